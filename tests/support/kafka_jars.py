@@ -1,0 +1,101 @@
+"""The jars of a real Apache Kafka: found in the cache, or fetched once through Maven's own client.
+
+The Java tools test our broker and the real broker is the yardstick of `bench/`, so both need the same jars.
+They live in `${XDG_CACHE_HOME:-~/.cache}/kproc/kafka-<version>/lib`. Which registry they come from is the
+business of the machine's Maven settings: nothing here names one. Whoever only wants to know whether the jars
+are there calls `missing_reason()`, which never fetches: a test run must not start a download by surprise.
+
+    python -m tests.support.kafka_jars        # fetch, print the directory
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+KAFKA_VERSION: Final = "4.3.0"
+# slf4j-nop silences the tools: with no binding each prints a warning that would end up in compared output.
+ARTIFACTS: Final = (
+    ("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
+    ("org.apache.kafka", "kafka-tools", KAFKA_VERSION),
+    ("org.apache.kafka", "kafka-clients", KAFKA_VERSION),
+    ("org.slf4j", "slf4j-nop", "1.7.36"),
+)
+# Cold caches fetch about 90 files one after the other through a proxy.
+FETCH_SECONDS_MAX: Final = 900.0
+# Written last, so that a fetch that was killed half-way is not taken for a complete one.
+COMPLETE_MARK: Final = ".complete"
+
+
+def jars_dir() -> Path:
+    """Where the jars are, or would be."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "kproc" / f"kafka-{KAFKA_VERSION}" / "lib"
+
+
+def missing_reason() -> str | None:
+    """Why Java tools cannot run here, in words for a skip; None when they can. Never fetches."""
+    if shutil.which("java") is None:
+        return "no java on the PATH"
+    if not (jars_dir() / COMPLETE_MARK).exists():
+        return f"no Kafka jars in {jars_dir()}: `python -m tests.support.kafka_jars` fetches them"
+    return None
+
+
+def classpath() -> str:
+    """The class path of every jar, for `java -cp`."""
+    return f"{jars_dir()}/*"
+
+
+def fetch_jars() -> Path:
+    """The directory of the jars, fetched when it is not complete; raises RuntimeError when that is impossible."""
+    lib = jars_dir()
+    if (lib / COMPLETE_MARK).exists():
+        return lib
+    if shutil.which("mvn") is None:
+        raise RuntimeError(f"no Kafka jars in {lib} and no mvn on the PATH to fetch them")
+    lib.parent.mkdir(parents=True, exist_ok=True)
+    with open(lib.parent / ".lock", "w") as lock:
+        # Two test runs that start together must not copy into one directory.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (lib / COMPLETE_MARK).exists():
+            _copy_dependencies(lib)
+    return lib
+
+
+def _copy_dependencies(lib: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="kproc-pom-") as directory:
+        pom = Path(directory) / "pom.xml"
+        pom.write_text(_pom(), encoding="utf-8")
+        command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={lib}"]
+        done = subprocess.run(
+            command, cwd=directory, capture_output=True, text=True, timeout=FETCH_SECONDS_MAX, check=False
+        )
+    if done.returncode != 0:
+        raise RuntimeError(f"mvn could not fetch the Kafka jars:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    if not (lib / f"kafka_2.13-{KAFKA_VERSION}.jar").exists():
+        raise RuntimeError(f"mvn succeeded but left no kafka_2.13-{KAFKA_VERSION}.jar in {lib}")
+    (lib / COMPLETE_MARK).touch()
+
+
+def _pom() -> str:
+    dependencies = "".join(
+        f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
+        f"<version>{version}</version></dependency>"
+        for group, artifact, version in ARTIFACTS
+    )
+    return (
+        "<project><modelVersion>4.0.0</modelVersion><groupId>kproc.test</groupId>"
+        "<artifactId>kafka-jars</artifactId><version>1</version><packaging>pom</packaging>"
+        f"<dependencies>{dependencies}</dependencies></project>"
+    )
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{fetch_jars()}\n")
