@@ -1,0 +1,113 @@
+"""The smallest parts of Kafka's wire format: fixed-width structs, varints, tagged fields.
+
+Everything here is a pure function of a buffer and a position. Readers return the value with the position
+after it and raise ProtocolError for bytes that cannot be right; a reader never allocates by a length that it
+has not compared with what remains.
+
+    unsigned varint   7 bits a byte, low bits first, bit 7 set when more follow; at most 5 bytes
+    varint, varlong   the same of a zig-zag coded signed number; at most 5 and 10 bytes
+    tagged fields     count, then for each: tag, size, that many bytes (all three unsigned varints)   KIP-482
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+from kproc.errors import ProtocolError
+
+Buffer = bytes | bytearray | memoryview
+
+INT8: Final = Struct(">b")
+INT16: Final = Struct(">h")
+INT32: Final = Struct(">i")
+INT64: Final = Struct(">q")
+
+# The zero UUID is the wire's "no topic id".
+ZERO_UUID: Final = bytes(16)
+
+_VARINT_SHIFT_MAX: Final = 28
+_VARLONG_SHIFT_MAX: Final = 63
+_ONE_BYTE: Final = tuple(bytes((value,)) for value in range(128))
+
+
+def encode_unsigned_varint(value: int) -> bytes:
+    """Bytes of a non-negative number."""
+    if value < 128:
+        # A negative value must not wrap into the end of the table.
+        if value < 0:
+            raise ValueError(f"unsigned varint of a negative number: {value}")
+        return _ONE_BYTE[value]
+    encoded = bytearray()
+    while value > 127:
+        encoded.append(value & 127 | 128)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def encode_varint(value: int) -> bytes:
+    """Bytes of a signed number, zig-zag coded. Python's integers do not wrap, so it serves varlong too."""
+    return encode_unsigned_varint(value << 1 if value >= 0 else (-value << 1) - 1)
+
+
+def _read_base128(data: Buffer, position: int, shift_max: int) -> tuple[int, int]:
+    value = shift = 0
+    try:
+        while True:
+            byte = data[position]
+            position += 1
+            if byte < 128:
+                return value | byte << shift, position
+            value |= (byte & 127) << shift
+            shift += 7
+            if shift > shift_max:
+                raise ProtocolError("varint is too long")
+    except IndexError:
+        raise ProtocolError("varint runs past the end") from None
+
+
+def read_unsigned_varint(data: Buffer, position: int) -> tuple[int, int]:
+    """Number and the position after it."""
+    return _read_base128(data, position, _VARINT_SHIFT_MAX)
+
+
+def read_varint(data: Buffer, position: int) -> tuple[int, int]:
+    """Signed number of at most 5 bytes, and the position after it."""
+    raw, position = _read_base128(data, position, _VARINT_SHIFT_MAX)
+    return raw >> 1 ^ -(raw & 1), position
+
+
+def read_varlong(data: Buffer, position: int) -> tuple[int, int]:
+    """Signed number of at most 10 bytes, and the position after it."""
+    raw, position = _read_base128(data, position, _VARLONG_SHIFT_MAX)
+    return raw >> 1 ^ -(raw & 1), position
+
+
+def skip_tagged_fields(data: Buffer, position: int) -> int:
+    """Position after a block of tagged fields of which none is of interest."""
+    count, position = read_unsigned_varint(data, position)
+    for _ in range(count):
+        # Each turn eats at least two bytes or raises, so that a huge count ends at the end of the data.
+        _, position = read_unsigned_varint(data, position)
+        size, position = read_unsigned_varint(data, position)
+        position += size
+        if position > len(data):
+            raise ProtocolError("tagged field runs past the end")
+    return position
+
+
+def encode_string(text: str) -> bytes:
+    """Not nullable string of a non-flexible version: int16 length, UTF-8."""
+    encoded = text.encode()
+    if len(encoded) > 0x7FFF:
+        raise ValueError(f"string of {len(encoded)} bytes is too long for the wire")
+    return INT16.pack(len(encoded)) + encoded
+
+
+def encode_compact_string(text: str) -> bytes:
+    """Not nullable string of a flexible version: length + 1 as unsigned varint, UTF-8."""
+    encoded = text.encode()
+    if len(encoded) > 0x7FFF:
+        raise ValueError(f"string of {len(encoded)} bytes is too long for the wire")
+    return encode_unsigned_varint(len(encoded) + 1) + encoded
