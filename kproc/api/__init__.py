@@ -1,0 +1,33 @@
+"""The Kafka APIs, one file per key. This list is the table of contents.
+
+An api file turns one decoded request into response fields. It never learns how the bytes came (`transport/`,
+`net/`) and does no I/O of its own: what must wait is parked through the RequestContext.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Final
+
+MODULES: Final = (
+    "produce",
+    "fetch",
+    "list_offsets",
+    "metadata",
+    "api_versions",
+    "create_topics",
+    "delete_topics",
+    "init_producer_id",
+    "find_coordinator",
+    "describe_configs",
+    "alter_configs",
+    "create_partitions",
+    "incremental_alter_configs",
+    "describe_cluster",
+)
+
+
+def load_all() -> None:
+    """Import every api file, which fills `registry.APIS`. A file that is missing or broken raises."""
+    for name in MODULES:
+        importlib.import_module(f"kproc.api.{name}")

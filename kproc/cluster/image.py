@@ -1,0 +1,323 @@
+"""ClusterImage: one process's copy of the cluster's metadata.
+
+Every Handler and the controller hold one. It changes only by `apply`, with deltas in exactly the order in which
+the controller numbered them: a gap means that this process missed a change, and answering from such an image
+would be a lie, so it is a FatalError. It does no I/O and is never shared between processes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from kproc.cluster import records as r
+from kproc.cluster.placement import owners_of_block
+from kproc.errors import FatalError
+
+# Rows of the shared partition table. Kafka's own advice ends at 4,000 partitions a broker; this is one
+# allocation's worth of index space (8 MiB of sparse rows of 64 bytes) that nobody outgrows on one host.
+SLOT_COUNT: Final = 131_072
+CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
+INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+CLUSTER_DEFAULT_NODE: Final = ""
+
+
+class PartitionImage(msgspec.Struct, gc=False):
+    """One partition's place: its row in the shared table and the Handler that writes it."""
+
+    index: int
+    slot: int
+    slot_generation: int
+    owner: int
+    leader_epoch: int
+
+
+class TopicImage(msgspec.Struct):
+    """One topic. Partitions are dense: `partitions[n].index == n`."""
+
+    name: str
+    topic_id: bytes
+    partitions: list[PartitionImage]
+    configs: dict[str, str]
+    # Where each block begins (see placement): owners are computed per block, so a snapshot must keep them apart.
+    block_starts: list[int]
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether Kafka itself writes this topic; clients may only read it."""
+        return self.name in INTERNAL_TOPICS
+
+    def blocks(self) -> Iterator[tuple[int, int]]:
+        """(first index, count) of each block."""
+        ends = [*self.block_starts[1:], len(self.partitions)]
+        return ((start, end - start) for start, end in zip(self.block_starts, ends, strict=True))
+
+
+class MovedPartition(msgspec.Struct, frozen=True):
+    """A partition whose owner changed with the routing table; `partition.owner` is the new one."""
+
+    topic: TopicImage
+    partition: PartitionImage
+    owner_before: int
+
+
+class ImageChange(msgspec.Struct):
+    """What an applied delta did, for the role that must act on it (open, rename, hand over, re-read configs)."""
+
+    created: list[TopicImage] = []
+    deleted: list[TopicImage] = []
+    grown: list[TopicImage] = []
+    configured: list[TopicImage] = []
+    moved: list[MovedPartition] = []
+    epochs_raised: bool = False
+    broker_configs_changed: bool = False
+
+
+class ClusterImage:
+    """The metadata at one version.
+
+    Lookups are plain dicts, open to read: `topics_by_name`, `topics_by_id`, `broker_configs`. Whoever holds the
+    image must not write them.
+    """
+
+    __slots__ = (
+        "broker_configs",
+        "broker_epoch",
+        "cluster_id",
+        "handler_count",
+        "next_producer_id",
+        "retired_slots",
+        "slots_used",
+        "topics_by_id",
+        "topics_by_name",
+        "version",
+    )
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.cluster_id = ""
+        self.broker_epoch = -1
+        self.handler_count = 1
+        self.next_producer_id = 0
+        self.topics_by_name: dict[str, TopicImage] = {}
+        self.topics_by_id: dict[bytes, TopicImage] = {}
+        # Node id as text, or CLUSTER_DEFAULT_NODE, to its overrides.
+        self.broker_configs: dict[str, dict[str, str]] = {}
+        # Slots 0..slots_used-1 were given out at least once; those free again wait here, oldest first, as
+        # (slot, last generation).
+        self.slots_used = 0
+        self.retired_slots: deque[tuple[int, int]] = deque()
+
+    @classmethod
+    def from_snapshot(cls, data: bytes | memoryview) -> ClusterImage:
+        """The image that `snapshot()` described."""
+        image = cls()
+        image.apply(data)
+        return image
+
+    def topic(self, name: str) -> TopicImage | None:
+        """The topic called `name`, or None."""
+        return self.topics_by_name.get(name)
+
+    def topic_by_id(self, topic_id: bytes) -> TopicImage | None:
+        """The topic with that id, or None."""
+        return self.topics_by_id.get(topic_id)
+
+    def partition(self, name: str, index: int) -> PartitionImage | None:
+        """One partition by topic name, or None when the topic or the partition does not exist."""
+        topic = self.topics_by_name.get(name)
+        if topic is None or not 0 <= index < len(topic.partitions):
+            return None
+        return topic.partitions[index]
+
+    @property
+    def partition_count(self) -> int:
+        """Partitions of all topics."""
+        return self.slots_used - len(self.retired_slots)
+
+    @property
+    def free_slot_count(self) -> int:
+        """How many partitions may still be created."""
+        return SLOT_COUNT - self.partition_count
+
+    def apply(self, delta: bytes | memoryview) -> ImageChange:
+        """Take in the next delta; raises FatalError when it is not the next one, or not a delta."""
+        try:
+            decoded = r.decode_delta(delta)
+        except msgspec.MsgspecError as error:
+            raise FatalError(
+                f"metadata delta of {len(delta)} bytes after version {self.version}: {error}"
+            ) from error
+        if decoded.base_version != self.version:
+            raise FatalError(
+                f"metadata delta follows version {decoded.base_version}, this image is at {self.version}"
+            )
+        return self.apply_records(decoded.records, decoded.version)
+
+    def apply_records(self, records: Sequence[r.Record], version: int) -> ImageChange:
+        """`apply` for records that are decoded already: replay, and the controller's own image."""
+        change = ImageChange()
+        for record in records:
+            self._apply_one(record, change)
+        self.version = version
+        return change
+
+    def snapshot(self) -> bytes:
+        """All of it, for a process that starts now; later deltas continue from `version`."""
+        return r.encode_snapshot(self.version, list(self.snapshot_records()))
+
+    def snapshot_records(self) -> Iterator[r.Record]:
+        """The fewest records that rebuild this image. The order matters: placement needs the Handler count."""
+        if self.cluster_id:
+            yield r.ClusterRegistered(self.cluster_id)
+        if self.broker_epoch >= 0:
+            yield r.BrokerStarted(self.broker_epoch)
+        yield r.HandlersCounted(self.handler_count)
+        if self.next_producer_id:
+            yield r.ProducerIdsTaken(self.next_producer_id)
+        for node, configs in self.broker_configs.items():
+            for name, value in configs.items():
+                yield r.BrokerConfigSet(node, name, value)
+        if self.retired_slots:
+            slots, generations = zip(*self.retired_slots, strict=True)
+            yield r.SlotsRetired(slots, generations)
+        for topic in self.topics_by_name.values():
+            yield from _topic_records(topic)
+
+    def _apply_one(self, record: r.Record, change: ImageChange) -> None:
+        match record:
+            case r.TopicCreated():
+                self._create_topic(record, change)
+            case r.PartitionsAdded():
+                self._add_partitions(record, change)
+            case r.TopicDeleted():
+                self._delete_topic(record, change)
+            case r.TopicConfigSet():
+                topic = self.topics_by_id[record.topic_id]
+                _set_or_remove(topic.configs, record.name, record.value)
+                _note(change.configured, topic)
+            case r.BrokerConfigSet():
+                _set_or_remove(self.broker_configs.setdefault(record.node, {}), record.name, record.value)
+                if not self.broker_configs[record.node]:
+                    del self.broker_configs[record.node]
+                change.broker_configs_changed = True
+            case r.ProducerIdsTaken():
+                self.next_producer_id = record.next_producer_id
+            case r.LeaderEpochRaised():
+                self.topics_by_id[record.topic_id].partitions[
+                    record.partition
+                ].leader_epoch = record.leader_epoch
+                change.epochs_raised = True
+            case r.BrokerStarted():
+                self._start_broker(record, change)
+            case r.HandlersCounted():
+                self._count_handlers(record, change)
+            case r.SlotsRetired():
+                self._retire(zip(record.slots, record.slot_generations, strict=True))
+            case r.ClusterRegistered():
+                self.cluster_id = record.cluster_id
+
+    def _create_topic(self, record: r.TopicCreated, change: ImageChange) -> None:
+        topic = TopicImage(record.name, record.topic_id, [], {}, [])
+        self.topics_by_name[record.name] = topic
+        self.topics_by_id[record.topic_id] = topic
+        change.created.append(topic)
+
+    def _add_partitions(self, record: r.PartitionsAdded, change: ImageChange) -> None:
+        topic = self.topics_by_id[record.topic_id]
+        owners = owners_of_block(
+            record.topic_id,
+            first_index=record.first_index,
+            count=len(record.slots),
+            handler_count=self.handler_count,
+        )
+        places = zip(record.slots, record.slot_generations, owners, record.leader_epochs, strict=True)
+        topic.block_starts.append(record.first_index)
+        topic.partitions += [PartitionImage(n, *place) for n, place in enumerate(places, record.first_index)]
+        self._take_slots(record.slots)
+        if record.first_index:
+            _note(change.grown, topic)
+
+    def _take_slots(self, slots: tuple[int, ...]) -> None:
+        """Mark slots as used. The controller takes retired ones from the front, then new ones (`next_slots`)."""
+        taken = set(slots)
+        while self.retired_slots and self.retired_slots[0][0] in taken:
+            taken.remove(self.retired_slots.popleft()[0])
+        if taken:
+            self.slots_used = max(self.slots_used, max(taken) + 1)
+
+    def _delete_topic(self, record: r.TopicDeleted, change: ImageChange) -> None:
+        topic = self.topics_by_id.pop(record.topic_id)
+        del self.topics_by_name[topic.name]
+        self._retire((partition.slot, partition.slot_generation) for partition in topic.partitions)
+        change.deleted.append(topic)
+
+    def _retire(self, places: Iterator[tuple[int, int]]) -> None:
+        for slot, generation in places:
+            self.retired_slots.append((slot, generation))
+            self.slots_used = max(self.slots_used, slot + 1)
+
+    def _start_broker(self, record: r.BrokerStarted, change: ImageChange) -> None:
+        self.broker_epoch = record.broker_epoch
+        for topic in self.topics_by_name.values():
+            for partition in topic.partitions:
+                partition.leader_epoch += 1
+        change.epochs_raised = True
+
+    def _count_handlers(self, record: r.HandlersCounted, change: ImageChange) -> None:
+        self.handler_count = record.count
+        for topic in self.topics_by_name.values():
+            for start, count in topic.blocks():
+                owners = owners_of_block(
+                    topic.topic_id, first_index=start, count=count, handler_count=record.count
+                )
+                for partition, owner in zip(topic.partitions[start : start + count], owners, strict=True):
+                    if partition.owner != owner:
+                        change.moved.append(MovedPartition(topic, partition, partition.owner))
+                        partition.owner = owner
+
+    def next_slots(self, count: int, *, skip: int = 0) -> list[tuple[int, int]]:
+        """(slot, generation) of the next `count` partitions, after `skip` that the same request took already.
+
+        Retired slots come first and oldest first: the longer a slot lies idle, the surer every process has
+        dropped what it knew of it. Only the controller asks.
+        """
+        places: list[tuple[int, int]] = []
+        for n in range(skip, skip + count):
+            if n < len(self.retired_slots):
+                slot, generation = self.retired_slots[n]
+                places.append((slot, generation + 1))
+            else:
+                places.append((self.slots_used + n - len(self.retired_slots), 1))
+        return places
+
+
+def _topic_records(topic: TopicImage) -> Iterator[r.Record]:
+    yield r.TopicCreated(topic.name, topic.topic_id)
+    for start, count in topic.blocks():
+        block = topic.partitions[start : start + count]
+        yield r.PartitionsAdded(
+            topic.topic_id,
+            start,
+            tuple(partition.slot for partition in block),
+            tuple(partition.slot_generation for partition in block),
+            tuple(partition.leader_epoch for partition in block),
+        )
+    for name, value in topic.configs.items():
+        yield r.TopicConfigSet(topic.topic_id, name, value)
+
+
+def _set_or_remove(configs: dict[str, str], name: str, value: str | None) -> None:
+    if value is None:
+        configs.pop(name, None)
+    else:
+        configs[name] = value
+
+
+def _note(topics: list[TopicImage], topic: TopicImage) -> None:
+    """Add `topic` once. Records of one topic follow each other, so looking at the last entry is enough."""
+    if not topics or topics[-1] is not topic:
+        topics.append(topic)

@@ -1,0 +1,53 @@
+"""Placement: which Handler owns which partition.
+
+Rendezvous hashing with a bounded load. A partition ranks the Handlers by a hash of (topic id, partition,
+Handler) and takes the first that has not got its share of the block yet. A block is the partitions which were
+added together: those of a topic at its creation, or those of one CreatePartitions.
+
+- Every process computes the same owner: CRC-32C does not depend on the process, unlike `hash(str)`.
+- No Handler gets more than its share of a block, rounded up. Plain rendezvous hashing puts all four partitions
+  of a topic on one of two Handlers in one case of eight, and splits them evenly in only three of eight.
+- A change of the Handler count moves little more than it must (measured, 200 topics: of 50 partitions each, 2 to 3
+  Handlers moves 35 % with 33 % the least possible, 4 to 5 moves 25 % with 20 %). An exactly even spread moved 50 %.
+- Adding partitions never moves an earlier one: blocks do not know of each other.
+
+The CRC is mixed before it is compared. CRC is linear: crc(key + a) ^ crc(key + b) is the same for every key, so
+comparing plain CRCs gives three Handlers 50, 25 and 25 % of the partitions.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from crc32c import crc32c
+
+_MASK_32: Final = 0xFFFF_FFFF
+# The golden ratio's bits: consecutive Handler indexes become seeds that differ in many bits.
+_SEED_STEP: Final = 0x9E37_79B9
+
+
+def weight(key_crc: int, handler: int) -> int:
+    """How much the partition with `key_crc` wants `handler` (murmur3's finaliser over both)."""
+    x = key_crc ^ ((handler + 1) * _SEED_STEP & _MASK_32)
+    x = ((x ^ (x >> 16)) * 0x85EB_CA6B) & _MASK_32
+    x = ((x ^ (x >> 13)) * 0xC2B2_AE35) & _MASK_32
+    return x ^ (x >> 16)
+
+
+def owners_of_block(topic_id: bytes, *, first_index: int, count: int, handler_count: int) -> list[int]:
+    """The owners of the block of `count` partitions that begins at `first_index`, in their order."""
+    if handler_count == 1:
+        return [0] * count
+    share = -(-count // handler_count)
+    taken = [0] * handler_count
+    topic_crc = crc32c(topic_id)
+    owners: list[int] = []
+    for partition in range(first_index, first_index + count):
+        key_crc = crc32c(partition.to_bytes(4, "big"), topic_crc)
+        best = best_weight = -1
+        for handler in range(handler_count):
+            if taken[handler] < share and (wish := weight(key_crc, handler)) > best_weight:
+                best, best_weight = handler, wish
+        taken[best] += 1
+        owners.append(best)
+    return owners

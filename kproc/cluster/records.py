@@ -1,0 +1,167 @@
+"""The metadata records: every way in which the cluster's metadata can change, declared once.
+
+A record is a fact that the controller decided, never a wish: applying it cannot fail on an image of the right
+version. The same records stand in the metadata log, in a delta and in a snapshot, so that one `apply` serves
+replay, live updates and newcomers.
+
+Layout on disk and on the wire, one record: MessagePack array, the tag first, then the fields in order:
+
+    +-----+---------+---------+-----
+    | tag | field 0 | field 1 | ...
+    +-----+---------+---------+-----
+
+Changing it: append fields with a default at the end (an older log then still reads), or add a struct with a new
+tag. Never reorder, retype or reuse a tag. `LAYOUT_VERSION` grows only when an old log could be misread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+LAYOUT_VERSION: Final = 1
+
+
+class ClusterRegistered(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """The first record of every log: which cluster this is."""
+
+    cluster_id: str
+    layout_version: int = LAYOUT_VERSION
+
+
+class BrokerStarted(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """The broker came up once more: every partition's leader epoch grows by one.
+
+    One record for all of them, because a start with 100,000 partitions must not write 100,000 records.
+    """
+
+    broker_epoch: int
+
+
+class HandlersCounted(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """The routing table: partitions are placed over this many Handlers from now on."""
+
+    count: int
+
+
+class TopicCreated(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """A topic without partitions; `PartitionsAdded` follows in the same delta."""
+
+    name: str
+    topic_id: bytes
+
+
+class PartitionsAdded(msgspec.Struct, frozen=True, array_like=True, tag=5):
+    """Partitions `first_index`, `first_index` + 1, ... with one entry of each list per partition."""
+
+    topic_id: bytes
+    first_index: int
+    slots: tuple[int, ...]
+    slot_generations: tuple[int, ...]
+    leader_epochs: tuple[int, ...]
+
+
+class TopicDeleted(msgspec.Struct, frozen=True, array_like=True, tag=6):
+    """The topic and its configs are gone; its slots may be reused, each with a higher generation."""
+
+    topic_id: bytes
+
+
+class TopicConfigSet(msgspec.Struct, frozen=True, array_like=True, tag=7):
+    """One config of a topic; None takes the override away."""
+
+    topic_id: bytes
+    name: str
+    value: str | None
+
+
+class BrokerConfigSet(msgspec.Struct, frozen=True, array_like=True, tag=8):
+    """One dynamic broker config; `node` is "" for the cluster-wide default (KIP-226), None takes it away."""
+
+    node: str
+    name: str
+    value: str | None
+
+
+class ProducerIdsTaken(msgspec.Struct, frozen=True, array_like=True, tag=9):
+    """Every producer id below `next_producer_id` was given out, or may have been."""
+
+    next_producer_id: int
+
+
+class LeaderEpochRaised(msgspec.Struct, frozen=True, array_like=True, tag=10):
+    """One partition's leader epoch, after its log was truncated."""
+
+    topic_id: bytes
+    partition: int
+    leader_epoch: int
+
+
+class SlotsRetired(msgspec.Struct, frozen=True, array_like=True, tag=11):
+    """Only in snapshots: slots that deleted partitions left, oldest first, with their last generation.
+
+    Without it a broker that started from a snapshot would reuse a slot with a generation that a stale
+    descriptor still carries.
+    """
+
+    slots: tuple[int, ...]
+    slot_generations: tuple[int, ...]
+
+
+Record = (
+    ClusterRegistered
+    | BrokerStarted
+    | HandlersCounted
+    | TopicCreated
+    | PartitionsAdded
+    | TopicDeleted
+    | TopicConfigSet
+    | BrokerConfigSet
+    | ProducerIdsTaken
+    | LeaderEpochRaised
+    | SlotsRetired
+)
+
+
+class Delta(msgspec.Struct, frozen=True, array_like=True):
+    """Records that take an image from `base_version` to `version`.
+
+    A version is a count of records, the offset of the metadata log's end, so `version` is `base_version` plus
+    the number of records. Only in a snapshot (`base_version` 0) there are fewer records than versions.
+    """
+
+    base_version: int
+    version: int
+    records: tuple[Record, ...]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_record_decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
+_delta_decoder = msgspec.msgpack.Decoder(Delta)
+
+
+def encode_record(record: Record) -> bytes:
+    """One record's bytes, as they stand in the metadata log."""
+    return _encoder.encode(record)
+
+
+def decode_record(data: bytes | memoryview) -> Record:
+    """The record in `data`; raises msgspec.MsgspecError for bytes that are none."""
+    return _record_decoder.decode(data)
+
+
+def encode_delta(base_version: int, records: Sequence[Record]) -> bytes:
+    """The delta that follows `base_version`, as it is sent to every role."""
+    return _encoder.encode(Delta(base_version, base_version + len(records), tuple(records)))
+
+
+def encode_snapshot(version: int, records: Sequence[Record]) -> bytes:
+    """A whole image at `version`: a delta for the empty image."""
+    return _encoder.encode(Delta(0, version, tuple(records)))
+
+
+def decode_delta(data: bytes | memoryview) -> Delta:
+    """The delta or snapshot in `data`; raises msgspec.MsgspecError for bytes that are none."""
+    return _delta_decoder.decode(data)
