@@ -1,0 +1,30 @@
+"""Settings: every name, type, default, check and text declared once, and where their values come from.
+
+`Config` is built once by the command line or by a test and then passed down; nothing below kproc/cli reads the
+environment. Read settings.py for the table, build.py for how sources are merged, listeners.py for addresses.
+"""
+
+from __future__ import annotations
+
+from kproc.config.cpus import available_cpus, default_role_count
+from kproc.config.listeners import EndPoint
+from kproc.config.settings import SETTINGS, Config
+from kproc.config.sources import Flag, parse_assignments, read_settings_file
+from kproc.config.unhonoured import KNOWN_UNHONOURED
+from kproc.config.values import ConfigError, Dynamic, Kind, Setting
+
+__all__ = [
+    "KNOWN_UNHONOURED",
+    "SETTINGS",
+    "Config",
+    "ConfigError",
+    "Dynamic",
+    "EndPoint",
+    "Flag",
+    "Kind",
+    "Setting",
+    "available_cpus",
+    "default_role_count",
+    "parse_assignments",
+    "read_settings_file",
+]

@@ -1,0 +1,196 @@
+"""From sources to one Config: names, precedence, conflicts, and the rules that span several settings.
+
+Precedence, highest first: flags and `--set` (which must agree), the file, the default. The functions here return
+plain values by field name; Config.build() is the only caller.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from kproc.config.listeners import (
+    DEFAULT_PROTOCOL_MAP,
+    check_advertised,
+    check_listeners,
+    parse_end_points,
+    parse_protocol_map,
+)
+from kproc.config.sources import Flag
+from kproc.config.unhonoured import KNOWN_UNHONOURED
+from kproc.config.values import LONG_MAX, ConfigError, Setting, show
+
+MS_PER_MINUTE: Final = 60_000
+MS_PER_HOUR: Final = 3_600_000
+
+_LISTENER_PREFIX: Final = re.compile(r"listener\.name\.([^.]+)\.(.+)")
+_EMBEDDED_PREFIXES: Final = ("confluent.", "rlmm.config.", "rsm.config.", "config.providers.")
+
+
+class Given(NamedTuple):
+    """A value that somebody wrote, and where."""
+
+    value: object
+    origin: str
+
+
+def merge(
+    file: Mapping[str, object], settings: Mapping[str, object], flags: Iterable[Flag]
+) -> dict[str, Given]:
+    """One value per name. A flag and a `--set` of one setting must agree; both win over the file."""
+    given = {
+        name: Given(value, "the configuration file") for name, value in file.items() if value is not None
+    }
+    explicit = {name: Given(value, f"--set {name}") for name, value in settings.items() if value is not None}
+    for flag in flags:
+        if flag.value is None:
+            continue
+        earlier = explicit.get(flag.name)
+        if earlier is not None and str(earlier.value).strip() != str(flag.value):
+            raise ConfigError(
+                f"{flag.option} {show(flag.value)} conflicts with {earlier.origin}={show(earlier.value)}"
+                if earlier.origin.startswith("--set")
+                else f"{flag.option} {show(flag.value)} conflicts with {earlier.origin} {show(earlier.value)}"
+            )
+        explicit[flag.name] = Given(flag.value, flag.option)
+    return given | explicit
+
+
+def parse_given(
+    given: Mapping[str, Given], table: Mapping[str, Setting], warnings: list[str]
+) -> dict[str, Any]:
+    """Values by setting name, for those that we have; the others warn or are refused."""
+    values: dict[str, Any] = {}
+    for name, (raw, origin) in given.items():
+        row = table.get(name)
+        if row is None:
+            _place_unknown(name, origin, table, warnings)
+            continue
+        values[name] = row.parse(raw)
+        if row.unhonoured is not None and values[name] != row.default:
+            warnings.append(f"{name}={show(raw)} has no effect: {row.unhonoured}")
+    return values
+
+
+def _place_unknown(name: str, origin: str, table: Mapping[str, Setting], warnings: list[str]) -> None:
+    """A Kafka setting of no effect here warns; anything else is probably a typing error and is refused."""
+    if name in KNOWN_UNHONOURED or name.startswith(_EMBEDDED_PREFIXES):
+        warnings.append(f"{name} has no effect: kproc knows this Kafka setting but does not honour it")
+        return
+    listener = _LISTENER_PREFIX.fullmatch(name)
+    if listener is not None:
+        plain = listener[2]
+        if (
+            plain in table
+            or plain in KNOWN_UNHONOURED
+            or plain.startswith(("ssl.", "sasl."))
+            or ".sasl." in plain
+        ):
+            warnings.append(f"{name} has no effect: kproc has no settings for single listeners yet")
+            return
+    if name.count(".sasl.") or name.startswith(("sasl.", "ssl.")):
+        # Mechanism-prefixed keys are an open set in Kafka.
+        warnings.append(f"{name} has no effect: kproc does not speak TLS or SASL yet")
+        return
+    raise ConfigError(f"unknown setting {show(name)} in {origin}{did_you_mean(name, table)}")
+
+
+def did_you_mean(name: str, table: Mapping[str, Setting]) -> str:
+    """`; did you mean ...?` for the nearest name, honoured ones first, or nothing."""
+    wanted = name.lower().replace("_", ".").replace("-", ".")
+    for names in (table, KNOWN_UNHONOURED):
+        if near := difflib.get_close_matches(wanted, list(names), n=1, cutoff=0.75):
+            return f"; did you mean {near[0]}?"
+    return ""
+
+
+def derive(values: dict[str, Any], warnings: list[str]) -> None:
+    """Apply the rules that span several settings, in place; names absent from `values` have their default."""
+    _derive_directory(values)
+    _derive_node_id(values)
+    _derive_times(values)
+    _derive_listeners(values, warnings)
+
+
+def _derive_directory(values: dict[str, Any]) -> None:
+    """log.dirs wins over log.dir, as in Kafka; several directories are refused."""
+    if "log.dir" in values and "log.dirs" not in values:
+        values["log.dirs"] = values["log.dir"]
+    directories = values.get("log.dirs")
+    if directories is None:
+        return
+    # A path may hold a comma for us, but a list would be a silent surprise for somebody coming from Kafka.
+    if "," in directories:
+        raise ConfigError(f"log.dirs={show(directories)}: kproc keeps its data in one directory")
+    if not directories:
+        raise ConfigError("log.dirs: a directory is needed")
+
+
+def _derive_node_id(values: dict[str, Any]) -> None:
+    broker_id = values.get("broker.id", -1)
+    if broker_id < 0:
+        return
+    if values.setdefault("node.id", broker_id) != broker_id:
+        raise ConfigError(
+            f"node.id={values['node.id']} conflicts with broker.id={broker_id}: set one, or both alike"
+        )
+
+
+def _derive_times(values: dict[str, Any]) -> None:
+    """The finest unit that is given wins: ms, then minutes, then hours."""
+    retention_ms = _first(
+        values,
+        ("log.retention.ms", 1),
+        ("log.retention.minutes", MS_PER_MINUTE),
+        ("log.retention.hours", MS_PER_HOUR),
+    )
+    if retention_ms is not None:
+        if retention_ms == 0:
+            raise ConfigError("log.retention.ms: must be at least 1, or negative for no limit")
+        values["log.retention.ms"] = max(retention_ms, -1)
+    for name in ("log.roll", "log.roll.jitter"):
+        roll_ms = _first(values, (f"{name}.ms", 1), (f"{name}.hours", MS_PER_HOUR))
+        if roll_ms is not None:
+            values[f"{name}.ms"] = roll_ms
+    if "log.flush.interval.ms" not in values and "log.flush.scheduler.interval.ms" in values:
+        values["log.flush.interval.ms"] = values["log.flush.scheduler.interval.ms"]
+
+
+def _first(values: Mapping[str, Any], *units: tuple[str, int]) -> int | None:
+    for name, factor in units:
+        if name in values:
+            return min(int(values[name]) * factor, LONG_MAX)
+    return None
+
+
+def _derive_listeners(values: dict[str, Any], warnings: list[str]) -> None:
+    """Parse addresses once the protocol map is known; a combined Kafka's controller listeners are left out."""
+    controllers = {name.upper() for name in values.get("controller.listener.names", ())}
+    protocols = parse_protocol_map(values.get("listener.security.protocol.map", DEFAULT_PROTOCOL_MAP))
+    everything = protocols | {name: "PLAINTEXT" for name in controllers if name not in protocols}
+    for setting in ("listeners", "advertised.listeners"):
+        if setting not in values:
+            continue
+        end_points = parse_end_points(setting, values[setting], everything)
+        values[setting] = tuple(end_point for end_point in end_points if end_point.name not in controllers)
+        if dropped := [str(end_point) for end_point in end_points if end_point.name in controllers]:
+            warnings.append(
+                f"{setting}: {', '.join(dropped)} left out: kproc's controller has no Kafka listener"
+            )
+
+
+def check_together(config: Any) -> None:
+    """Rules between settings, on the finished values, with Kafka's meaning."""
+    check_listeners(config.listeners)
+    check_advertised(config.advertised_listeners, config.listeners)
+    queued, largest = config.queued_max_request_bytes, config.socket_request_max_bytes
+    if 0 < queued < largest:
+        raise ConfigError(
+            f"queued.max.request.bytes={queued}: must be at least socket.request.max.bytes={largest}, or -1 for no limit"
+        )
+    if config.max_connections_per_ip == 0 and not config.max_connections_per_ip_overrides:
+        raise ConfigError(
+            "max.connections.per.ip=0: only with max.connections.per.ip.overrides, else nobody can connect"
+        )

@@ -1,0 +1,85 @@
+"""How many CPUs this process may really use.
+
+`os.cpu_count()` counts the host's CPUs; a container usually gets a share of them. The answer is the smallest of
+the scheduler's affinity mask and every CPU quota from our cgroup up to the root, in version 2 or 1.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def available_cpus(*, proc: Path = Path("/proc"), sysfs: Path = Path("/sys/fs/cgroup")) -> float:
+    """CPUs by affinity and cgroup quota; a fraction when the quota is one."""
+    cpus = float(len(os.sched_getaffinity(0)))
+    return min([cpus, *_quotas(proc, sysfs)])
+
+
+def default_role_count() -> int:
+    """Half of the CPUs for Processors and half for Handlers, at least one of each."""
+    return max(1, int(available_cpus() / 2))
+
+
+def _quotas(proc: Path, sysfs: Path) -> Iterator[float]:
+    """Every quota that binds us: a parent's limit holds for its children too."""
+    for version, group in _own_groups(proc):
+        # In version 1 the cpu controller is mounted alone or with cpuacct, by distribution.
+        mounts = [sysfs] if version == 2 else [sysfs / "cpu", sysfs / "cpu,cpuacct"]
+        for mount in mounts:
+            # A container sees its own group as the mount's root while /proc/self/cgroup may name the host's
+            # path, so a directory that does not exist is normal and its parents still count.
+            for directory in _up_to(mount, mount / group.lstrip("/")):
+                quota = _quota_v2(directory) if version == 2 else _quota_v1(directory)
+                if quota is not None:
+                    yield quota
+
+
+def _own_groups(proc: Path) -> Iterator[tuple[int, str]]:
+    text = _read(proc / "self" / "cgroup") or ""
+    for line in text.splitlines():
+        hierarchy, _, rest = line.partition(":")
+        controllers, _, group = rest.partition(":")
+        if hierarchy == "0" and not controllers:
+            yield 2, group
+        elif "cpu" in controllers.split(","):
+            yield 1, group
+
+
+def _up_to(top: Path, directory: Path) -> Iterator[Path]:
+    yield directory
+    for parent in directory.parents:
+        if parent == top or top in parent.parents:
+            yield parent
+
+
+def _quota_v2(directory: Path) -> float | None:
+    words = (_read(directory / "cpu.max") or "").split()
+    if len(words) != 2 or words[0] == "max":
+        return None
+    return _ratio(words[0], words[1])
+
+
+def _quota_v1(directory: Path) -> float | None:
+    quota = _read(directory / "cpu.cfs_quota_us")
+    period = _read(directory / "cpu.cfs_period_us")
+    if quota is None or period is None or quota.strip() == "-1":
+        return None
+    return _ratio(quota, period)
+
+
+def _ratio(quota: str, period: str) -> float | None:
+    try:
+        cpus = int(quota) / int(period)
+    except (ValueError, ZeroDivisionError):
+        return None  # A kernel file in a form we do not know binds nothing that we could compute.
+    return cpus if cpus > 0 else None
+
+
+def _read(path: Path) -> str | None:
+    """The file's text, or None where this kernel or container does not show it."""
+    try:
+        return path.read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError):
+        return None

@@ -1,0 +1,337 @@
+"""The table of settings: one field, one line of declaration each.
+
+A field is Kafka's own name with underscores; ours start with `kproc_`. Flags, DescribeConfigs and the README's
+table come from these rows. Defaults are Kafka 4.3's, except where the row's text gives the reason. Kafka's other
+settings are in unhonoured.py. To add one: add the row here; a test fails if no code reads it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from kproc.config.build import check_together, derive, merge, parse_given
+from kproc.config.cpus import default_role_count
+from kproc.config.listeners import DEFAULT_PROTOCOL_MAP, EndPoint, resolve_advertised
+from kproc.config.sources import Flag, read_settings_file
+from kproc.config.values import (
+    INT_MAX,
+    LONG_MAX,
+    Dynamic,
+    Kind,
+    Setting,
+    at_least,
+    between,
+    one_of,
+    setting,
+    some_of,
+    wire_text,
+)
+
+COMPACTION: Final = "compaction is not built yet; such a topic keeps every record"
+ONE_REPLICA: Final = "one host keeps one replica"
+BOOLEAN, DOUBLE, INT, LIST, LONG, SIZE, STRING = (
+    Kind.BOOLEAN,
+    Kind.DOUBLE,
+    Kind.INT,
+    Kind.LIST,
+    Kind.LONG,
+    Kind.SIZE,
+    Kind.STRING,
+)
+CLUSTER, PER_BROKER = Dynamic.CLUSTER, Dynamic.PER_BROKER
+
+
+def _check_overrides(text: str) -> str | None:
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        host, colon, count = item.rpartition(":")
+        if not colon or not host or not count.isdecimal() or int(count) > INT_MAX:
+            return "expected host:count, separated by commas"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Every setting of one broker, checked. Built once, passed down, never changed."""
+
+    # -- who and where
+    node_id: int = setting(INT, 1, "This broker's id. Kafka has no default; one host needs one.", at_least(0))
+    broker_id: int = setting(INT, -1, "Another name of node.id; both must agree if both are set.")
+    log_dirs: str = setting(
+        STRING, "kproc-data", "The data directory. Kafka's /tmp/kafka-logs does not outlive a boot."
+    )
+    log_dir: str = setting(STRING, "kproc-data", "Another name of log.dirs, which wins.")
+
+    # -- listeners
+    listeners: tuple[EndPoint, ...] = setting(
+        LIST,
+        (EndPoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 9092),),
+        "NAME://host:port of each listener; no host binds all interfaces, port 0 takes a free one. "
+        "The default is the loopback, unlike Kafka's: without authentication a broker should not be open by surprise.",
+    )
+    advertised_listeners: tuple[EndPoint, ...] = setting(
+        LIST, (), "What clients are told to connect to; by default what is bound."
+    )
+    listener_security_protocol_map: tuple[str, ...] = setting(
+        LIST, DEFAULT_PROTOCOL_MAP, "NAME:PROTOCOL of each listener name. Only PLAINTEXT works yet."
+    )
+    controller_listener_names: tuple[str, ...] = setting(
+        LIST, (), "Names in listeners that a combined Kafka gives to its controller; kproc leaves them out."
+    )
+
+    # -- the network layer
+    num_network_threads: int = setting(
+        INT,
+        default_role_count,
+        "Processors. Default: half of the CPUs, at least 1.",
+        at_least(1),
+        dynamic=CLUSTER,
+    )
+    num_io_threads: int = setting(
+        INT,
+        default_role_count,
+        "Handlers. Default: half of the CPUs, at least 1.",
+        at_least(1),
+        dynamic=CLUSTER,
+    )
+    queued_max_requests: int = setting(
+        INT, 500, "Requests waiting for Handlers before reading stops.", at_least(1)
+    )
+    queued_max_request_bytes: int = setting(
+        LONG, -1, "Bytes of requests in memory before reading stops; -1: no limit."
+    )
+    socket_request_max_bytes: int = setting(
+        INT, 104_857_600, "Longest request; a longer one closes its connection.", at_least(1)
+    )
+    socket_send_buffer_bytes: int = setting(
+        INT, 102_400, "SO_SNDBUF of client sockets; -1: the system's.", at_least(-1)
+    )
+    socket_receive_buffer_bytes: int = setting(
+        INT, 102_400, "SO_RCVBUF of client sockets; -1: the system's.", at_least(-1)
+    )
+    socket_listen_backlog_size: int = setting(
+        INT, 50, "Connections that the kernel holds before accept.", at_least(1)
+    )
+    max_connections: int = setting(
+        INT, INT_MAX, "Connections at a time; above, accepting waits.", at_least(0), dynamic=CLUSTER
+    )
+    max_connections_per_ip: int = setting(
+        INT, INT_MAX, "Connections of one address; above, they are closed.", at_least(0), dynamic=CLUSTER
+    )
+    max_connections_per_ip_overrides: str = setting(
+        STRING, "", "host:count pairs that replace max.connections.per.ip.", _check_overrides, dynamic=CLUSTER
+    )
+    max_connection_creation_rate: int = setting(
+        INT, INT_MAX, "New connections per second; above, accepting waits.", at_least(0), dynamic=CLUSTER
+    )
+    connections_max_idle_ms: int = setting(
+        LONG,
+        600_000,
+        "An idle connection is closed after this; negative: never.",
+        lambda value: "must be negative (never) or above 100" if 0 <= value <= 100 else None,
+    )
+
+    # -- topics
+    auto_create_topics_enable: bool = setting(
+        BOOLEAN, True, "A Metadata or Produce request may create its topic."
+    )
+    num_partitions: int = setting(INT, 1, "Partitions of a topic created without a count.", at_least(1))
+    default_replication_factor: int = setting(
+        INT, 1, "Replicas of a topic created without a count; one host has one.", between(1, 1)
+    )
+    delete_topic_enable: bool = setting(BOOLEAN, True, "Clients may delete topics.")
+    min_insync_replicas: int = setting(
+        INT, 1, "Default of min.insync.replicas.", at_least(1), dynamic=CLUSTER, unhonoured=ONE_REPLICA
+    )
+    unclean_leader_election_enable: bool = setting(
+        BOOLEAN, False, "Default of unclean.leader.election.enable.", dynamic=CLUSTER, unhonoured=ONE_REPLICA
+    )
+
+    # -- logs: defaults of the topic settings
+    message_max_bytes: int = setting(INT, 1_048_588, "Largest record batch.", at_least(0), dynamic=CLUSTER)
+    compression_type: str = setting(
+        STRING,
+        "producer",
+        "Codec on disk; producer keeps what was sent.",
+        one_of("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+        dynamic=CLUSTER,
+        unhonoured="batches are stored as the producer compressed them",
+    )
+    log_segment_bytes: int = setting(
+        INT, 1 << 30, "A segment is rolled at this size.", at_least(1 << 20), dynamic=CLUSTER
+    )
+    log_roll_hours: int = setting(INT, 168, "log.roll.ms in hours.", at_least(1))
+    log_roll_ms: int = setting(
+        LONG, 604_800_000, "A segment is rolled at this age.", at_least(1), dynamic=CLUSTER
+    )
+    log_roll_jitter_hours: int = setting(INT, 0, "log.roll.jitter.ms in hours.", at_least(0))
+    log_roll_jitter_ms: int = setting(
+        LONG, 0, "At most this much earlier, by chance.", at_least(0), dynamic=CLUSTER
+    )
+    log_retention_hours: int = setting(INT, 168, "log.retention.ms in hours.")
+    log_retention_minutes: int | None = setting(INT, None, "log.retention.ms in minutes; wins over hours.")
+    log_retention_ms: int = setting(
+        LONG, 604_800_000, "Segments older than this are deleted; negative: never.", dynamic=CLUSTER
+    )
+    log_retention_bytes: int = setting(
+        LONG, -1, "A partition's oldest segments above this size are deleted; -1: never.", dynamic=CLUSTER
+    )
+    log_retention_check_interval_ms: int = setting(
+        LONG, 300_000, "How often retention is checked.", at_least(1)
+    )
+    log_index_interval_bytes: int = setting(
+        INT, 4096, "Bytes between index entries.", at_least(0), dynamic=CLUSTER
+    )
+    log_index_size_max_bytes: int = setting(
+        INT, 10_485_760, "Largest index; full: roll.", at_least(4), dynamic=CLUSTER
+    )
+    log_segment_delete_delay_ms: int = setting(
+        LONG, 60_000, "From renaming a file to .deleted until it is removed.", at_least(0), dynamic=CLUSTER
+    )
+    log_preallocate: bool = setting(BOOLEAN, False, "Default of preallocate.", dynamic=CLUSTER)
+    log_cleanup_policy: tuple[str, ...] = setting(
+        LIST,
+        ("delete",),
+        "Default of cleanup.policy.",
+        some_of("delete", "compact"),
+        dynamic=CLUSTER,
+        unhonoured=COMPACTION,
+    )
+    log_cleaner_delete_retention_ms: int = setting(
+        LONG,
+        86_400_000,
+        "Default of delete.retention.ms.",
+        at_least(0),
+        dynamic=CLUSTER,
+        unhonoured=COMPACTION,
+    )
+    log_cleaner_min_compaction_lag_ms: int = setting(
+        LONG, 0, "Default of min.compaction.lag.ms.", at_least(0), dynamic=CLUSTER, unhonoured=COMPACTION
+    )
+    log_cleaner_max_compaction_lag_ms: int = setting(
+        LONG,
+        LONG_MAX,
+        "Default of max.compaction.lag.ms.",
+        at_least(1),
+        dynamic=CLUSTER,
+        unhonoured=COMPACTION,
+    )
+    log_cleaner_min_cleanable_ratio: float = setting(
+        DOUBLE,
+        0.5,
+        "Default of min.cleanable.dirty.ratio.",
+        between(0, 1),
+        dynamic=CLUSTER,
+        unhonoured=COMPACTION,
+    )
+    log_message_timestamp_type: str = setting(
+        STRING,
+        "CreateTime",
+        "Who dates records: the producer or the broker.",
+        one_of("CreateTime", "LogAppendTime"),
+        dynamic=CLUSTER,
+    )
+    log_message_timestamp_before_max_ms: int = setting(
+        LONG, LONG_MAX, "Older records are refused.", at_least(0), dynamic=CLUSTER
+    )
+    log_message_timestamp_after_max_ms: int = setting(
+        LONG, 3_600_000, "Records from further in the future are refused.", at_least(0), dynamic=CLUSTER
+    )
+    log_flush_interval_messages: int = setting(
+        LONG, LONG_MAX, "Records between syncs of a log.", at_least(1), dynamic=CLUSTER
+    )
+    log_flush_interval_ms: int = setting(LONG, LONG_MAX, "Time between syncs of a log.", dynamic=CLUSTER)
+    log_flush_scheduler_interval_ms: int = setting(
+        LONG, LONG_MAX, "log.flush.interval.ms where that is not set."
+    )
+    log_flush_offset_checkpoint_interval_ms: int = setting(
+        INT, 60_000, "How often recovery points are written.", at_least(0)
+    )
+    log_flush_start_offset_checkpoint_interval_ms: int = setting(
+        INT, 60_000, "How often log starts are written.", at_least(0)
+    )
+
+    # -- fetching and producing
+    fetch_max_bytes: int = setting(INT, 57_671_680, "Most bytes of one Fetch answer.", at_least(1024))
+    max_incremental_fetch_session_cache_slots: int = setting(
+        INT, 1000, "Fetch sessions kept (KIP-227).", at_least(0)
+    )
+    producer_id_expiration_ms: int = setting(
+        INT, 86_400_000, "An idempotent producer is forgotten after this.", at_least(1), dynamic=CLUSTER
+    )
+
+    # -- ours
+    kproc_flush: str = setting(
+        STRING,
+        "group",
+        "group: acks=all is answered after fdatasync, many batches to one. none: from the page cache, as Kafka does.",
+        one_of("group", "none"),
+    )
+    kproc_transport: str = setting(
+        STRING,
+        "process",
+        "process: roles are processes. thread: threads of one process. inline: one thread.",
+        one_of("process", "thread", "inline"),
+    )
+    kproc_drain_timeout_ms: int = setting(
+        LONG, 10_000, "From SIGTERM until what is left is killed.", at_least(0)
+    )
+    kproc_ring_bytes: int = setting(
+        SIZE, 1 << 20, "Each ring between a Processor and a Handler; a power of two.", at_least(64 << 10)
+    )
+    kproc_handler_batch_max: int = setting(INT, 256, "Requests that a Handler takes in one go.", at_least(1))
+    kproc_exit_with_pid: int = setting(
+        INT, 0, "Stop when this process ends; 0: never.", at_least(0), internal=True
+    )
+
+    explicit_settings: frozenset[str] = frozenset()
+    """Names that were set by a source; DescribeConfigs tells them from defaults."""
+
+    @classmethod
+    def build(
+        cls,
+        settings: Mapping[str, object] | None = None,
+        *,
+        flags: Iterable[Flag] = (),
+        file: Path | None = None,
+        on_warning: Callable[[str], None] | None = None,
+    ) -> Config:
+        """Merge sources into one checked Config, or raise ConfigError.
+
+        `settings` are `--set` assignments by Kafka's name. Warnings (settings of no effect) go to `on_warning`.
+        """
+        warnings: list[str] = []
+        given = merge(read_settings_file(file) if file is not None else {}, settings or {}, flags)
+        values = parse_given(given, SETTINGS, warnings)
+        explicit = frozenset(values)
+        derive(values, warnings)
+        fields = {name.replace(".", "_"): value for name, value in values.items()}
+        config = cls(**fields, explicit_settings=explicit)
+        check_together(config)
+        for warning in warnings if on_warning is not None else ():
+            on_warning(warning)
+        return config
+
+    def resolve_advertised(self, bound: Mapping[str, tuple[str, int]]) -> dict[str, EndPoint]:
+        """What each listener tells its clients; `bound` is getsockname() by listener name."""
+        return resolve_advertised(self.listeners, self.advertised_listeners, bound)
+
+    def wire_value(self, name: str) -> str | None:
+        """A setting's value as DescribeConfigs writes it; KeyError for a name that is not in SETTINGS."""
+        return wire_text(getattr(self, SETTINGS[name].field_name))
+
+
+def _table() -> dict[str, Setting]:
+    rows = {}
+    for entry in dataclasses.fields(Config):
+        if row := entry.metadata.get("setting"):
+            name = entry.name.replace("_", ".")
+            rows[name] = dataclasses.replace(row, name=name)
+    return rows
+
+
+SETTINGS: Final[Mapping[str, Setting]] = _table()
+"""Every setting by Kafka's name, in the order of the table."""

@@ -1,0 +1,118 @@
+"""Where values come from: `--set name=value`, a TOML file, Kafka's server.properties, the flags of a command.
+
+Only reading and shape are decided here; names and values are checked in build.py.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from kproc.config.values import ConfigError, show
+
+
+class Flag(NamedTuple):
+    """An option of the command line that is another spelling of a setting."""
+
+    option: str
+    name: str
+    value: object
+
+
+def parse_assignments(items: Iterable[str]) -> dict[str, str]:
+    """`name=value` strings as a dict; the same name with two values is a conflict."""
+    settings: dict[str, str] = {}
+    for item in items:
+        name, equals, value = item.partition("=")
+        name = name.strip()
+        if not equals or not name:
+            raise ConfigError(f"--set {show(item)}: expected name=value")
+        if settings.setdefault(name, value.strip()) != value.strip():
+            raise ConfigError(
+                f"--set {name} is given twice: {show(settings[name])} and {show(value.strip())}"
+            )
+    return settings
+
+
+def read_settings_file(path: Path) -> dict[str, Any]:
+    """Read a `.toml` file as TOML and any other as Kafka's server.properties."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    if path.suffix.lower() == ".toml":
+        return _parse_toml(raw, path)
+    return parse_properties(_decode(raw))
+
+
+def _decode(raw: bytes) -> str:
+    """UTF-8 as everybody writes it today, else Latin-1 as Java's Properties define the format."""
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return raw.decode("latin-1")
+
+
+def _parse_toml(raw: bytes, path: Path) -> dict[str, Any]:
+    try:
+        tables = tomllib.loads(raw.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not TOML: it is not UTF-8 at byte {error.start}") from error
+    except tomllib.TOMLDecodeError as error:
+        # max.connections and max.connections.per.ip cannot both be dotted keys: quoted ones always can.
+        raise ConfigError(
+            f'{path} is not TOML: {error} (names may be quoted: "num.io.threads" = 2)'
+        ) from error
+    return dict(_flatten(tables, ""))
+
+
+def _flatten(tables: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    """Dotted keys and tables are the same thing in TOML: [log.retention] hours and log.retention.hours."""
+    for key, value in tables.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+_ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_ESCAPED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_KEY: Final = re.compile(r"((?:\\.|[^\\=:\s])*)\s*[=:]?\s*", re.DOTALL)
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Java's Properties format: comments, `=`, `:` or a blank between, escapes, continued lines; the last wins."""
+    settings: dict[str, str] = {}
+    for line in _logical_lines(text):
+        match = _KEY.match(line)
+        if match is None:
+            continue  # Cannot happen: every part of the pattern may be empty. It tells the type checker.
+        settings[_unescape(match[1])] = _unescape(line[match.end() :])
+    return settings
+
+
+def _logical_lines(text: str) -> Iterator[str]:
+    pending = ""
+    for physical in re.split(r"\r\n|\r|\n", text):
+        line = physical.lstrip(" \t\f")
+        if not pending and (not line or line[0] in "#!"):
+            continue
+        backslashes = len(line) - len(line.rstrip("\\"))
+        if backslashes % 2:
+            pending += line[:-1]
+            continue
+        yield pending + line
+        pending = ""
+    if pending:
+        yield pending
+
+
+def _unescape(text: str) -> str:
+    def replace(match: re.Match[str]) -> str:
+        code = match[1]
+        return chr(int(code[1:], 16)) if len(code) == 5 else _ESCAPED.get(code, code)
+
+    return _ESCAPE.sub(replace, text)

@@ -1,0 +1,207 @@
+"""Kinds of values and the checks on them: text from a file or a flag becomes what the code works with.
+
+Parsing follows Kafka's ConfigDef: surrounding blanks are dropped, numbers are Java's (32 or 64 bits, no
+underscores, no units), a boolean is `true` or `false`, a list is split at commas. Only our own `kproc.*` sizes
+also take units. Every refusal is a ConfigError that names the setting.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final
+
+INT_MAX: Final = 2**31 - 1
+LONG_MAX: Final = 2**63 - 1
+
+Check = Callable[[Any], str | None]
+"""Says what is wrong with a value, or None."""
+
+
+class ConfigError(ValueError):
+    """A setting that cannot be used; the message names it and is meant for the user, whole, on one line."""
+
+
+class Kind(Enum):
+    """A setting's type; the value is the name that DescribeConfigs shows (KIP-569)."""
+
+    BOOLEAN = "BOOLEAN"
+    STRING = "STRING"
+    INT = "INT"
+    SHORT = "SHORT"
+    LONG = "LONG"
+    DOUBLE = "DOUBLE"
+    LIST = "LIST"
+    SIZE = "LONG "  # The blank keeps the member distinct from LONG: an alias would lose its units.
+
+    @property
+    def kafka_name(self) -> str:
+        """Kafka's name of this type; sizes are longs to a client."""
+        return self.value.strip()
+
+
+class Dynamic(Enum):
+    """Whether a setting may change while the broker runs, as in Kafka's update modes."""
+
+    NO = "read-only"
+    PER_BROKER = "per-broker"
+    CLUSTER = "cluster-wide"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row of the table in settings.py."""
+
+    name: str
+    kind: Kind
+    default: Any
+    doc: str
+    check: Check | None
+    dynamic: Dynamic
+    unhonoured: str | None
+    is_internal: bool
+
+    @property
+    def field_name(self) -> str:
+        """Its attribute of Config."""
+        return self.name.replace(".", "_")
+
+    @property
+    def is_dynamic(self) -> bool:
+        """True where Kafka lets a client change it on a running broker."""
+        return self.dynamic is not Dynamic.NO
+
+    def parse(self, raw: object) -> Any:
+        """Turn text, or an already typed value, into this setting's value; ConfigError names the setting."""
+        value = parse_value(self.kind, raw, self.name)
+        complaint = self.check(value) if self.check is not None else None
+        if complaint is not None:
+            raise ConfigError(f"{self.name}={show(raw)}: {complaint}")
+        return value
+
+
+def setting(
+    kind: Kind,
+    default: Any,
+    doc: str,
+    check: Check | None = None,
+    *,
+    dynamic: Dynamic = Dynamic.NO,
+    unhonoured: str | None = None,
+    internal: bool = False,
+) -> Any:
+    """A field of Config; `default` may be a function. `unhonoured` says why another value warns."""
+    row = Setting("", kind, default, doc, check, dynamic, unhonoured, internal)
+    if callable(default):
+        return field(default_factory=default, metadata={"setting": row})
+    return field(default=default, metadata={"setting": row})
+
+
+_INTEGER: Final = re.compile(r"[+-]?[0-9]+")
+_DOUBLE: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_SIZE: Final = re.compile(r"([0-9]+)\s*([kKmMgGtT])(?:i?[bB])?")
+_BITS: Final = {Kind.SHORT: 16, Kind.INT: 32, Kind.LONG: 64, Kind.SIZE: 64}
+_UNIT_BYTES: Final = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def parse_value(kind: Kind, raw: object, name: str) -> Any:
+    """`raw` as a value of `kind`; typed values of a TOML file or a test are taken as they are."""
+    if kind is Kind.BOOLEAN:
+        return _parse_boolean(raw, name)
+    if kind is Kind.LIST:
+        return _parse_list(raw, name)
+    if kind is Kind.STRING:
+        if isinstance(raw, str):
+            return raw.strip()
+        raise ConfigError(f"{name}={show(raw)}: expected text")
+    if kind is Kind.DOUBLE:
+        return _parse_double(raw, name)
+    return _parse_integer(kind, raw, name)
+
+
+def _parse_boolean(raw: object, name: str) -> bool:
+    if isinstance(raw, bool):
+        return raw
+    word = raw.strip().lower() if isinstance(raw, str) else ""
+    if word not in ("true", "false"):
+        raise ConfigError(f"{name}={show(raw)}: expected true or false")
+    return word == "true"
+
+
+def _parse_list(raw: object, name: str) -> tuple[str, ...]:
+    if isinstance(raw, str):
+        return tuple(item for item in (part.strip() for part in raw.split(",")) if item)
+    if isinstance(raw, Sequence) and all(isinstance(item, str) for item in raw):
+        return tuple(item.strip() for item in raw if item.strip())
+    raise ConfigError(f"{name}={show(raw)}: expected names separated by commas")
+
+
+def _parse_double(raw: object, name: str) -> float:
+    if isinstance(raw, (int, float)) and not isinstance(raw, bool):
+        return float(raw)
+    if isinstance(raw, str) and _DOUBLE.fullmatch(raw.strip()):
+        return float(raw)
+    raise ConfigError(f"{name}={show(raw)}: expected a number")
+
+
+def _parse_integer(kind: Kind, raw: object, name: str) -> int:
+    text = raw.strip() if isinstance(raw, str) else ""
+    if isinstance(raw, int) and not isinstance(raw, bool):
+        value = int(raw)
+    elif _INTEGER.fullmatch(text):
+        value = int(text)
+    elif kind is Kind.SIZE and (match := _SIZE.fullmatch(text)):
+        value = int(match[1]) * _UNIT_BYTES[match[2].lower()]
+    else:
+        units = ", or one with a unit such as 64MiB" if kind is Kind.SIZE else ""
+        raise ConfigError(f"{name}={show(raw)}: expected a whole number{units}")
+    limit = 1 << (_BITS[kind] - 1)
+    if not -limit <= value < limit:
+        raise ConfigError(f"{name}={show(raw)}: outside the range of a {_BITS[kind]}-bit number")
+    return value
+
+
+def wire_text(value: object) -> str | None:
+    """A value as Kafka writes it in DescribeConfigs and files; None stays null."""
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return ",".join(str(item) for item in value)
+    return str(value)
+
+
+def show(raw: object) -> str:
+    """A raw value in a message: short, on one line, whatever it holds."""
+    text = raw if isinstance(raw, str) else repr(raw)
+    text = text if text.isprintable() else repr(text)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def at_least(low: float) -> Check:
+    """A check for `low` and above."""
+    return lambda value: None if value >= low else f"must be at least {low}"
+
+
+def between(low: float, high: float) -> Check:
+    """A check for `low` to `high`, both allowed."""
+    return lambda value: None if low <= value <= high else f"must be from {low} to {high}"
+
+
+def one_of(*words: str) -> Check:
+    """A check for exactly these words."""
+    return lambda value: None if value in words else f"must be one of {', '.join(words)}"
+
+
+def some_of(*words: str) -> Check:
+    """A check for a list of these words, at least one and none twice."""
+
+    def check(value: tuple[str, ...]) -> str | None:
+        if not value or len(set(value)) != len(value) or not set(value) <= set(words):
+            return f"must name one or more of {', '.join(words)}, each once"
+        return None
+
+    return check
