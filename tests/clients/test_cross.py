@@ -1,0 +1,52 @@
+"""What one client writes, every other reads: the encoders of the libraries differ in more than they should."""
+
+from __future__ import annotations
+
+import pytest
+
+for package in ("confluent_kafka", "kafka", "aiokafka"):
+    pytest.importorskip(package)
+
+from tests.support.adapters import aiokafka_client, confluent, kafka_python
+from tests.support.adapters.base import ClientAdapter
+from tests.support.broker import BrokerUnderTest
+from tests.support.records import SMALL_SIZES, assert_same, by_partition, samples
+from tests.support.topics import TopicFactory
+
+pytestmark = [pytest.mark.clients, pytest.mark.transports("process", "thread")]
+
+CLIENTS: dict[str, ClientAdapter] = {
+    "confluent": confluent,
+    "kafka_python": kafka_python,
+    "aiokafka": aiokafka_client,
+}
+
+
+@pytest.mark.parametrize("compression", confluent.compressions)
+@pytest.mark.parametrize("writer_name", CLIENTS)
+def test_what_one_client_writes_every_client_reads(
+    broker: BrokerUnderTest, topic: TopicFactory, writer_name: str, compression: str
+) -> None:
+    writer = CLIENTS[writer_name]
+    if compression not in writer.compressions:
+        pytest.skip(f"{writer_name} lacks the library for {compression} here")
+    name = topic(partitions=3)
+    records = samples(SMALL_SIZES * 2, partitions=3, seed=21)
+    writer.produce(broker.bootstrap, name, records, compression=compression)
+    counts = {partition: len(rows) for partition, rows in by_partition(records).items()}
+    for reader in CLIENTS.values():
+        if compression in reader.compressions:
+            assert_same(records, reader.consume(broker.bootstrap, name, counts))
+
+
+def test_writers_of_all_clients_and_codecs_share_one_partition(broker: BrokerUnderTest, topic: TopicFactory) -> None:
+    name = topic()
+    sent = []
+    for seed, (writer, compression) in enumerate(
+        (writer, compression) for writer in CLIENTS.values() for compression in writer.compressions
+    ):
+        records = samples((1, 500, 5_000), partitions=1, seed=100 + seed)
+        writer.produce(broker.bootstrap, name, records, compression=compression)
+        sent += records
+    for reader in CLIENTS.values():
+        assert_same(sent, reader.consume(broker.bootstrap, name, {0: len(sent)}))

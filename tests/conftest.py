@@ -1,0 +1,128 @@
+"""Brokers for the tests, on each transport, and the guard that nothing is left behind.
+
+    pytest                              fast tests: no real clients, no faults
+    pytest -m clients                   unmodified client libraries and tools against the broker
+    pytest -m faults --rounds 100       kill -9 of every role, under load, with a checker
+    pytest -m '' --bootstrap HOST:PORT  client and api tests against a broker that runs already, Apache Kafka
+                                        for instance: a test that fails there is wrong itself
+    pytest --transports process,inline  only these
+
+A test asks for `broker` (one per transport and session, default settings, shared: use topics of your own, which
+`topic` makes) or for `start_broker` (one of its own, with settings, gone when the test ends).
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# `--import-mode=importlib` puts nothing on the path, and the tests share `tests.support`.
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from tests.support.broker import TRANSPORTS, BrokerUnderTest, EmbeddedBroker, ExternalBroker  # noqa: E402
+from tests.support.proc import Holdings  # noqa: E402
+from tests.support.topics import TopicFactory  # noqa: E402
+from tests.support.wait import wait_until  # noqa: E402
+
+EXTERNAL = "external"
+# Client libraries end their threads and sockets a little after `close()` returns.
+LEAK_SETTLE_SECONDS = 5.0
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("kproc")
+    group.addoption("--bootstrap", metavar="HOST:PORT", help="use this running broker instead of starting kproc")
+    group.addoption("--transports", default=",".join(TRANSPORTS), help="comma separated; default: all")
+    group.addoption("--rounds", type=int, default=6, help="rounds of kill -9 in all, over the roles")
+    group.addoption("--seed", type=int, default=20_240, help="seed of the kills and of the malformed frames")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "own_broker: starts brokers with settings; skipped with --bootstrap")
+    config.addinivalue_line("markers", "transports(*names): only these transports make sense for the test")
+    config.addinivalue_line("markers", "no_leak_guard: the test itself checks what is left, or leaves it on purpose")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give every test that reaches the `transport` fixture one variant per transport that it names."""
+    if "transport" not in metafunc.fixturenames:
+        return
+    chosen = metafunc.config.getoption("transports").split(",")
+    unknown = set(chosen) - set(TRANSPORTS)
+    if unknown:
+        raise pytest.UsageError(f"--transports: {', '.join(sorted(unknown))} is none of {', '.join(TRANSPORTS)}")
+    marker = metafunc.definition.get_closest_marker("transports")
+    names = [name for name in (marker.args if marker else TRANSPORTS) if name in chosen]
+    if metafunc.config.getoption("bootstrap"):
+        names = [EXTERNAL]
+    metafunc.parametrize("transport", names, indirect=True, scope="session")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("bootstrap"):
+        return
+    for item in items:
+        if item.get_closest_marker("own_broker") or "start_broker" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.skip(reason="needs a broker of its own settings"))
+
+
+@pytest.fixture(scope="session")
+def transport(request: pytest.FixtureRequest) -> str:
+    """The transport of this variant of the test."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def broker(transport: str, pytestconfig: pytest.Config) -> Iterator[BrokerUnderTest]:
+    """A broker with default settings, shared by all tests of a transport."""
+    if transport == EXTERNAL:
+        yield ExternalBroker(str(pytestconfig.getoption("bootstrap")))
+        return
+    with EmbeddedBroker(transport=transport) as running:
+        yield running
+
+
+@pytest.fixture
+def start_broker(transport: str) -> Iterator[Callable[..., BrokerUnderTest]]:
+    """`start_broker(settings={...})`: a broker of this test alone."""
+    with ExitStack() as stack:
+
+        def start(settings: dict[str, Any] | None = None) -> BrokerUnderTest:
+            return stack.enter_context(EmbeddedBroker(transport=transport, settings=settings))
+
+        yield start
+
+
+@pytest.fixture
+def topic(broker: BrokerUnderTest) -> TopicFactory:
+    """`topic(partitions=4, configs={...})`: the name of a new topic on the shared broker."""
+    return TopicFactory(broker.bootstrap)
+
+
+@pytest.fixture(autouse=True)
+def leak_guard(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Nothing is left after a test: no child, no /dev/shm entry, no temporary directory, no more descriptors.
+
+    Session fixtures are set up before this one, so the shared brokers count as having been there.
+    """
+    if request.node.get_closest_marker("no_leak_guard"):
+        yield
+        return
+    before = Holdings.now()
+    yield
+
+    def nothing_left() -> bool:
+        gc.collect()
+        leaked = Holdings.now().leaked_since(before)
+        assert not leaked, leaked
+        return True
+
+    wait_until(nothing_left, seconds=LEAK_SETTLE_SECONDS, what="everything the test started is gone")

@@ -1,0 +1,1 @@
+"""What the tests share: starting brokers, speaking raw frames, counting what a process holds."""

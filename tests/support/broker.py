@@ -1,0 +1,232 @@
+"""Brokers to test: embedded in a `with`, served by the command line, or running already somewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+from tests.support.proc import is_alive, living
+from tests.support.wait import wait_until
+
+TRANSPORTS = ("process", "thread", "inline")
+# A cold start compiles every module first; the rule for a warm one is 0.5 s, tested where it is the subject.
+READY_SECONDS = 20.0
+STOP_SECONDS = 15.0
+
+
+class BrokerUnderTest(Protocol):
+    """What a test may know of a broker."""
+
+    @property
+    def bootstrap(self) -> str:
+        """Where clients connect: host:port."""
+
+    @property
+    def pid(self) -> int | None:
+        """The supervisor; None for a broker that somebody else runs."""
+
+    @property
+    def processes(self) -> list[dict[str, Any]]:
+        """A row for each process: role, index, pid."""
+
+    @property
+    def data(self) -> str | None:
+        """The data directory, where it is known."""
+
+
+class ExternalBroker:
+    """A broker that runs already: `--bootstrap`."""
+
+    pid = None
+    data = None
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+        self.processes: list[dict[str, Any]] = []
+
+
+class EmbeddedBroker:
+    """`kproc.Broker`, and the check that it leaves nothing."""
+
+    def __init__(self, *, transport: str, settings: Mapping[str, Any] | None = None) -> None:
+        # Imported here: with --bootstrap the client tests run without the package.
+        from kproc import Broker
+
+        self._broker = Broker(settings=dict(settings or {}), transport=transport)
+
+    def __enter__(self) -> EmbeddedBroker:
+        self._broker.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pids = [int(row["pid"]) for row in self.processes]
+        data = self.data
+        self._broker.__exit__(kind, problem, trace)
+        assert not living(pids), f"alive after the block: {living(pids)}"
+        assert data is None or not Path(data).exists(), f"left behind: {data}"
+
+    @property
+    def bootstrap(self) -> str:
+        """Where clients connect: host:port."""
+        return str(self._broker.bootstrap)
+
+    @property
+    def pid(self) -> int:
+        """The supervisor."""
+        return int(self._broker.pid)
+
+    @property
+    def processes(self) -> list[dict[str, Any]]:
+        """A row for each process: role, index, pid."""
+        return list(self._broker.processes)
+
+    @property
+    def data(self) -> str | None:
+        """The data directory."""
+        return str(self._broker.data)
+
+
+class ServedBroker:
+    """`kproc serve` as a user starts it: a data directory that outlives it, signals, exit codes, a ready file."""
+
+    def __init__(
+        self,
+        data: Path | str,
+        *,
+        transport: str = "process",
+        settings: Mapping[str, Any] | None = None,
+        port: int = 0,
+        arguments: Sequence[str] = (),
+    ) -> None:
+        self.data = str(data)
+        self._transport = transport
+        self._settings = dict(settings or {})
+        self._port = port
+        self._arguments = list(arguments)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ready: dict[str, Any] = {}
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+
+    def __enter__(self) -> ServedBroker:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> ServedBroker:
+        """Start it and wait for the ready file; RuntimeError with what it printed when it ends instead."""
+        self._scratch = tempfile.TemporaryDirectory(prefix="served-")
+        ready_file = Path(self._scratch.name) / "ready.json"
+        self._log = Path(self._scratch.name) / "log"
+        command = serve_command(
+            self.data, transport=self._transport, settings=self._settings, port=self._port, ready_file=ready_file
+        )
+        with open(self._log, "wb") as log:
+            self._process = subprocess.Popen([*command, *self._arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+        def ready() -> dict[str, Any] | None:
+            assert self._process is not None
+            if self._process.poll() is not None:
+                problem = RuntimeError(f"kproc serve ended with {self._process.returncode}: {self.log()}")
+                self._scratch.cleanup() if self._scratch else None
+                raise problem
+            return json.loads(ready_file.read_text()) if ready_file.exists() and ready_file.stat().st_size else None
+
+        self._ready = wait_until(ready, seconds=READY_SECONDS, what="the ready file")
+        return self
+
+    @property
+    def bootstrap(self) -> str:
+        """Where clients connect: host:port."""
+        return str(self._ready["bootstrap"])
+
+    @property
+    def port(self) -> int:
+        """The bound port."""
+        return int(self.bootstrap.rpartition(":")[2])
+
+    @property
+    def pid(self) -> int:
+        """The supervisor."""
+        return int(self._ready["pid"])
+
+    @property
+    def processes(self) -> list[dict[str, Any]]:
+        """A row for each process at the time it became ready; `kproc status` knows the present ones."""
+        return list(self._ready["processes"])
+
+    def pids(self) -> list[int]:
+        """The pids of every process."""
+        return sorted({self.pid, *(int(row["pid"]) for row in self.processes)})
+
+    def log(self) -> str:
+        """What it has printed so far."""
+        return self._log.read_text(errors="replace")
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to the supervisor."""
+        os.kill(self.pid, number)
+
+    def wait(self, seconds: float = STOP_SECONDS) -> int:
+        """The exit code of the supervisor."""
+        assert self._process is not None
+        return self._process.wait(seconds)
+
+    def stop(self, number: int = signal.SIGTERM, seconds: float = STOP_SECONDS) -> int:
+        """Signal it, wait for its end and that of every process; the exit code."""
+        assert self._process is not None
+        if self._process.poll() is None:
+            self._process.send_signal(number)
+        try:
+            code = self.wait(seconds)
+            wait_until(lambda: not living(self.pids()), seconds=5, what="every process is gone")
+        finally:
+            for pid in living(self.pids()) if self._ready else []:
+                os.kill(pid, signal.SIGKILL)
+            if self._process.poll() is None:
+                self._process.kill()
+                self._process.wait()
+            if self._scratch is not None:
+                self._last_log = self.log()
+                self._scratch.cleanup()
+        return code
+
+    def is_running(self) -> bool:
+        """Whether the supervisor runs."""
+        return self._process is not None and self._process.poll() is None and is_alive(self._process.pid)
+
+
+def serve_command(
+    data: Path | str,
+    *,
+    transport: str = "process",
+    settings: Mapping[str, Any] | None = None,
+    port: int = 0,
+    ready_file: Path | None = None,
+) -> list[str]:
+    """The command line of a broker on loopback."""
+    command = [sys.executable, "-m", "kproc", "serve", "--data", str(data), "--transport", transport]
+    command += ["--listeners", f"PLAINTEXT://127.0.0.1:{port}"]
+    for name, value in (settings or {}).items():
+        command += ["--set", f"{name}={value}"]
+    if ready_file is not None:
+        command += ["--ready-file", str(ready_file)]
+    return command
+
+
+def run_kproc(*arguments: str, seconds: float = 30.0, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """A kproc command to its end."""
+    command = [sys.executable, "-m", "kproc", *arguments]
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=seconds, check=False)

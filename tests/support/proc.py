@@ -1,0 +1,134 @@
+"""What processes hold, read from /proc: children, descriptors, mappings, memory, ports, temporary files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+SHARED_MEMORY_DIRECTORY = Path("/dev/shm")
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process runs; a zombie does not."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def living(pids: Iterable[int]) -> list[int]:
+    """Those of the pids that still run."""
+    return [pid for pid in pids if is_alive(pid)]
+
+
+def descendants(pid: int | None = None) -> list[psutil.Process]:
+    """Every child, grandchild and so on of a process; of this one by default."""
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def open_descriptors(pid: int | str = "self") -> dict[int, str]:
+    """Descriptor number to what it points at. The descriptor of the listing itself is left out."""
+    directory = f"/proc/{pid}/fd"
+    found: dict[int, str] = {}
+    for name in os.listdir(directory):
+        with contextlib.suppress(FileNotFoundError):
+            found[int(name)] = os.readlink(f"{directory}/{name}")
+    return {number: target for number, target in found.items() if target != f"/proc/{os.getpid()}/fd"}
+
+
+def descriptor_kinds(pid: int) -> Counter[str]:
+    """How many descriptors of each kind: sockets and pipes by kind, files by path, so that two readings compare."""
+    kinds: Counter[str] = Counter()
+    for target in open_descriptors(pid).values():
+        kinds[target.split(":[")[0] if ":[" in target else target] += 1
+    return kinds
+
+
+def mapping_count(pid: int) -> int:
+    """How many mappings the process has: a leaked region or file mapping shows as growth."""
+    return len(Path(f"/proc/{pid}/maps").read_text().splitlines())
+
+
+def shared_mapping_bytes(pid: int) -> int:
+    """Bytes of memfd mappings of the process."""
+    total = 0
+    for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+        if "/memfd:" in line:
+            low, high = line.split(" ", 1)[0].split("-")
+            total += int(high, 16) - int(low, 16)
+    return total
+
+
+def pss_bytes(pids: Iterable[int]) -> int:
+    """The processes' proportional share of memory, summed: shared pages count once."""
+    total = 0
+    for pid in pids:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                total += int(line.split()[1]) * 1024
+    return total
+
+
+def shared_memory_names() -> frozenset[str]:
+    """The entries of /dev/shm."""
+    return frozenset(os.listdir(SHARED_MEMORY_DIRECTORY)) if SHARED_MEMORY_DIRECTORY.is_dir() else frozenset()
+
+
+def temporary_names() -> frozenset[str]:
+    """kproc's entries of the temporary directory."""
+    return frozenset(name for name in os.listdir(tempfile.gettempdir()) if name.startswith("kproc"))
+
+
+def listening(port: int) -> bool:
+    """Whether something listens on the loopback port, as the kernel's tables say; connects to nothing."""
+    wanted = f":{port:04X}"
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(FileNotFoundError):
+            for line in Path(table).read_text().splitlines()[1:]:
+                columns = line.split()
+                if columns[1].endswith(wanted) and columns[3] == "0A":
+                    return True
+    return False
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """What this process and the host hold on its behalf, to compare before and after."""
+
+    children: frozenset[int]
+    shared_memory: frozenset[str]
+    temporary: frozenset[str]
+    descriptors: int
+
+    @classmethod
+    def now(cls) -> Holdings:
+        """Taken now."""
+        children = frozenset(child.pid for child in descendants() if is_alive(child.pid))
+        return cls(children, shared_memory_names(), temporary_names(), len(open_descriptors()))
+
+    def leaked_since(self, before: Holdings) -> list[str]:
+        """Words for what is here now and was not before; empty when nothing leaked."""
+        problems = [f"child {pid}: {_command_line(pid)}" for pid in self.children - before.children]
+        problems += [f"/dev/shm/{name}" for name in self.shared_memory - before.shared_memory]
+        problems += [f"temporary {name}" for name in self.temporary - before.temporary]
+        if self.descriptors > before.descriptors:
+            held = sorted(open_descriptors().values())
+            problems.append(f"{self.descriptors - before.descriptors} descriptors more: {held}")
+        return problems
+
+
+def _command_line(pid: int) -> str:
+    try:
+        return " ".join(psutil.Process(pid).cmdline())
+    except psutil.NoSuchProcess:
+        return "gone meanwhile"
