@@ -1,8 +1,8 @@
 """The two clocks, injected everywhere so that tests own time.
 
-`now_ns` measures (monotonic, and comparable between the processes of one host, because CLOCK_MONOTONIC is the
-kernel's); `wall_ms` dates what the wire and the disk store, in Kafka's milliseconds. Nothing else in kproc may
-read the time.
+`now_ns` measures: monotonic, and comparable between the processes of one host, because CLOCK_MONOTONIC is
+the kernel's. `wall_ms` dates what the wire and the disk store, in Kafka's milliseconds. Nothing else in kproc
+may read the time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """From sources to one Config: names, precedence, conflicts, and the rules that span several settings.
 
-Precedence, highest first: flags and `--set` (which must agree), the file, the default. The functions here return
-plain values by field name; Config.build() is the only caller.
+Precedence, highest first: flags and `--set` (which must agree), the file, the default. The functions here
+work on plain values by setting name; Config.build() is the only caller.
 """
 
 from __future__ import annotations
@@ -110,6 +110,8 @@ def derive(values: dict[str, Any], warnings: list[str]) -> None:
     """Apply the rules that span several settings, in place; names absent from `values` have their default."""
     _derive_directory(values)
     _derive_node_id(values)
+    if "default.replication.factor" in values:
+        values["default.replication.factor"] = 1  # A larger one has warned: a topic must still be creatable.
     _derive_times(values)
     _derive_listeners(values, warnings)
 
@@ -166,7 +168,7 @@ def _first(values: Mapping[str, Any], *units: tuple[str, int]) -> int | None:
 
 
 def _derive_listeners(values: dict[str, Any], warnings: list[str]) -> None:
-    """Parse addresses once the protocol map is known; a combined Kafka's controller listeners are left out."""
+    """Parse addresses once the protocol map is known; controller listeners are left out."""
     controllers = {name.upper() for name in values.get("controller.listener.names", ())}
     protocols = parse_protocol_map(values.get("listener.security.protocol.map", DEFAULT_PROTOCOL_MAP))
     everything = protocols | {name: "PLAINTEXT" for name in controllers if name not in protocols}
@@ -188,9 +190,10 @@ def check_together(config: Any) -> None:
     queued, largest = config.queued_max_request_bytes, config.socket_request_max_bytes
     if 0 < queued < largest:
         raise ConfigError(
-            f"queued.max.request.bytes={queued}: must be at least socket.request.max.bytes={largest}, or -1 for no limit"
+            f"queued.max.request.bytes={queued}: must be -1 (no limit) or at least "
+            f"socket.request.max.bytes={largest}"
         )
     if config.max_connections_per_ip == 0 and not config.max_connections_per_ip_overrides:
         raise ConfigError(
-            "max.connections.per.ip=0: only with max.connections.per.ip.overrides, else nobody can connect"
+            "max.connections.per.ip=0: nobody could connect without max.connections.per.ip.overrides"
         )

@@ -1,7 +1,7 @@
 """How many CPUs this process may really use.
 
-`os.cpu_count()` counts the host's CPUs; a container usually gets a share of them. The answer is the smallest of
-the scheduler's affinity mask and every CPU quota from our cgroup up to the root, in version 2 or 1.
+`os.cpu_count()` counts the host's CPUs; a container usually gets a share of them. The answer is the smallest
+of the scheduler's affinity mask and every CPU quota from our cgroup up to the root, in version 2 or 1.
 """
 
 from __future__ import annotations

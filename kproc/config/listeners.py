@@ -1,7 +1,7 @@
 """Listeners: `NAME://host:port`, the protocol behind each name, and what clients are told to connect to.
 
-Rules as in Kafka's SocketServerConfigs: names are upper-cased and unique, an empty host binds everything, port 0
-asks the kernel for a free one, fixed ports are unique save for one IPv4 and one IPv6 literal that share one.
+Rules as in Kafka's SocketServerConfigs: names are upper-cased and unique, an empty host binds everything, port
+0 asks the kernel for a free one, fixed ports are unique save for one IPv4 and one IPv6 literal that share one.
 Differs from Kafka: a wildcard is advertised as the address of the interface that leads outside, not as the
 canonical host name, because a container's or laptop's own name seldom resolves for its clients.
 """
@@ -51,7 +51,7 @@ def join_address(host: str, port: int) -> str:
 
 
 def split_address(text: str, *, default_port: int | None = None) -> tuple[str, int]:
-    """The host and port of `host:port`, `[v6]:port` or, with a default port, a bare host; else ConfigError."""
+    """Host and port of `host:port`, `[v6]:port` or, with a default port, a bare host; else ConfigError."""
     match = re.fullmatch(r"(?:\[([^\[\]]+)\]|([^:\[\]\s/]+))(?::([0-9]{1,5}))?", text.strip())
     port = int(match[3]) if match and match[3] else default_port
     if match is None or port is None or not 0 < port < 65536:
@@ -119,12 +119,13 @@ def check_listeners(end_points: Sequence[EndPoint]) -> None:
         versions = sorted(_ip_version(end_point.host) for end_point in sharing)
         if len(sharing) > 1 and versions != [4, 6]:
             raise ConfigError(
-                f"listeners: port {port} is used {len(sharing)} times; only one IPv4 and one IPv6 address may share it"
+                f"listeners: port {port} is used {len(sharing)} times; "
+                "only one IPv4 and one IPv6 address may share it"
             )
     for end_point in end_points:
         if end_point.protocol != "PLAINTEXT":
             raise ConfigError(
-                f"listeners: {end_point} wants {end_point.protocol}, which kproc does not speak yet; only PLAINTEXT"
+                f"listeners: {end_point} wants {end_point.protocol}; kproc speaks only PLAINTEXT yet"
             )
 
 
@@ -137,7 +138,7 @@ def check_advertised(advertised: Sequence[EndPoint], listeners: Sequence[EndPoin
             raise ConfigError(f"advertised.listeners: {end_point}: listeners has no {end_point.name}")
         if end_point.is_wildcard:
             raise ConfigError(
-                f"advertised.listeners: {end_point}: clients cannot connect to a wildcard; name a host or an address"
+                f"advertised.listeners: {end_point}: clients cannot connect to a wildcard; name a host"
             )
 
 
@@ -180,7 +181,7 @@ def outward_address(wildcard: str = "") -> str:
 
     Connecting a datagram socket sends nothing: it only makes the kernel choose a route and a source address.
     """
-    # Addresses reserved for documentation (RFC 5737, RFC 3849): surely not our own, so the default route decides.
+    # Addresses reserved for documentation (RFC 5737, RFC 3849): surely not ours: the default route decides.
     attempts = [(socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")]
     for family, target in attempts:
         try:

@@ -1,8 +1,8 @@
 """The table of settings: one field, one line of declaration each.
 
 A field is Kafka's own name with underscores; ours start with `kproc_`. Flags, DescribeConfigs and the README's
-table come from these rows. Defaults are Kafka 4.3's, except where the row's text gives the reason. Kafka's other
-settings are in unhonoured.py. To add one: add the row here; a test fails if no code reads it.
+table come from these rows. Defaults are Kafka 4.3's, except where the row's text gives the reason. Kafka's
+other settings are in unhonoured.py. To add one, add the row: a test fails if no code reads it.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ class Config:
         LIST,
         (EndPoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 9092),),
         "NAME://host:port of each listener; no host binds all interfaces, port 0 takes a free one. "
-        "The default is the loopback, unlike Kafka's: without authentication a broker should not be open by surprise.",
+        "The default is the loopback, unlike Kafka's: a broker without authentication should not be open by "
+        "surprise.",
     )
     advertised_listeners: tuple[EndPoint, ...] = setting(
         LIST, (), "What clients are told to connect to; by default what is bound."
@@ -140,7 +141,11 @@ class Config:
     )
     num_partitions: int = setting(INT, 1, "Partitions of a topic created without a count.", at_least(1))
     default_replication_factor: int = setting(
-        INT, 1, "Replicas of a topic created without a count; one host has one.", between(1, 1)
+        INT,
+        1,
+        "Replicas of a topic created without a count; one host has one.",
+        at_least(1),
+        unhonoured=ONE_REPLICA,
     )
     delete_topic_enable: bool = setting(BOOLEAN, True, "Clients may delete topics.")
     min_insync_replicas: int = setting(
@@ -267,7 +272,8 @@ class Config:
     kproc_flush: str = setting(
         STRING,
         "group",
-        "group: acks=all is answered after fdatasync, many batches to one. none: from the page cache, as Kafka does.",
+        "group: acks=all is answered after fdatasync, many batches to one. "
+        "none: from the page cache, as Kafka does.",
         one_of("group", "none"),
     )
     kproc_transport: str = setting(
@@ -301,7 +307,7 @@ class Config:
     ) -> Config:
         """Merge sources into one checked Config, or raise ConfigError.
 
-        `settings` are `--set` assignments by Kafka's name. Warnings (settings of no effect) go to `on_warning`.
+        `settings` are `--set` assignments by Kafka's name; settings of no effect are told to `on_warning`.
         """
         warnings: list[str] = []
         given = merge(read_settings_file(file) if file is not None else {}, settings or {}, flags)
@@ -311,8 +317,9 @@ class Config:
         fields = {name.replace(".", "_"): value for name, value in values.items()}
         config = cls(**fields, explicit_settings=explicit)
         check_together(config)
-        for warning in warnings if on_warning is not None else ():
-            on_warning(warning)
+        if on_warning is not None:
+            for warning in warnings:
+                on_warning(warning)
         return config
 
     def resolve_advertised(self, bound: Mapping[str, tuple[str, int]]) -> dict[str, EndPoint]:

@@ -84,7 +84,7 @@ _KEY: Final = re.compile(r"((?:\\.|[^\\=:\s])*)\s*[=:]?\s*", re.DOTALL)
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Java's Properties format: comments, `=`, `:` or a blank between, escapes, continued lines; the last wins."""
+    """Java's Properties: comments, `=`, `:` or a blank between, escapes, continued lines; the last wins."""
     settings: dict[str, str] = {}
     for line in _logical_lines(text):
         match = _KEY.match(line)

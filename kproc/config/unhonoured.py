@@ -1,7 +1,7 @@
 """Kafka's settings that kproc knows but does not honour: setting one warns, and is not an error.
 
-A server.properties written for Kafka should start kproc; a misspelt name should not. So the names must be known:
-all broker settings of Kafka 4.3 that settings.py lacks, and those of 3.x that old files still carry.
+A server.properties written for Kafka should start kproc; a misspelt name should not. So the names must be
+known: all broker settings of Kafka 4.3 that settings.py lacks, and those of 3.x that old files still carry.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Kinds of values and the checks on them: text from a file or a flag becomes what the code works with.
 
 Parsing follows Kafka's ConfigDef: surrounding blanks are dropped, numbers are Java's (32 or 64 bits, no
-underscores, no units), a boolean is `true` or `false`, a list is split at commas. Only our own `kproc.*` sizes
-also take units. Every refusal is a ConfigError that names the setting.
+underscores, no units), a boolean is `true` or `false`, a list is split at commas. Only our own `kproc.*`
+sizes also take units. Every refusal is a ConfigError that names the setting.
 """
 
 from __future__ import annotations
