@@ -1,0 +1,153 @@
+"""The four codecs of record batches, as Kafka's clients write them.
+
+    1 gzip     RFC 1952
+    2 snappy   Java and Python clients: Xerial framing; librdkafka: one raw block. Both are read.
+                 0x82 "SNAPPY" 0x00 | int32 version | int32 compatible version | (int32 length | raw block)*
+    3 lz4      LZ4 frame format with independent blocks: Java refuses linked ones
+    4 zstd     frames as of RFC 8878
+
+A batch says how large it is compressed, never how large it becomes, so every decompression here has a limit:
+the room is grown step by step and never beyond it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from enum import IntEnum
+from typing import Final
+
+import cramjam
+
+from kproc.errors import ErrorCode, KafkaError
+from kproc.wire.primitives import INT32, Buffer
+
+
+class Compression(IntEnum):
+    """Codec number: the low three bits of a batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+# A batch is at most message.max.bytes (1 MiB by default) as it travels; 128 MiB is what the best codec makes
+# of a batch of that size when its content repeats, and far below what a role may hold.
+DECOMPRESSED_BYTES_MAX: Final = 128 * 1024 * 1024
+
+_XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
+_XERIAL_HEADER: Final = _XERIAL_MAGIC + INT32.pack(1) + INT32.pack(1)
+# What snappy-java buffers by default; its reader sizes its own buffer by it.
+_XERIAL_BLOCK_BYTES: Final = 32 * 1024
+
+# cramjam's only sign that the output was too small rather than the input wrong; a test holds it to that.
+_TOO_SMALL: Final = "failed to write whole buffer"
+
+
+def _too_large(limit_bytes: int) -> KafkaError:
+    return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"records decompress to more than {limit_bytes} bytes")
+
+
+def _compress_xerial(raw: Buffer) -> bytes:
+    parts = [_XERIAL_HEADER]
+    view = memoryview(raw)
+    for position in range(0, len(view), _XERIAL_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(view[position : position + _XERIAL_BLOCK_BYTES]))
+        parts += (INT32.pack(len(block)), block)
+    return b"".join(parts)
+
+
+def compress(codec: int, raw: Buffer) -> bytes:
+    """Records compressed so that every Kafka client reads them. `raw` may be a view of anything."""
+    match codec:
+        case Compression.NONE:
+            return bytes(raw)
+        case Compression.GZIP:
+            return bytes(cramjam.gzip.compress(raw))
+        case Compression.SNAPPY:
+            return _compress_xerial(raw)
+        case Compression.LZ4:
+            compressor = cramjam.lz4.Compressor(block_linked=False)
+            compressor.compress(bytes(raw))
+            return bytes(compressor.finish())
+        case Compression.ZSTD:
+            return bytes(cramjam.zstd.compress(raw))
+    raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown compression codec {codec}")
+
+
+def _gunzip(data: Buffer, limit_bytes: int) -> bytes:
+    # The standard library's own bound is exact, so there is no need to guess the size.
+    inflater = zlib.decompressobj(wbits=31)
+    raw = inflater.decompress(data, limit_bytes + 1)
+    if len(raw) > limit_bytes:
+        raise _too_large(limit_bytes)
+    if not inflater.eof:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "gzip records are cut off")
+    return raw
+
+
+def _unsnappy_block(data: Buffer, limit_bytes: int) -> bytes:
+    # The size is written in front of a block and may be any number: look before allocating.
+    if cramjam.snappy.decompress_raw_len(data) > limit_bytes:
+        raise _too_large(limit_bytes)
+    return bytes(cramjam.snappy.decompress_raw(data))
+
+
+def _unsnappy(data: Buffer, limit_bytes: int) -> bytes:
+    view = memoryview(data)
+    if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
+        return _unsnappy_block(view, limit_bytes)
+    parts: list[bytes] = []
+    room = limit_bytes
+    position = len(_XERIAL_HEADER)
+    while position < len(view):
+        if position + INT32.size > len(view):
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "snappy records are cut off")
+        (length,) = INT32.unpack_from(view, position)
+        position += INT32.size
+        if not 0 < length <= len(view) - position:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"snappy block of {length} bytes")
+        part = _unsnappy_block(view[position : position + length], room)
+        room -= len(part)
+        parts.append(part)
+        position += length
+    return b"".join(parts)
+
+
+def _grow_until_it_fits(codec: int, data: Buffer, limit_bytes: int) -> bytes:
+    decompress_into = (
+        cramjam.lz4.decompress_into if codec == Compression.LZ4 else cramjam.zstd.decompress_into
+    )
+    size = min(limit_bytes, max(64 * 1024, 4 * len(data)))
+    while True:
+        room = bytearray(size)
+        try:
+            length = decompress_into(data, room)
+        except cramjam.DecompressionError as error:
+            if _TOO_SMALL not in str(error):
+                raise
+            if size == limit_bytes:
+                raise _too_large(limit_bytes) from None
+            # Four times: all tries together cost a third more than the last one.
+            size = min(limit_bytes, 4 * size)
+        else:
+            return bytes(memoryview(room)[:length])
+
+
+def decompress(codec: int, data: Buffer, limit_bytes: int = DECOMPRESSED_BYTES_MAX) -> bytes:
+    """Raw records of at most `limit_bytes`; KafkaError for damaged data and for data that grows beyond it."""
+    try:
+        match codec:
+            case Compression.NONE:
+                return bytes(data)
+            case Compression.GZIP:
+                return _gunzip(data, limit_bytes)
+            case Compression.SNAPPY:
+                return _unsnappy(data, limit_bytes)
+            case Compression.LZ4 | Compression.ZSTD:
+                return _grow_until_it_fits(codec, data, limit_bytes)
+    except (cramjam.DecompressionError, zlib.error) as error:
+        name = Compression(codec).name.lower()
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{name} records are damaged: {error}") from None
+    raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown compression codec {codec}")
