@@ -6,7 +6,6 @@ work on plain values by setting name; Config.build() is the only caller.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
@@ -99,6 +98,8 @@ def _place_unknown(name: str, origin: str, table: Mapping[str, Setting], warning
 
 def did_you_mean(name: str, table: Mapping[str, Setting]) -> str:
     """`; did you mean ...?` for the nearest name, honoured ones first, or nothing."""
+    import difflib  # Here: only a mistake needs it.
+
     wanted = name.lower().replace("_", ".").replace("-", ".")
     for names in (table, KNOWN_UNHONOURED):
         if near := difflib.get_close_matches(wanted, list(names), n=1, cutoff=0.75):

@@ -6,7 +6,6 @@ Only reading and shape are decided here; names and values are checked in build.p
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -57,6 +56,8 @@ def _decode(raw: bytes) -> str:
 
 
 def _parse_toml(raw: bytes, path: Path) -> dict[str, Any]:
+    import tomllib  # Here: most starts read no TOML, and a start has half a second in all.
+
     try:
         tables = tomllib.loads(raw.decode("utf-8"))
     except UnicodeDecodeError as error:

@@ -1,0 +1,282 @@
+"""A blocking client on one socket: readiness checks, the command line's topic and status commands, raw tests.
+
+It speaks every API through kproc.wire.codec in plain dicts, and sends bytes as they are where a test wants that.
+It never retries, reconnects or caches metadata: what was asked is sent once, to one broker, and the answer or a
+one-line ClientError comes back. Answers are read in request order, as Kafka guarantees on one connection.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections import deque
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
+
+from kproc.clock import NS_PER_MS, NS_PER_S, Clock, SystemClock
+from kproc.errors import ErrorCode, ProtocolError
+from kproc.wire.header import ApiKey
+
+STATUS_KEY: Final = 30_000
+"""kproc's own operations: unadvertised, JSON, versioned; far above any number that Kafka may give out."""
+STATUS_VERSION: Final = 0
+FRAME_BYTES_MAX: Final = 1 << 30
+"""Above any answer to a client with Kafka's limits; a larger length means that the peer speaks something else."""
+
+# The newest version of each API that this client asks for; the broker's range may lower it.
+NEWEST: Final[Mapping[ApiKey, int]] = {
+    ApiKey.PRODUCE: 12,  # 13 addresses topics by id, which a caller would have to look up first
+    ApiKey.FETCH: 12,
+    ApiKey.LIST_OFFSETS: 10,
+    ApiKey.METADATA: 12,
+    ApiKey.API_VERSIONS: 3,
+    ApiKey.CREATE_TOPICS: 7,
+    ApiKey.DELETE_TOPICS: 5,  # 6 takes ids as well, in another shape
+    ApiKey.CREATE_PARTITIONS: 3,
+    ApiKey.DESCRIBE_CONFIGS: 4,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: 1,
+    ApiKey.DESCRIBE_CLUSTER: 1,
+    ApiKey.INIT_PRODUCER_ID: 4,
+}
+
+
+class ClientError(Exception):
+    """What went wrong with the conversation; one line, meant for a person."""
+
+
+class ConnectionFailed(ClientError):
+    """No connection could be made."""
+
+
+class ConnectionLost(ClientError):
+    """The broker closed the connection, or sent what is no answer."""
+
+
+class AnswerTimeout(ClientError):
+    """No whole answer came in time."""
+
+
+class ApiError(ClientError):
+    """The broker answered with an error code."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def code_name(code: int) -> str:
+    """Kafka's name of an error code, or its number if it is newer than we know."""
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return f"error {code}"
+
+
+class _Pending(NamedTuple):
+    """A request whose answer has not been read."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+
+
+class Client:
+    """One connection. Owned by one thread; close it, or use it as a context manager."""
+
+    def __init__(self, sock: socket.socket, *, address: str, timeout_ms: int, client_id: str) -> None:
+        self.address = address
+        self.client_id = client_id
+        self.timeout_ms = timeout_ms
+        self._socket = sock
+        self._clock: Clock = SystemClock()
+        self._received = bytearray()
+        self._pending: deque[_Pending] = deque()
+        self._correlation_id = 0
+        self._versions: dict[int, tuple[int, int]] | None = None
+
+    @classmethod
+    def connect(cls, host: str, port: int, *, timeout_ms: int = 10_000, client_id: str = "kproc") -> Self:
+        """Connect, or raise ConnectionFailed with the reason. The timeout holds for each later call too."""
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            sock = socket.create_connection((host, port), timeout=timeout_ms / 1000)
+        except TimeoutError:
+            raise ConnectionFailed(f"cannot connect to {address}: no answer in {timeout_ms} ms") from None
+        except OSError as error:
+            raise ConnectionFailed(f"cannot connect to {address}: {reason(error)}") from error
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return cls(sock, address=address, timeout_ms=timeout_ms, client_id=client_id)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the socket; a second time does nothing."""
+        self._socket.close()
+
+    def fileno(self) -> int:
+        """The socket's descriptor, for a test that wants to wait on several clients."""
+        return self._socket.fileno()
+
+    # -- bytes
+
+    def send_bytes(self, data: bytes | memoryview) -> None:
+        """Send bytes as they are: half a frame, several frames, or garbage."""
+        self._socket.settimeout(self.timeout_ms / 1000)
+        try:
+            self._socket.sendall(data)
+        except TimeoutError:
+            raise AnswerTimeout(f"{self.address} took no data for {self.timeout_ms} ms") from None
+        except OSError as error:
+            raise ConnectionLost(f"{self.address} closed the connection: {reason(error)}") from error
+
+    def receive_frame(self) -> bytes:
+        """The next frame without its length prefix."""
+        deadline_ns = self._clock.now_ns() + self.timeout_ms * NS_PER_MS
+        self._fill(4, deadline_ns)
+        length = int.from_bytes(self._received[:4], "big", signed=True)
+        if not 4 <= length <= FRAME_BYTES_MAX:
+            start = bytes(self._received[:4])
+            raise ConnectionLost(
+                f"{self.address} does not speak Kafka's protocol: its answer starts with {start!r}"
+            )
+        self._fill(4 + length, deadline_ns)
+        frame = bytes(memoryview(self._received)[4 : 4 + length])
+        del self._received[: 4 + length]
+        return frame
+
+    def _fill(self, wanted_bytes: int, deadline_ns: int) -> None:
+        """Read until so many bytes are there; a deadline for the whole, not for each piece."""
+        while len(self._received) < wanted_bytes:
+            left_ns = deadline_ns - self._clock.now_ns()
+            if left_ns <= 0:
+                raise AnswerTimeout(f"{self.address} gave no answer in {self.timeout_ms} ms")
+            self._socket.settimeout(left_ns / NS_PER_S)
+            try:
+                piece = self._socket.recv(max(65536, wanted_bytes - len(self._received)))
+            except TimeoutError:
+                continue  # The loop's own check says it with the right words.
+            except OSError as error:
+                raise ConnectionLost(f"{self.address} closed the connection: {reason(error)}") from error
+            if not piece:
+                raise ConnectionLost(f"{self.address} closed the connection")
+            self._received += piece
+
+    # -- requests
+
+    def send(self, api_key: int, version: int, fields: Mapping[str, Any]) -> int:
+        """Send one request without waiting; its correlation id comes back with the answer."""
+        from kproc.wire import codec  # Here: kio costs tens of ms, and status does not need it.
+
+        self._correlation_id += 1
+        frame = codec.encode_request(api_key, version, self._correlation_id, self.client_id, dict(fields))
+        self.send_bytes(frame)
+        self._pending.append(_Pending(api_key, version, self._correlation_id))
+        return self._correlation_id
+
+    def receive(self) -> tuple[int, dict[str, Any]]:
+        """The answer to the oldest unanswered request: its correlation id and fields."""
+        from kproc.wire import codec
+
+        if not self._pending:
+            raise ClientError("no request is waiting for an answer")
+        pending = self._pending[0]
+        frame = self.receive_frame()
+        self._pending.popleft()
+        try:
+            correlation_id, fields = codec.decode_response(pending.api_key, pending.api_version, frame)
+        except ProtocolError as error:
+            raise ConnectionLost(f"{self.address} sent an answer that cannot be read: {error}") from error
+        self._check_correlation(correlation_id, pending)
+        return correlation_id, fields
+
+    def call(self, api_key: int, version: int, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Send one request and wait for its answer."""
+        self.send(api_key, version, fields)
+        return self.receive()[1]
+
+    def call_latest(
+        self, api_key: ApiKey, fields: Mapping[str, Any], *, newest: int | None = None
+    ) -> dict[str, Any]:
+        """`call` with the newest version that both sides know; `newest` lowers ours."""
+        return self.call(api_key, self.negotiate(api_key, newest=newest), fields)
+
+    def negotiate(self, api_key: ApiKey, *, newest: int | None = None) -> int:
+        """The newest common version, or ClientError where there is none."""
+        ours = NEWEST.get(api_key, 0) if newest is None else newest
+        low, high = self.api_versions().get(api_key, (0, -1))
+        if high < 0:
+            raise ClientError(f"{self.address} does not serve {api_key.name}")
+        if low > ours:
+            raise ClientError(
+                f"{self.address} serves {api_key.name} only from version {low}; we know up to {ours}"
+            )
+        return min(high, ours)
+
+    def api_versions(self) -> dict[int, tuple[int, int]]:
+        """What the broker advertises, asked once per connection, in version 0, which every broker answers."""
+        if self._versions is None:
+            answer = self.call(ApiKey.API_VERSIONS, 0, {})
+            if answer["error_code"]:
+                raise ApiError(answer["error_code"], f"ApiVersions: {code_name(answer['error_code'])}")
+            self._versions = {
+                int(row["api_key"]): (int(row["min_version"]), int(row["max_version"]))
+                for row in answer["api_keys"]
+            }
+        return self._versions
+
+    # -- kproc's own operations
+
+    def operate(self, op: str, **arguments: Any) -> dict[str, Any]:
+        """Ask for one of kproc's own operations, such as `status`; JSON behind a version 1 request header.
+
+        int16 30000, int16 0, int32 correlation id, nullable string client id, UTF-8 JSON {"op": ...}
+        answer: int32 length, int32 correlation id, UTF-8 JSON {"error": null or text, "result": {...}}
+        """
+        if self._pending:
+            raise ClientError("answers to earlier requests have not been read")
+        self._correlation_id += 1
+        pending = _Pending(STATUS_KEY, STATUS_VERSION, self._correlation_id)
+        name = self.client_id.encode()
+        header = b"".join(
+            (
+                STATUS_KEY.to_bytes(2, "big"),
+                STATUS_VERSION.to_bytes(2, "big"),
+                self._correlation_id.to_bytes(4, "big"),
+                len(name).to_bytes(2, "big"),
+                name,
+            )
+        )
+        body = json.dumps({"op": op, **arguments}).encode()
+        self.send_bytes((len(header) + len(body)).to_bytes(4, "big") + header + body)
+        frame = self.receive_frame()
+        self._check_correlation(int.from_bytes(frame[:4], "big", signed=True), pending)
+        try:
+            answer = json.loads(frame[4:])
+            error, result = answer["error"], answer["result"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConnectionLost(
+                f"{self.address} is not a kproc broker: its answer cannot be read"
+            ) from error
+        if error is not None:
+            raise ClientError(f"{self.address}: {error}")
+        if not isinstance(result, dict):
+            raise ConnectionLost(f"{self.address} is not a kproc broker: its answer cannot be read")
+        return result
+
+    def _check_correlation(self, correlation_id: int, pending: _Pending) -> None:
+        if correlation_id != pending.correlation_id:
+            raise ConnectionLost(
+                f"{self.address} answered request {correlation_id} where {pending.correlation_id} was due"
+            )
+
+
+def reason(error: OSError) -> str:
+    """The system's words for an error, without numbers and addresses."""
+    return (error.strerror or str(error) or type(error).__name__).lower()
