@@ -1,0 +1,137 @@
+"""Walking the batches of a .log file, and telling a torn tail from damage in the middle.
+
+A crash cuts the end of a file: the last write is there in part. What follows a batch that is not whole is then
+nothing, or bytes that are no batch. Where a good batch follows a bad one, something else happened (a bad disk, an
+edited file), and cutting there would throw away records that were acknowledged: that is refused, loudly.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+from crc32c import crc32c
+
+from kproc.storage.fs import Fs
+from kproc.wire.record_batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC
+
+# base offset, length, leader epoch, magic, crc, attributes, last offset delta, base timestamp, max timestamp,
+# producer id, producer epoch, base sequence, record count: a BatchHeader without the cost of building one.
+Header = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]
+
+_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+_unpack = _HEADER.unpack_from
+_EPOCH_AND_MAGIC: Final = struct.Struct(">ib")
+_EPOCH_AT: Final = 12  # Of the leader epoch in a batch, with the magic byte right behind it.
+_CRC_FROM: Final = 21
+
+# One pread of a scan: large enough that the system call does not matter, small enough to stay in cache.
+SCAN_CHUNK_BYTES: Final = 1 << 20
+# One pread of a lookup: an index interval (4096) and the header behind it, mostly.
+LOOKUP_CHUNK_BYTES: Final = 8192
+
+
+class BadBatch(Exception):
+    """The bytes at a position of a .log file are not a whole batch."""
+
+    def __init__(self, position: int, reason: str) -> None:
+        super().__init__(f"no whole batch at position {position}: {reason}")
+        self.position = position
+        self.reason = reason
+
+
+def walk_headers(
+    fs: Fs, descriptor: int, start: int, end: int, *, chunk_bytes: int = SCAN_CHUNK_BYTES
+) -> Iterator[tuple[int, Header]]:
+    """(position, header) of each batch in start..end, which begin and end between batches. No CRC is checked."""
+    chunk = b""
+    chunk_start = position = start
+    while position < end:
+        inside = position - chunk_start
+        if inside + HEADER_BYTES > len(chunk):
+            chunk = fs.read(descriptor, min(chunk_bytes, end - position), position=position)
+            chunk_start, inside = position, 0
+            if len(chunk) < HEADER_BYTES:
+                raise BadBatch(position, f"{len(chunk)} bytes are less than a header")
+        header = _unpack(chunk, inside)
+        total = header[1] + LOG_OVERHEAD_BYTES
+        _check_shape(position, header, total, end)
+        yield position, header
+        position += total
+
+
+def walk_checked(fs: Fs, descriptor: int, start: int, end: int) -> Iterator[tuple[int, Header, memoryview]]:
+    """(position, header, bytes) of each batch in start..end; raises BadBatch at the first that is damaged."""
+    chunk = memoryview(b"")
+    chunk_start = position = start
+    while position < end:
+        inside = position - chunk_start
+        if inside + HEADER_BYTES > len(chunk):
+            chunk = memoryview(fs.read(descriptor, min(SCAN_CHUNK_BYTES, end - position), position=position))
+            chunk_start, inside = position, 0
+            if len(chunk) < HEADER_BYTES:
+                raise BadBatch(position, f"{len(chunk)} bytes are less than a header")
+        header = _unpack(chunk, inside)
+        total = header[1] + LOG_OVERHEAD_BYTES
+        _check_shape(position, header, total, end)
+        if inside + total > len(chunk):
+            wanted = min(max(SCAN_CHUNK_BYTES, total), end - position)
+            chunk = memoryview(fs.read(descriptor, wanted, position=position))
+            chunk_start, inside = position, 0
+            if len(chunk) < total:
+                raise BadBatch(position, f"{len(chunk)} of {total} bytes could be read")
+        batch = chunk[inside : inside + total]
+        if crc32c(batch[_CRC_FROM:]) != header[4]:
+            raise BadBatch(position, "its CRC-32C does not match")
+        yield position, header, batch
+        position += total
+
+
+def _check_shape(position: int, header: Header, total: int, end: int) -> None:
+    """What can be said of a header alone. Counts may differ from offsets: Kafka's compaction leaves such batches."""
+    if header[3] != MAGIC:
+        raise BadBatch(position, f"magic is {header[3]}")
+    if total < HEADER_BYTES:
+        raise BadBatch(position, f"length {header[1]} is less than a header")
+    if position + total > end:
+        raise BadBatch(position, f"{total} bytes are said, {end - position} remain")
+    if header[0] < 0 or header[6] < 0:
+        raise BadBatch(position, f"offset {header[0]} with delta {header[6]}")
+
+
+def find_good_batch(
+    fs: Fs, descriptor: int, start: int, end: int, *, next_offset: int, epochs: tuple[int, ...]
+) -> int | None:
+    """The position of a whole batch somewhere in start..end that can follow `next_offset`, or None.
+
+    Lengths in a damaged header say nothing, so the bytes are searched for a leader epoch of this log with the magic byte behind
+    it; what looks like a header is believed when its CRC-32C matches.
+    """
+    patterns = [_EPOCH_AND_MAGIC.pack(epoch, MAGIC) for epoch in epochs]
+    overlap = HEADER_BYTES - 1
+    for chunk_start in range(start, end, SCAN_CHUNK_BYTES):
+        wanted = min(SCAN_CHUNK_BYTES + overlap, end - chunk_start)
+        chunk = fs.read(descriptor, wanted, position=chunk_start)
+        for pattern in patterns:
+            found = chunk.find(pattern, _EPOCH_AT)
+            while found >= 0:
+                inside = found - _EPOCH_AT
+                if inside + HEADER_BYTES <= len(chunk) and _is_good(
+                    fs, descriptor, chunk_start + inside, end, _unpack(chunk, inside), next_offset
+                ):
+                    return chunk_start + inside
+                found = chunk.find(pattern, found + 1)
+    return None
+
+
+def _is_good(fs: Fs, descriptor: int, position: int, end: int, header: Header, next_offset: int) -> bool:
+    total = header[1] + LOG_OVERHEAD_BYTES
+    try:
+        _check_shape(position, header, total, end)
+    except BadBatch:
+        return False
+    if header[0] < next_offset:
+        return False
+    batch = memoryview(fs.read(descriptor, total, position=position))
+    return len(batch) == total and crc32c(batch[_CRC_FROM:]) == header[4]

@@ -1,0 +1,129 @@
+"""Names and byte formats of a partition's files, exactly Kafka's, so that its own tools read them. No I/O.
+
+A partition's directory `<topic>-<partition>/` holds, for each segment that starts at offset 123:
+
+    00000000000000000123.log        record batches v2, back to back (see kproc/wire/record_batch.py)
+    00000000000000000123.index      offset -> byte position, sparse
+    00000000000000000123.timeindex  largest timestamp so far -> offset, sparse
+    00000000000000000123.txnindex   aborted transactions; exists only when there is one
+    00000000000000000123.snapshot   producer state of everything before offset 123
+
+Every number is big-endian. Index files carry no version: their format has been the same since Kafka 0.10.1.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+LOG_SUFFIX: Final = ".log"
+INDEX_SUFFIX: Final = ".index"
+TIME_INDEX_SUFFIX: Final = ".timeindex"
+TXN_INDEX_SUFFIX: Final = ".txnindex"
+SNAPSHOT_SUFFIX: Final = ".snapshot"
+DELETED_SUFFIX: Final = ".deleted"
+DELETE_DIRECTORY_SUFFIX: Final = "-delete"
+TEMPORARY_SUFFIX: Final = ".tmp"
+
+# The files that belong to one segment, in the order in which they go away: the data last, so that a crash
+# in between leaves a segment with a missing index, which is rebuilt, and never an index without its data.
+SEGMENT_SUFFIXES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX, LOG_SUFFIX)
+
+OFFSET_DIGITS: Final = 20  # The decimal digits of 2**63 - 1, and one more: what Kafka pads to.
+
+# Relative offsets and positions are signed 32-bit in the index files.
+INT32_MAX: Final = 2**31 - 1
+NO_TIMESTAMP: Final = -1
+
+# One entry of .index (8 bytes). The offset is the LAST offset of the batch that starts at the position.
+#
+#   0           4           8
+#   | offset    | position  |
+#   | - base    | in .log   |
+OFFSET_ENTRY: Final = struct.Struct(">ii")
+
+# One entry of .timeindex (12 bytes): no record up to and with this offset has a larger timestamp. Timestamps
+# grow strictly from entry to entry.
+#
+#   0                       8           12
+#   | timestamp, ms         | offset    |
+#   |                       | - base    |
+TIME_ENTRY: Final = struct.Struct(">qi")
+
+# One entry of .txnindex (34 bytes, version 0): a transaction that was aborted.
+#
+#   0         2             10            18            26            34
+#   | version | producer id | first offset| last offset | last stable |
+#   |         |             |             | (the marker)| offset      |
+TXN_ENTRY: Final = struct.Struct(">hqqqq")
+TXN_ENTRY_VERSION: Final = 0
+
+# .snapshot, version 1. The CRC-32C covers everything from the count on.
+#
+#   0         2         6         10
+#   | version | crc32c  | count   | entries ...
+SNAPSHOT_HEAD: Final = struct.Struct(">hIi")
+SNAPSHOT_CRC_FROM: Final = 6
+SNAPSHOT_VERSION: Final = 1
+
+# One entry of a .snapshot (46 bytes).
+#
+#   0             8       10        14            22      26            34            38               46
+#   | producer id | epoch | last    | last offset | delta | timestamp   | coordinator | open txn's     |
+#   |             |       | sequence|             |       |             | epoch       | first offset   |
+#
+# delta is the last batch's last offset minus its first; -1 stands for "none" in the offsets and sequence.
+SNAPSHOT_ENTRY: Final = struct.Struct(">qhiqiqiq")
+
+# The key of the record in a control batch, and the value of an end-of-transaction marker.
+CONTROL_KEY: Final = struct.Struct(">hh")  # version, type
+CONTROL_ABORT: Final = 0
+CONTROL_COMMIT: Final = 1
+END_TXN_MARKER: Final = struct.Struct(">hi")  # version, coordinator epoch
+
+assert OFFSET_ENTRY.size == 8 and TIME_ENTRY.size == 12 and TXN_ENTRY.size == 34
+assert SNAPSHOT_HEAD.size == 10 and SNAPSHOT_ENTRY.size == 46
+
+
+class AbortedTransaction(NamedTuple):
+    """One entry of a .txnindex file; the last offset is that of the abort marker."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+def segment_file_name(base_offset: int, suffix: str) -> str:
+    """The name of a segment's file: the base offset, padded so that names sort as offsets do."""
+    return f"{base_offset:0{OFFSET_DIGITS}d}{suffix}"
+
+
+def parse_segment_file_name(name: str, suffix: str) -> int | None:
+    """The base offset in a segment file's name, or None when the name is of another kind."""
+    if not name.endswith(suffix):
+        return None
+    digits = name[: -len(suffix)]
+    return int(digits) if digits.isascii() and digits.isdigit() else None
+
+
+def partition_directory_name(topic: str, partition: int) -> str:
+    """`<topic>-<partition>`, as in Kafka."""
+    return f"{topic}-{partition}"
+
+
+def parse_partition_directory_name(name: str) -> tuple[str, int] | None:
+    """The topic and partition that a directory's name stands for, or None (also for `-delete` directories)."""
+    topic, dash, digits = name.rpartition("-")
+    if not topic or not dash or not (digits.isascii() and digits.isdigit()):
+        return None
+    return topic, int(digits)
+
+
+def delete_directory_name(topic: str, partition: int, unique_hex: str) -> str:
+    """The name a deleted partition's directory waits under: `<topic>-<partition>.<hex>-delete`.
+
+    Kafka cuts the topic so that the name stays within 255 bytes, the limit of common file systems.
+    """
+    suffix = f"-{partition}.{unique_hex}{DELETE_DIRECTORY_SUFFIX}"
+    return topic[: 255 - len(suffix)] + suffix

@@ -1,0 +1,244 @@
+"""The two sparse indexes of a segment: offset -> position, and timestamp -> offset.
+
+Kafka maps 10 MB per index and trims the file when it is closed. These files only ever hold real entries: appended with
+one small write, read with a binary search over preads. So nothing is mapped (an EIO stays an exception, not a
+SIGBUS), an idle index costs no memory, and what a crash leaves is a whole file or one with a torn last entry.
+
+An index never holds the truth: `entries that cannot be right` (see `is_sane`) means rebuild it from the .log file.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar, Final
+
+from kproc.storage.format import NO_TIMESTAMP, OFFSET_ENTRY, TIME_ENTRY
+from kproc.storage.fs import DiskFull, Fs
+
+# The last steps of a binary search are done on one block that was read at once: 64 entries are at most 768
+# bytes, one system call instead of six.
+_BLOCK_ENTRIES: Final = 64
+# Whole files are walked in pieces of this many entries (about 48 KB).
+_WALK_ENTRIES: Final = 4096
+
+CLOSED: Final = -1
+
+
+class _SortedFile:
+    """A file of fixed-size entries of two integers, both growing. Owned by one LogSegment."""
+
+    ENTRY: ClassVar[struct.Struct]
+
+    __slots__ = ("_fd", "_fs", "base_offset", "count", "path")
+
+    def __init__(self, fs: Fs, path: Path, base_offset: int, count: int, fd: int) -> None:
+        self._fs = fs
+        self._fd = fd
+        self.path = path
+        self.base_offset = base_offset
+        self.count = count
+
+    def _descriptor(self) -> int:
+        if self._fd == CLOSED:
+            self._fd = self._fs.open(self.path)
+        return self._fd
+
+    def close(self) -> None:
+        """Close the descriptor; the next use opens the file again."""
+        if self._fd != CLOSED:
+            self._fs.close(self._fd)
+            self._fd = CLOSED
+
+    def sync(self) -> None:
+        """fdatasync; only a clean stop needs it, a crash checks or rebuilds indexes."""
+        self._fs.sync(self._descriptor())
+
+    def entries(self, start: int = 0) -> Iterator[tuple[int, int]]:
+        """All entries from number `start` on, as they are in the file (relative offsets)."""
+        size = self.ENTRY.size
+        for first in range(start, self.count, _WALK_ENTRIES):
+            length = min(_WALK_ENTRIES, self.count - first) * size
+            content = self._fs.read(self._descriptor(), length, position=first * size)
+            yield from self.ENTRY.iter_unpack(content[: len(content) - len(content) % size])
+
+    def _entry(self, number: int) -> tuple[int, int]:
+        size = self.ENTRY.size
+        content = self._fs.read(self._descriptor(), size, position=number * size)
+        first, second = self.ENTRY.unpack(content)
+        return first, second
+
+    def _floor(self, target: int, *, column: int) -> int:
+        """The number of the last entry whose column is <= target, or -1."""
+        low, high = 0, self.count  # The answer + 1 lies in low..high.
+        while high - low > _BLOCK_ENTRIES:
+            middle = (low + high) // 2
+            if self._entry(middle)[column] <= target:
+                low = middle + 1
+            else:
+                high = middle
+        if low == high:
+            return low - 1
+        size = self.ENTRY.size
+        block = self._fs.read(self._descriptor(), (high - low) * size, position=low * size)
+        for entry in self.ENTRY.iter_unpack(block):
+            if entry[column] > target:
+                break
+            low += 1
+        return low - 1
+
+    def _append(self, content: bytes) -> bool:
+        """Add entries at the end. False when the disk is full: a sparse index may miss an entry."""
+        size = self.ENTRY.size
+        try:
+            self._fs.write(self._descriptor(), [content], position=self.count * size)
+        except DiskFull:
+            self._fs.truncate(self._descriptor(), self.count * size)
+            return False
+        self.count += len(content) // size
+        return True
+
+    def truncate_entries(self, count: int) -> None:
+        """Keep the first `count` entries."""
+        self._fs.truncate(self._descriptor(), count * self.ENTRY.size)
+        self.count = count
+
+
+class OffsetIndex(_SortedFile):
+    """offset -> position of the batch that ends with it; entries every index.interval.bytes or so."""
+
+    ENTRY = OFFSET_ENTRY
+    __slots__ = ()
+
+    def append(self, pairs: list[tuple[int, int]]) -> None:
+        """Add (offset, position) pairs, each larger than the one before."""
+        base = self.base_offset
+        self._append(b"".join([OFFSET_ENTRY.pack(offset - base, position) for offset, position in pairs]))
+
+    def lookup(self, offset: int) -> int:
+        """A position at or before the batch that holds the offset: the floor entry's, or 0."""
+        number = self._floor(offset - self.base_offset, column=0)
+        return 0 if number < 0 else self._entry(number)[1]
+
+    def last(self) -> tuple[int, int] | None:
+        """The last (offset, position), or None."""
+        if not self.count:
+            return None
+        relative, position = self._entry(self.count - 1)
+        return self.base_offset + relative, position
+
+    def floor(self, offset: int) -> tuple[int, int, int] | None:
+        """(entry number, offset, position) of the last entry at or before an offset, or None."""
+        number = self._floor(offset - self.base_offset, column=0)
+        if number < 0:
+            return None
+        relative, position = self._entry(number)
+        return number, self.base_offset + relative, position
+
+    def is_sane(self, log_bytes: int) -> bool:
+        """Whether the last entry can be right: what Kafka checks at load, and that it points into the log."""
+        last = self.last()
+        return last is None or (last[0] >= self.base_offset and 0 <= last[1] < max(log_bytes, 1))
+
+    def grows_until(self, count: int) -> bool:
+        """Whether offsets and positions of the first `count` entries grow: a page that a power loss zeroed does not."""
+        before = (-1, -1)
+        for number, entry in enumerate(self.entries()):
+            if number >= count:
+                break
+            if entry[0] <= before[0] or entry[1] <= before[1]:
+                return False
+            before = entry
+        return True
+
+
+class TimeIndex(_SortedFile):
+    """timestamp -> offset: up to and with the offset no record has a larger timestamp."""
+
+    ENTRY = TIME_ENTRY
+    __slots__ = ("last_timestamp",)
+
+    def __init__(self, fs: Fs, path: Path, base_offset: int, count: int, fd: int) -> None:
+        super().__init__(fs, path, base_offset, count, fd)
+        self.last_timestamp = self._entry(count - 1)[0] if count else NO_TIMESTAMP
+
+    def append(self, pairs: list[tuple[int, int]]) -> None:
+        """Add those (timestamp, offset) pairs whose timestamp is larger than every one before."""
+        content = b""
+        largest = self.last_timestamp
+        for timestamp, offset in pairs:
+            if timestamp > largest:
+                content += TIME_ENTRY.pack(timestamp, offset - self.base_offset)
+                largest = timestamp
+        if content and self._append(content):
+            self.last_timestamp = largest
+
+    def lookup(self, timestamp: int) -> int:
+        """An offset at or before the first record with this timestamp or a larger one.
+
+        The floor entry says: all up to its offset are <= its timestamp <= the target. Its own batch may hold the target, so it
+        is where the scan starts.
+        """
+        number = self._floor(timestamp, column=0)
+        return self.base_offset + (0 if number < 0 else self._entry(number)[1])
+
+    def last(self) -> tuple[int, int] | None:
+        """The last (timestamp, offset), or None."""
+        if not self.count:
+            return None
+        timestamp, relative = self._entry(self.count - 1)
+        return timestamp, self.base_offset + relative
+
+    def truncate_entries(self, count: int) -> None:
+        """Keep the first `count` entries."""
+        super().truncate_entries(count)
+        self.last_timestamp = self._entry(count - 1)[0] if count else NO_TIMESTAMP
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop entries at or after an offset."""
+        self.truncate_entries(self._floor(offset - self.base_offset - 1, column=1) + 1)
+
+    def is_sane(self) -> bool:
+        """Whether first and last entry agree: what Kafka checks at load."""
+        if not self.count:
+            return True
+        timestamp, relative = self._entry(self.count - 1)
+        return relative >= 0 and timestamp >= self._entry(0)[0]
+
+
+def create_index(fs: Fs, path: Path) -> int:
+    """Make an empty index file; a leftover of that name (of a roll that failed) goes first."""
+    fs.unlink(path)
+    return fs.open(path, create=True)
+
+
+def open_offset_index(fs: Fs, path: Path, base_offset: int, log_bytes: int) -> OffsetIndex | None:
+    """The index in a file, closed again; None when it is missing, torn or cannot be right."""
+    count = _entry_count(fs, path, OFFSET_ENTRY.size)
+    if count is None:
+        return None
+    index = OffsetIndex(fs, path, base_offset, count, CLOSED)
+    sane = index.is_sane(log_bytes)
+    index.close()
+    return index if sane else None
+
+
+def open_time_index(fs: Fs, path: Path, base_offset: int) -> TimeIndex | None:
+    """The time index in a file, closed again; None when it is missing, torn or cannot be right."""
+    count = _entry_count(fs, path, TIME_ENTRY.size)
+    if count is None:
+        return None
+    index = TimeIndex(fs, path, base_offset, count, CLOSED)
+    sane = index.is_sane()
+    index.close()
+    return index if sane else None
+
+
+def _entry_count(fs: Fs, path: Path, entry_bytes: int) -> int | None:
+    if not fs.exists(path):
+        return None
+    descriptor = fs.open(path, writable=False)
+    size = fs.facts(descriptor).st_size
+    fs.close(descriptor)
+    return size // entry_bytes if size % entry_bytes == 0 else None

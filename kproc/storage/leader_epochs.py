@@ -1,0 +1,81 @@
+"""LeaderEpochs: which leader epoch wrote which offsets. One per Log; its checkpoint is the Log's to write."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from typing import Final
+
+NO_EPOCH: Final = -1
+NO_OFFSET: Final = -1
+
+
+class LeaderEpochs:
+    """(epoch, first offset) entries; epochs grow strictly and offsets do, too."""
+
+    __slots__ = ("_epochs", "_starts")
+
+    def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
+        self._epochs: list[int] = []
+        self._starts: list[int] = []
+        for epoch, start in entries:
+            self.assign(epoch, start)
+
+    @property
+    def latest(self) -> int:
+        """The newest epoch that has an entry, or -1."""
+        return self._epochs[-1] if self._epochs else NO_EPOCH
+
+    def entries(self) -> list[tuple[int, int]]:
+        """All entries, oldest first."""
+        return list(zip(self._epochs, self._starts, strict=True))
+
+    def assign(self, epoch: int, start: int) -> bool:
+        """Say that an epoch begins at an offset; False when that was known.
+
+        As in Kafka an epoch that wrote nothing is forgotten: entries that would not lie strictly before the new one, by
+        epoch or by offset, go away.
+        """
+        if epoch == self.latest:
+            return False
+        while self._epochs and (self._epochs[-1] >= epoch or self._starts[-1] >= start):
+            self._epochs.pop()
+            self._starts.pop()
+        self._epochs.append(epoch)
+        self._starts.append(start)
+        return True
+
+    def truncate_from(self, end: int) -> bool:
+        """Forget epochs that begin at or after the log's end; whether there were any."""
+        before = len(self._epochs)
+        while self._starts and self._starts[-1] >= end:
+            self._epochs.pop()
+            self._starts.pop()
+        return len(self._epochs) != before
+
+    def truncate_to(self, start: int) -> bool:
+        """Forget epochs that end at or before the log's start; the one that holds it begins there now."""
+        keep = bisect_right(self._starts, start) - 1
+        if keep < 0 or (keep == 0 and self._starts[0] == start):
+            return False
+        del self._epochs[:keep], self._starts[:keep]
+        self._starts[0] = start
+        return True
+
+    def end_offset_for(self, epoch: int, *, log_end: int) -> tuple[int, int]:
+        """(epoch, end offset) of the largest epoch <= the one asked for; (-1, -1) when that cannot be said.
+
+        The rules of OffsetsForLeaderEpoch (KIP-279): the end of an epoch is where the next one begins; of an epoch newer
+        than every known one nothing is known.
+        """
+        if epoch == NO_EPOCH or not self._epochs or epoch > self._epochs[-1]:
+            return NO_EPOCH, NO_OFFSET
+        if epoch == self._epochs[-1]:
+            return epoch, log_end
+        after = bisect_right(self._epochs, epoch)
+        return (self._epochs[after - 1] if after else epoch), self._starts[after]
+
+    def epoch_of(self, offset: int) -> int:
+        """The epoch that wrote an offset, or -1."""
+        number = bisect_right(self._starts, offset) - 1
+        return self._epochs[number] if number >= 0 else NO_EPOCH

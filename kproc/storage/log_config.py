@@ -1,0 +1,136 @@
+"""LogConfig: what a log needs to know of the broker's settings and its topic's. Frozen; a change is a new one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Final, Protocol
+
+from kproc.storage.format import INT32_MAX
+
+INT64_MAX: Final = 2**63 - 1
+APPEND_TIME: Final = "LogAppendTime"
+
+
+class BrokerSettings(Protocol):
+    """The fields of kproc.config.Config that logs take their defaults from."""
+
+    @property
+    def log_segment_bytes(self) -> int: ...
+    @property
+    def log_roll_ms(self) -> int: ...
+    @property
+    def log_roll_jitter_ms(self) -> int: ...
+    @property
+    def log_retention_ms(self) -> int: ...
+    @property
+    def log_retention_bytes(self) -> int: ...
+    @property
+    def log_index_interval_bytes(self) -> int: ...
+    @property
+    def log_index_size_max_bytes(self) -> int: ...
+    @property
+    def message_max_bytes(self) -> int: ...
+    @property
+    def log_message_timestamp_type(self) -> str: ...
+    @property
+    def log_message_timestamp_before_max_ms(self) -> int: ...
+    @property
+    def log_message_timestamp_after_max_ms(self) -> int: ...
+    @property
+    def log_flush_interval_messages(self) -> int: ...
+    @property
+    def log_flush_interval_ms(self) -> int: ...
+    @property
+    def log_segment_delete_delay_ms(self) -> int: ...
+    @property
+    def log_cleanup_policy(self) -> tuple[str, ...]: ...
+    @property
+    def producer_id_expiration_ms(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """One log's settings. Names are Kafka's topic settings; defaults are Kafka's."""
+
+    segment_bytes: int = 1 << 30
+    segment_ms: int = 7 * 24 * 3600 * 1000
+    segment_jitter_ms: int = 0
+    retention_ms: int = 7 * 24 * 3600 * 1000  # -1: for ever
+    retention_bytes: int = -1  # -1: no limit
+    index_interval_bytes: int = 4096
+    segment_index_bytes: int = 10 << 20
+    max_message_bytes: int = 1_048_588
+    timestamp_type: str = "CreateTime"
+    timestamp_before_max_ms: int = INT64_MAX
+    timestamp_after_max_ms: int = 3_600_000
+    flush_messages: int = INT64_MAX
+    flush_ms: int = INT64_MAX
+    file_delete_delay_ms: int = 60_000
+    cleanup_policy: frozenset[str] = frozenset({"delete"})
+    producer_id_expiration_ms: int = 86_400_000
+
+    def __post_init__(self) -> None:
+        assert 0 < self.segment_bytes <= INT32_MAX, self.segment_bytes  # positions are int32 in the index
+        assert self.segment_index_bytes >= 24, self.segment_index_bytes  # room for two time entries
+
+    @property
+    def is_append_time(self) -> bool:
+        """Whether the broker's clock dates the records."""
+        return self.timestamp_type == APPEND_TIME
+
+    @property
+    def is_deleting(self) -> bool:
+        """Whether retention applies."""
+        return "delete" in self.cleanup_policy
+
+    @classmethod
+    def of(cls, settings: BrokerSettings, overrides: Mapping[str, str] | None = None) -> LogConfig:
+        """The config of a topic: the broker's settings, and the topic's own where it has some.
+
+        `overrides` are a topic's configs as they are on the wire, validated when they were set; those that are not a
+        log's business are skipped.
+        """
+        config = cls(
+            segment_bytes=settings.log_segment_bytes,
+            segment_ms=settings.log_roll_ms,
+            segment_jitter_ms=settings.log_roll_jitter_ms,
+            retention_ms=settings.log_retention_ms,
+            retention_bytes=settings.log_retention_bytes,
+            index_interval_bytes=settings.log_index_interval_bytes,
+            segment_index_bytes=settings.log_index_size_max_bytes,
+            max_message_bytes=settings.message_max_bytes,
+            timestamp_type=settings.log_message_timestamp_type,
+            timestamp_before_max_ms=settings.log_message_timestamp_before_max_ms,
+            timestamp_after_max_ms=settings.log_message_timestamp_after_max_ms,
+            flush_messages=settings.log_flush_interval_messages,
+            flush_ms=settings.log_flush_interval_ms,
+            file_delete_delay_ms=settings.log_segment_delete_delay_ms,
+            cleanup_policy=frozenset(settings.log_cleanup_policy),
+            producer_id_expiration_ms=settings.producer_id_expiration_ms,
+        )
+        return config.with_overrides(overrides) if overrides else config
+
+    def with_overrides(self, overrides: Mapping[str, str]) -> LogConfig:
+        """This config with a topic's own settings (Kafka's names and text values) put over it."""
+        changes: dict[str, int | str | frozenset[str]] = {}
+        for name, text in overrides.items():
+            field = _FIELD_OF.get(name)
+            if field is None:
+                continue
+            if field == "cleanup_policy":
+                changes[field] = frozenset(policy.strip() for policy in text.split(",") if policy.strip())
+            elif field == "timestamp_type":
+                changes[field] = text
+            else:
+                changes[field] = int(text)
+        return replace(self, **changes)  # type: ignore[arg-type]  # each field gets the type of its branch
+
+
+# Topic setting -> field. Most are the field's name with dots.
+_FIELD_OF: Final[Mapping[str, str]] = {
+    **{field.name.replace("_", "."): field.name for field in fields(LogConfig) if "timestamp" not in field.name},
+    "message.timestamp.type": "timestamp_type",
+    "message.timestamp.before.max.ms": "timestamp_before_max_ms",
+    "message.timestamp.after.max.ms": "timestamp_after_max_ms",
+}

@@ -1,0 +1,252 @@
+"""ProducerTable: what a partition remembers of idempotent and transactional producers. No I/O, no clock.
+
+The rules are Kafka's (ProducerAppendInfo and ProducerStateManager, 4.x):
+
+- the first batch of a producer that is not known is taken whatever its sequence: its state may have expired;
+- within an epoch the next sequence follows the last one, and wraps from 2^31 - 1 to 0; a gap is
+  OUT_OF_ORDER_SEQUENCE_NUMBER;
+- a batch equal (epoch, first and last sequence) to one of the last five is a duplicate: it is answered with the
+  offsets of the original and not appended. Five is how many requests a client may have in flight;
+- a new epoch starts at sequence 0; an older one is INVALID_PRODUCER_EPOCH;
+- a producer that was idle for producer.id.expiration.ms is forgotten, unless it has a transaction open.
+
+Entries are immutable and replaced as a whole, so an append that fails on the disk puts the old ones back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+from crc32c import crc32c
+
+from kproc.errors import Corrupt, ErrorCode, KafkaError
+from kproc.storage.format import (
+    SNAPSHOT_CRC_FROM,
+    SNAPSHOT_ENTRY,
+    SNAPSHOT_HEAD,
+    SNAPSHOT_VERSION,
+    AbortedTransaction,
+)
+
+BATCHES_KEPT: Final = 5
+SEQUENCE_MAX: Final = 2**31 - 1
+NO_SEQUENCE: Final = -1
+NO_OFFSET: Final = -1
+NO_EPOCH: Final = -1
+
+# (last sequence, last offset, last offset - first offset, largest timestamp) of one appended batch.
+BatchMark = tuple[int, int, int, int]
+
+
+class ProducerEntry(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """One producer's state; the newest batch is last."""
+
+    producer_id: int
+    epoch: int
+    coordinator_epoch: int = -1
+    last_timestamp: int = -1
+    open_txn_offset: int = NO_OFFSET
+    batches: tuple[BatchMark, ...] = ()
+
+
+def add_sequence(sequence: int, count: int) -> int:
+    """The sequence `count` records further on; it wraps from 2^31 - 1 to 0."""
+    return (sequence + count) & SEQUENCE_MAX
+
+
+def first_offset(mark: BatchMark) -> int:
+    """The offset of a remembered batch's first record."""
+    return mark[1] - mark[2]
+
+
+class ProducerTable:
+    """All producers of one partition. Owned by one Log."""
+
+    __slots__ = ("_entries", "_open", "end_offset", "first_open_offset")
+
+    def __init__(self, end_offset: int = 0) -> None:
+        self._entries: dict[int, ProducerEntry] = {}
+        self._open: dict[int, int] = {}  # producer id -> first offset of its open transaction
+        # The smallest first offset of an open transaction, or None: what the last stable offset follows.
+        self.first_open_offset: int | None = None
+        # State is that of everything before this offset.
+        self.end_offset = end_offset
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, producer_id: int) -> ProducerEntry | None:
+        """A producer's entry, or None."""
+        return self._entries.get(producer_id)
+
+    def entries(self) -> list[ProducerEntry]:
+        """All entries, in the order in which the producers appeared."""
+        return list(self._entries.values())
+
+    def admit(
+        self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int, *, transactional: bool
+    ) -> BatchMark | None:
+        """Check a client's batch before it is appended: None, the mark of its duplicate, or KafkaError."""
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            return None
+        if epoch == entry.epoch:
+            expected = NO_SEQUENCE
+            for mark in entry.batches:
+                expected = mark[0]
+                if expected == last_sequence and (expected - mark[2]) & SEQUENCE_MAX == first_sequence:
+                    return mark
+            if first_sequence != (expected + 1) & SEQUENCE_MAX:
+                raise KafkaError(
+                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                    f"producer {producer_id} sent sequence {first_sequence}, the last one was {expected}",
+                )
+        elif epoch < entry.epoch:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"producer {producer_id} has epoch {epoch}, the last seen is {entry.epoch}",
+            )
+        elif first_sequence != 0:
+            raise KafkaError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {producer_id} starts epoch {epoch} at sequence {first_sequence}, not 0",
+            )
+        if entry.open_txn_offset >= 0 and not transactional:
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE, f"producer {producer_id} has a transaction open and sent outside of it"
+            )
+        return None
+
+    def record(self, producer_id: int, epoch: int, mark: BatchMark, *, transactional: bool) -> None:
+        """Remember a batch that is appended (or replayed: nothing is checked here)."""
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            entry = ProducerEntry(producer_id, epoch)
+        batches = (*entry.batches[1 - BATCHES_KEPT :], mark) if epoch == entry.epoch else (mark,)
+        open_offset = entry.open_txn_offset
+        if transactional and open_offset < 0:
+            open_offset = mark[1] - mark[2]
+            self._open[producer_id] = open_offset
+            self._find_first_open()
+        self._entries[producer_id] = ProducerEntry(
+            producer_id, epoch, entry.coordinator_epoch, mark[3], open_offset, batches
+        )
+
+    def check_marker(self, producer_id: int, epoch: int, coordinator_epoch: int) -> None:
+        """Refuse an end-of-transaction marker of an older producer or coordinator epoch."""
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            return
+        if epoch < entry.epoch:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"marker of producer {producer_id} has epoch {epoch}, the last seen is {entry.epoch}",
+            )
+        if coordinator_epoch < entry.coordinator_epoch:
+            raise KafkaError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"marker has coordinator epoch {coordinator_epoch}, the last seen is {entry.coordinator_epoch}",
+            )
+
+    def record_marker(
+        self, producer_id: int, epoch: int, coordinator_epoch: int, *, offset: int, timestamp: int, is_abort: bool
+    ) -> AbortedTransaction | None:
+        """End a producer's transaction with the marker at `offset`; what goes into the .txnindex, if anything."""
+        entry = self._entries.get(producer_id) or ProducerEntry(producer_id, epoch)
+        started = entry.open_txn_offset
+        batches = entry.batches if epoch == entry.epoch else ()
+        self._entries[producer_id] = ProducerEntry(
+            producer_id, epoch, coordinator_epoch, timestamp, NO_OFFSET, batches
+        )
+        if self._open.pop(producer_id, None) is None:
+            return None
+        self._find_first_open()
+        if not is_abort:
+            return None
+        stable = offset + 1 if self.first_open_offset is None else self.first_open_offset
+        return AbortedTransaction(producer_id, started, offset, stable)
+
+    def restore(self, producer_id: int, entry: ProducerEntry | None) -> None:
+        """Put a producer's earlier entry back (None: it was not known) after an append that failed."""
+        self._open.pop(producer_id, None)
+        if entry is None:
+            self._entries.pop(producer_id, None)
+        else:
+            self._put(entry)
+        self._find_first_open()
+
+    def expire(self, now_ms: int, idle_ms: int) -> int:
+        """Forget producers that were idle that long; returns how many."""
+        idle = [entry for entry in self._entries.values() if _is_expired(entry, now_ms, idle_ms)]
+        for entry in idle:
+            del self._entries[entry.producer_id]
+        return len(idle)
+
+    def load(self, entries: Iterable[ProducerEntry]) -> None:
+        """Take over entries that a snapshot or another owner held."""
+        for entry in entries:
+            self._put(entry)
+        self._find_first_open()
+
+    def _put(self, entry: ProducerEntry) -> None:
+        self._entries[entry.producer_id] = entry
+        if entry.open_txn_offset >= 0:
+            self._open[entry.producer_id] = entry.open_txn_offset
+
+    def _find_first_open(self) -> None:
+        self.first_open_offset = min(self._open.values()) if self._open else None
+
+    def export(self) -> list[Any]:
+        """Everything, all five batches of each producer included, as plain lists for a hand-over."""
+        exported: list[Any] = msgspec.to_builtins(self.entries())
+        return exported
+
+    @staticmethod
+    def from_export(exported: list[Any], end_offset: int) -> ProducerTable:
+        """The table that `export` described."""
+        table = ProducerTable(end_offset)
+        table.load(msgspec.convert(exported, list[ProducerEntry]))
+        return table
+
+
+def _is_expired(entry: ProducerEntry, now_ms: int, idle_ms: int) -> bool:
+    return entry.open_txn_offset < 0 and now_ms - entry.last_timestamp >= idle_ms
+
+
+def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
+    """A .snapshot file (see format.py). As in Kafka only the last batch of each producer survives a restart."""
+    rows = []
+    for entry in entries:
+        sequence, offset, delta, _ = entry.batches[-1] if entry.batches else (NO_SEQUENCE, NO_OFFSET, 0, 0)
+        rows.append(
+            SNAPSHOT_ENTRY.pack(
+                entry.producer_id, entry.epoch, sequence, offset, delta,
+                entry.last_timestamp, entry.coordinator_epoch, entry.open_txn_offset,
+            )
+        )  # fmt: skip
+    body = SNAPSHOT_HEAD.pack(SNAPSHOT_VERSION, 0, len(rows))[SNAPSHOT_CRC_FROM:] + b"".join(rows)
+    return SNAPSHOT_HEAD.pack(SNAPSHOT_VERSION, crc32c(body), len(rows))[:SNAPSHOT_CRC_FROM] + body
+
+
+def decode_snapshot(content: bytes) -> list[ProducerEntry]:
+    """The entries of a .snapshot file; Corrupt when it is not a whole, undamaged one."""
+    if len(content) < SNAPSHOT_HEAD.size:
+        raise Corrupt(f"a producer snapshot of {len(content)} bytes is cut")
+    version, crc, count = SNAPSHOT_HEAD.unpack_from(content)
+    if version != SNAPSHOT_VERSION:
+        raise Corrupt(f"a producer snapshot of version {version} is not known")
+    if crc32c(content[SNAPSHOT_CRC_FROM:]) != crc:
+        raise Corrupt("the producer snapshot's CRC does not match")
+    rows = content[SNAPSHOT_HEAD.size :]
+    if count * SNAPSHOT_ENTRY.size != len(rows):
+        raise Corrupt(f"a producer snapshot of {count} entries has {len(rows)} bytes of them")
+    entries = []
+    for row in SNAPSHOT_ENTRY.iter_unpack(rows):
+        producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, open_offset = row
+        batches = ((sequence, offset, delta, timestamp),) if offset >= 0 else ()
+        entries.append(
+            ProducerEntry(producer_id, epoch, coordinator_epoch, timestamp, open_offset, batches)
+        )
+    return entries
