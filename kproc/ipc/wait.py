@@ -1,0 +1,134 @@
+"""Sleeping and waking without losing a wake-up and without a system call when nobody sleeps.
+
+    consumer (Sleeper)                       producer (Waker)
+    1  sleeping = 1                          1  publish: tail = new
+    2  fence                                 2  fence
+    3  look at every ring again              3  look at sleeping
+    4  epoll_wait(eventfd, bounded)          4  if 1: write the eventfd
+
+Each side stores its own word, fences, then looks at the other's: at least one of them sees the other, so a
+record published while the consumer lies down is either found in step 3 or announced in step 4. The timeout is
+bounded all the same, and an agent that finds work after one counts it: `rescued_count` must stay 0.
+
+The sleeping word belongs to the consuming agent, not to a ring: one store covers all of its rings.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from kproc.ipc.words import fence
+
+__all__ = ["Sleeper", "Waker", "fence", "make_eventfd", "wake_all"]
+
+# How long a producer may take between its store and its eventfd write before we call the wake-up lost. It is
+# microseconds unless the producer was preempted there, so this covers a badly loaded host.
+WAKE_GRACE_S: Final = 0.25
+
+
+def make_eventfd() -> int:
+    """An eventfd for one agent's Sleeper and all of its Wakers."""
+    return os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+
+class Waker:
+    """Wakes one agent. Every producer for that agent has its own."""
+
+    __slots__ = ("_eventfd", "_index", "_words")
+
+    def __init__(self, words: memoryview, index: int, eventfd: int) -> None:
+        self._words = words
+        self._index = index
+        self._eventfd = eventfd
+
+    def wake(self) -> None:
+        """Call after publish(): announces what was published if the agent sleeps."""
+        fence()
+        if self._words[self._index]:
+            self.signal()
+
+    def wake_fenced(self) -> None:
+        """The same for a caller that has fenced since its last publish."""
+        if self._words[self._index]:
+            self.signal()
+
+    def signal(self) -> None:
+        """Write the eventfd whether the agent sleeps or not."""
+        try:
+            os.eventfd_write(self._eventfd, 1)
+        except BlockingIOError:
+            # The counter is full: 2**64 - 2 signals wait already, so the agent is as woken as can be.
+            return
+
+
+def wake_all(wakers: Iterable[Waker]) -> None:
+    """Wake several agents after publishing to each of them: one fence covers all the stores before it."""
+    fence()
+    for waker in wakers:
+        waker.wake_fenced()
+
+
+class Sleeper:
+    """The sleeping side. One per agent, which alone stores its sleeping word.
+
+    By default `fd` is for level-triggered epoll and `cancel()` drains it. `register()` puts it into an epoll
+    edge-triggered instead: then every signal is reported once and nothing need be drained, which saves a
+    system call per sleep.
+    """
+
+    __slots__ = ("_index", "_is_drained_by_epoll", "_words", "fd", "rescued_count")
+
+    def __init__(self, words: memoryview, index: int, eventfd: int) -> None:
+        self._words = words
+        self._index = index
+        self._is_drained_by_epoll = False
+        self.fd = eventfd
+        self.rescued_count = 0
+        # A predecessor killed in its sleep left a 1, and every producer would signal us all day long.
+        words[index] = 0
+
+    def register(self, poller: select.epoll) -> None:
+        """Put the eventfd into an epoll, edge-triggered."""
+        poller.register(self.fd, select.EPOLLIN | select.EPOLLET)
+        self._is_drained_by_epoll = True
+
+    def prepare(self) -> None:
+        """Say that we are about to sleep. The caller must look at all its inputs after this, then sleep."""
+        self._words[self._index] = 1
+        fence()
+
+    def cancel(self) -> None:
+        """Say that we are awake; call after sleeping, or instead of it when the second look found work."""
+        self._words[self._index] = 0
+        if not self._is_drained_by_epoll:
+            self.drain()
+
+    def drain(self) -> None:
+        """Make the eventfd unreadable again."""
+        try:
+            os.eventfd_read(self.fd)
+        except BlockingIOError:
+            return  # Nobody signalled us: the usual case when the second look found work.
+
+    def wait(
+        self, poll: Callable[[float], list[Any]], timeout_s: float, has_work: Callable[[], bool]
+    ) -> list[Any]:
+        """Do the whole handshake around `poll`, usually an epoll's bound method, and return its events.
+
+        `has_work` looks at everything that a Waker announces. If the timeout ends the sleep and there is
+        work nevertheless, its producer gets WAKE_GRACE_S to finish its wake-up; then it counts as rescued.
+        """
+        self.prepare()
+        if has_work():
+            self.cancel()
+            return poll(0)
+        events = poll(timeout_s)
+        if not events and has_work():
+            events = poll(WAKE_GRACE_S)
+            if not events:
+                self.rescued_count += 1
+        self.cancel()
+        return events
