@@ -1,0 +1,228 @@
+"""Every API in every version, as plain dicts: the only file that knows kio.
+
+One shape for all versions: field names are kio's (Kafka's in snake_case, `_ms` left off), values are plain. A
+UUID is 16 bytes, error codes and times are ints, times in milliseconds. Decoding gives exactly the fields of
+that version. Encoding drops fields which the version lacks and fills in what is missing, so that a handler is
+written once; a name that no version has is refused, because a typo would otherwise vanish.
+
+kio serves as the schema. Its readers and writers are not used: they raise KeyError for an unknown tagged
+field, which must be skipped; refuse writable buffers; know error codes only as a closed enum; and build
+dataclasses which would have to be taken apart again. Modules of kio are imported when a (key, version) is
+first met: all of them together take half a second.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from datetime import timedelta
+from enum import IntEnum
+from functools import cache
+from struct import error as StructError
+from types import NoneType, UnionType
+from typing import Any, Final, Literal, Union, get_args, get_origin
+
+from kio.index import load_request_schema, load_response_schema
+from kio.schema.index import api_key_map, schema_name_map
+from kio.static.constants import EntityType
+
+from kproc.errors import ErrorCode, ProtocolError
+from kproc.wire.header import ApiKey, encode_request_header, encode_response_header, parse_response_header
+from kproc.wire.primitives import INT32, ZERO_UUID, Buffer
+from kproc.wire.shape import Field, Reader, Shape, reader_of
+from kproc.wire.shape_writer import Writer, writer_of
+
+Direction = Literal["request", "response"]
+
+_KINDS: Final = {
+    "error_code": "int16",
+    "timedelta_i32": "int32",
+    "timedelta_i64": "int64",
+    "datetime_i64": "int64",
+    "records": "bytes",
+}
+_IMPLICIT_DEFAULTS: Final = {"string": "", "bytes": b"", "uuid": ZERO_UUID, "bool": False, "float64": 0.0}
+
+
+# ---- kio's entities as shapes ----------------------------------------------------------------------------
+
+
+def _without_none(annotation: Any) -> tuple[Any, bool]:
+    """The type inside Optional, and whether there was one."""
+    if get_origin(annotation) in (UnionType, Union):
+        inner = [arm for arm in get_args(annotation) if arm is not NoneType]
+        assert len(inner) == 1, annotation
+        return inner[0], True
+    return annotation, False
+
+
+def _default(field: dataclasses.Field[Any], kind: str, is_nullable: bool, is_array: bool) -> Any:
+    """What the field is when nobody sets it, in plain values.
+
+    Differs from Kafka in one point: a nullable string or bytes without a default in the schema is null here
+    and empty there; Kafka's own handlers always set those to null before they answer.
+    """
+    default = field.default
+    if default is dataclasses.MISSING:
+        if is_array:
+            return []
+        if kind in ("string", "bytes") and is_nullable:
+            return None
+        return {} if kind == "struct" else _IMPLICIT_DEFAULTS.get(kind, 0)
+    if default is None and not is_array:
+        # kio's None for "no UUID" and "no time" has a number on the wire.
+        return {"uuid": ZERO_UUID, "int64": -1}.get(kind)
+    if isinstance(default, timedelta):
+        return default // timedelta(milliseconds=1)
+    if isinstance(default, IntEnum):
+        return int(default)
+    if dataclasses.is_dataclass(default):
+        return {}
+    return [] if default == () else default
+
+
+def _field(field: dataclasses.Field[Any], path: str) -> Field:
+    annotation, is_nullable = _without_none(field.type)
+    is_array = get_origin(annotation) is tuple
+    if is_array:
+        annotation, _ = _without_none(get_args(annotation)[0])
+    is_struct = dataclasses.is_dataclass(annotation) and "kafka_type" not in field.metadata
+    kafka_type = "struct" if is_struct else field.metadata["kafka_type"]
+    kind = _KINDS.get(kafka_type, kafka_type)
+    return Field(
+        name=field.name,
+        kind=kind,
+        is_array=is_array,
+        is_nullable=is_nullable,
+        tag=field.metadata.get("tag"),
+        default=_default(field, kind, is_nullable, is_array),
+        struct=_shape(annotation, f"{path}.{field.name}") if is_struct else None,
+    )
+
+
+def _shape(entity: Any, path: str) -> Shape:
+    return Shape(
+        path, entity.__flexible__, tuple(_field(field, path) for field in dataclasses.fields(entity))
+    )
+
+
+def known_versions(api_key: int) -> range:
+    """Versions of the API that can be decoded and encoded; empty for a key without any."""
+    entity_type = EntityType.request
+    versions = schema_name_map.get(api_key_map.get(api_key, ""), {})
+    present = [version for version, types in versions.items() if entity_type in types]
+    return range(min(present), max(present) + 1) if present else range(0)
+
+
+@cache
+def shape_of(api_key: int, version: int, direction: Direction) -> Shape:
+    """Shape of the body. ProtocolError for a version that does not exist."""
+    if version not in known_versions(api_key):
+        raise ProtocolError(f"API key {int(api_key)} has no version {version}")
+    load = load_request_schema if direction == "request" else load_response_schema
+    return _shape(load(api_key, version), f"{ApiKey(api_key).name} {direction} v{version}")
+
+
+@cache
+def _reader(api_key: int, version: int, direction: Direction) -> Reader:
+    return reader_of(shape_of(api_key, version, direction))
+
+
+@cache
+def _names_in_any_version(api_key: int, direction: Direction) -> frozenset[str]:
+    """Paths of every field of every version, below the message. Imports them all: only for strange names."""
+    names: set[str] = set()
+
+    def collect(shape: Shape, prefix: str) -> None:
+        for field in shape.fields:
+            names.add(f"{prefix}.{field.name}")
+            if field.struct is not None:
+                collect(field.struct, f"{prefix}.{field.name}")
+
+    for version in known_versions(api_key):
+        collect(shape_of(api_key, version, direction), "")
+    return frozenset(names)
+
+
+@cache
+def _writer(api_key: int, version: int, direction: Direction) -> Writer:
+    shape = shape_of(api_key, version, direction)
+
+    def check_name(path: str, name: str) -> None:
+        if f"{path.removeprefix(shape.path)}.{name}" not in _names_in_any_version(api_key, direction):
+            raise ValueError(f"{path} has no field {name} in any version")
+
+    return writer_of(shape, check_name)
+
+
+# ---- the codec --------------------------------------------------------------------------------------------
+
+
+def _decode(read: Reader, data: bytes, position: int, what: str) -> dict[str, Any]:
+    try:
+        fields, _ = read(data, position)
+    except (StructError, IndexError):
+        raise ProtocolError(f"{what} runs past its end") from None
+    except UnicodeDecodeError:
+        raise ProtocolError(f"{what} holds a string that is not UTF-8") from None
+    assert isinstance(fields, dict)
+    return fields
+
+
+def _encode(
+    head: bytes, api_key: int, version: int, direction: Direction, fields: Mapping[str, Any]
+) -> bytes:
+    frame = bytearray(INT32.size)
+    frame += head
+    try:
+        _writer(api_key, version, direction)(frame, fields)
+    except StructError as error:
+        raise ValueError(f"{ApiKey(api_key).name} {direction} v{version}: {error}") from error
+    frame[0 : INT32.size] = INT32.pack(len(frame) - INT32.size)
+    return bytes(frame)
+
+
+def decode_request(api_key: int, version: int, body: Buffer) -> dict[str, Any]:
+    """Fields of a request's body. Bytes after the body are ignored, as Kafka does.
+
+    The body is copied first, so that nothing in the result refers to a ring or an arena: a parked request may
+    keep it for as long as it likes.
+    """
+    read = _reader(api_key, version, "request")
+    return _decode(read, bytes(body), 0, f"request of API key {int(api_key)} v{version}")
+
+
+def encode_response(api_key: int, version: int, correlation_id: int, fields: Mapping[str, Any]) -> bytes:
+    """The whole frame of a response: length, header of the right version, body."""
+    head = encode_response_header(api_key, version, correlation_id)
+    return _encode(head, api_key, version, "response", fields)
+
+
+def encode_request(
+    api_key: int, version: int, correlation_id: int, client_id: str | None, fields: Mapping[str, Any]
+) -> bytes:
+    """The whole frame of a request."""
+    head = encode_request_header(api_key, version, correlation_id, client_id)
+    return _encode(head, api_key, version, "request", fields)
+
+
+def decode_response(api_key: int, version: int, frame_body: Buffer) -> tuple[int, dict[str, Any]]:
+    """Correlation id and fields of a response frame without its length."""
+    data = bytes(frame_body)
+    read = _reader(api_key, version, "response")
+    correlation_id, position = parse_response_header(api_key, version, data)
+    return correlation_id, _decode(read, data, position, f"response of API key {int(api_key)} v{version}")
+
+
+def api_versions_fallback(correlation_id: int, versions: range) -> bytes:
+    """Answer to an ApiVersions request of a version outside `versions`, whose body nobody can read (KIP-511).
+
+    Version 0 whatever was asked for, with the error and the one range the client needs to try again.
+    """
+    row = {
+        "api_key": int(ApiKey.API_VERSIONS),
+        "min_version": versions.start,
+        "max_version": versions.stop - 1,
+    }
+    fields = {"error_code": int(ErrorCode.UNSUPPORTED_VERSION), "api_keys": [row]}
+    return encode_response(ApiKey.API_VERSIONS, 0, correlation_id, fields)

@@ -1,0 +1,332 @@
+"""Shapes: what a message of one version looks like, and readers built from that.
+
+A Shape is a table of fields; `reader_of` turns one into a function, once, by nesting closures; the writers of
+`shape_writer.py` are made the same way.
+Values are plain: dicts by field name, lists, str, bytes, int, float, bool and None; a UUID is 16 bytes.
+
+    array      int32 count, flexible: unsigned varint of count + 1; -1 or 0 is null
+    string     int16 length, flexible: unsigned varint of length + 1; -1 or 0 is null
+    bytes      int32 length, flexible: unsigned varint of length + 1; -1 or 0 is null
+    struct     its fields in order, flexible: then tagged fields; nullable: int8 in front, negative is null
+
+Readers trust nothing: a length is compared with what remains before anything is sliced, a count with how many
+of the smallest elements could still follow. Two kinds of exception besides ProtocolError leave a reader,
+struct.error and UnicodeDecodeError (and IndexError from varints); codec.py turns them into ProtocolError once
+per message, because a try block in every reader would cost as much as the reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from struct import Struct
+from typing import Any, Final
+
+from kproc.errors import ProtocolError
+from kproc.wire.primitives import (
+    INT8,
+    INT16,
+    INT32,
+    read_unsigned_varint,
+    skip_tagged_fields,
+)
+
+Fields = dict[str, Any]
+Reader = Callable[[bytes, int], tuple[Any, int]]
+
+FIXED_CODES: Final = {
+    "bool": "?",
+    "int8": "b",
+    "int16": "h",
+    "uint16": "H",
+    "int32": "i",
+    "uint32": "I",
+    "int64": "q",
+    "float64": "d",
+    "uuid": "16s",
+}
+# Kafka's limit for strings in both encodings: a compact length could say more.
+STRING_BYTES_MAX: Final = 0x7FFF
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of one version. `kind` names a fixed-width type, "string", "bytes" or "struct"."""
+
+    name: str
+    kind: str
+    is_array: bool
+    is_nullable: bool
+    tag: int | None
+    default: Any
+    struct: Shape | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A struct of one version. `path` says where it stands in its message: for error texts and checks."""
+
+    path: str
+    is_flexible: bool
+    fields: tuple[Field, ...]
+
+
+def default_of(field: Field) -> Any:
+    """A fresh value for a field that nobody set: lists and dicts are never shared between messages."""
+    if field.is_array:
+        return None if field.default is None else []
+    if field.kind == "struct" and field.default is not None:
+        assert field.struct is not None
+        return {inner.name: default_of(inner) for inner in field.struct.fields}
+    return field.default
+
+
+def _bytes_min(field: Field, is_flexible: bool) -> int:
+    """Fewest bytes an element of this field's type takes: bounds an array's count by what remains."""
+    if field.kind in FIXED_CODES:
+        return Struct(">" + FIXED_CODES[field.kind]).size
+    if field.kind == "struct":
+        assert field.struct is not None
+        return max(1, _struct_bytes_min(field.struct))
+    if is_flexible:
+        return 1
+    return 2 if field.kind == "string" else 4
+
+
+def _struct_bytes_min(shape: Shape) -> int:
+    total = int(shape.is_flexible)
+    for field in shape.fields:
+        if field.tag is None:
+            if field.is_array:
+                total += 1 if shape.is_flexible else 4
+            elif field.kind == "struct" and field.is_nullable:
+                total += 1
+            else:
+                total += _bytes_min(field, shape.is_flexible)
+    return total
+
+
+# ---- reading -----------------------------------------------------------------------------------------------
+
+
+def _null_refused(path: str) -> ProtocolError:
+    return ProtocolError(f"{path} must not be null")
+
+
+def _compact_length(data: bytes, position: int) -> tuple[int, int]:
+    """Length or count of a flexible version, -1 for null."""
+    byte = data[position]
+    if byte < 128:
+        return byte - 1, position + 1
+    value, position = read_unsigned_varint(data, position)
+    return value - 1, position
+
+
+def _legacy_string_length(data: bytes, position: int) -> tuple[int, int]:
+    return INT16.unpack_from(data, position)[0], position + 2
+
+
+def _legacy_length(data: bytes, position: int) -> tuple[int, int]:
+    return INT32.unpack_from(data, position)[0], position + 4
+
+
+def _string_reader(path: str, is_flexible: bool, is_nullable: bool) -> Reader:
+    read_length = _compact_length if is_flexible else _legacy_string_length
+
+    def read_string(data: bytes, position: int) -> tuple[Any, int]:
+        length, position = read_length(data, position)
+        if length < 0:
+            if is_nullable and length == -1:
+                return None, position
+            raise _null_refused(path)
+        end = position + length
+        if end > len(data) or length > STRING_BYTES_MAX:
+            raise ProtocolError(f"{path}: string of {length} bytes, {len(data) - position} remain")
+        return data[position:end].decode(), end
+
+    return read_string
+
+
+def _bytes_reader(path: str, is_flexible: bool, is_nullable: bool) -> Reader:
+    read_length = _compact_length if is_flexible else _legacy_length
+
+    def read_bytes(data: bytes, position: int) -> tuple[Any, int]:
+        length, position = read_length(data, position)
+        if length < 0:
+            if is_nullable and length == -1:
+                return None, position
+            raise _null_refused(path)
+        end = position + length
+        if end > len(data):
+            raise ProtocolError(f"{path}: {length} bytes, {len(data) - position} remain")
+        return data[position:end], end
+
+    return read_bytes
+
+
+def _fixed_reader(kind: str) -> Reader:
+    fixed = Struct(">" + FIXED_CODES[kind])
+    unpack, size = fixed.unpack_from, fixed.size
+
+    def read_fixed(data: bytes, position: int) -> tuple[Any, int]:
+        return unpack(data, position)[0], position + size
+
+    return read_fixed
+
+
+def _fixed_items_reader(kind: str) -> Callable[[bytes, int, int], tuple[list[Any], int]]:
+    """All elements of an array of numbers at once."""
+    code = FIXED_CODES[kind]
+    size = Struct(">" + code).size
+
+    def read_items(data: bytes, position: int, count: int) -> tuple[list[Any], int]:
+        end = position + count * size
+        if kind == "uuid":
+            return [data[at : at + size] for at in range(position, end, size)], end
+        return list(Struct(f">{count}{code}").unpack_from(data, position)), end
+
+    return read_items
+
+
+def _items_reader(read: Reader) -> Callable[[bytes, int, int], tuple[list[Any], int]]:
+    def read_items(data: bytes, position: int, count: int) -> tuple[list[Any], int]:
+        items = []
+        for _ in range(count):
+            item, position = read(data, position)
+            items.append(item)
+        return items, position
+
+    return read_items
+
+
+def _array_reader(field: Field, path: str, is_flexible: bool, read: Reader) -> Reader:
+    read_count = _compact_length if is_flexible else _legacy_length
+    read_items = _fixed_items_reader(field.kind) if field.kind in FIXED_CODES else _items_reader(read)
+    bytes_min = _bytes_min(field, is_flexible)
+    is_nullable = field.is_nullable
+
+    def read_array(data: bytes, position: int) -> tuple[Any, int]:
+        count, position = read_count(data, position)
+        if count < 0:
+            if is_nullable and count == -1:
+                return None, position
+            raise _null_refused(path)
+        if count * bytes_min > len(data) - position:
+            raise ProtocolError(f"{path}: {count} elements cannot fit into {len(data) - position} bytes")
+        return read_items(data, position, count)
+
+    return read_array
+
+
+def _nullable_struct_reader(read: Reader) -> Reader:
+    def read_nullable(data: bytes, position: int) -> tuple[Any, int]:
+        if INT8.unpack_from(data, position)[0] < 0:
+            return None, position + 1
+        return read(data, position + 1)
+
+    return read_nullable
+
+
+def _field_reader(field: Field, shape: Shape) -> Reader:
+    path = f"{shape.path}.{field.name}"
+    is_nullable = field.is_nullable and not field.is_array
+    if field.kind == "string":
+        read = _string_reader(path, shape.is_flexible, is_nullable)
+    elif field.kind == "bytes":
+        read = _bytes_reader(path, shape.is_flexible, is_nullable)
+    elif field.kind == "struct":
+        assert field.struct is not None
+        read = reader_of(field.struct)
+        if is_nullable:
+            read = _nullable_struct_reader(read)
+    else:
+        read = _fixed_reader(field.kind)
+    return _array_reader(field, path, shape.is_flexible, read) if field.is_array else read
+
+
+def _tags_reader(shape: Shape) -> Callable[[bytes, int, Fields], int]:
+    """Reads a block of tagged fields into the struct's dict. Unknown tags are skipped, as KIP-482 asks."""
+    tagged = [field for field in shape.fields if field.tag is not None]
+    readers = {field.tag: (field.name, _field_reader(field, shape)) for field in tagged}
+
+    def read_tags(data: bytes, position: int, fields: Fields) -> int:
+        for field in tagged:
+            fields[field.name] = default_of(field)
+        if data[position] == 0:
+            return position + 1
+        count, position = read_unsigned_varint(data, position)
+        for _ in range(count):
+            tag, position = read_unsigned_varint(data, position)
+            size, position = read_unsigned_varint(data, position)
+            end = position + size
+            if end > len(data):
+                raise ProtocolError(f"{shape.path}: tag {tag} of {size} bytes runs past the end")
+            known = readers.get(tag)
+            if known is not None:
+                name, read = known
+                fields[name], position = read(data, position)
+                if position != end:
+                    raise ProtocolError(f"{shape.path}.{name}: tag of {size} bytes holds something else")
+            position = end
+        return position
+
+    def skip_tags(data: bytes, position: int, fields: Fields) -> int:
+        if data[position] == 0:
+            return position + 1
+        return skip_tagged_fields(data, position)
+
+    return read_tags if tagged else skip_tags
+
+
+def fixed_runs(shape: Shape) -> list[tuple[Field, ...]]:
+    """The untagged fields in order, neighbours of fixed width together: one struct call serves them all."""
+    runs: list[tuple[Field, ...]] = []
+    can_join = False
+    for field in shape.fields:
+        if field.tag is not None:
+            continue
+        joins = not field.is_array and field.kind in FIXED_CODES
+        if joins and can_join:
+            runs[-1] += (field,)
+        else:
+            runs.append((field,))
+        can_join = joins
+    return runs
+
+
+def _run_reader(run: tuple[Field, ...]) -> Callable[[bytes, int, Fields], int]:
+    fixed = Struct(">" + "".join(FIXED_CODES[field.kind] for field in run))
+    names = tuple(field.name for field in run)
+    unpack, size = fixed.unpack_from, fixed.size
+
+    def read_run(data: bytes, position: int, fields: Fields) -> int:
+        fields.update(zip(names, unpack(data, position), strict=True))
+        return position + size
+
+    return read_run
+
+
+def _single_reader(field: Field, shape: Shape) -> Callable[[bytes, int, Fields], int]:
+    read = _field_reader(field, shape)
+    name = field.name
+
+    def read_single(data: bytes, position: int, fields: Fields) -> int:
+        fields[name], position = read(data, position)
+        return position
+
+    return read_single
+
+
+def reader_of(shape: Shape) -> Reader:
+    """Function that reads one struct of this shape: a dict of all its fields, and the position after it."""
+    steps = [_run_reader(run) if len(run) > 1 else _single_reader(run[0], shape) for run in fixed_runs(shape)]
+    if shape.is_flexible:
+        steps.append(_tags_reader(shape))
+
+    def read_struct(data: bytes, position: int) -> tuple[Fields, int]:
+        fields: Fields = {}
+        for step in steps:
+            position = step(data, position, fields)
+        return fields, position
+
+    return read_struct

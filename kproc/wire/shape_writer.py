@@ -1,0 +1,191 @@
+"""Writers built from shapes: the other half of `shape.py`, which describes the encoding.
+
+A writer appends to a bytearray. Its input is our own code's, so what does not fit raises ValueError,
+TypeError or struct.error: mistakes of the caller, never of a client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from struct import Struct
+from typing import Any
+
+from kproc.wire.primitives import INT16, INT32, ZERO_UUID, encode_unsigned_varint
+from kproc.wire.shape import FIXED_CODES, STRING_BYTES_MAX, Field, Shape, default_of, fixed_runs
+
+Writer = Callable[[bytearray, Any], None]
+# Told of names that a struct lacks in this version: (path, name); raises when no version has it.
+NameCheck = Callable[[str, str], None]
+
+
+def _write_string(path: str, is_flexible: bool, is_nullable: bool) -> Writer:
+    def write_string(out: bytearray, value: Any) -> None:
+        if value is None:
+            if not is_nullable:
+                raise ValueError(f"{path} must not be null")
+            out += b"\0" if is_flexible else b"\xff\xff"
+            return
+        encoded = value.encode()
+        if len(encoded) > STRING_BYTES_MAX:
+            raise ValueError(f"{path}: string of {len(encoded)} bytes is too long for the wire")
+        out += encode_unsigned_varint(len(encoded) + 1) if is_flexible else INT16.pack(len(encoded))
+        out += encoded
+
+    return write_string
+
+
+def _write_bytes(path: str, is_flexible: bool, is_nullable: bool) -> Writer:
+    def write_bytes(out: bytearray, value: Any) -> None:
+        if value is None:
+            if not is_nullable:
+                raise ValueError(f"{path} must not be null")
+            out += b"\0" if is_flexible else b"\xff\xff\xff\xff"
+            return
+        out += encode_unsigned_varint(len(value) + 1) if is_flexible else INT32.pack(len(value))
+        out += value
+
+    return write_bytes
+
+
+def _uuid_bytes(value: bytes | None) -> bytes:
+    if value is None:
+        return ZERO_UUID
+    # The struct module would cut or pad another length in silence.
+    if len(value) != len(ZERO_UUID):
+        raise ValueError(f"a UUID of {len(value)} bytes")
+    return value
+
+
+def _write_fixed(kind: str) -> Writer:
+    pack = Struct(">" + FIXED_CODES[kind]).pack
+
+    def write_fixed(out: bytearray, value: Any) -> None:
+        out += pack(value)
+
+    def write_uuid(out: bytearray, value: Any) -> None:
+        out += _uuid_bytes(value)
+
+    return write_uuid if kind == "uuid" else write_fixed
+
+
+def _write_array(path: str, is_flexible: bool, is_nullable: bool, write: Writer) -> Writer:
+    def write_array(out: bytearray, items: Any) -> None:
+        if items is None:
+            if not is_nullable:
+                raise ValueError(f"{path} must not be null")
+            out += b"\0" if is_flexible else b"\xff\xff\xff\xff"
+            return
+        out += encode_unsigned_varint(len(items) + 1) if is_flexible else INT32.pack(len(items))
+        for item in items:
+            write(out, item)
+
+    return write_array
+
+
+def _write_nullable_struct(write: Writer) -> Writer:
+    def write_nullable(out: bytearray, fields: Any) -> None:
+        if fields is None:
+            out += b"\xff"
+        else:
+            out += b"\x01"
+            write(out, fields)
+
+    return write_nullable
+
+
+def _field_writer(field: Field, shape: Shape, check_name: NameCheck) -> Writer:
+    path = f"{shape.path}.{field.name}"
+    is_nullable = field.is_nullable and not field.is_array
+    if field.kind == "string":
+        write = _write_string(path, shape.is_flexible, is_nullable)
+    elif field.kind == "bytes":
+        write = _write_bytes(path, shape.is_flexible, is_nullable)
+    elif field.kind == "struct":
+        assert field.struct is not None
+        write = writer_of(field.struct, check_name)
+        if is_nullable:
+            write = _write_nullable_struct(write)
+    else:
+        write = _write_fixed(field.kind)
+    return _write_array(path, shape.is_flexible, field.is_nullable, write) if field.is_array else write
+
+
+Step = Callable[[bytearray, Mapping[str, Any]], None]
+
+
+def _write_run(run: tuple[Field, ...]) -> Step:
+    pack = Struct(">" + "".join(FIXED_CODES[field.kind] for field in run)).pack
+    defaults = tuple((field.name, field.default) for field in run)
+    uuid_names = frozenset(field.name for field in run if field.kind == "uuid")
+
+    def write_run(out: bytearray, fields: Mapping[str, Any]) -> None:
+        out += pack(*[fields.get(name, default) for name, default in defaults])
+
+    def write_run_with_uuid(out: bytearray, fields: Mapping[str, Any]) -> None:
+        values = []
+        for name, default in defaults:
+            value = fields.get(name, default)
+            values.append(_uuid_bytes(value) if name in uuid_names else value)
+        out += pack(*values)
+
+    return write_run_with_uuid if uuid_names else write_run
+
+
+def _write_single(field: Field, write: Writer) -> Step:
+    name = field.name
+
+    def write_single(out: bytearray, fields: Mapping[str, Any]) -> None:
+        write(out, fields[name] if name in fields else default_of(field))
+
+    return write_single
+
+
+def _write_tags(shape: Shape, check_name: NameCheck) -> Step:
+    """Tagged fields in rising order; one that encodes like its default is left out, as in Kafka."""
+    tagged: list[tuple[int, str, Writer, bytes]] = []
+    for field in shape.fields:
+        if field.tag is not None:
+            write = _field_writer(field, shape, check_name)
+            default = bytearray()
+            write(default, default_of(field))
+            tagged.append((field.tag, field.name, write, bytes(default)))
+    tagged.sort(key=lambda row: row[0])
+
+    def write_tags(out: bytearray, fields: Mapping[str, Any]) -> None:
+        count = 0
+        block = bytearray()
+        for tag, name, write, default in tagged:
+            if name in fields:
+                value = bytearray()
+                write(value, fields[name])
+                if value != default:
+                    count += 1
+                    block += encode_unsigned_varint(tag) + encode_unsigned_varint(len(value)) + value
+        out += encode_unsigned_varint(count) + block
+
+    def write_no_tags(out: bytearray, fields: Mapping[str, Any]) -> None:
+        out.append(0)
+
+    return write_tags if tagged else write_no_tags
+
+
+def writer_of(shape: Shape, check_name: NameCheck) -> Writer:
+    """Function that appends one struct of this shape, given a mapping; absent fields take their defaults."""
+    steps: list[Step] = [
+        _write_run(run) if len(run) > 1 else _write_single(run[0], _field_writer(run[0], shape, check_name))
+        for run in fixed_runs(shape)
+    ]
+    if shape.is_flexible:
+        steps.append(_write_tags(shape, check_name))
+    known = {field.name for field in shape.fields}
+    path = shape.path
+
+    def write_struct(out: bytearray, fields: Any) -> None:
+        if not fields.keys() <= known:
+            for name in fields.keys() - known:
+                check_name(path, name)
+            known.update(fields)
+        for step in steps:
+            step(out, fields)
+
+    return write_struct
