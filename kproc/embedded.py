@@ -1,0 +1,320 @@
+"""A broker for a test or a notebook: started by exec, ready when it returns, gone when it ends.
+
+    with kproc.Broker() as broker:
+        producer = Producer({"bootstrap.servers": broker.bootstrap})
+
+The supervisor is executed, never forked from the caller, whose process may hold threads, event loops and open
+descriptors. It is told the caller's pid and stops by itself when that process ends, however it ends; stop()
+does not rely on that.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from kproc.clock import NS_PER_MS, SystemClock
+from kproc.config.values import wire_text
+
+POLL_MS: Final = 2
+"""Between looks at the ready file; the wait ends at once if the broker ends, which is what needs no delay."""
+LOG_TAIL_BYTES: Final = 8192
+"""How much of the broker's stderr goes into an error: a stack or two."""
+
+
+class BrokerFailed(RuntimeError):
+    """The broker did not start, or did not stop as told; the message ends with what it wrote to stderr."""
+
+
+class Broker:
+    """One broker of its own on a free port, in its own session. Use as a (plain or async) context manager.
+
+    Owned by the process that made it. It may be started again after stop() if `data` was given; without, its
+    temporary directory goes with it.
+    """
+
+    def __init__(
+        self,
+        settings: Mapping[str, object] | None = None,
+        *,
+        transport: str | None = None,
+        data: str | Path | None = None,
+        port: int = 0,
+        start_timeout_ms: int = 30_000,
+        stop_timeout_ms: int = 20_000,
+    ) -> None:
+        """`settings` by Kafka's names, as in `--set`. Without `data` nothing is synced: it would not be kept."""
+        self.settings = dict(settings or {})
+        if transport is not None:
+            self.settings.setdefault("kproc.transport", transport)
+        if data is None:
+            self.settings.setdefault("kproc.flush", "none")
+        self.ready: dict[str, Any] = {}
+        self._given_data = Path(data).absolute() if data is not None else None
+        self._port = port
+        self._start_timeout_ms = start_timeout_ms
+        self._stop_timeout_ms = stop_timeout_ms
+        self._directory: Path | None = None
+        self._child: subprocess.Popen[bytes] | None = None
+        self._child_pidfd = -1
+        self._clock = SystemClock()
+
+    # -- what a caller needs to know
+
+    @property
+    def bootstrap(self) -> str:
+        """`host:port` for a client's bootstrap.servers."""
+        return str(self._ready_value("bootstrap"))
+
+    @property
+    def host(self) -> str:
+        """The host part of `bootstrap`."""
+        return self.bootstrap.rpartition(":")[0].strip("[]")
+
+    @property
+    def port(self) -> int:
+        """The port part of `bootstrap`."""
+        return int(self.bootstrap.rpartition(":")[2])
+
+    @property
+    def pid(self) -> int:
+        """The supervisor's process id."""
+        return int(self._ready_value("pid"))
+
+    @property
+    def processes(self) -> list[dict[str, Any]]:
+        """Role, index and pid of each process when it became ready; `kproc status` shows later ones."""
+        return list(self._ready_value("processes"))
+
+    @property
+    def data(self) -> Path:
+        """The data directory."""
+        return Path(self._ready_value("data"))
+
+    @property
+    def is_running(self) -> bool:
+        """True from start() until the supervisor has ended or stop() was called."""
+        return self._child is not None and not _is_readable(self._child_pidfd, 0)
+
+    def log_text(self) -> str:
+        """The end of what the broker has written to stderr, also after a stop with an error."""
+        return _tail(self._directory / "stderr.log") if self._directory is not None else ""
+
+    def _ready_value(self, key: str) -> Any:
+        if not self.ready:
+            raise BrokerFailed("the broker is not running: use it as a context manager, or call start()")
+        return self.ready[key]
+
+    # -- life
+
+    def start(self) -> Self:
+        """Start and wait until a client's first request will be answered; BrokerFailed with the reason."""
+        if self._child is not None:
+            raise BrokerFailed("the broker is running already")
+        self._directory = Path(tempfile.mkdtemp(prefix="kproc-"))
+        ready_file = self._directory / "ready.json"
+        try:
+            with open(self._directory / "stderr.log", "wb") as stderr:
+                self._child = subprocess.Popen(  # noqa: S603 - our own interpreter and package
+                    self._command(ready_file),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=stderr,
+                    start_new_session=True,
+                    cwd=_package_root(),
+                )
+            self._child_pidfd = os.pidfd_open(self._child.pid)
+            self.ready = self._wait_ready(ready_file)
+        except BaseException:
+            self._end(graceful=False)
+            raise
+        return self
+
+    def _command(self, ready_file: Path) -> list[str]:
+        assert self._directory is not None
+        data = self._given_data or self._directory / "data"
+        command = [sys.executable, "-m", "kproc", "serve", "--quiet", "--ready-file", str(ready_file)]
+        command += ["--exit-with-parent", str(os.getpid())]
+        if "log.dirs" not in self.settings:
+            command += ["--data", str(data)]
+        if "listeners" not in self.settings:
+            command += ["--listeners", f"PLAINTEXT://127.0.0.1:{self._port}"]
+        for name, value in self.settings.items():
+            items = tuple(value) if isinstance(value, list) else value
+            command += ["--set", f"{name}={wire_text(items)}"]
+        return command
+
+    def _wait_ready(self, ready_file: Path) -> dict[str, Any]:
+        """The ready file's JSON. It appears by a rename, so that it is whole when it is seen."""
+        deadline_ns = self._clock.now_ns() + self._start_timeout_ms * NS_PER_MS
+        while not ready_file.exists():
+            if _is_readable(self._child_pidfd, POLL_MS):
+                assert self._child is not None
+                raise BrokerFailed(
+                    f"the broker ended with {_exit_text(self._child.wait())}{self._log_suffix()}"
+                )
+            if self._clock.now_ns() > deadline_ns:
+                raise BrokerFailed(
+                    f"the broker was not ready in {self._start_timeout_ms} ms{self._log_suffix()}"
+                )
+        ready: dict[str, Any] = json.loads(ready_file.read_bytes())
+        return ready
+
+    def stop(self) -> None:
+        """SIGTERM, a bounded wait, then SIGKILL of its session; the temporary directory goes too.
+
+        A broker that had to be killed, or that ended with an error, raises BrokerFailed after the cleaning.
+        Calling it again does nothing.
+        """
+        complaint = self._end(graceful=True)
+        if complaint is not None:
+            raise BrokerFailed(complaint)
+
+    def _end(self, *, graceful: bool) -> str | None:
+        complaint = None
+        try:
+            if self._child is not None:
+                complaint = self._end_processes(self._child, graceful=graceful)
+        finally:
+            self._child = None
+            self.ready = {}
+            if self._child_pidfd >= 0:
+                os.close(self._child_pidfd)
+                self._child_pidfd = -1
+            if self._directory is not None:
+                shutil.rmtree(self._directory, ignore_errors=True)
+                self._directory = None
+        return complaint
+
+    def _end_processes(self, child: subprocess.Popen[bytes], *, graceful: bool) -> str | None:
+        """End the supervisor, then whatever of its session is left, before its pid can be given to others.
+
+        The supervisor is not reaped until the end: as long as it is a zombie, its number, which is also the
+        session's and the group's, belongs to nobody else, and the group can be signalled safely.
+        """
+        was_killed = False
+        if child.returncode is None and self._child_pidfd >= 0:
+            if graceful:
+                signal.pidfd_send_signal(self._child_pidfd, signal.SIGTERM)
+            if not _is_readable(self._child_pidfd, self._stop_timeout_ms if graceful else 0):
+                was_killed = graceful
+                os.killpg(child.pid, signal.SIGKILL)
+                _is_readable(self._child_pidfd, self._stop_timeout_ms)
+        left_over = _wait_session_ends(child.pid, timeout_ms=2_000 if graceful else 0)
+        if left_over:
+            os.killpg(child.pid, signal.SIGKILL)
+            _wait_session_ends(child.pid, timeout_ms=self._stop_timeout_ms)
+        code = child.wait()
+        if was_killed:
+            return f"the broker did not stop in {self._stop_timeout_ms} ms and was killed{self._log_suffix()}"
+        if code != 0:
+            return f"the broker ended with {_exit_text(code)}{self._log_suffix()}"
+        if left_over:
+            return f"processes outlived their supervisor and were killed: {left_over}{self._log_suffix()}"
+        return None
+
+    def _log_suffix(self) -> str:
+        text = self.log_text().strip()
+        return f"; its stderr:\n{text}" if text else "; it wrote nothing to stderr"
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
+    ) -> None:
+        complaint = self._end(graceful=True)
+        if complaint is not None and error is None:
+            raise BrokerFailed(complaint)
+        if complaint is not None and error is not None:
+            # The first error tells more than how the broker then ended, but a crash may be its cause.
+            error.add_note(complaint)
+
+    async def __aenter__(self) -> Self:
+        import asyncio
+
+        return await asyncio.to_thread(self.start)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
+    ) -> None:
+        import asyncio
+
+        await asyncio.to_thread(self.__exit__, kind, error, stack)
+
+
+def _package_root() -> Path | None:
+    """Where `-m kproc` must run to find the code that runs here; None where it is installed.
+
+    An installed package is found from anywhere, and running inside site-packages would put every module there
+    in front of the standard library.
+    """
+    root = Path(__file__).resolve().parent.parent
+    return None if root.name in ("site-packages", "dist-packages") else root
+
+
+def _is_readable(descriptor: int, timeout_ms: int) -> bool:
+    """Wait for a pidfd: readable means that the process has ended, reaped or not."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(timeout_ms))
+
+
+def _wait_session_ends(session: int, *, timeout_ms: int) -> list[int]:
+    """Wait until no live process of the session is left; the pids that remain after the timeout."""
+    clock = SystemClock()
+    deadline_ns = clock.now_ns() + timeout_ms * NS_PER_MS
+    while members := _session_members(session):
+        left_ms = (deadline_ns - clock.now_ns()) // NS_PER_MS
+        if left_ms <= 0:
+            return members
+        try:
+            pidfd = os.pidfd_open(members[0])
+        except ProcessLookupError:
+            continue
+        try:
+            _is_readable(pidfd, left_ms)
+        finally:
+            os.close(pidfd)
+    return []
+
+
+def _session_members(session: int) -> list[int]:
+    """Live processes of a session; zombies have ended, whoever has yet to reap them."""
+    members = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdecimal():
+            continue
+        try:
+            with open(f"/proc/{entry}/stat", "rb") as stat:
+                # The name in brackets may hold blanks and brackets; the fields after the last one are plain.
+                state, _parent, _group, its_session = stat.read().rpartition(b")")[2].split()[:4]
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # It ended while we looked.
+        if int(its_session) == session and state not in (b"Z", b"X"):
+            members.append(int(entry))
+    return members
+
+
+def _exit_text(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+
+
+def _tail(path: Path) -> str:
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - LOG_TAIL_BYTES))
+            return file.read().decode(errors="replace")
+    except FileNotFoundError:
+        return ""
