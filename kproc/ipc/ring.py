@@ -7,9 +7,9 @@
 
 Each side works by the batch: reserve and commit as often as you like, then one `publish()`; one `poll()`, the
 work, then one `release()`. The only shared stores are the tail at publish and the head at release, one
-aligned 8-byte word each, which is why a record is never seen torn: whatever a producer wrote before it was
-killed lies beyond the tail. Sequences (tail, head) grow for ever; `sequence & mask` is the slot. A record never
-wraps: if it does not fit before the end, padding goes there and the record begins at slot 0.
+aligned 8-byte word each, so a record is never seen torn: what a producer wrote before it was killed lies
+beyond the tail. Sequences (tail, head) grow for ever; `sequence & mask` is the slot. A record never wraps: if
+it does not fit before the end, padding goes there and the record begins at slot 0.
 
 Nothing blocks. A full ring answers None or False and changes nothing that the consumer can see; what to do
 then is the caller's rule (keep the frame and stop reading that connection; keep the answer and take no more

@@ -16,7 +16,6 @@ The sleeping word belongs to the consuming agent, not to a ring: one store cover
 from __future__ import annotations
 
 import os
-import select
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -74,26 +73,23 @@ def wake_all(wakers: Iterable[Waker]) -> None:
 class Sleeper:
     """The sleeping side. One per agent, which alone stores its sleeping word.
 
-    By default `fd` is for level-triggered epoll and `cancel()` drains it. `register()` puts it into an epoll
-    edge-triggered instead: then every signal is reported once and nothing need be drained, which saves a
-    system call per sleep.
+    Register `fd` with EPOLLIN | EPOLLET and say so: then every signal is reported once by itself and
+    `cancel()` is one store. For a level-triggered poll it must drain the eventfd, which costs a system call,
+    and an exception besides when nobody had signalled: 1.3 us.
     """
 
-    __slots__ = ("_index", "_is_drained_by_epoll", "_words", "fd", "rescued_count")
+    __slots__ = ("_index", "_is_edge_triggered", "_words", "fd", "rescued_count")
 
-    def __init__(self, words: memoryview, index: int, eventfd: int) -> None:
+    def __init__(
+        self, words: memoryview, index: int, eventfd: int, *, is_edge_triggered: bool = False
+    ) -> None:
         self._words = words
         self._index = index
-        self._is_drained_by_epoll = False
+        self._is_edge_triggered = is_edge_triggered
         self.fd = eventfd
         self.rescued_count = 0
         # A predecessor killed in its sleep left a 1, and every producer would signal us all day long.
         words[index] = 0
-
-    def register(self, poller: select.epoll) -> None:
-        """Put the eventfd into an epoll, edge-triggered."""
-        poller.register(self.fd, select.EPOLLIN | select.EPOLLET)
-        self._is_drained_by_epoll = True
 
     def prepare(self) -> None:
         """Say that we are about to sleep. The caller must look at all its inputs after this, then sleep."""
@@ -103,7 +99,7 @@ class Sleeper:
     def cancel(self) -> None:
         """Say that we are awake; call after sleeping, or instead of it when the second look found work."""
         self._words[self._index] = 0
-        if not self._is_drained_by_epoll:
+        if not self._is_edge_triggered:
             self.drain()
 
     def drain(self) -> None:
