@@ -1,8 +1,8 @@
-"""A blocking client on one socket: readiness checks, the command line's topic and status commands, raw tests.
+"""A blocking client on one socket: readiness checks, topic and status commands, tests with raw requests.
 
-It speaks every API through kproc.wire.codec in plain dicts, and sends bytes as they are where a test wants that.
-It never retries, reconnects or caches metadata: what was asked is sent once, to one broker, and the answer or a
-one-line ClientError comes back. Answers are read in request order, as Kafka guarantees on one connection.
+It speaks every API through kproc.wire.codec in plain dicts, and sends bytes as they are where a test wants
+that. It never retries, reconnects or caches metadata: what was asked is sent once, to one broker, and the answer
+or a one-line ClientError comes back. Answers are read in request order, as Kafka guarantees on one connection.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ does not rely on that.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -53,7 +54,7 @@ class Broker:
         start_timeout_ms: int = 30_000,
         stop_timeout_ms: int = 20_000,
     ) -> None:
-        """`settings` by Kafka's names, as in `--set`. Without `data` nothing is synced: it would not be kept."""
+        """`settings` by Kafka's names, as in `--set`. Without `data` nothing is synced, as nothing is kept."""
         self.settings = dict(settings or {})
         if transport is not None:
             self.settings.setdefault("kproc.transport", transport)
@@ -67,6 +68,7 @@ class Broker:
         self._directory: Path | None = None
         self._child: subprocess.Popen[bytes] | None = None
         self._child_pidfd = -1
+        self._is_killed = False
         self._clock = SystemClock()
 
     # -- what a caller needs to know
@@ -180,6 +182,12 @@ class Broker:
         if complaint is not None:
             raise BrokerFailed(complaint)
 
+    def kill(self) -> None:
+        """SIGKILL the supervisor alone: its children must notice. stop() then cleans up without a complaint."""
+        assert self._child is not None, "the broker is not running"
+        self._is_killed = True
+        signal.pidfd_send_signal(self._child_pidfd, signal.SIGKILL)
+
     def _end(self, *, graceful: bool) -> str | None:
         complaint = None
         try:
@@ -187,6 +195,7 @@ class Broker:
                 complaint = self._end_processes(self._child, graceful=graceful)
         finally:
             self._child = None
+            self._is_killed = False
             self.ready = {}
             if self._child_pidfd >= 0:
                 os.close(self._child_pidfd)
@@ -205,19 +214,20 @@ class Broker:
         was_killed = False
         if child.returncode is None and self._child_pidfd >= 0:
             if graceful:
+                # An ended but unreaped process takes signals silently.
                 signal.pidfd_send_signal(self._child_pidfd, signal.SIGTERM)
             if not _is_readable(self._child_pidfd, self._stop_timeout_ms if graceful else 0):
                 was_killed = graceful
-                os.killpg(child.pid, signal.SIGKILL)
+                _kill_group(child.pid)
                 _is_readable(self._child_pidfd, self._stop_timeout_ms)
         left_over = _wait_session_ends(child.pid, timeout_ms=2_000 if graceful else 0)
         if left_over:
-            os.killpg(child.pid, signal.SIGKILL)
+            _kill_group(child.pid)
             _wait_session_ends(child.pid, timeout_ms=self._stop_timeout_ms)
         code = child.wait()
         if was_killed:
             return f"the broker did not stop in {self._stop_timeout_ms} ms and was killed{self._log_suffix()}"
-        if code != 0:
+        if code != 0 and not (self._is_killed and code == -signal.SIGKILL):
             return f"the broker ended with {_exit_text(code)}{self._log_suffix()}"
         if left_over:
             return f"processes outlived their supervisor and were killed: {left_over}{self._log_suffix()}"
@@ -304,6 +314,19 @@ def _session_members(session: int) -> list[int]:
         if int(its_session) == session and state not in (b"Z", b"X"):
             members.append(int(entry))
     return members
+
+
+def _kill_group(group: int) -> None:
+    # The last member may end between the look and the signal.
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+
+
+def _peek_exit(pid: int) -> str:
+    """How our ended child ended, leaving it unreaped."""
+    ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert ended is not None
+    return _exit_text(ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status)
 
 
 def _exit_text(code: int) -> str:

@@ -303,14 +303,18 @@ class Config:
         *,
         flags: Iterable[Flag] = (),
         file: Path | None = None,
+        defaults: Mapping[str, object] | None = None,
         on_warning: Callable[[str], None] | None = None,
     ) -> Config:
         """Merge sources into one checked Config, or raise ConfigError.
 
-        `settings` are `--set` assignments by Kafka's name; settings of no effect are told to `on_warning`.
+        `settings` are `--set` assignments by Kafka's name; `defaults` replace the table's.
+
+        Settings of no effect are told to `on_warning`, a line each.
         """
         warnings: list[str] = []
-        given = merge(read_settings_file(file) if file is not None else {}, settings or {}, flags)
+        from_file = read_settings_file(file) if file is not None else {}
+        given = merge({**(defaults or {}), **from_file}, settings or {}, flags)
         values = parse_given(given, SETTINGS, warnings)
         explicit = frozenset(values)
         derive(values, warnings)
