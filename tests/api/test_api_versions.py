@@ -1,0 +1,58 @@
+"""ApiVersions: the one request whose version a client may guess."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from kproc.errors import ErrorCode
+from kproc.wire import codec
+from kproc.wire.header import ApiKey
+
+from tests.support.raw import RawClient
+
+SOFTWARE = {"client_software_name": "raw-test", "client_software_version": "1.0"}
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_every_version_lists_what_is_served(client: RawClient, version: int) -> None:
+    answer = client.call(ApiKey.API_VERSIONS, version, SOFTWARE)
+    assert answer["error_code"] == ErrorCode.NONE
+    ranges = {row["api_key"]: (row["min_version"], row["max_version"]) for row in answer["api_keys"]}
+    # Produce 0-2 are advertised for librdkafka's sake (KAFKA-18659) and refused.
+    assert ranges[ApiKey.PRODUCE] == (0, 13)
+    assert ranges[ApiKey.FETCH] == (4, 18)
+    assert ranges[ApiKey.LIST_OFFSETS] == (1, 11)
+    assert ranges[ApiKey.METADATA] == (0, 13)
+    assert ranges[ApiKey.API_VERSIONS] == (0, 4)
+    assert ranges[ApiKey.CREATE_TOPICS] == (2, 7)
+    assert ranges[ApiKey.INIT_PRODUCER_ID][0] == 0
+
+
+@pytest.mark.parametrize("version", [5, 99, 32_767, -1])
+def test_unsupported_version_is_answered_as_version_0_with_the_range_and_the_connection_stays(
+    client: RawClient, version: int
+) -> None:
+    header = struct.pack(">hhih", ApiKey.API_VERSIONS, version, 77, 3) + b"abc\x00"
+    body = b"\x00\x00\x00"
+    client.send_bytes(struct.pack(">i", len(header) + len(body)) + header + body)
+    correlation_id, answer = codec.decode_response(ApiKey.API_VERSIONS, 0, client.receive_frame())
+    assert correlation_id == 77
+    assert answer["error_code"] == ErrorCode.UNSUPPORTED_VERSION
+    own = [row for row in answer["api_keys"] if row["api_key"] == ApiKey.API_VERSIONS]
+    assert [(row["min_version"], row["max_version"]) for row in own] == [(0, 4)]
+    assert client.call(ApiKey.API_VERSIONS, 4, SOFTWARE)["error_code"] == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("name", ["", "-starts-with-a-dash", "white space", "ümlaut", "ends-with-dot."])
+def test_bad_software_name_is_refused_and_the_connection_stays(client: RawClient, name: str) -> None:
+    answer = client.call(ApiKey.API_VERSIONS, 3, {**SOFTWARE, "client_software_name": name})
+    assert answer["error_code"] == ErrorCode.INVALID_REQUEST
+    assert client.call(ApiKey.API_VERSIONS, 3, SOFTWARE)["error_code"] == ErrorCode.NONE
+
+
+def test_null_client_id_is_accepted(client: RawClient) -> None:
+    header = struct.pack(">hhih", ApiKey.API_VERSIONS, 0, 5, -1)
+    client.send_bytes(struct.pack(">i", len(header)) + header)
+    correlation_id, answer = codec.decode_response(ApiKey.API_VERSIONS, 0, client.receive_frame())
+    assert (correlation_id, answer["error_code"]) == (5, ErrorCode.NONE)

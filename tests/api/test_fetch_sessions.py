@@ -1,0 +1,145 @@
+"""Fetch sessions (KIP-227): full, incremental, forgotten partitions, and every way to get the epoch wrong."""
+
+from __future__ import annotations
+
+import pytest
+from kproc.errors import ErrorCode
+from kproc.wire.header import ApiKey
+
+from tests.support.broker import BrokerUnderTest
+from tests.support.raw import Fields, RawClient, batch, fetch_fields, values_of
+from tests.support.topics import fresh_name
+
+FINAL_EPOCH = -1
+NEW_SESSION = (0, 0)
+
+
+class Session:
+    """A fetch session over one topic, by name (version 12) or by id (version 17)."""
+
+    def __init__(self, client: RawClient, version: int, *, partitions: int = 3) -> None:
+        self.client = client
+        self.version = version
+        self.name = fresh_name()
+        self.topic_id = client.create_topic(self.name, partitions=partitions)
+        self.id = 0
+
+    def ask(
+        self, offsets: list[tuple[int, int]], *, session: tuple[int, int], forgotten: tuple[int, ...] = ()
+    ) -> Fields:
+        topics = [(self.name, self.topic_id, offsets)] if offsets else []
+        gone = [(self.name, self.topic_id, forgotten)] if forgotten else []
+        fields = fetch_fields(topics, session=session, forgotten=gone)
+        return self.client.call(ApiKey.FETCH, self.version, fields)
+
+    def start(self, offsets: list[tuple[int, int]]) -> Fields:
+        answer = self.ask(offsets, session=NEW_SESSION)
+        assert answer["error_code"] == ErrorCode.NONE
+        assert answer["session_id"] != 0
+        self.id = answer["session_id"]
+        return answer
+
+    def produce(self, partition: int, value: bytes) -> None:
+        row = self.client.produce(self.name, batch(value), partition=partition)
+        assert row["error_code"] == ErrorCode.NONE
+
+
+def rows(answer: Fields) -> dict[int, list[bytes | None]]:
+    """Partition to values, of the partitions that the answer names."""
+    return {
+        part["partition_index"]: [value for _, value in values_of(part["records"])]
+        for row in answer["responses"]
+        for part in row["partitions"]
+    }
+
+
+@pytest.fixture(params=[7, 12, 13, 18])
+def session(client: RawClient, request: pytest.FixtureRequest) -> Session:
+    return Session(client, request.param)
+
+
+def test_full_fetch_names_every_partition_and_opens_a_session(session: Session) -> None:
+    session.produce(1, b"one")
+    assert rows(session.start([(0, 0), (1, 0), (2, 0)])) == {0: [], 1: [b"one"], 2: []}
+
+
+def test_incremental_fetch_names_only_what_changed(session: Session) -> None:
+    session.start([(0, 0), (1, 0), (2, 0)])
+    assert rows(session.ask([], session=(session.id, 1))) == {}
+    session.produce(2, b"two")
+    assert rows(session.ask([], session=(session.id, 2))) == {2: [b"two"]}
+    # The consumer now asks for the next offset there: nothing new, so nothing is named.
+    assert rows(session.ask([(2, 1)], session=(session.id, 3))) == {}
+    session.produce(0, b"zero")
+    session.produce(2, b"two again")
+    assert rows(session.ask([], session=(session.id, 4))) == {0: [b"zero"], 2: [b"two again"]}
+
+
+def test_partitions_can_be_added_and_forgotten(session: Session) -> None:
+    session.start([(0, 0)])
+    session.produce(0, b"zero")
+    session.produce(1, b"one")
+    assert rows(session.ask([(1, 0)], session=(session.id, 1), forgotten=(0,))) == {1: [b"one"]}
+    session.produce(0, b"zero again")
+    assert rows(session.ask([(1, 1)], session=(session.id, 2))) == {}
+
+
+def test_error_of_a_partition_is_named_again_each_time(session: Session) -> None:
+    session.start([(0, 0)])
+    for epoch in (1, 2):
+        answer = session.ask([(0, 99)] if epoch == 1 else [], session=(session.id, epoch))
+        codes = [part["error_code"] for row in answer["responses"] for part in row["partitions"]]
+        assert codes == [ErrorCode.OFFSET_OUT_OF_RANGE]
+
+
+def test_wrong_epoch_is_refused_and_the_session_lives_on(session: Session) -> None:
+    session.start([(0, 0)])
+    answer = session.ask([], session=(session.id, 5))
+    assert answer["error_code"] == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    assert rows(answer) == {}
+    session.produce(0, b"zero")
+    assert rows(session.ask([], session=(session.id, 1))) == {0: [b"zero"]}
+
+
+def test_unknown_session_is_refused(session: Session) -> None:
+    answer = session.ask([], session=(1_234_567, 1))
+    assert answer["error_code"] == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert rows(answer) == {}
+
+
+def test_final_epoch_closes_the_session_and_still_answers(session: Session) -> None:
+    session.start([(0, 0)])
+    session.produce(0, b"zero")
+    answer = session.ask([(0, 0)], session=(session.id, FINAL_EPOCH))
+    assert (answer["error_code"], answer["session_id"], rows(answer)) == (ErrorCode.NONE, 0, {0: [b"zero"]})
+    assert session.ask([], session=(session.id, 1))["error_code"] == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_epoch_0_with_an_id_replaces_the_session(session: Session) -> None:
+    session.start([(0, 0)])
+    old = session.id
+    answer = session.ask([(1, 0)], session=(old, 0))
+    assert answer["error_code"] == ErrorCode.NONE
+    assert answer["session_id"] not in (0, old)
+    assert set(rows(answer)) == {1}
+
+
+def test_sessions_of_two_connections_are_apart(broker: BrokerUnderTest, session: Session) -> None:
+    session.start([(0, 0)])
+    with RawClient(broker.bootstrap) as client:
+        other = Session(client, session.version)
+        other.start([(0, 0)])
+        assert other.id != session.id
+        other.produce(0, b"theirs")
+        assert rows(session.ask([], session=(session.id, 1))) == {}
+        assert rows(other.ask([], session=(other.id, 1))) == {0: [b"theirs"]}
+
+
+def test_session_of_a_deleted_topic_tells_so(client: RawClient) -> None:
+    session = Session(client, 12)
+    session.start([(0, 0)])
+    client.call(ApiKey.DELETE_TOPICS, 5, {"topic_names": [session.name], "timeout": 10_000})
+    answer = session.ask([], session=(session.id, 1))
+    codes = {part["error_code"] for row in answer["responses"] for part in row["partitions"]}
+    assert codes <= {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID}
+    assert codes

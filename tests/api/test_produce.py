@@ -1,0 +1,193 @@
+"""Produce: every version, every acks, every refusal; a refused batch leaves no trace in the log."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from kproc.errors import ErrorCode
+from kproc.wire.compression import Compression
+from kproc.wire.header import ApiKey
+
+from tests.support.broker import BrokerUnderTest
+from tests.support.raw import Closed, RawClient, batch, produce_fields, values_of
+from tests.support.topics import fresh_name
+from tests.support.wait import wait_until
+
+Log = tuple[str, bytes]
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+@pytest.mark.parametrize("acks", [1, -1])
+def test_every_version_appends_and_answers_the_base_offset(
+    client: RawClient, log: Log, version: int, acks: int
+) -> None:
+    name, topic_id = log
+    for base in (0, 2, 4):
+        row = client.produce(name, batch(b"a", b"b"), acks=acks, version=version, topic_id=topic_id)
+        assert (row["error_code"], row["base_offset"]) == (ErrorCode.NONE, base), row
+        assert row.get("log_start_offset", 0) == 0
+    assert values_of(client.fetch(name, 0)["records"]) == [(n, b"ab"[n % 2 : n % 2 + 1]) for n in range(6)]
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_advertised_but_removed_versions_close_the_connection(client: RawClient, log: Log, version: int) -> None:
+    # What kio no longer encodes: acks, timeout, one topic, one partition.
+    name = log[0].encode()
+    records = batch(b"x")
+    body = struct.pack(">hiih", 1, 1000, 1, len(name)) + name + struct.pack(">iii", 1, 0, len(records)) + records
+    header = struct.pack(">hhih", ApiKey.PRODUCE, version, 1, 1) + b"c"
+    client.send_bytes(struct.pack(">i", len(header) + len(body)) + header + body)
+    assert client.is_closed_by_broker()
+
+
+def test_acks_0_is_appended_without_an_answer(client: RawClient, log: Log) -> None:
+    name, _ = log
+    for number in range(5):
+        client.send(ApiKey.PRODUCE, 9, produce_fields([(name, b"", [(0, batch(b"%d" % number))])], acks=0))
+    assert client.end_offset(name) == 5, "the next answer on the connection is of the next request"
+    assert [value for _, value in values_of(client.fetch(name, 0)["records"])] == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_acks_0_with_an_error_closes_the_connection(client: RawClient) -> None:
+    # The client waits for no answer: closing is the only way to tell it.
+    client.send(ApiKey.PRODUCE, 9, produce_fields([(fresh_name("absent"), b"", [(0, batch(b"x"))])], acks=0))
+    assert client.is_closed_by_broker()
+
+
+@pytest.mark.parametrize("acks", [2, -2, 100])
+def test_other_acks_are_refused(client: RawClient, log: Log, acks: int) -> None:
+    assert client.produce(log[0], batch(b"x"), acks=acks)["error_code"] == ErrorCode.INVALID_REQUIRED_ACKS
+    assert client.end_offset(log[0]) == 0
+
+
+def test_unknown_topic_and_partition_are_told(client: RawClient, log: Log) -> None:
+    name, topic_id = log
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert client.produce(fresh_name("absent"), batch(b"x"))["error_code"] == unknown
+    assert client.produce(name, batch(b"x"), partition=1)["error_code"] == unknown
+    assert client.produce(name, batch(b"x"), partition=-1)["error_code"] == unknown
+    assert client.produce(name, batch(b"x"), version=13, topic_id=topic_id, partition=7)["error_code"] == unknown
+    row = client.produce("", batch(b"x"), version=13, topic_id=bytes(range(16)))
+    assert row["error_code"] == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+def corrupt_last_byte(records: bytes) -> bytes:
+    return records[:-1] + bytes([records[-1] ^ 1])
+
+
+@pytest.mark.parametrize("version", [3, 9, 12])
+def test_bad_crc_is_refused_and_leaves_no_trace(client: RawClient, log: Log, version: int) -> None:
+    row = client.produce(log[0], corrupt_last_byte(batch(b"good bytes")), version=version)
+    assert row["error_code"] == ErrorCode.CORRUPT_MESSAGE
+    assert row["base_offset"] == -1
+    assert client.end_offset(log[0]) == 0
+    assert client.produce(log[0], batch(b"after"))["base_offset"] == 0
+
+
+def test_two_batches_in_one_partition_are_refused(client: RawClient, log: Log) -> None:
+    assert client.produce(log[0], batch(b"a") + batch(b"b"))["error_code"] == ErrorCode.INVALID_RECORD
+    assert client.end_offset(log[0]) == 0
+
+
+def test_old_message_format_is_refused(client: RawClient, log: Log) -> None:
+    # Magic 1: offset, size, crc, magic, attributes, timestamp, null key, value.
+    message = struct.pack(">IbbqiI", 0, 1, 0, 1_700_000_000_000, -1, 1) + b"v"
+    row = client.produce(log[0], struct.pack(">qi", 0, len(message)) + message, version=9)
+    assert row["error_code"] == ErrorCode.INVALID_RECORD
+    assert client.end_offset(log[0]) == 0
+
+
+def test_batch_above_max_message_bytes_is_refused(client: RawClient) -> None:
+    name = fresh_name()
+    client.create_topic(name, configs={"max.message.bytes": "1000"})
+    assert client.produce(name, batch(bytes(2000)))["error_code"] == ErrorCode.MESSAGE_TOO_LARGE
+    assert client.produce(name, batch(bytes(500)))["error_code"] == ErrorCode.NONE
+    assert client.end_offset(name) == 1
+
+
+@pytest.mark.parametrize("codec", Compression)
+def test_compressed_batch_is_kept_as_it_came(client: RawClient, log: Log, codec: Compression) -> None:
+    values = [b"value %d " % number * 20 for number in range(50)]
+    sent = batch(*values, codec=codec)
+    assert client.produce(log[0], sent)["error_code"] == ErrorCode.NONE
+    records = client.fetch(log[0], 0)["records"]
+    assert [value for _, value in values_of(records)] == values
+    assert bytes(records)[21:] == sent[21:], "everything from the attributes on is as sent"
+
+
+def test_zstd_before_version_7_is_refused(client: RawClient, log: Log) -> None:
+    row = client.produce(log[0], batch(b"x" * 100, codec=Compression.ZSTD), version=6)
+    assert row["error_code"] == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+
+
+def test_partitions_of_one_request_succeed_and_fail_each_for_itself(client: RawClient) -> None:
+    one, two = fresh_name(), fresh_name()
+    client.create_topic(one, partitions=3)
+    client.create_topic(two)
+    topics = [
+        (one, b"", [(0, batch(b"0")), (1, corrupt_last_byte(batch(b"1"))), (2, batch(b"2", b"3")), (9, batch(b"9"))]),
+        (two, b"", [(0, batch(b"t"))]),
+        (fresh_name("absent"), b"", [(0, batch(b"n"))]),
+    ]
+    answer = client.call(ApiKey.PRODUCE, 9, produce_fields(topics))
+    codes = {
+        (row["name"], part["index"]): part["error_code"]
+        for row in answer["responses"]
+        for part in row["partition_responses"]
+    }
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert codes == {
+        (one, 0): ErrorCode.NONE,
+        (one, 1): ErrorCode.CORRUPT_MESSAGE,
+        (one, 2): ErrorCode.NONE,
+        (one, 9): unknown,
+        (two, 0): ErrorCode.NONE,
+        (topics[2][0], 0): unknown,
+    }
+    assert [client.end_offset(one, partition=index) for index in range(3)] == [1, 0, 2]
+
+
+def test_log_append_time_is_stamped_and_answered(client: RawClient) -> None:
+    name = fresh_name()
+    client.create_topic(name, configs={"message.timestamp.type": "LogAppendTime"})
+    row = client.produce(name, batch(b"x", timestamp_ms=1_000_000))
+    assert row["log_append_time"] > 1_700_000_000_000
+    found = client.list_offset(name, row["log_append_time"])
+    assert (found["offset"], found["timestamp"]) == (0, row["log_append_time"])
+
+
+def test_create_time_is_answered_as_minus_1(client: RawClient, log: Log) -> None:
+    assert client.produce(log[0], batch(b"x"))["log_append_time"] in (-1, None)
+
+
+def test_timestamp_too_far_ahead_is_refused(client: RawClient) -> None:
+    name = fresh_name()
+    client.create_topic(name, configs={"message.timestamp.after.max.ms": "1000"})
+    row = client.produce(name, batch(b"x", timestamp_ms=4_000_000_000_000))
+    assert row["error_code"] == ErrorCode.INVALID_TIMESTAMP
+    assert client.end_offset(name) == 0
+
+
+def test_batch_of_10_mb_takes_the_large_way_through(client: RawClient) -> None:
+    name = fresh_name()
+    client.create_topic(name, configs={"max.message.bytes": "20000000"})
+    values = [bytes([number]) * 1_000_000 for number in range(10)]
+    assert client.produce(name, batch(*values))["error_code"] == ErrorCode.NONE
+    assert [value for _, value in values_of(client.fetch(name, 0)["records"])] == values
+
+
+def test_client_gone_after_acks_0_loses_nothing(broker: BrokerUnderTest, client: RawClient, log: Log) -> None:
+    with RawClient(broker.bootstrap) as other:
+        for number in range(10):
+            other.send(ApiKey.PRODUCE, 9, produce_fields([(log[0], b"", [(0, batch(b"%d" % number))])], acks=0))
+    wait_until(lambda: client.end_offset(log[0]) == 10, what="the tenth record")
+    assert [value for _, value in values_of(client.fetch(log[0], 0)["records"])] == [b"%d" % n for n in range(10)]
+
+
+def test_refused_connection_does_not_disturb_another(broker: BrokerUnderTest, client: RawClient, log: Log) -> None:
+    with RawClient(broker.bootstrap) as other:
+        other.send_bytes(b"\x7f\xff\xff\xff")
+        with pytest.raises(Closed):
+            other.receive_frame()
+    assert client.produce(log[0], batch(b"x"))["error_code"] == ErrorCode.NONE
