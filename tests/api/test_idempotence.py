@@ -1,0 +1,140 @@
+"""Idempotent producers (KIP-98): a retry is answered with the first offset, a gap or an old epoch is refused."""
+
+from __future__ import annotations
+
+import pytest
+from kproc.errors import ErrorCode
+from kproc.wire.header import ApiKey
+
+from tests.support.broker import BrokerUnderTest
+from tests.support.raw import RawClient, batch, produce_fields, values_of
+from tests.support.topics import fresh_name
+
+Log = tuple[str, bytes]
+
+
+def new_producer(client: RawClient, version: int = 4) -> tuple[int, int]:
+    fields = {"transactional_id": None, "transaction_timeout": 60_000, "producer_id": -1, "producer_epoch": -1}
+    answer = client.call(ApiKey.INIT_PRODUCER_ID, version, fields)
+    assert answer["error_code"] == ErrorCode.NONE
+    return int(answer["producer_id"]), int(answer["producer_epoch"])
+
+
+class Producer:
+    """Sends numbered batches as one producer of one epoch."""
+
+    def __init__(self, client: RawClient, topic: str) -> None:
+        self.client = client
+        self.topic = topic
+        self.id, self.epoch = new_producer(client)
+
+    def make(self, sequence: int, count: int = 1, *, epoch: int | None = None) -> bytes:
+        values = [b"%d" % (sequence + number) for number in range(count)]
+        chosen = self.epoch if epoch is None else epoch
+        return batch(*values, producer_id=self.id, producer_epoch=chosen, base_sequence=sequence)
+
+    def send(self, sequence: int, count: int = 1, *, epoch: int | None = None) -> tuple[int, int]:
+        """(error code, base offset)."""
+        row = self.client.produce(self.topic, self.make(sequence, count, epoch=epoch))
+        return int(row["error_code"]), int(row["base_offset"])
+
+
+@pytest.fixture
+def producer(client: RawClient, log: Log) -> Producer:
+    return Producer(client, log[0])
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_every_version_gives_out_a_new_id_each_time(client: RawClient, version: int) -> None:
+    given = [new_producer(client, version) for _ in range(5)]
+    assert len({producer_id for producer_id, _ in given}) == 5
+    assert {epoch for _, epoch in given} == {0}
+
+
+def test_connections_never_share_an_id(broker: BrokerUnderTest) -> None:
+    given = []
+    for _ in range(8):
+        with RawClient(broker.bootstrap) as other:
+            given += [new_producer(other)[0] for _ in range(5)]
+    assert len(set(given)) == 40
+
+
+def test_retry_of_the_last_batch_is_answered_with_its_offset(producer: Producer) -> None:
+    assert producer.send(0, 3) == (ErrorCode.NONE, 0)
+    assert producer.send(3, 2) == (ErrorCode.NONE, 3)
+    assert producer.send(3, 2) == (ErrorCode.NONE, 3)
+    assert producer.client.end_offset(producer.topic) == 5
+
+
+def test_retry_of_each_of_the_last_five_batches_is_known(producer: Producer) -> None:
+    for number in range(8):
+        assert producer.send(number) == (ErrorCode.NONE, number)
+    for number in range(3, 8):
+        assert producer.send(number) == (ErrorCode.NONE, number)
+    code, _ = producer.send(1)
+    assert code in (ErrorCode.DUPLICATE_SEQUENCE_NUMBER, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    assert producer.client.end_offset(producer.topic) == 8
+
+
+def test_gap_is_refused_and_filling_it_goes_on(producer: Producer) -> None:
+    assert producer.send(0)[0] == ErrorCode.NONE
+    assert producer.send(2)[0] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert producer.send(1) == (ErrorCode.NONE, 1)
+    assert producer.send(2) == (ErrorCode.NONE, 2)
+
+
+def test_older_epoch_is_refused(producer: Producer) -> None:
+    assert producer.send(0, epoch=3) == (ErrorCode.NONE, 0)
+    assert producer.send(1, epoch=2)[0] == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert producer.send(1, epoch=3) == (ErrorCode.NONE, 1)
+
+
+def test_newer_epoch_starts_at_sequence_0(producer: Producer) -> None:
+    assert producer.send(0, 5)[0] == ErrorCode.NONE
+    assert producer.send(5, epoch=1)[0] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert producer.send(0, epoch=1) == (ErrorCode.NONE, 5)
+    assert producer.send(5)[0] == ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+def test_sequence_wraps_after_the_largest_int(producer: Producer) -> None:
+    # A producer whose state the broker lost may begin anywhere; so may this one.
+    largest = 2**31 - 1
+    assert producer.send(largest - 1, 2) == (ErrorCode.NONE, 0)
+    assert producer.send(0) == (ErrorCode.NONE, 2)
+    assert producer.send(0) == (ErrorCode.NONE, 2)
+
+
+def test_producers_and_partitions_count_apart(client: RawClient) -> None:
+    name = fresh_name()
+    client.create_topic(name, partitions=2)
+    first, second = Producer(client, name), Producer(client, name)
+    assert first.send(0) == (ErrorCode.NONE, 0)
+    assert second.send(0) == (ErrorCode.NONE, 1)
+    row = client.produce(name, first.make(0), partition=1)
+    assert (row["error_code"], row["base_offset"]) == (ErrorCode.NONE, 0)
+    assert second.send(1) == (ErrorCode.NONE, 2)
+
+
+def test_pipelined_batches_and_their_pipelined_retry_keep_their_offsets(producer: Producer) -> None:
+    for _ in range(2):
+        for number in range(5):
+            fields = produce_fields([(producer.topic, b"", [(0, producer.make(number))])])
+            producer.client.send(ApiKey.PRODUCE, 9, fields)
+        for number in range(5):
+            _, answer = producer.client.receive(ApiKey.PRODUCE, 9)
+            row = answer["responses"][0]["partition_responses"][0]
+            assert (row["error_code"], row["base_offset"]) == (ErrorCode.NONE, number)
+    stored = values_of(producer.client.fetch(producer.topic, 0)["records"])
+    assert stored == [(number, b"%d" % number) for number in range(5)]
+
+
+def test_gap_in_a_pipeline_refuses_what_follows_too(producer: Producer) -> None:
+    codes = []
+    for number in (0, 2, 3):
+        producer.client.send(ApiKey.PRODUCE, 9, produce_fields([(producer.topic, b"", [(0, producer.make(number))])]))
+    for _ in range(3):
+        _, answer = producer.client.receive(ApiKey.PRODUCE, 9)
+        codes.append(answer["responses"][0]["partition_responses"][0]["error_code"])
+    gap = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert codes == [ErrorCode.NONE, gap, gap]
+    assert producer.client.end_offset(producer.topic) == 1

@@ -1,0 +1,179 @@
+"""CreateTopics, DeleteTopics, CreatePartitions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kproc.errors import ErrorCode
+from kproc.wire.header import ApiKey
+
+from tests.support.raw import NO_TOPIC_ID, RawClient, batch, create_topics_fields, values_of
+from tests.support.topics import fresh_name
+from tests.support.wait import wait_until
+
+
+def create(client: RawClient, name: str, *, version: int = 7, **more: Any) -> dict[str, Any]:
+    answer = client.call(ApiKey.CREATE_TOPICS, version, create_topics_fields(name, **more))
+    return dict(answer["topics"][0])
+
+
+def delete(client: RawClient, name: str, *, version: int = 6) -> int:
+    fields = {"topics": [{"name": name, "topic_id": NO_TOPIC_ID}], "topic_names": [name], "timeout": 10_000}
+    row = client.call(ApiKey.DELETE_TOPICS, version, fields)["responses"][0]
+    assert row["name"] == name
+    return int(row["error_code"])
+
+
+def shown_code(client: RawClient, name: str) -> int:
+    return int(client.describe_topic(name)["error_code"])
+
+
+@pytest.mark.parametrize("version", range(2, 8))
+def test_every_version_creates(client: RawClient, version: int) -> None:
+    name = fresh_name()
+    row = create(client, name, version=version, partitions=3)
+    assert (row["name"], row["error_code"]) == (name, ErrorCode.NONE)
+    if version >= 5:
+        assert (row["num_partitions"], row["replication_factor"]) == (3, 1)
+        assert {config["name"] for config in row["configs"]} >= {"retention.ms", "segment.bytes", "max.message.bytes"}
+    wait_until(lambda: len(client.describe_topic(name)["partitions"]) == 3, what="3 partitions")
+    if version >= 7:
+        assert client.topic_id(name) == bytes(row["topic_id"]) != NO_TOPIC_ID
+
+
+@pytest.mark.parametrize("version", [4, 7])
+def test_minus_1_takes_the_brokers_defaults(client: RawClient, version: int) -> None:
+    name = fresh_name()
+    assert create(client, name, version=version, partitions=-1, replication=-1)["error_code"] == ErrorCode.NONE
+    wait_until(lambda: len(client.describe_topic(name)["partitions"]) == 1, what="one partition")
+
+
+def test_existing_topic_is_refused(client: RawClient) -> None:
+    name = fresh_name()
+    assert create(client, name)["error_code"] == ErrorCode.NONE
+    row = create(client, name)
+    assert row["error_code"] == ErrorCode.TOPIC_ALREADY_EXISTS
+    assert row["error_message"]
+
+
+def test_same_topic_twice_in_one_request_is_refused(client: RawClient) -> None:
+    name = fresh_name()
+    fields = create_topics_fields(name)
+    fields["topics"] *= 2
+    answer = client.call(ApiKey.CREATE_TOPICS, 7, fields)
+    assert {row["error_code"] for row in answer["topics"]} == {ErrorCode.INVALID_REQUEST}
+    assert shown_code(client, name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [
+        ({"partitions": 0}, ErrorCode.INVALID_PARTITIONS),
+        ({"partitions": -2}, ErrorCode.INVALID_PARTITIONS),
+        ({"replication": 2}, ErrorCode.INVALID_REPLICATION_FACTOR),
+        ({"replication": 0}, ErrorCode.INVALID_REPLICATION_FACTOR),
+        ({"configs": {"retention.ms": "soon"}}, ErrorCode.INVALID_CONFIG),
+        ({"configs": {"no.such.config": "1"}}, ErrorCode.INVALID_CONFIG),
+        ({"configs": {"segment.bytes": "1"}}, ErrorCode.INVALID_CONFIG),
+    ],
+)
+def test_impossible_topic_is_refused_and_not_created(client: RawClient, more: dict[str, Any], code: int) -> None:
+    name = fresh_name()
+    assert create(client, name, **more)["error_code"] == code
+    assert shown_code(client, name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a" * 250, "with space", "slash/ed"])
+def test_invalid_name_is_refused(client: RawClient, name: str) -> None:
+    assert create(client, name)["error_code"] == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+def test_name_of_the_metadata_log_is_refused(client: RawClient) -> None:
+    assert create(client, "__cluster_metadata")["error_code"] == ErrorCode.INVALID_REQUEST
+
+
+def test_name_that_collides_with_another_is_refused(client: RawClient) -> None:
+    # Metric names replace "." by "_": the two would be one.
+    name = fresh_name()
+    assert create(client, f"{name}.x")["error_code"] == ErrorCode.NONE
+    assert create(client, f"{name}_x")["error_code"] == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+def test_longest_name_works(client: RawClient) -> None:
+    name = fresh_name().ljust(249, "x")
+    client.create_topic(name)
+    assert client.produce(name, batch(b"x"))["error_code"] == ErrorCode.NONE
+
+
+def test_validate_only_creates_nothing(client: RawClient) -> None:
+    name = fresh_name()
+    assert create(client, name, validate_only=True)["error_code"] == ErrorCode.NONE
+    assert shown_code(client, name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.parametrize("version", range(1, 7))
+def test_every_version_deletes(client: RawClient, version: int) -> None:
+    name = fresh_name()
+    client.create_topic(name)
+    assert delete(client, name, version=version) == ErrorCode.NONE
+    wait_until(lambda: shown_code(client, name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, what="gone from Metadata")
+
+
+def test_topic_is_deleted_by_id(client: RawClient) -> None:
+    name = fresh_name()
+    topic_id = client.create_topic(name)
+    fields = {"topics": [{"name": None, "topic_id": topic_id}], "timeout": 10_000}
+    row = client.call(ApiKey.DELETE_TOPICS, 6, fields)["responses"][0]
+    assert (row["error_code"], row["name"], bytes(row["topic_id"])) == (ErrorCode.NONE, name, topic_id)
+
+
+def test_deleting_what_is_unknown_is_told(client: RawClient) -> None:
+    assert delete(client, fresh_name("absent")) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    fields = {"topics": [{"name": None, "topic_id": bytes(range(16))}], "timeout": 10_000}
+    row = client.call(ApiKey.DELETE_TOPICS, 6, fields)["responses"][0]
+    assert row["error_code"] == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+def test_recreated_topic_is_empty_and_has_another_id(client: RawClient) -> None:
+    name = fresh_name()
+    old = client.create_topic(name)
+    client.produce(name, batch(b"old", b"older"))
+    delete(client, name)
+    wait_until(lambda: shown_code(client, name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, what="gone")
+    new = client.create_topic(name)
+    assert new != old
+    assert client.end_offset(name) == 0
+    assert client.produce(name, batch(b"new"))["base_offset"] == 0
+    assert values_of(client.fetch(name, 0)["records"]) == [(0, b"new")]
+    assert client.fetch("", 0, version=13, topic_id=old)["error_code"] == ErrorCode.UNKNOWN_TOPIC_ID
+    assert client.produce("", batch(b"x"), version=13, topic_id=old)["error_code"] == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+def grow(client: RawClient, name: str, count: int, *, version: int = 3, validate_only: bool = False) -> int:
+    fields = {
+        "topics": [{"name": name, "count": count, "assignments": None}],
+        "timeout": 10_000,
+        "validate_only": validate_only,
+    }
+    return int(client.call(ApiKey.CREATE_PARTITIONS, version, fields)["results"][0]["error_code"])
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_partitions_are_added_and_usable(client: RawClient, version: int) -> None:
+    name = fresh_name()
+    client.create_topic(name)
+    client.produce(name, batch(b"kept"))
+    assert grow(client, name, 5, version=version) == ErrorCode.NONE
+    wait_until(lambda: client.produce(name, batch(b"x"), partition=4)["error_code"] == ErrorCode.NONE, what="usable")
+    assert values_of(client.fetch(name, 0)["records"]) == [(0, b"kept")]
+
+
+def test_partition_count_only_grows(client: RawClient) -> None:
+    name = fresh_name()
+    client.create_topic(name, partitions=3)
+    for count in (3, 2, 0, -1):
+        assert grow(client, name, count) == ErrorCode.INVALID_PARTITIONS
+    assert grow(client, fresh_name("absent"), 3) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert grow(client, name, 9, validate_only=True) == ErrorCode.NONE
+    assert len(client.describe_topic(name)["partitions"]) == 3
