@@ -1,0 +1,57 @@
+"""Compiles the load generator on demand.
+
+The binary lies in the cache under a name made of the sources' digest, so an edit builds anew and a checkout that
+was seen before costs nothing. Compiled here, once, rather than shipped: a package with no compiled parts stays
+installable everywhere, and only who measures needs a C compiler.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Final
+
+SOURCES: Final = Path(__file__).parent
+FLAGS: Final = ("-O2", "-std=gnu11", "-Wall", "-Wextra")
+COMPILE_SECONDS_MAX: Final = 120.0
+
+
+class CompilerMissing(RuntimeError):
+    """No C compiler on the PATH: the caller skips or says so."""
+
+
+def compiler() -> str | None:
+    """The C compiler there is, or None."""
+    return next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)
+
+
+def build() -> Path:
+    """The load generator's binary, compiled when the sources changed."""
+    files = sorted([*SOURCES.glob("*.c"), *SOURCES.glob("*.h")])
+    digest = hashlib.sha256(repr(FLAGS).encode())
+    for file in files:
+        digest.update(file.read_bytes())
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kproc" / "kload"
+    binary = cache / f"kload-{digest.hexdigest()[:16]}"
+    if not binary.exists():
+        _compile([file for file in files if file.suffix == ".c"], binary)
+    return binary
+
+
+def _compile(sources: list[Path], binary: Path) -> None:
+    cc = compiler()
+    if cc is None:
+        raise CompilerMissing("no C compiler (cc, gcc or clang) on the PATH to build the load generator with")
+    binary.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=binary.parent, prefix=".build-") as directory:
+        # Built aside and renamed: two that build at once must not execute half a file.
+        fresh = Path(directory) / "kload"
+        command = [cc, *FLAGS, "-o", str(fresh), *map(str, sources)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_SECONDS_MAX, check=False)
+        if done.returncode != 0:
+            raise RuntimeError(f"the load generator does not compile:\n{done.stderr[-4000:]}")
+        fresh.rename(binary)

@@ -1,0 +1,67 @@
+"""kproc as anybody starts it: through its command line, one child process of ours with its tree below."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from bench.peers.base import Peer, has_live_broker
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+class KprocPeer(Peer):
+    """kproc with a transport and a flush level; `settings` go to the command line as `--set name=value`."""
+
+    start_seconds_max = 30.0
+
+    def __init__(
+        self,
+        *,
+        transport: str = "process",
+        flush: str = "group",
+        settings: dict[str, str] | None = None,
+        python: str = sys.executable,
+        keep_data: bool = False,
+    ) -> None:
+        super().__init__(keep_data=keep_data)
+        self.name = f"kproc {transport} {flush}"
+        self._transport = transport
+        self._settings = {"kproc.flush": flush, **(settings or {})}
+        self._python = python
+        self.ready: dict[str, Any] = {}
+
+    @property
+    def _ready_file(self) -> Path:
+        return self.directory / "ready.json"
+
+    def command(self) -> list[str]:
+        command = [self._python, "-m", "kproc", "serve", "--listeners", "PLAINTEXT://127.0.0.1:0"]
+        command += ["--data", str(self.data), "--ready-file", str(self._ready_file), "--transport", self._transport]
+        for name, value in self._settings.items():
+            command += ["--set", f"{name}={value}"]
+        return command
+
+    def environment(self) -> dict[str, str]:
+        # This checkout, whatever is installed; the broker runs in its own directory.
+        paths = [str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
+        return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+    def is_ready(self) -> bool:
+        if not self.ready:
+            try:
+                self.ready = json.loads(self._ready_file.read_text())
+            except (FileNotFoundError, json.JSONDecodeError):
+                return False  # not there yet, or not written to its end
+            self.bootstrap = self.ready["bootstrap"]
+        return has_live_broker(self.bootstrap)
+
+    def role_of(self, pid: int) -> str:
+        """The role of one of the broker's processes, as its ready file tells: `handler-0`."""
+        for process in self.ready.get("processes", ()):
+            if process["pid"] == pid:
+                return f"{process['role']}-{process['index']}"
+        return "supervisor" if pid == self.ready.get("pid") else f"pid-{pid}"
