@@ -1,8 +1,9 @@
 """A blocking client on one socket: readiness checks, topic and status commands, tests with raw requests.
 
 It speaks every API through kproc.wire.codec in plain dicts, and sends bytes as they are where a test wants
-that. It never retries, reconnects or caches metadata: what was asked is sent once, to one broker, and the answer
-or a one-line ClientError comes back. Answers are read in request order, as Kafka guarantees on one connection.
+that. It never retries, reconnects or caches metadata: what was asked is sent once, to one broker, and the
+answer or a one-line ClientError comes back. Answers are read in the order of the requests, as Kafka guarantees
+on one connection.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ STATUS_KEY: Final = 30_000
 """kproc's own operations: unadvertised, JSON, versioned; far above any number that Kafka may give out."""
 STATUS_VERSION: Final = 0
 FRAME_BYTES_MAX: Final = 1 << 30
-"""Above any answer to a client with Kafka's limits; a larger length means that the peer speaks something else."""
+"""Above any answer with Kafka's limits; a larger one means that the peer speaks something else."""
 
 # The newest version of each API that this client asks for; the broker's range may lower it.
 NEWEST: Final[Mapping[ApiKey, int]] = {

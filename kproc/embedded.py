@@ -54,7 +54,7 @@ class Broker:
         start_timeout_ms: int = 30_000,
         stop_timeout_ms: int = 20_000,
     ) -> None:
-        """`settings` by Kafka's names, as in `--set`. Without `data` nothing is synced, as nothing is kept."""
+        """`settings` by Kafka's names, as in `--set`. Without `data` nothing is kept, nor synced."""
         self.settings = dict(settings or {})
         if transport is not None:
             self.settings.setdefault("kproc.transport", transport)
@@ -162,9 +162,7 @@ class Broker:
         while not ready_file.exists():
             if _is_readable(self._child_pidfd, POLL_MS):
                 assert self._child is not None
-                raise BrokerFailed(
-                    f"the broker ended with {_exit_text(self._child.wait())}{self._log_suffix()}"
-                )
+                raise BrokerFailed(f"the broker ended with {_peek_exit(self._child.pid)}{self._log_suffix()}")
             if self._clock.now_ns() > deadline_ns:
                 raise BrokerFailed(
                     f"the broker was not ready in {self._start_timeout_ms} ms{self._log_suffix()}"
@@ -183,7 +181,7 @@ class Broker:
             raise BrokerFailed(complaint)
 
     def kill(self) -> None:
-        """SIGKILL the supervisor alone: its children must notice. stop() then cleans up without a complaint."""
+        """SIGKILL the supervisor alone: its children must notice. stop() then does not complain."""
         assert self._child is not None, "the broker is not running"
         self._is_killed = True
         signal.pidfd_send_signal(self._child_pidfd, signal.SIGKILL)

@@ -1,9 +1,9 @@
 """Listeners: `NAME://host:port`, the protocol behind each name, and what clients are told to connect to.
 
-Rules as in Kafka: names are upper-cased and unique, an empty host binds everything, port 0 asks the kernel for
-a free one, fixed ports are unique save for one IPv4 and one IPv6 literal that share one. Differs from Kafka: a
-wildcard is advertised as the address of the interface that leads outside, not as the canonical host name,
-because a container's or laptop's own name seldom resolves for its clients.
+Rules as in Kafka: names are upper-cased and unique, an empty host binds everything, port 0 asks the kernel
+for a free one, fixed ports are unique save for one IPv4 and one IPv6 literal that share one. Differs from
+Kafka: a wildcard is advertised as the address of the interface that leads outside, not as the canonical host
+name, because a container's or laptop's own name seldom resolves for its clients.
 """
 
 from __future__ import annotations

@@ -1,0 +1,109 @@
+"""What the commands share: the bootstrap option, one-line errors, tables and JSON on the screen."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from kproc.client import Client
+
+DEFAULT_PORT = 9092
+
+
+class Failure(Exception):
+    """Ends the command: one line on stderr and an exit code, 1 for what went wrong, 2 for wrong usage."""
+
+    def __init__(self, message: str, exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class Format(StrEnum):
+    """How a command shows its answer."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+Bootstrap = Annotated[
+    str,
+    typer.Option(
+        "--bootstrap", "-b", metavar="HOST:PORT", envvar="KPROC_BOOTSTRAP", help="The broker to talk to."
+    ),
+]
+OutputFormat = Annotated[Format, typer.Option("--format", "-f", help="How to show the answer.")]
+DEFAULT_BOOTSTRAP = f"127.0.0.1:{DEFAULT_PORT}"
+
+
+def usage_error(message: str) -> NoReturn:
+    """Refuse an argument."""
+    raise Failure(message, exit_code=2)
+
+
+def connect(bootstrap: str, *, timeout_ms: int = 10_000) -> Client:
+    """A connection to the first broker of a bootstrap list that answers; the last refusal if none does."""
+    from kproc.client import Client, ConnectionFailed
+    from kproc.config.listeners import split_address
+    from kproc.config.values import ConfigError
+
+    try:
+        addresses = [split_address(item, default_port=DEFAULT_PORT) for item in bootstrap.split(",")]
+    except ConfigError as error:
+        usage_error(f"--bootstrap: {error}")
+    for host, port in addresses[:-1]:
+        try:
+            return Client.connect(host, port, timeout_ms=timeout_ms)
+        except ConnectionFailed:
+            continue  # The next one may be up; if none is, the last one's reason is shown.
+    host, port = addresses[-1]
+    return Client.connect(host, port, timeout_ms=timeout_ms)
+
+
+def print_json(value: Any) -> None:
+    """One indented JSON document; keys in the order in which they were built."""
+    import orjson
+
+    sys.stdout.write(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() + "\n")
+
+
+def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Columns as wide as their longest cell, two blanks between, numbers to the right."""
+    table = [[_cell(value) for value in row] for row in rows]
+    numeric = [all(_is_number(row[column]) for row in table) for column in range(len(header))]
+    widths = [max(len(cell) for cell in column) for column in zip(header, *table, strict=True)]
+    for line in (header, *table):
+        cells = (
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, numeric, strict=True)
+        )
+        sys.stdout.write("  ".join(cells).rstrip() + "\n")
+
+
+def _is_number(cell: str) -> bool:
+    return cell == "-" or cell.removeprefix("-").replace(".", "", 1).isdecimal()
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.1f}"
+    if isinstance(value, (list, tuple)):
+        return ",".join(str(item) for item in value)
+    return str(value)
+
+
+def pairs(option: str, items: Iterable[str]) -> list[tuple[str, str]]:
+    """`name=value` arguments as pairs."""
+    answer = []
+    for item in items:
+        name, equals, value = item.partition("=")
+        if not equals or not name:
+            usage_error(f"{option} {item!r}: expected name=value")
+        answer.append((name, value))
+    return answer

@@ -1,0 +1,207 @@
+"""`kproc consume TOPIC`: records to stdout, read by confluent-kafka from partitions assigned by hand.
+
+No consumer group is joined and nothing is committed: reading twice shows the same records twice.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final
+
+import typer
+
+from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Failure, connect, usage_error
+from kproc.cli.formatting import Consumed, compile_format
+
+BATCH_RECORDS: Final = 1000
+"""Records taken from librdkafka in one call; it waits for the first only as long as WAIT_S."""
+WAIT_S: Final = 0.1
+
+
+def consume(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="What to read.")],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            "-o",
+            metavar="WHERE",
+            help="beginning, end, an offset, -N (last N of each partition), @MILLISECONDS or an ISO 8601 time.",
+        ),
+    ] = "beginning",
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", min=1, help="Stop after so many records.")
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-F", help="Wait for more at the end; so does --from end.")
+    ] = False,
+    partition: Annotated[
+        list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this one; may be repeated.")
+    ] = None,
+    template: Annotated[
+        str,
+        typer.Option(
+            "--format", "-f", metavar="FORMAT", help="As kcat's: %t %p %o %k %s %h %T, \\n \\t; or json."
+        ),
+    ] = r"%s\n",
+) -> None:
+    """Write records to the standard output: up to the present end, or for ever with --follow."""
+    formatter = compile_format(template)
+    where = parse_start(start)
+    follow = follow or where == "end"
+    starts, ends = _range(bootstrap, topic, where, partition)
+    write = sys.stdout.buffer.write
+    left = count if count is not None else sys.maxsize
+    reader = _Reader(bootstrap, topic, starts, ends if not follow else None)
+    try:
+        while left > 0 and not reader.is_done:
+            records = reader.take(min(left, BATCH_RECORDS))
+            for record in records:
+                write(formatter(record))
+            left -= len(records)
+            sys.stdout.buffer.flush()
+    finally:
+        reader.close()
+
+
+_OFFSET: Final = re.compile(r"[+-]?[0-9]+")
+
+
+def parse_start(text: str) -> str | int | datetime:
+    """`--from`: "beginning", "end", an offset (negative counts from the end), or a time."""
+    words = {"beginning": "beginning", "earliest": "beginning", "end": "end", "latest": "end"}
+    if text in words:
+        return words[text]
+    if _OFFSET.fullmatch(text):
+        return int(text)
+    try:
+        if text.startswith("@"):
+            return datetime.fromtimestamp(int(text[1:]) / 1000, UTC)
+        return datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError, OSError):
+        usage_error(
+            f"--from {text!r}: expected beginning, end, an offset, -N, @milliseconds "
+            "or a time such as 2026-01-31T12:00:00"
+        )
+
+
+def _range(
+    bootstrap: str, topic: str, where: str | int | datetime, wanted: list[int] | None
+) -> tuple[dict[int, int], dict[int, int]]:
+    """First offset and present end of each partition, from the broker itself."""
+    from kproc.cli.topics import EARLIEST, LATEST, checked_topics, offsets_at
+
+    with connect(bootstrap) as client:
+        [metadata] = checked_topics(client, [topic])
+        numbers = [row["partition_index"] for row in metadata["partitions"]]
+        for number in wanted or ():
+            if number not in numbers:
+                raise Failure(f"{topic}: no partition {number}; there are {len(numbers)}")
+        numbers = sorted(set(wanted)) if wanted else numbers
+        ends = offsets_at(client, topic, dict.fromkeys(numbers, LATEST))
+        if where == "end":
+            return dict(ends), ends
+        starts = offsets_at(client, topic, dict.fromkeys(numbers, EARLIEST))
+        if isinstance(where, datetime):
+            stamps = dict.fromkeys(numbers, int(where.timestamp() * 1000))
+            found = offsets_at(client, topic, stamps)
+            starts = {number: found[number] if found[number] >= 0 else ends[number] for number in numbers}
+        elif isinstance(where, int):
+            asked = {number: where if where >= 0 else ends[number] + where for number in numbers}
+            starts = {number: min(max(asked[number], starts[number]), ends[number]) for number in numbers}
+    return starts, ends
+
+
+class _Reader:
+    """librdkafka's consumer on assigned partitions; done when each has reached its end, if ends are given."""
+
+    def __init__(
+        self, bootstrap: str, topic: str, starts: dict[int, int], ends: dict[int, int] | None
+    ) -> None:
+        from confluent_kafka import Consumer, TopicPartition
+
+        self._topic = topic
+        self._ends = ends
+        self._open = {number for number, start in starts.items() if ends is None or start < ends[number]}
+        self._fatal: Any = None
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                # The binding demands a name; assigned partitions with known offsets never use it.
+                "group.id": "kproc-consume",
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "earliest",
+                "fetch.wait.max.ms": 500,
+                "log_level": 0,
+                "error_cb": self._on_error,
+            }
+        )
+        assignment = [
+            TopicPartition(topic, number, start) for number, start in starts.items() if number in self._open
+        ]
+        self._consumer.assign(assignment)
+
+    @property
+    def is_done(self) -> bool:
+        """True when there is nothing left to wait for."""
+        return not self._open
+
+    def take(self, limit: int) -> list[Consumed]:
+        """Up to `limit` records, none if nothing came in a while."""
+        records = []
+        messages: Any = self._consumer.consume(limit, WAIT_S)
+        for message in messages:
+            error = message.error()
+            if error is not None:
+                self._on_message_error(message, error)
+                continue
+            number, offset = message.partition(), message.offset()
+            if self._ends is not None:
+                if offset >= self._ends[number]:
+                    self._open.discard(number)
+                    continue  # Written after we started: not part of what was asked for.
+                if offset == self._ends[number] - 1:
+                    self._open.discard(number)
+            records.append(
+                Consumed(
+                    topic=self._topic,
+                    partition=number,
+                    offset=offset,
+                    timestamp_ms=message.timestamp()[1],
+                    key=message.key(),
+                    value=message.value(),
+                    headers=message.headers() or (),
+                )
+            )
+        if self._fatal is not None and not records:
+            raise Failure(f"{self._topic}: {self._fatal}")
+        return records
+
+    def close(self) -> None:
+        """Leave the broker."""
+        self._consumer.close()
+
+    def _on_message_error(self, message: Any, error: Any) -> None:
+        from confluent_kafka import KafkaError
+
+        from kproc.cli.produce import describe_error
+
+        if error.code() == KafkaError._PARTITION_EOF:
+            # The end may hold records that are never shown, such as a transaction's marker.
+            if self._ends is not None:
+                self._open.discard(message.partition())
+            return
+        self._fatal = self._fatal or describe_error(error)
+
+    def _on_error(self, error: Any) -> None:
+        from confluent_kafka import KafkaError
+
+        from kproc.cli.produce import describe_error
+
+        if error.fatal() or error.code() == KafkaError._ALL_BROKERS_DOWN:
+            self._fatal = self._fatal or describe_error(error)

@@ -1,0 +1,122 @@
+r"""Format strings of `kproc consume`, as kcat's: one record in, bytes out.
+
+%t topic  %p partition  %o offset  %k key  %s payload  %h headers  %T timestamp (ms)
+%K length of the key  %S length of the payload  (both -1 for null)  %% a percent sign
+\n \t \r \0 \\ \xHH
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from kproc.cli.common import usage_error
+
+
+class Consumed(NamedTuple):
+    """A record as the command shows it."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]]
+
+
+Formatter = Callable[[Consumed], bytes]
+
+
+def _headers(record: Consumed) -> bytes:
+    return b",".join(name.encode() + b"=" + (value or b"") for name, value in record.headers)
+
+
+def _length(value: bytes | None) -> bytes:
+    return b"%d" % (len(value) if value is not None else -1)
+
+
+TOKENS: Final[dict[str, Formatter]] = {
+    "t": lambda record: record.topic.encode(),
+    "p": lambda record: b"%d" % record.partition,
+    "o": lambda record: b"%d" % record.offset,
+    "k": lambda record: record.key or b"",
+    "s": lambda record: record.value or b"",
+    "h": _headers,
+    "T": lambda record: b"%d" % record.timestamp_ms,
+    "K": lambda record: _length(record.key),
+    "S": lambda record: _length(record.value),
+    "%": lambda record: b"%",
+}
+ESCAPES: Final = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
+_TOKEN: Final = re.compile(r"%(.?)|\\(x[0-9a-fA-F]{2}|.?)", re.DOTALL)
+
+
+def compile_format(text: str) -> Formatter:
+    """The function that a format string, or the word `json`, stands for; a wrong one is a usage error."""
+    if text == "json":
+        return _as_json
+    parts: list[Formatter | bytes] = []
+    position = 0
+    for match in _TOKEN.finditer(text):
+        parts.append(text[position : match.start()].encode())
+        parts.append(_token(match))
+        position = match.end()
+    parts.append(text[position:].encode())
+    merged = _merge(parts)
+    if len(merged) == 2 and callable(merged[0]) and isinstance(merged[1], bytes):
+        # The default, `%s\n`, and its like: one call and one concatenation a record.
+        first, end = merged[0], merged[1]
+        return lambda record: first(record) + end
+    return lambda record: b"".join([part if isinstance(part, bytes) else part(record) for part in merged])
+
+
+def _token(match: re.Match[str]) -> Formatter | bytes:
+    token, escape = match[1], match[2]
+    if token is not None:
+        if token in TOKENS:
+            return TOKENS[token]
+        usage_error(f"--format: %{token} is not known; there are %{' %'.join(TOKENS)}")
+    if len(escape) == 3:
+        return bytes([int(escape[1:], 16)])
+    if escape in ESCAPES:
+        return ESCAPES[escape]
+    usage_error(f"--format: \\{escape} is not known; there are \\n \\t \\r \\0 \\\\ and \\xHH")
+
+
+def _merge(parts: Sequence[Formatter | bytes]) -> list[Formatter | bytes]:
+    """Join neighbouring bytes and drop empty ones."""
+    merged: list[Formatter | bytes] = []
+    for part in parts:
+        if isinstance(part, bytes) and merged and isinstance(merged[-1], bytes):
+            merged[-1] += part
+        elif part != b"":
+            merged.append(part)
+    return merged
+
+
+def _as_json(record: Consumed) -> bytes:
+    """One line of JSON; bytes that are no UTF-8 come as {"base64": ...}."""
+    import orjson
+
+    fields = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp_ms,
+        "key": _json_text(record.key),
+        "value": _json_text(record.value),
+        "headers": [[name, _json_text(value)] for name, value in record.headers],
+    }
+    return orjson.dumps(fields) + b"\n"
+
+
+def _json_text(value: bytes | None) -> str | dict[str, str] | None:
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}

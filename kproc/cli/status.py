@@ -1,0 +1,84 @@
+"""`kproc status`: what each process of a running broker does now."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from kproc.cli.common import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    Format,
+    OutputFormat,
+    connect,
+    print_json,
+    print_table,
+)
+
+# Column, key in the answer, and how a cell is made of its value.
+COLUMNS = (
+    ("ROLE", "role", None),
+    ("INDEX", "index", None),
+    ("PID", "pid", None),
+    ("STATE", "state", None),
+    ("RESTARTS", "restarts", None),
+    ("CPU%", "cpu_percent", float),
+    ("CPU_S", "cpu_seconds", float),
+    ("PSS_MB", "pss_bytes", lambda value: value / 1e6),
+    ("CONNS", "connections", None),
+    ("REQ/S", "requests_per_s", float),
+    ("REQUESTS", "requests_total", None),
+    ("RING%", "ring_fill", lambda value: value * 100),
+    ("QUEUE", "queue_depth", None),
+    ("BEAT_MS", "heartbeat_age_ms", float),
+)
+
+
+def status(
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: OutputFormat = Format.TABLE,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+) -> None:
+    """Show roles, pids, CPU, memory, connections, queues and rates of a kproc broker."""
+    with connect(bootstrap) as client:
+        answer = client.operate("status")
+    if as_json or output is Format.JSON:
+        print_json(answer)
+    else:
+        _print_status(answer)
+
+
+def _print_status(answer: dict[str, Any]) -> None:
+    listeners = " ".join(f"{name}={_address(value)}" for name, value in answer["listeners"].items())
+    sys.stdout.write(
+        f"cluster {answer['cluster_id']}  up {_duration(answer['uptime_ms'])}  listeners {listeners}\n"
+        f"data {answer['data']}  transport {answer['transport']}  flush {answer['flush']}  "
+        f"topics {answer['topics']}  partitions {answer['partitions']}\n\n"
+    )
+    rows = [
+        [
+            make(row[key]) if make is not None and row.get(key) is not None else row.get(key)
+            for _, key, make in COLUMNS
+        ]
+        for row in answer["processes"]
+    ]
+    print_table([name for name, _, _ in COLUMNS], rows)
+    pss_bytes = sum(row.get("pss_bytes") or 0 for row in answer["processes"])
+    unmapped_bytes = answer["shared_memory_unmapped_bytes"]
+    sys.stdout.write(
+        f"\nmemory {(pss_bytes + unmapped_bytes) / 1e6:.1f} MB: PSS {pss_bytes / 1e6:.1f}, "
+        f"shared and not mapped {unmapped_bytes / 1e6:.1f}\n"
+    )
+
+
+def _address(listener: Any) -> str:
+    return str(listener["advertised"] if isinstance(listener, dict) else listener)
+
+
+def _duration(milliseconds: int) -> str:
+    seconds = milliseconds // 1000
+    days, seconds = divmod(seconds, 86_400)
+    clock = f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+    return f"{days}d {clock}" if days else clock

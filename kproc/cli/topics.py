@@ -1,0 +1,245 @@
+"""`kproc topic create|list|describe|delete`, over one plain connection."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kproc.cli.common import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    Failure,
+    Format,
+    OutputFormat,
+    connect,
+    pairs,
+    print_json,
+    print_table,
+)
+
+if TYPE_CHECKING:
+    from kproc.client import Client
+
+app = typer.Typer(help="Create, list, describe and delete topics.", no_args_is_help=True)
+
+Names = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Names of topics.")]
+TIMEOUT_MS = 30_000
+
+
+@app.command()
+def create(
+    names: Names,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    partitions: Annotated[
+        int, typer.Option("--partitions", "-p", min=-1, help="-1: the broker's default.")
+    ] = -1,
+    replication_factor: Annotated[int, typer.Option(min=-1, help="-1: the broker's default.")] = -1,
+    config: Annotated[list[str] | None, typer.Option("--config", "-c", metavar="NAME=VALUE")] = None,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="An existing topic is no error.")
+    ] = False,
+) -> None:
+    """Create topics."""
+    from kproc.errors import ErrorCode
+    from kproc.wire.header import ApiKey
+
+    configs = [{"name": name, "value": value} for name, value in pairs("--config", config or ())]
+    fields = {
+        "topics": [
+            {
+                "name": name,
+                "num_partitions": partitions,
+                "replication_factor": replication_factor,
+                "assignments": [],
+                "configs": configs,
+            }
+            for name in names
+        ],
+        "timeout": TIMEOUT_MS,
+        "validate_only": False,
+    }
+    with connect(bootstrap) as client:
+        answer = client.call_latest(ApiKey.CREATE_TOPICS, fields)
+    tolerated = ErrorCode.TOPIC_ALREADY_EXISTS if if_not_exists else None
+    _report("created", answer["topics"], tolerated)
+
+
+@app.command("list")
+def list_topics(
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: OutputFormat = Format.TABLE,
+    internal: Annotated[bool, typer.Option("--internal", help="Also the broker's own topics.")] = False,
+) -> None:
+    """List topics with their numbers of partitions."""
+    with connect(bootstrap) as client:
+        topics = _metadata(client, None)["topics"]
+    shown = sorted(
+        (t for t in topics if internal or not t.get("is_internal")), key=lambda topic: str(topic["name"])
+    )
+    rows = [{"name": topic["name"], "partitions": len(topic["partitions"])} for topic in shown]
+    if output is Format.JSON:
+        print_json(rows)
+    else:
+        print_table(("TOPIC", "PARTITIONS"), [list(row.values()) for row in rows])
+
+
+@app.command()
+def describe(
+    names: Names, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: OutputFormat = Format.TABLE
+) -> None:
+    """Show partitions with their offsets, and the settings that differ from the broker's."""
+    with connect(bootstrap) as client:
+        described = [_describe(client, topic) for topic in checked_topics(client, names)]
+    if output is Format.JSON:
+        print_json(described)
+        return
+    for position, topic in enumerate(described):
+        settings = " ".join(f"{name}={value}" for name, value in topic["configs"].items()) or "-"
+        sys.stdout.write("\n" * bool(position))
+        sys.stdout.write(
+            f"topic {topic['name']}  id {topic['id'] or '-'}  partitions {len(topic['partitions'])}  "
+            f"records {topic['records']}  settings {settings}\n"
+        )
+        keys = ("partition", "leader", "leader_epoch", "start_offset", "end_offset")
+        header = [key.upper().replace("_", "-") for key in keys]
+        print_table(header, [[row[key] for key in keys] for row in topic["partitions"]])
+
+
+@app.command()
+def delete(
+    names: Names,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    if_exists: Annotated[bool, typer.Option("--if-exists", help="A missing topic is no error.")] = False,
+) -> None:
+    """Delete topics and their records."""
+    from kproc.errors import ErrorCode
+    from kproc.wire.header import ApiKey
+
+    with connect(bootstrap) as client:
+        answer = client.call_latest(ApiKey.DELETE_TOPICS, {"topic_names": names, "timeout": TIMEOUT_MS})
+    tolerated = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if if_exists else None
+    _report("deleted", answer["responses"], tolerated)
+
+
+def _report(done: str, results: list[dict[str, Any]], tolerated: int | None) -> None:
+    """Say what was done to each topic; the first refusal ends the command after all were told."""
+    refusals = []
+    for result in results:
+        code = result["error_code"]
+        if code and code != tolerated:
+            refusals.append(explain(result["name"], code, result.get("error_message")))
+        elif not code:
+            print(f"{done} {result['name']}")
+    if refusals:
+        raise Failure("; ".join(refusals))
+
+
+def explain(topic: object, code: int, message: str | None = None) -> str:
+    """A topic's error code in words."""
+    from kproc.client import code_name
+    from kproc.errors import ErrorCode
+
+    known = {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "unknown topic",
+        ErrorCode.TOPIC_ALREADY_EXISTS: "exists already",
+    }
+    return f"{topic}: {known.get(ErrorCode(code)) if code in known else message or code_name(code)}"
+
+
+def _metadata(client: Client, names: list[str] | None) -> dict[str, Any]:
+    """Topics as the broker lists them; asking never creates one."""
+    from kproc.wire.header import ApiKey
+
+    topics = None if names is None else [{"topic_id": None, "name": name} for name in names]
+    fields = {
+        "topics": topics,
+        "allow_auto_topic_creation": False,
+        "include_cluster_authorized_operations": False,
+        "include_topic_authorized_operations": False,
+    }
+    return client.call_latest(ApiKey.METADATA, fields)
+
+
+def checked_topics(client: Client, names: list[str]) -> list[dict[str, Any]]:
+    """The metadata of topics that must all exist."""
+    topics: list[dict[str, Any]] = _metadata(client, names)["topics"]
+    refusals = [explain(topic["name"], topic["error_code"]) for topic in topics if topic["error_code"]]
+    if refusals:
+        raise Failure("; ".join(refusals))
+    for topic in topics:
+        topic["partitions"].sort(key=lambda partition: partition["partition_index"])
+    return topics
+
+
+def _describe(client: Client, topic: dict[str, Any]) -> dict[str, Any]:
+    numbers = [partition["partition_index"] for partition in topic["partitions"]]
+    starts = offsets_at(client, topic["name"], dict.fromkeys(numbers, EARLIEST))
+    ends = offsets_at(client, topic["name"], dict.fromkeys(numbers, LATEST))
+    partitions = [
+        {
+            "partition": partition["partition_index"],
+            "leader": partition["leader_id"],
+            "leader_epoch": partition.get("leader_epoch"),
+            "start_offset": starts[partition["partition_index"]],
+            "end_offset": ends[partition["partition_index"]],
+        }
+        for partition in topic["partitions"]
+    ]
+    return {
+        "name": topic["name"],
+        "id": _topic_id_text(topic.get("topic_id")),
+        "records": sum(ends[number] - starts[number] for number in numbers),
+        "configs": _own_configs(client, topic["name"]),
+        "partitions": partitions,
+    }
+
+
+def _topic_id_text(topic_id: bytes | None) -> str | None:
+    """Kafka's text of a topic id: URL-safe base64 without padding."""
+    import base64
+
+    return base64.urlsafe_b64encode(topic_id).decode().rstrip("=") if topic_id and any(topic_id) else None
+
+
+EARLIEST, LATEST = -2, -1
+
+
+def offsets_at(client: Client, topic: str, timestamps: dict[int, int]) -> dict[int, int]:
+    """The offset at a timestamp, or at EARLIEST or LATEST, by partition; -1 where none is that young."""
+    from kproc.wire.header import ApiKey
+
+    fields = {
+        "replica_id": -1,
+        "isolation_level": 0,
+        "topics": [
+            {
+                "name": topic,
+                "partitions": [
+                    {"partition_index": number, "current_leader_epoch": -1, "timestamp": timestamp}
+                    for number, timestamp in timestamps.items()
+                ],
+            }
+        ],
+        "timeout": TIMEOUT_MS,
+    }
+    answer = client.call_latest(ApiKey.LIST_OFFSETS, fields, newest=9)
+    offsets = {}
+    for row in answer["topics"][0]["partitions"]:
+        if row["error_code"]:
+            raise Failure(explain(f"{topic}-{row['partition_index']}", row["error_code"]))
+        offsets[row["partition_index"]] = row["offset"]
+    return offsets
+
+
+def _own_configs(client: Client, topic: str) -> dict[str, str | None]:
+    """The settings that were given to this topic itself (source 1, DYNAMIC_TOPIC_CONFIG)."""
+    from kproc.wire.header import ApiKey
+
+    resource = {"resource_type": 2, "resource_name": topic, "configuration_keys": None}
+    fields = {"resources": [resource], "include_synonyms": False, "include_documentation": False}
+    result = client.call_latest(ApiKey.DESCRIBE_CONFIGS, fields)["results"][0]
+    if result["error_code"]:
+        raise Failure(explain(topic, result["error_code"], result.get("error_message")))
+    return {row["name"]: row["value"] for row in result["configs"] if row.get("config_source") == 1}
