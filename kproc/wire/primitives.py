@@ -28,6 +28,9 @@ ZERO_UUID: Final = bytes(16)
 
 _VARINT_SHIFT_MAX: Final = 28
 _VARLONG_SHIFT_MAX: Final = 63
+# Kafka's limit for a string in both encodings, although a compact length could say more.
+STRING_BYTES_MAX: Final = 0x7FFF
+
 _ONE_BYTE: Final = tuple(bytes((value,)) for value in range(128))
 
 
@@ -100,7 +103,7 @@ def skip_tagged_fields(data: Buffer, position: int) -> int:
 def encode_string(text: str) -> bytes:
     """Not nullable string of a non-flexible version: int16 length, UTF-8."""
     encoded = text.encode()
-    if len(encoded) > 0x7FFF:
+    if len(encoded) > STRING_BYTES_MAX:
         raise ValueError(f"string of {len(encoded)} bytes is too long for the wire")
     return INT16.pack(len(encoded)) + encoded
 
@@ -108,6 +111,45 @@ def encode_string(text: str) -> bytes:
 def encode_compact_string(text: str) -> bytes:
     """Not nullable string of a flexible version: length + 1 as unsigned varint, UTF-8."""
     encoded = text.encode()
-    if len(encoded) > 0x7FFF:
+    if len(encoded) > STRING_BYTES_MAX:
         raise ValueError(f"string of {len(encoded)} bytes is too long for the wire")
     return encode_unsigned_varint(len(encoded) + 1) + encoded
+
+
+def read_string(data: Buffer, position: int) -> tuple[str | None, int]:
+    """String of a non-flexible version, None for null, and the position after it."""
+    (length,) = INT16.unpack_from(data, position)
+    position += 2
+    if length < 0:
+        if length == -1:
+            return None, position
+        raise ProtocolError(f"string of {length} bytes")
+    end = position + length
+    if end > len(data):
+        raise ProtocolError(f"string of {length} bytes runs past the end")
+    return str(data[position:end], "utf-8"), end
+
+
+def read_compact_length(data: Buffer, position: int) -> tuple[int, int]:
+    """Length or count of a flexible version, -1 for null, and the position after it."""
+    byte = data[position]
+    if byte < 128:
+        return byte - 1, position + 1
+    value, position = read_unsigned_varint(data, position)
+    return value - 1, position
+
+
+def read_compact_string(data: Buffer, position: int) -> tuple[str | None, int]:
+    """String of a flexible version, None for null, and the position after it."""
+    length, position = read_compact_length(data, position)
+    if length < 0:
+        return None, position
+    end = position + length
+    if end > len(data) or length > STRING_BYTES_MAX:
+        raise ProtocolError(f"string of {length} bytes, {len(data) - position} remain")
+    return str(data[position:end], "utf-8"), end
+
+
+def skip_tags(data: Buffer, position: int) -> int:
+    """skip_tagged_fields() for places where there are hardly ever any."""
+    return position + 1 if data[position] == 0 else skip_tagged_fields(data, position)

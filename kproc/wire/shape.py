@@ -27,6 +27,8 @@ from kproc.wire.primitives import (
     INT8,
     INT16,
     INT32,
+    STRING_BYTES_MAX,
+    read_compact_length,
     read_unsigned_varint,
     skip_tagged_fields,
 )
@@ -45,8 +47,6 @@ FIXED_CODES: Final = {
     "float64": "d",
     "uuid": "16s",
 }
-# Kafka's limit for strings in both encodings: a compact length could say more.
-STRING_BYTES_MAX: Final = 0x7FFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +113,6 @@ def _null_refused(path: str) -> ProtocolError:
     return ProtocolError(f"{path} must not be null")
 
 
-def _compact_length(data: bytes, position: int) -> tuple[int, int]:
-    """Length or count of a flexible version, -1 for null."""
-    byte = data[position]
-    if byte < 128:
-        return byte - 1, position + 1
-    value, position = read_unsigned_varint(data, position)
-    return value - 1, position
-
-
 def _legacy_string_length(data: bytes, position: int) -> tuple[int, int]:
     return INT16.unpack_from(data, position)[0], position + 2
 
@@ -131,7 +122,7 @@ def _legacy_length(data: bytes, position: int) -> tuple[int, int]:
 
 
 def _string_reader(path: str, is_flexible: bool, is_nullable: bool) -> Reader:
-    read_length = _compact_length if is_flexible else _legacy_string_length
+    read_length = read_compact_length if is_flexible else _legacy_string_length
 
     def read_string(data: bytes, position: int) -> tuple[Any, int]:
         length, position = read_length(data, position)
@@ -148,7 +139,7 @@ def _string_reader(path: str, is_flexible: bool, is_nullable: bool) -> Reader:
 
 
 def _bytes_reader(path: str, is_flexible: bool, is_nullable: bool) -> Reader:
-    read_length = _compact_length if is_flexible else _legacy_length
+    read_length = read_compact_length if is_flexible else _legacy_length
 
     def read_bytes(data: bytes, position: int) -> tuple[Any, int]:
         length, position = read_length(data, position)
@@ -200,7 +191,7 @@ def _items_reader(read: Reader) -> Callable[[bytes, int, int], tuple[list[Any], 
 
 
 def _array_reader(field: Field, path: str, is_flexible: bool, read: Reader) -> Reader:
-    read_count = _compact_length if is_flexible else _legacy_length
+    read_count = read_compact_length if is_flexible else _legacy_length
     read_items = _fixed_items_reader(field.kind) if field.kind in FIXED_CODES else _items_reader(read)
     bytes_min = _bytes_min(field, is_flexible)
     is_nullable = field.is_nullable

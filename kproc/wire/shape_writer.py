@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from struct import Struct
 from typing import Any
 
-from kproc.wire.primitives import INT16, INT32, ZERO_UUID, encode_unsigned_varint
-from kproc.wire.shape import FIXED_CODES, STRING_BYTES_MAX, Field, Shape, default_of, fixed_runs
+from kproc.wire.primitives import INT16, INT32, STRING_BYTES_MAX, ZERO_UUID, encode_unsigned_varint
+from kproc.wire.shape import FIXED_CODES, Field, Shape, default_of, fixed_runs
 
 Writer = Callable[[bytearray, Any], None]
 # Told of names that a struct lacks in this version: (path, name); raises when no version has it.

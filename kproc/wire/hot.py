@@ -1,0 +1,55 @@
+"""The two hot APIs by hand: Produce (`hot_produce.py`) and Fetch (`hot_fetch.py`).
+
+Same results as codec.py, at a tenth of its cost and without copying records. Whoever speaks them imports from
+here; the files are two because the formats have nothing in common.
+"""
+
+from __future__ import annotations
+
+from kproc.wire.hot_fetch import (
+    FETCH_VERSIONS,
+    NO_SESSION_EPOCH,
+    NO_SESSION_ID,
+    FetchPartition,
+    FetchPartitionResult,
+    FetchRequest,
+    FetchTopic,
+    FetchTopicResult,
+    ForgottenTopic,
+    decode_fetch,
+    encode_fetch_response,
+)
+from kproc.wire.hot_produce import (
+    PRODUCE_VERSIONS,
+    PartitionAnswer,
+    PartitionRecords,
+    ProduceRequest,
+    ProduceTopic,
+    TopicAnswer,
+    decode_produce,
+    encode_produce_response,
+    encode_produce_response_one,
+)
+
+__all__ = [
+    "FETCH_VERSIONS",
+    "NO_SESSION_EPOCH",
+    "NO_SESSION_ID",
+    "PRODUCE_VERSIONS",
+    "FetchPartition",
+    "FetchPartitionResult",
+    "FetchRequest",
+    "FetchTopic",
+    "FetchTopicResult",
+    "ForgottenTopic",
+    "PartitionAnswer",
+    "PartitionRecords",
+    "ProduceRequest",
+    "ProduceTopic",
+    "TopicAnswer",
+    "decode_fetch",
+    "decode_produce",
+    "encode_fetch_response",
+    "encode_produce_response",
+    "encode_produce_response_one",
+]

@@ -1,0 +1,425 @@
+"""Fetch, versions 4-18, by hand: the answer's records stay file ranges until a Processor sends them.
+
+    request    replica id int32 (to v14; then in tag 1) | max wait int32 | min bytes int32 | max bytes int32
+               | isolation int8 | v7: session id int32, session epoch int32 | topics | v7: forgotten topics
+               | v11: rack id string
+    topic      name string, from v13 id uuid | partitions
+    partition  index int32 | v9: current leader epoch int32 | fetch offset int64
+               | v12: last fetched epoch int32 | v5: log start offset int64 | max bytes int32
+    response   throttle time int32 | v7: error int16, session id int32 | topics
+    partition  index int32 | error int16 | high watermark int64 | last stable offset int64
+               | v5: log start offset int64 | v11: preferred read replica int32, behind the next
+               | aborted transactions nullable array of (producer id, first offset) | records nullable bytes
+
+Flexible from v12, topic ids instead of names from v13. Never filled in: diverging epoch, current leader,
+snapshot id (tags of a partition) and node endpoints (v16): there is one broker and nobody follows it. Of the
+request's tags only the replica id is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from struct import Struct
+from struct import error as StructError
+from typing import Final
+
+import msgspec
+
+from kproc.errors import ProtocolError
+from kproc.wire.file_range import FileRange
+from kproc.wire.primitives import (
+    INT32,
+    encode_compact_string,
+    encode_string,
+    encode_unsigned_varint,
+    read_compact_length,
+    read_compact_string,
+    read_string,
+    read_unsigned_varint,
+    skip_tags,
+)
+
+FETCH_VERSIONS: Final = range(4, 19)
+_SESSIONS: Final = 7
+_RACK: Final = 11
+_FLEXIBLE: Final = 12
+_TOPIC_IDS: Final = 13
+_REPLICA_STATE: Final = 15
+_REPLICA_STATE_TAG: Final = 1
+
+NO_SESSION_ID: Final = 0
+NO_SESSION_EPOCH: Final = -1
+
+
+class FetchPartition(msgspec.Struct, gc=False):
+    """One partition that the client wants. -1 stands for what its version cannot say."""
+
+    index: int
+    current_leader_epoch: int
+    fetch_offset: int
+    last_fetched_epoch: int
+    log_start_offset: int
+    max_bytes: int
+
+
+# (name, id, partitions): a name up to v12, an id of 16 bytes from v13, the other is None.
+FetchTopic = tuple[str | None, bytes | None, list[FetchPartition]]
+ForgottenTopic = tuple[str | None, bytes | None, list[int]]
+
+
+class FetchRequest(msgspec.Struct, gc=False):
+    """A Fetch request; holds nothing of the body it came from."""
+
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    isolation_level: int
+    session_id: int
+    session_epoch: int
+    topics: list[FetchTopic]
+    forgotten: list[ForgottenTopic]
+    rack_id: str
+    replica_id: int = -1
+
+
+class FetchPartitionResult(msgspec.Struct, gc=False):
+    """The answer for one partition. `aborted` is None for read uncommitted; the records may be in pieces."""
+
+    index: int
+    error_code: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    aborted: Sequence[tuple[int, int]] | None
+    records: Sequence[FileRange | bytes]
+
+
+FetchTopicResult = tuple[str | None, bytes | None, Sequence[FetchPartitionResult]]
+
+_HEAD: Final = Struct(">iiiib")  # replica id, max wait, min bytes, max bytes, isolation level
+_HEAD_WITH_SESSION: Final = Struct(">iiiibii")
+_HEAD_WITHOUT_REPLICA: Final = Struct(">iiibii")
+
+
+def _partition_struct(version: int) -> Struct:
+    if version >= 12:
+        return Struct(">iiqiqi")
+    if version >= 9:
+        return Struct(">iiqqi")
+    return Struct(">iqqi" if version >= 5 else ">iqi")
+
+
+_PARTITIONS: Final = {version: _partition_struct(version) for version in FETCH_VERSIONS}
+
+
+def decode_fetch(version: int, body: memoryview) -> FetchRequest:
+    """The request. ProtocolError for anything malformed."""
+    try:
+        return _decode(version, body)
+    except (StructError, IndexError):
+        raise ProtocolError("Fetch request runs past its end") from None
+    except UnicodeDecodeError:
+        raise ProtocolError("string is not UTF-8") from None
+
+
+def _decode(version: int, body: memoryview) -> FetchRequest:
+    replica_id, session_id, session_epoch = -1, NO_SESSION_ID, NO_SESSION_EPOCH
+    if version >= _REPLICA_STATE:
+        head = _HEAD_WITHOUT_REPLICA
+        max_wait_ms, min_bytes, max_bytes, isolation, session_id, session_epoch = head.unpack_from(body)
+    elif version >= _SESSIONS:
+        head = _HEAD_WITH_SESSION
+        replica_id, max_wait_ms, min_bytes, max_bytes, isolation, session_id, session_epoch = (
+            head.unpack_from(body)
+        )
+    else:
+        head = _HEAD
+        replica_id, max_wait_ms, min_bytes, max_bytes, isolation = head.unpack_from(body)
+    topics, position = _decode_topics(version, body, head.size)
+    forgotten: list[ForgottenTopic] = []
+    rack_id: str | None = ""
+    if version >= _SESSIONS:
+        forgotten, position = _decode_forgotten(version, body, position)
+    if version >= _FLEXIBLE:
+        rack_id, position = read_compact_string(body, position)
+        if body[position]:
+            replica_id = _decode_tags(version, body, position, replica_id)
+    elif version == _RACK:
+        rack_id, position = read_string(body, position)
+    if rack_id is None:
+        raise ProtocolError("rack id must not be null")
+    return FetchRequest(
+        max_wait_ms,
+        min_bytes,
+        max_bytes,
+        isolation,
+        session_id,
+        session_epoch,
+        topics,
+        forgotten,
+        rack_id,
+        replica_id,
+    )
+
+
+def _count(version: int, body: memoryview, position: int) -> tuple[int, int]:
+    if version >= _FLEXIBLE:
+        count, position = read_compact_length(body, position)
+    else:
+        (count,) = INT32.unpack_from(body, position)
+        position += 4
+    # Every element takes a byte at least, so a count is never larger than what remains.
+    if not 0 <= count <= len(body) - position:
+        raise ProtocolError(f"array of {count} elements, {len(body) - position} bytes remain")
+    return count, position
+
+
+def _topic_key(version: int, body: memoryview, position: int) -> tuple[str | None, bytes | None, int]:
+    if version >= _TOPIC_IDS:
+        return None, bytes(body[position : position + 16]), position + 16
+    name, position = (read_compact_string if version >= _FLEXIBLE else read_string)(body, position)
+    if name is None:
+        raise ProtocolError("topic name must not be null")
+    return name, None, position
+
+
+def _decode_topics(version: int, body: memoryview, position: int) -> tuple[list[FetchTopic], int]:
+    layout = _PARTITIONS[version]
+    unpack, size = layout.unpack_from, layout.size
+    topics: list[FetchTopic] = []
+    count, position = _count(version, body, position)
+    for _ in range(count):
+        name, topic_id, position = _topic_key(version, body, position)
+        partition_count, position = _count(version, body, position)
+        partitions: list[FetchPartition] = []
+        for _ in range(partition_count):
+            fields = unpack(body, position)
+            position += size
+            if version >= 12:
+                partitions.append(FetchPartition(*fields))
+                position = skip_tags(body, position)
+            elif version >= 9:
+                index, epoch, offset, log_start, max_bytes = fields
+                partitions.append(FetchPartition(index, epoch, offset, -1, log_start, max_bytes))
+            else:
+                index, offset, *start, max_bytes = fields
+                partitions.append(FetchPartition(index, -1, offset, -1, start[0] if start else -1, max_bytes))
+        if version >= _FLEXIBLE:
+            position = skip_tags(body, position)
+        topics.append((name, topic_id, partitions))
+    return topics, position
+
+
+def _decode_forgotten(version: int, body: memoryview, position: int) -> tuple[list[ForgottenTopic], int]:
+    forgotten: list[ForgottenTopic] = []
+    count, position = _count(version, body, position)
+    for _ in range(count):
+        name, topic_id, position = _topic_key(version, body, position)
+        index_count, position = _count(version, body, position)
+        indexes = list(Struct(f">{index_count}i").unpack_from(body, position))
+        position += 4 * index_count
+        if version >= _FLEXIBLE:
+            position = skip_tags(body, position)
+        forgotten.append((name, topic_id, indexes))
+    return forgotten, position
+
+
+def _decode_tags(version: int, body: memoryview, position: int, replica_id: int) -> int:
+    """Replica id out of the request's tagged fields, when one of them is the replica state (v15)."""
+    count, position = read_unsigned_varint(body, position)
+    for _ in range(count):
+        tag, position = read_unsigned_varint(body, position)
+        size, position = read_unsigned_varint(body, position)
+        if position + size > len(body):
+            raise ProtocolError("tagged field runs past the end")
+        if tag == _REPLICA_STATE_TAG and version >= _REPLICA_STATE:
+            (replica_id,) = INT32.unpack_from(body, position)
+        position += size
+    return replica_id
+
+
+# ---- responses --------------------------------------------------------------------------------------------
+
+_ABORTED: Final = Struct(">qq")
+_NO_PREFERRED_REPLICA: Final = INT32.pack(-1)
+
+
+def _head_struct(version: int) -> Struct:
+    """Frame length, correlation id, tags of the header, throttle time, error, session id."""
+    if version >= _FLEXIBLE:
+        return Struct(">iixihi")
+    return Struct(">iiihi" if version >= _SESSIONS else ">iii")
+
+
+def _common_partition_struct(version: int) -> Struct:
+    """A whole partition up to its records when there are no aborted transactions to tell of."""
+    if version >= _FLEXIBLE:
+        return Struct(">ihqqqBi")
+    if version >= _RACK:
+        return Struct(">ihqqqii")
+    return Struct(">ihqqqi" if version >= 5 else ">ihqqi")
+
+
+_HEADS: Final = {version: _head_struct(version) for version in FETCH_VERSIONS}
+_COMMON_PARTITIONS: Final = {version: _common_partition_struct(version).pack for version in FETCH_VERSIONS}
+_PARTITION: Final = Struct(">ihqqq")
+_PARTITION_WITHOUT_START: Final = Struct(">ihqq")
+
+
+def encode_fetch_response(
+    version: int,
+    correlation_id: int,
+    throttle_ms: int,
+    error_code: int,
+    session_id: int,
+    topics: Sequence[FetchTopicResult],
+) -> list[bytes | FileRange]:
+    """The frame as bytes and file ranges in sending order; its length in front counts the files' bytes too.
+
+    Bytes among the records are copied into the answer; file ranges are passed on, empty ones left out.
+    """
+    if len(topics) == 1 and version >= _RACK:
+        name, topic_id, partitions = topics[0]
+        if len(partitions) == 1 and len(partitions[0].records) == 1 and partitions[0].aborted is None:
+            key = topic_id if version >= _TOPIC_IDS else name.encode() if name is not None else None
+            piece = partitions[0].records[0]
+            if (
+                key is not None
+                and len(key) <= _KEY_BYTES_MAX
+                and isinstance(piece, FileRange)
+                and piece.length
+            ):
+                ids = (correlation_id, throttle_ms, error_code, session_id)
+                return _encode_one(version, ids, key, partitions[0], piece)
+    flexible = version >= _FLEXIBLE
+    if version >= _SESSIONS:
+        out = bytearray(_HEADS[version].pack(0, correlation_id, throttle_ms, error_code, session_id))
+    else:
+        out = bytearray(_HEADS[version].pack(0, correlation_id, throttle_ms))
+    out += encode_unsigned_varint(len(topics) + 1) if flexible else INT32.pack(len(topics))
+    parts: list[bytes | bytearray | FileRange] = []
+    for name, topic_id, partitions in topics:
+        out += _encode_topic_key(version, name, topic_id)
+        out += encode_unsigned_varint(len(partitions) + 1) if flexible else INT32.pack(len(partitions))
+        for result in partitions:
+            out += _encode_partition(version, result)
+            length = 0
+            for piece in result.records:
+                length += piece.length if isinstance(piece, FileRange) else len(piece)
+            out += encode_unsigned_varint(length + 1) if flexible else INT32.pack(length)
+            for piece in result.records:
+                if not isinstance(piece, FileRange):
+                    out += piece
+                elif piece.length:
+                    parts += (out, piece)
+                    out = bytearray()
+            if flexible:
+                out.append(0)
+        if flexible:
+            out.append(0)
+    if flexible:
+        out.append(0)
+    return _finish(parts, out)
+
+
+# As for Produce: a compact length of one byte, and a bounded number of prepared structs.
+_KEY_BYTES_MAX: Final = 126
+_FLEXIBLE_END: Final = bytes(3)  # No tagged fields: of the partition, the topic, the body.
+
+
+@cache
+def _one(version: int, key_bytes: int) -> tuple[Struct, bytes]:
+    """Struct of an answer up to the length of its records, and the constant bytes in front of the topic's key."""
+    if version >= _FLEXIBLE:
+        before = b"\x02" if version >= _TOPIC_IDS else bytes((2, key_bytes + 1))
+        return Struct(f">iixihi{len(before)}s{key_bytes}sBihqqqBi"), before
+    before = INT32.pack(1) + key_bytes.to_bytes(2, "big")
+    return Struct(f">iiihi{len(before)}s{key_bytes}siihqqqii"), before
+
+
+def _encode_one(
+    version: int, ids: tuple[int, int, int, int], key: bytes, result: FetchPartitionResult, piece: FileRange
+) -> list[bytes | FileRange]:
+    """One partition, one file range, nothing aborted: what a consumer that keeps up gets, in one struct call."""
+    prepared, before = _one(version, len(key))
+    # Null aborted transactions and one-element arrays look different in the two encodings.
+    if version >= _FLEXIBLE:
+        records = encode_unsigned_varint(piece.length + 1)
+        one, null, rest_bytes = 2, 0, len(records) + piece.length + 3
+    else:
+        records = INT32.pack(piece.length)
+        one, null, rest_bytes = 1, -1, len(records) + piece.length
+    head = prepared.pack(
+        prepared.size - 4 + rest_bytes,
+        *ids,
+        before,
+        key,
+        one,
+        result.index,
+        result.error_code,
+        result.high_watermark,
+        result.last_stable_offset,
+        result.log_start_offset,
+        null,
+        -1,
+    )
+    return [head + records, piece, _FLEXIBLE_END] if version >= _FLEXIBLE else [head + records, piece]
+
+
+def _finish(parts: list[bytes | bytearray | FileRange], out: bytearray) -> list[bytes | FileRange]:
+    """Close the last part and write the frame's length into the first."""
+    if out:
+        parts.append(out)
+    total = 0
+    for part in parts:
+        total += part.length if isinstance(part, FileRange) else len(part)
+    first = parts[0]
+    assert type(first) is bytearray
+    first[0:4] = INT32.pack(total - 4)
+    return [part if isinstance(part, FileRange) else bytes(part) for part in parts]
+
+
+def _encode_topic_key(version: int, name: str | None, topic_id: bytes | None) -> bytes:
+    if version >= _TOPIC_IDS:
+        if topic_id is None or len(topic_id) != 16:
+            raise ValueError(f"Fetch v{version} needs a topic id")
+        return topic_id
+    if name is None:
+        raise ValueError(f"Fetch v{version} needs a topic name")
+    return encode_compact_string(name) if version >= _FLEXIBLE else encode_string(name)
+
+
+def _encode_partition(version: int, result: FetchPartitionResult) -> bytes:
+    """Everything of a partition in front of its records."""
+    index, error_code = result.index, result.error_code
+    high_watermark, last_stable_offset = result.high_watermark, result.last_stable_offset
+    if result.aborted is not None:
+        return _encode_partition_with_aborted(version, result, result.aborted)
+    pack = _COMMON_PARTITIONS[version]
+    if version >= _FLEXIBLE:
+        return pack(index, error_code, high_watermark, last_stable_offset, result.log_start_offset, 0, -1)
+    if version >= _RACK:
+        return pack(index, error_code, high_watermark, last_stable_offset, result.log_start_offset, -1, -1)
+    if version >= 5:
+        return pack(index, error_code, high_watermark, last_stable_offset, result.log_start_offset, -1)
+    return pack(index, error_code, high_watermark, last_stable_offset, -1)
+
+
+def _encode_partition_with_aborted(
+    version: int, result: FetchPartitionResult, aborted: Sequence[tuple[int, int]]
+) -> bytes:
+    flexible = version >= _FLEXIBLE
+    fields = (result.index, result.error_code, result.high_watermark, result.last_stable_offset)
+    if version >= 5:
+        out = bytearray(_PARTITION.pack(*fields, result.log_start_offset))
+    else:
+        out = bytearray(_PARTITION_WITHOUT_START.pack(*fields))
+    out += encode_unsigned_varint(len(aborted) + 1) if flexible else INT32.pack(len(aborted))
+    for producer_id, first_offset in aborted:
+        out += _ABORTED.pack(producer_id, first_offset)
+        if flexible:
+            out.append(0)
+    if version >= _RACK:
+        out += _NO_PREFERRED_REPLICA
+    return bytes(out)

@@ -1,0 +1,305 @@
+"""Produce, versions 3-13, by hand: records stay views of the body that was given.
+
+    request    transactional id nullable string | acks int16 | timeout int32 | topics
+    topic      name string, from v13 id uuid | partitions
+    partition  index int32 | records nullable bytes
+    response   topics | throttle time int32 (v1+, behind the topics, unlike every other API)
+    partition  index int32 | error int16 | base offset int64 | log append time int64
+               | v5: log start offset int64 | v8: record errors array, error message nullable string
+
+Flexible from v9, topic ids instead of names from v13. Never filled in: record errors, and the tagged fields
+current leader and node endpoints (v10): with one broker there is nobody else to go to.
+
+Nearly every request has one topic with one partition, so that shape has its own decoder and encoder; whatever
+is not exactly of it falls back to the general ones. A differential test holds both equal to codec.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from struct import Struct
+from struct import error as StructError
+from typing import Final
+
+import msgspec
+
+from kproc.errors import ProtocolError
+from kproc.wire.primitives import (
+    INT32,
+    encode_compact_string,
+    encode_string,
+    encode_unsigned_varint,
+    read_compact_length,
+    read_compact_string,
+    read_string,
+    read_unsigned_varint,
+    skip_tags,
+)
+
+PRODUCE_VERSIONS: Final = range(3, 14)
+_FLEXIBLE: Final = 9
+_TOPIC_IDS: Final = 13
+
+# (index, records); None is a null, which the broker answers as INVALID_RECORD.
+PartitionRecords = tuple[int, memoryview | None]
+# (index, error code, base offset, log append time in ms, log start offset, error message)
+PartitionAnswer = tuple[int, int, int, int, int, str | None]
+TopicAnswer = tuple[str | None, bytes | None, Sequence[PartitionAnswer]]
+
+
+class ProduceTopic(msgspec.Struct, gc=False):
+    """One topic of a Produce request: a name up to v12, an id of 16 bytes from v13."""
+
+    name: str | None
+    topic_id: bytes | None
+    partitions: list[PartitionRecords]
+
+
+class ProduceRequest(msgspec.Struct, gc=False):
+    """A Produce request. Its records are views of the request's body and live no longer than that."""
+
+    transactional_id: str | None
+    acks: int
+    timeout_ms: int
+    topics: list[ProduceTopic]
+
+
+_HEAD: Final = Struct(">hhiih")  # transactional id's length, acks, timeout, topic count, name's length
+_FLEXIBLE_HEAD: Final = Struct(">BhiBB")
+_ID_HEAD: Final = Struct(">BhiB16sBi")  # ... topic count, id, partition count, index
+_PARTITION: Final = Struct(">iii")  # partition count, index, length of the records
+_FLEXIBLE_PARTITION: Final = Struct(">Bi")
+_ACKS_TIMEOUT: Final = Struct(">hi")
+
+
+def decode_produce(version: int, body: memoryview) -> ProduceRequest:
+    """The request, without copying its records. ProtocolError for anything malformed."""
+    try:
+        request = (_decode_one if version < _FLEXIBLE else _decode_one_flexible)(version, body)
+    except (StructError, IndexError):
+        # Shorter than a request with one partition can be: none at all, or cut off.
+        request = None
+    except UnicodeDecodeError:
+        raise ProtocolError("topic name is not UTF-8") from None
+    return request if request is not None else _decode_any(version, body)
+
+
+def _decode_one(version: int, body: memoryview) -> ProduceRequest | None:
+    transactional, acks, timeout_ms, topics, name_bytes = _HEAD.unpack_from(body)
+    if transactional != -1 or topics != 1 or name_bytes < 0:
+        return None
+    at = 14 + name_bytes
+    partitions, index, length = _PARTITION.unpack_from(body, at)
+    start = at + 12
+    end = start + length
+    if partitions != 1 or length < 0 or end > len(body):
+        return None
+    topic = ProduceTopic(str(body[14:at], "utf-8"), None, [(index, body[start:end])])
+    return ProduceRequest(None, acks, timeout_ms, [topic])
+
+
+def _decode_one_flexible(version: int, body: memoryview) -> ProduceRequest | None:
+    if version >= _TOPIC_IDS:
+        transactional, acks, timeout_ms, topics, topic_id, partitions, index = _ID_HEAD.unpack_from(body)
+        at = name_at = 29
+    else:
+        transactional, acks, timeout_ms, topics, name_size = _FLEXIBLE_HEAD.unpack_from(body)
+        if not 0 < name_size < 128:
+            return None
+        name_at = 9
+        at = 8 + name_size
+        partitions, index = _FLEXIBLE_PARTITION.unpack_from(body, at)
+        at += 5
+        topic_id = None
+    if transactional != 0 or topics != 2 or partitions != 2:
+        return None
+    size = body[at]
+    start = at + 1
+    if size > 127:
+        size, start = read_unsigned_varint(body, at)
+    end = start + size - 1
+    # No tagged field behind partition, topic and request: the last of these three lies inside the body.
+    if size == 0 or body[end] or body[end + 1] or body[end + 2]:
+        return None
+    name = None if topic_id is not None else str(body[name_at : at - 5], "utf-8")
+    return ProduceRequest(None, acks, timeout_ms, [ProduceTopic(name, topic_id, [(index, body[start:end])])])
+
+
+def _decode_any(version: int, body: memoryview) -> ProduceRequest:
+    try:
+        return _decode_general(version, body)
+    except (StructError, IndexError):
+        raise ProtocolError("Produce request runs past its end") from None
+    except UnicodeDecodeError:
+        raise ProtocolError("string is not UTF-8") from None
+
+
+def _decode_general(version: int, body: memoryview) -> ProduceRequest:
+    flexible = version >= _FLEXIBLE
+    transactional_id, position = (read_compact_string if flexible else read_string)(body, 0)
+    acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(body, position)
+    count, position = _count(body, position + _ACKS_TIMEOUT.size, flexible)
+    topics = []
+    for _ in range(count):
+        topic, position = _decode_topic(version, body, position, flexible)
+        topics.append(topic)
+    if flexible:
+        skip_tags(body, position)
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+
+
+def _count(body: memoryview, position: int, flexible: bool) -> tuple[int, int]:
+    count, position = _length(body, position, flexible)
+    if not 0 <= count <= len(body) - position:
+        raise ProtocolError(f"array of {count} elements, {len(body) - position} bytes remain")
+    return count, position
+
+
+def _length(body: memoryview, position: int, flexible: bool) -> tuple[int, int]:
+    if flexible:
+        return read_compact_length(body, position)
+    return INT32.unpack_from(body, position)[0], position + 4
+
+
+def _decode_topic(version: int, body: memoryview, position: int, flexible: bool) -> tuple[ProduceTopic, int]:
+    name: str | None = None
+    topic_id: bytes | None = None
+    if version >= _TOPIC_IDS:
+        topic_id = bytes(body[position : position + 16])
+        position += 16
+    else:
+        name, position = (read_compact_string if flexible else read_string)(body, position)
+        if name is None:
+            raise ProtocolError("topic name must not be null")
+    count, position = _count(body, position, flexible)
+    partitions: list[PartitionRecords] = []
+    for _ in range(count):
+        (index,) = INT32.unpack_from(body, position)
+        length, position = _length(body, position + 4, flexible)
+        if length == -1:
+            partitions.append((index, None))
+        elif 0 <= length <= len(body) - position:
+            partitions.append((index, body[position : position + length]))
+            position += length
+        else:
+            raise ProtocolError(f"records of {length} bytes, {len(body) - position} remain")
+        if flexible:
+            position = skip_tags(body, position)
+    if flexible:
+        position = skip_tags(body, position)
+    return ProduceTopic(name, topic_id, partitions), position
+
+
+# ---- responses --------------------------------------------------------------------------------------------
+
+_ANSWER: Final = Struct(">ihqq")
+_ANSWER_WITH_START: Final = Struct(">ihqqq")
+_CORRELATION: Final = Struct(">ii")
+
+
+def encode_produce_response(
+    version: int, correlation_id: int, topics: Sequence[TopicAnswer], throttle_ms: int = 0
+) -> bytes:
+    """The whole frame, for any number of topics and partitions."""
+    flexible = version >= _FLEXIBLE
+    frame = bytearray(_CORRELATION.pack(0, correlation_id))
+    if flexible:
+        frame.append(0)
+    frame += encode_unsigned_varint(len(topics) + 1) if flexible else INT32.pack(len(topics))
+    for name, topic_id, partitions in topics:
+        frame += _encode_topic_key(version, name, topic_id)
+        frame += encode_unsigned_varint(len(partitions) + 1) if flexible else INT32.pack(len(partitions))
+        for partition in partitions:
+            _encode_partition(version, frame, partition)
+        if flexible:
+            frame.append(0)
+    frame += INT32.pack(throttle_ms)
+    if flexible:
+        frame.append(0)
+    frame[0:4] = INT32.pack(len(frame) - 4)
+    return bytes(frame)
+
+
+def _encode_topic_key(version: int, name: str | None, topic_id: bytes | None) -> bytes:
+    if version >= _TOPIC_IDS:
+        if topic_id is None or len(topic_id) != 16:
+            raise ValueError(f"Produce v{version} needs a topic id")
+        return topic_id
+    if name is None:
+        raise ValueError(f"Produce v{version} needs a topic name")
+    return encode_compact_string(name) if version >= _FLEXIBLE else encode_string(name)
+
+
+def _encode_partition(version: int, frame: bytearray, partition: PartitionAnswer) -> None:
+    index, error_code, base_offset, append_time_ms, log_start_offset, message = partition
+    if version < 5:
+        frame += _ANSWER.pack(index, error_code, base_offset, append_time_ms)
+        return
+    frame += _ANSWER_WITH_START.pack(index, error_code, base_offset, append_time_ms, log_start_offset)
+    if version >= _FLEXIBLE:
+        frame += b"\x01"
+        frame += b"\0" if message is None else encode_compact_string(message)
+        frame += b"\0"
+    elif version == 8:
+        frame += b"\0\0\0\0"
+        frame += b"\xff\xff" if message is None else encode_string(message)
+
+
+# A topic name has at most 249 bytes; a compact length of one byte reaches 126. Longer ones take the general
+# way, which also bounds how many prepared structs there can be.
+_NAME_BYTES_MAX: Final = 126
+
+
+@cache
+def _one(version: int, name_bytes: int) -> tuple[Struct, int, bytes, bytes]:
+    """Struct, frame length, and the constant bytes before the name and at the end, for one answer.
+
+    int32 length | int32 correlation id | constant | name or id | constant and partition count in the struct's
+    own gap | index, error, base offset, append time[, log start] | constant
+    """
+    fields = "ihqq" if version < 5 else "ihqqq"
+    if version >= _FLEXIBLE:
+        before = b"\0\x02" if version >= _TOPIC_IDS else bytes((0, 2, name_bytes + 1))
+        # No record errors, no message, tags of the partition and the topic; throttle time; tags of the body.
+        after = b"\x01\0\0\0" + bytes(4) + b"\0"
+        count = "B"
+    else:
+        before = INT32.pack(1) + name_bytes.to_bytes(2, "big")
+        after = (b"\0\0\0\0\xff\xff" if version == 8 else b"") + bytes(4)
+        count = "i"
+    prepared = Struct(f">ii{len(before)}s{name_bytes}s{count}{fields}{len(after)}s")
+    return prepared, prepared.size - 4, before, after
+
+
+def encode_produce_response_one(
+    version: int,
+    correlation_id: int,
+    name: str | None,
+    topic_id: bytes | None,
+    index: int,
+    error: int,
+    base_offset: int,
+    append_time: int,
+    log_start: int,
+) -> bytes:
+    """The whole frame for one partition without an error message: one struct, prepared per name length."""
+    if version >= _TOPIC_IDS:
+        key = topic_id
+        assert key is not None
+        count = 2
+    else:
+        assert name is not None
+        key = name.encode()
+        count = 2 if version >= _FLEXIBLE else 1
+    if len(key) > _NAME_BYTES_MAX:
+        partition = (index, error, base_offset, append_time, log_start, None)
+        return encode_produce_response(version, correlation_id, [(name, topic_id, [partition])])
+    prepared, length, before, after = _one(version, len(key))
+    if version < 5:
+        return prepared.pack(
+            length, correlation_id, before, key, count, index, error, base_offset, append_time, after
+        )
+    return prepared.pack(
+        length, correlation_id, before, key, count, index, error, base_offset, append_time, log_start, after
+    )
