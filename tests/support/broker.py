@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from tests.support.proc import is_alive, living
 from tests.support.wait import wait_until
 
+ROOT = Path(__file__).resolve().parent.parent.parent
 TRANSPORTS = ("process", "thread", "inline")
 # A cold start compiles every module first; the rule for a warm one is 0.5 s, tested where it is the subject.
 READY_SECONDS = 20.0
@@ -134,7 +135,9 @@ class ServedBroker:
             self.data, transport=self._transport, settings=self._settings, port=self._port, ready_file=ready_file
         )
         with open(self._log, "wb") as log:
-            self._process = subprocess.Popen([*command, *self._arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self._process = subprocess.Popen(
+                [*command, *self._arguments], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
 
         def ready() -> dict[str, Any] | None:
             assert self._process is not None
@@ -229,4 +232,6 @@ def serve_command(
 def run_kproc(*arguments: str, seconds: float = 30.0, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """A kproc command to its end."""
     command = [sys.executable, "-m", "kproc", *arguments]
-    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=seconds, check=False)
+    return subprocess.run(
+        command, cwd=ROOT, input=stdin, capture_output=True, text=True, timeout=seconds, check=False
+    )

@@ -1,0 +1,48 @@
+"""Consumer groups come later: a client that asks for one gets a clear answer at once, never a hang."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from kproc.wire.header import ApiKey
+
+from tests.support.broker import BrokerUnderTest
+from tests.support.raw import RawClient
+
+GROUP_KEYS = (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.HEARTBEAT, ApiKey.OFFSET_COMMIT, ApiKey.CONSUMER_GROUP_HEARTBEAT)
+
+
+@pytest.fixture
+def own(broker: BrokerUnderTest) -> BrokerUnderTest:
+    if broker.pid is None:
+        pytest.skip("about what kproc does not serve yet")
+    return broker
+
+
+def test_group_apis_are_not_advertised(own: BrokerUnderTest, client: RawClient) -> None:
+    rows = client.call(ApiKey.API_VERSIONS, 3, {"client_software_name": "t", "client_software_version": "1"})["api_keys"]
+    assert not {row["api_key"] for row in rows} & set(GROUP_KEYS)
+
+
+def test_group_requests_close_the_connection_at_once(own: BrokerUnderTest) -> None:
+    import struct
+
+    for key in GROUP_KEYS:
+        with RawClient(own.bootstrap) as one:
+            body = struct.pack(">hhih", key, 0, 1, -1) + bytes(40)
+            one.send_bytes(struct.pack(">i", len(body)) + body)
+            started = time.monotonic()
+            assert one.is_closed_by_broker(), key.name
+            assert time.monotonic() - started < 2
+
+
+@pytest.mark.clients
+def test_kafka_python_with_a_group_is_told_so(own: BrokerUnderTest) -> None:
+    kafka = pytest.importorskip("kafka")
+    with pytest.raises(kafka.errors.KafkaError):
+        consumer = kafka.KafkaConsumer("some-topic", bootstrap_servers=own.bootstrap, group_id="g")
+        try:
+            consumer.poll(timeout_ms=5_000)
+        finally:
+            consumer.close()
