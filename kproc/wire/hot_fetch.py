@@ -8,8 +8,8 @@
                | v12: last fetched epoch int32 | v5: log start offset int64 | max bytes int32
     response   throttle time int32 | v7: error int16, session id int32 | topics
     partition  index int32 | error int16 | high watermark int64 | last stable offset int64
-               | v5: log start offset int64 | v11: preferred read replica int32, behind the next
-               | aborted transactions nullable array of (producer id, first offset) | records nullable bytes
+               | v5: log start offset int64 | aborted transactions nullable array (producer id, first offset)
+               | v11: preferred read replica int32 | records nullable bytes
 
 Flexible from v12, topic ids instead of names from v13. Never filled in: diverging epoch, current leader,
 snapshot id (tags of a partition) and node endpoints (v16): there is one broker and nobody follows it. Of the
@@ -330,7 +330,9 @@ _FLEXIBLE_END: Final = bytes(3)  # No tagged fields: of the partition, the topic
 
 @cache
 def _one(version: int, key_bytes: int) -> tuple[Struct, bytes]:
-    """Struct of an answer up to the length of its records, and the constant bytes in front of the topic's key."""
+    """Struct of an answer up to the length of its records, and the constant bytes before the topic's key."""
+    if version >= _TOPIC_IDS and key_bytes != 16:
+        raise ValueError(f"a topic id of {key_bytes} bytes")
     if version >= _FLEXIBLE:
         before = b"\x02" if version >= _TOPIC_IDS else bytes((2, key_bytes + 1))
         return Struct(f">iixihi{len(before)}s{key_bytes}sBihqqqBi"), before
@@ -341,7 +343,7 @@ def _one(version: int, key_bytes: int) -> tuple[Struct, bytes]:
 def _encode_one(
     version: int, ids: tuple[int, int, int, int], key: bytes, result: FetchPartitionResult, piece: FileRange
 ) -> list[bytes | FileRange]:
-    """One partition, one file range, nothing aborted: what a consumer that keeps up gets, in one struct call."""
+    """One partition, one file range, nothing aborted: what a consumer that keeps up gets, in one struct."""
     prepared, before = _one(version, len(key))
     # Null aborted transactions and one-element arrays look different in the two encodings.
     if version >= _FLEXIBLE:

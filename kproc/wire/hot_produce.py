@@ -255,9 +255,10 @@ _NAME_BYTES_MAX: Final = 126
 def _one(version: int, name_bytes: int) -> tuple[Struct, int, bytes, bytes]:
     """Struct, frame length, and the constant bytes before the name and at the end, for one answer.
 
-    int32 length | int32 correlation id | constant | name or id | constant and partition count in the struct's
-    own gap | index, error, base offset, append time[, log start] | constant
+    length int32 | correlation id int32 | constant | name or id | partition count | the partition | constant
     """
+    if version >= _TOPIC_IDS and name_bytes != 16:
+        raise ValueError(f"a topic id of {name_bytes} bytes")
     fields = "ihqq" if version < 5 else "ihqqq"
     if version >= _FLEXIBLE:
         before = b"\0\x02" if version >= _TOPIC_IDS else bytes((0, 2, name_bytes + 1))

@@ -75,6 +75,11 @@ def read_unsigned_varint(data: Buffer, position: int) -> tuple[int, int]:
     return _read_base128(data, position, _VARINT_SHIFT_MAX)
 
 
+def read_unsigned_varlong(data: Buffer, position: int) -> tuple[int, int]:
+    """Number of at most 10 bytes, and the position after it."""
+    return _read_base128(data, position, _VARLONG_SHIFT_MAX)
+
+
 def read_varint(data: Buffer, position: int) -> tuple[int, int]:
     """Signed number of at most 5 bytes, and the position after it."""
     raw, position = _read_base128(data, position, _VARINT_SHIFT_MAX)

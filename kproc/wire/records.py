@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from kproc.errors import ErrorCode, KafkaError, ProtocolError
-from kproc.wire.primitives import encode_varint, read_varint, read_varlong
+from kproc.wire.primitives import encode_varint, read_unsigned_varint, read_unsigned_varlong, read_varint
 
 # Length, attributes, two deltas, two lengths and the header count take a byte each at least.
 RECORD_BYTES_MIN = 7
@@ -55,53 +55,82 @@ def _invalid(why: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_RECORD, why)
 
 
-def _read_bytes(raw: bytes, position: int) -> tuple[bytes | None, int]:
-    length, position = read_varint(raw, position)
-    if length < 0:
-        return None, position
-    end = position + length
-    if end > len(raw):
-        raise _invalid("record field runs past the end")
-    return raw[position:end], end
+def _cut_off(what: str) -> KafkaError:
+    return _invalid(f"{what} runs past the end of its record")
 
 
-def _read_headers(raw: bytes, count: int, position: int) -> tuple[list[tuple[str, bytes | None]], int]:
-    if not 0 <= count <= (len(raw) - position) // _HEADER_BYTES_MIN:
+def _read_headers(raw: bytes, position: int, end: int) -> tuple[list[tuple[str, bytes | None]], int]:
+    count, position = read_varint(raw, position)
+    if not 0 <= count <= (end - position) // _HEADER_BYTES_MIN:
         raise _invalid(f"record with {count} headers")
     headers: list[tuple[str, bytes | None]] = []
     for _ in range(count):
-        key, position = _read_bytes(raw, position)
-        if key is None:
-            raise _invalid("record header without a key")
-        value, position = _read_bytes(raw, position)
-        headers.append((key.decode(), value))
+        key_bytes, position = read_varint(raw, position)
+        value_at = position + key_bytes
+        if key_bytes < 0 or value_at > end:
+            raise _cut_off("header key")
+        key = raw[position:value_at].decode()
+        value_bytes, position = read_varint(raw, value_at)
+        if value_bytes < 0:
+            headers.append((key, None))
+            continue
+        if position + value_bytes > end:
+            raise _cut_off("header value")
+        headers.append((key, raw[position : position + value_bytes]))
+        position += value_bytes
     return headers, position
 
 
 def _read_record(raw: bytes, position: int, base_timestamp: int, base_offset: int) -> tuple[Record, int]:
-    # Nearly every varint here is one byte long, and a call costs more than what it does: the common case is
-    # written out for the fields of every record.
-    length, start = read_varint(raw, position)
-    position = start + 1  # The attributes are unused.
-    timestamp_delta, position = read_varlong(raw, position)
-    offset_delta, position = read_varint(raw, position)
-    key, position = _read_bytes(raw, position)
-    byte = raw[position]
-    if byte < 128 and not byte & 1 and position + (byte >> 1) < len(raw):
-        end = position + 1 + (byte >> 1)
-        value: bytes | None = raw[position + 1 : end]
-        position = end
-    else:
-        value, position = _read_bytes(raw, position)
+    """One record and the position after it.
+
+    Nearly every varint is one byte, and calling a function costs more than what it would do, so the one-byte
+    case of each is written out: this loop runs once per record of everything that the broker itself reads.
+    """
+    # 1. Length. Zig-zag coded, so an odd one is negative.
+    length = raw[position]
+    position += 1
+    if length > 127:
+        length, position = read_unsigned_varint(raw, position - 1)
+    end = position + (length >> 1)
+    if length & 1 or end > len(raw):
+        raise _cut_off("record")
+    # 2. The two deltas, behind one byte of unused attributes.
+    timestamp_delta = raw[position + 1]
+    position += 2
+    if timestamp_delta > 127:
+        timestamp_delta, position = read_unsigned_varlong(raw, position - 1)
+    offset_delta = raw[position]
+    position += 1
+    if offset_delta > 127:
+        offset_delta, position = read_unsigned_varint(raw, position - 1)
+    # 3. Key and value; an odd length is negative: null.
+    key = value = None
+    size = raw[position]
+    position += 1
+    if size > 127:
+        size, position = read_unsigned_varint(raw, position - 1)
+    if not size & 1:
+        key = raw[position : position + (size >> 1)]
+        position += size >> 1
+    size = raw[position]
+    position += 1
+    if size > 127:
+        size, position = read_unsigned_varint(raw, position - 1)
+    if not size & 1:
+        value = raw[position : position + (size >> 1)]
+        position += size >> 1
+    # 4. Headers. Slices above may have been cut at the end of the data; then the position is beyond `end`.
     headers: Sequence[tuple[str, bytes | None]] = ()
-    if position < len(raw) and raw[position] == 0:
-        position += 1
+    if raw[position]:
+        headers, position = _read_headers(raw, position, end)
     else:
-        count, position = read_varint(raw, position)
-        headers, position = _read_headers(raw, count, position)
-    if position != start + length:
-        raise _invalid(f"record of {position - start} bytes declares {length}")
-    return Record(key, value, base_timestamp + timestamp_delta, headers, base_offset + offset_delta), position
+        position += 1
+    if position != end:
+        raise _invalid(f"record ends at byte {position}, by its length at {end}")
+    timestamp = base_timestamp + (timestamp_delta >> 1 ^ -(timestamp_delta & 1))
+    offset = base_offset + (offset_delta >> 1 ^ -(offset_delta & 1))
+    return Record(key, value, timestamp, headers, offset), end
 
 
 def decode_records(raw: bytes, count: int, base_timestamp: int, base_offset: int) -> list[Record]:
@@ -121,8 +150,8 @@ def decode_records(raw: bytes, count: int, base_timestamp: int, base_offset: int
                 raise _invalid(f"offset {record.offset} follows {last_offset}")
             last_offset = record.offset
             records.append(record)
-    except (ProtocolError, IndexError) as error:
-        raise _invalid(f"record runs past the end: {error}") from None
+    except (ProtocolError, IndexError):
+        raise _cut_off("last field") from None
     except UnicodeDecodeError:
         raise _invalid("record header key is not UTF-8") from None
     if position != len(raw):
