@@ -12,8 +12,8 @@ from typing import Any, Final, TypeVar
 
 from kproc.wire.header import ApiKey
 
-# The first argument is the RequestContext, the second the decoded request: a dict, or for Produce and Fetch the
-# structs of wire/hot.py. The answer is the response's fields, or None when the handler replies later.
+# The first argument is the RequestContext, the second the decoded request: a dict, or for Produce and Fetch
+# the structs of wire/hot.py. The answer is the response's fields, or None when the handler replies later.
 HandlerFunction = Callable[[Any, Any], dict[str, Any] | None]
 # (request, error code, message) -> response fields that carry the code wherever this API has room for it.
 ErrorResponse = Callable[[Any, int, str | None], dict[str, Any]]

@@ -1,6 +1,7 @@
 """Cluster metadata: what exists, where it is placed, and who may change it.
 
-One process, the controller, is the single writer (`controller.py`, sans-IO; `metadata_log.py` keeps its records
-on disk). Every role holds a `ClusterImage` built from the same numbered deltas, so that all of them agree at
-every version. Nothing here knows sockets, rings or Kafka's request shapes beyond the plain dicts of an answer.
+One process, the controller, is the single writer (`controller.py`, sans-IO; `metadata_log.py` keeps its
+records on disk). Every role holds a `ClusterImage` built from the same numbered deltas, so that all of them
+agree at every version. Nothing here knows sockets, rings or Kafka's request shapes beyond the plain dicts of
+an answer.
 """

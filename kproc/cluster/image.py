@@ -1,8 +1,8 @@
 """ClusterImage: one process's copy of the cluster's metadata.
 
-Every Handler and the controller hold one. It changes only by `apply`, with deltas in exactly the order in which
-the controller numbered them: a gap means that this process missed a change, and answering from such an image
-would be a lie, so it is a FatalError. It does no I/O and is never shared between processes.
+Every Handler and the controller hold one. It changes only by `apply`, with deltas in exactly the order in
+which the controller numbered them: a gap means that this process missed a change, and answering from such an
+image would be a lie, so it is a FatalError. It does no I/O and is never shared between processes.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ import msgspec
 
 from kproc.cluster import records as r
 from kproc.cluster.placement import owners_of_block
+from kproc.cluster.topic_names import INTERNAL_TOPICS, collision_key
 from kproc.errors import FatalError
 
 # Rows of the shared partition table. Kafka's own advice ends at 4,000 partitions a broker; this is one
 # allocation's worth of index space (8 MiB of sparse rows of 64 bytes) that nobody outgrows on one host.
 SLOT_COUNT: Final = 131_072
-CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
-INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 CLUSTER_DEFAULT_NODE: Final = ""
 
 
@@ -42,7 +41,8 @@ class TopicImage(msgspec.Struct):
     topic_id: bytes
     partitions: list[PartitionImage]
     configs: dict[str, str]
-    # Where each block begins (see placement): owners are computed per block, so a snapshot must keep them apart.
+    # Where each block begins (see placement): owners are computed per block, so a snapshot must keep them
+    # apart.
     block_starts: list[int]
 
     @property
@@ -65,7 +65,7 @@ class MovedPartition(msgspec.Struct, frozen=True):
 
 
 class ImageChange(msgspec.Struct):
-    """What an applied delta did, for the role that must act on it (open, rename, hand over, re-read configs)."""
+    """What an applied delta did, for the role that must act on it: open, rename, hand over, read configs."""
 
     created: list[TopicImage] = []
     deleted: list[TopicImage] = []
@@ -79,8 +79,8 @@ class ImageChange(msgspec.Struct):
 class ClusterImage:
     """The metadata at one version.
 
-    Lookups are plain dicts, open to read: `topics_by_name`, `topics_by_id`, `broker_configs`. Whoever holds the
-    image must not write them.
+    Lookups are plain dicts, open to read: `topics_by_name`, `topics_by_id`, `broker_configs`. Whoever holds
+    the image must not write them.
     """
 
     __slots__ = (
@@ -88,6 +88,7 @@ class ClusterImage:
         "broker_epoch",
         "cluster_id",
         "handler_count",
+        "names_by_collision_key",
         "next_producer_id",
         "retired_slots",
         "slots_used",
@@ -104,6 +105,8 @@ class ClusterImage:
         self.next_producer_id = 0
         self.topics_by_name: dict[str, TopicImage] = {}
         self.topics_by_id: dict[bytes, TopicImage] = {}
+        # See topic_names: the only other name that a new topic's may be taken for.
+        self.names_by_collision_key: dict[str, str] = {}
         # Node id as text, or CLUSTER_DEFAULT_NODE, to its overrides.
         self.broker_configs: dict[str, dict[str, str]] = {}
         # Slots 0..slots_used-1 were given out at least once; those free again wait here, oldest first, as
@@ -170,7 +173,7 @@ class ClusterImage:
         return r.encode_snapshot(self.version, list(self.snapshot_records()))
 
     def snapshot_records(self) -> Iterator[r.Record]:
-        """The fewest records that rebuild this image. The order matters: placement needs the Handler count."""
+        """The fewest records that rebuild this image, in an order that applies: the Handler count first."""
         if self.cluster_id:
             yield r.ClusterRegistered(self.cluster_id)
         if self.broker_epoch >= 0:
@@ -224,6 +227,7 @@ class ClusterImage:
         topic = TopicImage(record.name, record.topic_id, [], {}, [])
         self.topics_by_name[record.name] = topic
         self.topics_by_id[record.topic_id] = topic
+        self.names_by_collision_key[collision_key(record.name)] = record.name
         change.created.append(topic)
 
     def _add_partitions(self, record: r.PartitionsAdded, change: ImageChange) -> None:
@@ -242,7 +246,7 @@ class ClusterImage:
             _note(change.grown, topic)
 
     def _take_slots(self, slots: tuple[int, ...]) -> None:
-        """Mark slots as used. The controller takes retired ones from the front, then new ones (`next_slots`)."""
+        """Mark slots as used: retired ones from the front, then new ones, as `next_slots` gave them out."""
         taken = set(slots)
         while self.retired_slots and self.retired_slots[0][0] in taken:
             taken.remove(self.retired_slots.popleft()[0])
@@ -252,6 +256,7 @@ class ClusterImage:
     def _delete_topic(self, record: r.TopicDeleted, change: ImageChange) -> None:
         topic = self.topics_by_id.pop(record.topic_id)
         del self.topics_by_name[topic.name]
+        del self.names_by_collision_key[collision_key(topic.name)]
         self._retire((partition.slot, partition.slot_generation) for partition in topic.partitions)
         change.deleted.append(topic)
 

@@ -5,14 +5,16 @@ Handler) and takes the first that has not got its share of the block yet. A bloc
 added together: those of a topic at its creation, or those of one CreatePartitions.
 
 - Every process computes the same owner: CRC-32C does not depend on the process, unlike `hash(str)`.
-- No Handler gets more than its share of a block, rounded up. Plain rendezvous hashing puts all four partitions
-  of a topic on one of two Handlers in one case of eight, and splits them evenly in only three of eight.
-- A change of the Handler count moves little more than it must (measured, 200 topics: of 50 partitions each, 2 to 3
-  Handlers moves 35 % with 33 % the least possible, 4 to 5 moves 25 % with 20 %). An exactly even spread moved 50 %.
+- No Handler gets more than its share of a block, rounded up. Plain rendezvous hashing puts all four
+  partitions of a topic on one of two Handlers in one case of eight, and splits them evenly in only three of
+  eight.
+- A change of the Handler count moves little more than it must (measured, 200 topics: of 50 partitions each,
+  2 to 3 Handlers moves 35 % with 33 % the least possible, 4 to 5 moves 25 % with 20 %). An exactly even
+  spread moved 50 %.
 - Adding partitions never moves an earlier one: blocks do not know of each other.
 
-The CRC is mixed before it is compared. CRC is linear: crc(key + a) ^ crc(key + b) is the same for every key, so
-comparing plain CRCs gives three Handlers 50, 25 and 25 % of the partitions.
+The CRC is mixed before it is compared. CRC is linear: crc(key + a) ^ crc(key + b) is the same for every key,
+so comparing plain CRCs gives three Handlers 50, 25 and 25 % of the partitions.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ Layout on disk and on the wire, one record: MessagePack array, the tag first, th
     | tag | field 0 | field 1 | ...
     +-----+---------+---------+-----
 
-Changing it: append fields with a default at the end (an older log then still reads), or add a struct with a new
-tag. Never reorder, retype or reuse a tag. `LAYOUT_VERSION` grows only when an old log could be misread.
+Changing it: append fields with a default at the end (an older log then still reads), or add a struct with a
+new tag. Never reorder, retype or reuse a tag. `LAYOUT_VERSION` grows only when an old log could be misread.
 """
 
 from __future__ import annotations

@@ -1,0 +1,83 @@
+"""Dynamic broker configs (KIP-226): which settings may change while the broker runs, and which do so at once.
+
+Precedence, highest first: this node's dynamic value, the cluster-wide dynamic value, what the broker was
+started with, the default. A change that would only be stored and not acted on is refused: an operator who
+sees it accepted would believe it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kproc.cluster.image import CLUSTER_DEFAULT_NODE, ClusterImage
+from kproc.cluster.topic_config import ROWS
+from kproc.config import SETTINGS, Config, ConfigError, Dynamic, Setting
+from kproc.config.values import wire_text
+from kproc.errors import ErrorCode, KafkaError
+
+# What is acted on when a delta brings it: the defaults of topic configs, which every log reads again. The
+# roles that learn to follow another setting add its name here.
+_TOPIC_ROWS: Final = {
+    row.settings[0]: row for row in ROWS if row.settings and SETTINGS[row.settings[0]].is_dynamic
+}
+APPLIED_LIVE: Final = frozenset(_TOPIC_ROWS)
+
+
+def is_live(name: str) -> bool:
+    """Whether a client may change this setting on the running broker."""
+    return name in APPLIED_LIVE
+
+
+def check_node(resource_name: str, node_id: int) -> str:
+    """The key in `broker_configs` that a BROKER resource's name stands for; raises for another broker's."""
+    if resource_name == CLUSTER_DEFAULT_NODE:
+        return CLUSTER_DEFAULT_NODE
+    try:
+        number = int(resource_name)
+    except ValueError:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {resource_name}"
+        ) from None
+    if number != node_id:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {node_id}, but received {number}"
+        )
+    return str(node_id)
+
+
+def check_settable(name: str, node: str) -> Setting:
+    """The row of a setting that may be changed now for `node`; KafkaError says why not."""
+    row = SETTINGS.get(name)
+    if row is None or row.is_internal:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown broker config name: {name}")
+    if not is_live(name):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: [{name}]")
+    if row.dynamic is Dynamic.PER_BROKER and node == CLUSTER_DEFAULT_NODE:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"Cannot update these configs at default cluster level, broker id must be specified: [{name}]",
+        )
+    return row
+
+
+def normalize(row: Setting, text: str) -> str:
+    """`text` as it is stored and shown; KafkaError(INVALID_REQUEST), as in Kafka, for what cannot be used."""
+    try:
+        value = row.parse(text)
+        # What a topic may not have must not become every topic's default either.
+        complaint = _TOPIC_ROWS[row.name].complaint_about(value)
+    except ConfigError as error:
+        complaint = str(error).rpartition(": ")[2]
+    if complaint:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"Invalid value {text} for configuration {row.name}: {complaint}"
+        )
+    return wire_text(value) or ""
+
+
+def current_value(image: ClusterImage, config: Config, name: str) -> str | None:
+    """The value of a broker setting in force now."""
+    for node in (str(config.node_id), CLUSTER_DEFAULT_NODE):
+        if (value := image.broker_configs.get(node, {}).get(name)) is not None:
+            return value
+    return config.wire_value(name)

@@ -1,0 +1,154 @@
+"""AlterConfigs and IncrementalAlterConfigs: from wishes to records. Sans-IO; only the controller calls it.
+
+Each resource succeeds or fails as a whole and by itself. The errors are Kafka's, code and words.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Final
+
+from kproc.cluster import broker_config, topic_config
+from kproc.cluster import records as r
+from kproc.cluster.image import ClusterImage
+from kproc.cluster.topic_names import check_name
+from kproc.config import Config, Kind
+from kproc.errors import ErrorCode, KafkaError
+
+RESOURCE_TOPIC: Final = 2
+RESOURCE_BROKER: Final = 4
+OP_SET, OP_DELETE, OP_APPEND, OP_SUBTRACT = range(4)
+_OP_NAMES: Final = {OP_APPEND: "APPEND", OP_SUBTRACT: "SUBTRACT"}
+
+Reply = dict[str, Any]
+# One wanted change: (name, operation, value).
+Change = tuple[str, int, str | None]
+
+
+class ConfigChanges:
+    """Validates config changes against an image and turns them into records. Holds no state of its own."""
+
+    __slots__ = ("_config", "_image")
+
+    def __init__(self, config: Config, image: ClusterImage) -> None:
+        self._config = config
+        self._image = image
+
+    def alter(self, body: dict[str, Any], *, incremental: bool) -> tuple[Reply, list[r.Record]]:
+        """Both APIs: `incremental` changes what is named, the old one replaces a resource's configs."""
+        resources: list[dict[str, Any]] = body["resources"]
+        times = Counter((row["resource_type"], row["resource_name"]) for row in resources)
+        records: list[r.Record] = []
+        responses: list[dict[str, Any]] = []
+        for resource in resources:
+            key = (resource["resource_type"], resource["resource_name"])
+            code, message = ErrorCode.NONE, None
+            try:
+                if times[key] > 1:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+                records += self._alter_one(*key, _changes(resource["configs"], incremental), incremental)
+            except KafkaError as error:
+                code, message = error.code, error.message
+            responses.append(
+                {
+                    "error_code": int(code),
+                    "error_message": message,
+                    "resource_type": key[0],
+                    "resource_name": key[1],
+                }
+            )
+        return {"responses": responses}, [] if body["validate_only"] else records
+
+    def _alter_one(
+        self, resource_type: int, name: str, changes: list[Change], incremental: bool
+    ) -> list[r.Record]:
+        if resource_type == RESOURCE_TOPIC:
+            return self._alter_topic(name, changes, incremental)
+        if resource_type == RESOURCE_BROKER:
+            return self._alter_broker(name, changes, incremental)
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource_type}")
+
+    def _alter_topic(self, name: str, changes: list[Change], incremental: bool) -> list[r.Record]:
+        if not name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+        check_name(name)
+        topic = self._image.topic(name)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+        wanted: dict[str, str | None] = dict(topic.configs) if incremental else {}
+        defaults = topic_config.dynamic_defaults(self._image, self._config.node_id)
+        for key, operation, value in changes:
+            if operation == OP_DELETE:
+                wanted.pop(key, None)
+            elif operation in _OP_NAMES:
+                row = _list_row(key, operation)
+                start = wanted.get(key)
+                if start is None:
+                    start = defaults.get(key, row.default(self._config))
+                wanted[key] = _edit_list(start, operation, value or "")
+            else:
+                wanted[key] = value
+        after = topic_config.check_all(wanted)
+        return [
+            r.TopicConfigSet(topic.topic_id, key, value) for key, value in _difference(topic.configs, after)
+        ]
+
+    def _alter_broker(self, name: str, changes: list[Change], incremental: bool) -> list[r.Record]:
+        node = broker_config.check_node(name, self._config.node_id)
+        before = self._image.broker_configs.get(node, {})
+        after = dict(before) if incremental else {}
+        for key, operation, value in changes:
+            if operation == OP_DELETE:
+                after.pop(key, None)
+                continue
+            row = broker_config.check_settable(key, node)
+            assert value is not None
+            if operation in _OP_NAMES:
+                if row.kind is not Kind.LIST:
+                    raise _not_a_list(key, operation)
+                start = after.get(key) or broker_config.current_value(self._image, self._config, key) or ""
+                value = _edit_list(start, operation, value)
+            after[key] = broker_config.normalize(row, value)
+        return [r.BrokerConfigSet(node, key, value) for key, value in _difference(before, after)]
+
+
+def _changes(configs: list[dict[str, Any]], incremental: bool) -> list[Change]:
+    """The wanted changes of one resource; KafkaError for what no resource type allows."""
+    changes = [
+        (row["name"], row["config_operation"] if incremental else OP_SET, row["value"]) for row in configs
+    ]
+    if len({name for name, _, _ in changes}) < len(changes):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    if unknown := [operation for _, operation, _ in changes if not OP_SET <= operation <= OP_SUBTRACT]:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown operation type {unknown[0]}")
+    if nulls := [name for name, operation, value in changes if value is None and operation != OP_DELETE]:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {','.join(nulls)}")
+    return changes
+
+
+def _list_row(name: str, operation: int) -> topic_config.TopicConfig:
+    row = topic_config.TOPIC_CONFIGS.get(name)
+    if row is None or row.kind is not Kind.LIST:
+        raise _not_a_list(name, operation)
+    return row
+
+
+def _not_a_list(name: str, operation: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.INVALID_CONFIG, f"Can't {_OP_NAMES[operation]} to key {name} because its type is not LIST."
+    )
+
+
+def _edit_list(before: str, operation: int, value: str) -> str:
+    """A comma-separated list with the entries of `value` appended, each once, or taken away."""
+    entries = [entry for entry in before.split(",") if entry]
+    named = [entry.strip() for entry in value.split(",") if entry.strip()]
+    if operation == OP_APPEND:
+        return ",".join([*entries, *(entry for entry in dict.fromkeys(named) if entry not in entries)])
+    return ",".join(entry for entry in entries if entry not in named)
+
+
+def _difference(before: dict[str, str], after: dict[str, str]) -> list[tuple[str, str | None]]:
+    """What to set and what to take away; a config that keeps its value needs no record."""
+    gone: list[tuple[str, str | None]] = [(name, None) for name in before if name not in after]
+    return gone + [(name, value) for name, value in after.items() if before.get(name) != value]

@@ -1,0 +1,157 @@
+"""ControllerState: the single writer of cluster metadata, without its disk and its rings.
+
+The controller process asks `handle` what to do, writes the records to the MetadataLog, applies them to the
+image, sends the delta to every Handler, and answers once all of them have acknowledged it. So a client that
+was told "created" finds its topic on every connection.
+
+Deterministic: the answer depends on the image, the Config and the injected source of topic ids alone.
+"""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from collections.abc import Callable
+from typing import Any, Final
+
+from kproc.cluster import records as r
+from kproc.cluster.config_changes import ConfigChanges
+from kproc.cluster.image import ClusterImage
+from kproc.cluster.topic_changes import NO_TOPIC_ID, TopicChanges
+from kproc.config import Config
+from kproc.errors import ErrorCode, FatalError, KafkaError
+
+# As Kafka. Small enough that a crash wastes little of 2^63 ids, large enough that a Handler seldom asks.
+PRODUCER_ID_BLOCK_COUNT: Final = 1000
+# Kafka's Uuid.RESERVED: the zero id, the metadata topic's (one) and that of a lost directory live below 100.
+_RESERVED_IDS_BELOW: Final = 100
+FAILURE: Final = "failure"
+
+Reply = dict[str, Any]
+Handled = tuple[Reply, list[r.Record]]
+
+
+def failure_reply(code: ErrorCode, message: str | None) -> Reply:
+    """The reply to an operation that failed as a whole, for instance because the metadata log is full."""
+    return {FAILURE: [int(code), message]}
+
+
+def failure_of(reply: Reply) -> KafkaError | None:
+    """The error in a reply of the controller, or None. What was lost with the controller can be retried."""
+    if FAILURE in reply:
+        code, message = reply[FAILURE]
+        return KafkaError(ErrorCode(code), message)
+    if reply.get("lost"):
+        # Retriable in every client. NOT_CONTROLLER would send them looking for another broker.
+        return KafkaError(
+            ErrorCode.REQUEST_TIMED_OUT, "The controller restarted while it worked on this request."
+        )
+    return None
+
+
+def random_topic_id() -> bytes:
+    """A random id as Kafka makes them: UUID version 4, none of the reserved, no leading '-' in base64.
+
+    The last is for command lines, where an id that begins with '-' looks like an option.
+    """
+    while True:
+        topic_id = uuid.uuid4().bytes
+        if int.from_bytes(topic_id, "big") >= _RESERVED_IDS_BELOW and _first_character(topic_id) != "-":
+            return topic_id
+
+
+def _first_character(topic_id: bytes) -> str:
+    return base64.urlsafe_b64encode(topic_id[:3])[:1].decode("ascii")
+
+
+class ControllerState:
+    """Decides on metadata operations. One instance, in the controller; `image` is the controller's own."""
+
+    __slots__ = ("_config", "_config_changes", "_image", "_operations", "_random_id", "_topic_changes")
+
+    def __init__(
+        self, config: Config, image: ClusterImage, *, random_id: Callable[[], bytes] = random_topic_id
+    ) -> None:
+        self._config = config
+        self._image = image
+        self._random_id = random_id
+        self._topic_changes = TopicChanges(config, image, self._new_topic_id)
+        self._config_changes = ConfigChanges(config, image)
+        self._operations: dict[str, Callable[[dict[str, Any]], Handled]] = {
+            "create_topics": self._topic_changes.create,
+            "auto_create_topics": self._topic_changes.create_automatically,
+            "delete_topics": self._delete_topics,
+            "create_partitions": self._topic_changes.add_partitions,
+            "alter_configs": lambda body: self._config_changes.alter(body, incremental=False),
+            "incremental_alter_configs": lambda body: self._config_changes.alter(body, incremental=True),
+            "allocate_producer_ids": self._allocate_producer_ids,
+            "raise_leader_epoch": self._raise_leader_epoch,
+            "set_handler_count": self._set_handler_count,
+            "register_cluster": self._register_cluster,
+            "start_broker": self._start_broker,
+        }
+
+    def handle(self, op: str, body: dict[str, Any]) -> Handled:
+        """The reply to an operation and the records that make it true; without any there is nothing to write.
+
+        The caller must append and apply the records before it handles the next operation. An operation that
+        cannot be done answers with errors in its reply; only our own mistakes raise.
+        """
+        operation = self._operations.get(op)
+        if operation is None:
+            raise FatalError(f"no metadata operation is called {op!r}")
+        try:
+            return operation(body)
+        except KafkaError as error:
+            return failure_reply(error.code, error.message), []
+
+    def _new_topic_id(self) -> bytes:
+        while (topic_id := self._random_id()) in self._image.topics_by_id or topic_id == NO_TOPIC_ID:
+            pass
+        return topic_id
+
+    def _delete_topics(self, body: dict[str, Any]) -> Handled:
+        if not self._config.delete_topic_enable:
+            raise KafkaError(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled.")
+        return self._topic_changes.delete(body)
+
+    def _allocate_producer_ids(self, _body: dict[str, Any]) -> Handled:
+        """A block of ids that nobody has: written down before it is used, so a crash only wastes ids."""
+        first = self._image.next_producer_id
+        if first > 2**63 - 1 - PRODUCER_ID_BLOCK_COUNT:
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "All producer ids have been given out.")
+        reply = {"first_producer_id": first, "count": PRODUCER_ID_BLOCK_COUNT}
+        return reply, [r.ProducerIdsTaken(first + PRODUCER_ID_BLOCK_COUNT)]
+
+    def _raise_leader_epoch(self, body: dict[str, Any]) -> Handled:
+        """After a truncation: {"topic_id", "partition"}; the reply has the new "leader_epoch"."""
+        topic = self._image.topic_by_id(body["topic_id"])
+        if topic is None or not 0 <= body["partition"] < len(topic.partitions):
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        epoch = topic.partitions[body["partition"]].leader_epoch + 1
+        record = r.LeaderEpochRaised(topic.topic_id, body["partition"], epoch)
+        return {"leader_epoch": epoch}, [record]
+
+    def _set_handler_count(self, body: dict[str, Any]) -> Handled:
+        """The routing table: {"count"}. Nothing to do when it is the same."""
+        count = body["count"]
+        if count < 1:
+            raise FatalError(f"{count} Handlers cannot own anything")
+        changed = count != self._image.handler_count
+        return {"count": count}, [r.HandlersCounted(count)] if changed else []
+
+    def _register_cluster(self, body: dict[str, Any]) -> Handled:
+        """The first start: {"cluster_id"}. Later starts check that log and meta.properties agree."""
+        cluster_id = body["cluster_id"]
+        if not self._image.cluster_id:
+            return {"cluster_id": cluster_id}, [r.ClusterRegistered(cluster_id)]
+        if self._image.cluster_id != cluster_id:
+            raise FatalError(
+                f"the metadata log is of cluster {self._image.cluster_id}, meta.properties of {cluster_id}"
+            )
+        return {"cluster_id": cluster_id}, []
+
+    def _start_broker(self, _body: dict[str, Any]) -> Handled:
+        """Once per start of the broker: a new broker epoch, and every partition's leader epoch grows."""
+        epoch = self._image.broker_epoch + 1
+        return {"broker_epoch": epoch}, [r.BrokerStarted(epoch)]

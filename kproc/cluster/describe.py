@@ -1,0 +1,139 @@
+"""What a config's value is and where it comes from: the rows of DescribeConfigs and of CreateTopics' answer.
+
+Sources and types are Kafka's numbers (DescribeConfigsResponse). A row is a dict of the response's field
+names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from kproc.cluster.broker_config import is_live
+from kproc.cluster.image import CLUSTER_DEFAULT_NODE, ClusterImage
+from kproc.cluster.topic_config import ROWS
+from kproc.config import SETTINGS, Config, Kind, Setting
+from kproc.config.values import wire_text
+
+SOURCE_TOPIC: Final = 1
+SOURCE_DYNAMIC_BROKER: Final = 2
+SOURCE_DYNAMIC_DEFAULT: Final = 3
+SOURCE_STATIC: Final = 4
+SOURCE_DEFAULT: Final = 5
+_TYPES: Final = {"BOOLEAN": 1, "STRING": 2, "INT": 3, "SHORT": 4, "LONG": 5, "DOUBLE": 6, "LIST": 7}
+
+Synonyms = list[dict[str, Any]]
+
+
+def describe_topic(
+    overrides: Mapping[str, str], image: ClusterImage, config: Config, names: Iterable[str] | None = None
+) -> list[dict[str, Any]]:
+    """One row per topic config, or per known one of `names`, for a topic with these overrides."""
+    wanted = None if names is None else set(names)
+    rows: list[dict[str, Any]] = []
+    for row in ROWS:
+        if wanted is not None and row.name not in wanted:
+            continue
+        synonyms = _broker_synonyms(row.settings, image, config)
+        value, source = _first(synonyms, row.default(config))
+        if row.name in overrides:
+            value, source = overrides[row.name], SOURCE_TOPIC
+            synonyms.insert(0, {"name": row.name, "value": value, "source": SOURCE_TOPIC})
+        rows.append(_row(row.name, value, source, synonyms, row.kind, row.doc, read_only=False))
+    return rows
+
+
+def describe_broker(
+    image: ClusterImage, config: Config, names: Iterable[str] | None = None
+) -> list[dict[str, Any]]:
+    """One row per broker setting, or per known one of `names`."""
+    wanted = SETTINGS.keys() if names is None else set(names)
+    rows: list[dict[str, Any]] = []
+    for name, setting in SETTINGS.items():
+        if name not in wanted or setting.is_internal:
+            continue
+        synonyms = _broker_synonyms(_same_as(name), image, config)
+        value, source = _first(synonyms, config.wire_value(name))
+        rows.append(
+            _row(name, value, source, synonyms, setting.kind, _doc(setting), read_only=not is_live(name))
+        )
+    return rows
+
+
+def describe_cluster_default(image: ClusterImage, names: Iterable[str] | None = None) -> list[dict[str, Any]]:
+    """The cluster-wide dynamic values, which is all that the broker resource "" has."""
+    wanted = None if names is None else set(names)
+    rows: list[dict[str, Any]] = []
+    for name, value in image.broker_configs.get(CLUSTER_DEFAULT_NODE, {}).items():
+        if wanted is None or name in wanted:
+            setting = SETTINGS[name]
+            synonyms = [{"name": name, "value": value, "source": SOURCE_DYNAMIC_DEFAULT}]
+            source = SOURCE_DYNAMIC_DEFAULT
+            rows.append(_row(name, value, source, synonyms, setting.kind, _doc(setting), read_only=False))
+    return rows
+
+
+def _row(
+    name: str,
+    value: str | None,
+    source: int,
+    synonyms: Synonyms,
+    kind: Kind,
+    doc: str,
+    *,
+    read_only: bool,
+) -> dict[str, Any]:
+    return {
+        "name": name,
+        "value": value,
+        "read_only": read_only,
+        "is_default": source == SOURCE_DEFAULT,
+        "config_source": source,
+        "is_sensitive": False,  # No setting of ours holds a secret.
+        "synonyms": synonyms,
+        "config_type": _TYPES.get(kind.kafka_name, 0),
+        "documentation": doc,
+    }
+
+
+def _doc(setting: Setting) -> str:
+    return setting.doc if setting.unhonoured is None else f"{setting.doc} Not honoured: {setting.unhonoured}."
+
+
+# The groups of settings that are one value in several units, by each member.
+_GROUPS: Final = {name: row.settings for row in ROWS if len(row.settings) > 1 for name in row.settings[:1]}
+
+
+def _same_as(name: str) -> tuple[str, ...]:
+    """The settings that a setting's value may come from, itself first."""
+    return _GROUPS.get(name, (name,))
+
+
+def _broker_synonyms(names: tuple[str, ...], image: ClusterImage, config: Config) -> Synonyms:
+    """Where the value may come from, in the order of precedence."""
+    found: list[tuple[str, str | None, int]] = []
+    for node, source in (
+        (str(config.node_id), SOURCE_DYNAMIC_BROKER),
+        (CLUSTER_DEFAULT_NODE, SOURCE_DYNAMIC_DEFAULT),
+    ):
+        dynamic = image.broker_configs.get(node, {})
+        found += [(name, dynamic[name], source) for name in names if name in dynamic]
+    explicit = config.explicit_settings
+    found += [(name, config.wire_value(name), SOURCE_STATIC) for name in names if name in explicit]
+    # The default of a group is its coarsest unit's: 168 hours, not 604,800,000 ms, is what Kafka declares.
+    found += [(name, _default(SETTINGS[name]), SOURCE_DEFAULT) for name in names[-1:]]
+    return [
+        {"name": name, "value": value, "source": source} for name, value, source in found if value is not None
+    ]
+
+
+def _default(setting: Setting) -> str | None:
+    return wire_text(setting.default() if callable(setting.default) else setting.default)
+
+
+def _first(synonyms: Synonyms, value: str | None) -> tuple[str | None, int]:
+    """The value in force and its source. What is not dynamic is the Config's, in the right unit."""
+    source = synonyms[0]["source"] if synonyms else SOURCE_DEFAULT
+    if source in (SOURCE_DYNAMIC_BROKER, SOURCE_DYNAMIC_DEFAULT):
+        return synonyms[0]["value"], source
+    return value, source

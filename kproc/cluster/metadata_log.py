@@ -1,0 +1,320 @@
+"""MetadataLog: the controller's records on disk, synced before anybody hears of them.
+
+    <data>/__cluster_metadata-0/
+        00000000000000000000.log                     record batches, one per delta
+        00000000000000004711-0000000000.checkpoint   a snapshot of version 4711: record batches, too
+
+A version is a count of records, so a batch's base offset is the version that its delta follows, and Kafka's
+DumpLogSegments can walk the file. A record's value is one metadata record (`records.py`, which has the
+procedure for changing it); its key is null.
+
+Opening loads the newest snapshot and replays what follows it. A torn tail, which a crash in the middle of a
+write leaves, was never acknowledged and is cut off; a damaged batch with good ones behind it is Corrupt.
+When a log has grown far beyond what a snapshot of it takes, `compact_if_large` writes one and starts a new
+log; each step leaves a directory that opens to the same image, whichever file the crash spares.
+
+This is the only file of the package that sees OSError. Owned by the controller, which holds the data
+directory's lock.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import re
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from kproc.clock import Clock
+from kproc.cluster import records as r
+from kproc.cluster.image import ClusterImage, ImageChange
+from kproc.cluster.topic_names import CLUSTER_METADATA_TOPIC
+from kproc.errors import Corrupt, ErrorCode, FatalError, KafkaError
+from kproc.wire.record_batch import (
+    HEADER_BYTES,
+    MAGIC,
+    check_batch,
+    decode_records,
+    encode_batch,
+    parse_header,
+)
+from kproc.wire.records import Record
+
+logger = logging.getLogger(__name__)
+
+DIRECTORY_NAME: Final = f"{CLUSTER_METADATA_TOPIC}-0"
+# Replaying a megabyte takes about 0.1 s, which a start can afford; a snapshot per megabyte is no load.
+COMPACT_BYTES: Final = 1 << 20
+# A log of this many times its snapshot's size is mostly history.
+COMPACT_FACTOR: Final = 4
+# Records per batch of a snapshot: bounds what is encoded at once, far below the 2 GiB of a batch.
+SNAPSHOT_BATCH_RECORDS: Final = 1000
+_LOG_NAME: Final = re.compile(r"(\d{20})\.log")
+_SNAPSHOT_NAME: Final = re.compile(r"(\d{20})-\d{10}\.checkpoint")
+_TEMPORARY: Final = ".tmp"
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class MetadataLog:
+    """The open log. Made by `open`, one per controller, closed when that ends."""
+
+    __slots__ = ("_clock", "_compact_at", "_descriptor", "_directory", "_path", "_size", "version")
+
+    def __init__(self, directory: Path, clock: Clock) -> None:
+        self._directory = directory
+        self._clock = clock
+        self._descriptor = -1
+        self._path = directory
+        self._size = 0
+        self._compact_at = COMPACT_BYTES
+        self.version = 0
+
+    @classmethod
+    def open(cls, data_directory: Path, clock: Clock) -> tuple[MetadataLog, ClusterImage]:
+        """The log in `data_directory`, made if it is not there, and the image that it adds up to."""
+        log = cls(data_directory / DIRECTORY_NAME, clock)
+        try:
+            if not log._directory.exists():
+                log._directory.mkdir(parents=True)
+                _sync_directory(data_directory)
+            return log, log._load()
+        except OSError as error:
+            raise FatalError(f"metadata log in {log._directory}: {error}") from error
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the current log file."""
+        return self._size
+
+    def commit(self, image: ClusterImage, records: Sequence[r.Record]) -> tuple[bytes, ImageChange]:
+        """Make `records` true: on disk, then in the controller's image. Returns the delta for everybody else.
+
+        KafkaError(KAFKA_STORAGE_ERROR) when the disk is full: nothing has changed, and it may work later.
+        """
+        delta = r.encode_delta(image.version, records)
+        self.append(records)
+        change = image.apply(delta)
+        self.compact_if_large(image)
+        return delta, change
+
+    def append(self, records: Sequence[r.Record]) -> None:
+        """Write one delta's records behind the others and wait until they are on the disk."""
+        batch = self._batch(records, self.version)
+        try:
+            _write_all(self._descriptor, batch, self._size)
+        except OSError as error:
+            self._undo_write(error)
+        try:
+            os.fdatasync(self._descriptor)
+        except OSError as error:
+            # The kernel has dropped the dirty pages: a second sync would lie. The next start reads what is
+            # there.
+            raise FatalError(f"sync of {self._path}: {error}") from error
+        self._size += len(batch)
+        self.version += len(records)
+
+    def compact_if_large(self, image: ClusterImage) -> None:
+        """Put a snapshot in the place of a long history. `image` must be at the log's version."""
+        assert image.version == self.version, f"image {image.version}, log {self.version}"
+        if self._size < self._compact_at:
+            return
+        try:
+            snapshot_bytes = self._write_snapshot(image)
+            self._start_log(self.version)
+            self._remove_older_than(self.version)
+        except OSError as error:
+            # History is only long, not wrong. Most likely the disk is full; look again when it has doubled.
+            logger.warning("metadata_log=kept reason=%s size_bytes=%d", error, self._size)
+            self._compact_at = 2 * self._size
+            return
+        self._compact_at = max(COMPACT_BYTES, COMPACT_FACTOR * snapshot_bytes)
+
+    def close(self) -> None:
+        """Give the descriptor back. Everything acknowledged is on disk already."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    # -- opening
+
+    def _load(self) -> ClusterImage:
+        names = sorted(os.listdir(self._directory))
+        for name in names:
+            if name.endswith(_TEMPORARY):
+                (self._directory / name).unlink()
+        image = ClusterImage()
+        snapshots = [match for name in names if (match := _SNAPSHOT_NAME.fullmatch(name))]
+        if snapshots:
+            self._read_snapshot(self._directory / snapshots[-1][0], int(snapshots[-1][1]), image)
+        logs = [self._directory / name for name in names if _LOG_NAME.fullmatch(name)]
+        for path in logs:
+            self._replay(path, image, is_last=path is logs[-1])
+        self.version = image.version
+        if logs:
+            self._continue_log(logs[-1])
+        else:
+            self._start_log(image.version)
+        self._remove_older_than(int(snapshots[-1][1]) if snapshots else 0)
+        return image
+
+    def _read_snapshot(self, path: Path, version: int, image: ClusterImage) -> None:
+        data = path.read_bytes()
+        records: list[r.Record] = []
+        end = 0
+        for position, end in _batches(data):
+            records += _records_of(data[position:end], path)
+        if end != len(data):
+            raise Corrupt(f"{path}: damaged at byte {end}; it was complete when it was renamed into place")
+        image.apply_records(records, version)
+
+    def _replay(self, path: Path, image: ClusterImage, *, is_last: bool) -> None:
+        data = path.read_bytes()
+        end = 0
+        for position, end in _batches(data):
+            batch = data[position:end]
+            header = parse_header(batch)
+            after = header.base_offset + header.record_count
+            if after <= image.version:
+                continue  # The snapshot has it.
+            if header.base_offset != image.version:
+                raise Corrupt(
+                    f"{path}: records {header.base_offset} to {after} at byte {position} follow {image.version}"
+                )
+            image.apply_records(_records_of(batch, path), after)
+        if end < len(data):
+            self._cut_tail(path, data, end, is_last=is_last)
+
+    def _cut_tail(self, path: Path, data: bytes, end: int, *, is_last: bool) -> None:
+        """Remove what a crash left of a write; refuse anything that cannot be just that."""
+        if not is_last or _has_batch_after(data, end):
+            raise Corrupt(f"{path}: damaged at byte {end}, and good batches follow")
+        logger.warning("metadata_log=%s torn_at=%d cut_bytes=%d", path.name, end, len(data) - end)
+        with path.open("r+b") as file:
+            file.truncate(end)
+            os.fsync(file.fileno())
+
+    def _continue_log(self, path: Path) -> None:
+        self._adopt(os.open(path, os.O_RDWR | os.O_CLOEXEC), path)
+
+    def _start_log(self, version: int) -> None:
+        path = self._directory / f"{version:020d}.log"
+        # Not exclusive: a compaction that was killed may have left an empty one, which open() then continued.
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            _sync_directory(self._directory)
+        except OSError:
+            os.close(descriptor)
+            raise
+        self._adopt(descriptor, path)
+
+    def _adopt(self, descriptor: int, path: Path) -> None:
+        """Go on with another file, once it is sure to be usable."""
+        self.close()
+        self._descriptor = descriptor
+        self._path = path
+        self._size = os.fstat(descriptor).st_size
+
+    # -- writing
+
+    def _batch(self, records: Sequence[r.Record], base_offset: int) -> bytearray:
+        now_ms = self._clock.wall_ms()
+        encoded = [Record(None, r.encode_record(record), now_ms) for record in records]
+        return encode_batch(encoded, base_offset=base_offset, leader_epoch=0)
+
+    def _undo_write(self, error: OSError) -> None:
+        """After a failed write: cut off what got there. Always raises."""
+        if error.errno not in _FULL:
+            raise FatalError(f"write to {self._path}: {error}") from error
+        try:
+            os.ftruncate(self._descriptor, self._size)
+        except OSError as second:
+            raise FatalError(f"cutting off half a write from {self._path}: {second}") from second
+        raise KafkaError(
+            ErrorCode.KAFKA_STORAGE_ERROR, f"The metadata log cannot grow: {error.strerror}."
+        ) from error
+
+    def _write_snapshot(self, image: ClusterImage) -> int:
+        """Write the image's checkpoint file; returns its size."""
+        path = self._directory / f"{image.version:020d}-{0:010d}.checkpoint"
+        temporary = path.with_name(path.name + _TEMPORARY)
+        records = image.snapshot_records()
+        base_offset = 0
+        with temporary.open("wb") as file:
+            while chunk := list(islice(records, SNAPSHOT_BATCH_RECORDS)):
+                file.write(self._batch(chunk, base_offset))
+                base_offset += len(chunk)
+            file.flush()
+            os.fsync(file.fileno())
+            size = file.tell()
+        temporary.rename(path)
+        _sync_directory(self._directory)
+        return size
+
+    def _remove_older_than(self, version: int) -> None:
+        """Files that the snapshot of `version` has made history; the current log stays, whatever its name."""
+        for path in self._directory.iterdir():
+            match = _LOG_NAME.fullmatch(path.name) or _SNAPSHOT_NAME.fullmatch(path.name)
+            if match and int(match[1]) < version and path != self._path:
+                path.unlink()
+
+
+def _records_of(batch: bytes, path: Path) -> list[r.Record]:
+    """The metadata records in a batch whose CRC was checked."""
+    try:
+        return [r.decode_record(record.value or b"") for record in decode_records(batch)]
+    except (msgspec.MsgspecError, KafkaError) as error:
+        raise Corrupt(f"{path}: a record that this version of kproc cannot read: {error}") from error
+
+
+def _batches(data: bytes) -> Iterator[tuple[int, int]]:
+    """(start, end) of each whole, undamaged batch from the beginning; stops at the first that is not."""
+    position = 0
+    while (end := _batch_end(data, position)) is not None:
+        yield position, end
+        position = end
+
+
+def _batch_end(data: bytes, position: int) -> int | None:
+    """Where the batch at `position` ends, or None when there is no whole and undamaged one."""
+    if position + HEADER_BYTES > len(data):
+        return None
+    total = parse_header(data, position).total_bytes
+    if total < HEADER_BYTES or position + total > len(data):
+        return None
+    try:
+        check_batch(memoryview(data)[position : position + total])
+    except KafkaError:
+        return None
+    return position + total
+
+
+def _has_batch_after(data: bytes, position: int) -> bool:
+    """Whether a whole batch begins anywhere behind `position`, found by its magic byte and its CRC."""
+    at = position + 1
+    while (magic_at := data.find(MAGIC, at + 16)) >= 0:
+        at = magic_at - 16
+        if _batch_end(data, at) is not None:
+            return True
+        at += 1
+    return False
+
+
+def _write_all(descriptor: int, data: bytearray, position: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(descriptor, view, position)
+        view = view[written:]
+        position += written
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,299 @@
+"""CreateTopics, DeleteTopics, CreatePartitions: wishes become records. Sans-IO, for the controller only.
+
+The topics of one request succeed or fail one by one; the errors are Kafka's, code and words.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap, Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from kproc.cluster import records as r
+from kproc.cluster.describe import describe_topic
+from kproc.cluster.image import SLOT_COUNT, ClusterImage, TopicImage
+from kproc.cluster.topic_config import check_all
+from kproc.cluster.topic_names import check_new_name, collision_key
+from kproc.config import Config
+from kproc.errors import ErrorCode, KafkaError
+
+# As Kafka: one request may not make the controller write an unbounded batch.
+PARTITIONS_PER_REQUEST_MAX: Final = 10_000
+NO_TOPIC_ID: Final = bytes(16)
+USE_DEFAULT: Final = -1
+
+Reply = dict[str, Any]
+
+
+class Pending:
+    """What the topics before this one in the same request took already: names, and slots."""
+
+    __slots__ = ("names_by_collision_key", "partition_count", "records")
+
+    def __init__(self) -> None:
+        self.names_by_collision_key: dict[str, str] = {}
+        self.partition_count = 0
+        self.records: list[r.Record] = []
+
+
+class TopicChanges:
+    """Validates topic changes against an image and turns them into records. Holds no state of its own."""
+
+    __slots__ = ("_config", "_image", "_new_topic_id")
+
+    def __init__(self, config: Config, image: ClusterImage, new_topic_id: Callable[[], bytes]) -> None:
+        self._config = config
+        self._image = image
+        self._new_topic_id = new_topic_id
+
+    def create(self, body: dict[str, Any]) -> tuple[Reply, list[r.Record]]:
+        """CreateTopics; `body` is the request."""
+        topics: list[dict[str, Any]] = body["topics"]
+        times = Counter(topic["name"] for topic in topics)
+        pending = Pending()
+        results: list[dict[str, Any]] = []
+        for topic in topics:
+            name = topic["name"]
+            if times[name] > 1:
+                # One answer for all of them: the client looks its topics up by name.
+                if not any(result["name"] == name for result in results):
+                    results.append(_created_error(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
+                continue
+            try:
+                results.append(self._create_one(topic, pending))
+            except KafkaError as error:
+                results.append(_created_error(name, error.code, error.message))
+        return {"topics": results}, [] if body["validate_only"] else pending.records
+
+    def create_automatically(self, body: dict[str, Any]) -> tuple[Reply, list[r.Record]]:
+        """Topics that a client named and nobody created: {"names": [...]} with the broker's defaults.
+
+        One that exists by now is no error: two clients may have named it at once.
+        """
+        pending = Pending()
+        results: list[dict[str, Any]] = []
+        for name in dict.fromkeys(body["names"]):
+            wish = {
+                "name": name,
+                "num_partitions": USE_DEFAULT,
+                "replication_factor": USE_DEFAULT,
+                "assignments": [],
+                "configs": [],
+            }
+            code, message = ErrorCode.NONE, None
+            if self._image.topic(name) is None:
+                try:
+                    self._create_one(wish, pending)
+                except KafkaError as error:
+                    code, message = error.code, error.message
+            results.append({"name": name, "error_code": int(code), "error_message": message})
+        return {"topics": results}, pending.records
+
+    def delete(self, body: dict[str, Any]) -> tuple[Reply, list[r.Record]]:
+        """DeleteTopics: {"topics": [{"name", "topic_id"}]}, one of the two set in each."""
+        wishes: list[dict[str, Any]] = body["topics"]
+        times = Counter(_wished(wish) for wish in wishes)
+        records: list[r.Record] = []
+        responses: list[dict[str, Any]] = []
+        gone: set[bytes] = set()
+        for wish in wishes:
+            name, topic_id = wish["name"], wish["topic_id"]
+            code, message = ErrorCode.NONE, None
+            try:
+                if times[_wished(wish)] > 1:
+                    what = "id" if name is None else "name"
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, f"Duplicate topic {what}.")
+                topic = self._find(name, topic_id)
+                if topic.topic_id in gone:
+                    raise KafkaError(
+                        ErrorCode.INVALID_REQUEST,
+                        "The provided topic name maps to an ID that was already supplied.",
+                    )
+                gone.add(topic.topic_id)
+                name, topic_id = topic.name, topic.topic_id
+                records.append(r.TopicDeleted(topic.topic_id))
+            except KafkaError as error:
+                code, message = error.code, error.message
+            responses.append(
+                {"name": name, "topic_id": topic_id, "error_code": int(code), "error_message": message}
+            )
+        return {"responses": responses}, records
+
+    def add_partitions(self, body: dict[str, Any]) -> tuple[Reply, list[r.Record]]:
+        """CreatePartitions; `body` is the request."""
+        topics: list[dict[str, Any]] = body["topics"]
+        times = Counter(topic["name"] for topic in topics)
+        pending = Pending()
+        results: list[dict[str, Any]] = []
+        for wish in topics:
+            name = wish["name"]
+            code, message = ErrorCode.NONE, None
+            try:
+                if times[name] > 1:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+                self._grow_one(wish, pending)
+            except KafkaError as error:
+                code, message = error.code, error.message
+            results.append({"name": name, "error_code": int(code), "error_message": message})
+        return {"results": results}, [] if body["validate_only"] else pending.records
+
+    def _create_one(self, wish: dict[str, Any], pending: Pending) -> dict[str, Any]:
+        name = wish["name"]
+        if self._image.topic(name) is not None:
+            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        check_new_name(name, ChainMap(pending.names_by_collision_key, self._image.names_by_collision_key))
+        configs = check_all({row["name"]: row["value"] for row in wish["configs"]})
+        count = self._partition_count(wish)
+        topic_id = self._new_topic_id()
+        pending.records += [r.TopicCreated(name, topic_id), self._block(topic_id, 0, count, pending)]
+        pending.records += [r.TopicConfigSet(topic_id, key, value) for key, value in configs.items()]
+        pending.names_by_collision_key[collision_key(name)] = name
+        return {
+            "name": name,
+            "topic_id": topic_id,
+            "error_code": int(ErrorCode.NONE),
+            "error_message": None,
+            "topic_config_error_code": int(ErrorCode.NONE),
+            "num_partitions": count,
+            "replication_factor": 1,
+            "configs": [_as_created(row) for row in describe_topic(configs, self._image, self._config)],
+        }
+
+    def _partition_count(self, wish: dict[str, Any]) -> int:
+        """How many partitions a CreateTopics entry asks for, everything about them checked."""
+        count, replicas = wish["num_partitions"], wish["replication_factor"]
+        if wish["assignments"]:
+            self._check_manual(wish, count, replicas)
+            return len(wish["assignments"])
+        if replicas != USE_DEFAULT and replicas < 1:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                "Replication factor must be larger than 0, or -1 to use the default value.",
+            )
+        if count != USE_DEFAULT and count < 1:
+            raise KafkaError(
+                ErrorCode.INVALID_PARTITIONS,
+                "Number of partitions was set to an invalid non-positive value.",
+            )
+        if replicas > 1:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"Unable to replicate the partition {replicas} time(s): The target replication factor of "
+                f"{replicas} cannot be reached because only 1 broker(s) are registered.",
+            )
+        return self._config.num_partitions if count == USE_DEFAULT else int(count)
+
+    def _check_manual(self, wish: dict[str, Any], count: int, replicas: int) -> None:
+        for value, what in ((replicas, "replication factor"), (count, "numPartitions")):
+            if value != USE_DEFAULT:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"A manual partition assignment was specified, but {what} was not set to -1.",
+                )
+        numbers = Counter(row["partition_index"] for row in wish["assignments"])
+        if twice := [number for number, times in numbers.items() if times > 1]:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Found multiple manual partition assignments for partition {twice[0]}",
+            )
+        self._check_brokers([row["broker_ids"] for row in wish["assignments"]])
+        if set(numbers) != set(range(len(numbers))):
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                "partitions should be a consecutive 0-based integer sequence",
+            )
+
+    def _check_brokers(self, assignments: Sequence[Sequence[int]]) -> None:
+        """Every partition on this broker, once: there is no other."""
+        for broker_ids in assignments:
+            if not broker_ids:
+                why = "an empty replica list."
+            elif others := [broker for broker in broker_ids if broker != self._config.node_id]:
+                why = f"broker {others[0]}, but no such broker is registered."
+            elif len(broker_ids) > 1:
+                why = f"the broker {broker_ids[0]} more than once."
+            else:
+                continue
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"The manual partition assignment includes {why}"
+            )
+
+    def _grow_one(self, wish: dict[str, Any], pending: Pending) -> None:
+        topic = self._image.topic(wish["name"])
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        before, count = len(topic.partitions), wish["count"]
+        if count == before:
+            raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {before} partition(s).")
+        if count < before:
+            raise KafkaError(
+                ErrorCode.INVALID_PARTITIONS,
+                f"The topic {topic.name} currently has {before} partition(s); "
+                f"{count} would not be an increase.",
+            )
+        if wish["assignments"] is not None:
+            if len(wish["assignments"]) != count - before:
+                raise KafkaError(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                    f"Attempted to add {count - before} additional partition(s), but only "
+                    f"{len(wish['assignments'])} assignment(s) were specified.",
+                )
+            self._check_brokers([row["broker_ids"] for row in wish["assignments"]])
+        pending.records.append(self._block(topic.topic_id, before, count - before, pending))
+
+    def _block(self, topic_id: bytes, first_index: int, count: int, pending: Pending) -> r.PartitionsAdded:
+        """The record of `count` new partitions, with slots of the shared partition table."""
+        if pending.partition_count + count > PARTITIONS_PER_REQUEST_MAX:
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request."
+            )
+        if pending.partition_count + count > self._image.free_slot_count:
+            raise KafkaError(
+                ErrorCode.INVALID_PARTITIONS,
+                f"This broker can hold {SLOT_COUNT} partitions and has {self._image.partition_count}; "
+                f"{count} more do not fit.",
+            )
+        places = self._image.next_slots(count, skip=pending.partition_count)
+        pending.partition_count += count
+        slots, generations = zip(*places, strict=True)
+        return r.PartitionsAdded(topic_id, first_index, slots, generations, (0,) * count)
+
+    def _find(self, name: str | None, topic_id: bytes) -> TopicImage:
+        """The topic that a DeleteTopics entry names."""
+        if name is None and topic_id == NO_TOPIC_ID:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
+        if name is not None and topic_id != NO_TOPIC_ID:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
+        if name is None:
+            topic = self._image.topic_by_id(topic_id)
+            if topic is None:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
+            return topic
+        topic = self._image.topic(name)
+        if topic is None:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition."
+            )
+        return topic
+
+
+def _wished(wish: dict[str, Any]) -> object:
+    return wish["topic_id"] if wish["name"] is None else wish["name"]
+
+
+def _created_error(name: str, code: ErrorCode, message: str | None) -> dict[str, Any]:
+    return {
+        "name": name,
+        "topic_id": NO_TOPIC_ID,
+        "error_code": int(code),
+        "error_message": message,
+        "topic_config_error_code": int(ErrorCode.NONE),
+        "num_partitions": -1,
+        "replication_factor": -1,
+        "configs": [],
+    }
+
+
+def _as_created(row: dict[str, Any]) -> dict[str, Any]:
+    """The part of a DescribeConfigs row that CreateTopics answers with (v5)."""
+    return {name: row[name] for name in ("name", "value", "read_only", "config_source", "is_sensitive")}
