@@ -2,8 +2,8 @@
 
 It speaks every API through kproc.wire.codec in plain dicts, and sends bytes as they are where a test wants
 that. It never retries, reconnects or caches metadata: what was asked is sent once, to one broker, and the
-answer or a one-line ClientError comes back. Answers are read in the order of the requests, as Kafka guarantees
-on one connection.
+answer or a one-line ClientError comes back. Answers are read in the order of the requests, which Kafka
+guarantees on one connection.
 """
 
 from __future__ import annotations

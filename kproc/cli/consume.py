@@ -29,7 +29,7 @@ def consume(
             "--from",
             "-o",
             metavar="WHERE",
-            help="beginning, end, an offset, -N (last N of each partition), @MILLISECONDS or an ISO 8601 time.",
+            help="beginning, end, an offset, -N (the last N of each), @MILLISECONDS or an ISO 8601 time.",
         ),
     ] = "beginning",
     count: Annotated[
