@@ -1,8 +1,8 @@
 """What a broker's processes cost, read from /proc: the tree, CPU, PSS and shared memory that nobody maps.
 
 PSS divides a shared page among those who map it, so its sum over a tree counts each page once; the sum of RSS
-would count a page of a ring once per process. PSS leaves out pages of a memfd that were allocated and are mapped
-by nobody (or not yet touched by anybody): they cost memory all the same and are added apart.
+would count a page of a ring once per process. PSS leaves out pages of a memfd that were allocated and are
+mapped by nobody (or not yet touched by anybody): they cost memory all the same and are added apart.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-# Sleeping, not spinning: whoever measures an idle broker must not warm the core it runs on.
 PROC = Path("/proc")
 
 
@@ -42,7 +41,7 @@ def _parent(pid: int) -> int | None:
 def cpu_seconds(pids: Iterable[int]) -> float:
     """CPU time of the processes since their start, all threads, user and system.
 
-    From the kernel's per-process CPU clock: /proc/PID/stat counts hundredths of a second, too coarse for idle.
+    From the kernel's per-process CPU clock: /proc/PID/stat counts hundredths of a second, too coarse here.
     """
     total = 0.0
     for pid in pids:

@@ -1,8 +1,8 @@
 """Compiles the load generator on demand.
 
-The binary lies in the cache under a name made of the sources' digest, so an edit builds anew and a checkout that
-was seen before costs nothing. Compiled here, once, rather than shipped: a package with no compiled parts stays
-installable everywhere, and only who measures needs a C compiler.
+The binary lies in the cache under a name made of the sources' digest, so an edit builds anew and a checkout
+that was seen before costs nothing. Compiled here, once, rather than shipped: a package with no compiled parts
+stays installable everywhere, and only who measures needs a C compiler.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ def _compile(sources: list[Path], binary: Path) -> None:
         # Built aside and renamed: two that build at once must not execute half a file.
         fresh = Path(directory) / "kload"
         command = [cc, *FLAGS, "-o", str(fresh), *map(str, sources)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_SECONDS_MAX, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=COMPILE_SECONDS_MAX, check=False
+        )
         if done.returncode != 0:
             raise RuntimeError(f"the load generator does not compile:\n{done.stderr[-4000:]}")
         fresh.rename(binary)

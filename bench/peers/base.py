@@ -45,7 +45,7 @@ class Peer:
     # -- what a broker has to say about itself
 
     def command(self) -> list[str]:
-        """The command line; called once the directory exists. May set `bootstrap` when it is known already."""
+        """The command line; called once the directory exists."""
         raise NotImplementedError
 
     def environment(self) -> dict[str, str]:
@@ -104,9 +104,11 @@ class Peer:
         assert self._child is not None
         while not self.is_ready():
             if self._child.poll() is not None:
-                raise PeerFailed(f"{self.name} ended with {self._child.returncode} at start:\n{self.output_tail()}")
+                code = self._child.returncode
+                raise PeerFailed(f"{self.name} ended with {code} at start:\n{self.output_tail()}")
             if time.monotonic() - begun > self.start_seconds_max:
-                raise PeerFailed(f"{self.name} not ready in {self.start_seconds_max} s:\n{self.output_tail()}")
+                limit = self.start_seconds_max
+                raise PeerFailed(f"{self.name} not ready in {limit} s:\n{self.output_tail()}")
             time.sleep(READY_POLL_SECONDS)
         self.start_seconds = time.monotonic() - begun
 
@@ -152,7 +154,9 @@ class Peer:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._child is None:
             self._remove_directory()
         elif kind is None:

@@ -1,7 +1,7 @@
-"""A real Apache Kafka as the yardstick: one combined KRaft node, default broker settings, G1 with 1 GB of heap.
+"""A real Apache Kafka as the yardstick: one combined KRaft node, default settings, G1 with 1 GB of heap.
 
-The jars are the test suite's (`tests.support.kafka_jars`); Kafka's own start script is a shell around the same
-command line.
+The jars are the test suite's (`tests.support.kafka_jars`); Kafka's own start script is a shell around the
+same command line.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ class KafkaPeer(Peer):
         cluster_id = cluster_id.replace("-", "A")
         command = ["java", "-cp", classpath(), "kafka.tools.StorageTool", "format"]
         command += ["-t", cluster_id, "-c", str(self._properties)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=FORMAT_SECONDS_MAX, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=FORMAT_SECONDS_MAX, check=False
+        )
         if done.returncode != 0:
             raise PeerFailed(f"the storage could not be formatted:\n{done.stdout}{done.stderr}")
 

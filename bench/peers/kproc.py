@@ -40,7 +40,8 @@ class KprocPeer(Peer):
 
     def command(self) -> list[str]:
         command = [self._python, "-m", "kproc", "serve", "--listeners", "PLAINTEXT://127.0.0.1:0"]
-        command += ["--data", str(self.data), "--ready-file", str(self._ready_file), "--transport", self._transport]
+        command += ["--data", str(self.data), "--ready-file", str(self._ready_file)]
+        command += ["--transport", self._transport]
         for name, value in self._settings.items():
             command += ["--set", f"{name}={value}"]
         return command

@@ -54,7 +54,7 @@ def classpath() -> str:
 
 
 def fetch_jars() -> Path:
-    """The directory of the jars, fetched when it is not complete; raises RuntimeError when that is impossible."""
+    """The directory of the jars, fetched when not complete; raises RuntimeError when that is impossible."""
     lib = jars_dir()
     if (lib / COMPLETE_MARK).exists():
         return lib
@@ -73,7 +73,8 @@ def _copy_dependencies(lib: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="kproc-pom-") as directory:
         pom = Path(directory) / "pom.xml"
         pom.write_text(_pom(), encoding="utf-8")
-        command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={lib}"]
+        command = ["mvn", "-q", "-B", "-f", str(pom)]
+        command += ["dependency:copy-dependencies", f"-DoutputDirectory={lib}"]
         done = subprocess.run(
             command, cwd=directory, capture_output=True, text=True, timeout=FETCH_SECONDS_MAX, check=False
         )
