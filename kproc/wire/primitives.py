@@ -57,6 +57,13 @@ def encode_varint(value: int) -> bytes:
 def _read_base128(data: Buffer, position: int, shift_max: int) -> tuple[int, int]:
     value = shift = 0
     try:
+        # Two bytes are the common case wherever this function is called: callers look at one byte themselves.
+        first = data[position]
+        if first < 128:
+            return first, position + 1
+        second = data[position + 1]
+        if second < 128:
+            return first & 127 | second << 7, position + 2
         while True:
             byte = data[position]
             position += 1
@@ -71,7 +78,7 @@ def _read_base128(data: Buffer, position: int, shift_max: int) -> tuple[int, int
 
 
 def read_unsigned_varint(data: Buffer, position: int) -> tuple[int, int]:
-    """Number and the position after it."""
+    """Number of at most 5 bytes, and the position after it."""
     return _read_base128(data, position, _VARINT_SHIFT_MAX)
 
 

@@ -18,6 +18,8 @@ from kproc.wire.primitives import encode_varint, read_unsigned_varint, read_unsi
 RECORD_BYTES_MIN = 7
 _HEADER_BYTES_MIN = 2
 
+_new_tuple = tuple.__new__
+
 
 class Record(NamedTuple):
     """One record. On the way in, offset -1 means: next after the one before."""
@@ -130,7 +132,8 @@ def _read_record(raw: bytes, position: int, base_timestamp: int, base_offset: in
         raise _invalid(f"record ends at byte {position}, by its length at {end}")
     timestamp = base_timestamp + (timestamp_delta >> 1 ^ -(timestamp_delta & 1))
     offset = base_offset + (offset_delta >> 1 ^ -(offset_delta & 1))
-    return Record(key, value, timestamp, headers, offset), end
+    # A named tuple built by hand: its own constructor costs as much as the rest of a short record.
+    return _new_tuple(Record, (key, value, timestamp, headers, offset)), end
 
 
 def decode_records(raw: bytes, count: int, base_timestamp: int, base_offset: int) -> list[Record]:
