@@ -69,6 +69,11 @@ def _invoke(arguments: Sequence[str]) -> int:
         if "Usage:" in message:
             raise Failure(message, exit_code=2) from None
         raise Failure(f"{_one_line(message)} (see {command} --help)", exit_code=2) from None
+    except SystemExit as ended:
+        # Typer ends the process silently when the output's reader has gone; run() says so in a line.
+        if isinstance(ended.__context__, BrokenPipeError):
+            raise ended.__context__ from None
+        raise
     except Exception as error:
         expected = _expected(error)
         if expected is None:

@@ -1,0 +1,134 @@
+"""Tables, durations and the places where `consume` starts."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from kproc.cli.common import Failure, print_table
+from kproc.cli.consume import parse_start
+from kproc.cli.status import _duration, _print_status
+
+STATUS = {
+    "cluster_id": "abc",
+    "data": "/data",
+    "transport": "process",
+    "flush": "group",
+    "uptime_ms": 3_723_456,
+    "listeners": {"PLAINTEXT": {"bound": "127.0.0.1:1", "advertised": "127.0.0.1:1"}},
+    "processes": [
+        {
+            "role": "supervisor",
+            "index": 0,
+            "pid": 7,
+            "state": "running",
+            "restarts": 0,
+            "pss_bytes": 2_000_000,
+        },
+        {
+            "role": "processor",
+            "index": 10,
+            "pid": 12345,
+            "state": "running",
+            "restarts": 2,
+            "cpu_percent": 12.34,
+            "cpu_seconds": 1.0,
+            "pss_bytes": 1_500_000,
+            "connections": 3,
+            "requests_per_s": 1234.56,
+            "requests_total": 9,
+            "ring_fill": 0.5,
+            "queue_depth": 4,
+            "heartbeat_age_ms": 1.5,
+        },
+    ],
+    "shared_memory_unmapped_bytes": 500_000,
+    "topics": 1,
+    "partitions": 4,
+}
+
+
+def test_columns_are_aligned_and_numbers_to_the_right(capsys):
+    print_table(("NAME", "N"), [("a", 5), ("long name", 12345), ("b", None)])
+    assert capsys.readouterr().out.splitlines() == [
+        "NAME           N",
+        "a              5",
+        "long name  12345",
+        "b              -",
+    ]
+
+
+def test_a_table_without_rows_is_its_header(capsys):
+    print_table(("NAME", "N"), [])
+    assert capsys.readouterr().out == "NAME  N\n"
+
+
+def test_status_shows_each_process_and_the_memory_in_all(capsys):
+    _print_status(STATUS)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "cluster abc  up 1:02:03  listeners PLAINTEXT=127.0.0.1:1"
+    assert lines[1] == "data /data  transport process  flush group  topics 1  partitions 4"
+    assert lines[3].split()[:4] == ["ROLE", "INDEX", "PID", "STATE"]
+    assert lines[4].split() == [
+        "supervisor",
+        "0",
+        "7",
+        "running",
+        "0",
+        "-",
+        "-",
+        "2.0",
+        "-",
+        "-",
+        "-",
+        "-",
+        "-",
+        "-",
+    ]
+    assert lines[5].split() == [
+        "processor",
+        "10",
+        "12345",
+        "running",
+        "2",
+        "12.3",
+        "1.0",
+        "1.5",
+        "3",
+        "1234.6",
+        "9",
+        "50.0",
+        "4",
+        "1.5",
+    ]
+    assert lines[-1] == "memory 4.0 MB: PSS 3.5, shared and not mapped 0.5"
+
+
+@pytest.mark.parametrize(("ms", "text"), [(0, "0:00:00"), (59_999, "0:00:59"), (90_061_000, "1d 1:01:01")])
+def test_durations(ms, text):
+    assert _duration(ms) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("beginning", "beginning"),
+        ("earliest", "beginning"),
+        ("end", "end"),
+        ("latest", "end"),
+        ("17", 17),
+        ("-5", -5),
+        ("@1700000000123", datetime(2023, 11, 14, 22, 13, 20, 123_000, tzinfo=UTC)),
+        ("2026-01-31T12:00:00+00:00", datetime(2026, 1, 31, 12, tzinfo=UTC)),
+    ],
+)
+def test_a_start_is_parsed(text, where):
+    assert parse_start(text) == where
+
+
+@pytest.mark.parametrize("text", ["", "tomorrow", "@", "@x", "1.5", "@99999999999999999999"])
+def test_a_wrong_start_is_a_usage_error(text):
+    with pytest.raises(Failure, match="--from") as caught:
+        parse_start(text)
+    assert caught.value.exit_code == 2

@@ -1,0 +1,192 @@
+"""The command line without a broker: help, and for each mistake one clear line and the right exit code."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kproc import __version__
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def kproc(*arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("KPROC_")}
+    return subprocess.run(
+        [sys.executable, "-m", "kproc", *arguments],
+        cwd=ROOT,
+        env=plain | {"COLUMNS": "100"} | environment,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_version_is_the_packages():
+    answer = kproc("version")
+    assert answer.returncode == 0
+    assert answer.stdout.startswith(f"kproc {__version__} on Python 3.")
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("", ["serve", "dev", "topic", "produce", "consume", "status", "version"]),
+        (
+            "serve",
+            [
+                "--config",
+                "--listeners",
+                "--data",
+                "--processors",
+                "--handlers",
+                "--transport",
+                "--set",
+                "--ready-file",
+                "num.network.threads",
+                "log.dirs",
+            ],
+        ),
+        ("dev", ["--port", "--set"]),
+        ("topic", ["create", "list", "describe", "delete"]),
+        ("topic create", ["--partitions", "--config", "--bootstrap", "KPROC_BOOTSTRAP"]),
+        ("produce", ["--key-separator", "--header", "--compression", "--acks", "--partition"]),
+        ("consume", ["--from", "--count", "--follow", "--format", "--partition"]),
+        ("status", ["--json", "--bootstrap"]),
+    ],
+)
+def test_help_names_every_option(command, words):
+    answer = kproc(*command.split(), "--help")
+    assert answer.returncode == 0
+    assert [word for word in words if word not in answer.stdout] == []
+
+
+MISTAKES = [
+    ("no-such-command", "No such command 'no-such-command'"),
+    ("topic crate", "No such command 'crate'"),
+    ("produce", "Missing argument 'TOPIC'"),
+    ("consume", "Missing argument 'TOPIC'"),
+    ("topic create", "Missing argument"),
+    ("serve --no-such-option", "No such option"),
+    ("serve --processors many", "--processors"),
+    ("serve --processors 0", "num.network.threads=0: must be at least 1"),
+    ("serve --transport fibre", "kproc.transport=fibre: must be one of process, thread, inline"),
+    ("serve --set num.io.threads", "--set num.io.threads: expected name=value"),
+    (
+        "serve --set num.io.thread=2",
+        "unknown setting num.io.thread in --set num.io.thread; did you mean num.io.threads?",
+    ),
+    ("serve --handlers 2 --set num.io.threads=3", "--handlers 2 conflicts with --set num.io.threads=3"),
+    ("serve --data /a --set log.dirs=/b", "--data /a conflicts with --set log.dirs=/b"),
+    ("serve --listeners nonsense", "listeners: nonsense is not a listener"),
+    ("serve --listeners SSL://127.0.0.1:0", "listeners: SSL://127.0.0.1:0 wants SSL"),
+    ("serve --config /no/such/file", "cannot read /no/such/file: No such file or directory"),
+    ("dev --port 70000", "--port 70000"),
+    ("topic list --bootstrap nowhere:port", "--bootstrap: nowhere:port is not an address"),
+    ("topic list --format xml", "--format"),
+    ("topic create t --config a", "--config 'a': expected name=value"),
+    ("produce t --key a --key-separator :", "exclude each other"),
+    ("produce t --acks 2", "--acks"),
+    ("produce t --compression brotli", "--compression"),
+    ("produce t --header novalue", "--header 'novalue': expected name=value"),
+    ("produce t --idempotent --acks 1", "--idempotent needs --acks all"),
+    ("consume t --from yesterday", "--from 'yesterday': expected beginning, end"),
+    ("consume t --format %z", "--format: %z is not known"),
+    ("consume t --count 0", "--count"),
+]
+
+
+@pytest.mark.parametrize(("command", "message"), MISTAKES, ids=[command for command, _ in MISTAKES])
+def test_a_wrong_command_is_one_line_and_exit_code_2(command, message):
+    answer = kproc(*command.split())
+    assert answer.returncode == 2
+    assert answer.stdout == ""
+    assert answer.stderr.count("\n") == 1
+    assert answer.stderr.startswith("kproc: ")
+    assert message in answer.stderr
+
+
+def closed_port() -> int:
+    with socket.socket() as ours:
+        ours.bind(("127.0.0.1", 0))
+        return int(ours.getsockname()[1])
+
+
+@pytest.mark.parametrize("command", ["topic list", "topic describe t", "status", "produce t", "consume t"])
+def test_a_refused_connection_is_one_line_and_exit_code_1(command):
+    port = closed_port()
+    answer = kproc(*command.split(), "--bootstrap", f"127.0.0.1:{port}")
+    assert answer.returncode == 1
+    assert answer.stderr == f"kproc: cannot connect to 127.0.0.1:{port}: connection refused\n"
+    assert answer.stdout == ""
+
+
+def test_the_environment_names_the_broker():
+    port = closed_port()
+    answer = kproc("topic", "list", KPROC_BOOTSTRAP=f"127.0.0.1:{port}")
+    assert f"127.0.0.1:{port}" in answer.stderr
+
+
+def test_something_else_on_the_port_is_told_apart():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        child = subprocess.Popen(
+            [sys.executable, "-m", "kproc", "topic", "list", "-b", f"127.0.0.1:{port}"],
+            cwd=ROOT,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(100)
+            connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            _, stderr = child.communicate(timeout=30)
+    assert child.returncode == 1
+    assert re.fullmatch(r"kproc: 127\.0\.0\.1:\d+ does not speak Kafka's protocol: .*b'HTTP'\n", stderr)
+
+
+def test_a_reader_that_has_gone_is_one_line_and_exit_code_1():
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        answer = subprocess.run(
+            [sys.executable, "-m", "kproc", "version"],
+            cwd=ROOT,
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+    finally:
+        os.close(writing)
+    assert (answer.returncode, answer.stderr) == (1, "kproc: the reader of the output has gone\n")
+
+
+LOADED = (
+    "import sys; sys.argv[0:] = ['kproc', {command!r}]; from kproc.cli.main import run; run(sys.argv[1:]); "
+)
+
+
+@pytest.mark.parametrize(
+    "heavy", ["confluent_kafka", "kio", "psutil", "cramjam", "kproc.config", "kproc.wire", "rich"]
+)
+def test_version_loads_nothing_heavy(heavy):
+    code = LOADED.format(command="version") + f"sys.exit({heavy!r} in sys.modules)"
+    answer = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, timeout=30, check=False
+    )
+    assert answer.returncode == 0, answer.stderr
+
+
+def test_the_broker_loads_no_client_library():
+    code = "import sys; import kproc.cli.main, kproc.config; sys.exit('confluent_kafka' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=30, check=False).returncode == 0
