@@ -20,6 +20,7 @@ import fcntl
 import mmap
 import os
 import struct
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Final, Self
 
@@ -65,6 +66,7 @@ class Region:
         # Released in reverse at close(): an mmap refuses to unmap under a view, and that BufferError would
         # hide the error that made us close.
         self._views: list[memoryview] = []
+        self._closers: list[Callable[[], None]] = []
         self._view: memoryview | None = None
         self._words: memoryview | None = None
 
@@ -177,6 +179,10 @@ class Region:
         """Memory that the region takes, mapped here or not; what PSS alone does not show."""
         return os.fstat(self.fd).st_blocks * 512
 
+    def before_close(self, closer: Callable[[], None]) -> None:
+        """Have `closer` called by close(), to release views that it alone knows."""
+        self._closers.append(closer)
+
     def close_fd(self) -> None:
         """Give up the descriptor but keep the mapping: nobody else will be handed this region by us."""
         if self.fd >= 0:
@@ -190,6 +196,8 @@ class Region:
             return self._map is None
         self._is_closed = True
         self._view = self._words = None
+        while self._closers:
+            self._closers.pop()()
         while self._views:
             self._views.pop().release()
         if self.fd >= 0:

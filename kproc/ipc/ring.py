@@ -81,6 +81,11 @@ class _RingEnd:
         self._mask = capacity - 1
         self.capacity = capacity
         self.record_bytes_max = capacity // 4 - RECORD_HEADER_BYTES
+        region.before_close(self.drop_views)
+
+    def drop_views(self) -> None:
+        """Release the views that were handed out; the region calls this before it unmaps itself."""
+        raise NotImplementedError
 
     def _refuse_record(self, head: int, tail: int, sequence: int) -> NoReturn:
         header = bytes(self._data[sequence & self._mask :][:RECORD_HEADER_BYTES]).hex()
@@ -197,6 +202,13 @@ class RingProducer(_RingEnd):
         self._has_room(self._written)
         return self._end - self._written
 
+    def drop_views(self) -> None:
+        """Drop the reservation."""
+        self._room = -1
+        if self._reserved is not None:
+            self._reserved.release()
+            self._reserved = None
+
     def _has_room(self, following: int) -> bool:
         """Look at the consumer's head again: does a record that ends at `following` fit?"""
         head = self._words[_HEAD]
@@ -249,13 +261,18 @@ class RingConsumer(_RingEnd):
 
     def release(self) -> None:
         """Give all polled records back to the producer with one store; their views end here."""
-        lent = self._lent
-        for _, view in lent:
+        for _, view in self._lent:
             view.release()
-        lent.clear()
+        self._lent.clear()
         if WEAKLY_ORDERED:
             fence()
         self._words[_HEAD] = self._next
+
+    def drop_views(self) -> None:
+        """End the views of polled records without giving their bytes back."""
+        for _, view in self._lent:
+            view.release()
+        self._lent.clear()
 
     def is_empty(self) -> bool:
         """True when everything published has been polled."""
