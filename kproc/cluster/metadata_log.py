@@ -183,7 +183,8 @@ class MetadataLog:
                 continue  # The snapshot has it.
             if header.base_offset != image.version:
                 raise Corrupt(
-                    f"{path}: records {header.base_offset} to {after} at byte {position} follow {image.version}"
+                    f"{path}: at byte {position} records {header.base_offset} to {after} "
+                    f"follow version {image.version}"
                 )
             image.apply_records(_records_of(batch, path), after)
         if end < len(data):

@@ -57,12 +57,12 @@ class TopicChanges:
             if times[name] > 1:
                 # One answer for all of them: the client looks its topics up by name.
                 if not any(result["name"] == name for result in results):
-                    results.append(_created_error(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
+                    results.append(creation_error(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
                 continue
             try:
                 results.append(self._create_one(topic, pending))
             except KafkaError as error:
-                results.append(_created_error(name, error.code, error.message))
+                results.append(creation_error(name, error.code, error.message))
         return {"topics": results}, [] if body["validate_only"] else pending.records
 
     def create_automatically(self, body: dict[str, Any]) -> tuple[Reply, list[r.Record]]:
@@ -281,7 +281,8 @@ def _wished(wish: dict[str, Any]) -> object:
     return wish["topic_id"] if wish["name"] is None else wish["name"]
 
 
-def _created_error(name: str, code: ErrorCode, message: str | None) -> dict[str, Any]:
+def creation_error(name: str, code: int, message: str | None) -> dict[str, Any]:
+    """A topic of CreateTopics that was not made, as it stands in the answer."""
     return {
         "name": name,
         "topic_id": NO_TOPIC_ID,

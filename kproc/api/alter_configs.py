@@ -1,0 +1,24 @@
+"""AlterConfigs (key 33), versions 0-2: the older API, which replaces all configs of a resource.
+
+What the request does not name goes back to its default. Same resources, checks and differences as
+IncrementalAlterConfigs, which clients should prefer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kproc.api.controller_call import answer_with_reply
+from kproc.api.incremental_alter_configs import error_response
+from kproc.api.registry import api
+from kproc.wire.header import ApiKey
+
+if TYPE_CHECKING:
+    from kproc.api.context import RequestContext
+
+__all__ = ["error_response", "handle_alter_configs"]
+
+
+@api(ApiKey.ALTER_CONFIGS, versions=(0, 2))
+def handle_alter_configs(context: RequestContext, request: dict[str, Any]) -> None:
+    answer_with_reply(context, "alter_configs", request, request=request, error_response=error_response)

@@ -1,0 +1,103 @@
+"""DescribeConfigs (key 32), versions 1-4.
+
+Topics, this broker (by its id), and the cluster-wide dynamic values (broker ""). What this broker has no
+configs for (loggers, client metrics, groups) is answered with an empty list, as Kafka does for one without
+any. Versions: v1 sources and synonyms; v3 types and documentation; v4 flexible.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from kproc.api.registry import api
+from kproc.cluster.describe import describe_broker, describe_cluster_default, describe_topic
+from kproc.cluster.topic_names import check_name
+from kproc.errors import ErrorCode, KafkaError
+from kproc.wire.header import ApiKey
+
+if TYPE_CHECKING:
+    from kproc.api.context import RequestContext, Services
+
+TOPIC: Final = 2
+BROKER: Final = 4
+BROKER_LOGGER: Final = 8
+CLIENT_METRICS: Final = 16
+GROUP: Final = 32
+
+Rows = list[dict[str, Any]]
+
+
+@api(ApiKey.DESCRIBE_CONFIGS, versions=(1, 4))
+def handle_describe_configs(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
+    with_synonyms = request["include_synonyms"]
+    with_documentation = request.get("include_documentation", False)
+    results = []
+    for resource in request["resources"]:
+        try:
+            rows = _describe(context.services, resource)
+        except KafkaError as error:
+            results.append(_result(resource, [], error.code, error.message))
+            continue
+        for row in rows:
+            if not with_synonyms:
+                row["synonyms"] = []
+            if not with_documentation:
+                row["documentation"] = None
+        results.append(_result(resource, rows))
+    return {"results": results}
+
+
+def error_response(request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:
+    return {"results": [_result(resource, [], code, message) for resource in request["resources"]]}
+
+
+def _describe(services: Services, resource: dict[str, Any]) -> Rows:
+    kind, name, keys = resource["resource_type"], resource["resource_name"], resource["configuration_keys"]
+    # Kafka's own AdminClient sends null for all; an empty list means the same (KAFKA-8029).
+    names = keys or None
+    image, config = services.image, services.config
+    if kind == TOPIC:
+        check_name(name)
+        topic = image.topic(name)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return describe_topic(topic.configs, image, config, names)
+    if kind == BROKER:
+        if not name:
+            return describe_cluster_default(image, names)
+        _check_broker(name, config.node_id, or_empty=True)
+        return describe_broker(image, config, names)
+    if kind == BROKER_LOGGER:
+        _check_broker(name, config.node_id)
+        return []
+    if kind == GROUP and not name:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
+    if kind in (GROUP, CLIENT_METRICS):
+        return []
+    raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {kind}")
+
+
+def _check_broker(name: str, node_id: int, *, or_empty: bool = False) -> None:
+    try:
+        number = int(name)
+    except ValueError:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}"
+        ) from None
+    if number != node_id:
+        choice = f"{node_id} or empty string" if or_empty else f"{node_id}"
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {choice}, but received {name}"
+        )
+
+
+def _result(
+    resource: dict[str, Any], rows: Rows, code: int = ErrorCode.NONE, message: str | None = None
+) -> dict[str, Any]:
+    return {
+        "error_code": int(code),
+        "error_message": message,
+        "resource_type": resource["resource_type"],
+        "resource_name": resource["resource_name"],
+        "configs": rows,
+    }

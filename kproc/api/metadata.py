@@ -1,0 +1,183 @@
+"""Metadata (key 3), versions 0-13.
+
+One broker that leads everything, under the address of the listener that the client came by: a client inside
+a container network and one on the host each get an address that they can reach. A topic that does not exist
+is created when request and auto.create.topics.enable allow it, and the request waits for that. Differs from
+Kafka, which answers UNKNOWN_TOPIC_OR_PARTITION first and has the client ask again. Internal topics are not
+created this way: their coordinator does that. Versions: v0 an empty list means all topics, from v1 null
+does; v4 clients may forbid creation (KIP-204); v5 offline replicas; v7 leader epochs; v8-10 authorized
+operations of the cluster (KIP-430), of topics from v8; v10 topic ids, v12 topics by id (KIP-516); v13 an
+error for the whole answer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from kproc.api.authorized_operations import ALL_ON_CLUSTER, ALL_ON_TOPIC, NOT_TOLD
+from kproc.api.registry import api
+from kproc.cluster.controller import failure_of
+from kproc.cluster.image import ClusterImage, TopicImage
+from kproc.cluster.topic_changes import NO_TOPIC_ID
+from kproc.cluster.topic_names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, complaint_about
+from kproc.errors import ErrorCode, KafkaError
+from kproc.wire.header import ApiKey
+
+if TYPE_CHECKING:
+    from kproc.api.context import RequestContext
+
+_BY_ID_SINCE: Final = 12
+_NULL_MEANS_ALL_SINCE: Final = 1
+
+Fields = dict[str, Any]
+
+
+@api(ApiKey.METADATA, versions=(0, 13))
+def handle_metadata(context: RequestContext, request: Fields) -> Fields | None:
+    wanted: list[Fields] | None = request["topics"]
+    if wanted is None or (not wanted and context.api_version < _NULL_MEANS_ALL_SINCE):
+        return _answer(context, request, list(context.services.image.topics_by_name.values()))
+    for topic in wanted:
+        _check_asked_for(topic, context.api_version)
+    missing = _names_to_create(context, request, wanted)
+    if not missing:
+        return _answer(context, request, _look_up(context, wanted, {}))
+
+    def on_reply(reply: Fields) -> None:
+        # A controller that could not create anything leaves the topics unknown, which clients retry.
+        created = [] if failure_of(reply) else reply["topics"]
+        errors = {row["name"]: row["error_code"] for row in created if row["error_code"] != ErrorCode.NONE}
+        context.reply(_answer(context, request, _look_up(context, wanted, errors)))
+
+    context.call_controller("auto_create_topics", {"names": missing}, on_reply)
+    return None
+
+
+def error_response(request: Fields, code: int, _message: str | None) -> Fields:
+    rows = [
+        _topic_error(topic.get("name") or "", topic.get("topic_id", NO_TOPIC_ID), code)
+        for topic in request["topics"] or []
+    ]
+    return {"brokers": [], "cluster_id": None, "controller_id": -1, "topics": rows, "error_code": int(code)}
+
+
+def _check_asked_for(topic: Fields, version: int) -> None:
+    """Refuse an entry that names no topic, and ids in the two versions that have them in the schema only."""
+    name, topic_id = topic["name"], topic.get("topic_id", NO_TOPIC_ID)
+    if version < _BY_ID_SINCE and (name is None or topic_id != NO_TOPIC_ID):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Topic ids need Metadata v{_BY_ID_SINCE}.")
+    if name is None and topic_id == NO_TOPIC_ID:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "A topic needs a name or an id.")
+
+
+def _names_to_create(context: RequestContext, request: Fields, wanted: list[Fields]) -> list[str]:
+    """The topics that this request creates: valid names that do not exist, if both sides agree."""
+    allowed = request.get("allow_auto_topic_creation", True)
+    if not allowed or not context.services.config.auto_create_topics_enable:
+        return []
+    known = context.services.image.topics_by_name
+    names = dict.fromkeys(
+        topic["name"] for topic in wanted if topic.get("topic_id", NO_TOPIC_ID) == NO_TOPIC_ID
+    )
+    return [
+        name
+        for name in names
+        if name not in known
+        and name not in INTERNAL_TOPICS
+        and name != CLUSTER_METADATA_TOPIC
+        and complaint_about(name) is None
+    ]
+
+
+def _look_up(
+    context: RequestContext, wanted: list[Fields], creation_errors: dict[str, int]
+) -> list[TopicImage | Fields]:
+    """Each topic asked for once: its image, or the row that says why there is none."""
+    image = context.services.image
+    found: dict[str | bytes, TopicImage | Fields] = {}
+    for topic in wanted:
+        name, topic_id = topic["name"], topic.get("topic_id", NO_TOPIC_ID)
+        if topic_id != NO_TOPIC_ID:
+            found[topic_id] = _by_id(image, topic_id)
+        else:
+            found[name] = _by_name(image, name, creation_errors)
+    return list(found.values())
+
+
+def _by_id(image: ClusterImage, topic_id: bytes) -> TopicImage | Fields:
+    return image.topic_by_id(topic_id) or _topic_error(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
+
+
+def _by_name(image: ClusterImage, name: str, creation_errors: dict[str, int]) -> TopicImage | Fields:
+    topic = image.topic(name)
+    if topic is not None:
+        return topic
+    if complaint_about(name) is not None:
+        return _topic_error(name, NO_TOPIC_ID, ErrorCode.INVALID_TOPIC_EXCEPTION)
+    code = creation_errors.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return _topic_error(name, NO_TOPIC_ID, code)
+
+
+def _topic_error(name: str | None, topic_id: bytes, code: int) -> Fields:
+    return {
+        "error_code": int(code),
+        "name": name,
+        "topic_id": topic_id,
+        "is_internal": name in INTERNAL_TOPICS,
+        "partitions": [],
+        "topic_authorized_operations": NOT_TOLD,
+    }
+
+
+def _answer(context: RequestContext, request: Fields, topics: list[TopicImage | Fields]) -> Fields:
+    node_id = context.services.config.node_id
+    replicas = [node_id]
+    topic_operations = ALL_ON_TOPIC if request.get("include_topic_authorized_operations", False) else NOT_TOLD
+    rows = []
+    for topic in topics:
+        if isinstance(topic, dict):
+            # Kafka tells what may be done with a name also when there is no topic behind it.
+            row = (
+                topic if topic["name"] is None else {**topic, "topic_authorized_operations": topic_operations}
+            )
+        else:
+            row = _topic_row(topic, node_id, replicas, topic_operations)
+        rows.append(row)
+    cluster_operations = request.get("include_cluster_authorized_operations", False)
+    return {
+        "brokers": [
+            {
+                "node_id": node_id,
+                "host": context.advertised_host,
+                "port": context.advertised_port,
+                "rack": None,
+            }
+        ],
+        "cluster_id": context.services.image.cluster_id,
+        "controller_id": node_id,
+        "topics": rows,
+        "cluster_authorized_operations": ALL_ON_CLUSTER if cluster_operations else NOT_TOLD,
+        "error_code": int(ErrorCode.NONE),
+    }
+
+
+def _topic_row(topic: TopicImage, node_id: int, replicas: list[int], operations: int) -> Fields:
+    return {
+        "error_code": int(ErrorCode.NONE),
+        "name": topic.name,
+        "topic_id": topic.topic_id,
+        "is_internal": topic.is_internal,
+        "partitions": [
+            {
+                "error_code": int(ErrorCode.NONE),
+                "partition_index": partition.index,
+                "leader_id": node_id,
+                "leader_epoch": partition.leader_epoch,
+                "replica_nodes": replicas,
+                "isr_nodes": replicas,
+                "offline_replicas": [],
+            }
+            for partition in topic.partitions
+        ],
+        "topic_authorized_operations": operations,
+    }
