@@ -1,8 +1,9 @@
 """Walking the batches of a .log file, and telling a torn tail from damage in the middle.
 
-A crash cuts the end of a file: the last write is there in part. What follows a batch that is not whole is then
-nothing, or bytes that are no batch. Where a good batch follows a bad one, something else happened (a bad disk, an
-edited file), and cutting there would throw away records that were acknowledged: that is refused, loudly.
+A crash cuts the end of a file: the last write is there in part. What follows a batch that is not whole is
+then nothing, or bytes that are no batch. Where a good batch follows a bad one, something else happened (a
+bad disk, an edited file), and cutting there would throw away records that were acknowledged: that is
+refused, loudly.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from kproc.wire.record_batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC
 # producer id, producer epoch, base sequence, record count: a BatchHeader without the cost of building one.
 Header = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]
 
-_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
-_unpack = _HEADER.unpack_from
+HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+_unpack = HEADER.unpack_from
 _EPOCH_AND_MAGIC: Final = struct.Struct(">ib")
 _EPOCH_AT: Final = 12  # Of the leader epoch in a batch, with the magic byte right behind it.
 _CRC_FROM: Final = 21
@@ -44,7 +45,7 @@ class BadBatch(Exception):
 def walk_headers(
     fs: Fs, descriptor: int, start: int, end: int, *, chunk_bytes: int = SCAN_CHUNK_BYTES
 ) -> Iterator[tuple[int, Header]]:
-    """(position, header) of each batch in start..end, which begin and end between batches. No CRC is checked."""
+    """(position, header) of each batch in start..end, which lie between batches. CRCs are not checked."""
     chunk = b""
     chunk_start = position = start
     while position < end:
@@ -89,7 +90,7 @@ def walk_checked(fs: Fs, descriptor: int, start: int, end: int) -> Iterator[tupl
 
 
 def _check_shape(position: int, header: Header, total: int, end: int) -> None:
-    """What can be said of a header alone. Counts may differ from offsets: Kafka's compaction leaves such batches."""
+    """What a header says by itself. Its count may differ from its offsets: compaction does that."""
     if header[3] != MAGIC:
         raise BadBatch(position, f"magic is {header[3]}")
     if total < HEADER_BYTES:
@@ -105,8 +106,8 @@ def find_good_batch(
 ) -> int | None:
     """The position of a whole batch somewhere in start..end that can follow `next_offset`, or None.
 
-    Lengths in a damaged header say nothing, so the bytes are searched for a leader epoch of this log with the magic byte behind
-    it; what looks like a header is believed when its CRC-32C matches.
+    Lengths in a damaged header say nothing, so the bytes are searched for a leader epoch of this log with
+    the magic byte behind it; what looks like a header is believed when its CRC-32C matches.
     """
     patterns = [_EPOCH_AND_MAGIC.pack(epoch, MAGIC) for epoch in epochs]
     overlap = HEADER_BYTES - 1

@@ -12,8 +12,8 @@ In a partition's directory:
     leader-epoch-checkpoint           epoch -> its first offset
     partition.metadata                the topic's id: tells a deleted topic's files from those of a namesake
 
-A checkpoint is text: the version, the number of lines, the lines. What does not parse raises Corrupt; whether that
-matters is the caller's to say (epochs and recovery points can be rebuilt, a topic id cannot).
+A checkpoint is text: the version, the number of lines, the lines. What does not parse raises Corrupt;
+whether that matters is the caller's to say (epochs and recovery points can be rebuilt, a topic id cannot).
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def read_recovery_points(fs: Fs, data_directory: Path) -> dict[TopicPartition, i
 
 
 def write_log_starts(fs: Fs, data_directory: Path, offsets: Mapping[TopicPartition, int]) -> None:
-    """Replace the log start offsets; Kafka lists only those above their first segment's base, and so should callers."""
+    """Replace the log start offsets. Only those above their first segment's base belong here, as in Kafka."""
     _write_offsets(fs, data_directory / LOG_START_FILE, offsets)
 
 
@@ -132,7 +132,7 @@ def write_leader_epochs(
 
 
 def read_leader_epochs(fs: Fs, directory: Path) -> list[tuple[int, int]] | None:
-    """A partition's (epoch, first offset) list in file order, or None without a file; Corrupt unless both grow."""
+    """A partition's (epoch, first offset) list, or None without a file; Corrupt unless both grow."""
     path = directory / LEADER_EPOCH_FILE
     content = fs.read_file(path)
     if content is None:
@@ -164,7 +164,8 @@ def read_partition_metadata(fs: Fs, directory: Path) -> bytes | None:
     content = fs.read_file(path)
     if not content:
         return None
-    fields = dict(line.split(": ", 1) for line in content.decode(errors="replace").splitlines() if ": " in line)
+    lines = content.decode(errors="replace").splitlines()
+    fields = dict(line.split(": ", 1) for line in lines if ": " in line)
     if fields.get("version") != "0" or "topic_id" not in fields:
         raise Corrupt(f"{path}: not a partition.metadata of version 0")
     return parse_uuid_text(fields["topic_id"])

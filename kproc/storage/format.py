@@ -75,14 +75,8 @@ SNAPSHOT_VERSION: Final = 1
 # delta is the last batch's last offset minus its first; -1 stands for "none" in the offsets and sequence.
 SNAPSHOT_ENTRY: Final = struct.Struct(">qhiqiqiq")
 
-# The key of the record in a control batch, and the value of an end-of-transaction marker.
-CONTROL_KEY: Final = struct.Struct(">hh")  # version, type
-CONTROL_ABORT: Final = 0
-CONTROL_COMMIT: Final = 1
-END_TXN_MARKER: Final = struct.Struct(">hi")  # version, coordinator epoch
-
-assert OFFSET_ENTRY.size == 8 and TIME_ENTRY.size == 12 and TXN_ENTRY.size == 34
-assert SNAPSHOT_HEAD.size == 10 and SNAPSHOT_ENTRY.size == 46
+assert (OFFSET_ENTRY.size, TIME_ENTRY.size, TXN_ENTRY.size) == (8, 12, 34)
+assert (SNAPSHOT_HEAD.size, SNAPSHOT_ENTRY.size) == (10, 46)
 
 
 class AbortedTransaction(NamedTuple):
@@ -113,7 +107,7 @@ def partition_directory_name(topic: str, partition: int) -> str:
 
 
 def parse_partition_directory_name(name: str) -> tuple[str, int] | None:
-    """The topic and partition that a directory's name stands for, or None (also for `-delete` directories)."""
+    """The topic and partition in a directory's name, or None (also for `-delete` directories)."""
     topic, dash, digits = name.rpartition("-")
     if not topic or not dash or not (digits.isascii() and digits.isdigit()):
         return None

@@ -243,8 +243,9 @@ class OsFs:
 def replace_file(fs: Fs, path: Path, content: bytes, *, durable: bool = True) -> None:
     """Write a whole file so that a reader, or a crash, sees the old one or the new one and nothing between.
 
-    `durable` also makes it survive a power loss (two syncs). Without it a power loss can bring the old file or an
-    empty one back: right for what is rebuilt from other files anyway, and 20x cheaper when 1,000 topics are made.
+    `durable` also makes it survive a power loss (two syncs). Without it a power loss can bring the old file
+    or an empty one back: right for what is rebuilt from other files anyway, and 20x cheaper when 1,000
+    topics are made.
     """
     temporary = path.with_name(path.name + ".tmp")
     fs.unlink(temporary)

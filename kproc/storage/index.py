@@ -1,10 +1,12 @@
 """The two sparse indexes of a segment: offset -> position, and timestamp -> offset.
 
-Kafka maps 10 MB per index and trims the file when it is closed. These files only ever hold real entries: appended with
-one small write, read with a binary search over preads. So nothing is mapped (an EIO stays an exception, not a
-SIGBUS), an idle index costs no memory, and what a crash leaves is a whole file or one with a torn last entry.
+Kafka maps 10 MB per index and trims the file when it is closed. These files only ever hold real entries:
+appended with one small write, read with a binary search over preads. So nothing is mapped (an EIO stays an
+exception, not a SIGBUS), an idle index costs no memory, and what a crash leaves is a whole file or one with
+a torn last entry.
 
-An index never holds the truth: `entries that cannot be right` (see `is_sane`) means rebuild it from the .log file.
+An index never holds the truth: `entries that cannot be right` (see `is_sane`) means rebuild it from the
+.log file.
 """
 
 from __future__ import annotations
@@ -142,7 +144,7 @@ class OffsetIndex(_SortedFile):
         return last is None or (last[0] >= self.base_offset and 0 <= last[1] < max(log_bytes, 1))
 
     def grows_until(self, count: int) -> bool:
-        """Whether offsets and positions of the first `count` entries grow: a page that a power loss zeroed does not."""
+        """Whether the first `count` entries grow: a page that a power loss emptied does not."""
         before = (-1, -1)
         for number, entry in enumerate(self.entries()):
             if number >= count:
@@ -177,8 +179,8 @@ class TimeIndex(_SortedFile):
     def lookup(self, timestamp: int) -> int:
         """An offset at or before the first record with this timestamp or a larger one.
 
-        The floor entry says: all up to its offset are <= its timestamp <= the target. Its own batch may hold the target, so it
-        is where the scan starts.
+        The floor entry says: all up to its offset are <= its timestamp <= the target. Its own batch may
+        hold the target, so it is where the scan starts.
         """
         number = self._floor(timestamp, column=0)
         return self.base_offset + (0 if number < 0 else self._entry(number)[1])

@@ -33,8 +33,8 @@ class LeaderEpochs:
     def assign(self, epoch: int, start: int) -> bool:
         """Say that an epoch begins at an offset; False when that was known.
 
-        As in Kafka an epoch that wrote nothing is forgotten: entries that would not lie strictly before the new one, by
-        epoch or by offset, go away.
+        As in Kafka an epoch that wrote nothing is forgotten: entries that would not lie strictly before the
+        new one, by epoch or by offset, go away.
         """
         if epoch == self.latest:
             return False
@@ -65,8 +65,8 @@ class LeaderEpochs:
     def end_offset_for(self, epoch: int, *, log_end: int) -> tuple[int, int]:
         """(epoch, end offset) of the largest epoch <= the one asked for; (-1, -1) when that cannot be said.
 
-        The rules of OffsetsForLeaderEpoch (KIP-279): the end of an epoch is where the next one begins; of an epoch newer
-        than every known one nothing is known.
+        The rules of OffsetsForLeaderEpoch (KIP-279): the end of an epoch is where the next one begins; of
+        an epoch newer than every known one nothing is known.
         """
         if epoch == NO_EPOCH or not self._epochs or epoch > self._epochs[-1]:
             return NO_EPOCH, NO_OFFSET

@@ -1,4 +1,4 @@
-"""LogConfig: what a log needs to know of the broker's settings and its topic's. Frozen; a change is a new one."""
+"""LogConfig: what a log needs of the broker's settings and its topic's. Frozen: a change is a new one."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ class LogConfig:
     def of(cls, settings: BrokerSettings, overrides: Mapping[str, str] | None = None) -> LogConfig:
         """The config of a topic: the broker's settings, and the topic's own where it has some.
 
-        `overrides` are a topic's configs as they are on the wire, validated when they were set; those that are not a
-        log's business are skipped.
+        `overrides` are a topic's configs as they are on the wire, validated when they were set; those that
+        are not a log's business are skipped.
         """
         config = cls(
             segment_bytes=settings.log_segment_bytes,
@@ -129,7 +129,7 @@ class LogConfig:
 
 # Topic setting -> field. Most are the field's name with dots.
 _FIELD_OF: Final[Mapping[str, str]] = {
-    **{field.name.replace("_", "."): field.name for field in fields(LogConfig) if "timestamp" not in field.name},
+    **{field.name.replace("_", "."): field.name for field in fields(LogConfig)},
     "message.timestamp.type": "timestamp_type",
     "message.timestamp.before.max.ms": "timestamp_before_max_ms",
     "message.timestamp.after.max.ms": "timestamp_after_max_ms",

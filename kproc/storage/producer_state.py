@@ -5,8 +5,8 @@ The rules are Kafka's (ProducerAppendInfo and ProducerStateManager, 4.x):
 - the first batch of a producer that is not known is taken whatever its sequence: its state may have expired;
 - within an epoch the next sequence follows the last one, and wraps from 2^31 - 1 to 0; a gap is
   OUT_OF_ORDER_SEQUENCE_NUMBER;
-- a batch equal (epoch, first and last sequence) to one of the last five is a duplicate: it is answered with the
-  offsets of the original and not appended. Five is how many requests a client may have in flight;
+- a batch equal (epoch, first and last sequence) to one of the last five is a duplicate: it is answered with
+  the offsets of the original and not appended. Five is how many requests a client may have in flight;
 - a new epoch starts at sequence 0; an older one is INVALID_PRODUCER_EPOCH;
 - a producer that was idle for producer.id.expiration.ms is forgotten, unless it has a transaction open.
 
@@ -115,7 +115,8 @@ class ProducerTable:
             )
         if entry.open_txn_offset >= 0 and not transactional:
             raise KafkaError(
-                ErrorCode.INVALID_TXN_STATE, f"producer {producer_id} has a transaction open and sent outside of it"
+                ErrorCode.INVALID_TXN_STATE,
+                f"producer {producer_id} has a transaction open and sent outside of it",
             )
         return None
 
@@ -134,26 +135,27 @@ class ProducerTable:
             producer_id, epoch, entry.coordinator_epoch, mark[3], open_offset, batches
         )
 
-    def check_marker(self, producer_id: int, epoch: int, coordinator_epoch: int) -> None:
-        """Refuse an end-of-transaction marker of an older producer or coordinator epoch."""
+    def check_epoch(self, producer_id: int, epoch: int, coordinator_epoch: int | None = None) -> None:
+        """Refuse what the broker itself writes for an older producer, or (a marker) an older coordinator."""
         entry = self._entries.get(producer_id)
         if entry is None:
             return
         if epoch < entry.epoch:
             raise KafkaError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"marker of producer {producer_id} has epoch {epoch}, the last seen is {entry.epoch}",
+                f"producer {producer_id} has epoch {epoch}, the last seen is {entry.epoch}",
             )
-        if coordinator_epoch < entry.coordinator_epoch:
+        if coordinator_epoch is not None and coordinator_epoch < entry.coordinator_epoch:
             raise KafkaError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-                f"marker has coordinator epoch {coordinator_epoch}, the last seen is {entry.coordinator_epoch}",
+                f"coordinator epoch {coordinator_epoch} is older than {entry.coordinator_epoch}",
             )
 
     def record_marker(
-        self, producer_id: int, epoch: int, coordinator_epoch: int, *, offset: int, timestamp: int, is_abort: bool
+        self, producer_id: int, epoch: int, coordinator_epoch: int, *, offset: int, timestamp: int,
+        is_abort: bool
     ) -> AbortedTransaction | None:
-        """End a producer's transaction with the marker at `offset`; what goes into the .txnindex, if anything."""
+        """End a producer's transaction with the marker at `offset`; returns what the .txnindex must know."""
         entry = self._entries.get(producer_id) or ProducerEntry(producer_id, epoch)
         started = entry.open_txn_offset
         batches = entry.batches if epoch == entry.epoch else ()
@@ -216,7 +218,7 @@ def _is_expired(entry: ProducerEntry, now_ms: int, idle_ms: int) -> bool:
 
 
 def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
-    """A .snapshot file (see format.py). As in Kafka only the last batch of each producer survives a restart."""
+    """A .snapshot file (see format.py). As in Kafka it keeps only the last batch of each producer."""
     rows = []
     for entry in entries:
         sequence, offset, delta, _ = entry.batches[-1] if entry.batches else (NO_SEQUENCE, NO_OFFSET, 0, 0)

@@ -1,0 +1,342 @@
+"""Log: one partition's records on the disk. Owned by exactly one Handler, so nothing here is locked.
+
+The way of an append: check each batch, number it in place, write all with one system call, then (and only
+then) change what readers and indexes see. A write that fails leaves no trace: the file is cut back to where
+it was.
+
+- No room (ENOSPC): those batches get KAFKA_STORAGE_ERROR, the log stays open, the next append tries again.
+- Anything else from a write or a sync: the log is offline. Reads go on; appends wait for it to be
+  opened anew.
+
+The high watermark is the log's end at append: there is one replica. What is known to be on the disk is
+`recovery_point`; a sync thread moves it (sync_point, fdatasync of the descriptors, mark_synced).
+
+One class in four files, by concern: log_state (fields, rolling, snapshots), log_append (the hot path),
+log_read, and here the life of a log: opening, syncing, retention, hand-over.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from pathlib import Path
+from typing import Any, Final
+
+from kproc.clock import Clock
+from kproc.errors import Corrupt, ErrorCode, KafkaError
+from kproc.storage import checkpoints
+from kproc.storage.format import LOG_SUFFIX, delete_directory_name
+from kproc.storage.fs import Fs, OsFs, StorageFailure
+from kproc.storage.leader_epochs import LeaderEpochs
+from kproc.storage.log_append import AppendingLog
+from kproc.storage.log_config import LogConfig
+from kproc.storage.log_read import ReadableLog
+from kproc.storage.producer_state import ProducerTable
+from kproc.storage.recovery import TrustedEnd, load
+from kproc.storage.results import AppendResult, ReadResult, RecordPosition, SyncPoint
+from kproc.storage.retention import SegmentFacts, below_start, expired, oversized
+from kproc.storage.segment import LogSegment
+from kproc.storage.segments import Doomed
+
+__all__ = ["AppendResult", "Log", "LogConfig", "ReadResult", "RecordPosition", "SyncPoint", "TrustedEnd"]
+
+logger = logging.getLogger(__name__)
+
+_STATE_VERSION: Final = 1
+
+
+class Log(AppendingLog, ReadableLog):
+    """The log of one partition. Made by open() or import_state(), ended by close() or rename_for_delete()."""
+
+    # -- opening and closing -------------------------------------------------------------------------------
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        config: LogConfig,
+        *,
+        topic: str,
+        topic_id: bytes,
+        partition: int,
+        leader_epoch: int,
+        clock: Clock,
+        fs: Fs | None = None,
+        trusted: TrustedEnd | None = None,
+        recovery_point: int = 0,
+        log_start: int = 0,
+        clean: bool = False,
+    ) -> Log:
+        """Open a partition's directory, made with Kafka's files when it is not there.
+
+        Raises Corrupt for damage, or for another topic's files; StorageFailure when the disk refuses.
+        """
+        fs = fs or OsFs()
+        is_new = fs.make_directory(directory)
+        found = None if is_new else checkpoints.read_partition_metadata(fs, directory)
+        if found is not None and found != topic_id:
+            raise Corrupt(f"{directory} belongs to topic id {found.hex()}, not {topic_id.hex()}")
+        now_ms = clock.wall_ms()
+        loaded = None if is_new else load(
+            fs, directory, config, now_ms=now_ms, recovery_point=recovery_point, clean=clean, trusted=trusted
+        )  # fmt: skip
+        if trusted is not None:
+            log_start = max(log_start, trusted.start_offset)
+        if loaded is not None and log_start > loaded.end_offset:
+            _discard(fs, loaded.segments, f"it ends at {loaded.end_offset}, below its start {log_start}")
+            loaded = None
+        if loaded is None:
+            segments = [LogSegment.create(fs, directory, log_start, now_ms=now_ms)]
+            epochs, producers, end_offset = LeaderEpochs(), ProducerTable(log_start), log_start
+        else:
+            segments, epochs, producers = loaded.segments, loaded.epochs, loaded.producers
+            end_offset = loaded.end_offset
+        log = cls(
+            directory, config, topic=topic, topic_id=topic_id, partition=partition, leader_epoch=leader_epoch,
+            clock=clock, fs=fs, segments=segments, epochs=epochs, producers=producers, end_offset=end_offset,
+            start_offset=max(log_start, segments[0].base_offset),
+        )  # fmt: skip
+        if found is None:
+            checkpoints.write_partition_metadata(fs, directory, topic_id)
+        if loaded is None:
+            checkpoints.write_leader_epochs(fs, directory, (), durable=False)
+            log._directories_dirty = [directory, directory.parent]
+        else:
+            log._snapshots = loaded.snapshots
+            log.truncated_bytes = loaded.truncated_bytes
+        log._trust_synced(end_offset if clean else min(recovery_point, end_offset))
+        return log
+
+    def _trust_synced(self, offset: int) -> None:
+        """Take an offset as the recovery point, and remember the sealed segments behind it as not synced."""
+        self.recovery_point = offset
+        sealed = self._segments.facts(self.end_offset)[:-1]
+        held = self._segments.all()
+        self._unsynced = [held[n] for n, facts in enumerate(sealed) if facts.next_offset > offset]
+
+    def close(self, *, clean: bool = True) -> None:
+        """Close all files. Clean: first everything is synced and the producers' snapshot is written."""
+        try:
+            if clean and self._offline is None:
+                self._active.finish_time_index()
+                self._take_snapshot()
+                if self.recovery_point < self.end_offset or self._directories_dirty:
+                    self.sync()
+                self._active.sync_all()
+        finally:
+            self._offline = self._offline or "the log is closed"
+            self._segments.close()
+
+    def rename_for_delete(self) -> Path:
+        """End the log and rename its directory to `....<hex>-delete`; the caller removes it later."""
+        self._offline = "the partition is deleted"
+        self._segments.close()
+        target = self.directory.with_name(
+            delete_directory_name(self.topic, self.partition, uuid.uuid4().hex)
+        )
+        self._fs.rename(self.directory, target)
+        self.directory = target
+        self._segments.move(target)
+        return target
+
+    def update_config(self, config: LogConfig) -> None:
+        """The topic's settings changed; they count from the next append on."""
+        self._config = config
+
+    # -- durability ----------------------------------------------------------------------------------------
+
+    def sync_point(self) -> SyncPoint:
+        """What must be synced for everything appended so far; no descriptors when nothing is new.
+
+        New files need their directory synced as well, or a power loss takes the file's name away. Give the
+        point back with mark_synced() or sync_failed(), always.
+        """
+        segments: list[LogSegment] = []
+        directories: list[int] = []
+        if self.recovery_point < self.end_offset or self._directories_dirty:
+            segments = [*self._unsynced, self._active]
+            directories = [self._fs.open_directory(path) for path in self._directories_dirty]
+            self._directories_dirty = []
+        fds = (*(segment.pin() for segment in segments), *directories)
+        return SyncPoint(fds, self.end_offset, tuple(segments), tuple(directories))
+
+    def mark_synced(self, point: SyncPoint) -> None:
+        """All descriptors of the point were synced without an error."""
+        self._give_back(point)
+        self.recovery_point = max(self.recovery_point, point.end_offset)
+        self._unsynced = [segment for segment in self._unsynced if segment not in point.segments]
+        self._flushed_ms = self._clock.wall_ms()
+
+    def sync_failed(self, point: SyncPoint, reason: str) -> None:
+        """A sync failed: the log goes offline, for the kernel may have dropped what it could not write."""
+        self._give_back(point)
+        self._note_failure(StorageFailure(reason))
+
+    def _give_back(self, point: SyncPoint) -> None:
+        for segment in point.segments:
+            segment.unpin()
+        for descriptor in point.directory_fds:
+            self._fs.close(descriptor)
+
+    def sync(self) -> None:
+        """Sync everything now, blocking; raises StorageFailure (and the log is offline) when that fails."""
+        point = self.sync_point()
+        try:
+            for descriptor in point.fds:
+                self._fs.sync(descriptor)
+        except StorageFailure as failure:
+            self.sync_failed(point, str(failure))
+            raise
+        self.mark_synced(point)
+
+    def is_flush_due(self, now_ms: int) -> bool:
+        """Whether flush.messages, flush.ms or a sealed segment asks for a sync, without acks=all."""
+        unsynced = self.end_offset - self.recovery_point
+        if not unsynced:
+            return False
+        return (
+            unsynced >= self._config.flush_messages
+            or now_ms - self._flushed_ms >= self._config.flush_ms
+            or bool(self._unsynced)
+        )
+
+    # -- retention and deletion ----------------------------------------------------------------------------
+
+    def retention_victims(self, now_ms: int) -> tuple[str, list[SegmentFacts]]:
+        """(reason, oldest segments that may go): by the log's start, by retention.ms, by retention.bytes."""
+        facts = self.segment_facts()
+        counts = {"log start offset": below_start(facts, start_offset=self.start_offset)}
+        if self._config.is_deleting:
+            counts["retention.ms"] = expired(facts, now_ms=now_ms, retention_ms=self._config.retention_ms)
+            counts["retention.bytes"] = oversized(facts, retention_bytes=self._config.retention_bytes)
+        reason = max(counts, key=lambda name: counts[name])
+        return reason, facts[: counts[reason]]
+
+    def enforce_retention(self, now_ms: int) -> int:
+        """Delete what retention_victims() names; returns how many segments."""
+        reason, victims = self.retention_victims(now_ms)
+        return self.delete_segments_before(victims[-1].next_offset, reason) if victims else 0
+
+    def delete_segments_before(self, offset: int, reason: str) -> int:
+        """Delete the segments that end at or before an offset; returns how many.
+
+        The files are renamed to .deleted now and unlinked by unlink_due() after file.delete.delay.ms, so
+        that whoever sends from them can finish.
+        """
+        now_ms = self._clock.wall_ms()
+        count = below_start(self.segment_facts(), start_offset=min(offset, self.end_offset))
+        if not count:
+            return 0
+        if count == len(self._segments):
+            self._roll(self.end_offset, now_ms)
+        gone = self._segments.delete_oldest(count, due_ms=now_ms + self._config.file_delete_delay_ms)
+        self._unsynced = [segment for segment in self._unsynced if segment not in gone]
+        self._snapshots = [held for held in self._snapshots if held >= self._segments.first_base]
+        logger.info(
+            "segments=deleted partition=%s-%d count=%d before=%d reason=%s",
+            self.topic, self.partition, count, self._segments.first_base, reason,
+        )  # fmt: skip
+        self._move_start(max(self.start_offset, self._segments.first_base))
+        return count
+
+    def advance_start(self, offset: int) -> int:
+        """DeleteRecords: the log begins at `offset` from now on; whole segments below go. Returns the start.
+
+        The caller writes the new start to log-start-offset-checkpoint: one file for all logs of a directory.
+        """
+        if offset > self.end_offset or offset < 0:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} is above the high watermark {self.end_offset}",
+            )
+        if offset > self.start_offset:
+            self._move_start(offset)
+            self.delete_segments_before(offset, "log start offset")
+        return self.start_offset
+
+    def _move_start(self, offset: int) -> None:
+        self.start_offset = offset
+        if self._epochs.truncate_to(offset):
+            checkpoints.write_leader_epochs(self._fs, self.directory, self._epochs.entries(), durable=False)
+
+    def unlink_due(self, now_ms: int) -> int:
+        """Unlink deleted segments' files that have waited file.delete.delay.ms; returns how many."""
+        return self._segments.unlink_due(now_ms)
+
+    def next_unlink_ms(self) -> int | None:
+        """When unlink_due() has work again, or None."""
+        return self._segments.next_due_ms()
+
+    def expire_producers(self, now_ms: int) -> int:
+        """Forget idle producers (producer.id.expiration.ms); returns how many."""
+        return self._producers.expire(now_ms, self._config.producer_id_expiration_ms)
+
+    # -- hand-over -----------------------------------------------------------------------------------------
+
+    def export_state(self) -> dict[str, Any]:
+        """Everything the owner knows, as plain values, for import_state() in another process.
+
+        Also writes a producer snapshot: it is what the new owner falls back to if it dies at once. The log
+        must not be appended to any more; close(clean=False) ends it.
+        """
+        self._take_snapshot()
+        return {
+            "version": _STATE_VERSION,
+            "start_offset": self.start_offset,
+            "end_offset": self.end_offset,
+            "leader_epoch": self.leader_epoch,
+            "recovery_point": self.recovery_point,
+            "bytes_since_snapshot": self._bytes_since_snapshot,
+            "flushed_ms": self._flushed_ms,
+            "offline": self._offline,
+            "epochs": [list(entry) for entry in self._epochs.entries()],
+            "producers": self._producers.export(),
+            "snapshots": list(self._snapshots),
+            "segments": [segment.export() for segment in self._segments.all()],
+            "doomed": [[due_ms, path.name] for due_ms, path in self._segments.doomed()],
+            "directories_dirty": [str(path) for path in self._directories_dirty],
+        }
+
+    @classmethod
+    def import_state(
+        cls,
+        directory: Path,
+        config: LogConfig,
+        state: dict[str, Any],
+        *,
+        topic: str,
+        topic_id: bytes,
+        partition: int,
+        clock: Clock,
+        fs: Fs | None = None,
+    ) -> Log:
+        """Go on with a log where its owner stopped: nothing is scanned, the leader epoch stays."""
+        if state["version"] != _STATE_VERSION:
+            raise Corrupt(f"log state of version {state['version']} is not known")
+        fs = fs or OsFs()
+        segments = [LogSegment.adopt(fs, directory, exported) for exported in state["segments"]]
+        end_offset = state["end_offset"]
+        log = cls(
+            directory, config, topic=topic, topic_id=topic_id, partition=partition,
+            leader_epoch=state["leader_epoch"], clock=clock, fs=fs, segments=segments,
+            epochs=LeaderEpochs((epoch, start) for epoch, start in state["epochs"]),
+            producers=ProducerTable.from_export(state["producers"], end_offset),
+            end_offset=end_offset, start_offset=state["start_offset"],
+        )  # fmt: skip
+        log._trust_synced(state["recovery_point"])
+        log._snapshots = list(state["snapshots"])
+        log._bytes_since_snapshot = state["bytes_since_snapshot"]
+        log._flushed_ms = state["flushed_ms"]
+        log._offline = state["offline"]
+        log._directories_dirty = [Path(path) for path in state["directories_dirty"]]
+        log._segments.doom([Doomed(due_ms, directory / name) for due_ms, name in state["doomed"]])
+        return log
+
+
+def _discard(fs: Fs, segments: list[LogSegment], reason: str) -> None:
+    """Take all segments away: the log begins anew."""
+    for segment in segments:
+        logger.warning("segment=discarded path=%s reason=%s", segment.path(LOG_SUFFIX), reason)
+        segment.close()
+        for doomed in segment.mark_deleted():
+            fs.unlink(doomed)

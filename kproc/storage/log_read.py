@@ -1,0 +1,123 @@
+"""Reading: offsets, timestamps and epochs to places in files. Gives ranges, never bytes. See log.py."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kproc.errors import Corrupt, ErrorCode, KafkaError
+from kproc.storage.format import AbortedTransaction
+from kproc.storage.log_state import LogState
+from kproc.storage.results import ReadResult, RecordPosition
+from kproc.storage.segment import LogSegment
+from kproc.storage.txn_index import overlapping, read_aborted
+from kproc.wire.file_range import FileRange
+
+# A read that runs over the end of a segment goes on in the next: small segments would starve large fetches
+# otherwise. Sixteen headers of sendfile calls are nothing beside the bytes; more ranges serve nobody.
+READ_RANGES_MAX: Final = 16
+
+
+class ReadableLog(LogState):
+    """The part of Log that finds records."""
+
+    def read(
+        self, offset: int, max_bytes: int, *, minimum_one: bool = True, committed: bool = False
+    ) -> ReadResult:
+        """Up to `max_bytes` from an offset on, as file ranges; OFFSET_OUT_OF_RANGE outside the log.
+
+        `minimum_one` gives the first batch whole even if it is larger; `committed` ends at the last stable
+        offset.
+        """
+        stable = self.last_stable_offset
+        if not self.start_offset <= offset <= self.end_offset:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} is not in {self.start_offset}..{self.end_offset}",
+            )
+        ranges: list[FileRange] = []
+        size = 0
+        if offset < (stable if committed else self.end_offset):
+            ranges, size = self._read_ranges(offset, max_bytes, minimum_one, stable if committed else None)
+        return ReadResult(ranges, size, self.end_offset, stable, self.start_offset)
+
+    def _read_ranges(
+        self, offset: int, max_bytes: int, minimum_one: bool, bound: int | None
+    ) -> tuple[list[FileRange], int]:
+        if offset >= self._tail.floor_offset:
+            segment, number = self._active, len(self._segments) - 1
+            position, first_bytes = self._tail.locate(offset, segment.size)
+        else:
+            number, segment, position, first_bytes = self._locate(offset)
+        if first_bytes > max_bytes:
+            if not minimum_one:
+                return [], 0
+            max_bytes = first_bytes
+        stop = None if bound is None or bound >= self.end_offset else self._locate(bound)
+        ranges: list[FileRange] = []
+        taken = 0
+        while len(ranges) < READ_RANGES_MAX:
+            end = segment.size if stop is None or stop[0] != number else stop[2]
+            length = min(end - position, max_bytes - taken)
+            if length > 0:
+                ranges.append(segment.range(position, length))
+                taken += length
+            number += 1
+            following = self._segments.get(number)
+            if taken >= max_bytes or following is None or (stop is not None and number > stop[0]):
+                break
+            segment, position = following, 0
+        return ranges, taken
+
+    def _locate(self, offset: int) -> tuple[int, LogSegment, int, int]:
+        """(segment number, segment, position, bytes) of the first batch that ends at or after an offset."""
+        number = self._segments.number_of(offset)
+        while (segment := self._segments.get(number)) is not None:
+            found = self._segments.warm(segment).locate(offset)
+            if found is not None:
+                return number, segment, *found
+            number += 1
+        raise Corrupt(f"{self.directory}: offset {offset} is in no segment")
+
+    def offset_for_timestamp(self, timestamp: int) -> RecordPosition | None:
+        """The first record with this timestamp or a later one, or None."""
+        for segment in self._segments.all():
+            if segment.max_timestamp >= timestamp:
+                found = self._segments.warm(segment).find_timestamp(timestamp, from_offset=self.start_offset)
+                if found is not None:
+                    return RecordPosition(*found)
+        return None
+
+    def max_timestamp(self) -> RecordPosition | None:
+        """The first of the records with the largest timestamp (ListOffsets -3, KIP-734); None without any."""
+        dated = [segment for segment in self._segments.all() if segment.max_timestamp >= 0]
+        for segment in sorted(dated, key=lambda held: -held.max_timestamp):
+            found = self._segments.warm(segment).find_timestamp(
+                segment.max_timestamp, from_offset=self.start_offset
+            )
+            if found is not None:
+                return RecordPosition(*found)
+        return None
+
+    def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
+        """(epoch, end offset) as OffsetsForLeaderEpoch answers; (-1, -1) when unknown."""
+        if epoch == self.leader_epoch:
+            return epoch, self.end_offset  # It may not have written yet, and has no entry then.
+        if self._epochs.latest < epoch < self.leader_epoch:
+            return (self._epochs.latest if self._epochs.latest >= 0 else epoch), self.end_offset
+        return self._epochs.end_offset_for(epoch, log_end=self.end_offset)
+
+    def epoch_of(self, offset: int) -> int:
+        """The leader epoch that wrote an offset, or -1."""
+        return self.leader_epoch if offset >= self.end_offset else self._epochs.epoch_of(offset)
+
+    def aborted_transactions(self, fetch_offset: int, upper_bound: int) -> list[AbortedTransaction]:
+        """The aborted transactions that a read_committed fetch of this stretch must be told of."""
+        found: list[AbortedTransaction] = []
+        for segment in self._segments.all()[self._segments.number_of(fetch_offset) :]:
+            aborted = read_aborted(self._fs, segment.txn_index_path)
+            found += overlapping(aborted, fetch_offset, upper_bound)
+            # Kafka's stop: a marker whose last stable offset lies beyond the stretch has none before it
+            # behind.
+            if aborted and aborted[-1].last_stable_offset >= upper_bound:
+                break
+        return found

@@ -1,0 +1,183 @@
+"""LogState: what a log is made of, and the changes that both appending and deleting need. See log.py."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Final
+
+from kproc.clock import Clock
+from kproc.storage import checkpoints
+from kproc.storage.format import SNAPSHOT_SUFFIX, segment_file_name
+from kproc.storage.fs import DiskFull, Fs, StorageFailure, replace_file
+from kproc.storage.leader_epochs import LeaderEpochs
+from kproc.storage.log_config import INT64_MAX, LogConfig
+from kproc.storage.producer_state import ProducerTable, encode_snapshot
+from kproc.storage.retention import SegmentFacts
+from kproc.storage.segment import LogSegment
+from kproc.storage.segments import SegmentList
+from kproc.storage.tail_cache import TailCache
+from kproc.wire.file_range import FileRange
+
+logger = logging.getLogger(__name__)
+
+# No record has a smaller timestamp than -1, so a roll time below it means: roll before the next batch.
+ROLL_NOW: Final = -2
+
+
+class LogState:
+    """The fields of a Log and what changes several of them at once."""
+
+    def __init__(
+        self,
+        directory: Path,
+        config: LogConfig,
+        *,
+        topic: str,
+        topic_id: bytes,
+        partition: int,
+        leader_epoch: int,
+        clock: Clock,
+        fs: Fs,
+        segments: list[LogSegment],
+        epochs: LeaderEpochs,
+        producers: ProducerTable,
+        end_offset: int,
+        start_offset: int,
+    ) -> None:
+        self.directory = directory
+        self.topic = topic
+        self.topic_id = topic_id
+        self.partition = partition
+        self.leader_epoch = leader_epoch
+        self.start_offset = start_offset
+        self.end_offset = end_offset
+        self.recovery_point = 0
+        self.truncated_bytes = 0
+        self._config = config
+        self._clock = clock
+        self._fs = fs
+        self._segments = SegmentList(fs, segments)
+        self._active = segments[-1]
+        self._epochs = epochs
+        self._producers = producers
+        self._snapshots: list[int] = []
+        self._bytes_since_snapshot = 0
+        self._tail = TailCache(end_offset)
+        self._unsynced: list[LogSegment] = []  # sealed, with bytes that no sync has confirmed
+        self._directories_dirty: list[Path] = []
+        self._flushed_ms = clock.wall_ms()
+        self._offline: str | None = None
+
+    # -- facts ---------------------------------------------------------------------------------------------
+
+    @property
+    def config(self) -> LogConfig:
+        """The settings in force."""
+        return self._config
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether appends are refused until the log is opened anew."""
+        return self._offline is not None
+
+    @property
+    def active_base(self) -> int:
+        """The base offset of the segment that is appended to."""
+        return self._active.base_offset
+
+    @property
+    def active_bytes(self) -> int:
+        """The size of the active segment: the byte position of the log's end."""
+        return self._active.size
+
+    @property
+    def active_range(self) -> FileRange:
+        """The whole active segment: its path and inode for the published row."""
+        return self._active.range(0, self._active.size)
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of all segments."""
+        return self._segments.size_bytes()
+
+    @property
+    def segment_count(self) -> int:
+        """How many segments there are."""
+        return len(self._segments)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The first offset of the oldest open transaction, or the log's end."""
+        first_open = self._producers.first_open_offset
+        return self.end_offset if first_open is None else first_open
+
+    @property
+    def producers(self) -> ProducerTable:
+        """The partition's producers, to look at (DescribeProducers)."""
+        return self._producers
+
+    def segment_facts(self) -> list[SegmentFacts]:
+        """Base, next offset, size and largest timestamp of each segment."""
+        return self._segments.facts(self.end_offset)
+
+    def _note_failure(self, failure: StorageFailure) -> None:
+        """A full disk passes; after anything else nobody knows what is on it, so the log goes offline."""
+        if not isinstance(failure, DiskFull) and self._offline is None:
+            self._offline = str(failure)
+            logger.error("log=offline partition=%s-%d reason=%s", self.topic, self.partition, failure)
+
+    def _begin_epoch(self) -> None:
+        """Write down that this leader epoch begins here: before its first batch, which carries the epoch."""
+        self._epochs.assign(self.leader_epoch, self.end_offset)
+        checkpoints.write_leader_epochs(self._fs, self.directory, self._epochs.entries(), durable=False)
+
+    # -- rolling -------------------------------------------------------------------------------------------
+
+    def _roll_after(self, segment: LogSegment, now_ms: int) -> int:
+        """The timestamp beyond which a batch needs a new segment, as in Kafka.
+
+        segment.ms counts from the first batch's timestamp to the new batch's; by the clock only where
+        records have no timestamps.
+        """
+        first = segment.load_first_timestamp()
+        if first is None:
+            return INT64_MAX
+        wait_ms = self._config.segment_ms - self._config.segment_jitter_ms
+        if segment.is_index_full(self._config.segment_index_bytes):
+            return ROLL_NOW
+        if first >= 0:
+            return first + wait_ms
+        return ROLL_NOW if now_ms - segment.created_ms > wait_ms else INT64_MAX
+
+    def _roll(self, base_offset: int, now_ms: int) -> None:
+        """Seal the active segment and begin a new one; if that fails, the old one stays active."""
+        new = LogSegment.create(self._fs, self.directory, base_offset, now_ms=now_ms)
+        old = self._active
+        self._segments.add(new)
+        self._active = new
+        self._tail.reset(base_offset)
+        self._unsynced.append(old)
+        self._directories_dirty = self._directories_dirty or [self.directory]
+        self._segments.warm(old)
+        old.seal()
+        self._take_snapshot()
+
+    def _take_snapshot(self) -> None:
+        """Write the producers' state of everything before the log's end. One that fails is done without."""
+        offset = self._producers.end_offset
+        self._bytes_since_snapshot = 0
+        if offset in self._snapshots:
+            return
+        path = self.directory / segment_file_name(offset, SNAPSHOT_SUFFIX)
+        try:
+            replace_file(self._fs, path, encode_snapshot(self._producers.entries()), durable=False)
+        except DiskFull as failure:
+            logger.warning("snapshot=skipped path=%s reason=%s", path, failure)
+            return
+        # Those at segment bases stay with their segment; of the others only the newest is of use.
+        keep = set(self._segments.bases())
+        for stale in self._snapshots:
+            if stale not in keep:
+                self._fs.unlink(self.directory / segment_file_name(stale, SNAPSHOT_SUFFIX))
+        self._snapshots = [*(held for held in self._snapshots if held in keep), offset]

@@ -1,0 +1,397 @@
+"""Opening a partition's directory: how much of it is believed, what is scanned, what is cut off.
+
+Three stories, by what is known of the end of the last owner:
+
+- clean     the marker file says that logs were closed and synced. Nothing is checked; the headers behind the
+            last index entry are walked to find the end.
+- trusted   the owner died, the host did not: its published row says up to where bytes are whole. What it
+            wrote beyond (and did not answer for) is checked, and kept as far as it is whole.
+- unclean   everything from the recovery point on is checked: lengths, order of offsets, CRC-32C.
+
+A batch that is not whole at the very end is a torn write and is cut off. The same with a good batch after
+it, with records in a later segment, or below the recovery point (bytes that a sync had confirmed) is
+damage: Corrupt, and the files are left as they are.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from kproc.errors import Corrupt
+from kproc.storage.batch_scan import BadBatch, Header, find_good_batch, walk_checked, walk_headers
+from kproc.storage.checkpoints import read_leader_epochs
+from kproc.storage.format import (
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TEMPORARY_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    parse_segment_file_name,
+    segment_file_name,
+)
+from kproc.storage.fs import Fs
+from kproc.storage.leader_epochs import LeaderEpochs
+from kproc.storage.log_config import LogConfig
+from kproc.storage.producer_state import ProducerTable, decode_snapshot
+from kproc.storage.segment import LogSegment
+from kproc.storage.txn_index import append_aborted, read_aborted
+from kproc.storage.validate import read_marker
+from kproc.wire.record_batch import CONTROL, LOG_OVERHEAD_BYTES, TRANSACTIONAL
+
+logger = logging.getLogger(__name__)
+
+# Index entries are written in groups of this many while an index is rebuilt.
+_REBUILD_ENTRIES: Final = 4096
+
+
+class TrustedEnd(NamedTuple):
+    """What a dead owner had published: all bytes before `position` of the segment are whole."""
+
+    end_offset: int
+    segment_base: int
+    position: int
+    start_offset: int
+
+
+@dataclass(slots=True)
+class Loaded:
+    """A log's state as its files tell it."""
+
+    segments: list[LogSegment]
+    epochs: LeaderEpochs
+    producers: ProducerTable
+    snapshots: list[int]  # offsets of the .snapshot files, growing
+    end_offset: int
+    truncated_bytes: int = 0
+
+
+def load(
+    fs: Fs,
+    directory: Path,
+    config: LogConfig,
+    *,
+    now_ms: int,
+    recovery_point: int,
+    clean: bool,
+    trusted: TrustedEnd | None,
+) -> Loaded | None:
+    """Read a partition's directory; None when it holds no segment yet."""
+    bases, snapshots = _tidy(fs, directory)
+    if not bases:
+        return None
+    segments = [LogSegment.open(fs, directory, base) for base in bases]
+    try:
+        loader = _Loader(fs, directory, config, segments)
+        end_offset = loader.find_end(recovery_point=recovery_point, clean=clean, trusted=trusted)
+        loader.load_epochs(end_offset)
+        producers = loader.load_producers(snapshots, end_offset, now_ms)
+    except BaseException:
+        for segment in segments:
+            segment.close()
+        raise
+    for segment in segments[:-1]:
+        segment.close()
+    return Loaded(segments, loader.epochs, producers, snapshots, end_offset, loader.truncated_bytes)
+
+
+def _tidy(fs: Fs, directory: Path) -> tuple[list[int], list[int]]:
+    """(segment bases, snapshot offsets), both growing; removes what a crash left of deletions and writes."""
+    names = fs.list_directory(directory)
+    bases = sorted(base for name in names if (base := parse_segment_file_name(name, LOG_SUFFIX)) is not None)
+    for name in names:
+        stray = name.endswith((DELETED_SUFFIX, TEMPORARY_SUFFIX))
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
+            base = parse_segment_file_name(name, suffix)
+            stray = stray or (base is not None and base not in bases)
+        if stray:
+            fs.unlink(directory / name)
+    offsets = (parse_segment_file_name(name, SNAPSHOT_SUFFIX) for name in names)
+    return bases, sorted(offset for offset in offsets if offset is not None)
+
+
+class _Rebuild:
+    """One walk over a segment's batches: finds the next offset, learns timestamps, adds index entries.
+
+    The entries are those that appending the same batches would have written.
+    """
+
+    def __init__(self, segment: LogSegment, interval_bytes: int) -> None:
+        self._segment = segment
+        self._interval_bytes = interval_bytes
+        self.next_offset = segment.base_offset
+        self.end_position = 0
+        self.epoch_starts: list[tuple[int, int]] = []
+
+    def run(self, batches: Iterable[tuple[int, Header]]) -> None:
+        """Take all batches; what was taken counts also when the walk raises BadBatch."""
+        segment = self._segment
+        pairs: list[tuple[int, int]] = []
+        times: list[tuple[int, int]] = []
+        try:
+            for position, header in batches:
+                base, total, last = header[0], header[1] + LOG_OVERHEAD_BYTES, header[0] + header[6]
+                if base < self.next_offset:
+                    raise BadBatch(position, f"offset {base} after {self.next_offset}")
+                if position == 0:
+                    segment.first_timestamp = header[8]
+                if header[8] > segment.max_timestamp:
+                    segment.max_timestamp, segment.max_timestamp_offset = header[8], last
+                if segment.bytes_since_index > self._interval_bytes:
+                    pairs.append((last, position))
+                    times.append((segment.max_timestamp, segment.max_timestamp_offset))
+                    segment.bytes_since_index = 0
+                segment.bytes_since_index += total
+                self.next_offset = last + 1
+                self.end_position = position + total
+                if not self.epoch_starts or self.epoch_starts[-1][0] != header[2]:
+                    self.epoch_starts.append((header[2], base))
+                if len(pairs) >= _REBUILD_ENTRIES:
+                    segment.note_indexed(pairs, times)
+                    pairs, times = [], []
+        finally:
+            if pairs:
+                segment.note_indexed(pairs, times)
+
+
+class _Loader:
+    """The steps of load(), with what they share."""
+
+    def __init__(self, fs: Fs, directory: Path, config: LogConfig, segments: list[LogSegment]) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._config = config
+        self._segments = segments
+        self.epochs = LeaderEpochs()
+        self.epochs_known = False
+        self.truncated_bytes = 0
+        self._read_epochs()
+
+    def _read_epochs(self) -> None:
+        try:
+            entries = read_leader_epochs(self._fs, self._directory)
+        except Corrupt as problem:
+            # A power loss can leave an empty file. The batches carry their epochs, so nothing is lost.
+            logger.warning("leader_epochs=rebuild directory=%s reason=%s", self._directory, problem)
+            entries = None
+        if entries is not None:
+            self.epochs = LeaderEpochs(entries)
+            self.epochs_known = True
+
+    def find_end(self, *, recovery_point: int, clean: bool, trusted: TrustedEnd | None) -> int:
+        """Check what must be checked, cut a torn tail, complete the indexes; returns the log's end offset."""
+        end_offset = self._segments[0].base_offset
+        for number, segment in enumerate(self._segments):
+            if segment.base_offset < end_offset:
+                raise Corrupt(f"{segment.path(LOG_SUFFIX)} begins below {end_offset}, where the last ends")
+            is_last = number == len(self._segments) - 1
+            following = None if is_last else self._segments[number + 1].base_offset
+            checked_from = _checked_from(
+                segment, following, recovery_point=recovery_point, clean=clean, trusted=trusted
+            )
+            if following is not None and checked_from >= segment.size:
+                self._complete_sealed(segment)
+                end_offset = following
+                continue
+            known = recovery_point if trusted is None else trusted.end_offset
+            walk_from = self._rewind_indexes(segment, known if not clean else None)
+            end_offset = self._scan(number, walk_from, max(walk_from, checked_from), known)
+        return end_offset
+
+    def _complete_sealed(self, segment: LogSegment) -> None:
+        """A segment that is believed: only its indexes may have to be made again."""
+        if segment.needs_index:
+            logger.info("index=rebuild segment=%s", segment.path(LOG_SUFFIX))
+            rebuild = _Rebuild(segment, self._config.index_interval_bytes)
+            try:
+                rebuild.run(walk_headers(self._fs, segment.descriptor(), 0, segment.size))
+            except BadBatch as problem:
+                raise Corrupt(f"{segment.path(LOG_SUFFIX)}: {problem}") from problem
+            segment.seal()
+            segment.needs_index = False
+
+    def _rewind_indexes(self, segment: LogSegment, known_end: int | None) -> int:
+        """Keep the index entries below an offset if they can be right; returns the position to walk from.
+
+        The last one kept must point at the batch it names, and all must grow: that does not hold for pages
+        that a power loss left empty. None as the offset keeps all, unchecked (a clean stop).
+        """
+        entry = segment.index.floor(2**62 if known_end is None else known_end - 1)
+        if entry is not None and not segment.needs_index:
+            number, offset, position = entry
+            if known_end is None or (
+                self._names_batch(segment, offset, position) and segment.index.grows_until(number + 1)
+            ):
+                segment.index.truncate_entries(number + 1)
+                segment.time_index.truncate_to(offset + 1)
+                last = segment.time_index.last()
+                segment.max_timestamp, segment.max_timestamp_offset = last or (-1, segment.base_offset)
+                segment.bytes_since_index = 0
+                return position
+        segment.reset_indexes()
+        return 0
+
+    def _names_batch(self, segment: LogSegment, offset: int, position: int) -> bool:
+        try:
+            for _, header in walk_headers(
+                self._fs, segment.descriptor(), position, segment.size, chunk_bytes=64
+            ):
+                return header[0] + header[6] == offset
+        except BadBatch:
+            return False
+        return False
+
+    def _scan(self, number: int, walk_from: int, checked_from: int, known_end: int) -> int:
+        """Walk a segment's headers, from `checked_from` on its whole batches, to the end or a torn tail."""
+        segment = self._segments[number]
+        rebuild = _Rebuild(segment, self._config.index_interval_bytes)
+        rebuild.end_position = walk_from
+        descriptor = segment.descriptor()
+        whole = walk_checked(self._fs, descriptor, checked_from, segment.size)
+        try:
+            rebuild.run(
+                chain(
+                    walk_headers(self._fs, descriptor, walk_from, min(checked_from, segment.size)),
+                    ((position, header) for position, header, _ in whole),
+                )
+            )
+        except BadBatch as problem:
+            self._cut_tail(number, problem, rebuild, known_end)
+        for epoch, first_offset in rebuild.epoch_starts:
+            # The checkpoint is not synced: it may be older than the batches.
+            self._assign_newer(epoch, first_offset)
+        if number < len(self._segments) - 1:
+            segment.seal()
+        segment.needs_index = False
+        return rebuild.next_offset
+
+    def _cut_tail(self, number: int, problem: BadBatch, rebuild: _Rebuild, known_end: int) -> None:
+        """Truncate at a bad batch, unless it is damage: then Corrupt, with the files as they are."""
+        segment = self._segments[number]
+        where = f"{segment.path(LOG_SUFFIX)}: {problem}"
+        if rebuild.next_offset < known_end:
+            raise Corrupt(f"{where}; offsets up to {known_end} had been whole on the disk") from problem
+        if any(later.size for later in self._segments[number + 1 :]):
+            raise Corrupt(f"{where}; a later segment holds records") from problem
+        epochs = {epoch for epoch, _ in self.epochs.entries()}
+        epochs |= self._epochs_before(segment, rebuild.end_position)
+        good = find_good_batch(
+            self._fs, segment.descriptor(), problem.position + 1, segment.size,
+            next_offset=rebuild.next_offset, epochs=tuple(sorted(epochs)),
+        )  # fmt: skip
+        if good is not None:
+            raise Corrupt(f"{where}; a good batch follows at position {good}") from problem
+        cut = segment.size - problem.position
+        logger.warning("log=truncated bytes=%d end_offset=%d %s", cut, rebuild.next_offset, where)
+        segment.truncate(problem.position)
+        self.truncated_bytes += cut
+        for later in self._segments[number + 1 :]:
+            later.close()
+            for doomed in later.mark_deleted():
+                self._fs.unlink(doomed)
+        del self._segments[number + 1 :]
+
+    def _epochs_before(self, segment: LogSegment, end_position: int) -> set[int]:
+        """The epochs of the batches that were good: the checkpoint may be missing."""
+        headers = walk_headers(self._fs, segment.descriptor(), 0, end_position)
+        return {header[2] for _, header in headers}
+
+    def load_epochs(self, end_offset: int) -> None:
+        """Complete the epochs from the batches, and forget those that begin beyond the log's end."""
+        if not self.epochs_known:
+            for segment, following in zip(self._segments, [*self._segments[1:], None], strict=True):
+                first = self._first_epoch(segment)
+                if following is not None and first == self._first_epoch(following):
+                    self._assign_newer(first, segment.base_offset)  # One epoch throughout.
+                    continue
+                for _, header in walk_headers(self._fs, segment.descriptor(), 0, segment.size):
+                    self._assign_newer(header[2], header[0])
+        self.epochs.truncate_from(end_offset)
+
+    def _first_epoch(self, segment: LogSegment) -> int | None:
+        for _, header in walk_headers(self._fs, segment.descriptor(), 0, segment.size, chunk_bytes=64):
+            return header[2]
+        return None
+
+    def _assign_newer(self, epoch: int | None, offset: int) -> None:
+        if epoch is not None and epoch > self.epochs.latest:
+            self.epochs.assign(epoch, offset)
+
+    def load_producers(self, snapshots: list[int], end_offset: int, now_ms: int) -> ProducerTable:
+        """The newest snapshot that is whole, and the batches behind it. Takes bad ones out of `snapshots`."""
+        table = ProducerTable(self._segments[0].base_offset)
+        for offset in reversed(snapshots.copy()):
+            path = self._directory / segment_file_name(offset, SNAPSHOT_SUFFIX)
+            try:
+                if offset > end_offset:
+                    raise Corrupt(f"it is of offset {offset}, the log ends at {end_offset}")
+                table.load(decode_snapshot(self._fs.read_file(path) or b""))
+            except Corrupt as problem:
+                logger.warning("snapshot=dropped path=%s reason=%s", path, problem)
+                self._fs.unlink(path)
+                snapshots.remove(offset)
+                continue
+            table.end_offset = offset
+            break
+        table.expire(now_ms, self._config.producer_id_expiration_ms)
+        for segment, position, header in self._headers_from(table.end_offset):
+            self._replay(table, segment, position, header)
+        table.end_offset = end_offset
+        return table
+
+    def _headers_from(self, offset: int) -> Iterator[tuple[LogSegment, int, Header]]:
+        for segment, following in zip(self._segments, [*self._segments[1:], None], strict=True):
+            if following is not None and following.base_offset <= offset:
+                continue
+            found = segment.locate(offset)
+            if found is not None:
+                for position, header in walk_headers(self._fs, segment.descriptor(), found[0], segment.size):
+                    yield segment, position, header
+
+    def _replay(self, table: ProducerTable, segment: LogSegment, position: int, header: Header) -> None:
+        """Apply one batch of the log to the producers."""
+        producer_id, epoch, attributes = header[9], header[10], header[5]
+        if producer_id < 0:
+            return
+        last_offset = header[0] + header[6]
+        if not attributes & CONTROL:
+            last_sequence = (header[11] + header[6]) & 0x7FFFFFFF if header[11] >= 0 else -1
+            mark = (last_sequence, last_offset, header[6], header[8])
+            table.record(producer_id, epoch, mark, transactional=bool(attributes & TRANSACTIONAL))
+            return
+        length = header[1] + LOG_OVERHEAD_BYTES
+        content = self._fs.read(segment.descriptor(), length, position=position)
+        marker = read_marker(memoryview(content), attributes)
+        if marker is None:
+            return
+        aborted = table.record_marker(
+            producer_id, epoch, marker[1], offset=last_offset, timestamp=header[8], is_abort=marker[0]
+        )
+        if aborted is not None and aborted not in read_aborted(self._fs, segment.txn_index_path):
+            append_aborted(self._fs, segment.txn_index_path, aborted)
+
+
+def _checked_from(
+    segment: LogSegment, following: int | None, *, recovery_point: int, clean: bool, trusted: TrustedEnd |
+    None
+) -> int:
+    """The position from which a segment's bytes are checked; its size when nothing of it is."""
+    if trusted is not None:
+        if segment.base_offset < trusted.segment_base:
+            return segment.size
+        if segment.base_offset > trusted.segment_base:
+            return 0
+        if trusted.position > segment.size:
+            raise Corrupt(
+                f"{segment.path(LOG_SUFFIX)} has {segment.size} bytes, {trusted.position} had been published"
+            )
+        return trusted.position
+    if clean or (following is not None and following <= recovery_point):
+        return segment.size
+    return 0  # From where the index was rewound to: below the recovery point nothing is read.

@@ -1,0 +1,277 @@
+"""LogSegment: the files of one stretch of a log. Knows positions and indexes, not what may be appended."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from kproc.errors import Corrupt
+from kproc.storage.batch_scan import LOOKUP_CHUNK_BYTES, BadBatch, Header, walk_headers
+from kproc.storage.format import (
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    NO_TIMESTAMP,
+    SEGMENT_SUFFIXES,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    segment_file_name,
+)
+from kproc.storage.fs import Fs
+from kproc.storage.index import (
+    CLOSED,
+    OffsetIndex,
+    TimeIndex,
+    create_index,
+    open_offset_index,
+    open_time_index,
+)
+from kproc.wire.file_range import FileRange
+from kproc.wire.record_batch import LOG_OVERHEAD_BYTES, decode_records
+
+NS_PER_MS: Final = 1_000_000
+
+
+class LogSegment:
+    """One segment. Owned by its Log; the last one of a log is appended to, the others are sealed.
+
+    `fd` is the .log file's and may be CLOSED for a sealed segment; `descriptor()` opens it again. A segment
+    that a sync thread works on is pinned: its descriptor stays open until the last pin is gone, because the
+    number could otherwise name another file by the time of the fdatasync.
+    """
+
+    __slots__ = (
+        "_closing", "_fs", "_pins", "base_offset", "bytes_since_index", "created_ms", "directory", "fd",
+        "first_timestamp", "index", "inode", "max_timestamp", "max_timestamp_offset", "modified_ms",
+        "needs_index", "path_bytes", "size", "time_index",
+    )  # fmt: skip
+
+    def __init__(self, fs: Fs, directory: Path, base_offset: int) -> None:
+        self._fs = fs
+        self._pins = 0
+        self._closing = False
+        self.directory = directory
+        self.base_offset = base_offset
+        self.fd = CLOSED
+        self.path_bytes = os.fsencode(self.path(LOG_SUFFIX))
+        self.inode = 0
+        self.size = 0
+        self.bytes_since_index = 0
+        self.created_ms = 0
+        # Of the file when it was opened; what retention goes by where records have no timestamps.
+        self.modified_ms = 0
+        # The first batch's largest timestamp; None: the segment is empty, or it was not read yet.
+        self.first_timestamp: int | None = None
+        self.max_timestamp = NO_TIMESTAMP
+        self.max_timestamp_offset = base_offset
+        # The indexes were missing or wrong and are empty now: the loader fills them.
+        self.needs_index = False
+        self.index: OffsetIndex
+        self.time_index: TimeIndex
+
+    @classmethod
+    def create(cls, fs: Fs, directory: Path, base_offset: int, *, now_ms: int) -> LogSegment:
+        """A new, empty segment with its three files; leaves none behind when that fails."""
+        segment = cls(fs, directory, base_offset)
+        try:
+            segment.fd = fs.open(segment.path(LOG_SUFFIX), create=True)
+            index_path, time_path = segment.path(INDEX_SUFFIX), segment.path(TIME_INDEX_SUFFIX)
+            segment.index = OffsetIndex(fs, index_path, base_offset, 0, create_index(fs, index_path))
+            segment.time_index = TimeIndex(fs, time_path, base_offset, 0, create_index(fs, time_path))
+        except Exception:
+            if segment.fd != CLOSED:
+                fs.close(segment.fd)
+                for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
+                    fs.unlink(segment.path(suffix))
+            raise
+        segment.inode = fs.facts(segment.fd).st_ino
+        segment.created_ms = segment.modified_ms = now_ms
+        return segment
+
+    @classmethod
+    def open(cls, fs: Fs, directory: Path, base_offset: int) -> LogSegment:
+        """A segment that is on the disk; its indexes are made anew (empty) when they cannot be right.
+
+        The loader fills them then: see `needs_index`.
+        """
+        segment = cls(fs, directory, base_offset)
+        segment.fd = fs.open(segment.path(LOG_SUFFIX))
+        facts = fs.facts(segment.fd)
+        segment.inode, segment.size = facts.st_ino, facts.st_size
+        segment.created_ms = segment.modified_ms = facts.st_mtime_ns // NS_PER_MS
+        index_path, time_path = segment.path(INDEX_SUFFIX), segment.path(TIME_INDEX_SUFFIX)
+        index = open_offset_index(fs, index_path, base_offset, segment.size)
+        time_index = open_time_index(fs, time_path, base_offset)
+        if index is None or time_index is None:
+            index = OffsetIndex(fs, index_path, base_offset, 0, create_index(fs, index_path))
+            time_index = TimeIndex(fs, time_path, base_offset, 0, create_index(fs, time_path))
+            segment.needs_index = True
+        segment.index, segment.time_index = index, time_index
+        last = time_index.last()
+        if last is not None:
+            segment.max_timestamp, segment.max_timestamp_offset = last
+        return segment
+
+    def export(self) -> list[int | None]:
+        """What the owner learned of the segment, for adopt()."""
+        return [
+            self.base_offset, self.size, self.inode, self.max_timestamp, self.max_timestamp_offset,
+            self.first_timestamp, self.created_ms, self.modified_ms, self.bytes_since_index,
+        ]  # fmt: skip
+
+    @classmethod
+    def adopt(cls, fs: Fs, directory: Path, exported: list[int]) -> LogSegment:
+        """A segment of a log that changes its owner; Corrupt when it is not the one that was exported."""
+        segment = cls.open(fs, directory, exported[0])
+        if [segment.size, segment.inode] != exported[1:3] or segment.needs_index:
+            raise Corrupt(f"{segment.path(LOG_SUFFIX)} is not what its owner handed over")
+        (
+            segment.max_timestamp, segment.max_timestamp_offset, segment.first_timestamp,
+            segment.created_ms, segment.modified_ms, segment.bytes_since_index,
+        ) = exported[3:]  # fmt: skip
+        return segment
+
+    def path(self, suffix: str) -> Path:
+        """The path of one of this segment's files."""
+        return self.directory / segment_file_name(self.base_offset, suffix)
+
+    def descriptor(self) -> int:
+        """The .log file's descriptor, opened if need be."""
+        if self.fd == CLOSED:
+            self.fd = self._fs.open(self.path(LOG_SUFFIX))
+        return self.fd
+
+    def range(self, position: int, length: int) -> FileRange:
+        """These bytes, for a Processor to send."""
+        return FileRange(self.path_bytes, self.inode, position, length)
+
+    def locate(self, offset: int) -> tuple[int, int] | None:
+        """(position, bytes) of the first batch that ends at or after an offset; None when there is none."""
+        for position, header in self._lookup_headers(self.index.lookup(offset)):
+            if header[0] + header[6] >= offset:
+                return position, header[1] + LOG_OVERHEAD_BYTES
+        return None
+
+    def _lookup_headers(self, start: int) -> Iterator[tuple[int, Header]]:
+        """Headers from a position on, for a lookup; what is no batch here was one when the log was opened."""
+        try:
+            yield from walk_headers(
+                self._fs, self.descriptor(), start, self.size, chunk_bytes=LOOKUP_CHUNK_BYTES
+            )
+        except BadBatch as problem:
+            raise Corrupt(f"{self.path(LOG_SUFFIX)}: {problem}") from problem
+
+    def load_first_timestamp(self) -> int | None:
+        """The largest timestamp of the first batch, which time-based rolling counts from; None when empty."""
+        if self.first_timestamp is None and self.size:
+            _, header = next(walk_headers(self._fs, self.descriptor(), 0, self.size, chunk_bytes=64))
+            self.first_timestamp = header[8]
+        return self.first_timestamp
+
+    def find_timestamp(self, timestamp: int, *, from_offset: int) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record at or after both, or None."""
+        start = self.index.lookup(max(self.time_index.lookup(timestamp), from_offset))
+        for position, header in self._lookup_headers(start):
+            if header[8] >= timestamp and header[0] + header[6] >= from_offset:
+                length = header[1] + LOG_OVERHEAD_BYTES
+                for record in decode_records(self._fs.read(self.descriptor(), length, position=position)):
+                    if record.timestamp_ms >= timestamp and record.offset >= from_offset:
+                        return record.offset, record.timestamp_ms
+        return None
+
+    def note_indexed(self, pairs: list[tuple[int, int]], times: list[tuple[int, int]]) -> None:
+        """Add index entries for batches that are in the file."""
+        self.index.append(pairs)
+        self.time_index.append(times)
+
+    def is_index_full(self, index_bytes: int) -> bool:
+        """Whether an index has reached segment.index.bytes; the time index keeps one entry for seal()."""
+        return (
+            self.index.count >= index_bytes // OffsetIndex.ENTRY.size
+            or self.time_index.count >= index_bytes // TimeIndex.ENTRY.size - 1
+        )
+
+    def seal(self) -> None:
+        """No more appends: the time index gets the largest timestamp, which retention decides by."""
+        self.finish_time_index()
+        self.index.close()
+        self.time_index.close()
+
+    def finish_time_index(self) -> None:
+        """Add the largest timestamp so far; nothing when the last entry has it."""
+        if self.max_timestamp >= 0:
+            self.time_index.append([(self.max_timestamp, self.max_timestamp_offset)])
+
+    def truncate(self, size: int) -> None:
+        """Cut the .log file. The indexes are the caller's: mostly they are rebuilt anyway."""
+        self._fs.truncate(self.descriptor(), size)
+        self.size = size
+        if size == 0:
+            self.first_timestamp = None
+
+    def reset_indexes(self) -> None:
+        """Forget the indexes and what was learned of timestamps."""
+        self.index.truncate_entries(0)
+        self.time_index.truncate_entries(0)
+        self.bytes_since_index = 0
+        self.first_timestamp = None
+        self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
+
+    def largest_timestamp(self) -> int:
+        """What retention.ms is compared with: the records' timestamp, or the file's without any."""
+        return self.max_timestamp if self.max_timestamp >= 0 else self.modified_ms
+
+    def sync_all(self) -> None:
+        """fdatasync data and indexes; blocks. For a clean stop, after which nothing is checked."""
+        self._fs.sync(self.descriptor())
+        self.index.sync()
+        self.time_index.sync()
+
+    def pin(self) -> int:
+        """Keep the descriptor open for a sync thread; returns it."""
+        self._pins += 1
+        return self.descriptor()
+
+    def unpin(self) -> None:
+        """The sync thread is done with the descriptor."""
+        assert self._pins > 0, "unpin without pin"
+        self._pins -= 1
+        if self._closing and not self._pins:
+            self.close()
+
+    def close(self) -> None:
+        """Close all descriptors; the .log's waits for the last pin. Any use opens them again."""
+        self.index.close()
+        self.time_index.close()
+        self._closing = self._pins > 0
+        if self.fd != CLOSED and not self._pins:
+            self._fs.close(self.fd)
+            self.fd = CLOSED
+
+    def mark_deleted(self) -> list[Path]:
+        """Rename all files to .deleted; returns those that wait to be unlinked.
+
+        Open descriptors go on reading, so a Processor in the middle of a sendfile is not disturbed.
+        """
+        doomed = []
+        for suffix in SEGMENT_SUFFIXES:
+            source = self.path(suffix)
+            target = source.with_name(source.name + DELETED_SUFFIX)
+            if self._fs.rename(source, target):
+                doomed.append(target)
+        return doomed
+
+    def move(self, directory: Path) -> None:
+        """The partition's directory was renamed."""
+        self.close()
+        self.directory = directory
+        self.path_bytes = os.fsencode(self.path(LOG_SUFFIX))
+        self.index.path = self.path(INDEX_SUFFIX)
+        self.time_index.path = self.path(TIME_INDEX_SUFFIX)
+
+    @property
+    def txn_index_path(self) -> Path:
+        """Where the aborted transactions are, if there are any."""
+        return self.path(TXN_INDEX_SUFFIX)

@@ -1,0 +1,137 @@
+"""SegmentList: a log's segments in order, and what happens to those that leave it."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from kproc.storage.fs import Fs
+from kproc.storage.retention import SegmentFacts
+from kproc.storage.segment import LogSegment
+
+# Sealed segments whose descriptors stay open for readers that catch up. Each costs up to three descriptors,
+# and a broker may have thousands of partitions; a reader works in one segment at a time.
+COLD_OPEN_MAX: Final = 2
+
+
+class Doomed(NamedTuple):
+    """A file that was renamed to .deleted, and when it may go."""
+
+    due_ms: int
+    path: Path
+
+
+class SegmentList:
+    """The segments of one log, oldest first; the last is the active one. Owned by one Log."""
+
+    __slots__ = ("_bases", "_cold", "_doomed", "_fs", "_segments")
+
+    def __init__(self, fs: Fs, segments: list[LogSegment]) -> None:
+        assert segments, "a log has at least one segment"
+        self._fs = fs
+        self._segments = segments
+        self._bases = [segment.base_offset for segment in segments]
+        self._cold: deque[LogSegment] = deque()
+        self._doomed: deque[Doomed] = deque()
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    @property
+    def active(self) -> LogSegment:
+        """The segment that is appended to."""
+        return self._segments[-1]
+
+    @property
+    def first_base(self) -> int:
+        """The smallest offset that could be on the disk."""
+        return self._bases[0]
+
+    def all(self) -> list[LogSegment]:
+        """All segments, oldest first."""
+        return list(self._segments)
+
+    def bases(self) -> list[int]:
+        """All base offsets, growing."""
+        return list(self._bases)
+
+    def add(self, segment: LogSegment) -> None:
+        """Append a new active segment."""
+        assert segment.base_offset > self._bases[-1], (segment.base_offset, self._bases[-1])
+        self._segments.append(segment)
+        self._bases.append(segment.base_offset)
+
+    def number_of(self, offset: int) -> int:
+        """The number of the segment whose stretch holds an offset."""
+        return max(bisect_right(self._bases, offset) - 1, 0)
+
+    def get(self, number: int) -> LogSegment | None:
+        """A segment by number, or None behind the last."""
+        return self._segments[number] if number < len(self._segments) else None
+
+    def warm(self, segment: LogSegment) -> LogSegment:
+        """Note that a sealed segment is read from: the one that was longest not closes its descriptors."""
+        if segment is not self._segments[-1] and segment not in self._cold:
+            self._cold.append(segment)
+            if len(self._cold) > COLD_OPEN_MAX:
+                self._cold.popleft().close()
+        return segment
+
+    def facts(self, end_offset: int) -> list[SegmentFacts]:
+        """What retention decides by."""
+        nexts = [*self._bases[1:], end_offset]
+        return [
+            SegmentFacts(segment.base_offset, following, segment.size, segment.largest_timestamp())
+            for segment, following in zip(self._segments, nexts, strict=True)
+        ]
+
+    def size_bytes(self) -> int:
+        """The bytes of all .log files."""
+        return sum(segment.size for segment in self._segments)
+
+    def delete_oldest(self, count: int, *, due_ms: int) -> list[LogSegment]:
+        """Take the oldest segments out of the log; their files wait as .deleted until `due_ms`."""
+        assert count < len(self._segments), (count, len(self._segments))
+        gone = self._segments[:count]
+        del self._segments[:count], self._bases[:count]
+        for segment in gone:
+            self._doomed.extend(Doomed(due_ms, path) for path in segment.mark_deleted())
+            segment.close()
+            if segment in self._cold:
+                self._cold.remove(segment)
+        return gone
+
+    def unlink_due(self, now_ms: int) -> int:
+        """Unlink what has waited long enough; returns how many files."""
+        count = 0
+        while self._doomed and self._doomed[0].due_ms <= now_ms:
+            self._fs.unlink(self._doomed[0].path)
+            self._doomed.popleft()
+            count += 1
+        return count
+
+    def next_due_ms(self) -> int | None:
+        """When unlink_due() has work again, or None."""
+        return self._doomed[0].due_ms if self._doomed else None
+
+    def doomed(self) -> list[Doomed]:
+        """The files that wait, for a hand-over."""
+        return list(self._doomed)
+
+    def doom(self, doomed: list[Doomed]) -> None:
+        """Take over files that wait."""
+        self._doomed.extend(doomed)
+
+    def move(self, directory: Path) -> None:
+        """The partition's directory was renamed."""
+        for segment in self._segments:
+            segment.move(directory)
+        self._doomed = deque(Doomed(due_ms, directory / path.name) for due_ms, path in self._doomed)
+
+    def close(self) -> None:
+        """Close all descriptors."""
+        for segment in self._segments:
+            segment.close()
+        self._cold.clear()

@@ -1,0 +1,43 @@
+"""TailCache: where the newest batches lie, so that finding them for a consumer at the tail takes no I/O."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from typing import Final
+
+# A consumer at the tail is a few batches behind. 512 batches are 8 KB a partition: small enough for
+# thousands of partitions, and with more than one fetch of batches in it; whoever is further behind uses the
+# index.
+BATCHES_KEPT_MAX: Final = 512
+
+
+class TailCache:
+    """(last offset, position) of the newest batches of one segment. Owned by one Log."""
+
+    __slots__ = ("_lasts", "_positions", "floor_offset")
+
+    def __init__(self, floor_offset: int) -> None:
+        self.reset(floor_offset)
+
+    def reset(self, floor_offset: int) -> None:
+        """Forget all: nothing before this offset is known (a new active segment, a truncation)."""
+        self._lasts = array("q")
+        self._positions = array("q")
+        self.floor_offset = floor_offset
+
+    def extend(self, lasts: list[int], positions: list[int]) -> None:
+        """Add batches that were appended, oldest first."""
+        self._lasts.extend(lasts)
+        self._positions.extend(positions)
+        if len(self._lasts) > BATCHES_KEPT_MAX:
+            drop = len(self._lasts) - BATCHES_KEPT_MAX // 2
+            self.floor_offset = self._lasts[drop - 1] + 1
+            del self._lasts[:drop], self._positions[:drop]
+
+    def locate(self, offset: int, end_position: int) -> tuple[int, int]:
+        """(position, bytes) of the batch that holds an offset from `floor_offset` on."""
+        number = bisect_left(self._lasts, offset)
+        position = self._positions[number]
+        following = self._positions[number + 1] if number + 1 < len(self._positions) else end_position
+        return position, following - position
