@@ -6,83 +6,16 @@ can be added without one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import struct
 from typing import Any
 
 from kproc.errors import ErrorCode
 from kproc.wire.header import ApiKey
 
 from tests.support.broker import BrokerUnderTest
-from tests.support.raw import (
-    NO_TOPIC_ID,
-    RawClient,
-    batch,
-    create_topics_fields,
-    fetch_fields,
-    list_offsets_fields,
-    produce_fields,
-)
-from tests.support.topics import fresh_name
+from tests.support.minimal import MINIMAL, REFUSED
+from tests.support.raw import RawClient
 
-Fields = dict[str, Any]
-# Advertised and refused, as Kafka does (KAFKA-18659).
-REFUSED = {(ApiKey.PRODUCE, version) for version in (0, 1, 2)}
-# (topic name, topic id) -> the fields; written for all versions at once, the codec drops what one lacks.
-MINIMAL: dict[ApiKey, Callable[[str, bytes], Fields]] = {
-    ApiKey.PRODUCE: lambda name, topic_id: produce_fields([(name, topic_id, [(0, batch(b"x"))])]),
-    ApiKey.FETCH: lambda name, topic_id: fetch_fields([(name, topic_id, [(0, 0)])]),
-    ApiKey.LIST_OFFSETS: lambda name, topic_id: list_offsets_fields(name, [(0, -1)]),
-    ApiKey.METADATA: lambda name, topic_id: {"topics": [{"name": name, "topic_id": NO_TOPIC_ID}]},
-    ApiKey.API_VERSIONS: lambda name, topic_id: {"client_software_name": "t", "client_software_version": "1"},
-    ApiKey.CREATE_TOPICS: lambda name, topic_id: create_topics_fields(fresh_name("every")),
-    ApiKey.DELETE_TOPICS: lambda name, topic_id: {
-        "topics": [{"name": fresh_name("absent"), "topic_id": NO_TOPIC_ID}],
-        "topic_names": [fresh_name("absent")],
-        "timeout": 1_000,
-    },
-    ApiKey.CREATE_PARTITIONS: lambda name, topic_id: {
-        "topics": [{"name": name, "count": 5, "assignments": None}],
-        "timeout": 1_000,
-        "validate_only": True,
-    },
-    ApiKey.DESCRIBE_CONFIGS: lambda name, topic_id: {
-        "resources": [{"resource_type": 2, "resource_name": name, "configuration_keys": None}]
-    },
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: lambda name, topic_id: {
-        "resources": [{"resource_type": 2, "resource_name": name, "configs": []}],
-        "validate_only": True,
-    },
-    ApiKey.ALTER_CONFIGS: lambda name, topic_id: {
-        "resources": [{"resource_type": 2, "resource_name": name, "configs": []}],
-        "validate_only": True,
-    },
-    ApiKey.DESCRIBE_CLUSTER: lambda name, topic_id: {"endpoint_type": 1},
-    ApiKey.INIT_PRODUCER_ID: lambda name, topic_id: {
-        "transactional_id": None,
-        "transaction_timeout": 60_000,
-        "producer_id": -1,
-        "producer_epoch": -1,
-    },
-    ApiKey.FIND_COORDINATOR: lambda name, topic_id: {"key": "g", "key_type": 0, "coordinator_keys": ["g"]},
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: lambda name, topic_id: {
-        "replica_id": -1,
-        "topics": [
-            {"topic": name, "partitions": [{"partition": 0, "current_leader_epoch": -1, "leader_epoch": 0}]}
-        ],
-    },
-    ApiKey.DELETE_RECORDS: lambda name, topic_id: {
-        "topics": [{"name": name, "partitions": [{"partition_index": 0, "offset": 0}]}],
-        "timeout": 1_000,
-    },
-    ApiKey.DESCRIBE_LOG_DIRS: lambda name, topic_id: {"topics": None},
-    ApiKey.DESCRIBE_PRODUCERS: lambda name, topic_id: {"topics": [{"name": name, "partition_indexes": [0]}]},
-    ApiKey.DESCRIBE_TOPIC_PARTITIONS: lambda name, topic_id: {
-        "topics": [{"name": name}],
-        "response_partition_limit": 10,
-        "cursor": None,
-    },
-    ApiKey.LIST_CONFIG_RESOURCES: lambda name, topic_id: {},
-}
 # What an absent topic or coordinator honestly answers.
 HONEST = {ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.COORDINATOR_NOT_AVAILABLE}
 
@@ -131,8 +64,6 @@ def test_every_advertised_version_answers_a_minimal_request(
 def test_versions_just_outside_the_advertised_ranges_close_the_connection(
     broker: BrokerUnderTest, client: RawClient
 ) -> None:
-    import struct
-
     for key, versions in advertised(client).items():
         if key == ApiKey.API_VERSIONS:
             continue

@@ -108,12 +108,15 @@ class ServedBroker:
         settings: Mapping[str, Any] | None = None,
         port: int = 0,
         arguments: Sequence[str] = (),
+        new_session: bool = False,
     ) -> None:
         self.data = str(data)
         self._transport = transport
         self._settings = dict(settings or {})
         self._port = port
         self._arguments = list(arguments)
+        self._new_session = new_session
+        self.last_log = ""
         self._process: subprocess.Popen[bytes] | None = None
         self._ready: dict[str, Any] = {}
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
@@ -136,19 +139,29 @@ class ServedBroker:
         )
         with open(self._log, "wb") as log:
             self._process = subprocess.Popen(
-                [*command, *self._arguments], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                [*command, *self._arguments],
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=self._new_session,
             )
 
-        def ready() -> dict[str, Any] | None:
-            assert self._process is not None
-            if self._process.poll() is not None:
-                problem = RuntimeError(f"kproc serve ended with {self._process.returncode}: {self.log()}")
-                self._scratch.cleanup() if self._scratch else None
-                raise problem
-            return json.loads(ready_file.read_text()) if ready_file.exists() and ready_file.stat().st_size else None
-
-        self._ready = wait_until(ready, seconds=READY_SECONDS, what="the ready file")
+        try:
+            self._ready = wait_until(lambda: self._read_ready(ready_file), seconds=READY_SECONDS, what="the ready file")
+        except BaseException:
+            self._process.kill()
+            self._process.wait()
+            self._scratch.cleanup()
+            self._scratch = None
+            raise
         return self
+
+    def _read_ready(self, ready_file: Path) -> dict[str, Any] | None:
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise RuntimeError(f"kproc serve ended with {self._process.returncode}: {self.log()}")
+        return json.loads(ready_file.read_text()) if ready_file.exists() else None
 
     @property
     def bootstrap(self) -> str:
@@ -176,7 +189,7 @@ class ServedBroker:
 
     def log(self) -> str:
         """What it has printed so far."""
-        return self._log.read_text(errors="replace")
+        return self._log.read_text(errors="replace") if self._scratch is not None else self.last_log
 
     def send_signal(self, number: int) -> None:
         """Send a signal to the supervisor."""
@@ -202,8 +215,9 @@ class ServedBroker:
                 self._process.kill()
                 self._process.wait()
             if self._scratch is not None:
-                self._last_log = self.log()
+                self.last_log = self.log()
                 self._scratch.cleanup()
+                self._scratch = None
         return code
 
     def is_running(self) -> bool:

@@ -1,0 +1,216 @@
+"""Malformed bytes close their own connection and nothing else: no crash, no leak, the others are served."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import struct
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from kproc.errors import ErrorCode
+from kproc.wire.header import ApiKey
+
+from tests.support.broker import BrokerUnderTest
+from tests.support.mutate import malformed_frames, valid_frames
+from tests.support.proc import descriptor_kinds, pss_bytes
+from tests.support.raw import Closed, RawClient, batch, values_of
+from tests.support.wait import pause, wait_until
+
+pytestmark = pytest.mark.faults
+
+FRAME_COUNT = 2_000
+CONNECTIONS_AT_ONCE = 50
+SETTLE_SECONDS = 0.03
+# What allocators may keep after 1,000 frames; a leak of each frame's connection or buffers is far above.
+GROWTH_BYTES_MAX = 16 << 20
+# A mutated Metadata or CreateTopics must not fill the disk with topics of funny names.
+SETTINGS = {"auto.create.topics.enable": "false"}
+
+
+def mapped_files(pid: int) -> Counter[str]:
+    """Named mappings, regions of shared memory among them, by name; anonymous memory is the allocator's affair."""
+    lines = [line.split(maxsplit=5) for line in Path(f"/proc/{pid}/maps").read_text().splitlines()]
+    return Counter(columns[5] for columns in lines if len(columns) == 6 and not columns[5].startswith("["))
+
+
+def all_pids(broker: BrokerUnderTest) -> list[int]:
+    assert broker.pid is not None
+    return sorted({broker.pid, *(child.pid for child in psutil.Process(broker.pid).children(recursive=True))})
+
+
+class Holdings:
+    """What each process of a broker has open and mapped."""
+
+    def __init__(self, broker: BrokerUnderTest) -> None:
+        self.pids = all_pids(broker)
+        self.descriptors = {pid: descriptor_kinds(pid) for pid in self.pids}
+        self.mappings = {pid: mapped_files(pid) for pid in self.pids}
+
+    def grown_since(self, before: Holdings) -> list[str]:
+        problems = [] if self.pids == before.pids else [f"pids were {before.pids}, are {self.pids}"]
+        for pid in set(self.pids) & set(before.pids):
+            more = self.descriptors[pid] - before.descriptors[pid]
+            problems += [f"{pid} has {count} more of {name}" for name, count in more.items()]
+            mapped = self.mappings[pid] - before.mappings[pid]
+            problems += [f"{pid} has {count} more mappings of {name}" for name, count in mapped.items()]
+        return problems
+
+
+def address(broker: BrokerUnderTest) -> tuple[str, int]:
+    host, _, port = broker.bootstrap.rpartition(":")
+    return host, int(port)
+
+
+def send_all(broker: BrokerUnderTest, frames: list[bytes]) -> None:
+    """Each on a connection of its own, at once; then let the broker read, and leave, every third by a reset."""
+    sockets = []
+    try:
+        for frame in frames:
+            one = socket.create_connection(address(broker), 10)
+            sockets.append(one)
+            with contextlib.suppress(ConnectionError):
+                one.sendall(frame)
+        pause(SETTLE_SECONDS)
+    finally:
+        for number, one in enumerate(sockets):
+            if number % 3 == 0:
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            one.close()
+
+
+def test_2000_malformed_frames_crash_nothing_and_leak_nothing(
+    start_broker: Callable[..., BrokerUnderTest], pytestconfig: pytest.Config
+) -> None:
+    seed = int(pytestconfig.getoption("seed"))
+    source = random.Random(seed)
+    broker = start_broker(SETTINGS)
+    with RawClient(broker.bootstrap) as healthy:
+        topic_id = healthy.create_topic("healthy")
+        fuzzed_id = healthy.create_topic("fuzzed")
+        software = {"client_software_name": "t", "client_software_version": "1"}
+        rows = healthy.call(ApiKey.API_VERSIONS, 3, software)["api_keys"]
+        served = [(row["api_key"], row["min_version"], row["max_version"]) for row in rows]
+        seeds = valid_frames("fuzzed", fuzzed_id, served)
+        # The valid ones first, all of them, twice: what is loaded or opened on first use is open after that.
+        for _ in range(2):
+            for start in range(0, len(seeds), CONNECTIONS_AT_ONCE):
+                send_all(broker, seeds[start : start + CONNECTIONS_AT_ONCE])
+        frames = list(malformed_frames(seeds, FRAME_COUNT, source))
+        before = Holdings(broker)
+        halfway_bytes = 0
+        for number, start in enumerate(range(0, FRAME_COUNT, CONNECTIONS_AT_ONCE)):
+            some = frames[start : start + CONNECTIONS_AT_ONCE]
+            send_all(broker, some)
+            row = healthy.produce("healthy", batch(b"%d" % number))
+            assert (row["error_code"], row["base_offset"]) == (ErrorCode.NONE, number), f"seed {seed}, from {start}"
+            assert all_pids(broker) == before.pids, f"seed {seed}: a process died of one of {[f.hex() for f in some]}"
+            if start == FRAME_COUNT // 2:
+                halfway_bytes = pss_bytes(before.pids)
+        assert healthy.topic_id("healthy") == topic_id
+        stored = values_of(healthy.fetch("healthy", 0)["records"])
+        assert stored == [(number, b"%d" % number) for number in range(FRAME_COUNT // CONNECTIONS_AT_ONCE)]
+
+        def as_before() -> bool:
+            grown = Holdings(broker).grown_since(before)
+            assert not grown, grown
+            return True
+
+        wait_until(as_before, seconds=10, what=f"descriptors and mappings as before (seed {seed})")
+        grown_bytes = pss_bytes(before.pids) - halfway_bytes
+        assert grown_bytes < GROWTH_BYTES_MAX, f"{grown_bytes} bytes more after the second half"
+
+
+@pytest.mark.parametrize(
+    "opening",
+    [
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        bytes.fromhex("16030100c8010000c40303") + bytes(200),
+        b"\x00\x00\x00\x00",
+        b"\xff\xff\xff\xff",
+        b"\x80\x00\x00\x00",
+        b"\x7f\xff\xff\xff",
+        struct.pack(">i", 4) + b"\x00\x12\x00\x03",
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+    ],
+    ids=["http", "tls", "empty", "minus-1", "int-min", "int-max", "half-a-header", "ssh"],
+)
+def test_what_is_not_kafka_is_closed_without_an_answer(broker: BrokerUnderTest, opening: bytes) -> None:
+    with RawClient(broker.bootstrap) as stranger, RawClient(broker.bootstrap) as healthy:
+        stranger.send_bytes(opening)
+        assert stranger.is_closed_by_broker()
+        assert healthy.call(ApiKey.METADATA, 9, {"topics": []})["brokers"]
+
+
+def test_frame_above_the_limit_is_refused_at_its_length(start_broker: Callable[..., BrokerUnderTest]) -> None:
+    broker = start_broker({"socket.request.max.bytes": "100000"})
+    with RawClient(broker.bootstrap) as client:
+        name = "limited"
+        client.create_topic(name)
+        assert client.produce(name, batch(bytes(50_000)))["error_code"] == ErrorCode.NONE
+        with pytest.raises(Closed):
+            client.produce(name, batch(bytes(150_000)))
+
+
+def test_half_a_frame_does_not_hold_back_other_connections(broker: BrokerUnderTest) -> None:
+    halves = [RawClient(broker.bootstrap) for _ in range(20)]
+    try:
+        for half in halves:
+            # A megabyte promised, 100 kB sent, then silence.
+            half.send_bytes(struct.pack(">ihhih", 1_000_000, ApiKey.PRODUCE, 9, 1, -1) + bytes(100_000))
+        with RawClient(broker.bootstrap) as client:
+            for _ in range(100):
+                assert client.call(ApiKey.METADATA, 9, {"topics": []})["brokers"]
+    finally:
+        for half in halves:
+            half.close()
+
+
+def test_client_that_never_reads_its_answers_holds_back_nobody(broker: BrokerUnderTest) -> None:
+    with RawClient(broker.bootstrap) as client:
+        from tests.support.raw import fetch_fields
+        from tests.support.topics import fresh_name
+
+        name = fresh_name("stuck")
+        client.create_topic(name)
+        for _ in range(10):
+            client.produce(name, batch(bytes(900_000)))
+        stuck = [RawClient(broker.bootstrap) for _ in range(8)]
+        try:
+            for one in stuck:
+                for _ in range(10):
+                    one.send(ApiKey.FETCH, 12, fetch_fields([(name, b"", [(0, 0)])], partition_max_bytes=10_000_000))
+            for number in range(100):
+                assert client.produce(name, batch(b"x"), acks=1)["base_offset"] == 10 + number
+        finally:
+            for one in stuck:
+                one.close()
+
+
+def test_3000_idle_connections_are_held_and_others_served(start_broker: Callable[..., BrokerUnderTest]) -> None:
+    broker = start_broker(SETTINGS)
+    software = {"client_software_name": "t", "client_software_version": "1"}
+    with RawClient(broker.bootstrap) as client:
+        client.create_topic("served")
+        before = Holdings(broker)
+        idle: list[RawClient] = []
+        try:
+            idle += [RawClient(broker.bootstrap) for _ in range(3_000)]
+            for number in range(200):
+                assert client.produce("served", batch(b"%d" % number))["base_offset"] == number
+            for one in idle:
+                assert one.call(ApiKey.API_VERSIONS, 3, software)["error_code"] == ErrorCode.NONE
+        finally:
+            for one in idle:
+                one.close()
+
+        def as_before() -> bool:
+            grown = Holdings(broker).grown_since(before)
+            assert not grown, grown
+            return True
+
+        wait_until(as_before, seconds=20, what="3,000 descriptors are given back")

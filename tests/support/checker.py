@@ -1,0 +1,262 @@
+"""Load whose every effect is known, and the check of what came of it.
+
+Producers (librdkafka, idempotent, acks=all) send values of their own, each once: `<producer>:<number>`. What was
+acknowledged is written down with its offset. In the end the whole log is read raw and compared:
+
+    lost         an acknowledged value is not at its acknowledged offset
+    duplicate    a value stands twice in a partition
+    reordered    numbers of one producer do not grow along a partition
+    gap          offsets are not dense
+    stuck        a producer could not deliver within its time, or a consumer did not reach the end
+
+A value without an acknowledgement may or may not be there, but not twice.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from tests.support.raw import Closed, RawClient, values_of
+from tests.support.wait import pause
+
+# Longer than any restart of a role, shorter than a test run's patience: beyond it a client counts as stuck.
+STUCK_SECONDS = 60.0
+PAUSE_BETWEEN_SENDS = 0.002
+
+
+@dataclass
+class Acknowledged:
+    """Where an acknowledged value must be."""
+
+    partition: int
+    offset: int
+    value: bytes
+
+
+class LoadProducer:
+    """One idempotent producer on a thread of its own, with a rate that leaves the broker the cores."""
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int, name: str) -> None:
+        self.name = name
+        self.acknowledged: list[Acknowledged] = []
+        self.problems: list[str] = []
+        self._topic = topic
+        self._partitions = partitions
+        self._stop = threading.Event()
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "acks": "all",
+                "linger.ms": 2,
+                "message.timeout.ms": int(STUCK_SECONDS * 1000),
+                "reconnect.backoff.ms": 20,
+                "reconnect.backoff.max.ms": 200,
+                "retry.backoff.ms": 50,
+                "log_level": 0,
+            }
+        )
+        self._thread = threading.Thread(target=self._run, name=name)
+
+    def start(self) -> None:
+        """Begin to send."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Send no more, wait for every acknowledgement."""
+        self._stop.set()
+        self._thread.join()
+        left = self._producer.flush(STUCK_SECONDS)
+        if left:
+            self.problems.append(f"stuck: producer {self.name} has {left} undelivered")
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stop.is_set():
+            try:
+                self._producer.produce(
+                    self._topic,
+                    value=f"{self.name}:{number}".encode(),
+                    partition=number % self._partitions,
+                    on_delivery=self._on_delivery,
+                )
+                number += 1
+            except BufferError:
+                pass  # The queue is full while the broker is away; poll makes room.
+            except KafkaException as problem:
+                self.problems.append(f"producer {self.name} cannot go on: {problem}")
+                return
+            self._producer.poll(0)
+            pause(PAUSE_BETWEEN_SENDS)
+
+    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self.problems.append(f"producer {self.name}: {error} for {message.value()!r}")
+            return
+        self.acknowledged.append(Acknowledged(message.partition(), message.offset(), message.value() or b""))
+
+
+class LoadConsumer:
+    """Reads every partition from the start, while the load runs, and keeps what it saw."""
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
+        self.seen: dict[int, list[tuple[int, bytes]]] = {index: [] for index in range(partitions)}
+        self.problems: list[str] = []
+        self._stop = threading.Event()
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": f"none-{uuid.uuid4().hex}",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "reconnect.backoff.ms": 20,
+                "reconnect.backoff.max.ms": 200,
+                "log_level": 0,
+            }
+        )
+        self._consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
+        self._thread = threading.Thread(target=self._run, name="consumer")
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._thread.start()
+
+    def stop_at(self, ends: dict[int, int]) -> None:
+        """Wait until the consumer has read up to `ends`, then stop it."""
+        deadline = time.monotonic() + STUCK_SECONDS
+        while time.monotonic() < deadline and not self._has_reached(ends):
+            pause(0.05)
+        self._stop.set()
+        self._thread.join()
+        if not self._has_reached(ends):
+            where = {index: rows[-1][0] + 1 if rows else 0 for index, rows in self.seen.items()}
+            self.problems.append(f"stuck: consumer at {where}, ends {ends}")
+        self._consumer.close()
+
+    def _has_reached(self, ends: dict[int, int]) -> bool:
+        return all(end == 0 or (self.seen[index] and self.seen[index][-1][0] >= end - 1) for index, end in ends.items())
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            for message in self._consumer.consume(500, timeout=0.1):
+                error = message.error()
+                if error is None:
+                    self.seen[message.partition()].append((message.offset(), message.value() or b""))
+                elif not error.retriable() and error.code() != KafkaError._TRANSPORT:
+                    self.problems.append(f"consumer: {error}")
+
+
+@dataclass
+class Load:
+    """Producers and a consumer over one topic, and the check at the end."""
+
+    bootstrap: str
+    topic: str
+    partitions: int
+    producer_count: int = 3
+    producers: list[LoadProducer] = field(default_factory=list)
+    consumer: LoadConsumer | None = None
+
+    def __enter__(self) -> Load:
+        for number in range(self.producer_count):
+            producer = LoadProducer(self.bootstrap, self.topic, self.partitions, f"p{number}-{uuid.uuid4().hex[:6]}")
+            producer.start()
+            self.producers.append(producer)
+        self.consumer = LoadConsumer(self.bootstrap, self.topic, self.partitions)
+        self.consumer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for producer in self.producers:
+            producer.stop()
+        assert self.consumer is not None
+        if not self.consumer._stop.is_set():
+            self.consumer.stop_at({})
+
+    def acknowledged_count(self) -> int:
+        """How many records are acknowledged so far."""
+        return sum(len(producer.acknowledged) for producer in self.producers)
+
+    def finish(self) -> list[str]:
+        """Stop the load, read the log, and say every violation; empty is good."""
+        for producer in self.producers:
+            producer.stop()
+        log = read_log(self.bootstrap, self.topic, self.partitions)
+        assert self.consumer is not None
+        self.consumer.stop_at({index: len(rows) for index, rows in log.items()})
+        violations = [problem for producer in self.producers for problem in producer.problems]
+        violations += self.consumer.problems
+        acknowledged = [row for producer in self.producers for row in producer.acknowledged]
+        violations += check_log(log, acknowledged)
+        for index, rows in self.consumer.seen.items():
+            if rows != log[index]:
+                violations.append(f"consumer saw {len(rows)} records of partition {index}, the log has {len(log[index])}")
+        return violations
+
+
+def read_log(bootstrap: str, topic: str, partitions: int) -> dict[int, list[tuple[int, bytes]]]:
+    """(offset, value) of everything in each partition, read raw from the start."""
+    log: dict[int, list[tuple[int, bytes]]] = {}
+    with RawClient(bootstrap) as client:
+        for index in range(partitions):
+            rows: list[tuple[int, bytes]] = []
+            end = client.end_offset(topic, partition=index)
+            while (position := rows[-1][0] + 1 if rows else 0) < end:
+                answer = client.fetch(topic, position, partition=index)
+                assert answer["error_code"] == 0, answer["error_code"]
+                fresh = [(offset, value or b"") for offset, value in values_of(answer["records"]) if offset >= position]
+                assert fresh, f"nothing at {position} of {topic}-{index}, the end is {end}"
+                rows += fresh
+            log[index] = rows
+    return log
+
+
+def check_log(log: dict[int, list[tuple[int, bytes]]], acknowledged: Iterable[Acknowledged]) -> list[str]:
+    """Every violation in words."""
+    violations: list[str] = []
+    for index, rows in log.items():
+        offsets = [offset for offset, _ in rows]
+        if offsets != list(range(len(offsets))):
+            violations.append(f"gap: offsets of partition {index} are not dense")
+        violations += _check_order(index, rows)
+    stored = {index: dict(rows) for index, rows in log.items()}
+    for row in acknowledged:
+        found = stored.get(row.partition, {}).get(row.offset)
+        if found != row.value:
+            violations.append(f"lost: {row.value!r} was acknowledged at {row.partition}/{row.offset}, there is {found!r}")
+    return violations
+
+
+def _check_order(index: int, rows: list[tuple[int, bytes]]) -> list[str]:
+    violations: list[str] = []
+    last: dict[bytes, int] = {}
+    for offset, value in rows:
+        name, _, number_text = value.partition(b":")
+        number = int(number_text)
+        before = last.get(name, -1)
+        if number == before:
+            violations.append(f"duplicate: {value!r} again at {index}/{offset}")
+        elif number < before:
+            violations.append(f"reordered: {value!r} at {index}/{offset} after number {before}")
+        last[name] = max(before, number)
+    return violations
+
+
+def clients_are_served(bootstrap: str, topic: str) -> Callable[[], bool]:
+    """A condition for wait_until: a fresh connection is accepted, routed and answered."""
+
+    def served() -> bool:
+        try:
+            with RawClient(bootstrap, timeout=5) as client:
+                client.describe_topic(topic)
+                return int(client.list_offset(topic, -1)["error_code"]) == 0
+        except (OSError, Closed) as problem:
+            raise AssertionError(f"{type(problem).__name__}: {problem}") from problem
+
+    return served
