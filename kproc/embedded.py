@@ -29,6 +29,8 @@ from kproc.config.values import wire_text
 
 POLL_MS: Final = 2
 """Between looks at the ready file; the wait ends at once if the broker ends, which is what needs no delay."""
+SETTLE_MS: Final = 2_000
+"""What children get after their supervisor's end: they see it at once, the cleaner may have to tidy up."""
 LOG_TAIL_BYTES: Final = 8192
 """How much of the broker's stderr goes into an error: a stack or two."""
 
@@ -218,7 +220,9 @@ class Broker:
                 was_killed = graceful
                 _kill_group(child.pid)
                 _is_readable(self._child_pidfd, self._stop_timeout_ms)
-        left_over = _wait_session_ends(child.pid, timeout_ms=2_000 if graceful else 0)
+        left_over = _wait_session_ends(
+            child.pid, timeout_ms=min(SETTLE_MS, self._stop_timeout_ms) if graceful else 0
+        )
         if left_over:
             _kill_group(child.pid)
             _wait_session_ends(child.pid, timeout_ms=self._stop_timeout_ms)

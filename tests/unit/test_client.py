@@ -1,0 +1,231 @@
+"""kproc.client against a scripted peer: framing, pipelining, negotiation, and each way to fail."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from kproc.client import (
+    STATUS_KEY,
+    AnswerTimeout,
+    ApiError,
+    Client,
+    ClientError,
+    ConnectionFailed,
+    ConnectionLost,
+)
+from kproc.wire import codec
+from kproc.wire.header import ApiKey, parse_request_header
+
+Script = Callable[[socket.socket], None]
+
+
+@contextmanager
+def peer(script: Script, timeout_ms: int = 5_000) -> Iterator[Client]:
+    """A client connected to a peer that runs `script` once."""
+    failures: list[BaseException] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def run() -> None:
+            connection, _ = server.accept()
+            with connection:
+                try:
+                    script(connection)
+                except BaseException as error:  # noqa: BLE001 - handed to the test's own thread
+                    failures.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            with Client.connect("127.0.0.1", server.getsockname()[1], timeout_ms=timeout_ms) as client:
+                yield client
+        finally:
+            thread.join()
+    assert not failures, failures
+
+
+def read_frame(connection: socket.socket) -> bytes:
+    def exactly(count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            piece = connection.recv(count - len(data))
+            assert piece, "the client closed the connection"
+            data += piece
+        return data
+
+    return exactly(struct.unpack(">i", exactly(4))[0])
+
+
+def correlation_id_of(frame: bytes) -> int:
+    return int(struct.unpack_from(">hhi", frame)[2])
+
+
+def versions_answer(frame: bytes, *rows: tuple[int, int, int], error_code: int = 0) -> bytes:
+    api_keys = [{"api_key": key, "min_version": low, "max_version": high} for key, low, high in rows]
+    fields = {"error_code": error_code, "api_keys": api_keys}
+    return codec.encode_response(ApiKey.API_VERSIONS, 0, correlation_id_of(frame), fields)
+
+
+def test_a_request_is_framed_and_its_answer_comes_back():
+    def script(connection: socket.socket) -> None:
+        frame = read_frame(connection)
+        header, _ = parse_request_header(memoryview(frame))
+        assert (header.api_key, header.api_version, header.client_id) == (18, 0, "kproc")
+        connection.sendall(versions_answer(frame, (0, 3, 9)))
+
+    with peer(script) as client:
+        assert client.api_versions() == {0: (3, 9)}
+        assert client.api_versions() == {0: (3, 9)}  # Asked once: the script answers once.
+
+
+def test_answers_come_in_the_order_of_pipelined_requests():
+    def script(connection: socket.socket) -> None:
+        frames = [read_frame(connection) for _ in range(3)]
+        answers = b"".join(versions_answer(frame, (index, 0, index)) for index, frame in enumerate(frames))
+        for position in range(0, len(answers), 5):  # In pieces that respect no boundary.
+            connection.sendall(answers[position : position + 5])
+
+    with peer(script) as client:
+        ids = [client.send(ApiKey.API_VERSIONS, 0, {}) for _ in range(3)]
+        answers = [client.receive() for _ in range(3)]
+    assert [correlation_id for correlation_id, _ in answers] == ids
+    assert [fields["api_keys"][0]["max_version"] for _, fields in answers] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("low", "high", "chosen"), [(0, 13, 12), (0, 5, 5), (12, 20, 12)])
+def test_the_newest_common_version_is_chosen(low, high, chosen):
+    with peer(lambda sock: sock.sendall(versions_answer(read_frame(sock), (3, low, high)))) as client:
+        assert client.negotiate(ApiKey.METADATA) == chosen
+
+
+@pytest.mark.parametrize("rows", [[], [(3, 99, 100)]])
+def test_no_common_version_is_an_error_that_names_the_api(rows):
+    with (
+        peer(lambda sock: sock.sendall(versions_answer(read_frame(sock), *rows))) as client,
+        pytest.raises(ClientError, match="METADATA"),
+    ):
+        client.negotiate(ApiKey.METADATA)
+
+
+def test_a_refused_version_request_carries_its_code():
+    with (
+        peer(lambda sock: sock.sendall(versions_answer(read_frame(sock), error_code=35))) as client,
+        pytest.raises(ApiError, match="UNSUPPORTED_VERSION") as caught,
+    ):
+        client.api_versions()
+    assert caught.value.code == 35
+
+
+def test_a_refused_connection_is_told_with_address_and_reason():
+    with socket.socket() as ours:
+        ours.bind(("127.0.0.1", 0))
+        port = ours.getsockname()[1]
+        with pytest.raises(
+            ConnectionFailed, match=rf"^cannot connect to 127\.0\.0\.1:{port}: connection refused$"
+        ):
+            Client.connect("127.0.0.1", port)
+
+
+def test_an_unknown_host_is_told():
+    with pytest.raises(ConnectionFailed, match=r"^cannot connect to no-such-host\.invalid:1: "):
+        Client.connect("no-such-host.invalid", 1)
+
+
+def test_a_silent_peer_ends_in_a_timeout():
+    done = threading.Event()
+
+    def script(connection: socket.socket) -> None:
+        read_frame(connection)
+        connection.sendall(b"\x00\x00\x00\x10half")  # Half an answer does not prolong the deadline for ever.
+        done.wait(10)
+
+    with peer(script, timeout_ms=50) as client:
+        try:
+            with pytest.raises(AnswerTimeout, match="gave no answer in 50 ms"):
+                client.call(ApiKey.API_VERSIONS, 0, {})
+        finally:
+            done.set()
+
+
+def test_a_closed_connection_is_told():
+    with (
+        peer(lambda sock: (read_frame(sock), None)[1]) as client,
+        pytest.raises(ConnectionLost, match="closed the connection"),
+    ):
+        client.call(ApiKey.API_VERSIONS, 0, {})
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400", b"\xff\xff\xff\xff", b"\x00\x00\x00\x00"])
+def test_what_is_no_kafka_answer_is_told(answer):
+    with (
+        peer(lambda sock: (read_frame(sock), sock.sendall(answer))[1]) as client,
+        pytest.raises(ConnectionLost, match="does not speak Kafka's protocol"),
+    ):
+        client.call(ApiKey.API_VERSIONS, 0, {})
+
+
+def test_an_answer_that_cannot_be_read_is_told():
+    def script(connection: socket.socket) -> None:
+        body = struct.pack(">i", correlation_id_of(read_frame(connection))) + b"\x00"
+        connection.sendall(struct.pack(">i", len(body)) + body)
+
+    with peer(script) as client, pytest.raises(ConnectionLost, match="cannot be read"):
+        client.call(ApiKey.API_VERSIONS, 0, {})
+
+
+def test_an_answer_to_another_request_is_told():
+    def script(connection: socket.socket) -> None:
+        read_frame(connection)
+        connection.sendall(
+            codec.encode_response(ApiKey.API_VERSIONS, 0, 77, {"error_code": 0, "api_keys": []})
+        )
+
+    with peer(script) as client, pytest.raises(ConnectionLost, match="answered request 77 where 1 was due"):
+        client.call(ApiKey.API_VERSIONS, 0, {})
+
+
+def test_reading_without_a_request_is_our_own_mistake():
+    with peer(lambda sock: None) as client, pytest.raises(ClientError, match="no request is waiting"):
+        client.receive()
+
+
+# -- kproc's own operations
+
+
+def operate(answer: object) -> tuple[dict[str, object], bytes]:
+    """The result of `status` from a peer that answers with this JSON, and the frame that it got."""
+    seen: list[bytes] = []
+
+    def script(connection: socket.socket) -> None:
+        frame = read_frame(connection)
+        seen.append(frame)
+        body = frame[4:8] + (answer if isinstance(answer, bytes) else json.dumps(answer).encode())
+        connection.sendall(struct.pack(">i", len(body)) + body)
+
+    with peer(script) as client:
+        return client.operate("status", verbose=True), seen[0]
+
+
+def test_an_operation_is_json_behind_a_plain_header():
+    result, frame = operate({"error": None, "result": {"topics": 3}})
+    assert result == {"topics": 3}
+    assert struct.unpack_from(">hhih", frame) == (STATUS_KEY, 0, 1, 5)
+    assert frame[10:15] == b"kproc"
+    assert json.loads(frame[15:]) == {"op": "status", "verbose": True}
+
+
+def test_an_operations_error_is_told():
+    with pytest.raises(ClientError, match="only for loopback peers"):
+        operate({"error": "only for loopback peers", "result": {}})
+
+
+@pytest.mark.parametrize("answer", [b"", b"{", b"[]", {"error": None}, {"error": None, "result": 5}])
+def test_another_brokers_answer_is_told_apart(answer):
+    with pytest.raises(ConnectionLost, match="not a kproc broker"):
+        operate(answer)

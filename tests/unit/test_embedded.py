@@ -1,0 +1,124 @@
+"""kproc.Broker where it fails: the reason is in the error and nothing is left. Its success is tests/cli's."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+import kproc
+from kproc.embedded import Broker, BrokerFailed, _session_members, _wait_session_ends
+
+
+@pytest.fixture
+def scratch(tmp_path, monkeypatch):
+    """A place for temporary directories that must be empty afterwards."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    yield tmp_path
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_package_names_it_without_loading_it():
+    code = "import sys, kproc; assert 'kproc.embedded' not in sys.modules; assert kproc.Broker.__name__ == 'Broker'"
+    root = Path(__file__).resolve().parents[2]
+    subprocess.run([sys.executable, "-c", code], cwd=root, check=True, timeout=30)
+
+
+def test_an_unknown_name_of_the_package_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'Brokre'"):
+        kproc.Brokre  # noqa: B018 - the lookup is the test
+
+
+def test_a_broker_that_cannot_start_says_what_it_wrote(scratch):
+    with pytest.raises(BrokerFailed) as caught:
+        Broker({"no.such.setting": 1}).start()
+    assert "exit code 2" in str(caught.value)
+    assert "unknown setting no.such.setting" in str(caught.value)
+
+
+def test_a_broker_that_is_never_ready_is_killed(scratch, monkeypatch):
+    sleeper = [
+        sys.executable,
+        "-c",
+        "import signal, sys; sys.stderr.write('hello'); sys.stderr.flush(); signal.pause()",
+    ]
+    monkeypatch.setattr(Broker, "_command", lambda self, ready_file: sleeper)
+    broker = Broker(start_timeout_ms=1_000)
+    with pytest.raises(BrokerFailed, match="was not ready in 1000 ms; its stderr:\nhello"):
+        broker.start()
+    assert not broker.is_running
+
+
+SLOW_TO_DIE = """
+import json, os, signal, subprocess, sys
+ready = {"bootstrap": "127.0.0.1:1", "pid": os.getpid(), "processes": [], "data": "/"}
+child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+signal.signal(signal.SIGTERM, (lambda *_: os._exit(0)) if sys.argv[1] == "leave" else signal.SIG_IGN)
+with open(sys.argv[2] + ".new", "w") as file:
+    json.dump(ready, file)
+os.rename(sys.argv[2] + ".new", sys.argv[2])
+while True:
+    signal.pause()
+"""
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "complaint"),
+    [("leave", "processes outlived their supervisor"), ("stay", "did not stop in 300 ms")],
+)
+def test_a_session_that_does_not_end_is_killed_and_told(scratch, monkeypatch, behaviour, complaint):
+    monkeypatch.setattr(
+        Broker,
+        "_command",
+        lambda self, ready_file: [sys.executable, "-c", SLOW_TO_DIE, behaviour, str(ready_file)],
+    )
+    broker = Broker(stop_timeout_ms=300).start()
+    session = broker.pid
+    assert broker.is_running
+    assert (broker.bootstrap, broker.host, broker.port) == ("127.0.0.1:1", "127.0.0.1", 1)
+    with pytest.raises(BrokerFailed, match=complaint):
+        broker.stop()
+    assert _session_members(session) == []
+    broker.stop()  # Nothing is left to stop.
+    with pytest.raises(BrokerFailed, match="is not running"):
+        _ = broker.bootstrap
+
+
+def test_the_tests_own_error_is_not_hidden_by_the_brokers(scratch, monkeypatch):
+    monkeypatch.setattr(
+        Broker,
+        "_command",
+        lambda self, ready_file: [sys.executable, "-c", SLOW_TO_DIE, "leave", str(ready_file)],
+    )
+    with pytest.raises(KeyError) as caught, Broker():
+        raise KeyError("mine")
+    assert any("outlived" in note for note in caught.value.__notes__)
+
+
+def test_a_session_is_waited_for_without_its_leader():
+    child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True)
+    try:
+        assert _session_members(child.pid) == [child.pid]
+        assert _wait_session_ends(child.pid, timeout_ms=20) == [child.pid]
+    finally:
+        os.kill(child.pid, signal.SIGKILL)
+        assert _wait_session_ends(child.pid, timeout_ms=5_000) == []
+        child.wait()
+
+
+def test_settings_become_arguments(tmp_path):
+    broker = Broker(
+        {"num.io.threads": 2, "auto.create.topics.enable": False}, transport="thread", data="here"
+    )
+    broker._directory = tmp_path
+    command = broker._command(tmp_path / "ready.json")
+    assert command[command.index("--data") + 1] == str(Path("here").absolute())
+    assert command[command.index("--listeners") + 1] == "PLAINTEXT://127.0.0.1:0"
+    assert command[command.index("--exit-with-parent") + 1] == str(os.getpid())
+    sets = {command[index + 1] for index, word in enumerate(command) if word == "--set"}
+    assert sets == {"num.io.threads=2", "auto.create.topics.enable=false", "kproc.transport=thread"}
