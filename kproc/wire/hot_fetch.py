@@ -312,8 +312,10 @@ def encode_fetch_response(
                 if not isinstance(piece, FileRange):
                     out += piece
                 elif piece.length:
-                    parts += (out, piece)
-                    out = bytearray()
+                    if out:
+                        parts.append(out)
+                        out = bytearray()
+                    parts.append(piece)
             if flexible:
                 out.append(0)
         if flexible:
