@@ -25,8 +25,8 @@ FILE_MODE: Final = 0o644
 DIRECTORY_MODE: Final = 0o755
 
 
-class StorageFailure(Exception):
-    """A system call on the log's files failed."""
+class StorageFailure(OSError):
+    """A system call on the log's files failed; an OSError with an errno, made here."""
 
 
 class DiskFull(StorageFailure):
@@ -74,7 +74,7 @@ class Fs(Protocol):
 def failure(error: OSError, what: str) -> StorageFailure:
     """The exception that stands for an OSError."""
     kind = DiskFull if error.errno in _FULL else DiskFailed
-    return kind(f"{what}: {error.strerror or error}")
+    return kind(error.errno, f"{what}: {error.strerror or error}")
 
 
 class OsFs:

@@ -25,7 +25,7 @@ from typing import Any, Final
 from kproc.clock import Clock
 from kproc.errors import Corrupt, ErrorCode, KafkaError
 from kproc.storage import checkpoints
-from kproc.storage.format import LOG_SUFFIX, delete_directory_name
+from kproc.storage.format import LOG_SUFFIX, delete_directory_name, parse_partition_directory_name
 from kproc.storage.fs import Fs, OsFs, StorageFailure
 from kproc.storage.leader_epochs import LeaderEpochs
 from kproc.storage.log_append import AppendingLog
@@ -34,7 +34,7 @@ from kproc.storage.log_read import ReadableLog
 from kproc.storage.producer_state import ProducerTable
 from kproc.storage.recovery import TrustedEnd, load
 from kproc.storage.results import AppendResult, ReadResult, RecordPosition, SyncPoint
-from kproc.storage.retention import SegmentFacts, below_start, expired, oversized
+from kproc.storage.retention import SegmentFacts, below_start, victims
 from kproc.storage.segment import LogSegment
 from kproc.storage.segments import Doomed
 
@@ -64,7 +64,7 @@ class Log(AppendingLog, ReadableLog):
         fs: Fs | None = None,
         trusted: TrustedEnd | None = None,
         recovery_point: int = 0,
-        log_start: int = 0,
+        start_offset: int = 0,
         clean: bool = False,
     ) -> Log:
         """Open a partition's directory, made with Kafka's files when it is not there.
@@ -81,20 +81,20 @@ class Log(AppendingLog, ReadableLog):
             fs, directory, config, now_ms=now_ms, recovery_point=recovery_point, clean=clean, trusted=trusted
         )  # fmt: skip
         if trusted is not None:
-            log_start = max(log_start, trusted.start_offset)
-        if loaded is not None and log_start > loaded.end_offset:
-            _discard(fs, loaded.segments, f"it ends at {loaded.end_offset}, below its start {log_start}")
+            start_offset = max(start_offset, trusted.start_offset)
+        if loaded is not None and start_offset > loaded.end_offset:
+            _discard(fs, loaded.segments, f"it ends at {loaded.end_offset}, below its start {start_offset}")
             loaded = None
         if loaded is None:
-            segments = [LogSegment.create(fs, directory, log_start, now_ms=now_ms)]
-            epochs, producers, end_offset = LeaderEpochs(), ProducerTable(log_start), log_start
+            segments = [LogSegment.create(fs, directory, start_offset, now_ms=now_ms)]
+            epochs, producers, end_offset = LeaderEpochs(), ProducerTable(start_offset), start_offset
         else:
             segments, epochs, producers = loaded.segments, loaded.epochs, loaded.producers
             end_offset = loaded.end_offset
         log = cls(
             directory, config, topic=topic, topic_id=topic_id, partition=partition, leader_epoch=leader_epoch,
             clock=clock, fs=fs, segments=segments, epochs=epochs, producers=producers, end_offset=end_offset,
-            start_offset=max(log_start, segments[0].base_offset),
+            start_offset=max(start_offset, segments[0].base_offset),
         )  # fmt: skip
         if found is None:
             checkpoints.write_partition_metadata(fs, directory, topic_id)
@@ -131,15 +131,22 @@ class Log(AppendingLog, ReadableLog):
         """End the log and rename its directory to `....<hex>-delete`; the caller removes it later."""
         self._offline = "the partition is deleted"
         self._segments.close()
-        target = self.directory.with_name(
-            delete_directory_name(self.topic, self.partition, uuid.uuid4().hex)
-        )
-        self._fs.rename(self.directory, target)
+        target = self.set_aside(self.directory, self._fs)
+        if target is None:
+            raise Corrupt(f"{self.directory} is gone")
         self.directory = target
         self._segments.move(target)
         return target
 
-    def update_config(self, config: LogConfig) -> None:
+    @staticmethod
+    def set_aside(directory: Path, fs: Fs | None = None) -> Path | None:
+        """Rename the directory of a partition that is not open for its deletion; None when there is none."""
+        parsed = parse_partition_directory_name(directory.name)
+        assert parsed is not None, directory
+        target = directory.with_name(delete_directory_name(*parsed, uuid.uuid4().hex))
+        return target if (fs or OsFs()).rename(directory, target) else None
+
+    def reconfigure(self, config: LogConfig) -> None:
         """The topic's settings changed; they count from the next append on."""
         self._config = config
 
@@ -170,7 +177,16 @@ class Log(AppendingLog, ReadableLog):
     def sync_failed(self, point: SyncPoint, reason: str) -> None:
         """A sync failed: the log goes offline, for the kernel may have dropped what it could not write."""
         self._give_back(point)
+        self.take_offline(reason)
+
+    def take_offline(self, reason: str) -> None:
+        """Refuse appends from now on: what is on the disk is no longer known."""
         self._note_failure(StorageFailure(reason))
+
+    def run_sync(self, point: SyncPoint) -> None:
+        """The fdatasync calls of a point; raises StorageFailure. For a sync thread: it changes no state."""
+        for descriptor in point.fds:
+            self._fs.sync(descriptor)
 
     def _give_back(self, point: SyncPoint) -> None:
         for segment in point.segments:
@@ -182,8 +198,7 @@ class Log(AppendingLog, ReadableLog):
         """Sync everything now, blocking; raises StorageFailure (and the log is offline) when that fails."""
         point = self.sync_point()
         try:
-            for descriptor in point.fds:
-                self._fs.sync(descriptor)
+            self.run_sync(point)
         except StorageFailure as failure:
             self.sync_failed(point, str(failure))
             raise
@@ -205,17 +220,13 @@ class Log(AppendingLog, ReadableLog):
     def retention_victims(self, now_ms: int) -> tuple[str, list[SegmentFacts]]:
         """(reason, oldest segments that may go): by the log's start, by retention.ms, by retention.bytes."""
         facts = self.segment_facts()
-        counts = {"log start offset": below_start(facts, start_offset=self.start_offset)}
-        if self._config.is_deleting:
-            counts["retention.ms"] = expired(facts, now_ms=now_ms, retention_ms=self._config.retention_ms)
-            counts["retention.bytes"] = oversized(facts, retention_bytes=self._config.retention_bytes)
-        reason = max(counts, key=lambda name: counts[name])
-        return reason, facts[: counts[reason]]
+        reason, count = victims(facts, self._config, now_ms=now_ms, start_offset=self.start_offset)
+        return reason, facts[:count]
 
     def enforce_retention(self, now_ms: int) -> int:
         """Delete what retention_victims() names; returns how many segments."""
-        reason, victims = self.retention_victims(now_ms)
-        return self.delete_segments_before(victims[-1].next_offset, reason) if victims else 0
+        reason, doomed = self.retention_victims(now_ms)
+        return self.delete_segments_before(doomed[-1].next_offset, reason) if doomed else 0
 
     def delete_segments_before(self, offset: int, reason: str) -> int:
         """Delete the segments that end at or before an offset; returns how many.

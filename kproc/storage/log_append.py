@@ -82,8 +82,8 @@ class AppendingLog(LogState):
     ) -> int:
         """Append from batch `start` on up to where the segment must roll; returns the next batch's number.
 
-        The hot loop of the broker, hence its length: a plain batch passes with one unpack, one CRC and no call
-        of a Python function but for producers with an id. Everything unusual goes through _examine().
+        The hot loop of the broker, hence its length: a plain batch passes with one unpack, one CRC and no
+        call of a Python function but for producers with an id. Everything unusual goes through _examine().
         """
         segment, config, producers = self._active, self._config, self._producers
         run = _Run()

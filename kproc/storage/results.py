@@ -31,7 +31,7 @@ class ReadResult(NamedTuple):
     """Bytes of the log, as ranges of its files. The last batch may be cut short, as Kafka's may."""
 
     ranges: list[FileRange]
-    size_bytes: int
+    bytes: int
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
