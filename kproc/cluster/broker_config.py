@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Final
 
 from kproc.cluster.image import CLUSTER_DEFAULT_NODE, ClusterImage
-from kproc.cluster.topic_config import ROWS
+from kproc.cluster.topic_config import ROWS, not_a, told
 from kproc.config import SETTINGS, Config, ConfigError, Dynamic, Setting
-from kproc.config.values import wire_text
+from kproc.config.values import parse_value, wire_text
 from kproc.errors import ErrorCode, KafkaError
 
 # What is acted on when a delta brings it: the defaults of topic configs, which every log reads again. The
@@ -62,12 +62,15 @@ def check_settable(name: str, node: str) -> Setting:
 
 def normalize(row: Setting, text: str) -> str:
     """`text` as it is stored and shown; KafkaError(INVALID_REQUEST), as in Kafka, for what cannot be used."""
+    value, complaint = None, None
     try:
-        value = row.parse(text)
+        value = parse_value(row.kind, text, row.name)
+    except ConfigError:
+        complaint = not_a(row.kind)
+    else:
         # What a topic may not have must not become every topic's default either.
-        complaint = _TOPIC_ROWS[row.name].complaint_about(value)
-    except ConfigError as error:
-        complaint = str(error).rpartition(": ")[2]
+        own = told(row.check(value)) if row.check is not None else None
+        complaint = own or _TOPIC_ROWS[row.name].complaint_about(value)
     if complaint:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f"Invalid value {text} for configuration {row.name}: {complaint}"

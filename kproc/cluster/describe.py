@@ -87,7 +87,6 @@ def _row(
         "name": name,
         "value": value,
         "read_only": read_only,
-        "is_default": source == SOURCE_DEFAULT,
         "config_source": source,
         "is_sensitive": False,  # No setting of ours holds a secret.
         "synonyms": synonyms,

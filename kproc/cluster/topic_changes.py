@@ -52,14 +52,11 @@ class TopicChanges:
         times = Counter(topic["name"] for topic in topics)
         pending = Pending()
         results: list[dict[str, Any]] = []
-        for topic in topics:
+        for topic in _each_once(topics, _name):
             name = topic["name"]
-            if times[name] > 1:
-                # One answer for all of them: the client looks its topics up by name.
-                if not any(result["name"] == name for result in results):
-                    results.append(creation_error(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
-                continue
             try:
+                if times[name] > 1:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
                 results.append(self._create_one(topic, pending))
             except KafkaError as error:
                 results.append(creation_error(name, error.code, error.message))
@@ -96,7 +93,7 @@ class TopicChanges:
         records: list[r.Record] = []
         responses: list[dict[str, Any]] = []
         gone: set[bytes] = set()
-        for wish in wishes:
+        for wish in _each_once(wishes, _wished):
             name, topic_id = wish["name"], wish["topic_id"]
             code, message = ErrorCode.NONE, None
             try:
@@ -125,7 +122,7 @@ class TopicChanges:
         times = Counter(topic["name"] for topic in topics)
         pending = Pending()
         results: list[dict[str, Any]] = []
-        for wish in topics:
+        for wish in _each_once(topics, _name):
             name = wish["name"]
             code, message = ErrorCode.NONE, None
             try:
@@ -275,6 +272,18 @@ class TopicChanges:
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition."
             )
         return topic
+
+
+def _each_once(wishes: list[dict[str, Any]], key: Callable[[dict[str, Any]], object]) -> list[dict[str, Any]]:
+    """The first of each: clients find their answers by name, so what is named twice gets one."""
+    firsts: dict[object, dict[str, Any]] = {}
+    for wish in wishes:
+        firsts.setdefault(key(wish), wish)
+    return list(firsts.values())
+
+
+def _name(wish: dict[str, Any]) -> object:
+    return wish["name"]
 
 
 def _wished(wish: dict[str, Any]) -> object:

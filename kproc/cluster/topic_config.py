@@ -34,15 +34,15 @@ class TopicConfig:
         """The value in `text`; KafkaError(INVALID_CONFIG) says what is wrong with it."""
         try:
             value = parse_value(self.kind, text, self.name)
-        except ConfigError as error:
-            raise self._invalid(text, str(error).rpartition(": ")[2]) from None
+        except ConfigError:
+            raise self._invalid(text, not_a(self.kind)) from None
         if complaint := self.complaint_about(value):
             raise self._invalid(text, complaint)
         return value
 
     def complaint_about(self, value: Any) -> str | None:
         """What is wrong with a parsed value, or None."""
-        return self.check(value) if self.check is not None else None
+        return told(self.check(value)) if self.check is not None else None
 
     def normalize(self, text: str) -> str:
         """`text` as it is stored and shown: checked, without blanks, each list entry once."""
@@ -59,6 +59,18 @@ class TopicConfig:
         return KafkaError(
             ErrorCode.INVALID_CONFIG, f"Invalid value {text} for configuration {self.name}: {why}"
         )
+
+
+def not_a(kind: Kind) -> str:
+    """What is wrong with text that cannot be read as `kind`, in Kafka's words."""
+    if kind is Kind.BOOLEAN:
+        return "Expected value to be either true or false"
+    return f"Not a number of type {kind.kafka_name}"
+
+
+def told(complaint: str | None) -> str | None:
+    """A check's complaint as Kafka words it: "must be at least 1" is said of the value."""
+    return f"Value {complaint}" if complaint and complaint.startswith("must") else complaint
 
 
 _THROTTLED: Final = re.compile(r"\*|[0-9]+:[0-9]+(,[0-9]+:[0-9]+)*|")
