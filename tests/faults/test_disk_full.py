@@ -21,7 +21,6 @@ DISK_BYTES = 24 << 20
 SETTINGS = {
     "log.index.size.max.bytes": 65_536,
     "log.segment.bytes": 4_194_304,
-    "file.delete.delay.ms": 100,
     "log.segment.delete.delay.ms": 100,
 }
 

@@ -88,7 +88,6 @@ def test_listener_on_an_address_of_another_host(tmp_path: Path) -> None:
         ("log.segment.bytez=1", "log.segment.bytes"),  # and says what was meant
         ("num.io.threads=0", "num.io.threads"),
         ("num.io.threads=many", "num.io.threads"),
-        ("log.retention.ms=-5", "log.retention.ms"),
         ("without-a-value", "without-a-value"),
         ("kproc.flush=sometimes", "kproc.flush"),
     ],

@@ -1,0 +1,60 @@
+"""The README's tables say what the code does, and its files exist."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from kproc import __version__, api
+from kproc.api.registry import advertised
+from kproc.wire.header import ApiKey
+
+from tests.tidy.sources import ROOT
+
+README = ROOT / "README.md"
+LINES_MAX = 200
+
+
+@pytest.fixture(scope="module")
+def readme() -> str:
+    return README.read_text(encoding="utf-8")
+
+
+def api_name(key: int) -> str:
+    """Kafka's spelling: ApiKey.CREATE_TOPICS is CreateTopics."""
+    return "".join(part.capitalize() for part in ApiKey(key).name.split("_"))
+
+
+def test_readme_is_short(readme: str) -> None:
+    assert len(readme.splitlines()) < LINES_MAX
+
+
+def test_table_of_apis_is_the_registry(readme: str) -> None:
+    api.load_all()
+    shown = {
+        name: (int(low), int(high)) for name, low, high in re.findall(r"^\| (\w+) \| (\d+)-(\d+) \|", readme, re.MULTILINE)
+    }
+    assert shown == {api_name(key): (low, high) for key, low, high in advertised()}
+
+
+def test_files_it_names_exist(readme: str) -> None:
+    # Links and paths in backquotes that look like files of this repository.
+    named = set(re.findall(r"\]\(([\w./-]+)\)", readme))
+    named |= set(re.findall(r"`((?:scripts|kproc|tests|bench|\.ci)/[\w./-]+)`", readme))
+    assert named
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
+def test_version_is_in_the_changelog() -> None:
+    assert f"## [{__version__}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_commands_it_shows_exist(readme: str) -> None:
+    from typer.main import get_command
+
+    from kproc.cli.main import app
+
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    shown = {match for match in re.findall(r"^\s*(?:\$ )?kproc (\w+)", readme, re.MULTILINE)}
+    assert shown
+    assert shown <= set(commands)

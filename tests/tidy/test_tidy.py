@@ -1,0 +1,231 @@
+"""House rules as tests: layers, sizes, banned calls, docstrings, leftovers. Each list of exceptions has reasons.
+
+An exception that is no longer needed fails too, so the lists only shrink by themselves.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.tidy.sources import (
+    PACKAGE,
+    all_files,
+    functions,
+    imported_modules,
+    module_name,
+    package_files,
+    relative,
+    tree_of,
+)
+
+GROUND = {"errors", "clock", "config"}
+# Package or top-level module -> what it may import besides itself. Imports point down only.
+LAYERS: dict[str, set[str]] = {
+    "errors": set(),
+    "clock": set(),
+    "config": {"errors"},
+    "wire": {"errors"},
+    "ipc": GROUND,
+    "metrics": GROUND | {"ipc"},
+    "storage": GROUND | {"wire", "metrics"},
+    "cluster": GROUND | {"wire"},
+    "purgatory": GROUND | {"metrics"},
+    # api never learns how its bytes came, transport never learns what they mean; server joins them.
+    "api": GROUND | {"wire", "metrics", "storage", "cluster", "purgatory"},
+    "transport": GROUND | {"ipc", "metrics"},
+    "net": GROUND | {"wire", "metrics", "transport"},
+    "server": GROUND | {"wire", "ipc", "metrics", "storage", "cluster", "purgatory", "api", "transport", "net"},
+    "client": GROUND | {"wire"},
+    "embedded": GROUND,
+    "cli": GROUND | {"wire", "metrics", "storage", "cluster", "server", "client", "embedded"},
+    "__main__": {"cli"},
+    "__init__": {"embedded"},
+}
+# (file, imported module) -> why this one edge may cross the layers.
+LAYER_EXCEPTIONS = {
+    ("kproc/transport/envelope.py", "kproc.wire.file_range"): "a file range travels in an envelope; it has no meaning",
+    ("kproc/net/acceptor.py", "kproc.ipc.fdpass"): "an Acceptor's work is to pass sockets on",
+    ("kproc/net/processor.py", "kproc.ipc.fdpass"): "and a Processor's to take them",
+}
+FILE_LINES_EXPLAINED, FILE_LINES_MAX = 500, 800
+FUNCTION_LINES_MAX = 70
+# (file, function) -> why it may be longer.
+LONG_FUNCTIONS: dict[tuple[str, str], str] = {}
+BANNED_CALLS = {"time.sleep", "time.time", "print", "os.environ", "os.getenv", "os.putenv"}
+# The edge where people and environment variables are.
+UNBANNED_FOLDER = "kproc/cli/"
+# File -> why `pack_into` is safe there: it zeroes the bytes first, so another process must not read them yet.
+PACK_INTO_EXCEPTIONS = {
+    "kproc/ipc/ring.py": "record headers behind the published tail: nobody reads them before the tail moves",
+    "kproc/net/processor.py": "an envelope's head inside a reserved record, published later",
+}
+
+
+def test_imports_point_down_the_layers() -> None:
+    problems: list[str] = []
+    used: set[tuple[str, str]] = set()
+    for path in package_files():
+        layer = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        allowed = LAYERS.get(layer)
+        if allowed is None:
+            problems.append(f"{relative(path)}: {layer} is in no layer")
+            continue
+        for line, name in imported_modules(path):
+            parts = name.split(".")
+            if parts[0] != "kproc" or len(parts) < 2 or parts[1] in allowed | {layer, "__version__"}:
+                continue
+            exception = next((key for key in LAYER_EXCEPTIONS if key[0] == relative(path) and name.startswith(key[1])), None)
+            if exception is None:
+                problems.append(f"{relative(path)}:{line}: {layer} must not import {name}")
+            else:
+                used.add(exception)
+    problems += [f"no longer needed: {key}" for key in LAYER_EXCEPTIONS.keys() - used]
+    assert not problems, "\n".join(problems)
+
+
+def test_only_the_codec_knows_kio_and_only_the_client_side_knows_client_libraries() -> None:
+    problems = []
+    for path in package_files():
+        for line, name in imported_modules(path):
+            package = name.split(".")[0]
+            if package == "kio" and relative(path) != "kproc/wire/codec.py":
+                problems.append(f"{relative(path)}:{line}: {name}")
+            if package in ("confluent_kafka", "kafka", "aiokafka") and not relative(path).startswith("kproc/cli/"):
+                problems.append(f"{relative(path)}:{line}: {name}")
+            if package == "multiprocessing":
+                problems.append(f"{relative(path)}:{line}: {name}: its resource tracker unlinks what it did not make")
+    assert not problems, "\n".join(problems)
+
+
+def test_files_are_short_or_say_why_not() -> None:
+    problems = []
+    for path in package_files():
+        count = len(path.read_text(encoding="utf-8").splitlines())
+        docstring = ast.get_docstring(tree_of(path)) or ""
+        if count > FILE_LINES_MAX:
+            problems.append(f"{relative(path)}: {count} lines; split it")
+        elif count > FILE_LINES_EXPLAINED and not re.search(r"\b(one file|this file|long)\b", docstring, re.IGNORECASE):
+            problems.append(f"{relative(path)}: {count} lines, and its docstring does not say why this file is long")
+    assert not problems, "\n".join(problems)
+
+
+def test_functions_are_at_most_70_lines_or_listed_with_a_reason() -> None:
+    problems = []
+    used: set[tuple[str, str]] = set()
+    for path in package_files():
+        for name, node in functions(path):
+            count = (node.end_lineno or node.lineno) - node.lineno + 1
+            key = (relative(path), name)
+            if count > FUNCTION_LINES_MAX:
+                used.add(key)
+                if key not in LONG_FUNCTIONS:
+                    problems.append(f"{relative(path)}:{node.lineno}: {name} has {count} lines")
+    problems += [f"no longer long: {key}" for key in LONG_FUNCTIONS.keys() - used]
+    assert not problems, "\n".join(problems)
+
+
+def dotted(node: ast.expr) -> str:
+    """`time.sleep` of the node for `time.sleep`; empty for what is not a plain dotted name."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        left = dotted(node.value)
+        return f"{left}.{node.attr}" if left else ""
+    return ""
+
+
+def uses(path: Path) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, (ast.Attribute, ast.Name)):
+            yield node.lineno, dotted(node)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def test_banned_calls_are_not_made() -> None:
+    problems = []
+    for path in package_files():
+        if relative(path).startswith(UNBANNED_FOLDER):
+            continue
+        problems += [f"{relative(path)}:{line}: {name}" for line, name in uses(path) if name in BANNED_CALLS]
+    assert not problems, "\n".join(problems)
+
+
+def test_pack_into_is_used_only_where_nobody_reads_yet() -> None:
+    problems = []
+    used: set[str] = set()
+    for path in package_files():
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Attribute) and node.attr == "pack_into":
+                used.add(relative(path))
+                if relative(path) not in PACK_INTO_EXCEPTIONS:
+                    problems.append(f"{relative(path)}:{node.lineno}")
+    problems += [f"no longer needed: {name}" for name in PACK_INTO_EXCEPTIONS.keys() - used]
+    assert not problems, "\n".join(problems)
+
+
+def test_every_module_and_public_class_says_what_it_is() -> None:
+    problems = []
+    for path in package_files():
+        if not ast.get_docstring(tree_of(path)):
+            problems.append(f"{relative(path)}: no module docstring")
+        for node in tree_of(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                text = ast.get_docstring(node)
+                if not text:
+                    problems.append(f"{relative(path)}:{node.lineno}: {node.name} has no docstring")
+                elif "\n" not in text and not text.endswith((".", ":")):
+                    problems.append(f"{relative(path)}:{node.lineno}: {node.name}: its docstring is not a sentence")
+    assert not problems, "\n".join(problems)
+
+
+def test_names_that_say_nothing_are_not_used() -> None:
+    banned = {"Manager", "Helper", "Util", "Utils", "Data", "Info", "Worker", "Engine"}
+    problems = [
+        f"{relative(path)}:{node.lineno}: class {node.name}"
+        for path in package_files()
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.ClassDef) and node.name in banned
+    ]
+    problems += [relative(path) for path in package_files() if path.stem in {name.lower() for name in banned}]
+    assert not problems, "\n".join(problems)
+
+
+def test_annotations_are_postponed_in_every_module() -> None:
+    problems = []
+    for path in package_files():
+        body = tree_of(path).body[1:]
+        if body and "from __future__ import annotations" not in path.read_text(encoding="utf-8"):
+            problems.append(relative(path))
+    assert not problems, "\n".join(problems)
+
+
+def test_nothing_is_left_to_do_in_the_tree() -> None:
+    leftover = re.compile(r"\b(FIX" r"ME|TO" r"DO|XX" r"X)\b")
+    problems = [
+        f"{relative(path)}:{number}: {line.strip()}"
+        for path in all_files()
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if leftover.search(line)
+    ]
+    assert not problems, "\n".join(problems)
+
+
+def test_tests_sleep_only_in_one_place() -> None:
+    allowed = {"tests/support/wait.py"}
+    problems = [
+        f"{relative(path)}:{line}"
+        for path in all_files()
+        if relative(path).startswith("tests/") and relative(path) not in allowed
+        for line, name in uses(path)
+        if name in ("time.sleep", "asyncio.sleep")
+    ]
+    assert not problems, "\n".join(problems)
+
+
+def test_module_names_are_known_to_the_walker() -> None:
+    assert module_name(PACKAGE / "wire" / "__init__.py") == "kproc.wire"
+    assert module_name(PACKAGE / "errors.py") == "kproc.errors"
