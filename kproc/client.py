@@ -256,17 +256,23 @@ class Client:
         )
         body = json.dumps({"op": op, **arguments}).encode()
         self.send_bytes((len(header) + len(body)).to_bytes(4, "big") + header + body)
-        frame = self.receive_frame()
+        try:
+            frame = self.receive_frame()
+        except ConnectionLost as error:
+            # What Kafka does with an API key that it does not know, and kproc with a peer that may not ask.
+            raise ConnectionLost(
+                f"{error}: no kproc broker, or one that does not let us ask for {op}"
+            ) from error
         self._check_correlation(int.from_bytes(frame[:4], "big", signed=True), pending)
         try:
             answer = json.loads(frame[4:])
-            error, result = answer["error"], answer["result"]
+            complaint, result = answer["error"], answer["result"]
         except (ValueError, KeyError, TypeError) as error:
             raise ConnectionLost(
                 f"{self.address} is not a kproc broker: its answer cannot be read"
             ) from error
-        if error is not None:
-            raise ClientError(f"{self.address}: {error}")
+        if complaint is not None:
+            raise ClientError(f"{self.address}: {complaint}")
         if not isinstance(result, dict):
             raise ConnectionLost(f"{self.address} is not a kproc broker: its answer cannot be read")
         return result

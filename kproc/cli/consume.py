@@ -16,8 +16,9 @@ from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Failure, connect, usa
 from kproc.cli.formatting import Consumed, compile_format
 
 BATCH_RECORDS: Final = 1000
-"""Records taken from librdkafka in one call; it waits for the first only as long as WAIT_S."""
-WAIT_S: Final = 0.1
+"""Records taken from librdkafka at a time."""
+WAIT_S: Final = 0.25
+"""How long a call waits for the first record before the loop looks around again."""
 
 
 def consume(
@@ -154,7 +155,9 @@ class _Reader:
     def take(self, limit: int) -> list[Consumed]:
         """Up to `limit` records, none if nothing came in a while."""
         records = []
-        messages: Any = self._consumer.consume(limit, WAIT_S)
+        first = self._consumer.poll(WAIT_S)
+        # Then what is there already: consume() with a timeout would wait for a full batch.
+        messages: Any = [first, *(self._consumer.consume(limit - 1, 0) if limit > 1 else ())] if first else ()
         for message in messages:
             error = message.error()
             if error is not None:

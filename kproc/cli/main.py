@@ -79,9 +79,13 @@ def _invoke(arguments: Sequence[str]) -> int:
         if expected is None:
             raise  # A mistake of ours: its stack is what a report needs.
         raise expected from error
+    if result == TYPER_INTERRUPTED:
+        raise KeyboardInterrupt
     return result if isinstance(result, int) else 0
 
 
+# What typer makes of Ctrl-C, without a word.
+TYPER_INTERRUPTED = 130
 # Typer carries its own copy of click in some versions and depends on click in others: the class above
 # BadParameter, two steps up, is ClickException in both.
 USAGE_ERRORS: tuple[type[Exception], ...] = (typer.BadParameter.__mro__[2],)

@@ -1,0 +1,111 @@
+"""`kproc.Broker` as a user has it: ready when it returns, several at a time, gone at the end of each story."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from kproc import Broker
+from kproc.client import Client
+from kproc.wire.header import ApiKey
+from tests.support.broker import ROOT
+from tests.support.proc import living
+from tests.support.wait import wait_until
+
+
+def topic_names(broker: Broker) -> list[str]:
+    with Client.connect(broker.host, broker.port) as client:
+        answer = client.call_latest(ApiKey.METADATA, {"topics": None, "allow_auto_topic_creation": False})
+    return sorted(topic["name"] for topic in answer["topics"])
+
+
+def create(broker: Broker, name: str) -> None:
+    fields = {
+        "topics": [
+            {"name": name, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []},
+        ],
+        "timeout": 10_000,
+        "validate_only": False,
+    }
+    with Client.connect(broker.host, broker.port) as client:
+        answer = client.call_latest(ApiKey.CREATE_TOPICS, fields)
+    assert answer["topics"][0]["error_code"] == 0
+
+
+@pytest.mark.parametrize("transport", ["process", "thread", "inline"])
+def test_it_serves_at_once_and_leaves_nothing(transport):
+    with Broker({"num.io.threads": 2}, transport=transport) as broker:
+        assert topic_names(broker) == []
+        pids = [broker.pid, *(row["pid"] for row in broker.processes)]
+        assert living(pids) == pids
+        data = broker.data
+        assert data.is_dir()
+    assert living(pids) == []
+    assert not data.exists()
+
+
+def test_brokers_are_strangers_to_each_other():
+    with Broker() as one, Broker() as two:
+        create(one, "only-here")
+        assert (topic_names(one), topic_names(two)) == (["only-here"], [])
+
+
+def test_data_of_its_owner_is_kept(tmp_path):
+    broker = Broker(data=tmp_path / "data")
+    with broker:
+        create(broker, "kept")
+    with broker:
+        assert topic_names(broker) == ["kept"]
+    assert (tmp_path / "data").is_dir()
+
+
+def test_it_is_an_async_context_manager_too():
+    async def story() -> int:
+        async with Broker() as broker:
+            return broker.port
+
+    assert asyncio.run(story()) > 0
+
+
+def test_its_supervisor_may_be_killed():
+    with Broker() as broker:
+        pids = [row["pid"] for row in broker.processes]
+        broker.kill()
+        wait_until(lambda: not living(pids), seconds=10, what="children have noticed")
+
+
+PARENT = """
+import sys
+from kproc import Broker
+broker = Broker().start()
+print(broker.pid, *(row["pid"] for row in broker.processes), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("how", ["exit", "kill"])
+def test_it_ends_with_its_parent(how, tmp_path):
+    environment = {
+        **os.environ,
+        "TMPDIR": str(tmp_path),
+    }  # What a killed parent leaves is not removed by anybody.
+    command = [sys.executable, "-W", "ignore", "-c", PARENT]
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as parent:
+        assert select.select([parent.stdout], [], [], 30)[0]
+        pids = [int(word) for word in parent.stdout.readline().split()]
+        if how == "kill":
+            parent.send_signal(signal.SIGKILL)
+    wait_until(lambda: not living(pids), seconds=20, what="the broker has ended with its parent")

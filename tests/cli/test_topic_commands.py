@@ -1,0 +1,159 @@
+"""`kproc topic`, `produce`, `consume` and `status` against a running broker, as a shell would call them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.broker import ROOT, run_kproc
+from tests.support.topics import fresh_name
+
+pytestmark = pytest.mark.transports("process")
+
+
+@pytest.fixture
+def kproc(broker):
+    """`kproc("topic list", stdin="...")` on the shared broker; the answer's lines and exit code."""
+
+    def call(command: str, *more: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        return run_kproc(*command.split(), *more, "--bootstrap", broker.bootstrap, stdin=stdin)
+
+    return call
+
+
+def succeeded(answer: subprocess.CompletedProcess[str]) -> str:
+    assert answer.returncode == 0, answer.stderr
+    return answer.stdout
+
+
+def refused(answer: subprocess.CompletedProcess[str]) -> str:
+    assert answer.returncode == 1, answer.stdout
+    assert answer.stderr.count("\n") == 1
+    return answer.stderr
+
+
+def test_a_topics_life(kproc):
+    name = fresh_name()
+    assert (
+        succeeded(kproc(f"topic create {name} --partitions 3 --config retention.ms=60000"))
+        == f"created {name}\n"
+    )
+    assert any(line.split() == [name, "3"] for line in succeeded(kproc("topic list")).splitlines())
+    assert {"name": name, "partitions": 3} in json.loads(succeeded(kproc("topic list --format json")))
+    [described] = json.loads(succeeded(kproc(f"topic describe {name} --format json")))
+    assert (described["name"], described["records"]) == (name, 0)
+    assert described["configs"] == {"retention.ms": "60000"}
+    assert [row["partition"] for row in described["partitions"]] == [0, 1, 2]
+    assert name in succeeded(kproc(f"topic describe {name}"))
+    assert succeeded(kproc(f"topic delete {name}")) == f"deleted {name}\n"
+    assert refused(kproc(f"topic describe {name}")) == f"kproc: {name}: unknown topic\n"
+
+
+def test_what_exists_and_what_does_not_is_one_line(kproc):
+    name = fresh_name()
+    succeeded(kproc(f"topic create {name}"))
+    assert refused(kproc(f"topic create {name}")) == f"kproc: {name}: exists already\n"
+    succeeded(kproc(f"topic create {name} --if-not-exists"))
+    assert refused(kproc("topic delete no-such-topic")) == "kproc: no-such-topic: unknown topic\n"
+    succeeded(kproc("topic delete no-such-topic --if-exists"))
+    assert "bad/name" in refused(kproc("topic create bad/name"))
+    assert refused(kproc("topic create", fresh_name(), "--config", "no.such.config=1"))
+
+
+def test_asking_for_a_topic_does_not_create_it(kproc):
+    name = fresh_name()
+    refused(kproc(f"topic describe {name}"))
+    refused(kproc(f"consume {name}"))
+    assert name not in succeeded(kproc("topic list"))
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_lines_come_back_with_keys_and_headers(kproc, topic, compression):
+    name = topic(partitions=1)
+    lines = "k1:v1\nk2:v:2\nno key\n"
+    produced = kproc(f"produce {name} -K : -H a=1 -H b= -v -z {compression}", stdin=lines)
+    assert produced.stderr == f"kproc: sent 3 records to {name}\n"
+    got = succeeded(kproc(f"consume {name} --format", r"%p %o %k|%s|%h\n"))
+    assert got == "0 0 k1|v1|a=1,b=\n0 1 k2|v:2|a=1,b=\n0 2 |no key|a=1,b=\n"
+
+
+def test_where_to_start_and_how_many(kproc, topic):
+    name = topic(partitions=2)
+    succeeded(kproc(f"produce {name} -p 0", stdin="a\nb\nc\nd\n"))
+    succeeded(kproc(f"produce {name} -p 1", stdin="x\ny"))
+    assert sorted(succeeded(kproc(f"consume {name}")).split()) == list("abcdxy")
+    assert succeeded(kproc(f"consume {name} -p 1")).split() == ["x", "y"]
+    assert succeeded(kproc(f"consume {name} -p 0 --from 2")).split() == ["c", "d"]
+    assert succeeded(kproc(f"consume {name} -p 0 --from -1")).split() == ["d"]
+    assert succeeded(kproc(f"consume {name} -p 0 --count 3")).split() == ["a", "b", "c"]
+    assert sorted(succeeded(kproc(f"consume {name} --from @1000")).split()) == list("abcdxy")
+    assert succeeded(kproc(f"consume {name} --from 2100-01-01")) == ""
+    records = [json.loads(line) for line in succeeded(kproc(f"consume {name} -p 1 -f json")).splitlines()]
+    assert [(record["offset"], record["value"], record["key"]) for record in records] == [
+        (0, "x", None),
+        (1, "y", None),
+    ]
+    assert "no partition 7; there are 2" in refused(kproc(f"consume {name} -p 7"))
+
+
+@pytest.mark.parametrize("options", ["--acks 0", "--acks 1", "--acks all", "--idempotent", "--key same"])
+def test_each_way_to_produce(kproc, topic, options):
+    name = topic(partitions=2)
+    succeeded(kproc(f"produce {name} {options}", stdin="1\n2\n3\n"))
+    if options != "--acks 0":  # Without acknowledgement nobody says when the records are there.
+        assert sorted(succeeded(kproc(f"consume {name}")).split()) == ["1", "2", "3"]
+
+
+def test_an_unknown_partition_is_refused(kproc, topic):
+    assert "unknown partition" in refused(kproc(f"produce {topic()} -p 5", stdin="x\n"))
+
+
+def test_a_follower_prints_what_arrives_and_ends_at_ctrl_c_with_one_line(kproc, broker, topic):
+    name = topic()
+    follower = subprocess.Popen(
+        [sys.executable, "-m", "kproc", "consume", name, "--follow", "-b", broker.bootstrap],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # A shell's background job ignores SIGINT, and Python would inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    with follower:
+        succeeded(kproc(f"produce {name}", stdin="first\nsecond\n"))
+        assert follower.stdout.readline() == b"first\n"
+        assert follower.stdout.readline() == b"second\n"
+        follower.send_signal(signal.SIGINT)
+        assert follower.wait(10) == 1
+        assert follower.stderr.read() == b"kproc: interrupted\n"
+
+
+def test_a_reader_that_goes_away_ends_the_consumer(kproc, broker, topic):
+    name = topic()
+    succeeded(kproc(f"produce {name}", stdin="line\n" * 1000))
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        command = [sys.executable, "-m", "kproc", "consume", name, "-b", broker.bootstrap]
+        answer = subprocess.run(
+            command, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=30, check=False
+        )
+    finally:
+        os.close(writing)
+    assert (answer.returncode, answer.stderr) == (1, "kproc: the reader of the output has gone\n")
+
+
+def test_status_shows_every_process(kproc, broker):
+    if broker.pid is None:
+        pytest.skip("only a kproc broker answers")
+    answer = json.loads(succeeded(kproc("status --json")))
+    pids = {row["pid"] for row in answer["processes"]}
+    assert {row["pid"] for row in broker.processes} <= pids | {broker.pid}
+    assert answer["transport"] == "process"
+    table = succeeded(kproc("status"))
+    assert all(str(pid) in table for pid in pids)
+    assert "memory " in table
