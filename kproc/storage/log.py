@@ -26,7 +26,7 @@ from kproc.clock import Clock
 from kproc.errors import Corrupt, ErrorCode, KafkaError
 from kproc.storage import checkpoints
 from kproc.storage.format import LOG_SUFFIX, delete_directory_name, parse_partition_directory_name
-from kproc.storage.fs import Fs, OsFs, StorageFailure
+from kproc.storage.fs import DiskFull, Fs, OsFs, StorageFailure
 from kproc.storage.leader_epochs import LeaderEpochs
 from kproc.storage.log_append import AppendingLog
 from kproc.storage.log_config import LogConfig
@@ -91,10 +91,12 @@ class Log(AppendingLog, ReadableLog):
         else:
             segments, epochs, producers = loaded.segments, loaded.epochs, loaded.producers
             end_offset = loaded.end_offset
+        start_offset = max(start_offset, segments[0].base_offset)
+        epochs.truncate_to(start_offset)
         log = cls(
             directory, config, topic=topic, topic_id=topic_id, partition=partition, leader_epoch=leader_epoch,
             clock=clock, fs=fs, segments=segments, epochs=epochs, producers=producers, end_offset=end_offset,
-            start_offset=max(start_offset, segments[0].base_offset),
+            start_offset=start_offset,
         )  # fmt: skip
         if found is None:
             checkpoints.write_partition_metadata(fs, directory, topic_id)
@@ -239,7 +241,10 @@ class Log(AppendingLog, ReadableLog):
         if not count:
             return 0
         if count == len(self._segments):
-            self._roll(self.end_offset, now_ms)
+            try:
+                self._roll(self.end_offset, now_ms)
+            except DiskFull:
+                count -= 1  # A full disk must not keep what can go from going.
         gone = self._segments.delete_oldest(count, due_ms=now_ms + self._config.file_delete_delay_ms)
         self._unsynced = [segment for segment in self._unsynced if segment not in gone]
         self._snapshots = [held for held in self._snapshots if held >= self._segments.first_base]
@@ -268,7 +273,7 @@ class Log(AppendingLog, ReadableLog):
     def _move_start(self, offset: int) -> None:
         self.start_offset = offset
         if self._epochs.truncate_to(offset):
-            checkpoints.write_leader_epochs(self._fs, self.directory, self._epochs.entries(), durable=False)
+            self._write_epochs()
 
     def unlink_due(self, now_ms: int) -> int:
         """Unlink deleted segments' files that have waited file.delete.delay.ms; returns how many."""

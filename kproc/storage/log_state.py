@@ -127,10 +127,22 @@ class LogState:
             self._offline = str(failure)
             logger.error("log=offline partition=%s-%d reason=%s", self.topic, self.partition, failure)
 
+    def _write_epochs(self) -> None:
+        """Write the epochs that a deletion left.
+
+        A file that knows more does no harm: it is read with the log's start at hand.
+        """
+        try:
+            checkpoints.write_leader_epochs(self._fs, self.directory, self._epochs.entries(), durable=False)
+        except DiskFull as failure:
+            logger.warning("leader_epochs=not_written directory=%s reason=%s", self.directory, failure)
+
     def _begin_epoch(self) -> None:
         """Write down that this leader epoch begins here: before its first batch, which carries the epoch."""
-        self._epochs.assign(self.leader_epoch, self.end_offset)
-        checkpoints.write_leader_epochs(self._fs, self.directory, self._epochs.entries(), durable=False)
+        epochs = LeaderEpochs(self._epochs.entries())
+        epochs.assign(self.leader_epoch, self.end_offset)
+        checkpoints.write_leader_epochs(self._fs, self.directory, epochs.entries(), durable=False)
+        self._epochs = epochs  # Only now: without room for the file the next append tries again.
 
     # -- rolling -------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from kproc.storage.format import (
     TXN_INDEX_SUFFIX,
     segment_file_name,
 )
-from kproc.storage.fs import Fs
+from kproc.storage.fs import Fs, StorageFailure
 from kproc.storage.index import (
     CLOSED,
     OffsetIndex,
@@ -75,17 +75,20 @@ class LogSegment:
     def create(cls, fs: Fs, directory: Path, base_offset: int, *, now_ms: int) -> LogSegment:
         """A new, empty segment with its three files; leaves none behind when that fails."""
         segment = cls(fs, directory, base_offset)
+        index_path, time_path = segment.path(INDEX_SUFFIX), segment.path(TIME_INDEX_SUFFIX)
+        made: list[tuple[int, Path]] = []
         try:
-            segment.fd = fs.open(segment.path(LOG_SUFFIX), create=True)
-            index_path, time_path = segment.path(INDEX_SUFFIX), segment.path(TIME_INDEX_SUFFIX)
-            segment.index = OffsetIndex(fs, index_path, base_offset, 0, create_index(fs, index_path))
-            segment.time_index = TimeIndex(fs, time_path, base_offset, 0, create_index(fs, time_path))
-        except Exception:
-            if segment.fd != CLOSED:
-                fs.close(segment.fd)
-                for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
-                    fs.unlink(segment.path(suffix))
+            made.append((fs.open(segment.path(LOG_SUFFIX), create=True), segment.path(LOG_SUFFIX)))
+            made.append((create_index(fs, index_path), index_path))
+            made.append((create_index(fs, time_path), time_path))
+        except StorageFailure:
+            for descriptor, path in made:
+                fs.close(descriptor)
+                fs.unlink(path)
             raise
+        segment.fd = made[0][0]
+        segment.index = OffsetIndex(fs, index_path, base_offset, 0, made[1][0])
+        segment.time_index = TimeIndex(fs, time_path, base_offset, 0, made[2][0])
         segment.inode = fs.facts(segment.fd).st_ino
         segment.created_ms = segment.modified_ms = now_ms
         return segment

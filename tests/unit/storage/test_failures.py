@@ -1,0 +1,217 @@
+"""What a log does when the disk refuses: full is a state that passes, a fault takes the log offline."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from kproc.errors import ErrorCode
+from kproc.storage.fs import DiskFailed, DiskFull, OsFs, StorageFailure, replace_file
+from kproc.storage.log import LogConfig
+from tests.support.failing_fs import FailingFs
+from tests.support.logs import LogRig, append_one, batch, read_all, sequenced
+
+STORAGE_ERROR = ErrorCode.KAFKA_STORAGE_ERROR
+
+
+@pytest.fixture
+def fs() -> FailingFs:
+    return FailingFs()
+
+
+@pytest.fixture
+def rig(tmp_path: Path, fs: FailingFs) -> LogRig:
+    return LogRig(tmp_path / "t-0", fs=fs)
+
+
+@pytest.mark.parametrize("after_bytes", [0, 1, 69, 70, 100])
+def test_a_full_disk_leaves_no_trace_and_passes(rig: LogRig, fs: FailingFs, after_bytes: int) -> None:
+    log = rig.open()
+    append_one(log, batch("kept"))
+    size = log.active_bytes
+    fs.fail_write(after_bytes=after_bytes, error=errno.ENOSPC)
+    results = log.append([batch("a"), batch("b")])
+    assert [r.error_code for r in results] == [STORAGE_ERROR] * 2
+    assert (log.end_offset, log.active_bytes, log.is_offline) == (1, size, False)
+    assert (rig.directory / f"{0:020d}.log").stat().st_size == size
+    assert append_one(log, batch("c")).base_offset == 1
+    assert read_all(log) == [(0, b"kept"), (1, b"c")]
+    log.close()
+
+
+def test_reads_and_deletes_go_on_while_the_disk_is_full(rig: LogRig, fs: FailingFs) -> None:
+    rig.config = LogConfig(segment_bytes=300)
+    log = rig.open()
+    log.append([batch(bytes(150)) for _ in range(4)])
+    fs.fail_write(again=True)
+    assert append_one(log, batch(bytes(10))).error_code == STORAGE_ERROR
+    assert [offset for offset, _ in read_all(log)] == [0, 1, 2, 3]
+    assert log.delete_segments_before(2, "test") == 2
+    assert log.start_offset == 2
+    fs.heal()
+    assert append_one(log, batch(bytes(10))).error_code == 0
+    log.close()
+
+
+def test_a_short_write_is_finished(rig: LogRig, fs: FailingFs) -> None:
+    log = rig.open()
+    fs.shorten_write(after_bytes=100)
+    assert [r.error_code for r in log.append([batch("a"), batch("b"), batch("c")])] == [0, 0, 0]
+    assert [value for _, value in read_all(log)] == [b"a", b"b", b"c"]
+    log.close()
+
+
+def test_a_fault_takes_the_log_offline_for_appends_only(rig: LogRig, fs: FailingFs) -> None:
+    log = rig.open()
+    append_one(log, batch("kept"))
+    fs.fail_write(after_bytes=10, error=errno.EIO)
+    assert append_one(log, batch("a")).error_code == STORAGE_ERROR
+    assert log.is_offline
+    assert append_one(log, batch("b")).error_code == STORAGE_ERROR
+    assert read_all(log) == [(0, b"kept")]
+    log.close()
+    # What it left is a torn tail, which the next start cuts off.
+    again = rig.open()
+    assert (again.end_offset, again.truncated_bytes) == (1, 10)
+    again.close()
+
+
+def test_a_sync_that_fails_is_never_tried_again(rig: LogRig, fs: FailingFs) -> None:
+    log = rig.open()
+    append_one(log, batch("a"))
+    fs.fail_sync()
+    with pytest.raises(DiskFailed):
+        log.sync()
+    assert log.is_offline
+    assert log.recovery_point == 0
+    assert append_one(log, batch("b")).error_code == STORAGE_ERROR
+    syncs = fs.calls.count("sync")
+    log.close()
+    assert fs.calls.count("sync") == syncs
+
+
+def test_producers_are_as_before_a_write_that_failed(rig: LogRig, fs: FailingFs) -> None:
+    log = rig.open()
+    append_one(log, sequenced(1, 0))
+    fs.fail_write(after_bytes=50)
+    results = log.append([sequenced(1, 1), sequenced(1, 1), sequenced(2, 0)])
+    # The second is a duplicate of a batch that was not written: it is refused with it.
+    assert [r.error_code for r in results] == [STORAGE_ERROR] * 3
+    assert log.producers.get(2) is None
+    results = log.append([sequenced(1, 1), sequenced(1, 1), sequenced(2, 0)])
+    assert [(r.error_code, r.base_offset, r.is_duplicate) for r in results] == [
+        (0, 1, False), (0, 1, True), (0, 2, False),
+    ]  # fmt: skip
+    log.close()
+
+
+def test_what_was_written_before_a_roll_that_failed_counts(rig: LogRig, fs: FailingFs) -> None:
+    rig.config = LogConfig(segment_bytes=300)
+    log = rig.open()
+    fs.fail_create(nth=2)  # The first is the checkpoint of the new leader epoch.
+    results = log.append([batch(bytes(200)), batch(bytes(200)), batch(bytes(200))])
+    assert [r.error_code for r in results] == [0, STORAGE_ERROR, STORAGE_ERROR]
+    assert (log.end_offset, log.segment_count, log.is_offline) == (1, 1, False)
+    assert append_one(log, batch(bytes(200))).base_offset == 1
+    assert log.segment_count == 2
+    log.close()
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_a_roll_that_fails_half_way_leaves_no_files(rig: LogRig, fs: FailingFs, nth: int) -> None:
+    rig.config = LogConfig(segment_bytes=300)
+    log = rig.open()
+    append_one(log, batch(bytes(200)))
+    before = set(rig.files)
+    fs.fail_create(nth=nth)
+    assert append_one(log, batch(bytes(200))).error_code == STORAGE_ERROR
+    assert set(rig.files) - before <= {"leader-epoch-checkpoint"}
+    log.close()
+
+
+def test_without_room_for_the_epoch_nothing_is_appended(rig: LogRig, fs: FailingFs) -> None:
+    log = rig.open(leader_epoch=3)
+    fs.fail_create()
+    assert append_one(log, batch("a")).error_code == STORAGE_ERROR
+    assert append_one(log, batch("a")).error_code == 0
+    assert rig.files["leader-epoch-checkpoint"] == b"0\n1\n3 0\n"
+    log.close()
+
+
+def test_a_snapshot_is_done_without_when_the_disk_is_full(rig: LogRig, fs: FailingFs) -> None:
+    rig.config = LogConfig(segment_bytes=300)
+    log = rig.open()
+    append_one(log, sequenced(1, 0))
+    fs.fail_create(nth=4)  # After the three files of the new segment.
+    assert append_one(log, batch(bytes(220))).error_code == 0
+    assert not [name for name in rig.files if name.endswith(".snapshot")]
+    log.close(clean=False)
+    again = rig.open()
+    assert append_one(again, sequenced(1, 0)).is_duplicate
+    again.close()
+
+
+def test_a_full_disk_costs_an_index_entry_and_nothing_else(rig: LogRig, fs: FailingFs) -> None:
+    rig.config = LogConfig(index_interval_bytes=0)
+    log = rig.open()
+    append_one(log, batch("a"))
+    fs.fail_write(nth=2, after_bytes=3)  # The index entry behind the batch.
+    assert append_one(log, batch("b")).error_code == 0
+    assert append_one(log, batch("c")).error_code == 0
+    assert [offset for offset, _ in read_all(log)] == [0, 1, 2]
+    log.close()
+    assert len(rig.files[f"{0:020d}.index"]) == 8
+
+
+def test_a_file_is_replaced_wholly_or_not_at_all(tmp_path: Path, fs: FailingFs) -> None:
+    path = tmp_path / "checkpoint"
+    replace_file(fs, path, b"old")
+    fs.fail_write(after_bytes=2)
+    with pytest.raises(DiskFull):
+        replace_file(fs, path, b"newer")
+    assert path.read_bytes() == b"old"
+    fs.fail_sync()
+    with pytest.raises(DiskFailed):
+        replace_file(fs, path, b"newer")
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["checkpoint"]
+
+
+def test_failures_are_os_errors_with_their_number(tmp_path: Path) -> None:
+    with pytest.raises(StorageFailure) as caught:
+        OsFs().open(tmp_path / "missing")
+    assert caught.value.errno == errno.ENOENT
+    assert isinstance(caught.value, DiskFailed)
+
+
+def test_the_sync_descriptors_outlive_roll_and_close(rig: LogRig) -> None:
+    rig.config = LogConfig(segment_bytes=300)
+    log = rig.open()
+    append_one(log, batch(bytes(200)))
+    point = log.sync_point()
+    log.append([batch(bytes(200)) for _ in range(5)])
+    log.close(clean=False)
+    log.run_sync(point)  # Would be EBADF, or another file, if the number had been given away.
+    log.mark_synced(point)
+    assert log.recovery_point == 1
+
+
+def test_a_sync_point_covers_sealed_segments_and_new_names(rig: LogRig) -> None:
+    rig.config = LogConfig(segment_bytes=350)
+    log = rig.open()
+    log.append([batch(bytes(200)) for _ in range(3)])
+    point = log.sync_point()
+    assert len(point.segments) == 3
+    assert len(point.directory_fds) == 2  # The partition's own name is new as well.
+    log.run_sync(point)
+    log.mark_synced(point)
+    assert log.recovery_point == 3
+    assert log.sync_point().fds == ()
+    append_one(log, batch("x"))
+    assert not log.is_flush_due(rig.clock.wall_ms())
+    point = log.sync_point()
+    assert (len(point.segments), len(point.directory_fds)) == (1, 0)
+    log.mark_synced(point)
+    log.close()

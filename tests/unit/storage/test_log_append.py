@@ -1,0 +1,228 @@
+"""Log.append: numbering, what is refused and why, rolling, results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kproc.errors import ErrorCode
+from kproc.storage.log import LogConfig
+from kproc.storage.validate import COORDINATOR
+from kproc.wire.record_batch import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, check_batch, parse_header
+from tests.support.logs import NOW_MS, LogRig, append_one, batch, read_all
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> LogRig:
+    return LogRig(tmp_path / "t-0")
+
+
+def test_batches_are_numbered_in_place_and_come_back_as_sent(rig: LogRig) -> None:
+    log = rig.open(leader_epoch=7)
+    first, second = batch("a", "b", "c"), batch("d")
+    results = log.append([first, second])
+    assert [(r.error_code, r.base_offset, r.last_offset) for r in results] == [(0, 0, 2), (0, 3, 3)]
+    assert [parse_header(view).base_offset for view in (first, second)] == [0, 3]
+    assert parse_header(first).partition_leader_epoch == 7
+    check_batch(first)  # The CRC still matches: what was stamped lies before its bytes.
+    assert read_all(log) == [(0, b"a"), (1, b"b"), (2, b"c"), (3, b"d")]
+    assert (log.start_offset, log.end_offset, log.active_bytes) == (0, 4, len(first) + len(second))
+    log.close()
+
+
+def test_a_refused_batch_does_not_hold_back_the_others(rig: LogRig) -> None:
+    log = rig.open()
+    broken = batch("b")
+    broken[-1] ^= 1
+    results = log.append([batch("a"), broken, batch("c")])
+    assert [r.error_code for r in results] == [0, ErrorCode.CORRUPT_MESSAGE, 0]
+    assert (results[1].base_offset, results[1].message is not None) == (-1, True)
+    assert read_all(log) == [(0, b"a"), (1, b"c")]
+    log.close()
+
+
+def test_more_batches_than_one_writev_takes(rig: LogRig) -> None:
+    log = rig.open()
+    results = log.append([batch(str(number)) for number in range(2500)])
+    assert [r.base_offset for r in results] == list(range(2500))
+    assert [value for _, value in read_all(log)] == [str(number).encode() for number in range(2500)]
+    log.close()
+
+
+def two_in_one() -> memoryview:
+    return memoryview(bytearray(bytes(batch("a")) + bytes(batch("b"))))
+
+
+PRODUCER = {"producer_id": 1, "producer_epoch": 0}
+REFUSALS = {
+    "two batches in one": (two_in_one, "INVALID_RECORD"),
+    "half a batch": (lambda: batch("abc")[:-1], "INVALID_RECORD"),
+    "nothing": (lambda: memoryview(bytearray()), "INVALID_RECORD"),
+    "a base offset": (lambda: batch("a", base_offset=5), "INVALID_RECORD"),
+    "a control record": (lambda: batch("a", flags=CONTROL, **PRODUCER), "INVALID_RECORD"),
+    "a producer id without a sequence": (lambda: batch("a", **PRODUCER), "INVALID_RECORD"),
+    "a broker's timestamp type": (lambda: batch("a", flags=LOG_APPEND_TIME), "INVALID_TIMESTAMP"),
+    "a time too far ahead": (lambda: batch("a", timestamp=NOW_MS + HOUR_MS + 1), "INVALID_TIMESTAMP"),
+    "more than max.message.bytes": (lambda: batch(bytes(1001)), "MESSAGE_TOO_LARGE"),
+}
+
+
+@pytest.mark.parametrize("story", REFUSALS)
+def test_refuses(rig: LogRig, story: str) -> None:
+    make, code = REFUSALS[story]
+    rig.config = LogConfig(max_message_bytes=1000)
+    log = rig.open()
+    result = append_one(log, make())
+    assert (ErrorCode(result.error_code).name, log.end_offset, log.active_bytes) == (code, 0, 0)
+    log.close()
+
+
+def test_a_batch_larger_than_a_segment_is_refused(rig: LogRig) -> None:
+    rig.config = LogConfig(segment_bytes=200)
+    log = rig.open()
+    assert append_one(log, batch(bytes(200))).error_code == ErrorCode.RECORD_LIST_TOO_LARGE
+    log.close()
+
+
+def test_a_time_at_the_bound_is_taken(rig: LogRig) -> None:
+    log = rig.open()
+    assert append_one(log, batch("a", timestamp=NOW_MS + HOUR_MS)).error_code == 0
+    assert append_one(log, batch("old", timestamp=0)).error_code == 0
+    assert append_one(log, batch("undated", timestamp=-1)).error_code == 0
+    log.close()
+
+
+def test_a_lower_bound_is_checked_on_each_record(rig: LogRig) -> None:
+    rig.config = LogConfig(timestamp_before_max_ms=1000)
+    log = rig.open()
+    early, late = batch("a", "b", step_ms=-1001), batch("a", "b", step_ms=-1000)
+    assert append_one(log, early).error_code == ErrorCode.INVALID_TIMESTAMP
+    assert append_one(log, late).error_code == 0
+    log.close()
+
+
+def test_append_time_dates_the_batch_and_its_crc(rig: LogRig) -> None:
+    rig.config = LogConfig(timestamp_type="LogAppendTime")
+    log = rig.open()
+    view = batch("a", "b", timestamp=NOW_MS - 10 * HOUR_MS, codec=1)
+    result = append_one(log, view)
+    header = check_batch(view)
+    assert (result.append_time_ms, header.max_timestamp, header.is_log_append_time) == (NOW_MS, NOW_MS, True)
+    log.close()
+
+
+def test_the_coordinator_may_write_what_a_client_may_not(rig: LogRig) -> None:
+    log = rig.open()
+    assert append_one(log, batch("a", timestamp=NOW_MS + 10 * HOUR_MS), origin=COORDINATOR).error_code == 0
+    log.close()
+
+
+def test_transactional_batches_hold_the_last_stable_offset(rig: LogRig) -> None:
+    log = rig.open()
+    append_one(log, batch("before"))
+    append_one(log, batch("in", producer_id=9, producer_epoch=0, base_sequence=0, flags=TRANSACTIONAL))
+    append_one(log, batch("after"))
+    assert (log.last_stable_offset, log.end_offset) == (1, 3)
+    assert [value for _, value in read_all(log, committed=True)] == [b"before"]
+    assert log.read(1, 1000, committed=True).ranges == []
+    outside = batch("out", producer_id=9, producer_epoch=0, base_sequence=1)
+    assert append_one(log, outside).error_code == ErrorCode.INVALID_TXN_STATE
+    log.close()
+
+
+def test_rolls_by_size_and_reads_on_over_the_border(rig: LogRig) -> None:
+    rig.config = LogConfig(segment_bytes=300)
+    log = rig.open()
+    results = log.append([batch(bytes(100)) for _ in range(5)])
+    assert [r.base_offset for r in results] == [0, 1, 2, 3, 4]
+    assert log.segment_count == 5
+    assert log.active_base == 4
+    assert len(log.read(0, 1 << 20).ranges) == 5
+    assert [offset for offset, _ in read_all(log)] == [0, 1, 2, 3, 4]
+    log.close()
+    assert {name for name in rig.files if name.endswith(".snapshot")} == {
+        f"{offset:020d}.snapshot" for offset in (1, 2, 3, 4, 5)
+    }
+
+
+def test_rolls_by_the_records_time_and_not_by_the_clock(rig: LogRig) -> None:
+    rig.config = LogConfig(segment_ms=1000)
+    log = rig.open()
+    append_one(log, batch("a", timestamp=NOW_MS))
+    rig.clock.advance_ns(5_000_000_000)
+    append_one(log, batch("b", timestamp=NOW_MS + 1000))
+    assert log.segment_count == 1
+    append_one(log, batch("c", timestamp=NOW_MS + 1001))
+    assert (log.segment_count, log.active_base) == (2, 2)
+    log.close()
+
+
+def test_rolls_by_the_clock_where_records_have_no_time(rig: LogRig) -> None:
+    rig.config = LogConfig(segment_ms=1000)
+    log = rig.open()
+    append_one(log, batch("a", timestamp=-1))
+    rig.clock.advance_ns(1_000_000_000)
+    append_one(log, batch("b", timestamp=-1))
+    assert log.segment_count == 1
+    rig.clock.advance_ns(1_000_000)
+    append_one(log, batch("c", timestamp=-1))
+    assert log.segment_count == 2
+    log.close()
+
+
+def test_jitter_brings_the_roll_forward(rig: LogRig) -> None:
+    rig.config = LogConfig(segment_ms=1000, segment_jitter_ms=400)
+    log = rig.open()
+    log.append([batch("a"), batch("b", timestamp=NOW_MS + 601)])
+    assert log.segment_count == 2
+    log.close()
+
+
+def test_rolls_when_an_index_is_full(rig: LogRig) -> None:
+    rig.config = LogConfig(segment_index_bytes=48, index_interval_bytes=0)
+    log = rig.open()
+    for number in range(8):
+        append_one(log, batch("x", timestamp=NOW_MS + number))
+    # Three time entries (of four, one is kept for the seal) and so four batches a segment.
+    assert [facts.base_offset for facts in log.segment_facts()] == [0, 4]
+    log.close()
+
+
+def test_rolls_before_an_offset_no_longer_fits_the_index(rig: LogRig) -> None:
+    log = rig.open(start_offset=5)
+    append_one(log, batch("a"))
+    log.end_offset = 5 + 2**31 - 1  # As after compaction: offsets may jump.
+    results = log.append([batch("b"), batch("c")])
+    assert [r.base_offset for r in results] == [5 + 2**31 - 1, 5 + 2**31]
+    assert log.active_base == 5 + 2**31
+    log.close()
+
+
+def test_an_empty_segment_never_rolls(rig: LogRig) -> None:
+    rig.config = LogConfig(segment_ms=1)
+    log = rig.open()
+    rig.clock.advance_ns(10**10)
+    append_one(log, batch("a", timestamp=NOW_MS))
+    assert log.segment_count == 1
+    log.close()
+
+
+def test_a_new_config_counts_from_the_next_append(rig: LogRig) -> None:
+    log = rig.open()
+    append_one(log, batch(bytes(100)))
+    log.reconfigure(LogConfig(max_message_bytes=100))
+    assert append_one(log, batch(bytes(100))).error_code == ErrorCode.MESSAGE_TOO_LARGE
+    log.close()
+
+
+def test_a_snapshot_is_written_every_64_mb(rig: LogRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kproc.storage.log_append.SNAPSHOT_BYTES", 1000)
+    log = rig.open()
+    for _ in range(4):
+        log.append([batch(bytes(500)), batch(bytes(500))])
+    log.close(clean=False)
+    # Only the newest is kept: the others stand at no segment's base.
+    assert [name for name in rig.files if name.endswith(".snapshot")] == [f"{8:020d}.snapshot"]
