@@ -87,9 +87,9 @@ def _gunzip(data: Buffer, limit_bytes: int) -> bytes:
     return raw
 
 
-def _unsnappy_block(data: Buffer, limit_bytes: int) -> bytes:
+def _unsnappy_block(data: Buffer, room: int, limit_bytes: int) -> bytes:
     # The size is written in front of a block and may be any number: look before allocating.
-    if cramjam.snappy.decompress_raw_len(data) > limit_bytes:
+    if cramjam.snappy.decompress_raw_len(data) > room:
         raise _too_large(limit_bytes)
     return bytes(cramjam.snappy.decompress_raw(data))
 
@@ -97,7 +97,9 @@ def _unsnappy_block(data: Buffer, limit_bytes: int) -> bytes:
 def _unsnappy(data: Buffer, limit_bytes: int) -> bytes:
     view = memoryview(data)
     if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
-        return _unsnappy_block(view, limit_bytes)
+        if not view:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "snappy records are cut off")
+        return _unsnappy_block(view, limit_bytes, limit_bytes)
     parts: list[bytes] = []
     room = limit_bytes
     position = len(_XERIAL_HEADER)
@@ -108,7 +110,7 @@ def _unsnappy(data: Buffer, limit_bytes: int) -> bytes:
         position += INT32.size
         if not 0 < length <= len(view) - position:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"snappy block of {length} bytes")
-        part = _unsnappy_block(view[position : position + length], room)
+        part = _unsnappy_block(view[position : position + length], room, limit_bytes)
         room -= len(part)
         parts.append(part)
         position += length

@@ -255,7 +255,10 @@ def encode_batch(
     offsets: list[int] = []
     for record in records:
         following = offsets[-1] + 1 if offsets else base_offset
-        offsets.append(record.offset if record.offset >= 0 else following)
+        offset = record.offset if record.offset >= 0 else following
+        if offset < following:
+            raise ValueError(f"offset {offset} where {following} is the least")
+        offsets.append(offset)
     raw = record_format.encode_records(
         (record.timestamp_ms - base_timestamp, offset - base_offset, record)
         for record, offset in zip(records, offsets, strict=True)

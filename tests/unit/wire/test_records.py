@@ -1,0 +1,227 @@
+"""Records in all codecs: round trips, other writers' bytes, damage, and bounds on what they grow to."""
+
+from __future__ import annotations
+
+import gzip
+import random
+import struct
+
+import cramjam
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kproc.errors import ErrorCode, KafkaError
+from kproc.wire import compression, record_batch
+from kproc.wire.compression import Compression, compress, decompress
+from kproc.wire.record_batch import HEADER_BYTES, Record, check_batch, decode_records, encode_batch
+from kproc.wire.records import decode_records as decode_raw
+
+CODECS = list(Compression)
+
+
+def outcome(call) -> ErrorCode | None:
+    """Code of the KafkaError that a call raises, None when it raises nothing."""
+    try:
+        call()
+    except KafkaError as error:
+        return error.code
+    return None
+
+
+nullable = st.one_of(st.none(), st.binary(max_size=70), st.integers(126, 300).map(lambda n: b"v" * n))
+records = st.lists(
+    st.builds(
+        Record,
+        nullable,
+        nullable,
+        st.integers(0, 2**45),
+        st.lists(st.tuples(st.text(max_size=9), nullable), max_size=3),
+        st.just(-1),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(records, st.sampled_from(CODECS), st.integers(0, 2**62))
+def test_records_survive_the_round_trip_in_every_codec(given_records, codec, base_offset):
+    batch = encode_batch(given_records, codec=codec, base_offset=base_offset)
+    assert check_batch(batch).codec == codec
+    got = decode_records(memoryview(batch))
+    assert [record._replace(offset=-1, headers=list(record.headers)) for record in got] == [
+        record._replace(headers=list(record.headers)) for record in given_records
+    ]
+    assert [record.offset for record in got] == list(range(base_offset, base_offset + len(got)))
+
+
+def test_offsets_with_gaps_as_compaction_leaves_them_are_kept():
+    batch = encode_batch([Record(b"a", b"1", offset=12), Record(b"b", b"2", offset=17)], base_offset=10)
+    assert [record.offset for record in decode_records(batch)] == [12, 17]
+    assert record_batch.parse_header(batch).last_offset == 17
+
+
+def test_kafka_pythons_batches_are_read_and_ours_by_it():
+    builder_of = pytest.importorskip("kafka.record.default_records")
+    for codec in CODECS:
+        builder = builder_of.DefaultRecordBatchBuilder(
+            magic=2,
+            compression_type=codec,
+            is_transactional=False,
+            producer_id=5,
+            producer_epoch=1,
+            base_sequence=0,
+            batch_size=1 << 20,
+        )
+        for offset in range(30):
+            builder.append(offset, 1_000 + offset, b"k%d" % offset, b"v" * 100, [("h", b"x")])
+        theirs = bytes(builder.build())
+        assert check_batch(theirs).codec == codec
+        ours = encode_batch(
+            [Record(b"k%d" % n, b"v" * 100, 1_000 + n, (("h", b"x"),)) for n in range(30)],
+            codec=codec,
+            producer_id=5,
+            producer_epoch=1,
+            base_sequence=0,
+            leader_epoch=0,
+        )
+        assert decode_records(theirs) == decode_records(ours)
+        if codec == Compression.NONE:
+            assert bytes(ours) == theirs
+        read = builder_of.DefaultRecordBatch(bytes(ours))
+        assert read.validate_crc()
+        assert [(r.offset, r.timestamp, r.key, r.value, r.headers) for r in read] == [
+            (n, 1_000 + n, b"k%d" % n, b"v" * 100, [("h", b"x")]) for n in range(30)
+        ]
+
+
+RAW = b"some words that repeat, " * 4_000
+OTHER_WRITERS = {
+    "gzip with a header name": (1, gzip.compress(RAW, mtime=5)),
+    "raw snappy, as librdkafka": (2, bytes(cramjam.snappy.compress_raw(RAW))),
+    "lz4 with linked blocks and checksums": (3, bytes(cramjam.lz4.compress(RAW))),
+    "zstd of unknown content size": (4, b""),
+}
+
+
+@pytest.mark.parametrize("story", OTHER_WRITERS)
+def test_other_writers_framings_are_read(story):
+    codec, data = OTHER_WRITERS[story]
+    if not data:
+        stream = cramjam.zstd.Compressor()
+        stream.compress(RAW)
+        data = bytes(stream.finish())
+    assert decompress(codec, data) == RAW
+    assert decompress(codec, memoryview(data)) == RAW
+
+
+def test_snappy_is_written_in_the_xerial_framing_that_java_writes():
+    data = compress(Compression.SNAPPY, RAW)
+    assert data[:16] == b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
+    (length,) = struct.unpack_from(">i", data, 16)
+    assert bytes(cramjam.snappy.decompress_raw(data[20 : 20 + length])) == RAW[: 32 * 1024]
+
+
+def test_lz4_is_written_with_independent_blocks_as_java_demands():
+    data = compress(Compression.LZ4, RAW)
+    assert data[:4] == b"\x04\x22\x4d\x18"
+    version, independent = data[4] >> 6, data[4] >> 5 & 1
+    assert (version, independent) == (1, 1)
+
+
+@pytest.mark.parametrize("codec", CODECS[1:])
+@pytest.mark.parametrize("size", [0, 1, 1000, 100_000, 3_000_000])
+def test_the_limit_is_kept_to_the_byte(codec, size):
+    raw = bytes(size)
+    data = compress(codec, raw)
+    assert decompress(codec, data, limit_bytes=max(1, size)) == raw
+    if size > 1:
+        with pytest.raises(KafkaError, match=f"more than {size - 1} bytes") as refused:
+            decompress(codec, data, limit_bytes=size - 1)
+        assert refused.value.code == ErrorCode.CORRUPT_MESSAGE
+
+
+def test_snappy_that_claims_four_gigabytes_is_refused_before_anything_is_allocated():
+    claim = b"\xff\xff\xff\xff\x0f" + b"\0" * 20
+    with pytest.raises(KafkaError, match="more than"):
+        decompress(Compression.SNAPPY, claim)
+
+
+@pytest.mark.parametrize("codec", CODECS[1:])
+def test_damaged_compressed_records_are_corrupt_never_a_surprise(codec):
+    rng = random.Random(codec)
+    good = compress(codec, RAW)
+    for _ in range(150):
+        data = bytearray(good)
+        if rng.random() < 0.3:
+            del data[rng.randrange(len(data)) :]
+        else:
+            data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        assert outcome(lambda data=data: decompress(codec, bytes(data), 1 << 20)) in (
+            None,
+            ErrorCode.CORRUPT_MESSAGE,
+        )
+    for data in (b"", b"\1", b"garbage in here"):
+        with pytest.raises(KafkaError):
+            decompress(codec, data)
+
+
+@pytest.mark.parametrize("codec", [5, 6, 7])
+def test_an_unknown_codec_is_refused(codec):
+    for use in (compress, decompress):
+        with pytest.raises(KafkaError) as refused:
+            use(codec, b"x")
+        assert refused.value.code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+
+
+def test_the_sign_by_which_cramjam_says_too_small_is_still_the_same():
+    for codec in (cramjam.lz4, cramjam.zstd):
+        data = bytes(codec.compress(RAW))
+        with pytest.raises(cramjam.DecompressionError, match=compression._TOO_SMALL):
+            codec.decompress_into(data, bytearray(100))
+
+
+def test_mutated_records_are_invalid_or_decode():
+    rng = random.Random(1)
+    batch = encode_batch([Record(b"key", b"v" * 100, 5 + n, [("h", b"x"), ("n", None)]) for n in range(5)])
+    good = bytes(batch[HEADER_BYTES:])
+    refused = 0
+    for _ in range(3_000):
+        raw = bytearray(good)
+        for _ in range(rng.randint(1, 3)):
+            raw[rng.randrange(len(raw))] = rng.choice((0, 1, 2, 127, 128, 255, rng.randrange(256)))
+        if rng.random() < 0.2:
+            del raw[rng.randrange(len(raw)) :]
+        code = outcome(lambda raw=raw: decode_raw(bytes(raw), 5, 0, 0))
+        assert code in (None, ErrorCode.INVALID_RECORD)
+        refused += code is not None
+    assert refused > 500
+
+
+@pytest.mark.parametrize(
+    ("raw", "count", "why"),
+    [
+        (b"", 1, "1 records in 0 bytes"),
+        (bytes(100), 2**31 - 1, "2147483647 records in 100 bytes"),
+        (bytes(100), -1, "-1 records"),
+        (b"\x0c\0\0\0\1\1\0" + b"x" * 7, 1, "7 bytes follow"),
+        (b"\x0c\0\0\0\1\1\0" * 2, 2, "offset 0 follows 0"),
+        (b"\x0e\0\0\0\1\1\0\0", 1, "ends at byte 7, by its length at 8"),
+        (b"\x0c\0\0\0\1\1\x02", 1, "1 headers"),
+        (b"\x10\0\0\0\1\1\x02\x01\x01", 1, "header key"),
+        (b"\x12\0\0\0\1\1\x02\x02\xff\x01", 1, "UTF-8"),
+        (b"\x01\0\0\0\1\1\0", 1, "past the end"),
+    ],
+)
+def test_records_that_contradict_themselves_are_refused(raw, count, why):
+    with pytest.raises(KafkaError, match=why):
+        decode_raw(raw, count, 0, 0)
+
+
+def test_a_batch_that_is_cut_or_grows_too_large_is_refused():
+    batch = encode_batch([Record(b"k", bytes(100_000))], codec=4)
+    with pytest.raises(KafkaError, match="is cut at"):
+        decode_records(batch[:-1])
+    with pytest.raises(KafkaError, match="more than 50000 bytes"):
+        decode_records(batch, limit_bytes=50_000)
