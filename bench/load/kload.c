@@ -20,13 +20,15 @@ enum { SECONDS_MAX = 600, STUCK_SECONDS = 120 };
 struct options opt;
 struct results result;
 
-static const char *const mode_names[] = {"produce", "fetch", "latency", "churn", "idle", "prepare"};
-static void (*const mode_runs[])(void) = {run_produce, run_fetch, run_latency, run_churn, run_idle, run_prepare};
+static const char *const mode_names[] = {"produce", "fetch", "latency", "churn", "idle", "prepare",
+                                        "delete"};
+static void (*const mode_runs[])(void) = {run_produce, run_fetch, run_latency, run_churn, run_idle, run_prepare,
+                                   run_delete};
 static const char *const read_names[] = {"skip", "copy", "crc"};
-enum { MODE_COUNT = 6, READ_COUNT = 3 };
+enum { MODE_COUNT = 7, READ_COUNT = 3 };
 
 static const char usage[] =
-    "usage: kload produce|fetch|latency|churn|idle|prepare --bootstrap 127.0.0.1:PORT [options]\n"
+    "usage: kload produce|fetch|latency|churn|idle|prepare|delete --bootstrap 127.0.0.1:PORT [options]\n"
     "  --topic NAME --partitions N --topic-config NAME=VALUE   created when it is not there (kload, 1)\n"
     "  --connections N (1)   --in-flight N per connection (1; latency: 1000)\n"
     "  --record-bytes N (100)  --batch-records N (1)  --batch-bytes N: as many records as fit\n"

@@ -20,7 +20,7 @@
 
 /* ---- options ------------------------------------------------------------------------------------------- */
 
-enum mode { MODE_PRODUCE, MODE_FETCH, MODE_LATENCY, MODE_CHURN, MODE_IDLE, MODE_PREPARE };
+enum mode { MODE_PRODUCE, MODE_FETCH, MODE_LATENCY, MODE_CHURN, MODE_IDLE, MODE_PREPARE, MODE_DELETE };
 enum read_mode { READ_SKIP, READ_COPY, READ_CRC };
 
 #define PIDS_MAX 256
@@ -149,7 +149,7 @@ bool skip_compact_string(struct cursor *c, const char *expected);
 void skip_tagged_fields(struct cursor *c);
 
 enum { KEY_PRODUCE = 0, KEY_FETCH = 1, KEY_LIST_OFFSETS = 2, KEY_METADATA = 3, KEY_API_VERSIONS = 18,
-       KEY_CREATE_TOPICS = 19 };
+       KEY_CREATE_TOPICS = 19, KEY_DELETE_TOPICS = 20 };
 #define CORRELATION_AT 8 /* in a request: int32 length, int16 key, int16 version, then it */
 #define FRAME_BYTES_MAX (256 << 20)
 
@@ -160,6 +160,7 @@ void end_request(struct buffer *b);
  * `answer` until the next call with it. */
 struct cursor call(int fd, struct buffer *request, struct buffer *answer);
 void prepare_topic(int fd);
+void delete_topic(int fd);
 enum { OFFSET_LATEST = -1, OFFSET_EARLIEST = -2 };
 int64_t list_offset(int fd, int partition, int64_t timestamp);
 
@@ -201,5 +202,6 @@ void run_latency(void);
 void run_churn(void);
 void run_idle(void);
 void run_prepare(void);
+void run_delete(void);
 
 #endif

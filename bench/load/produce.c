@@ -433,3 +433,9 @@ void run_prepare(void) {
     result.seconds = (double)(now_ns() - from) / 1e9;
     close(control);
 }
+
+void run_delete(void) {
+    int control = connect_blocking();
+    delete_topic(control);
+    close(control);
+}

@@ -270,6 +270,24 @@ void prepare_topic(int fd) {
     }
 }
 
+void delete_topic(int fd) {
+    struct buffer request = {0}, answer = {0};
+    begin_request(&request, KEY_DELETE_TOPICS, 1, 4, false);
+    put_i32(&request, 1);
+    put_string(&request, opt.topic);
+    put_i32(&request, 30000);
+    end_request(&request);
+    struct cursor c = call(fd, &request, &answer);
+    get_i32(&c); /* throttle */
+    int topics = get_i32(&c);
+    bool is_ours = skip_string(&c, opt.topic);
+    int error = get_i16(&c);
+    if (c.bad || topics != 1 || !is_ours || error != 0)
+        die(1, "DeleteTopics of %s: error %d", opt.topic, error);
+    free(request.data);
+    free(answer.data);
+}
+
 static int list_offset_once(int fd, int partition, int64_t timestamp, int64_t *offset) {
     struct buffer request = {0}, answer = {0};
     begin_request(&request, KEY_LIST_OFFSETS, 1, 3, false);
