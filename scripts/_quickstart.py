@@ -1,7 +1,7 @@
 """Real records through a real broker and back through other clients, every byte compared.
 
-Input: the source lines of the Python standard library that runs this, in order of file name. Key: `file:line`;
-headers: the file and the line's length; timestamp: counted up from the file's own modification time.
+Input: the source lines of the Python standard library that runs this, in order of file name. Key:
+`file:line`; headers: the file and the line's length; timestamp: counted up from the file's modification time.
 
     confluent-kafka (librdkafka, idempotent, zstd)  ->  kproc  ->  kafka-python, aiokafka
 
@@ -158,25 +158,34 @@ def compare(name: str, sent: list[list[Line]], received: list[list[Line]]) -> No
 def report(what: str, count: int, size: int, started: float) -> None:
     """One line of rates."""
     taken = time.perf_counter() - started
-    print(f"{what:<34} {count:>9,} records  {count / taken:>11,.0f} records/s  {size / taken / 1e6:>7.1f} MB/s")
+    print(
+        f"{what:<34} {count:>9,} records  {count / taken:>11,.0f} records/s  {size / taken / 1e6:>7.1f} MB/s"
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--records", type=int, default=RECORDS_DEFAULT, help="how many lines at most")
     parser.add_argument("--transport", choices=("process", "thread", "inline"), default="process")
     arguments = parser.parse_args()
 
     lines = list(itertools.islice(source_lines(), arguments.records))
     sent = spread(lines)
-    size = sum(len(line.key) + len(line.value) + sum(len(k) + len(v) for k, v in line.headers) for line in lines)
-    print(f"{len(lines):,} lines of {sysconfig.get_paths()['stdlib']}, {size / 1e6:.1f} MB with keys and headers")
+    size = sum(
+        len(line.key) + len(line.value) + sum(len(k) + len(v) for k, v in line.headers) for line in lines
+    )
+    print(f"{len(lines):,} lines of {sysconfig.get_paths()['stdlib']}, {size / 1e6:.1f} MB")
 
     started = time.perf_counter()
     with kproc.Broker(transport=arguments.transport) as broker:
-        print(f"broker at {broker.bootstrap}, ready in {time.perf_counter() - started:.2f} s, pid {broker.pid}\n")
+        ready_seconds = time.perf_counter() - started
+        print(f"broker at {broker.bootstrap}, ready in {ready_seconds:.2f} s, pid {broker.pid}\n")
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        admin.create_topics([NewTopic(TOPIC, num_partitions=PARTITIONS, replication_factor=1)])[TOPIC].result(30)
+        admin.create_topics([NewTopic(TOPIC, num_partitions=PARTITIONS, replication_factor=1)])[TOPIC].result(
+            30
+        )
 
         started = time.perf_counter()
         produce(broker.bootstrap, sent)

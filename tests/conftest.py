@@ -7,8 +7,8 @@
                                         for instance: a test that fails there is wrong itself
     pytest --transports process,inline  only these
 
-A test asks for `broker` (one per transport and session, default settings, shared: use topics of your own, which
-`topic` makes) or for `start_broker` (one of its own, with settings, gone when the test ends).
+A test asks for `broker` (one per transport and session, default settings, shared: use topics of your own,
+which `topic` makes) or for `start_broker` (one of its own, with settings, gone when the test ends).
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ LEAK_SETTLE_SECONDS = 5.0
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("kproc")
-    group.addoption("--bootstrap", metavar="HOST:PORT", help="use this running broker instead of starting kproc")
+    group.addoption(
+        "--bootstrap", metavar="HOST:PORT", help="use this running broker instead of starting kproc"
+    )
     group.addoption("--transports", default=",".join(TRANSPORTS), help="comma separated; default: all")
     group.addoption("--rounds", type=int, default=6, help="rounds of kill -9 in all, over the roles")
     group.addoption("--seed", type=int, default=20_240, help="seed of the kills and of the malformed frames")
@@ -48,7 +50,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "own_broker: starts brokers with settings; skipped with --bootstrap")
     config.addinivalue_line("markers", "transports(*names): only these transports make sense for the test")
-    config.addinivalue_line("markers", "no_leak_guard: the test itself checks what is left, or leaves it on purpose")
+    config.addinivalue_line(
+        "markers", "no_leak_guard: the test itself checks what is left, or leaves it on purpose"
+    )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -58,7 +62,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     chosen = metafunc.config.getoption("transports").split(",")
     unknown = set(chosen) - set(TRANSPORTS)
     if unknown:
-        raise pytest.UsageError(f"--transports: {', '.join(sorted(unknown))} is none of {', '.join(TRANSPORTS)}")
+        raise pytest.UsageError(
+            f"--transports: {', '.join(sorted(unknown))} is none of {', '.join(TRANSPORTS)}"
+        )
     marker = metafunc.definition.get_closest_marker("transports")
     names = [name for name in (marker.args if marker else TRANSPORTS) if name in chosen]
     if metafunc.config.getoption("bootstrap"):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import struct
 
 import pytest
+
 from kproc.errors import ErrorCode
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
-
 from tests.support.raw import RawClient
 
 SOFTWARE = {"client_software_name": "raw-test", "client_software_version": "1.0"}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from kproc.errors import ErrorCode
 from kproc.wire.header import ApiKey
-
 from tests.support.raw import RawClient, batch
 from tests.support.topics import fresh_name
 from tests.support.wait import wait_until
@@ -21,7 +21,9 @@ def describe(
     client: RawClient, kind: int, name: str, keys: list[str] | None = None, *, version: int = 4, **more: Any
 ) -> dict[str, Any]:
     resource = {"resource_type": kind, "resource_name": name, "configuration_keys": keys}
-    return dict(client.call(ApiKey.DESCRIBE_CONFIGS, version, {"resources": [resource], **more})["results"][0])
+    return dict(
+        client.call(ApiKey.DESCRIBE_CONFIGS, version, {"resources": [resource], **more})["results"][0]
+    )
 
 
 def values(result: dict[str, Any]) -> dict[str, str]:
@@ -29,9 +31,16 @@ def values(result: dict[str, Any]) -> dict[str, str]:
 
 
 def alter(
-    client: RawClient, name: str, *operations: tuple[str, int, str | None], version: int = 1, kind: int = TOPIC, validate_only: bool = False
+    client: RawClient,
+    name: str,
+    *operations: tuple[str, int, str | None],
+    version: int = 1,
+    kind: int = TOPIC,
+    validate_only: bool = False,
 ) -> int:
-    configs = [{"name": key, "config_operation": operation, "value": value} for key, operation, value in operations]
+    configs = [
+        {"name": key, "config_operation": operation, "value": value} for key, operation, value in operations
+    ]
     resource = {"resource_type": kind, "resource_name": name, "configs": configs}
     answer = client.call(
         ApiKey.INCREMENTAL_ALTER_CONFIGS, version, {"resources": [resource], "validate_only": validate_only}
@@ -51,10 +60,17 @@ def test_every_version_shows_a_topics_configs_and_where_they_come_from(
     client: RawClient, name: str, version: int
 ) -> None:
     result = describe(client, TOPIC, name, version=version)
-    assert (result["error_code"], result["resource_type"], result["resource_name"]) == (ErrorCode.NONE, TOPIC, name)
+    assert (result["error_code"], result["resource_type"], result["resource_name"]) == (
+        ErrorCode.NONE,
+        TOPIC,
+        name,
+    )
     rows = {row["name"]: row for row in result["configs"]}
     assert (rows["retention.ms"]["value"], rows["retention.ms"]["config_source"]) == ("12345", SOURCE_TOPIC)
-    assert (rows["segment.bytes"]["value"], rows["segment.bytes"]["config_source"]) == ("1073741824", SOURCE_DEFAULT)
+    assert (rows["segment.bytes"]["value"], rows["segment.bytes"]["config_source"]) == (
+        "1073741824",
+        SOURCE_DEFAULT,
+    )
     assert rows["max.message.bytes"]["value"] == "1048588"
     assert rows["cleanup.policy"]["value"] == "delete"
 
@@ -66,7 +82,7 @@ def test_only_the_keys_asked_for_are_shown(client: RawClient, name: str) -> None
 def test_synonyms_and_documentation_come_when_asked_for(client: RawClient, name: str) -> None:
     more = {"include_synonyms": True, "include_documentation": True}
     row = describe(client, TOPIC, name, ["retention.ms"], **more)["configs"][0]
-    assert [(one["name"], one["value"]) for one in row["synonyms"]][0] == ("retention.ms", "12345")
+    assert next((one["name"], one["value"]) for one in row["synonyms"]) == ("retention.ms", "12345")
     assert row["documentation"]
 
 
@@ -78,7 +94,12 @@ def test_brokers_configs_are_shown_under_kafkas_names(client: RawClient) -> None
     node_id = client.call(ApiKey.METADATA, 9, {"topics": []})["brokers"][0]["node_id"]
     shown = values(describe(client, BROKER, str(node_id)))
     assert shown["message.max.bytes"] == "1048588"
-    assert {"num.io.threads", "num.network.threads", "log.retention.hours", "auto.create.topics.enable"} <= set(shown)
+    assert {
+        "num.io.threads",
+        "num.network.threads",
+        "log.retention.hours",
+        "auto.create.topics.enable",
+    } <= set(shown)
     assert describe(client, BROKER, "12321")["error_code"] == ErrorCode.INVALID_REQUEST
 
 
@@ -90,14 +111,18 @@ def test_set_value_is_shown_obeyed_and_taken_back(client: RawClient, name: str, 
     refused = ErrorCode.MESSAGE_TOO_LARGE
     wait_until(lambda: client.produce(name, batch(bytes(5_000)))["error_code"] == refused, what="obeyed")
     assert alter(client, name, ("max.message.bytes", DELETE, None), version=version) == ErrorCode.NONE
-    wait_until(lambda: client.produce(name, batch(bytes(5_000)))["error_code"] == ErrorCode.NONE, what="taken back")
+    wait_until(
+        lambda: client.produce(name, batch(bytes(5_000)))["error_code"] == ErrorCode.NONE, what="taken back"
+    )
     assert values(describe(client, TOPIC, name))["retention.ms"] == "12345", "other configs stay"
 
 
 def test_list_values_are_appended_and_subtracted(client: RawClient, name: str) -> None:
     assert alter(client, name, ("cleanup.policy", APPEND, "compact")) == ErrorCode.NONE
     both = {"delete", "compact"}
-    wait_until(lambda: set(values(describe(client, TOPIC, name))["cleanup.policy"].split(",")) == both, what="both")
+    wait_until(
+        lambda: set(values(describe(client, TOPIC, name))["cleanup.policy"].split(",")) == both, what="both"
+    )
     assert alter(client, name, ("cleanup.policy", SUBTRACT, "compact")) == ErrorCode.NONE
     wait_until(lambda: values(describe(client, TOPIC, name))["cleanup.policy"] == "delete", what="one")
 
@@ -120,7 +145,10 @@ def test_impossible_change_is_refused_and_changes_nothing(
 
 def test_unknown_operation_is_refused_and_changes_nothing(client: RawClient, name: str) -> None:
     # Kafka lets this surprise it and answers UNKNOWN_SERVER_ERROR.
-    assert alter(client, name, ("retention.ms", 9, "1")) in (ErrorCode.INVALID_REQUEST, ErrorCode.UNKNOWN_SERVER_ERROR)
+    assert alter(client, name, ("retention.ms", 9, "1")) in (
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    )
     assert values(describe(client, TOPIC, name))["retention.ms"] == "12345"
 
 

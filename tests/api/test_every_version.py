@@ -1,7 +1,7 @@
-"""Every (key, version) that ApiVersions advertises answers a minimal valid request, whatever that is for the API.
+"""Every (key, version) that ApiVersions advertises answers a minimal valid request.
 
-The walk is over the broker's own answer: what it advertises without an entry in MINIMAL fails the test, so no API
-can be added without one.
+The walk is over the broker's own answer: what it advertises without an entry in MINIMAL fails the test, so no
+API can be added without one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from typing import Any
 
 from kproc.errors import ErrorCode
 from kproc.wire.header import ApiKey
-
 from tests.support.broker import BrokerUnderTest
 from tests.support.minimal import MINIMAL, REFUSED
 from tests.support.raw import RawClient

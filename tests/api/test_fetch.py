@@ -6,9 +6,9 @@ import threading
 import time
 
 import pytest
+
 from kproc.errors import ErrorCode
 from kproc.wire.header import ApiKey
-
 from tests.support.broker import BrokerUnderTest
 from tests.support.raw import RawClient, batch, fetch_fields, split_batches, values_of
 from tests.support.topics import fresh_name
@@ -39,7 +39,10 @@ def test_offset_inside_a_batch_returns_the_whole_batch(client: RawClient, log: L
     client.produce(name, batch(b"d"))
     row = client.fetch(name, 1, version=version, topic_id=topic_id)
     assert [offset for offset, _ in values_of(row["records"])] == [0, 1, 2, 3]
-    assert [offset for offset, _ in values_of(client.fetch(name, 3, version=version, topic_id=topic_id)["records"])] == [3]
+    assert [
+        offset
+        for offset, _ in values_of(client.fetch(name, 3, version=version, topic_id=topic_id)["records"])
+    ] == [3]
 
 
 def test_end_of_the_log_is_empty_and_beyond_it_is_out_of_range(client: RawClient, log: Log) -> None:
@@ -67,7 +70,9 @@ def test_leader_epoch_of_the_client_is_checked(client: RawClient, log: Log) -> N
     name, _ = log
     epoch = client.describe_topic(name)["partitions"][0]["leader_epoch"]
     assert client.fetch(name, 0, current_leader_epoch=epoch)["error_code"] == ErrorCode.NONE
-    assert client.fetch(name, 0, current_leader_epoch=epoch + 1)["error_code"] == ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert (
+        client.fetch(name, 0, current_leader_epoch=epoch + 1)["error_code"] == ErrorCode.UNKNOWN_LEADER_EPOCH
+    )
 
 
 def test_first_batch_is_returned_whole_even_above_every_limit(client: RawClient, log: Log) -> None:
@@ -110,10 +115,17 @@ def test_several_topics_and_partitions_answer_in_one_go(client: RawClient) -> No
         for index in range(count):
             client.produce(name, batch(f"{name}/{index}".encode()), partition=index)
     absent = fresh_name("absent")
-    topics = [(one, b"", [(2, 0), (0, 0), (1, 5)]), (two, b"", [(0, 0), (1, 0), (7, 0)]), (absent, b"", [(0, 0)])]
+    topics = [
+        (one, b"", [(2, 0), (0, 0), (1, 5)]),
+        (two, b"", [(0, 0), (1, 0), (7, 0)]),
+        (absent, b"", [(0, 0)]),
+    ]
     answer = client.call(ApiKey.FETCH, 12, fetch_fields(topics))
     found = {
-        (row["topic"], part["partition_index"]): (part["error_code"], [value for _, value in values_of(part["records"])])
+        (row["topic"], part["partition_index"]): (
+            part["error_code"],
+            [value for _, value in values_of(part["records"])],
+        )
         for row in answer["responses"]
         for part in row["partitions"]
     }
@@ -203,7 +215,9 @@ def test_append_to_any_partition_wakes_a_fetch_of_several(broker: BrokerUnderTes
         assert full == {index: [(0, b"%d" % index)]}
 
 
-def test_many_waiting_fetches_are_all_woken_by_one_append(broker: BrokerUnderTest, client: RawClient, log: Log) -> None:
+def test_many_waiting_fetches_are_all_woken_by_one_append(
+    broker: BrokerUnderTest, client: RawClient, log: Log
+) -> None:
     waiting = [RawClient(broker.bootstrap) for _ in range(20)]
     try:
         for one in waiting:

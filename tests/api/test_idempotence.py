@@ -1,11 +1,11 @@
-"""Idempotent producers (KIP-98): a retry is answered with the first offset, a gap or an old epoch is refused."""
+"""Idempotent producers (KIP-98): a retry gets its first offset again, a gap or an old epoch is refused."""
 
 from __future__ import annotations
 
 import pytest
+
 from kproc.errors import ErrorCode
 from kproc.wire.header import ApiKey
-
 from tests.support.broker import BrokerUnderTest
 from tests.support.raw import RawClient, batch, produce_fields, values_of
 from tests.support.topics import fresh_name
@@ -14,7 +14,12 @@ Log = tuple[str, bytes]
 
 
 def new_producer(client: RawClient, version: int = 4) -> tuple[int, int]:
-    fields = {"transactional_id": None, "transaction_timeout": 60_000, "producer_id": -1, "producer_epoch": -1}
+    fields = {
+        "transactional_id": None,
+        "transaction_timeout": 60_000,
+        "producer_id": -1,
+        "producer_epoch": -1,
+    }
     answer = client.call(ApiKey.INIT_PRODUCER_ID, version, fields)
     assert answer["error_code"] == ErrorCode.NONE
     return int(answer["producer_id"]), int(answer["producer_epoch"])
@@ -131,7 +136,9 @@ def test_pipelined_batches_and_their_pipelined_retry_keep_their_offsets(producer
 def test_gap_in_a_pipeline_refuses_what_follows_too(producer: Producer) -> None:
     codes = []
     for number in (0, 2, 3):
-        producer.client.send(ApiKey.PRODUCE, 9, produce_fields([(producer.topic, b"", [(0, producer.make(number))])]))
+        producer.client.send(
+            ApiKey.PRODUCE, 9, produce_fields([(producer.topic, b"", [(0, producer.make(number))])])
+        )
     for _ in range(3):
         _, answer = producer.client.receive(ApiKey.PRODUCE, 9)
         codes.append(answer["responses"][0]["partition_responses"][0]["error_code"])

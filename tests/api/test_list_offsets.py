@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+
 from kproc.errors import ErrorCode
 from kproc.wire.header import ApiKey
-
 from tests.support.raw import RawClient, batch, list_offsets_fields
 from tests.support.topics import fresh_name
 
@@ -59,7 +59,9 @@ def test_timestamp_after_the_newest_record_finds_nothing(client: RawClient, time
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_max_timestamp_finds_the_newest_record_from_version_7(client: RawClient, timed: str, version: int) -> None:
+def test_max_timestamp_finds_the_newest_record_from_version_7(
+    client: RawClient, timed: str, version: int
+) -> None:
     row = client.list_offset(timed, MAX_TIMESTAMP, version=version)
     if version < SINCE[MAX_TIMESTAMP]:
         assert row["error_code"] == ErrorCode.UNSUPPORTED_VERSION
@@ -88,13 +90,20 @@ def test_latest_tiered_is_nothing_without_tiered_storage(client: RawClient, time
 def test_empty_log_has_ends_and_no_timestamps(client: RawClient) -> None:
     name = fresh_name()
     client.create_topic(name)
-    found = {ts: client.list_offset(name, ts)["offset"] for ts in (LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, T0)}
+    found = {
+        ts: client.list_offset(name, ts)["offset"]
+        for ts in (LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, T0)
+    }
     assert found == {LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: -1, EARLIEST_LOCAL: 0, T0: -1}
 
 
 def test_unknown_topic_and_partition_are_told(client: RawClient, timed: str) -> None:
-    assert client.list_offset(fresh_name("absent"), LATEST)["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert client.list_offset(timed, LATEST, partition=3)["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert (
+        client.list_offset(fresh_name("absent"), LATEST)["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    )
+    assert (
+        client.list_offset(timed, LATEST, partition=3)["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    )
 
 
 def test_several_partitions_answer_in_one_go(client: RawClient) -> None:
@@ -103,7 +112,9 @@ def test_several_partitions_answer_in_one_go(client: RawClient) -> None:
     for index in range(6):
         for _ in range(index):
             client.produce(name, batch(b"x"), partition=index)
-    answer = client.call(ApiKey.LIST_OFFSETS, 9, list_offsets_fields(name, [(index, LATEST) for index in range(6)]))
+    answer = client.call(
+        ApiKey.LIST_OFFSETS, 9, list_offsets_fields(name, [(index, LATEST) for index in range(6)])
+    )
     parts = answer["topics"][0]["partitions"]
     assert {part["partition_index"]: part["offset"] for part in parts} == {index: index for index in range(6)}
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+
 from kproc.errors import ErrorCode
 from kproc.wire.header import ApiKey
-
 from tests.support.broker import BrokerUnderTest
 from tests.support.raw import NO_TOPIC_ID, Fields, RawClient
 from tests.support.topics import fresh_name
@@ -33,7 +33,11 @@ def test_every_version_shows_the_broker_and_the_partitions(
     assert sorted(part["partition_index"] for part in row["partitions"]) == [0, 1, 2]
     for part in row["partitions"]:
         assert part["error_code"] == ErrorCode.NONE
-        assert (part["leader_id"], part["replica_nodes"], part["isr_nodes"]) == (node_id, [node_id], [node_id])
+        assert (part["leader_id"], part["replica_nodes"], part["isr_nodes"]) == (
+            node_id,
+            [node_id],
+            [node_id],
+        )
     if version >= 1:
         assert answer["controller_id"] == node_id
     if version >= 2:

@@ -5,11 +5,18 @@ from __future__ import annotations
 import random
 
 import pytest
+
 from kproc.errors import ErrorCode
 from kproc.wire.header import ApiKey
-
 from tests.support.broker import BrokerUnderTest
-from tests.support.raw import RawClient, batch, create_topics_fields, fetch_fields, list_offsets_fields, produce_fields
+from tests.support.raw import (
+    RawClient,
+    batch,
+    create_topics_fields,
+    fetch_fields,
+    list_offsets_fields,
+    produce_fields,
+)
 from tests.support.topics import fresh_name
 
 
@@ -23,9 +30,15 @@ def test_answers_come_in_request_order_over_all_apis_and_partitions(client: RawC
         kind = source.randrange(5)
         if kind <= 1:
             key, version = ApiKey.PRODUCE, 9
-            fields = produce_fields([(name, b"", [(partition, batch(b"%d" % number))])], acks=source.choice((1, -1)))
+            fields = produce_fields(
+                [(name, b"", [(partition, batch(b"%d" % number))])], acks=source.choice((1, -1))
+            )
         elif kind == 2:
-            key, version, fields = ApiKey.FETCH, 12, fetch_fields([(name, b"", [(partition, 0)])], max_wait_ms=5)
+            key, version, fields = (
+                ApiKey.FETCH,
+                12,
+                fetch_fields([(name, b"", [(partition, 0)])], max_wait_ms=5),
+            )
         elif kind == 3:
             key, version, fields = ApiKey.METADATA, 9, {"topics": [{"name": name}]}
         else:
@@ -38,7 +51,9 @@ def test_answers_come_in_request_order_over_all_apis_and_partitions(client: RawC
 
 def test_long_poll_holds_back_the_answers_behind_it(client: RawClient, log: tuple[str, bytes]) -> None:
     first = client.send(ApiKey.FETCH, 12, fetch_fields([(log[0], b"", [(0, 0)])], max_wait_ms=300))
-    second = client.send(ApiKey.API_VERSIONS, 3, {"client_software_name": "t", "client_software_version": "1"})
+    second = client.send(
+        ApiKey.API_VERSIONS, 3, {"client_software_name": "t", "client_software_version": "1"}
+    )
     assert client.receive(ApiKey.FETCH, 12)[0] == first
     assert client.receive(ApiKey.API_VERSIONS, 3)[0] == second
 
@@ -52,11 +67,15 @@ def test_produce_behind_a_controllers_work_waits_its_turn(client: RawClient) -> 
 
 
 @pytest.mark.parametrize("step", [1, 3, 7, 1000])
-def test_frames_may_arrive_in_pieces_of_any_size(client: RawClient, log: tuple[str, bytes], step: int) -> None:
+def test_frames_may_arrive_in_pieces_of_any_size(
+    client: RawClient, log: tuple[str, bytes], step: int
+) -> None:
     from kproc.wire import codec
 
     frames = b"".join(
-        codec.encode_request(ApiKey.PRODUCE, 9, number, "pieces", produce_fields([(log[0], b"", [(0, batch(b"x" * 50))])]))
+        codec.encode_request(
+            ApiKey.PRODUCE, 9, number, "pieces", produce_fields([(log[0], b"", [(0, batch(b"x" * 50))])])
+        )
         for number in range(5)
     )
     for position in range(0, len(frames), step):
@@ -75,14 +94,20 @@ def test_thousand_produces_in_flight_keep_their_order(client: RawClient, log: tu
         assert (row["error_code"], row["base_offset"]) == (ErrorCode.NONE, number)
 
 
-def test_many_connections_at_once_each_get_their_own_answers(broker: BrokerUnderTest, client: RawClient) -> None:
+def test_many_connections_at_once_each_get_their_own_answers(
+    broker: BrokerUnderTest, client: RawClient
+) -> None:
     name = fresh_name()
     client.create_topic(name, partitions=4)
     clients = [RawClient(broker.bootstrap) for _ in range(50)]
     try:
         for round_number in range(5):
             for number, one in enumerate(clients):
-                one.send(ApiKey.PRODUCE, 9, produce_fields([(name, b"", [(number % 4, batch(b"%d" % number))])], acks=1))
+                one.send(
+                    ApiKey.PRODUCE,
+                    9,
+                    produce_fields([(name, b"", [(number % 4, batch(b"%d" % number))])], acks=1),
+                )
             for one in clients:
                 correlation_id, answer = one.receive(ApiKey.PRODUCE, 9)
                 assert correlation_id == round_number + 1

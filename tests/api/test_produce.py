@@ -5,10 +5,10 @@ from __future__ import annotations
 import struct
 
 import pytest
+
 from kproc.errors import ErrorCode
 from kproc.wire.compression import Compression
 from kproc.wire.header import ApiKey
-
 from tests.support.broker import BrokerUnderTest
 from tests.support.raw import Closed, RawClient, batch, produce_fields, values_of
 from tests.support.topics import fresh_name
@@ -31,11 +31,15 @@ def test_every_version_appends_and_answers_the_base_offset(
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_advertised_but_removed_versions_close_the_connection(client: RawClient, log: Log, version: int) -> None:
+def test_advertised_but_removed_versions_close_the_connection(
+    client: RawClient, log: Log, version: int
+) -> None:
     # What kio no longer encodes: acks, timeout, one topic, one partition.
     name = log[0].encode()
     records = batch(b"x")
-    body = struct.pack(">hiih", 1, 1000, 1, len(name)) + name + struct.pack(">iii", 1, 0, len(records)) + records
+    body = (
+        struct.pack(">hiih", 1, 1000, 1, len(name)) + name + struct.pack(">iii", 1, 0, len(records)) + records
+    )
     header = struct.pack(">hhih", ApiKey.PRODUCE, version, 1, 1) + b"c"
     client.send_bytes(struct.pack(">i", len(header) + len(body)) + header + body)
     assert client.is_closed_by_broker()
@@ -46,7 +50,13 @@ def test_acks_0_is_appended_without_an_answer(client: RawClient, log: Log) -> No
     for number in range(5):
         client.send(ApiKey.PRODUCE, 9, produce_fields([(name, b"", [(0, batch(b"%d" % number))])], acks=0))
     assert client.end_offset(name) == 5, "the next answer on the connection is of the next request"
-    assert [value for _, value in values_of(client.fetch(name, 0)["records"])] == [b"0", b"1", b"2", b"3", b"4"]
+    assert [value for _, value in values_of(client.fetch(name, 0)["records"])] == [
+        b"0",
+        b"1",
+        b"2",
+        b"3",
+        b"4",
+    ]
 
 
 def test_acks_0_with_an_error_closes_the_connection(client: RawClient) -> None:
@@ -67,7 +77,9 @@ def test_unknown_topic_and_partition_are_told(client: RawClient, log: Log) -> No
     assert client.produce(fresh_name("absent"), batch(b"x"))["error_code"] == unknown
     assert client.produce(name, batch(b"x"), partition=1)["error_code"] == unknown
     assert client.produce(name, batch(b"x"), partition=-1)["error_code"] == unknown
-    assert client.produce(name, batch(b"x"), version=13, topic_id=topic_id, partition=7)["error_code"] == unknown
+    assert (
+        client.produce(name, batch(b"x"), version=13, topic_id=topic_id, partition=7)["error_code"] == unknown
+    )
     row = client.produce("", batch(b"x"), version=13, topic_id=bytes(range(16)))
     assert row["error_code"] == ErrorCode.UNKNOWN_TOPIC_ID
 
@@ -126,7 +138,11 @@ def test_partitions_of_one_request_succeed_and_fail_each_for_itself(client: RawC
     client.create_topic(one, partitions=3)
     client.create_topic(two)
     topics = [
-        (one, b"", [(0, batch(b"0")), (1, corrupt_last_byte(batch(b"1"))), (2, batch(b"2", b"3")), (9, batch(b"9"))]),
+        (
+            one,
+            b"",
+            [(0, batch(b"0")), (1, corrupt_last_byte(batch(b"1"))), (2, batch(b"2", b"3")), (9, batch(b"9"))],
+        ),
         (two, b"", [(0, batch(b"t"))]),
         (fresh_name("absent"), b"", [(0, batch(b"n"))]),
     ]
@@ -180,12 +196,18 @@ def test_batch_of_10_mb_takes_the_large_way_through(client: RawClient) -> None:
 def test_client_gone_after_acks_0_loses_nothing(broker: BrokerUnderTest, client: RawClient, log: Log) -> None:
     with RawClient(broker.bootstrap) as other:
         for number in range(10):
-            other.send(ApiKey.PRODUCE, 9, produce_fields([(log[0], b"", [(0, batch(b"%d" % number))])], acks=0))
+            other.send(
+                ApiKey.PRODUCE, 9, produce_fields([(log[0], b"", [(0, batch(b"%d" % number))])], acks=0)
+            )
     wait_until(lambda: client.end_offset(log[0]) == 10, what="the tenth record")
-    assert [value for _, value in values_of(client.fetch(log[0], 0)["records"])] == [b"%d" % n for n in range(10)]
+    assert [value for _, value in values_of(client.fetch(log[0], 0)["records"])] == [
+        b"%d" % n for n in range(10)
+    ]
 
 
-def test_refused_connection_does_not_disturb_another(broker: BrokerUnderTest, client: RawClient, log: Log) -> None:
+def test_refused_connection_does_not_disturb_another(
+    broker: BrokerUnderTest, client: RawClient, log: Log
+) -> None:
     with RawClient(broker.bootstrap) as other:
         other.send_bytes(b"\x7f\xff\xff\xff")
         with pytest.raises(Closed):

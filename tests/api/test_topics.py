@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from kproc.errors import ErrorCode
 from kproc.wire.header import ApiKey
-
 from tests.support.raw import NO_TOPIC_ID, RawClient, batch, create_topics_fields, values_of
 from tests.support.topics import fresh_name
 from tests.support.wait import wait_until
@@ -36,7 +36,11 @@ def test_every_version_creates(client: RawClient, version: int) -> None:
     assert (row["name"], row["error_code"]) == (name, ErrorCode.NONE)
     if version >= 5:
         assert (row["num_partitions"], row["replication_factor"]) == (3, 1)
-        assert {config["name"] for config in row["configs"]} >= {"retention.ms", "segment.bytes", "max.message.bytes"}
+        assert {config["name"] for config in row["configs"]} >= {
+            "retention.ms",
+            "segment.bytes",
+            "max.message.bytes",
+        }
     wait_until(lambda: len(client.describe_topic(name)["partitions"]) == 3, what="3 partitions")
     if version >= 7:
         assert client.topic_id(name) == bytes(row["topic_id"]) != NO_TOPIC_ID
@@ -45,7 +49,9 @@ def test_every_version_creates(client: RawClient, version: int) -> None:
 @pytest.mark.parametrize("version", [4, 7])
 def test_minus_1_takes_the_brokers_defaults(client: RawClient, version: int) -> None:
     name = fresh_name()
-    assert create(client, name, version=version, partitions=-1, replication=-1)["error_code"] == ErrorCode.NONE
+    assert (
+        create(client, name, version=version, partitions=-1, replication=-1)["error_code"] == ErrorCode.NONE
+    )
     wait_until(lambda: len(client.describe_topic(name)["partitions"]) == 1, what="one partition")
 
 
@@ -78,7 +84,9 @@ def test_same_topic_twice_in_one_request_is_refused(client: RawClient) -> None:
         ({"configs": {"segment.bytes": "1"}}, ErrorCode.INVALID_CONFIG),
     ],
 )
-def test_impossible_topic_is_refused_and_not_created(client: RawClient, more: dict[str, Any], code: int) -> None:
+def test_impossible_topic_is_refused_and_not_created(
+    client: RawClient, more: dict[str, Any], code: int
+) -> None:
     name = fresh_name()
     assert create(client, name, **more)["error_code"] == code
     assert shown_code(client, name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -117,7 +125,9 @@ def test_every_version_deletes(client: RawClient, version: int) -> None:
     name = fresh_name()
     client.create_topic(name)
     assert delete(client, name, version=version) == ErrorCode.NONE
-    wait_until(lambda: shown_code(client, name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, what="gone from Metadata")
+    wait_until(
+        lambda: shown_code(client, name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, what="gone from Metadata"
+    )
 
 
 def test_topic_is_deleted_by_id(client: RawClient) -> None:
@@ -147,7 +157,9 @@ def test_recreated_topic_is_empty_and_has_another_id(client: RawClient) -> None:
     assert client.produce(name, batch(b"new"))["base_offset"] == 0
     assert values_of(client.fetch(name, 0)["records"]) == [(0, b"new")]
     assert client.fetch("", 0, version=13, topic_id=old)["error_code"] == ErrorCode.UNKNOWN_TOPIC_ID
-    assert client.produce("", batch(b"x"), version=13, topic_id=old)["error_code"] == ErrorCode.UNKNOWN_TOPIC_ID
+    assert (
+        client.produce("", batch(b"x"), version=13, topic_id=old)["error_code"] == ErrorCode.UNKNOWN_TOPIC_ID
+    )
 
 
 def grow(client: RawClient, name: str, count: int, *, version: int = 3, validate_only: bool = False) -> int:
@@ -165,7 +177,9 @@ def test_partitions_are_added_and_usable(client: RawClient, version: int) -> Non
     client.create_topic(name)
     client.produce(name, batch(b"kept"))
     assert grow(client, name, 5, version=version) == ErrorCode.NONE
-    wait_until(lambda: client.produce(name, batch(b"x"), partition=4)["error_code"] == ErrorCode.NONE, what="usable")
+    wait_until(
+        lambda: client.produce(name, batch(b"x"), partition=4)["error_code"] == ErrorCode.NONE, what="usable"
+    )
     assert values_of(client.fetch(name, 0)["records"]) == [(0, b"kept")]
 
 

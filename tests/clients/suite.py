@@ -51,7 +51,13 @@ def without_timestamp(record: Received) -> Received:
 
 def small_records(client: ClientAdapter, *, partitions: int = 3, copies: int = 3) -> list[Sample]:
     """1 B to 100 KB, several of each, over the partitions."""
-    return samples(SMALL_SIZES * copies, partitions=partitions, seed=11, headers=client.sends_nulls, nulls=client.sends_nulls)
+    return samples(
+        SMALL_SIZES * copies,
+        partitions=partitions,
+        seed=11,
+        headers=client.sends_nulls,
+        nulls=client.sends_nulls,
+    )
 
 
 def large_records() -> list[Sample]:

@@ -1,11 +1,12 @@
-"""What one client writes, every other reads: the encoders of the libraries differ in more than they should."""
+"""What one client writes, every other reads: the libraries' encoders differ in more than they should."""
 
 from __future__ import annotations
 
 import pytest
 
-for package in ("confluent_kafka", "kafka", "aiokafka"):
-    pytest.importorskip(package)
+pytest.importorskip("confluent_kafka")
+pytest.importorskip("kafka")
+pytest.importorskip("aiokafka")
 
 from tests.support.adapters import aiokafka_client, confluent, kafka_python
 from tests.support.adapters.base import ClientAdapter
@@ -39,11 +40,13 @@ def test_what_one_client_writes_every_client_reads(
             assert_same(records, reader.consume(broker.bootstrap, name, counts))
 
 
-def test_writers_of_all_clients_and_codecs_share_one_partition(broker: BrokerUnderTest, topic: TopicFactory) -> None:
+def test_writers_of_all_clients_and_codecs_share_one_partition(
+    broker: BrokerUnderTest, topic: TopicFactory
+) -> None:
     name = topic()
     sent = []
     for seed, (writer, compression) in enumerate(
-        (writer, compression) for writer in CLIENTS.values() for compression in writer.compressions
+        (each, codec) for each in CLIENTS.values() for codec in each.compressions
     ):
         records = samples((1, 500, 5_000), partitions=1, seed=100 + seed)
         writer.produce(broker.bootstrap, name, records, compression=compression)

@@ -1,4 +1,4 @@
-"""kafka_python against the broker: every codec, every size, several partitions, idempotence, the long poll."""
+"""kafka-python against the broker: codecs, sizes, several partitions, idempotence, the long poll."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def test_records_of_up_to_20_mb_come_back_byte_for_byte(
     suite.round_trip(client, broker.bootstrap, name, suite.large_records(), compression=compression)
 
 
-def test_consumer_at_the_end_of_the_log_is_woken_by_the_append(broker: BrokerUnderTest, topic: TopicFactory) -> None:
+def test_consumer_at_the_end_of_the_log_is_woken_by_the_append(
+    broker: BrokerUnderTest, topic: TopicFactory
+) -> None:
     suite.is_woken_by_append(client, broker.bootstrap, topic())
 
 

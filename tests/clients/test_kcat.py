@@ -39,26 +39,35 @@ def test_thousand_lines_of_stdin_come_back_in_order(
     name = topic()
     lines = [(f"k{number % 7}", f"line {number} " + "x" * (number % 300)) for number in range(1000)]
     client.produce_lines(broker.bootstrap, name, 0, lines, codec=compression)
-    received = [suite.without_timestamp(record) for record in client.consume(broker.bootstrap, name, {0: 1000})]
+    received = [
+        suite.without_timestamp(record) for record in client.consume(broker.bootstrap, name, {0: 1000})
+    ]
     assert_same([Sample(0, key.encode(), value.encode(), (), 0) for key, value in lines], received)
 
 
 @pytest.mark.parametrize("compression", client.compressions)
-def test_files_of_up_to_20_mb_come_back(broker: BrokerUnderTest, topic: TopicFactory, compression: str) -> None:
+def test_files_of_up_to_20_mb_come_back(
+    broker: BrokerUnderTest, topic: TopicFactory, compression: str
+) -> None:
     name = topic(configs=suite.LARGE_TOPIC)
     sizes = (1_000_000, 20_000_000)
     records = [Sample(0, b"k", payload(size, number), (), 0) for number, size in enumerate(sizes)]
     suite.round_trip(client, broker.bootstrap, name, records, compression=compression)
 
 
-def test_consumer_at_the_end_of_the_log_is_woken_by_the_append(broker: BrokerUnderTest, topic: TopicFactory) -> None:
+def test_consumer_at_the_end_of_the_log_is_woken_by_the_append(
+    broker: BrokerUnderTest, topic: TopicFactory
+) -> None:
     suite.is_woken_by_append(client, broker.bootstrap, topic())
 
 
 def test_listing_shows_broker_topic_and_partitions(broker: BrokerUnderTest, topic: TopicFactory) -> None:
     name = topic(partitions=3)
     done = subprocess.run(
-        [str(client.EXECUTABLE), "-b", broker.bootstrap, "-L", "-J"], capture_output=True, timeout=30, check=True
+        [str(client.EXECUTABLE), "-b", broker.bootstrap, "-L", "-J"],
+        capture_output=True,
+        timeout=30,
+        check=True,
     )
     listing = json.loads(done.stdout)
     assert [row["name"] for row in listing["brokers"]] == [broker.bootstrap]
@@ -73,7 +82,14 @@ def test_query_finds_the_offset_of_a_timestamp(broker: BrokerUnderTest, topic: T
     name = topic()
     records = [Sample(0, b"k", b"v", (), FIRST_TIMESTAMP_MS + number * 1000) for number in range(10)]
     confluent.produce(broker.bootstrap, name, records)
-    command = [str(client.EXECUTABLE), "-b", broker.bootstrap, "-Q", "-t", f"{name}:0:{FIRST_TIMESTAMP_MS + 4500}"]
+    command = [
+        str(client.EXECUTABLE),
+        "-b",
+        broker.bootstrap,
+        "-Q",
+        "-t",
+        f"{name}:0:{FIRST_TIMESTAMP_MS + 4500}",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
     assert done.stdout.strip() == f"{name} [0] offset 5"
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from kproc.errors import ErrorCode
 from kproc.wire.header import ApiKey
-
 from tests.support.broker import ServedBroker
 from tests.support.raw import RawClient, batch, values_of
 from tests.support.wait import wait_until
@@ -38,7 +38,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
-def test_full_disk_refuses_produce_serves_fetch_and_recovers_after_a_delete(small_disk: Path, transport: str) -> None:
+def test_full_disk_refuses_produce_serves_fetch_and_recovers_after_a_delete(
+    small_disk: Path, transport: str
+) -> None:
     with ServedBroker(small_disk / "data", transport=transport, settings=SETTINGS) as broker:
         with RawClient(broker.bootstrap) as client:
             client.create_topic("ballast")
@@ -60,12 +62,16 @@ def test_full_disk_refuses_produce_serves_fetch_and_recovers_after_a_delete(smal
             check(client, stored)
 
             fields = {"topics": [{"name": "ballast", "topic_id": bytes(16)}], "timeout": 10_000}
-            assert client.call(ApiKey.DELETE_TOPICS, 6, fields)["responses"][0]["error_code"] == ErrorCode.NONE
+            assert (
+                client.call(ApiKey.DELETE_TOPICS, 6, fields)["responses"][0]["error_code"] == ErrorCode.NONE
+            )
             value = os.urandom(500_000)
             wait_until(lambda: client.produce("kept", batch(value))["error_code"] == 0, what="room again")
             stored.append(value)
             check(client, stored)
-            assert client.produce("kept", batch(b"other partition"), partition=1)["error_code"] == ErrorCode.NONE
+            assert (
+                client.produce("kept", batch(b"other partition"), partition=1)["error_code"] == ErrorCode.NONE
+            )
         assert broker.stop() == 0
         broker.start()
         with RawClient(broker.bootstrap) as client:

@@ -11,10 +11,11 @@ import signal
 from pathlib import Path
 
 import pytest
+from kproc.wire.header import ApiKey
 
 from tests.support.broker import ServedBroker
 from tests.support.checker import Load, clients_are_served
-from tests.support.raw import RawClient
+from tests.support.raw import RawClient, fetch_fields
 from tests.support.status import processes, wait_replaced
 from tests.support.wait import pause, wait_until
 
@@ -35,23 +36,27 @@ def test_kill_9_of_each_role_under_load_loses_nothing(
             client.create_topic("load", partitions=PARTITIONS)
         roles = sorted(role for role, pid in processes(broker.bootstrap).items() if pid != broker.pid)
         assert {name for name, _ in roles} >= {"acceptor", "processor", "handler", "controller"}, roles
-        order = [role for _ in range(rounds // len(roles) + 1) for role in source.sample(roles, len(roles))][:rounds]
+        order = [role for _ in range(rounds // len(roles) + 1) for role in source.sample(roles, len(roles))][
+            :rounds
+        ]
         with Load(broker.bootstrap, "load", PARTITIONS) as load:
             for number, role in enumerate(order):
-                before = load.acknowledged_count()
                 pause(source.uniform(0.05, 0.4))
                 pid = processes(broker.bootstrap)[role]
                 os.kill(pid, signal.SIGKILL)
                 wait_replaced(broker.bootstrap, role, pid)
-                wait_until(clients_are_served(broker.bootstrap, "load"), what=f"served after round {number}, {role}")
-                wait_until(lambda: load.acknowledged_count() > before + 10, seconds=30, what=f"load goes on, {role}")  # noqa: B023
+                served = clients_are_served(broker.bootstrap, "load")
+                wait_until(served, what=f"served after round {number}, {role}")
+                load.wait_progress(f"round {number}, {role}")
             violations = load.finish()
             assert load.acknowledged_count() > 20 * rounds
         assert not violations, f"seed {seed}, {len(violations)} in all:\n" + "\n".join(violations[:20])
         assert broker.is_running()
 
 
-def test_kill_9_of_two_roles_at_once_loses_nothing(tmp_path: Path, transport: str, pytestconfig: pytest.Config) -> None:
+def test_kill_9_of_two_roles_at_once_loses_nothing(
+    tmp_path: Path, transport: str, pytestconfig: pytest.Config
+) -> None:
     source = random.Random(int(pytestconfig.getoption("seed")) + 1)
     with ServedBroker(tmp_path / "data", transport=transport, settings=SETTINGS) as broker:
         with RawClient(broker.bootstrap) as client:
@@ -70,9 +75,11 @@ def test_kill_9_of_two_roles_at_once_loses_nothing(tmp_path: Path, transport: st
         assert not violations, "\n".join(violations[:20])
 
 
-def test_long_poll_of_a_dead_processors_client_ends_in_a_closed_connection(tmp_path: Path, transport: str) -> None:
-    from tests.support.raw import fetch_fields
+def test_long_poll_of_a_dead_processors_client_ends_in_a_closed_connection(
+    tmp_path: Path, transport: str
+) -> None:
     from kproc.wire.header import ApiKey
+    from tests.support.raw import fetch_fields
 
     with ServedBroker(tmp_path / "data", transport=transport, settings=SETTINGS) as broker:
         with RawClient(broker.bootstrap) as client:
@@ -90,20 +97,3 @@ def test_long_poll_of_a_dead_processors_client_ends_in_a_closed_connection(tmp_p
         finally:
             for one in waiting:
                 one.close()
-
-
-def test_stopped_supervisor_of_a_crash_loop_says_so(tmp_path: Path, transport: str) -> None:
-    """A role that dies faster than it can start ends the broker with a clear line, instead of burning a core."""
-    with ServedBroker(tmp_path / "data", transport=transport) as broker:
-        ended = False
-        for _ in range(200):
-            if not broker.is_running():
-                ended = True
-                break
-            try:
-                os.kill(processes(broker.bootstrap)[("controller", 0)], signal.SIGKILL)
-            except Exception:  # noqa: BLE001 - no status while the role is away is what we provoke
-                pause(0.02)
-        if ended:
-            assert broker.wait() != 0
-            assert "controller" in broker.log()

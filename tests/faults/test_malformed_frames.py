@@ -12,9 +12,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from kproc.errors import ErrorCode
 from kproc.wire.header import ApiKey
-
 from tests.support.broker import BrokerUnderTest
 from tests.support.mutate import malformed_frames, valid_frames
 from tests.support.proc import descriptor_kinds, pss_bytes
@@ -33,7 +33,7 @@ SETTINGS = {"auto.create.topics.enable": "false"}
 
 
 def mapped_files(pid: int) -> Counter[str]:
-    """Named mappings, regions of shared memory among them, by name; anonymous memory is the allocator's affair."""
+    """Named mappings by name, regions of shared memory among them; the rest is the allocator's affair."""
     lines = [line.split(maxsplit=5) for line in Path(f"/proc/{pid}/maps").read_text().splitlines()]
     return Counter(columns[5] for columns in lines if len(columns) == 6 and not columns[5].startswith("["))
 
@@ -67,7 +67,7 @@ def address(broker: BrokerUnderTest) -> tuple[str, int]:
 
 
 def send_all(broker: BrokerUnderTest, frames: list[bytes]) -> None:
-    """Each on a connection of its own, at once; then let the broker read, and leave, every third by a reset."""
+    """Each on its own connection, at once; then let the broker read, and leave, every third by a reset."""
     sockets = []
     try:
         for frame in frames:
@@ -107,8 +107,12 @@ def test_2000_malformed_frames_crash_nothing_and_leak_nothing(
             some = frames[start : start + CONNECTIONS_AT_ONCE]
             send_all(broker, some)
             row = healthy.produce("healthy", batch(b"%d" % number))
-            assert (row["error_code"], row["base_offset"]) == (ErrorCode.NONE, number), f"seed {seed}, from {start}"
-            assert all_pids(broker) == before.pids, f"seed {seed}: a process died of one of {[f.hex() for f in some]}"
+            assert (row["error_code"], row["base_offset"]) == (ErrorCode.NONE, number), (
+                f"seed {seed}, from {start}"
+            )
+            assert all_pids(broker) == before.pids, (
+                f"seed {seed}: a process died of one of {[f.hex() for f in some]}"
+            )
             if start == FRAME_COUNT // 2:
                 halfway_bytes = pss_bytes(before.pids)
         assert healthy.topic_id("healthy") == topic_id
@@ -183,7 +187,11 @@ def test_client_that_never_reads_its_answers_holds_back_nobody(broker: BrokerUnd
         try:
             for one in stuck:
                 for _ in range(10):
-                    one.send(ApiKey.FETCH, 12, fetch_fields([(name, b"", [(0, 0)])], partition_max_bytes=10_000_000))
+                    one.send(
+                        ApiKey.FETCH,
+                        12,
+                        fetch_fields([(name, b"", [(0, 0)])], partition_max_bytes=10_000_000),
+                    )
             for number in range(100):
                 assert client.produce(name, batch(b"x"), acks=1)["base_offset"] == 10 + number
         finally:
@@ -191,7 +199,9 @@ def test_client_that_never_reads_its_answers_holds_back_nobody(broker: BrokerUnd
                 one.close()
 
 
-def test_3000_idle_connections_are_held_and_others_served(start_broker: Callable[..., BrokerUnderTest]) -> None:
+def test_3000_idle_connections_are_held_and_others_served(
+    start_broker: Callable[..., BrokerUnderTest],
+) -> None:
     broker = start_broker(SETTINGS)
     software = {"client_software_name": "t", "client_software_version": "1"}
     with RawClient(broker.bootstrap) as client:

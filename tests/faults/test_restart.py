@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from kproc.errors import ErrorCode
 from kproc.wire.header import ApiKey
-
 from tests.api.test_idempotence import Producer
 from tests.support.broker import ServedBroker
 from tests.support.raw import RawClient, batch, create_topics_fields, values_of
@@ -112,7 +112,9 @@ def test_deleted_topic_stays_deleted_and_its_files_go(served: ServedBroker, how:
     with RawClient(served.bootstrap) as client:
         assert client.describe_topic("gone")["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert client.end_offset("stays") == 1
-        assert client.call(ApiKey.CREATE_TOPICS, 7, create_topics_fields("gone"))["topics"][0]["error_code"] == 0
+        assert (
+            client.call(ApiKey.CREATE_TOPICS, 7, create_topics_fields("gone"))["topics"][0]["error_code"] == 0
+        )
         wait_until(lambda: client.list_offset("gone", -1)["error_code"] == 0, what="made anew")
         assert client.end_offset("gone") == 0
     directories = {path.name for path in Path(served.data).iterdir() if path.is_dir()}
@@ -130,7 +132,9 @@ def test_torn_tail_is_cut_and_the_rest_is_served(served: ServedBroker) -> None:
     segment.write_bytes(whole + whole[:40])
     served.start()
     with RawClient(served.bootstrap) as client:
-        assert values_of(client.fetch("torn", 0)["records"]) == [(number, b"%d" % number) for number in range(10)]
+        assert values_of(client.fetch("torn", 0)["records"]) == [
+            (number, b"%d" % number) for number in range(10)
+        ]
         assert client.produce("torn", batch(b"next"))["base_offset"] == 10
 
 

@@ -1,4 +1,4 @@
-"""What cannot start says why in one line, and exits with 2 for a wrong command line, 1 for a world that refuses."""
+"""What cannot start says why in one line: exit code 2 for a wrong command line, 1 for anything else."""
 
 from __future__ import annotations
 
@@ -67,7 +67,14 @@ def test_data_directory_that_is_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "listeners",
-    ["nonsense", "PLAINTEXT://127.0.0.1", "PLAINTEXT://127.0.0.1:notaport", "PLAINTEXT://127.0.0.1:99999", "WHAT://:1", ""],
+    [
+        "nonsense",
+        "PLAINTEXT://127.0.0.1",
+        "PLAINTEXT://127.0.0.1:notaport",
+        "PLAINTEXT://127.0.0.1:99999",
+        "WHAT://:1",
+        "",
+    ],
 )
 def test_bad_listener(tmp_path: Path, listeners: str) -> None:
     code, stderr = serve(data=tmp_path / "d", listeners=listeners)
@@ -118,7 +125,9 @@ def test_failed_start_leaves_nothing(tmp_path: Path, taken_port: int) -> None:
     assert temporary_names() == temporary
 
 
-@pytest.mark.parametrize("command", [("topic", "list"), ("status",), ("consume", "t", "--count", "1"), ("produce", "t")])
+@pytest.mark.parametrize(
+    "command", [("topic", "list"), ("status",), ("consume", "t", "--count", "1"), ("produce", "t")]
+)
 def test_client_command_without_a_broker(command: tuple[str, ...], unused_port: int) -> None:
     done = run_kproc(*command, "--bootstrap", f"127.0.0.1:{unused_port}")
     assert done.returncode == REFUSED

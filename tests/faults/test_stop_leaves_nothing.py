@@ -45,7 +45,9 @@ def test_signal_stops_everything_with_exit_code_0(tmp_path: Path, transport: str
     assert "Traceback" not in broker.last_log
 
 
-def test_signal_to_the_whole_process_group_as_ctrl_c_does_stops_cleanly(tmp_path: Path, transport: str) -> None:
+def test_signal_to_the_whole_process_group_as_ctrl_c_does_stops_cleanly(
+    tmp_path: Path, transport: str
+) -> None:
     broker = ServedBroker(tmp_path / "data", transport=transport, new_session=True).start()
     use(broker.bootstrap)
     os.killpg(broker.pid, signal.SIGINT)
@@ -72,7 +74,6 @@ def test_stop_under_load_is_clean_and_keeps_what_was_acknowledged(tmp_path: Path
 
 def test_waiting_clients_do_not_hold_up_a_stop(tmp_path: Path, transport: str) -> None:
     from kproc.wire.header import ApiKey
-
     from tests.support.raw import fetch_fields
 
     broker = ServedBroker(tmp_path / "data", transport=transport).start()
@@ -83,7 +84,9 @@ def test_waiting_clients_do_not_hold_up_a_stop(tmp_path: Path, transport: str) -
         assert broker.stop(seconds=CLEAN_STOP_SECONDS) == 0
 
 
-def test_kill_9_of_the_supervisor_ends_every_process_and_frees_the_port(tmp_path: Path, transport: str) -> None:
+def test_kill_9_of_the_supervisor_ends_every_process_and_frees_the_port(
+    tmp_path: Path, transport: str
+) -> None:
     shared, temporary = shared_memory_names(), temporary_names()
     broker = ServedBroker(tmp_path / "data", transport=transport).start()
     use(broker.bootstrap)
@@ -95,7 +98,10 @@ def test_kill_9_of_the_supervisor_ends_every_process_and_frees_the_port(tmp_path
     broker.stop()
     assert shared_memory_names() == shared
     assert temporary_names() == temporary
-    with ServedBroker(tmp_path / "data", transport=transport, port=port) as again, RawClient(again.bootstrap) as client:
+    with (
+        ServedBroker(tmp_path / "data", transport=transport, port=port) as again,
+        RawClient(again.bootstrap) as client,
+    ):
         assert len(client.describe_topic("used")["partitions"]) == 4
 
 
@@ -104,7 +110,9 @@ def test_dev_takes_its_temporary_directory_along_even_after_kill_9(tmp_path: Pat
         before = temporary_names()
         ready_file = tmp_path / f"ready-{number}"
         command = [sys.executable, "-m", "kproc", "dev", "--port", "0", "--transport", transport]
-        process = subprocess.Popen([*command, "--ready-file", str(ready_file)], cwd=ROOT, stdout=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            [*command, "--ready-file", str(ready_file)], cwd=ROOT, stdout=subprocess.DEVNULL
+        )
         try:
             ready = json.loads(wait_until(lambda: ready_file.exists() and ready_file.read_text(), seconds=20))  # noqa: B023
             use(ready["bootstrap"])
@@ -121,9 +129,13 @@ def test_dev_takes_its_temporary_directory_along_even_after_kill_9(tmp_path: Pat
 
 def test_embedded_broker_ends_with_its_python_process(tmp_path: Path) -> None:
     """The user's process may die without running any `finally`."""
-    program = "import kproc, os, sys; b = kproc.Broker().start(); print(b.pid, b.data, flush=True); os._exit(3)"
+    program = (
+        "import kproc, os, sys; b = kproc.Broker().start(); print(b.pid, b.data, flush=True); os._exit(3)"
+    )
     before = temporary_names()
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False
+    )
     assert done.returncode == 3, done.stderr
     pid = int(done.stdout.split()[0])
     wait_until(lambda: not is_alive(pid), seconds=10, what="the supervisor is gone")

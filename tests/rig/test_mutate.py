@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 
 from kproc.wire.header import ApiKey
-
 from tests.support.minimal import MINIMAL
 from tests.support.mutate import DAMAGES, malformed_frames, valid_frames
 
-SERVED = [(int(key), 4 if key == ApiKey.FETCH else 0, 0 if key != ApiKey.FETCH else 4) for key in (ApiKey.METADATA, ApiKey.FETCH)]
+SERVED = [
+    (int(key), 4 if key == ApiKey.FETCH else 0, 0 if key != ApiKey.FETCH else 4)
+    for key in (ApiKey.METADATA, ApiKey.FETCH)
+]
 
 
 def test_seeds_cover_every_served_version() -> None:
@@ -25,7 +27,10 @@ def test_same_seed_makes_the_same_frames_and_most_differ_from_their_seeds() -> N
 
 
 def test_every_damage_works_on_the_shortest_and_the_longest_frame() -> None:
-    served = [(int(key), 0 if key != ApiKey.FETCH else 4, 1 if key != ApiKey.FETCH else 4) for key in (ApiKey.METADATA, ApiKey.FETCH)]
+    served = [
+        (int(key), 0 if key != ApiKey.FETCH else 4, 1 if key != ApiKey.FETCH else 4)
+        for key in (ApiKey.METADATA, ApiKey.FETCH)
+    ]
     seeds = sorted(valid_frames("t", bytes(16), served), key=len)
     for damage in DAMAGES:
         for seed in range(50):

@@ -23,5 +23,5 @@ def test_assertion_inside_the_condition_means_not_yet() -> None:
 
 
 def test_deadline_names_what_was_awaited_and_seen() -> None:
-    with pytest.raises(AssertionError, match="the moon.*last seen: 0"):
+    with pytest.raises(AssertionError, match=r"the moon.*last seen: 0"):
         wait_until(lambda: 0, seconds=0.02, what="the moon")

@@ -98,7 +98,7 @@ class EmbeddedBroker:
 
 
 class ServedBroker:
-    """`kproc serve` as a user starts it: a data directory that outlives it, signals, exit codes, a ready file."""
+    """`kproc serve` as a user starts it: data that outlives it, signals, exit codes, a ready file."""
 
     def __init__(
         self,
@@ -135,7 +135,11 @@ class ServedBroker:
         ready_file = Path(self._scratch.name) / "ready.json"
         self._log = Path(self._scratch.name) / "log"
         command = serve_command(
-            self.data, transport=self._transport, settings=self._settings, port=self._port, ready_file=ready_file
+            self.data,
+            transport=self._transport,
+            settings=self._settings,
+            port=self._port,
+            ready_file=ready_file,
         )
         with open(self._log, "wb") as log:
             self._process = subprocess.Popen(
@@ -148,7 +152,9 @@ class ServedBroker:
             )
 
         try:
-            self._ready = wait_until(lambda: self._read_ready(ready_file), seconds=READY_SECONDS, what="the ready file")
+            self._ready = wait_until(
+                lambda: self._read_ready(ready_file), seconds=READY_SECONDS, what="the ready file"
+            )
         except BaseException:
             self._process.kill()
             self._process.wait()

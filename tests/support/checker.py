@@ -1,7 +1,7 @@
 """Load whose every effect is known, and the check of what came of it.
 
-Producers (librdkafka, idempotent, acks=all) send values of their own, each once: `<producer>:<number>`. What was
-acknowledged is written down with its offset. In the end the whole log is read raw and compared:
+Producers (librdkafka, idempotent, acks=all) send values of their own, each once: `<producer>:<number>`. What
+was acknowledged is written down with its offset. In the end the whole log is read raw and compared:
 
     lost         an acknowledged value is not at its acknowledged offset
     duplicate    a value stands twice in a partition
@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from tests.support.raw import Closed, RawClient, values_of
-from tests.support.wait import pause
+from tests.support.wait import pause, wait_until
 
 # Longer than any restart of a role, shorter than a test run's patience: beyond it a client counts as stuck.
 STUCK_SECONDS = 60.0
@@ -140,7 +140,10 @@ class LoadConsumer:
         self._consumer.close()
 
     def _has_reached(self, ends: dict[int, int]) -> bool:
-        return all(end == 0 or (self.seen[index] and self.seen[index][-1][0] >= end - 1) for index, end in ends.items())
+        return all(
+            end == 0 or (self.seen[index] and self.seen[index][-1][0] >= end - 1)
+            for index, end in ends.items()
+        )
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -165,7 +168,9 @@ class Load:
 
     def __enter__(self) -> Load:
         for number in range(self.producer_count):
-            producer = LoadProducer(self.bootstrap, self.topic, self.partitions, f"p{number}-{uuid.uuid4().hex[:6]}")
+            producer = LoadProducer(
+                self.bootstrap, self.topic, self.partitions, f"p{number}-{uuid.uuid4().hex[:6]}"
+            )
             producer.start()
             self.producers.append(producer)
         self.consumer = LoadConsumer(self.bootstrap, self.topic, self.partitions)
@@ -183,6 +188,17 @@ class Load:
         """How many records are acknowledged so far."""
         return sum(len(producer.acknowledged) for producer in self.producers)
 
+    def wait_progress(self, when: str) -> None:
+        """Return once more records are acknowledged than now: no producer waits for ever."""
+        before = {producer.name: len(producer.acknowledged) for producer in self.producers}
+
+        def all_go_on() -> bool:
+            stuck = [p.name for p in self.producers if len(p.acknowledged) <= before[p.name] + 3]
+            assert not stuck, f"no progress of {stuck}, problems {[p.problems[:2] for p in self.producers]}"
+            return True
+
+        wait_until(all_go_on, seconds=STUCK_SECONDS, what=f"the load goes on: {when}")
+
     def finish(self) -> list[str]:
         """Stop the load, read the log, and say every violation; empty is good."""
         for producer in self.producers:
@@ -196,7 +212,9 @@ class Load:
         violations += check_log(log, acknowledged)
         for index, rows in self.consumer.seen.items():
             if rows != log[index]:
-                violations.append(f"consumer saw {len(rows)} records of partition {index}, the log has {len(log[index])}")
+                violations.append(
+                    f"consumer saw {len(rows)} records of partition {index}, the log has {len(log[index])}"
+                )
         return violations
 
 
@@ -210,7 +228,11 @@ def read_log(bootstrap: str, topic: str, partitions: int) -> dict[int, list[tupl
             while (position := rows[-1][0] + 1 if rows else 0) < end:
                 answer = client.fetch(topic, position, partition=index)
                 assert answer["error_code"] == 0, answer["error_code"]
-                fresh = [(offset, value or b"") for offset, value in values_of(answer["records"]) if offset >= position]
+                fresh = [
+                    (offset, value or b"")
+                    for offset, value in values_of(answer["records"])
+                    if offset >= position
+                ]
                 assert fresh, f"nothing at {position} of {topic}-{index}, the end is {end}"
                 rows += fresh
             log[index] = rows
@@ -229,7 +251,9 @@ def check_log(log: dict[int, list[tuple[int, bytes]]], acknowledged: Iterable[Ac
     for row in acknowledged:
         found = stored.get(row.partition, {}).get(row.offset)
         if found != row.value:
-            violations.append(f"lost: {row.value!r} was acknowledged at {row.partition}/{row.offset}, there is {found!r}")
+            violations.append(
+                f"lost: {row.value!r} was acknowledged at {row.partition}/{row.offset}, there is {found!r}"
+            )
     return violations
 
 

@@ -1,4 +1,4 @@
-"""A minimal valid request of each API: for the walk over ApiVersions, and as the seeds of malformed frames."""
+"""A minimal valid request of each API: for the walk over ApiVersions, and as seeds of malformed frames."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from kproc.wire.header import ApiKey
-
 from tests.support.raw import (
     NO_TOPIC_ID,
     batch,

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
-
 from tests.support.minimal import MINIMAL
 
 # Lengths and counts at which decoders have failed before: negative, huge, just beyond what is there.
@@ -94,7 +93,9 @@ def noise(frame: bytes, source: random.Random) -> bytes:
 
 
 def unknown_key(frame: bytes, source: random.Random) -> bytes:
-    return _reframed(struct.pack(">hh", source.choice((-1, 4, 5, 88, 999, 32_767)), source.randint(-1, 20)) + frame[8:])
+    return _reframed(
+        struct.pack(">hh", source.choice((-1, 4, 5, 88, 999, 32_767)), source.randint(-1, 20)) + frame[8:]
+    )
 
 
 DAMAGES = (

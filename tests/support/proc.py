@@ -47,7 +47,7 @@ def open_descriptors(pid: int | str = "self") -> dict[int, str]:
 
 
 def descriptor_kinds(pid: int) -> Counter[str]:
-    """How many descriptors of each kind: sockets and pipes by kind, files by path, so that two readings compare."""
+    """How many descriptors of each kind: sockets by kind, files by path, so that two readings compare."""
     kinds: Counter[str] = Counter()
     for target in open_descriptors(pid).values():
         kinds[target.split(":[")[0] if ":[" in target else target] += 1

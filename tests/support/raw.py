@@ -1,7 +1,7 @@
 """Raw requests on a socket: what no well-behaved client would send, and answers field by field.
 
-A connection is a plain blocking socket with a deadline; the codec is the only part of kproc used here. Everything
-that a client library would do for us (retries, metadata, sessions) is left out on purpose.
+A connection is a plain blocking socket with a deadline; the wire package is the only part of kproc used here.
+Everything that a client library would do for us (retries, metadata, sessions) is left out on purpose.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from typing import Any
 
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
-from kproc.wire.record_batch import decode_records, encode_batch, parse_header
+from kproc.wire.record_batch import decode_records, encode_batch
 from kproc.wire.records import Record
-
 from tests.support.wait import wait_until
 
 CLIENT_ID = "raw-test"
@@ -141,13 +140,19 @@ class RawClient(RawConnection):
     def describe_topic(self, name: str, version: int = 12) -> Fields:
         """The topic's row of a Metadata answer; never creates it."""
         answer = self.call(
-            ApiKey.METADATA, version, {"topics": [{"name": name, "topic_id": NO_TOPIC_ID}], "allow_auto_topic_creation": False}
+            ApiKey.METADATA,
+            version,
+            {"topics": [{"name": name, "topic_id": NO_TOPIC_ID}], "allow_auto_topic_creation": False},
         )
         return dict(answer["topics"][0])
 
-    def create_topic(self, name: str, *, partitions: int = 1, configs: Mapping[str, str] | None = None) -> bytes:
+    def create_topic(
+        self, name: str, *, partitions: int = 1, configs: Mapping[str, str] | None = None
+    ) -> bytes:
         """Create it, wait until it can be used; its id."""
-        answer = self.call(ApiKey.CREATE_TOPICS, 7, create_topics_fields(name, partitions=partitions, configs=configs))
+        answer = self.call(
+            ApiKey.CREATE_TOPICS, 7, create_topics_fields(name, partitions=partitions, configs=configs)
+        )
         row = answer["topics"][0]
         assert row["error_code"] == 0, row
 
@@ -161,18 +166,34 @@ class RawClient(RawConnection):
         return bytes(row["topic_id"])
 
     def produce(
-        self, topic: str, records: bytes | None, *, partition: int = 0, acks: int = -1, version: int = 9, topic_id: bytes = NO_TOPIC_ID
+        self,
+        topic: str,
+        records: bytes | None,
+        *,
+        partition: int = 0,
+        acks: int = -1,
+        version: int = 9,
+        topic_id: bytes = NO_TOPIC_ID,
     ) -> Fields:
-        """Produce to one partition; that partition's row of the answer, with `error_code` and `base_offset`."""
+        """Produce to one partition; its row of the answer, with `error_code` and `base_offset`."""
         fields = produce_fields([(topic, topic_id, [(partition, records)])], acks=acks)
         answer = self.call(ApiKey.PRODUCE, version, fields)
         return dict(answer["responses"][0]["partition_responses"][0])
 
     def fetch(
-        self, topic: str, offset: int, *, partition: int = 0, version: int = 12, topic_id: bytes = NO_TOPIC_ID, **more: Any
+        self,
+        topic: str,
+        offset: int,
+        *,
+        partition: int = 0,
+        version: int = 12,
+        topic_id: bytes = NO_TOPIC_ID,
+        **more: Any,
     ) -> Fields:
         """Fetch one partition; that partition's row of the answer, with `error_code` and `records`."""
-        answer = self.call(ApiKey.FETCH, version, fetch_fields([(topic, topic_id, [(partition, offset)])], **more))
+        answer = self.call(
+            ApiKey.FETCH, version, fetch_fields([(topic, topic_id, [(partition, offset)])], **more)
+        )
         assert answer.get("error_code", 0) == 0, answer
         return dict(answer["responses"][0]["partitions"][0])
 
@@ -187,7 +208,10 @@ class RawClient(RawConnection):
 
 
 def produce_fields(
-    topics: Iterable[tuple[str, bytes, Sequence[tuple[int, bytes | None]]]], *, acks: int = -1, timeout_ms: int = 10_000
+    topics: Iterable[tuple[str, bytes, Sequence[tuple[int, bytes | None]]]],
+    *,
+    acks: int = -1,
+    timeout_ms: int = 10_000,
 ) -> Fields:
     """The fields of a Produce request: (name, id, [(partition, records)])."""
     rows = [
@@ -241,7 +265,8 @@ def fetch_fields(
         "session_epoch": session[1],
         "topics": rows,
         "forgotten_topics_data": [
-            {"topic": name, "topic_id": topic_id, "partitions": list(indexes)} for name, topic_id, indexes in forgotten
+            {"topic": name, "topic_id": topic_id, "partitions": list(indexes)}
+            for name, topic_id, indexes in forgotten
         ],
         "rack_id": "",
     }
@@ -250,13 +275,24 @@ def fetch_fields(
 def list_offsets_fields(topic: str, partitions: Iterable[tuple[int, int]]) -> Fields:
     """The fields of a ListOffsets request: (partition, timestamp)."""
     rows = [
-        {"partition_index": index, "current_leader_epoch": -1, "timestamp": timestamp} for index, timestamp in partitions
+        {"partition_index": index, "current_leader_epoch": -1, "timestamp": timestamp}
+        for index, timestamp in partitions
     ]
-    return {"replica_id": -1, "isolation_level": 0, "timeout": 5_000, "topics": [{"name": topic, "partitions": rows}]}
+    return {
+        "replica_id": -1,
+        "isolation_level": 0,
+        "timeout": 5_000,
+        "topics": [{"name": topic, "partitions": rows}],
+    }
 
 
 def create_topics_fields(
-    name: str, *, partitions: int = 1, replication: int = 1, configs: Mapping[str, str] | None = None, validate_only: bool = False
+    name: str,
+    *,
+    partitions: int = 1,
+    replication: int = 1,
+    configs: Mapping[str, str] | None = None,
+    validate_only: bool = False,
 ) -> Fields:
     """The fields of a CreateTopics request for one topic."""
     row = {

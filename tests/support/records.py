@@ -24,7 +24,8 @@ class Sample:
 
     def __repr__(self) -> str:
         size = "null" if self.value is None else len(self.value)
-        return f"Sample(p={self.partition}, key={self.key!r:.40}, value={size} B, headers={self.headers!r:.60}, t={self.timestamp_ms})"
+        shown = f"{self.key!r:.40}, {size} B, {self.headers!r:.60}, {self.timestamp_ms}"
+        return f"Sample(partition {self.partition}: {shown})"
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,11 @@ def samples(
         value: bytes | None = payload(size, seed * 1_000 + number)
         if nulls and number % 7 == 6:
             value = None
-        some = (("trace", f"{seed}/{number}".encode()), ("binary", bytes(range(number % 256)))) if headers else ()
+        some = (
+            (("trace", f"{seed}/{number}".encode()), ("binary", bytes(range(number % 256))))
+            if headers
+            else ()
+        )
         made.append(Sample(number % partitions, key, value, some, FIRST_TIMESTAMP_MS + number * 17))
     return made
 
@@ -82,7 +87,9 @@ def assert_same(sent: Iterable[Sample], received: Iterable[Received]) -> None:
     assert {p: len(rows) for p, rows in got.items()} == {p: len(rows) for p, rows in wanted.items()}
     for partition, rows in wanted.items():
         offsets = [record.offset for record in got[partition]]
-        assert offsets == list(range(offsets[0], offsets[0] + len(offsets))), f"offsets of {partition}: {offsets}"
+        assert offsets == list(range(offsets[0], offsets[0] + len(offsets))), (
+            f"offsets of {partition}: {offsets}"
+        )
         for ours, theirs in zip(rows, got[partition], strict=True):
             # Not `assert a == b` on the whole: pytest would print 20 MB of difference.
             same = ours == theirs.sample()

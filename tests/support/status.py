@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from kproc.client import Client, ClientError
-
 from tests.support.proc import is_alive
 from tests.support.wait import wait_until
 
@@ -14,7 +13,11 @@ Role = tuple[str, int]
 
 def processes(bootstrap: str, *, timeout_ms: int = 2_000) -> dict[Role, int]:
     """(role, index) -> pid, as `kproc status` shows them; only rows that have a process."""
-    return {(row["role"], int(row["index"] or 0)): int(row["pid"]) for row in rows(bootstrap, timeout_ms) if row["pid"]}
+    return {
+        (row["role"], int(row["index"] or 0)): int(row["pid"])
+        for row in rows(bootstrap, timeout_ms)
+        if row["pid"]
+    }
 
 
 def rows(bootstrap: str, timeout_ms: int = 2_000) -> list[dict[str, Any]]:

@@ -24,18 +24,23 @@ class TopicFactory:
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
 
-    def __call__(self, *, partitions: int = 1, configs: Mapping[str, str] | None = None, stem: str = "t") -> str:
+    def __call__(
+        self, *, partitions: int = 1, configs: Mapping[str, str] | None = None, stem: str = "t"
+    ) -> str:
         """The name of a new topic, once Metadata shows a leader for each partition."""
         name = fresh_name(stem)
         admin = AdminClient({"bootstrap.servers": self._bootstrap})
-        admin.create_topics([NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(configs or {}))])[
-            name
-        ].result(timeout=30)
+        admin.create_topics(
+            [NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(configs or {}))]
+        )[name].result(timeout=30)
 
         def visible() -> bool:
             # Kafka answers CreateTopics before its brokers know the topic.
             found = admin.list_topics(name, timeout=10).topics[name]
-            return found.error is None and len([p for p in found.partitions.values() if p.leader >= 0]) == partitions
+            return (
+                found.error is None
+                and len([p for p in found.partitions.values() if p.leader >= 0]) == partitions
+            )
 
         wait_until(visible, seconds=10, what=f"topic {name} in Metadata")
         return name

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 import pytest
+
 from kproc import __version__, api
 from kproc.api.registry import advertised
 from kproc.wire.header import ApiKey
-
 from tests.tidy.sources import ROOT
 
 README = ROOT / "README.md"
@@ -32,7 +32,8 @@ def test_readme_is_short(readme: str) -> None:
 def test_table_of_apis_is_the_registry(readme: str) -> None:
     api.load_all()
     shown = {
-        name: (int(low), int(high)) for name, low, high in re.findall(r"^\| (\w+) \| (\d+)-(\d+) \|", readme, re.MULTILINE)
+        name: (int(low), int(high))
+        for name, low, high in re.findall(r"^\| (\w+) \| (\d+)-(\d+) \|", readme, re.MULTILINE)
     }
     assert shown == {api_name(key): (low, high) for key, low, high in advertised()}
 
@@ -55,6 +56,6 @@ def test_commands_it_shows_exist(readme: str) -> None:
     from kproc.cli.main import app
 
     commands = get_command(app).commands  # type: ignore[attr-defined]
-    shown = {match for match in re.findall(r"^\s*(?:\$ )?kproc (\w+)", readme, re.MULTILINE)}
+    shown = set(re.findall(r"^\s*(?:\$ )?kproc (\w+)", readme, re.MULTILINE))
     assert shown
     assert shown <= set(commands)

@@ -1,4 +1,4 @@
-"""House rules as tests: layers, sizes, banned calls, docstrings, leftovers. Each list of exceptions has reasons.
+"""House rules as tests: layers, sizes, banned calls, docstrings, leftovers. Exceptions have reasons.
 
 An exception that is no longer needed fails too, so the lists only shrink by themselves.
 """
@@ -37,7 +37,8 @@ LAYERS: dict[str, set[str]] = {
     "api": GROUND | {"wire", "metrics", "storage", "cluster", "purgatory"},
     "transport": GROUND | {"ipc", "metrics"},
     "net": GROUND | {"wire", "metrics", "transport"},
-    "server": GROUND | {"wire", "ipc", "metrics", "storage", "cluster", "purgatory", "api", "transport", "net"},
+    "server": GROUND
+    | {"wire", "ipc", "metrics", "storage", "cluster", "purgatory", "api", "transport", "net"},
     "client": GROUND | {"wire"},
     "embedded": GROUND,
     "cli": GROUND | {"wire", "metrics", "storage", "cluster", "server", "client", "embedded"},
@@ -46,7 +47,10 @@ LAYERS: dict[str, set[str]] = {
 }
 # (file, imported module) -> why this one edge may cross the layers.
 LAYER_EXCEPTIONS = {
-    ("kproc/transport/envelope.py", "kproc.wire.file_range"): "a file range travels in an envelope; it has no meaning",
+    (
+        "kproc/transport/envelope.py",
+        "kproc.wire.file_range",
+    ): "a file range travels in an envelope; it has no meaning",
     ("kproc/net/acceptor.py", "kproc.ipc.fdpass"): "an Acceptor's work is to pass sockets on",
     ("kproc/net/processor.py", "kproc.ipc.fdpass"): "and a Processor's to take them",
 }
@@ -77,7 +81,10 @@ def test_imports_point_down_the_layers() -> None:
             parts = name.split(".")
             if parts[0] != "kproc" or len(parts) < 2 or parts[1] in allowed | {layer, "__version__"}:
                 continue
-            exception = next((key for key in LAYER_EXCEPTIONS if key[0] == relative(path) and name.startswith(key[1])), None)
+            exception = next(
+                (key for key in LAYER_EXCEPTIONS if key[0] == relative(path) and name.startswith(key[1])),
+                None,
+            )
             if exception is None:
                 problems.append(f"{relative(path)}:{line}: {layer} must not import {name}")
             else:
@@ -93,10 +100,14 @@ def test_only_the_codec_knows_kio_and_only_the_client_side_knows_client_librarie
             package = name.split(".")[0]
             if package == "kio" and relative(path) != "kproc/wire/codec.py":
                 problems.append(f"{relative(path)}:{line}: {name}")
-            if package in ("confluent_kafka", "kafka", "aiokafka") and not relative(path).startswith("kproc/cli/"):
+            if package in ("confluent_kafka", "kafka", "aiokafka") and not relative(path).startswith(
+                "kproc/cli/"
+            ):
                 problems.append(f"{relative(path)}:{line}: {name}")
             if package == "multiprocessing":
-                problems.append(f"{relative(path)}:{line}: {name}: its resource tracker unlinks what it did not make")
+                problems.append(
+                    f"{relative(path)}:{line}: {name}: its resource tracker unlinks what it did not make"
+                )
     assert not problems, "\n".join(problems)
 
 
@@ -107,8 +118,12 @@ def test_files_are_short_or_say_why_not() -> None:
         docstring = ast.get_docstring(tree_of(path)) or ""
         if count > FILE_LINES_MAX:
             problems.append(f"{relative(path)}: {count} lines; split it")
-        elif count > FILE_LINES_EXPLAINED and not re.search(r"\b(one file|this file|long)\b", docstring, re.IGNORECASE):
-            problems.append(f"{relative(path)}: {count} lines, and its docstring does not say why this file is long")
+        elif count > FILE_LINES_EXPLAINED and not re.search(
+            r"\b(one file|this file|long)\b", docstring, re.IGNORECASE
+        ):
+            problems.append(
+                f"{relative(path)}: {count} lines, and its docstring does not say why this file is long"
+            )
     assert not problems, "\n".join(problems)
 
 
@@ -178,7 +193,9 @@ def test_every_module_and_public_class_says_what_it_is() -> None:
                 if not text:
                     problems.append(f"{relative(path)}:{node.lineno}: {node.name} has no docstring")
                 elif "\n" not in text and not text.endswith((".", ":")):
-                    problems.append(f"{relative(path)}:{node.lineno}: {node.name}: its docstring is not a sentence")
+                    problems.append(
+                        f"{relative(path)}:{node.lineno}: {node.name}: its docstring is not a sentence"
+                    )
     assert not problems, "\n".join(problems)
 
 

@@ -20,13 +20,20 @@ sends_nulls = True
 
 
 def produce(
-    bootstrap: str, topic: str, records: Sequence[Sample], *, compression: str = "none", idempotent: bool = True
+    bootstrap: str,
+    topic: str,
+    records: Sequence[Sample],
+    *,
+    compression: str = "none",
+    idempotent: bool = True,
 ) -> None:
     """Send all and return when each is acknowledged by acks=all."""
     asyncio.run(_produce(bootstrap, topic, records, compression, idempotent))
 
 
-async def _produce(bootstrap: str, topic: str, records: Sequence[Sample], compression: str, idempotent: bool) -> None:
+async def _produce(
+    bootstrap: str, topic: str, records: Sequence[Sample], compression: str, idempotent: bool
+) -> None:
     producer = AIOKafkaProducer(
         bootstrap_servers=bootstrap,
         acks="all",
@@ -71,7 +78,8 @@ async def _consume(bootstrap: str, topic: str, counts: Mapping[int, int]) -> lis
         while len(received) < sum(counts.values()) and time.monotonic() < deadline:
             for rows in (await consumer.getmany(timeout_ms=200)).values():
                 received.extend(
-                    Received(r.partition, r.key, r.value, tuple(r.headers), r.timestamp, offset=r.offset) for r in rows
+                    Received(r.partition, r.key, r.value, tuple(r.headers), r.timestamp, offset=r.offset)
+                    for r in rows
                 )
         return received
     finally:
@@ -79,7 +87,7 @@ async def _consume(bootstrap: str, topic: str, counts: Mapping[int, int]) -> lis
 
 
 class _Tail:
-    """The consumer runs in an event loop of its own, driven only inside these calls and by its background tasks."""
+    """The consumer lives in an event loop of its own, which runs only inside these calls."""
 
     def __init__(self, bootstrap: str, topic: str, partition: int) -> None:
         self._bootstrap = bootstrap
@@ -95,7 +103,10 @@ class _Tail:
 
     async def _start(self) -> None:
         self._consumer = AIOKafkaConsumer(
-            bootstrap_servers=self._bootstrap, group_id=None, enable_auto_commit=False, fetch_max_wait_ms=FETCH_WAIT_MS
+            bootstrap_servers=self._bootstrap,
+            group_id=None,
+            enable_auto_commit=False,
+            fetch_max_wait_ms=FETCH_WAIT_MS,
         )
         await self._consumer.start()
         self._consumer.assign([self._where])

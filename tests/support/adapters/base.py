@@ -38,7 +38,13 @@ class ClientAdapter(Protocol):
     sends_nulls: bool
 
     def produce(
-        self, bootstrap: str, topic: str, records: Sequence[Sample], *, compression: str = "none", idempotent: bool = True
+        self,
+        bootstrap: str,
+        topic: str,
+        records: Sequence[Sample],
+        *,
+        compression: str = "none",
+        idempotent: bool = True,
     ) -> None:
         """Send all and return when each is acknowledged by acks=all."""
 

@@ -28,7 +28,12 @@ sends_nulls = True
 
 
 def produce(
-    bootstrap: str, topic: str, records: Sequence[Sample], *, compression: str = "none", idempotent: bool = True
+    bootstrap: str,
+    topic: str,
+    records: Sequence[Sample],
+    *,
+    compression: str = "none",
+    idempotent: bool = True,
 ) -> None:
     """Send all and return when each is acknowledged by acks=all."""
     problems: list[str] = []
@@ -63,7 +68,7 @@ def produce(
         )
     left = producer.flush(TIMEOUT_SECONDS)
     assert not problems, problems[:3]
-    assert left == 0 and delivered == len(records), (left, delivered)
+    assert (left, delivered) == (0, len(records))
 
 
 def consume(bootstrap: str, topic: str, counts: Mapping[int, int]) -> list[Received]:

@@ -15,14 +15,23 @@ from tests.support.records import Received, Sample
 name = "kafka_python"
 compressions = (
     "none",
-    *(codec for codec, has in (("gzip", has_gzip), ("snappy", has_snappy), ("lz4", has_lz4), ("zstd", has_zstd)) if has()),
+    *(
+        codec
+        for codec, has in (("gzip", has_gzip), ("snappy", has_snappy), ("lz4", has_lz4), ("zstd", has_zstd))
+        if has()
+    ),
 )
 sends_timestamps = True
 sends_nulls = True
 
 
 def produce(
-    bootstrap: str, topic: str, records: Sequence[Sample], *, compression: str = "none", idempotent: bool = True
+    bootstrap: str,
+    topic: str,
+    records: Sequence[Sample],
+    *,
+    compression: str = "none",
+    idempotent: bool = True,
 ) -> None:
     """Send all and return when each is acknowledged by acks=all."""
     producer = KafkaProducer(
@@ -53,7 +62,9 @@ def produce(
 
 def consume(bootstrap: str, topic: str, counts: Mapping[int, int]) -> list[Received]:
     """Read from the start exactly `counts[partition]` records of each partition."""
-    consumer = KafkaConsumer(bootstrap_servers=bootstrap, group_id=None, enable_auto_commit=False, check_crcs=True)
+    consumer = KafkaConsumer(
+        bootstrap_servers=bootstrap, group_id=None, enable_auto_commit=False, check_crcs=True
+    )
     try:
         partitions = [TopicPartition(topic, partition) for partition in counts]
         consumer.assign(partitions)
@@ -64,7 +75,9 @@ def consume(bootstrap: str, topic: str, counts: Mapping[int, int]) -> list[Recei
         while len(received) < sum(counts.values()) and time.monotonic() < deadline:
             for rows in consumer.poll(timeout_ms=200).values():
                 received.extend(
-                    Received(r.partition, r.key, r.value, tuple(r.headers or ()), r.timestamp, offset=r.offset)
+                    Received(
+                        r.partition, r.key, r.value, tuple(r.headers or ()), r.timestamp, offset=r.offset
+                    )
                     for r in rows
                 )
         return received
@@ -76,7 +89,10 @@ class _Tail:
     def __init__(self, bootstrap: str, topic: str, partition: int) -> None:
         self._where = TopicPartition(topic, partition)
         self._consumer = KafkaConsumer(
-            bootstrap_servers=bootstrap, group_id=None, enable_auto_commit=False, fetch_max_wait_ms=FETCH_WAIT_MS
+            bootstrap_servers=bootstrap,
+            group_id=None,
+            enable_auto_commit=False,
+            fetch_max_wait_ms=FETCH_WAIT_MS,
         )
 
     def __enter__(self) -> _Tail:

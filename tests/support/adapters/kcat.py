@@ -26,16 +26,33 @@ EXECUTABLE = shutil.which("kcat")
 
 
 def produce(
-    bootstrap: str, topic: str, records: Sequence[Sample], *, compression: str = "none", idempotent: bool = True
+    bootstrap: str,
+    topic: str,
+    records: Sequence[Sample],
+    *,
+    compression: str = "none",
+    idempotent: bool = True,
 ) -> None:
-    """One call for each record, a file each: any byte may be in a value, and each has its own key and headers."""
+    """One call for each record, a file each: values hold any byte, each with its own key and headers."""
     with tempfile.TemporaryDirectory(prefix="kcat-") as directory:
         for partition, rows in by_partition(records).items():
             for number, record in enumerate(rows):
                 path = Path(directory) / f"{partition}-{number}"
-                assert record.value is not None and record.key is not None
+                assert record.value is not None
+                assert record.key is not None
                 path.write_bytes(record.value)
-                command = [str(EXECUTABLE), "-b", bootstrap, "-P", "-t", topic, "-p", str(partition), "-z", compression]
+                command = [
+                    str(EXECUTABLE),
+                    "-b",
+                    bootstrap,
+                    "-P",
+                    "-t",
+                    topic,
+                    "-p",
+                    str(partition),
+                    "-z",
+                    compression,
+                ]
                 command += ["-X", f"enable.idempotence={str(idempotent).lower()}", "-X", "acks=all"]
                 command += ["-X", f"message.max.bytes={LARGEST_MESSAGE_BYTES}", "-k", record.key.decode()]
                 for header, value in record.headers:
@@ -43,9 +60,24 @@ def produce(
                 _run([*command, str(path)])
 
 
-def produce_lines(bootstrap: str, topic: str, partition: int, lines: Sequence[tuple[str, str]], *, codec: str) -> None:
+def produce_lines(
+    bootstrap: str, topic: str, partition: int, lines: Sequence[tuple[str, str]], *, codec: str
+) -> None:
     """Keys and values as lines on stdin, in one call."""
-    command = [str(EXECUTABLE), "-b", bootstrap, "-P", "-t", topic, "-p", str(partition), "-K", "\t", "-z", codec]
+    command = [
+        str(EXECUTABLE),
+        "-b",
+        bootstrap,
+        "-P",
+        "-t",
+        topic,
+        "-p",
+        str(partition),
+        "-K",
+        "\t",
+        "-z",
+        codec,
+    ]
     command += ["-X", "enable.idempotence=true"]
     _run(command, "".join(f"{key}\t{value}\n" for key, value in lines).encode())
 
@@ -56,7 +88,18 @@ def consume(bootstrap: str, topic: str, counts: Mapping[int, int]) -> list[Recei
     for partition, count in counts.items():
         # Lengths first: values may hold any byte, so no delimiter is safe.
         form = "%o %T %K %S %h\\n%k%s\\n"
-        command = [str(EXECUTABLE), "-b", bootstrap, "-C", "-t", topic, "-p", str(partition), "-o", "beginning"]
+        command = [
+            str(EXECUTABLE),
+            "-b",
+            bootstrap,
+            "-C",
+            "-t",
+            topic,
+            "-p",
+            str(partition),
+            "-o",
+            "beginning",
+        ]
         output = _run([*command, "-e", "-q", "-c", str(count), "-f", form])
         received += _parse(output, partition)
     return received
@@ -91,7 +134,19 @@ def _run(command: Sequence[str], stdin: bytes = b"") -> bytes:
 
 class _Tail:
     def __init__(self, bootstrap: str, topic: str, partition: int) -> None:
-        self._command = [str(EXECUTABLE), "-b", bootstrap, "-C", "-t", topic, "-p", str(partition), "-o", "end", "-u"]
+        self._command = [
+            str(EXECUTABLE),
+            "-b",
+            bootstrap,
+            "-C",
+            "-t",
+            topic,
+            "-p",
+            str(partition),
+            "-o",
+            "end",
+            "-u",
+        ]
         self._command += ["-X", f"fetch.wait.max.ms={FETCH_WAIT_MS}", "-f", "%s\\n"]
 
     def __enter__(self) -> _Tail:
