@@ -1,0 +1,36 @@
+"""ApiVersions (key 18), versions 0-4.
+
+What this broker serves, read from the registry. A version we do not know is answered in the shape of v0 with
+UNSUPPORTED_VERSION and our ranges, and the connection stays (KIP-511); server/dispatch.py sees to that,
+because such a body must not be parsed. The response header is v0 in every version.
+Versions: v3 client software name and version, flexible; v4 accepts a zero minimum in finalised features.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from kproc.api.context import RequestContext
+from kproc.api.registry import advertised, api
+from kproc.errors import ErrorCode
+from kproc.wire.header import ApiKey
+
+# Kafka's rule for clientSoftwareName and clientSoftwareVersion: letters and digits, inside also `-` and `.`.
+_SOFTWARE: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9\-.]*[A-Za-z0-9])?")
+
+
+@api(ApiKey.API_VERSIONS, versions=(0, 4))
+def handle_api_versions(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
+    """List the served APIs; refuse a client name that breaks Kafka's rule, as Kafka does."""
+    if context.api_version >= 3:
+        for field in ("client_software_name", "client_software_version"):
+            if not _SOFTWARE.fullmatch(request[field]):
+                return answer(ErrorCode.INVALID_REQUEST)
+    return answer(ErrorCode.NONE)
+
+
+def answer(code: int) -> dict[str, Any]:
+    """The response's fields; every error carries the ranges, so that a client can choose again."""
+    ranges = [{"api_key": key, "min_version": lo, "max_version": hi} for key, lo, hi in advertised()]
+    return {"error_code": int(code), "api_keys": ranges}

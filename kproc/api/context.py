@@ -1,0 +1,180 @@
+"""What a handler function gets: the request's header, a way to answer, and the services of its Handler.
+
+`RequestContext` is the request as seen from `api/`; server/request.py makes it answer over a link. Parts of
+one request that belong to other Handlers are asked for with `services.peers`, metadata changes with
+`call_controller`; both reply by a callback on the Handler's own thread, so nothing here needs a lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from kproc.clock import Clock
+from kproc.cluster.image import ClusterImage, PartitionImage
+from kproc.config import Config
+from kproc.purgatory.purgatory import Purgatory
+from kproc.storage.log import Log
+from kproc.wire import codec
+from kproc.wire.file_range import FileRange
+from kproc.wire.header import ApiKey, RequestHeader
+
+OnReply = Callable[[dict[str, Any]], None]
+PartitionKey = tuple[str, int]
+
+
+class Endpoint(Protocol):
+    """One listener: the name in `listeners`, and what its clients are told to connect to."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def advertised_host(self) -> str: ...
+    @property
+    def advertised_port(self) -> int: ...
+
+
+class OwnedPartition(Protocol):
+    """A partition of this Handler: its log, and who waits for its bytes to be on disk."""
+
+    key: PartitionKey
+    log: Log
+
+    def after_append(self) -> None:
+        """Publish the new end and wake whoever waits for data."""
+
+    def when_synced(self, offset: int, on_done: Callable[[int], None]) -> None:
+        """Call `on_done(error code)` once everything below `offset` is on disk."""
+
+
+class Partitions(Protocol):
+    """The partitions that this Handler owns; logs are opened at first touch."""
+
+    def get(self, topic: str, partition: PartitionImage) -> OwnedPartition:
+        """The open partition. Raises KafkaError: KAFKA_STORAGE_ERROR when its log is offline or damaged."""
+
+
+class Peers(Protocol):
+    """The other Handlers and the controller, by calls that are answered later."""
+
+    def call(
+        self, handler: int, op: str, body: Any, on_reply: OnReply, payload: bytes | memoryview = b""
+    ) -> None:
+        """Ask another Handler; `on_reply({"lost": True})` when it died before it answered."""
+
+    def call_controller(self, op: str, body: dict[str, Any], on_reply: OnReply) -> None: ...
+
+
+class ProducerIds(Protocol):
+    """Blocks of producer ids, see api/init_producer_id.py."""
+
+    def allocate(self, on_id: Callable[[int], None]) -> None: ...
+
+
+class Services:
+    """Everything a Handler offers to the APIs. One per Handler, made by server/handler.py."""
+
+    __slots__ = (
+        "clock",
+        "config",
+        "endpoints",
+        "handler_index",
+        "image",
+        "partitions",
+        "peers",
+        "producer_ids",
+        "purgatory",
+        "session_cache",
+        "waits_for_sync",
+    )
+
+    def __init__(
+        self,
+        *,
+        config: Config,
+        clock: Clock,
+        image: ClusterImage,
+        endpoints: Sequence[Endpoint],
+        handler_index: int,
+        partitions: Partitions,
+        peers: Peers,
+        purgatory: Purgatory,
+    ) -> None:
+        self.config = config
+        self.clock = clock
+        self.image = image
+        self.endpoints = endpoints
+        self.handler_index = handler_index
+        self.partitions = partitions
+        self.peers = peers
+        self.purgatory = purgatory
+        self.waits_for_sync = config.kproc_flush == "group"
+        self.producer_ids: Any = None
+        self.session_cache: Any = None
+
+
+class RequestContext:
+    """One request in work. Answered exactly once: by `reply`, `send`, `send_parts`, `no_op` or `close`."""
+
+    __slots__ = (
+        "api_key",
+        "api_version",
+        "client_id_bytes",
+        "connection_id",
+        "correlation_id",
+        "listener_index",
+        "services",
+    )
+
+    services: Services
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id_bytes: bytes | None
+    connection_id: int
+    listener_index: int
+
+    @property
+    def header(self) -> RequestHeader:
+        client_id = (self.client_id_bytes or b"").decode("utf-8", "replace")
+        return RequestHeader(ApiKey(self.api_key), self.api_version, self.correlation_id, client_id)
+
+    @property
+    def listener(self) -> str:
+        return self.services.endpoints[self.listener_index].name
+
+    @property
+    def advertised_host(self) -> str:
+        return self.services.endpoints[self.listener_index].advertised_host
+
+    @property
+    def advertised_port(self) -> int:
+        return self.services.endpoints[self.listener_index].advertised_port
+
+    def call_controller(self, op: str, body: dict[str, Any], on_reply: OnReply) -> None:
+        """Ask the controller; `on_reply` runs after every Handler has taken in the change."""
+        self.services.peers.call_controller(op, body, on_reply)
+
+    def reply(self, fields: Mapping[str, Any]) -> None:
+        """Answer with the response's fields in any version's shape."""
+        self.send(codec.encode_response(self.api_key, self.api_version, self.correlation_id, dict(fields)))
+
+    def send(self, frame: bytes) -> None:
+        """Answer with a whole frame."""
+        raise NotImplementedError
+
+    def send_parts(self, parts: list[bytes | FileRange]) -> None:
+        """Answer with a frame made of bytes and file ranges."""
+        raise NotImplementedError
+
+    def no_op(self) -> None:
+        """Finish without an answer (Produce with acks=0)."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Finish by closing the connection: the only way to report an error of an acks=0 Produce."""
+        raise NotImplementedError
+
+    def when_gone(self, on_gone: Callable[[], None]) -> None:
+        """Call back if the client disconnects before this request is answered."""
+        raise NotImplementedError

@@ -1,0 +1,370 @@
+"""Fetch (key 1), versions 4-18.
+
+Answers are header bytes plus file ranges that the Processor sends with sendfile. A request that finds less
+than min.bytes parks in the purgatory and is woken by the append. Partitions of other Handlers are read by
+their owners: the home Handler asks, joins, and is told once when there is more (see `serve_forwarded`).
+Differs from Kafka: one replica and no followers, so preferred read replicas, diverging epochs and the fetch
+from a follower never occur; the high watermark is the log end at append. Until transactions exist the last
+stable offset is the high watermark.
+Versions: v5 log start; v7 sessions (KIP-227); v9 leader epoch; v11 rack; v12 flexible; v13 topic ids
+(KIP-516); v15 replica state; v17 directory id; v18 high watermark tag.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from kproc.api.context import OnReply, PartitionKey, RequestContext, Services
+from kproc.api.fetch_session import FetchSession, FetchTarget, SessionCache
+from kproc.api.registry import api
+from kproc.cluster.image import PartitionImage
+from kproc.errors import ErrorCode, KafkaError
+from kproc.purgatory.purgatory import DelayedOperation
+from kproc.wire.file_range import FileRange
+from kproc.wire.header import ApiKey
+from kproc.wire.hot import FetchPartition, FetchPartitionResult, FetchRequest, encode_fetch_response
+
+logger = logging.getLogger(__name__)
+
+
+class PartitionRead:
+    """What one read of one partition gave: an error, or offsets and (perhaps no) file ranges."""
+
+    __slots__ = ("bytes", "end", "error", "ranges", "start")
+
+    def __init__(self, error: int, start: int, end: int, ranges: list[FileRange], count: int) -> None:
+        self.error = error
+        self.start = start
+        self.end = end
+        self.ranges = ranges
+        self.bytes = count
+
+
+def _error(code: int) -> PartitionRead:
+    return PartitionRead(int(code), -1, -1, [], 0)
+
+
+def read_partition(
+    services: Services,
+    name: str,
+    partition: PartitionImage,
+    request: FetchPartition,
+    limit: int,
+    *,
+    minimum_one: bool,
+) -> PartitionRead:
+    """Read an owned partition at the offset that `request` names, at most `limit` bytes."""
+    epoch = request.current_leader_epoch
+    if epoch >= 0 and epoch != partition.leader_epoch:
+        is_old = epoch < partition.leader_epoch
+        return _error(ErrorCode.FENCED_LEADER_EPOCH if is_old else ErrorCode.UNKNOWN_LEADER_EPOCH)
+    try:
+        log = services.partitions.get(name, partition).log
+        offset = request.fetch_offset
+        if offset == log.end_offset or (limit <= 0 and log.start_offset <= offset <= log.end_offset):
+            return PartitionRead(0, log.start_offset, log.end_offset, [], 0)
+        found = log.read(offset, min(limit, request.max_bytes), minimum_one=minimum_one)
+    except KafkaError as error:
+        return _error(error.code)
+    return PartitionRead(0, log.start_offset, log.end_offset, list(found.ranges), found.bytes)
+
+
+@api(ApiKey.FETCH, versions=(4, 18))
+def handle_fetch(context: RequestContext, request: FetchRequest) -> None:
+    """Answer at once if there is enough, else park."""
+    services = context.services
+    cache: SessionCache = services.session_cache
+    now_ns = services.clock.now_ns()
+    try:
+        targets, session, is_incremental = cache.resolve(request, context.api_version, now_ns)
+    except KafkaError as error:
+        context.send_parts(
+            encode_fetch_response(
+                context.api_version, context.correlation_id, 0, error.code, request.session_id, []
+            )
+        )
+        return
+    operation = DelayedFetch(context, request, targets, session, is_incremental=is_incremental, now_ns=now_ns)
+    operation.start()
+
+
+class DelayedFetch(DelayedOperation):
+    """One Fetch in work.
+
+    Case A: no partitions, no wait allowed, or an error in some partition: answer now.
+    Case B: min.bytes are there: answer now.
+    Case C: wait for an append (of ours, or told by another Handler), the deadline, or the client's end.
+    """
+
+    __slots__ = (
+        "_context",
+        "_is_incremental",
+        "_local",
+        "_reads",
+        "_remote",
+        "_replies_due",
+        "_request",
+        "_session",
+        "_targets",
+    )
+
+    def __init__(
+        self,
+        context: RequestContext,
+        request: FetchRequest,
+        targets: list[FetchTarget],
+        session: FetchSession | None,
+        *,
+        is_incremental: bool,
+        now_ns: int,
+    ) -> None:
+        super().__init__(now_ns + max(0, request.max_wait_ms) * 1_000_000)
+        self._context = context
+        self._request = request
+        self._targets = targets
+        self._session = session
+        self._is_incremental = is_incremental
+        self._reads: dict[int, PartitionRead] = {}  # by position in targets
+        self._local: list[tuple[int, str, PartitionImage]] = []
+        self._remote: dict[int, list[tuple[int, str, PartitionImage]]] = {}
+        self._replies_due = 0
+
+    # -- the life of the operation -----------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Find the owners and read for the first time."""
+        services = self._context.services
+        for at, target in enumerate(self._targets):
+            found = _find(services, target)
+            if isinstance(found, int):
+                self._reads[at] = _error(found)
+                continue
+            name, partition = found
+            if partition.owner == services.handler_index:
+                self._local.append((at, name, partition))
+            else:
+                self._remote.setdefault(partition.owner, []).append((at, name, partition))
+        self._read_all()
+
+    def try_complete(self) -> bool:
+        """An append happened to a partition of ours that this Fetch watches."""
+        if self._request.min_bytes > 1 or self._remote:
+            self._read_all()
+            return self.is_completed
+        self._read_local()
+        return self._complete_if_enough()
+
+    def on_expire(self) -> None:
+        """max.wait.ms is over: answer with what the last reads found."""
+        self._read_local()
+        self.complete()
+
+    def _read_all(self) -> None:
+        self._read_local()
+        if self._replies_due:
+            return  # An answer of a former round is on its way and will read on.
+        for owner, parts in self._remote.items():
+            self._replies_due += 1
+            self._ask(owner, parts)
+        if not self._replies_due:
+            self._decide()
+
+    def _decide(self) -> None:
+        """All reads are in: answer or wait."""
+        if self.is_completed or self._complete_if_enough() or self.is_parked:
+            return
+        services = self._context.services
+        services.purgatory.watch(self, [(name, partition.index) for _, name, partition in self._local])
+        self._context.when_gone(lambda: services.purgatory.cancel(self))
+
+    def _complete_if_enough(self) -> bool:
+        reads = self._reads.values()
+        is_due = (
+            not self._targets
+            or self._request.max_wait_ms <= 0
+            or any(read.error for read in reads)
+            or sum(read.bytes for read in reads) >= self._request.min_bytes
+            or self._context.services.clock.now_ns() >= self.deadline_ns
+        )
+        if is_due and not self.is_completed:
+            self.complete()
+            self._context.services.purgatory.finished(self)
+        return is_due
+
+    # -- reading -----------------------------------------------------------------------------------------------
+
+    def _budget(self) -> int:
+        return min(self._request.max_bytes, self._context.services.config.fetch_max_bytes)
+
+    def _read_local(self) -> None:
+        """Read our partitions in order; the first with data may exceed every limit by its first batch."""
+        services = self._context.services
+        left = self._budget()
+        has_data = False
+        for at, name, _ in self._local:
+            partition = services.image.partition(
+                name, self._targets[at].index
+            )  # Topics may be deleted meanwhile.
+            if partition is None:
+                self._reads[at] = _error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                continue
+            read = read_partition(
+                services, name, partition, self._targets[at].request, left, minimum_one=not has_data
+            )
+            self._reads[at] = read
+            left -= read.bytes
+            has_data = has_data or read.bytes > 0
+
+    def _ask(self, owner: int, parts: list[tuple[int, str, PartitionImage]]) -> None:
+        """Let an owner read; it answers at once, and tells us later if there was too little."""
+        body = {
+            "max_bytes": self._budget(),
+            "wait_ns": 0 if self._request.max_wait_ms <= 0 else self.deadline_ns,
+            "parts": [[name, *tuple(self._targets[at].request)] for at, name, _ in parts],
+        }
+        self._context.services.peers.call(owner, "fetch", body, _RemoteRead(self, [at for at, _, _ in parts]))
+
+    def on_reads(self, ats: list[int], reply: dict[str, Any]) -> None:
+        """An owner's first reply: what it read, or that it is lost."""
+        self._replies_due -= 1
+        reads = reply.get("reads")
+        for at, read in zip(ats, reads or [None] * len(ats), strict=True):
+            if read is None:
+                self._reads[at] = _error(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            else:
+                error, start, end, ranges, count = read
+                self._reads[at] = PartitionRead(
+                    error, start, end, [FileRange(*each) for each in ranges], count
+                )
+        if not self._replies_due:
+            self._decide()
+
+    def on_more(self) -> None:
+        """An owner's second reply: something was appended there (or it died, and a successor must be asked)."""
+        if not self.is_completed:
+            self._read_all()
+
+    # -- the answer --------------------------------------------------------------------------------------------
+
+    def on_complete(self) -> None:
+        context = self._context
+        session = self._session
+        budget = self._budget()
+        has_data = False
+        topics: dict[str | bytes | None, tuple[str | None, bytes | None, list[FetchPartitionResult]]] = {}
+        served: list[tuple[str | bytes | None, int]] = []
+        for at, target in enumerate(self._targets):
+            read = self._reads.get(at) or _error(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            if read.bytes and has_data and read.bytes > budget:
+                read = PartitionRead(
+                    0, read.start, read.end, [], 0
+                )  # Owners that read side by side overshot.
+            budget -= read.bytes
+            has_data = has_data or read.bytes > 0
+            is_news = (
+                read.error or read.bytes or read.end != target.last_end or read.start != target.last_start
+            )
+            if self._is_incremental and not is_news:
+                continue
+            if session is not None:
+                target.last_end, target.last_start = (-1, -1) if read.error else (read.end, read.start)
+                if read.bytes:
+                    served.append(target.key)
+            entry = topics.setdefault(target.key[0], (target.name, target.topic_id, []))
+            # A list of aborted transactions is only asked for by read_committed; without transactions it is empty.
+            aborted: list[tuple[int, int]] | None = (
+                [] if self._request.isolation_level == 1 and not read.error else None
+            )
+            entry[2].append(
+                FetchPartitionResult(
+                    target.index, read.error, read.end, read.end, read.start, aborted, read.ranges
+                )
+            )
+        session_id = 0
+        if session is not None:
+            session.served(served)
+            session_id = session.id
+        context.send_parts(
+            encode_fetch_response(
+                context.api_version, context.correlation_id, 0, 0, session_id, list(topics.values())
+            )
+        )
+
+
+def _find(services: Services, target: FetchTarget) -> tuple[str, PartitionImage] | int:
+    """The partition that a Fetch names, or the error for it."""
+    if target.name is not None:
+        topic = services.image.topics_by_name.get(target.name)
+        missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    else:
+        topic = services.image.topics_by_id.get(target.topic_id or b"")
+        missing = ErrorCode.UNKNOWN_TOPIC_ID
+    if topic is None:
+        return missing
+    if not 0 <= target.index < len(topic.partitions):
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return topic.name, topic.partitions[target.index]
+
+
+class _RemoteRead:
+    """Takes the one or two replies of an owner: the reads, and later `more` or `end`."""
+
+    __slots__ = ("_ats", "_fetch", "_has_read")
+
+    def __init__(self, fetch: DelayedFetch, ats: list[int]) -> None:
+        self._fetch = fetch
+        self._ats = ats
+        self._has_read = False
+
+    def __call__(self, reply: dict[str, Any]) -> None:
+        if not self._has_read:
+            self._has_read = True
+            self._fetch.on_reads(self._ats, reply)
+        elif not reply.get("end"):
+            self._fetch.on_more()
+
+
+class _RemoteWatch(DelayedOperation):
+    """Another Handler's Fetch waits for our partitions: tell it once, at the first append."""
+
+    __slots__ = ("_on_reply",)
+
+    def __init__(self, deadline_ns: int, on_reply: OnReply) -> None:
+        super().__init__(deadline_ns)
+        self._on_reply = on_reply
+
+    def try_complete(self) -> bool:
+        return self.complete()
+
+    def on_complete(self) -> None:
+        self._on_reply({"more": True})
+
+    def on_expire(self) -> None:
+        self.is_completed = True  # The other side has the same deadline and answers by itself.
+        self._on_reply({"end": True})
+
+
+def serve_forwarded(services: Services, body: dict[str, Any], on_reply: OnReply) -> None:
+    """Read for another Handler. Replies once with the reads, and once more if it should read again."""
+    left = body["max_bytes"]
+    has_data = False
+    reads: list[list[Any]] = []
+    watched: list[PartitionKey] = []
+    for name, *fields in body["parts"]:
+        request = FetchPartition(*fields)
+        partition = services.image.partition(name, request.index)
+        if partition is None:
+            read = _error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        elif partition.owner != services.handler_index:
+            read = _error(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        else:
+            read = read_partition(services, name, partition, request, left, minimum_one=not has_data)
+            watched.append((name, request.index))
+        left -= read.bytes
+        has_data = has_data or read.bytes > 0
+        reads.append([read.error, read.start, read.end, [list(each) for each in read.ranges], read.bytes])
+    waits = bool(body["wait_ns"] and watched)
+    on_reply({"reads": reads, "is_open": waits})
+    if waits:
+        services.purgatory.watch(_RemoteWatch(body["wait_ns"], on_reply), watched)

@@ -1,0 +1,139 @@
+"""Incremental fetch sessions (KIP-227): what a consumer fetches is remembered, so it need not repeat it.
+
+A session belongs to the home Handler of the connection that made it. A client that comes back over another
+connection may reach another Handler, is told FETCH_SESSION_ID_NOT_FOUND and starts again with a full
+Fetch: allowed by the protocol at any time, and rare.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from typing import Final
+
+from kproc.errors import ErrorCode, KafkaError
+from kproc.wire.hot import FetchPartition, FetchRequest
+
+INITIAL_EPOCH: Final = 0
+FINAL_EPOCH: Final = -1
+_EPOCH_MAX: Final = 2**31 - 1
+_EVICTION_NS: Final = 120_000_000_000  # Kafka's min.incremental.fetch.session.eviction.ms: 2 minutes.
+
+
+class FetchTarget:
+    """One partition of a Fetch, and what its client was told last."""
+
+    __slots__ = ("index", "last_end", "last_start", "name", "request", "topic_id")
+
+    def __init__(self, name: str | None, topic_id: bytes | None, request: FetchPartition) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.index = request.index
+        self.request = request
+        self.last_end = -1
+        self.last_start = -1
+
+    @property
+    def key(self) -> tuple[str | bytes | None, int]:
+        return (self.name if self.name is not None else self.topic_id, self.index)
+
+
+class FetchSession:
+    """The partitions of one consumer, in the order in which they are served next."""
+
+    __slots__ = ("epoch", "id", "last_used_ns", "targets", "uses_topic_ids")
+
+    def __init__(
+        self, session_id: int, targets: Iterable[FetchTarget], now_ns: int, *, uses_topic_ids: bool
+    ) -> None:
+        self.id = session_id
+        self.epoch = 1
+        self.targets = {target.key: target for target in targets}
+        self.last_used_ns = now_ns
+        self.uses_topic_ids = uses_topic_ids
+
+    def update(self, request: FetchRequest) -> None:
+        """Take in an incremental request: changed, added and forgotten partitions."""
+        for target in targets_of(request):
+            known = self.targets.get(target.key)
+            if known is None:
+                self.targets[target.key] = target
+            else:
+                known.request = target.request
+        for name, topic_id, indexes in request.forgotten:
+            for index in indexes:
+                self.targets.pop((name if name is not None else topic_id, index), None)
+        self.epoch = 1 if self.epoch == _EPOCH_MAX else self.epoch + 1
+
+    def served(self, keys: Iterable[tuple[str | bytes | None, int]]) -> None:
+        """Those that got data go to the end of the queue, so that max.bytes cannot starve the others."""
+        for key in keys:
+            target = self.targets.pop(key, None)
+            if target is not None:
+                self.targets[key] = target
+
+
+class SessionCache:
+    """The sessions of one Handler, bounded by max.incremental.fetch.session.cache.slots."""
+
+    def __init__(self, slots_max: int) -> None:
+        self._slots_max = slots_max
+        self._sessions: dict[int, FetchSession] = {}  # In order of last use.
+        self._random = random.Random()  # noqa: S311 - ids must differ, they are no secret
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def resolve(
+        self, request: FetchRequest, version: int, now_ns: int
+    ) -> tuple[list[FetchTarget], FetchSession | None, bool]:
+        """What to fetch, the session it belongs to (None: sessionless), and whether only changes are answered.
+
+        Raises KafkaError with the session error that Kafka gives.
+        """
+        if version < 7 or request.session_epoch == FINAL_EPOCH:
+            self._sessions.pop(request.session_id, None)
+            return list(targets_of(request)), None, False
+        if request.session_epoch == INITIAL_EPOCH:
+            self._sessions.pop(request.session_id, None)
+            targets = list(targets_of(request))
+            return targets, self._create(targets, now_ns, uses_topic_ids=version >= 13), False
+        session = self._sessions.pop(request.session_id, None)
+        if session is None:
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        self._sessions[session.id] = session
+        if session.uses_topic_ids != (version >= 13):
+            raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        if session.epoch != request.session_epoch:
+            raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        session.last_used_ns = now_ns
+        session.update(request)
+        if not session.targets:
+            del self._sessions[session.id]
+            return [], None, False
+        return list(session.targets.values()), session, True
+
+    def _create(
+        self, targets: list[FetchTarget], now_ns: int, *, uses_topic_ids: bool
+    ) -> FetchSession | None:
+        if not targets:
+            return None
+        if len(self._sessions) >= self._slots_max:
+            oldest = next(iter(self._sessions.values()), None)
+            if oldest is None or now_ns - oldest.last_used_ns < _EVICTION_NS:
+                return None  # The client goes on with full requests.
+            del self._sessions[oldest.id]
+        session_id = self._random.randint(1, _EPOCH_MAX)
+        while session_id in self._sessions:
+            session_id = self._random.randint(1, _EPOCH_MAX)
+        session = self._sessions[session_id] = FetchSession(
+            session_id, targets, now_ns, uses_topic_ids=uses_topic_ids
+        )
+        return session
+
+
+def targets_of(request: FetchRequest) -> Iterable[FetchTarget]:
+    """The partitions that a request names, in its order."""
+    for name, topic_id, partitions in request.topics:
+        for partition in partitions:
+            yield FetchTarget(name, topic_id, partition)

@@ -1,0 +1,341 @@
+"""Produce (key 0), versions 3-13; 0-2 are shown and refused, as Kafka does for librdkafka (KAFKA-18659).
+
+Requests that arrive together are gathered by `ProduceBatcher` and appended per partition with one
+Log.append, that is one writev. acks=0 answers nothing and closes the connection on an error; acks=1 is
+answered once the bytes are in the page cache; acks=all (-1) waits for fdatasync when kproc.flush=group.
+Differs from Kafka: one replica, so min.insync.replicas is 1. A transactional id is refused
+(TRANSACTIONAL_ID_AUTHORIZATION_FAILED) until the broker has transactions.
+Versions: v3 record batch v2; v5 log start offset; v8 record errors; v9 flexible; v10 current leader; v13
+topic ids instead of names (KIP-516).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+from kproc.api.context import OwnedPartition, RequestContext, Services
+from kproc.api.registry import api
+from kproc.cluster.image import PartitionImage, TopicImage
+from kproc.errors import ErrorCode, KafkaError
+from kproc.storage.log import AppendResult
+from kproc.wire.header import ApiKey
+from kproc.wire.hot import (
+    ProduceRequest,
+    decode_produce,
+    encode_produce_response,
+    encode_produce_response_one,
+)
+
+logger = logging.getLogger(__name__)
+
+# One partition's result on the wire: index, error, base offset, append time, log start, message.
+Result = tuple[int, int, int, int, int, str | None]
+_NO_TOPIC_ID = bytes(16)
+
+
+def _failed(index: int, code: int, message: str | None = None) -> Result:
+    return (index, int(code), -1, -1, -1, message)
+
+
+@api(ApiKey.PRODUCE, versions=(3, 13), advertised_from=0)
+def handle_produce(context: RequestContext, request: ProduceRequest) -> None:
+    """Listed for the registry. The Handler gives Produce requests to its ProduceBatcher instead."""
+    raise AssertionError("Produce is handled by ProduceBatcher")
+
+
+class PendingProduce:
+    """One Produce request whose partitions are not all decided yet."""
+
+    __slots__ = ("acks", "on_done", "results", "undecided")
+
+    def __init__(self, acks: int, count: int, on_done: Callable[[PendingProduce], None]) -> None:
+        self.acks = acks
+        self.results: list[Result | None] = [None] * count
+        self.undecided = count
+        self.on_done = on_done
+
+    def decide(self, at: int, result: Result) -> None:
+        """Fix one partition's result; the last one finishes the request."""
+        assert self.results[at] is None, "a Produce partition was answered twice"
+        self.results[at] = result
+        self.undecided -= 1
+        if self.undecided == 0:
+            self.on_done(self)
+
+
+class ProduceBatcher:
+    """Gathers Produce requests between two `flush` calls. One per Handler.
+
+    The views of the records lie in rings or arenas: `flush` must run before those are released.
+    """
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._appends: dict[OwnedPartition, tuple[list[memoryview], list[tuple[PendingProduce, int]]]] = {}
+        self.append_calls = 0
+        self.batches = 0
+        self.bytes = 0
+        self.forwarded = 0
+
+    def add(self, context: RequestContext, body: memoryview) -> int:
+        """Take one request; its answer leaves at `flush` or when its last partition is on disk.
+
+        Returns the owner of a one-partition request that had to be forwarded, else -1.
+        """
+        version = context.api_version
+        request = decode_produce(version, body)
+        topics = request.topics
+        acks = request.acks
+        if len(topics) == 1 and len(topics[0].partitions) == 1:
+            topic = topics[0]
+            index, records = topic.partitions[0]
+            pending = PendingProduce(acks, 1, _OneAnswer(context, topic.name, topic.topic_id))
+            refusal = _refusal(request)
+            if refusal is not None:
+                pending.decide(0, _failed(index, refusal))
+                return -1
+            found = self._find(topic.name, topic.topic_id, index)
+            if isinstance(found, int):
+                pending.decide(0, _failed(index, found))
+                return -1
+            image, partition = found
+            if partition.owner == self._services.handler_index:
+                self._append(image.name, partition, records, pending, 0)
+                return -1
+            self._forward(context, body, pending, {partition.owner: [(0, 0, 0)]}, request)
+            return partition.owner
+        self._add_many(context, body, request)
+        return -1
+
+    def _add_many(self, context: RequestContext, body: memoryview, request: ProduceRequest) -> None:
+        total = sum(len(topic.partitions) for topic in request.topics)
+        pending = PendingProduce(request.acks, total, _ManyAnswer(context, request))
+        if total == 0:
+            pending.on_done(pending)
+            return
+        refusal = _refusal(request)
+        remote: dict[int, list[tuple[int, int, int]]] = {}
+        at = 0
+        for topic_at, topic in enumerate(request.topics):
+            for part_at, (index, records) in enumerate(topic.partitions):
+                found = self._find(topic.name, topic.topic_id, index) if refusal is None else refusal
+                if isinstance(found, int):
+                    pending.decide(at, _failed(index, found))
+                elif found[1].owner == self._services.handler_index:
+                    self._append(found[0].name, found[1], records, pending, at)
+                else:
+                    remote.setdefault(found[1].owner, []).append((at, topic_at, part_at))
+                at += 1
+        if remote:
+            self._forward(context, body, pending, remote, request)
+
+    def _find(
+        self, name: str | None, topic_id: bytes | None, index: int
+    ) -> tuple[TopicImage, PartitionImage] | int:
+        image = self._services.image
+        if name is not None:
+            topic = image.topics_by_name.get(name)
+        else:
+            topic = image.topics_by_id.get(topic_id or _NO_TOPIC_ID)
+            if topic is None:
+                return ErrorCode.UNKNOWN_TOPIC_ID
+        if topic is None or not 0 <= index < len(topic.partitions):
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return topic, topic.partitions[index]
+
+    def _append(
+        self,
+        topic: str,
+        partition: PartitionImage,
+        records: memoryview | None,
+        pending: PendingProduce,
+        at: int,
+    ) -> None:
+        """Queue one partition's records for the next flush."""
+        if records is None or len(records) == 0:
+            pending.decide(at, _failed(partition.index, ErrorCode.INVALID_RECORD, "no records"))
+            return
+        try:
+            owned = self._services.partitions.get(topic, partition)
+        except KafkaError as error:
+            pending.decide(at, _failed(partition.index, error.code, error.message))
+            return
+        queued = self._appends.get(owned)
+        if queued is None:
+            self._appends[owned] = ([records], [(pending, at)])
+        else:
+            queued[0].append(records)
+            queued[1].append((pending, at))
+
+    def flush(self) -> None:
+        """Append what was gathered, one call per partition, and answer what needs no more waiting."""
+        if not self._appends:
+            return
+        appends, self._appends = self._appends, {}
+        for owned, (views, targets) in appends.items():
+            results = owned.log.append(views)
+            self.append_calls += 1
+            self.batches += len(views)
+            self.bytes += sum(map(len, views))
+            owned.after_append()
+            index = owned.key[1]
+            for result, (pending, at) in zip(results, targets, strict=True):
+                self._decide(owned, index, result, pending, at)
+
+    def _decide(
+        self, owned: OwnedPartition, index: int, result: AppendResult, pending: PendingProduce, at: int
+    ) -> None:
+        code = result.error_code
+        answer: Result = (
+            index,
+            code,
+            result.base_offset,
+            result.append_time_ms,
+            result.log_start_offset,
+            result.message,
+        )
+        if code == 0 and pending.acks == -1 and self._services.waits_for_sync:
+            owned.when_synced(
+                result.last_offset + 1, lambda error: pending.decide(at, _synced(answer, error))
+            )
+        else:
+            pending.decide(at, answer)
+
+    def _forward(
+        self,
+        context: RequestContext,
+        body: memoryview,
+        pending: PendingProduce,
+        remote: dict[int, list[tuple[int, int, int]]],
+        request: ProduceRequest,
+    ) -> None:
+        """Give each owner the whole body and say which of its partitions are meant."""
+        for owner, parts in remote.items():
+            self.forwarded += 1
+            indexes = [request.topics[topic_at].partitions[part_at][0] for _, topic_at, part_at in parts]
+            on_reply = _ForwardReply(pending, [at for at, _, _ in parts], indexes)
+            wanted = [[topic_at, part_at] for _, topic_at, part_at in parts]
+            self._services.peers.call(
+                owner, "produce", {"version": context.api_version, "parts": wanted}, on_reply, payload=body
+            )
+
+    def serve_forwarded(
+        self, body: dict[str, Any], payload: memoryview, on_reply: Callable[[Any], None]
+    ) -> None:
+        """Another Handler's request for partitions of ours; answered with a list of results."""
+        request = decode_produce(body["version"], payload)
+        wanted = [(request.topics[topic_at], part_at) for topic_at, part_at in body["parts"]]
+        pending = PendingProduce(request.acks, len(wanted), lambda done: on_reply({"results": done.results}))
+        for at, (topic, part_at) in enumerate(wanted):
+            index, records = topic.partitions[part_at]
+            found = self._find(topic.name, topic.topic_id, index)
+            if isinstance(found, int):
+                pending.decide(at, _failed(index, found))
+            elif found[1].owner != self._services.handler_index:
+                pending.decide(at, _failed(index, ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            else:
+                self._append(found[0].name, found[1], records, pending, at)
+
+
+class _ForwardReply:
+    """Puts an owner's results into the request that waits for them."""
+
+    __slots__ = ("_ats", "_indexes", "_pending")
+
+    def __init__(self, pending: PendingProduce, ats: list[int], indexes: list[int]) -> None:
+        self._pending = pending
+        self._ats = ats
+        self._indexes = indexes
+
+    def __call__(self, reply: dict[str, Any]) -> None:
+        results = reply.get("results")
+        if results is None:
+            # The owner died. Whether it appended is not known; a retry of an idempotent producer is sorted out
+            # by its sequence, so a retriable error is right.
+            results = [_failed(index, ErrorCode.NOT_LEADER_OR_FOLLOWER) for index in self._indexes]
+        for at, result in zip(self._ats, results, strict=True):
+            self._pending.decide(at, tuple(result))
+
+
+class _OneAnswer:
+    """Answers a request of one partition: nearly all there are."""
+
+    __slots__ = ("_context", "_name", "_topic_id")
+
+    def __init__(self, context: RequestContext, name: str | None, topic_id: bytes | None) -> None:
+        self._context = context
+        self._name = name
+        self._topic_id = topic_id
+
+    def __call__(self, pending: PendingProduce) -> None:
+        context = self._context
+        result = pending.results[0]
+        assert result is not None
+        if pending.acks == 0:
+            _finish_unacknowledged(context, result[1])
+            return
+        index, code, base_offset, append_time_ms, log_start, message = result
+        if message is None:
+            frame = encode_produce_response_one(
+                context.api_version,
+                context.correlation_id,
+                self._name,
+                self._topic_id,
+                index,
+                code,
+                base_offset,
+                append_time_ms,
+                log_start,
+            )
+        else:
+            topics = [(self._name, self._topic_id, [result])]
+            frame = encode_produce_response(context.api_version, context.correlation_id, topics)
+        context.send(frame)
+
+
+class _ManyAnswer:
+    """Answers a request of any shape."""
+
+    __slots__ = ("_context", "_request")
+
+    def __init__(self, context: RequestContext, request: ProduceRequest) -> None:
+        self._context = context
+        # Only names and counts are kept: the records' views die with this pass.
+        self._request = [(topic.name, topic.topic_id, len(topic.partitions)) for topic in request.topics]
+
+    def __call__(self, pending: PendingProduce) -> None:
+        context = self._context
+        if pending.acks == 0:
+            _finish_unacknowledged(context, next((r[1] for r in pending.results if r and r[1]), 0))
+            return
+        results = iter(pending.results)
+        topics = [
+            (name, topic_id, [result for result in islice(results, count) if result is not None])
+            for name, topic_id, count in self._request
+        ]
+        context.send(encode_produce_response(context.api_version, context.correlation_id, topics))
+
+
+def _finish_unacknowledged(context: RequestContext, code: int) -> None:
+    """acks=0: silence, or the end of the connection, which is how the client learns to refresh its metadata."""
+    if code:
+        logger.info("closing a connection: a Produce with acks=0 failed with %s", ErrorCode(code).name)
+        context.close()
+    else:
+        context.no_op()
+
+
+def _refusal(request: ProduceRequest) -> int | None:
+    """An error that holds for the whole request."""
+    if request.acks not in (-1, 0, 1):
+        return ErrorCode.INVALID_REQUIRED_ACKS
+    if request.transactional_id is not None:
+        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    return None
+
+
+def _synced(answer: Result, error: int) -> Result:
+    return answer if error == 0 else _failed(answer[0], error, "the log could not be synced to disk")

@@ -1,0 +1,67 @@
+"""The slab: one shared-memory row per role instance, written only by that role, read by anybody.
+
+    region payload:  | spec crc u64 | row 0: 64 words | row 1: 64 words | ...
+    row:             | sleeping | pid | reserved x 6 | one word per declared metric |
+
+The sleeping word is how producers learn whether the role must be woken (ipc/wait.py). A row belongs to one
+AgentId for the life of the broker; a restarted role takes its row over and its counters go on.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kproc.errors import FatalError
+from kproc.metrics.spec import METRICS, SLOT, SPEC_CRC
+
+ROW_WORDS: Final = 64
+SLEEPING_WORD: Final = 0
+PID_WORD: Final = 1
+METRIC_WORD: Final = 8
+ROWS_MAX: Final = 1024  # 512 KiB of address space; only rows in use cost memory.
+SLAB_BYTES: Final = 8 * (8 + ROWS_MAX * ROW_WORDS)
+_HEAD_WORDS: Final = 8
+assert METRIC_WORD + len(METRICS) <= ROW_WORDS, "the slab's rows are too short for the metric table"
+
+
+class Slab:
+    """All rows, over the words of one shared region (or of plain memory, for threads)."""
+
+    def __init__(self, words: memoryview, *, is_new: bool) -> None:
+        self.words = words
+        if is_new:
+            words[0] = SPEC_CRC
+        elif words[0] != SPEC_CRC:
+            raise FatalError("the metrics slab was made by another version of kproc")
+
+    @staticmethod
+    def row_word(row: int) -> int:
+        """The index of the row's first word."""
+        return _HEAD_WORDS + row * ROW_WORDS
+
+    def read(self, row: int) -> dict[str, int]:
+        """All metrics of one row by name; words are read one by one and are not of one instant."""
+        start = self.row_word(row) + METRIC_WORD
+        return {name: self.words[start + slot] for name, slot in SLOT.items()}
+
+    def pid(self, row: int) -> int:
+        return int(self.words[self.row_word(row) + PID_WORD])
+
+
+class MetricsRow:
+    """The writer's side of one row: count in attributes of `values`, store them all at once."""
+
+    def __init__(self, slab: Slab, row: int, pid: int) -> None:
+        start = slab.row_word(row)
+        self._words = slab.words
+        self._start = start + METRIC_WORD
+        self.sleeping_word = start + SLEEPING_WORD
+        slab.words[start + PID_WORD] = pid
+        # Counters go on over a restart; gauges are set again by the next store.
+        self.values = [int(slab.words[self._start + slot]) for slot in range(len(METRICS))]
+
+    def store(self) -> None:
+        """Publish every value; called about ten times a second, not per request."""
+        words, start = self._words, self._start
+        for slot, value in enumerate(self.values, start):
+            words[slot] = value

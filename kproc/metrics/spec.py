@@ -1,0 +1,86 @@
+"""Every number a role counts, declared once.
+
+Row order fixes the word in the shared slab and the key in `kproc status`. Append; never reorder or reuse
+a row. A role stores its whole row (see slab.py) about ten times a second, so a hot loop counts in plain
+attributes and pays nothing for a metric.
+"""
+
+from __future__ import annotations
+
+import enum
+import zlib
+from typing import Final, NamedTuple
+
+
+class Kind(enum.Enum):
+    """How a reader combines the values of several roles: both are summed, only a counter has a rate."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+
+
+class Metric(NamedTuple):
+    """One declared number: `name` is its key, `unit` what it counts, `doc` the sentence users read."""
+
+    name: str
+    kind: Kind
+    unit: str
+    doc: str
+
+
+METRICS: Final = (
+    Metric(
+        "heartbeat_ns", Kind.GAUGE, "ns", "Monotonic time of the role's last duty cycle that stored its row."
+    ),
+    Metric("duty_cycles", Kind.COUNTER, "cycles", "Rounds of do_work()."),
+    Metric("wakeups_rescued", Kind.COUNTER, "wake-ups", "Work found only by a timeout: must stay 0."),
+    Metric("connections", Kind.GAUGE, "connections", "Open client connections of a Processor."),
+    Metric("connections_accepted", Kind.COUNTER, "connections", "Sockets an Acceptor or a Processor took."),
+    Metric("connections_closed", Kind.COUNTER, "connections", "Client connections a Processor closed."),
+    Metric(
+        "connections_refused", Kind.COUNTER, "connections", "Sockets an Acceptor could not hand to anyone."
+    ),
+    Metric("requests", Kind.COUNTER, "requests", "Requests a Processor handed on, or a Handler took."),
+    Metric("responses", Kind.COUNTER, "responses", "Responses a Processor sent, or a Handler answered."),
+    Metric("bytes_in", Kind.COUNTER, "bytes", "Bytes received from clients."),
+    Metric("bytes_out", Kind.COUNTER, "bytes", "Bytes sent to clients, file ranges included."),
+    Metric(
+        "requests_inflight", Kind.GAUGE, "requests", "Requests of a Processor that wait for their answer."
+    ),
+    Metric(
+        "reads_stalled",
+        Kind.COUNTER,
+        "reads",
+        "Reads put off because a ring or arena was full: backpressure.",
+    ),
+    Metric(
+        "malformed",
+        Kind.COUNTER,
+        "connections",
+        "Connections closed because their bytes were not Kafka's protocol.",
+    ),
+    Metric("ring_fill_bytes", Kind.GAUGE, "bytes", "Bytes that wait in the rings a role produces to."),
+    Metric("ring_capacity_bytes", Kind.GAUGE, "bytes", "Capacity of the rings a role produces to."),
+    Metric("overflow", Kind.GAUGE, "records", "Answers kept aside because a ring was full."),
+    Metric("parked", Kind.GAUGE, "requests", "Requests that wait in a Handler's purgatory."),
+    Metric("batches_appended", Kind.COUNTER, "batches", "Record batches appended to logs."),
+    Metric("bytes_appended", Kind.COUNTER, "bytes", "Bytes appended to logs."),
+    Metric(
+        "append_calls",
+        Kind.COUNTER,
+        "calls",
+        "Log appends: batches_appended / append_calls is the grouping reached.",
+    ),
+    Metric("syncs", Kind.COUNTER, "calls", "fdatasync rounds of a Handler's sync thread."),
+    Metric(
+        "forwarded",
+        Kind.COUNTER,
+        "requests",
+        "Parts of requests a Handler passed to the owner of a partition.",
+    ),
+    Metric("logs_open", Kind.GAUGE, "partitions", "Partition logs a Handler has open."),
+    Metric("errors", Kind.COUNTER, "requests", "Requests that ended in a surprise (UNKNOWN_SERVER_ERROR)."),
+)
+SLOT: Final = {metric.name: slot for slot, metric in enumerate(METRICS)}
+SPEC_CRC: Final = zlib.crc32(repr(METRICS).encode())  # In the slab's header: readers refuse another table.
+assert len(SLOT) == len(METRICS), "two metrics share a name"

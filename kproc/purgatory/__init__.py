@@ -1,0 +1,1 @@
+"""Requests that must wait: operations completed by an event or by a deadline, exactly once."""

@@ -1,0 +1,1 @@
+"""The roles that know everything below them: Handler, controller, cleaner, supervisor, and the wiring."""

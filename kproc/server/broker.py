@@ -1,0 +1,164 @@
+"""Builds every role from its parts: the wiring of one broker, and nothing else.
+
+The parts that differ between transports (how to sleep, links, arenas, who runs fdatasync) come in as
+arguments; this file does not know which transport it builds for.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kproc.clock import Clock
+from kproc.cluster.controller import ControllerState, failure_of
+from kproc.cluster.image import ClusterImage
+from kproc.cluster.metadata_log import MetadataLog
+from kproc.config import Config
+from kproc.errors import FatalError
+from kproc.metrics.slab import MetricsRow
+from kproc.net.acceptor import Acceptor
+from kproc.net.processor import Processor, Router
+from kproc.purgatory.purgatory import Purgatory
+from kproc.server.cleaner import Cleaner
+from kproc.server.controller import Controller, PrivateOperation
+from kproc.server.handler import Handler
+from kproc.server.listeners import Endpoint
+from kproc.server.partition_table import PartitionTable
+from kproc.server.partitions import Partitions
+from kproc.server.roles import CLEANER, CONTROLLER, acceptor_id, handler_id, processor_id
+from kproc.server.syncer import Syncer
+from kproc.storage import checkpoints
+from kproc.storage.fs import OsFs
+from kproc.transport.agent import BlockOwner, Doze
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What holds for the whole life of a broker; made once, before any role."""
+
+    config: Config
+    clock: Clock
+    endpoints: Sequence[Endpoint]
+    cluster_id: str
+    was_clean: bool
+
+
+def make_acceptor(
+    plan: Plan, index: int, *, listening: socket.socket, doze: Doze, metrics: MetricsRow
+) -> Acceptor:
+    return Acceptor(
+        acceptor_id(index),
+        listener_index=index,
+        listening=listening,
+        doze=doze,
+        metrics=metrics,
+        clock=plan.clock,
+        send_buffer_bytes=plan.config.socket_send_buffer_bytes,
+    )
+
+
+def make_processor(
+    plan: Plan,
+    index: int,
+    *,
+    doze: Doze,
+    metrics: MetricsRow,
+    arena: BlockOwner,
+    router: Router | None = None,
+) -> Processor:
+    return Processor(
+        processor_id(index),
+        doze=doze,
+        metrics=metrics,
+        clock=plan.clock,
+        arena=arena,
+        request_bytes_max=plan.config.socket_request_max_bytes,
+        idle_ms_max=plan.config.connections_max_idle_ms,
+        router=router,
+    )
+
+
+def make_handler(
+    plan: Plan,
+    index: int,
+    *,
+    doze: Doze,
+    metrics: MetricsRow,
+    table: PartitionTable,
+    syncer: Syncer,
+    is_restart: bool,
+) -> Handler:
+    config = plan.config
+    directory = Path(config.log_dirs)
+
+    def make_partitions(image: Callable[[], ClusterImage], purgatory: Purgatory) -> Partitions:
+        return Partitions(
+            directory,
+            handler_index=index,
+            config=config,
+            image=image,
+            clock=plan.clock,
+            table=table,
+            purgatory=purgatory,
+            syncer=syncer,
+            recovery_points=checkpoints.read_recovery_points(OsFs(), directory),
+            start_offsets=checkpoints.read_log_starts(OsFs(), directory),
+            # After a Handler's own death nothing of its is clean, whatever the last stop of the broker was.
+            is_clean=plan.was_clean and not is_restart,
+        )
+
+    return Handler(
+        handler_id(index),
+        doze=doze,
+        metrics=metrics,
+        clock=plan.clock,
+        config=config,
+        endpoints=plan.endpoints,
+        make_partitions=make_partitions,
+        syncer=syncer,
+    )
+
+
+def make_controller(
+    plan: Plan,
+    *,
+    doze: Doze,
+    metrics: MetricsRow,
+    private_operations: dict[str, PrivateOperation],
+    is_restart: bool,
+) -> Controller:
+    """Replay the metadata log, and enter this start into it."""
+    log, image = MetadataLog.open(Path(plan.config.log_dirs), plan.clock)
+    state = ControllerState(plan.config, image)
+    starting: list[tuple[str, dict[str, Any]]] = [
+        ("register_cluster", {"cluster_id": plan.cluster_id}),
+        ("set_handler_count", {"count": plan.config.num_io_threads}),
+    ]
+    if not is_restart:  # The leader epoch grows with the broker's starts, not with the controller's.
+        starting.append(("start_broker", {}))
+    for op, body in starting:
+        reply, records = state.handle(op, body)
+        failure = failure_of(reply)
+        if failure is not None:
+            raise FatalError(f"the controller cannot start: {op}: {failure}")
+        if records:
+            log.commit(image, records)
+    return Controller(
+        CONTROLLER,
+        doze=doze,
+        metrics=metrics,
+        clock=plan.clock,
+        state=state,
+        image=image,
+        log=log,
+        private_operations=private_operations,
+    )
+
+
+def make_cleaner(plan: Plan, *, doze: Doze, metrics: MetricsRow, table: PartitionTable) -> Cleaner:
+    return Cleaner(
+        CLEANER, doze=doze, metrics=metrics, clock=plan.clock, config=plan.config, table=table, fs=OsFs()
+    )

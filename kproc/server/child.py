@@ -1,0 +1,273 @@
+"""A child's life: take regions and sockets from the control socket, build the role, run it, drain it.
+
+supervisor -> child                                  child -> supervisor
+slab, table, eventfd, arena, listening  (one fd)     ready     the role is built and attached
+start        build the role                          drained   nothing is left to finish
+peer_eventfd, peer_arena, link, handoff (one fd)     closed    files are closed, `is_clean` says how
+go           all peers of the start are attached
+detach       a peer died and was reaped
+processes    what runs (controller only)
+stop         take nothing new
+close        close files and exit
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import select
+import socket
+from collections.abc import Callable
+from typing import Any, Final
+
+from kproc.ipc.arena import Arena, ArenaReader
+from kproc.ipc.link import open_first_end, open_second_end
+from kproc.ipc.region import Region, RegionKind
+from kproc.ipc.wait import Sleeper, Waker
+from kproc.metrics.slab import MetricsRow, Slab
+from kproc.net.acceptor import Acceptor
+from kproc.net.processor import Processor
+from kproc.server import broker
+from kproc.server.cleaner import Cleaner
+from kproc.server.handler import Handler
+from kproc.server.logs import set_role
+from kproc.server.partition_table import PartitionTable
+from kproc.server.roles import ACCEPTOR, CLEANER, HANDLER, PROCESSOR, slab_row
+from kproc.server.routing import ProduceRouter
+from kproc.server.status import Status
+from kproc.server.syncer import ThreadSyncer
+from kproc.transport.agent import Agent, AgentId, Link
+from kproc.transport.process import ControlSocket
+
+logger = logging.getLogger(__name__)
+
+# Allocations between collections. What a request allocates is freed by its reference count; the young generation
+# only has to find rare cycles, and a full collection over a frozen heap costs nothing.
+_GC_THRESHOLD: Final = (50_000, 50, 50)
+_SLEEP_MS: Final = 100
+
+
+class ChildRole:
+    """Runs one role in this process. One instance, made after the fork."""
+
+    def __init__(
+        self, agent_id: AgentId, plan: broker.Plan, control: ControlSocket, *, is_restart: bool
+    ) -> None:
+        self._id = agent_id
+        self._plan = plan
+        self._control = control
+        self._is_restart = is_restart
+        self._fds: dict[str, int] = {}
+        self._eventfds: dict[AgentId, int] = {}
+        self._arenas: dict[AgentId, ArenaReader] = {}
+        self._slab: Slab | None = None
+        self._agent: Agent | None = None
+        self._status: Status | None = None
+        self._is_running = True
+        self._is_ready = False
+        self._can_be_ready = False
+        self._has_said_drained = False
+        self._is_stopping = False
+
+    def run(self) -> int:
+        """Until told to close; the exit status."""
+        set_role(str(self._id))
+        gc.set_threshold(*_GC_THRESHOLD)
+        gc.enable()
+        while self._agent is None:
+            message = self._control.receive()
+            if message is not None:
+                self._take(*message)
+            else:
+                _wait_readable(self._control.sock)
+        agent = self._agent
+        agent.watch(self._control.fd)
+        idle_turns = 0
+        while self._is_running:
+            work = agent.do_work(min(_SLEEP_MS, agent.next_deadline_ms()))
+            idle_turns = idle_turns + 1 if work else 64
+            if (
+                idle_turns >= 64
+            ):  # Asking the control socket costs a system call: not in every turn of a busy role.
+                idle_turns = 0
+                self._take_messages()
+                self._report()
+        return 0
+
+    def _take_messages(self) -> None:
+        while self._is_running:
+            try:
+                message = self._control.receive()
+            except EOFError:
+                # The supervisor is gone. Only the cleaner gets here: the others die with it by PDEATHSIG.
+                logger.warning("the supervisor is gone; ending")
+                self._after_supervisor()
+                return
+            if message is None:
+                return
+            self._take(*message)
+
+    def _after_supervisor(self) -> None:
+        self._is_running = False
+
+    def _report(self) -> None:
+        agent = self._agent
+        assert agent is not None
+        if (
+            self._can_be_ready
+            and not self._is_ready
+            and (not isinstance(agent, Handler) or agent.has_image())
+        ):
+            self._is_ready = True
+            self._control.send({"do": "ready"})
+        if self._is_stopping and not self._has_said_drained and agent.is_drained():
+            self._has_said_drained = True
+            self._control.send({"do": "drained"})
+
+    def _take(self, message: dict[str, Any], fd: int | None) -> None:
+        getattr(self, f"_do_{message['do']}")(message, fd)
+
+    # -- what the supervisor says ------------------------------------------------------------------------------
+
+    def _do_slab(self, _message: dict[str, Any], fd: int) -> None:
+        region = Region.attach(fd, kind=RegionKind.SLAB)
+        self._slab = Slab(region.words, is_new=False)
+        region.close_fd()
+
+    def _keep_fd(self, message: dict[str, Any], fd: int) -> None:
+        self._fds[message["do"]] = fd
+
+    _do_table = _do_eventfd = _do_arena = _do_listening = _keep_fd
+
+    def _do_start(self, message: dict[str, Any], _fd: None) -> None:
+        self._agent = self._build(message)
+
+    def _do_peer_eventfd(self, message: dict[str, Any], fd: int) -> None:
+        self._eventfds[AgentId(*message["peer"])] = fd
+
+    def _do_peer_arena(self, message: dict[str, Any], fd: int) -> None:
+        self._arenas[AgentId(*message["peer"])] = ArenaReader.attach(fd, generation=message["generation"])
+
+    def _do_link(self, message: dict[str, Any], fd: int) -> None:
+        peer = AgentId(*message["peer"])
+        region = Region.attach(fd, kind=RegionKind.LINK, generation=message["generation"])
+        producer, consumer = open_first_end(region) if message["is_first"] else open_second_end(region)
+        region.close_fd()
+        assert self._slab is not None and self._agent is not None
+        waker = Waker(self._slab.words, self._slab.row_word(slab_row(peer)), self._eventfds[peer])
+        link = Link(
+            peer,
+            sender=producer,
+            receiver=consumer,
+            waker=waker,
+            generation=message["generation"],
+            arena=self._arenas.get(peer),
+        )
+        self._agent.attach(link)
+
+    def _do_handoff(self, message: dict[str, Any], fd: int) -> None:
+        assert isinstance(self._agent, (Acceptor, Processor))
+        self._agent.attach_handoff(AgentId(*message["peer"]), socket.socket(fileno=fd))
+
+    def _do_detach(self, message: dict[str, Any], _fd: None) -> None:
+        peer = AgentId(*message["peer"])
+        assert self._agent is not None
+        self._agent.detach(peer)
+        arena = self._arenas.pop(peer, None)
+        if arena is not None:
+            arena.close()
+
+    def _do_go(self, _message: dict[str, Any], _fd: None) -> None:
+        self._can_be_ready = True
+
+    def _do_processes(self, message: dict[str, Any], _fd: None) -> None:
+        if self._status is not None:
+            self._status.processes = message["processes"]
+
+    def _do_stop(self, _message: dict[str, Any], _fd: None) -> None:
+        assert self._agent is not None
+        self._is_stopping = True
+        self._agent.begin_stop()
+
+    def _do_close(self, message: dict[str, Any], _fd: None) -> None:
+        assert self._agent is not None
+        is_clean = True
+        try:
+            if isinstance(self._agent, Cleaner):
+                self._agent.finish(is_clean=message["is_clean"])
+            self._agent.close()
+        except OSError as error:
+            logger.error("closing: %s", error)
+            is_clean = False
+        self._is_running = False
+        self._control.send({"do": "closed", "is_clean": is_clean})
+
+    # -- building ----------------------------------------------------------------------------------------------
+
+    def _build(self, message: dict[str, Any]) -> Agent:
+        assert self._slab is not None
+        row = slab_row(self._id)
+        doze = Sleeper(self._slab.words, self._slab.row_word(row), self._fds["eventfd"])
+        metrics = MetricsRow(self._slab, row, os.getpid())
+        builders: dict[str, Callable[[Sleeper, MetricsRow, dict[str, Any]], Agent]] = {
+            ACCEPTOR: self._build_acceptor,
+            PROCESSOR: self._build_processor,
+            HANDLER: self._build_handler,
+            "controller": self._build_controller,
+            CLEANER.role: self._build_cleaner,
+        }
+        return builders[self._id.role](doze, metrics, message)
+
+    def _build_acceptor(self, doze: Sleeper, metrics: MetricsRow, _message: dict[str, Any]) -> Agent:
+        listening = socket.socket(fileno=self._fds["listening"])
+        return broker.make_acceptor(
+            self._plan, self._id.index, listening=listening, doze=doze, metrics=metrics
+        )
+
+    def _build_processor(self, doze: Sleeper, metrics: MetricsRow, message: dict[str, Any]) -> Agent:
+        region = Region.attach(self._fds["arena"], kind=RegionKind.ARENA)
+        arena = Arena(region, min(message["arena_warm_bytes"], region.payload_bytes))
+        router = ProduceRouter() if self._plan.config.num_io_threads > 1 else None
+        return broker.make_processor(
+            self._plan, self._id.index, doze=doze, metrics=metrics, arena=arena, router=router
+        )
+
+    def _build_handler(self, doze: Sleeper, metrics: MetricsRow, _message: dict[str, Any]) -> Agent:
+        syncer = ThreadSyncer(f"{self._id}-sync", lambda: os.eventfd_write(doze.fd, 1))
+        return broker.make_handler(
+            self._plan,
+            self._id.index,
+            doze=doze,
+            metrics=metrics,
+            table=self._table(),
+            syncer=syncer,
+            is_restart=self._is_restart,
+        )
+
+    def _build_controller(self, doze: Sleeper, metrics: MetricsRow, _message: dict[str, Any]) -> Agent:
+        assert self._slab is not None
+        self._status = Status(self._plan, self._slab)
+        agent = broker.make_controller(
+            self._plan,
+            doze=doze,
+            metrics=metrics,
+            private_operations=self._status.operations(),
+            is_restart=self._is_restart,
+        )
+        self._status.image = agent.image
+        return agent
+
+    def _build_cleaner(self, doze: Sleeper, metrics: MetricsRow, _message: dict[str, Any]) -> Agent:
+        return broker.make_cleaner(self._plan, doze=doze, metrics=metrics, table=self._table())
+
+    def _table(self) -> PartitionTable:
+        region = Region.attach(self._fds["table"], kind=RegionKind.TABLE)
+        table = PartitionTable(region.words)
+        region.close_fd()
+        return table
+
+
+def _wait_readable(sock: socket.socket) -> None:
+    """Sleep until the control socket has something; its receive never blocks (MSG_DONTWAIT)."""
+    select.select([sock], [], [])

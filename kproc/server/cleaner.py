@@ -1,0 +1,168 @@
+"""Cleaner: retention checks and checkpoint files, away from the Handlers' loops.
+
+It only looks and proposes: the owner of a partition removes segments. What it alone writes are
+recovery-point-offset-checkpoint, log-start-offset-checkpoint and the clean-shutdown marker, from the rows of
+the shared partition table. It is the last role to stop and, unlike the others, outlives a killed supervisor
+for a moment, to remove a temporary data directory that nobody else would.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from kproc.clock import Clock
+from kproc.cluster.image import ClusterImage, PartitionImage, TopicImage
+from kproc.config import Config
+from kproc.metrics.slab import MetricsRow
+from kproc.server.linked_agent import LinkedAgent
+from kproc.server.partition_table import PartitionRow, PartitionTable
+from kproc.server.roles import handler_id
+from kproc.storage import checkpoints
+from kproc.storage.catalog import list_deleted
+from kproc.storage.format import LOG_SUFFIX
+from kproc.storage.fs import Fs, StorageFailure
+from kproc.storage.log_config import LogConfig
+from kproc.transport.agent import AgentId, Doze
+from kproc.transport.envelope import DELTA, REPLY, SNAPSHOT
+
+logger = logging.getLogger(__name__)
+
+_PARTITIONS_PER_PASS: Final = 64  # Looking at one costs a few stat calls; a pass must not delay stopping.
+
+
+class Cleaner(LinkedAgent):
+    """One per broker."""
+
+    def __init__(
+        self,
+        agent_id: AgentId,
+        *,
+        doze: Doze,
+        metrics: MetricsRow,
+        clock: Clock,
+        config: Config,
+        table: PartitionTable,
+        fs: Fs,
+    ) -> None:
+        super().__init__(agent_id, doze=doze, metrics=metrics, clock=clock)
+        self._config = config
+        self._table = table
+        self._fs = fs
+        self._directory = Path(config.log_dirs)
+        self._image = ClusterImage()
+        self._round: Iterator[tuple[TopicImage, PartitionImage]] = iter(())
+        self._next_round_ns = clock.now_ns() + config.log_retention_check_interval_ms * 1_000_000
+        self._next_checkpoint_ns = self._checkpoint_due()
+        # What earlier runs left behind: the checkpoints of partitions that are not opened in this one stay valid.
+        self._recovery_points = checkpoints.read_recovery_points(fs, self._directory)
+        self._log_starts = checkpoints.read_log_starts(fs, self._directory)
+        self._remove_leftovers()
+
+    def next_deadline_ms(self) -> int:
+        return 500
+
+    def _work(self) -> int:
+        work = 0
+        for peer in list(self._peers.values()):
+            batch = peer.inbox.poll(64)
+            for kind, view in batch:
+                if kind == SNAPSHOT:
+                    self._image = ClusterImage.from_snapshot(view)
+                elif kind == DELTA:
+                    self._image.apply(view)
+                else:
+                    assert kind == REPLY, kind
+                    self._calls.take_reply(view)
+            if batch:
+                peer.inbox.release()
+            work += len(batch)
+        if not self._is_stopping:
+            work += self._check_retention()
+        return work
+
+    def _on_tick(self, now_ns: int) -> None:
+        if now_ns >= self._next_round_ns:
+            self._next_round_ns = now_ns + self._config.log_retention_check_interval_ms * 1_000_000
+            self._round = iter([(t, p) for t in self._image.topics_by_name.values() for p in t.partitions])
+        if now_ns >= self._next_checkpoint_ns:
+            self._next_checkpoint_ns = self._checkpoint_due()
+            try:
+                self.write_checkpoints()
+            except StorageFailure as error:
+                logger.error("checkpoints were not written, the old ones stay: %s", error)
+
+    def write_checkpoints(self) -> None:
+        """Kafka's two checkpoint files, of every partition that exists."""
+        for topic, partition, row in self._rows():
+            key = (topic.name, partition.index)
+            self._recovery_points[key] = row.recovery_point
+            self._log_starts[key] = row.start_offset
+        known = {(t.name, p.index) for t in self._image.topics_by_name.values() for p in t.partitions}
+        self._recovery_points = {key: at for key, at in self._recovery_points.items() if key in known}
+        self._log_starts = {key: at for key, at in self._log_starts.items() if key in known}
+        checkpoints.write_recovery_points(self._fs, self._directory, self._recovery_points)
+        checkpoints.write_log_starts(self._fs, self._directory, self._log_starts)
+
+    def finish(self, *, is_clean: bool) -> None:
+        """The Handlers have closed their logs: write the last checkpoints, and the marker if all went well."""
+        self.write_checkpoints()
+        if is_clean:
+            checkpoints.write_clean_shutdown(self._fs, self._directory, self._image.broker_epoch)
+
+    def _checkpoint_due(self) -> int:
+        interval_ms = min(
+            self._config.log_flush_offset_checkpoint_interval_ms,
+            self._config.log_flush_start_offset_checkpoint_interval_ms,
+        )
+        return self._clock.now_ns() + max(1000, interval_ms) * 1_000_000
+
+    def _rows(self) -> Iterator[tuple[TopicImage, PartitionImage, PartitionRow]]:
+        for topic in self._image.topics_by_name.values():
+            for partition in topic.partitions:
+                row = self._table.read(partition)
+                if row is not None:
+                    yield topic, partition, row
+
+    def _check_retention(self) -> int:
+        """Look at a few partitions of the current round; ask the owners of those where something may be due."""
+        looked_at = 0
+        for topic, partition in self._round:
+            looked_at += 1
+            if self._may_be_due(topic, partition):
+                owner = handler_id(partition.owner)
+                body = {"topic": topic.name, "partition": partition.index}
+                self._calls.call(self._outbox(owner), owner, "enforce_retention", body, lambda _reply: None)
+            if looked_at >= _PARTITIONS_PER_PASS:
+                break
+        return looked_at
+
+    def _may_be_due(self, topic: TopicImage, partition: PartitionImage) -> bool:
+        """An open log knows its segments, so its owner is asked. One that nobody has touched is not opened for
+        nothing: its files' sizes and times of last change say whether it can be worth it."""
+        if self._table.read(partition) is not None:
+            return True
+        config = LogConfig.of(self._config, topic.configs)
+        total, oldest_ms = 0, self._clock.wall_ms()
+        try:
+            with os.scandir(self._directory / f"{topic.name}-{partition.index}") as entries:
+                for entry in entries:
+                    if entry.name.endswith(LOG_SUFFIX):
+                        facts = entry.stat()
+                        total += facts.st_size
+                        oldest_ms = min(oldest_ms, facts.st_mtime_ns // 1_000_000)
+        except FileNotFoundError:
+            return False  # Never written to.
+        is_old = 0 <= config.retention_ms < self._clock.wall_ms() - oldest_ms
+        return total > 0 and (is_old or 0 <= config.retention_bytes < total)
+
+    def _remove_leftovers(self) -> None:
+        """Directories of deleted topics that a crash kept from being removed."""
+        try:
+            for path in list_deleted(self._fs, self._directory):
+                self._fs.remove_tree(path)
+        except StorageFailure as error:
+            logger.warning("what deleted topics left behind could not be removed: %s", error)

@@ -1,0 +1,151 @@
+"""Controller: the single writer of the cluster's metadata, and the desk for kproc's own operations.
+
+A change is decided by ControllerState, written and synced to the metadata log, applied here, sent to every
+Handler as a numbered delta, and answered when all of them have acknowledged it: a client that was told
+"created" finds its topic on every connection. A Handler that is being restarted holds nobody up: it begins
+with a snapshot that contains the change.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from kproc.api.context import OnReply
+from kproc.clock import Clock
+from kproc.cluster.controller import ControllerState, failure_reply
+from kproc.cluster.image import ClusterImage
+from kproc.cluster.metadata_log import MetadataLog
+from kproc.cluster.records import Record
+from kproc.errors import ErrorCode
+from kproc.metrics.slab import MetricsRow
+from kproc.server.calls import serve_call
+from kproc.server.linked_agent import LinkedAgent, LinkedPeer
+from kproc.server.roles import CLEANER, HANDLER
+from kproc.transport.agent import AgentId, Doze, Link
+from kproc.transport.envelope import CALL, DELTA, DELTA_ACK, REPLY, SNAPSHOT, TOKEN
+
+logger = logging.getLogger(__name__)
+
+_CALLS_PER_PASS = 64
+PrivateOperation = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+class _Commit:
+    """A change that is on disk and waits for the Handlers to know it."""
+
+    __slots__ = ("on_reply", "reply", "version", "waiting_for")
+
+    def __init__(
+        self, version: int, waiting_for: set[AgentId], reply: dict[str, Any], on_reply: OnReply
+    ) -> None:
+        self.version = version
+        self.waiting_for = waiting_for
+        self.reply = reply
+        self.on_reply = on_reply
+
+
+class Controller(LinkedAgent):
+    """One per broker."""
+
+    def __init__(
+        self,
+        agent_id: AgentId,
+        *,
+        doze: Doze,
+        metrics: MetricsRow,
+        clock: Clock,
+        state: ControllerState,
+        image: ClusterImage,
+        log: MetadataLog,
+        private_operations: dict[str, PrivateOperation],
+    ) -> None:
+        super().__init__(agent_id, doze=doze, metrics=metrics, clock=clock)
+        self._state = state
+        self.image = image
+        self._log = log
+        self._private = private_operations
+        self._commits: deque[_Commit] = deque()
+
+    def attach(self, link: Link) -> None:
+        """A peer is there (again): it starts from a snapshot and follows by deltas."""
+        super().attach(link)
+        if link.peer.role in (HANDLER, CLEANER.role):
+            outbox = self._peers[link.peer].outbox
+            outbox.push(SNAPSHOT, self.image.snapshot())
+            outbox.flush()
+
+    def detach(self, peer: AgentId) -> None:
+        super().detach(peer)
+        for commit in self._commits:
+            commit.waiting_for.discard(peer)
+        self._answer_known()
+
+    def is_drained(self) -> bool:
+        return super().is_drained() and not self._commits
+
+    def close(self) -> None:
+        self._log.close()
+        super().close()
+
+    def _work(self) -> int:
+        work = 0
+        for peer in list(self._peers.values()):
+            batch = peer.inbox.poll(_CALLS_PER_PASS)
+            for kind, view in batch:
+                if kind == CALL:
+                    serve_call(view, peer.outbox, self._serve)
+                elif kind == DELTA_ACK:
+                    self._acknowledged(peer, TOKEN.unpack_from(view)[0])
+                else:
+                    assert kind == REPLY, kind
+                    self._calls.take_reply(view)
+            if batch:
+                peer.inbox.release()
+            work += len(batch)
+        return work
+
+    def _serve(self, op: str, body: Any, payload: memoryview, on_reply: OnReply) -> None:
+        del payload
+        if op.startswith("private:"):
+            operation = self._private.get(op.removeprefix("private:"))
+            if operation is None:
+                on_reply({"error": f"unknown operation {op.removeprefix('private:')!r}", "result": None})
+            else:
+                on_reply({"error": None, "result": operation(body)})
+            return
+        reply, records = self._state.handle(op, body)
+        if not records:
+            on_reply(reply)
+            return
+        try:
+            self._commit(reply, records, on_reply)
+        except OSError as error:
+            logger.error("the metadata log cannot be written: %s", error)
+            on_reply(
+                failure_reply(ErrorCode.KAFKA_STORAGE_ERROR, f"the metadata log cannot be written: {error}")
+            )
+
+    def _commit(self, reply: dict[str, Any], records: list[Record], on_reply: OnReply) -> None:
+        """Disk first, then our image, then everybody else's."""
+        delta, _ = self._log.commit(self.image, records)
+        handlers = {peer.id for peer in self._peers.values() if peer.id.role == HANDLER}
+        self._commits.append(_Commit(self.image.version, handlers, reply, on_reply))
+        for peer in self._peers.values():
+            peer.outbox.push(DELTA, delta)
+        self._log.compact_if_large(self.image)
+        self._answer_known()
+
+    def _acknowledged(self, peer: LinkedPeer, version: int) -> None:
+        for commit in self._commits:
+            if commit.version <= version:
+                commit.waiting_for.discard(peer.id)
+        self._answer_known()
+
+    def _answer_known(self) -> None:
+        """Answer, in order, what every Handler knows by now."""
+        while self._commits and not self._commits[0].waiting_for:
+            commit = self._commits.popleft()
+            commit.on_reply(commit.reply)

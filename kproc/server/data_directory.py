@@ -1,0 +1,69 @@
+"""The data directory: made, locked, identified. Done once, by the supervisor, before anything is forked."""
+
+from __future__ import annotations
+
+import base64
+import errno
+import fcntl
+import os
+import uuid
+from pathlib import Path
+from typing import Final
+
+from kproc.config import Config, ConfigError
+from kproc.errors import Corrupt
+from kproc.storage import checkpoints
+from kproc.storage.fs import OsFs, StorageFailure
+
+LOCK_FILE: Final = ".lock"  # Kafka's name.
+
+
+class DataDirectory:
+    """An open, locked data directory. `lock_fd` is inherited by every role that writes, so that the directory
+    stays locked as long as any of them lives (an flock belongs to the open file, a POSIX lock to a process)."""
+
+    def __init__(self, config: Config) -> None:
+        self.path = Path(config.log_dirs).absolute()
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.lock_fd = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise ConfigError(f"log.dirs: cannot use {self.path}: {error.strerror}") from error
+        try:
+            fcntl.flock(self.lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self.lock_fd)
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise ConfigError(f"log.dirs: cannot lock {self.path}: {error.strerror}") from error
+            raise ConfigError(f"log.dirs: {self.path} is in use by another broker") from None
+        try:
+            self.cluster_id = self._identify(config.node_id)
+            self.was_clean = checkpoints.take_clean_shutdown(OsFs(), self.path)
+        except (StorageFailure, Corrupt) as error:
+            self.close()
+            raise ConfigError(f"log.dirs: cannot use {self.path}: {error}") from error
+
+    def _identify(self, node_id: int) -> str:
+        """Read meta.properties, or write it at the first start. A directory of another node is refused."""
+        fs = OsFs()
+        meta = checkpoints.read_meta_properties(fs, self.path)
+        if meta is None:
+            meta = checkpoints.MetaProperties(
+                cluster_id=_random_id(), node_id=node_id, directory_id=_random_id()
+            )
+            checkpoints.write_meta_properties(fs, self.path, meta)
+        elif meta.node_id != node_id:
+            raise Corrupt(f"meta.properties is of node.id {meta.node_id}, this broker's is {node_id}")
+        return meta.cluster_id
+
+    def close(self) -> None:
+        """Give the directory free, unless a child still holds it."""
+        os.close(self.lock_fd)
+
+
+def _random_id() -> str:
+    """An id as Kafka's StorageTool makes them: 22 characters of base64, none of them a leading dash."""
+    while True:
+        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        if not text.startswith("-"):
+            return text

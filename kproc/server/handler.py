@@ -1,0 +1,403 @@
+"""Handler: takes requests from the Processors' rings, owns partitions, answers.
+
+One duty cycle: drain every Processor's ring (Produce requests are gathered), append per partition, give the
+rings back, take the other roles' calls, collect finished syncs, complete what is due, publish once per link.
+Views of rings and arenas live no longer than the drain that took them.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from kproc.api import fetch, list_offsets
+from kproc.api.context import Endpoint, OnReply, Services
+from kproc.api.fetch_session import SessionCache
+from kproc.api.init_producer_id import ProducerIdAllocator
+from kproc.api.produce import ProduceBatcher
+from kproc.clock import Clock
+from kproc.cluster.image import ClusterImage
+from kproc.config import Config
+from kproc.errors import KafkaError, ProtocolError
+from kproc.metrics.slab import MetricsRow
+from kproc.metrics.spec import SLOT
+from kproc.purgatory.purgatory import Purgatory
+from kproc.server.calls import serve_call
+from kproc.server.dispatch import after_header_tags, dispatch
+from kproc.server.linked_agent import LinkedAgent, LinkedPeer
+from kproc.server.partitions import Partitions
+from kproc.server.request import ClientPeer, HandlerRequest
+from kproc.server.roles import CONTROLLER, PROCESSOR, handler_id
+from kproc.server.routing import OWNER, body_key
+from kproc.server.syncer import Syncer
+from kproc.transport.agent import AgentId, Doze, Link
+from kproc.transport.envelope import (
+    BLOCK,
+    CALL,
+    DELTA,
+    DELTA_ACK,
+    DISCONNECTED,
+    HEAD,
+    HEAD_BYTES,
+    HINT,
+    REPLY,
+    REQUEST,
+    SNAPSHOT,
+    TOKEN,
+)
+from kproc.wire.header import ApiKey, first_flexible
+
+logger = logging.getLogger(__name__)
+
+_FIXED: Final = struct.Struct(">ihhih")  # frame length, API key, version, correlation id, client id length
+_FIXED_BLOCK: Final = struct.Struct(">hhih")  # the same in an arena block, which has no frame length
+_PRODUCE: Final = int(ApiKey.PRODUCE)
+_PRODUCE_FLEXIBLE: Final = first_flexible(ApiKey.PRODUCE)
+_PRODUCE_SERVED: Final = range(3, 14)
+_CALLS_PER_PASS: Final = 64
+_TICKS_PER_SECOND: Final = 10
+
+
+class _Client(LinkedPeer):
+    """A Processor's link, with the requests of its clients that wait here."""
+
+    __slots__ = ("requests",)
+
+    def __init__(self, link: Link) -> None:
+        super().__init__(link)
+        self.requests = ClientPeer(self.outbox)
+
+
+class _Peers:
+    """The `Peers` of api/context.py over this Handler's links."""
+
+    def __init__(self, ask: Callable[..., None]) -> None:
+        self._ask = ask
+
+    def call(
+        self, handler: int, op: str, body: Any, on_reply: OnReply, payload: bytes | memoryview = b""
+    ) -> None:
+        self._ask(handler_id(handler), op, body, on_reply, payload)
+
+    def call_controller(self, op: str, body: dict[str, Any], on_reply: OnReply) -> None:
+        self._ask(CONTROLLER, op, body, on_reply)
+
+
+class Handler(LinkedAgent):
+    """One of M; owns the partitions that the routing table gives to its index."""
+
+    def __init__(
+        self,
+        agent_id: AgentId,
+        *,
+        doze: Doze,
+        metrics: MetricsRow,
+        clock: Clock,
+        config: Config,
+        endpoints: Sequence[Endpoint],
+        make_partitions: Callable[[Callable[[], ClusterImage], Purgatory], Partitions],
+        syncer: Syncer,
+    ) -> None:
+        super().__init__(agent_id, doze=doze, metrics=metrics, clock=clock)
+        self._clients: dict[AgentId, _Client] = {}
+        self._batch_max = config.kproc_handler_batch_max
+        self._purgatory = Purgatory(clock.now_ns)
+        self._syncer = syncer
+        self._partitions = make_partitions(lambda: self._services.image, self._purgatory)
+        self._services = Services(
+            config=config,
+            clock=clock,
+            image=ClusterImage(),
+            endpoints=endpoints,
+            handler_index=agent_id.index,
+            partitions=self._partitions,
+            peers=_Peers(self._ask),
+            purgatory=self._purgatory,
+        )
+        self._services.session_cache = SessionCache(config.max_incremental_fetch_session_cache_slots)
+        self._services.producer_ids = ProducerIdAllocator(self._services.peers.call_controller)
+        self._produce = ProduceBatcher(self._services)
+        self._has_image = False
+        self._ticks = 0
+        self._requests = 0
+        self._errors = 0
+
+    # -- wiring ------------------------------------------------------------------------------------------------
+
+    def attach(self, link: Link) -> None:
+        if link.peer.role != PROCESSOR:
+            super().attach(link)
+            return
+        if link.peer in self._clients:
+            self.detach(link.peer)
+        self._clients[link.peer] = _Client(link)
+        self._list_outboxes()
+
+    def detach(self, peer: AgentId) -> None:
+        client = self._clients.pop(peer, None)
+        if client is None:
+            super().detach(peer)
+            return
+        for connection_id in list(client.requests.waiting):
+            client.requests.forget(connection_id)
+        self._list_outboxes()
+
+    def has_image(self) -> bool:
+        """True once the controller has sent its metadata: before that no request can be answered."""
+        return self._has_image
+
+    def begin_stop(self) -> None:
+        """Answer what waits: nothing more will be appended."""
+        super().begin_stop()
+        self._purgatory.expire_all()
+
+    def is_drained(self) -> bool:
+        return super().is_drained() and not self._partitions.unsynced and not self._partitions.is_syncing
+
+    def close(self) -> None:
+        """Close every log cleanly; raises OSError when one could not be flushed."""
+        self._syncer.close()
+        self._partitions.finish_sync()
+        self._partitions.close(is_clean=True)
+        super().close()
+
+    # -- the duty cycle ----------------------------------------------------------------------------------------
+
+    def next_deadline_ms(self) -> int:
+        deadline_ns = self._purgatory.next_deadline_ns()
+        if deadline_ns is None:
+            return 100
+        return max(0, min(100, (deadline_ns - self._clock.now_ns() + 999_999) // 1_000_000))
+
+    def _work(self) -> int:
+        work = 0
+        if self._has_image:
+            for client in self._clients.values():
+                work += self._drain(client)
+        for peer in list(self._peers.values()):
+            work += self._take_from_peer(peer)
+        if self._partitions.is_syncing:
+            work += self._partitions.finish_sync()
+        if self._partitions.unsynced:
+            self._partitions.start_sync()
+        return work + self._purgatory.expire()
+
+    def _drain(self, client: _Client) -> int:
+        """Take one batch of a Processor's requests; nothing while it has answers of ours to take."""
+        if client.outbox.has_overflow:
+            client.outbox.flush()
+            if client.outbox.has_overflow:
+                return 0
+        batch = client.inbox.poll(self._batch_max)
+        if not batch:
+            return 0
+        for kind, view in batch:
+            if kind == REQUEST:
+                self._take_frames(client, view)
+            elif kind == DISCONNECTED:
+                client.requests.forget(HEAD.unpack_from(view)[0])
+            else:
+                self._take_block(client, view)
+        self._produce.flush()
+        client.inbox.release()
+        client.outbox.flush()
+        return len(batch)
+
+    def _take_frames(self, client: _Client, view: memoryview) -> None:
+        """One record: the frames of one read of one connection."""
+        connection_id, sequence, listener, flags = HEAD.unpack_from(view)
+        services, requests = self._services, client.requests
+        position, end = HEAD_BYTES, len(view)
+        while position < end:
+            length = api_key = version = correlation_id = client_id_length = 0
+            if end - position >= _FIXED.size:
+                length, api_key, version, correlation_id, client_id_length = _FIXED.unpack_from(
+                    view, position
+                )
+            else:
+                length = int.from_bytes(view[position : position + 4], "big")
+            frame_end = position + 4 + length
+            body = position + _FIXED.size
+            client_id = None
+            if client_id_length >= 0:
+                client_id = bytes(view[body : body + client_id_length])
+                body += client_id_length
+            request = HandlerRequest(
+                services,
+                requests,
+                connection_id,
+                sequence,
+                listener,
+                flags,
+                api_key,
+                version,
+                correlation_id,
+                client_id,
+            )
+            if body > frame_end:
+                self._refuse(request, "a frame shorter than its header")
+                return
+            if not self._serve(request, view[body:frame_end]):
+                return
+            sequence += 1
+            position = frame_end
+
+    def _take_block(self, client: _Client, view: memoryview) -> None:
+        """One large frame, in the Processor's arena."""
+        connection_id, sequence, listener, flags = HEAD.unpack_from(view)
+        offset, length = BLOCK.unpack_from(view, HEAD_BYTES)
+        arena = client.link.arena
+        assert arena is not None, "a Processor's link comes with its arena"
+        frame = arena.view(offset, length)
+        api_key, version, correlation_id, client_id_length = _FIXED_BLOCK.unpack_from(frame)
+        body = _FIXED_BLOCK.size
+        client_id = None
+        if client_id_length >= 0:
+            client_id = bytes(frame[body : body + client_id_length])
+            body += client_id_length
+        request = HandlerRequest(
+            self._services,
+            client.requests,
+            connection_id,
+            sequence,
+            listener,
+            flags,
+            api_key,
+            version,
+            correlation_id,
+            client_id,
+        )
+        if body > length:
+            self._refuse(request, "a frame shorter than its header")
+            return
+        self._serve(request, frame[body:])
+
+    def _serve(self, request: HandlerRequest, body: memoryview) -> bool:
+        """Gather a Produce, dispatch anything else. False: the connection is being closed, skip its other frames."""
+        self._requests += 1
+        try:
+            if request.api_key == _PRODUCE and request.api_version in _PRODUCE_SERVED:
+                if request.api_version >= _PRODUCE_FLEXIBLE:
+                    body = after_header_tags(body)
+                owner = self._produce.add(request, body)
+                if owner >= 0:
+                    self._hint(request, body, owner)
+                return True
+            # A request sees what the Produce requests before it appended.
+            self._produce.flush()
+            dispatch(request, body)
+        except ProtocolError as error:
+            self._refuse(request, str(error))
+            return False
+        return True
+
+    def _hint(self, request: HandlerRequest, body: memoryview, owner: int) -> None:
+        """Tell the Processor where the next Produce of this partition belongs."""
+        key = body_key(request.api_version, body)
+        if key is not None:
+            request.peer.outbox.push(HINT, OWNER.pack(owner), key)
+
+    def _refuse(self, request: HandlerRequest, reason: str) -> None:
+        logger.warning(
+            "closing connection %d: %s (API key %d, version %d)",
+            request.connection_id,
+            reason,
+            request.api_key,
+            request.api_version,
+        )
+        self._errors += 1
+        request.close()
+
+    # -- other roles -------------------------------------------------------------------------------------------
+
+    def _take_from_peer(self, peer: LinkedPeer) -> int:
+        batch = peer.inbox.poll(_CALLS_PER_PASS)
+        if not batch:
+            return 0
+        for kind, view in batch:
+            if kind == CALL:
+                serve_call(view, peer.outbox, self._serve_call)
+            elif kind == REPLY:
+                self._calls.take_reply(view)
+            elif kind == DELTA:
+                self._apply(view)
+                peer.outbox.push(DELTA_ACK, TOKEN.pack(self._services.image.version, 0))
+            elif kind == SNAPSHOT:
+                self._adopt(ClusterImage.from_snapshot(view))
+                peer.outbox.push(DELTA_ACK, TOKEN.pack(self._services.image.version, 0))
+        self._produce.flush()
+        peer.inbox.release()
+        return len(batch)
+
+    def _ask(
+        self, peer: AgentId, op: str, body: Any, on_reply: OnReply, payload: bytes | memoryview = b""
+    ) -> None:
+        self._calls.call(self._outbox(peer), peer, op, body, on_reply, payload)
+
+    def _serve_call(self, op: str, body: Any, payload: memoryview, on_reply: OnReply) -> None:
+        """What other Handlers and the cleaner ask of the owner."""
+        if op == "produce":
+            self._produce.serve_forwarded(body, payload, on_reply)
+        elif op == "fetch":
+            fetch.serve_forwarded(self._services, body, on_reply)
+        elif op == "list_offsets":
+            on_reply(list_offsets.serve_forwarded(self._services, body))
+        elif op == "enforce_retention":
+            try:
+                count = self._partitions.enforce_retention((body["topic"], body["partition"]))
+            except (KafkaError, OSError) as error:
+                logger.warning("retention of %s-%d: %s", body["topic"], body["partition"], error)
+                count = 0
+            on_reply({"count": count})
+        else:
+            raise AssertionError(f"unknown call {op}")
+
+    def _adopt(self, image: ClusterImage) -> None:
+        """A whole image, at our start or after the controller's: what changed in between was no delta."""
+        before, self._services.image = self._services.image, image
+        self._has_image = True
+        for topic_id, topic in before.topics_by_id.items():
+            if topic_id not in image.topics_by_id:
+                self._partitions.delete(topic)
+        for topic in image.topics_by_name.values():
+            self._partitions.reconfigure(topic)
+
+    def _apply(self, view: memoryview) -> None:
+        """Take in a metadata change and do what the owner must do about it."""
+        change = self._services.image.apply(view)
+        for topic in change.deleted:
+            self._partitions.delete(topic)
+        for topic in change.configured:
+            self._partitions.reconfigure(topic)
+
+    # -- now and then ------------------------------------------------------------------------------------------
+
+    def _list_outboxes(self) -> None:
+        super()._list_outboxes()
+        self._outboxes += [client.outbox for client in self._clients.values()]
+
+    def _has_input(self) -> bool:
+        return super()._has_input() or any(not client.inbox.is_empty() for client in self._clients.values())
+
+    def _on_tick(self, now_ns: int) -> None:
+        self._ticks += 1
+        if self._ticks % _TICKS_PER_SECOND == 0 and self._has_image:
+            self._partitions.tick()
+        values = self._metrics.values
+        produce = self._produce
+        values[SLOT["requests"]] += self._requests
+        values[SLOT["responses"]] += self._requests
+        values[SLOT["malformed"]] += self._errors
+        values[SLOT["batches_appended"]] += produce.batches
+        values[SLOT["bytes_appended"]] += produce.bytes
+        values[SLOT["append_calls"]] += produce.append_calls
+        values[SLOT["forwarded"]] += produce.forwarded
+        values[SLOT["syncs"]] += self._partitions.syncs
+        self._requests = self._errors = 0
+        produce.batches = produce.bytes = produce.append_calls = produce.forwarded = (
+            self._partitions.syncs
+        ) = 0
+        values[SLOT["parked"]] = len(self._purgatory)
+        values[SLOT["logs_open"]] = len(self._partitions)

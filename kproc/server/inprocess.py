@@ -1,0 +1,298 @@
+"""The thread and the inline transport: the same roles in one process, by threads or stepped in turn.
+
+Links are deques of the same records (transport/thread.py), the hand-over of sockets is the same socket pair.
+Nothing is restarted here: a role that fails ends the broker, since its neighbours share its memory.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from kproc.clock import SystemClock
+from kproc.config import Config
+from kproc.ipc.arena import Arena, ArenaReader
+from kproc.ipc.fdpass import make_socket_pair
+from kproc.ipc.region import Region, RegionKind
+from kproc.metrics.slab import SLAB_BYTES, MetricsRow, Slab
+from kproc.net.acceptor import Acceptor
+from kproc.net.processor import Processor
+from kproc.server import broker, ready, signals
+from kproc.server.cleaner import Cleaner
+from kproc.server.controller import Controller
+from kproc.server.data_directory import DataDirectory
+from kproc.server.handler import Handler
+from kproc.server.listeners import open_listeners
+from kproc.server.partition_table import TABLE_BYTES, PartitionTable
+from kproc.server.regions import ARENA_WARM_BYTES
+from kproc.server.roles import CLEANER, CONTROLLER, acceptor_id, handler_id, processor_id, slab_row
+from kproc.server.routing import ProduceRouter
+from kproc.server.status import Status
+from kproc.server.syncer import InlineSyncer, Syncer, ThreadSyncer
+from kproc.transport.agent import Agent, AgentId, Link
+from kproc.transport.thread import AgentThread, Pipe, PipeReceiver, PipeSender, ThreadDoze
+
+logger = logging.getLogger(__name__)
+
+_INTERNAL_BYTES: Final = 256 * 1024
+_TURN_MS: Final = 100
+
+
+def run_in_process(
+    config: Config, *, ready_file: Path | None, on_ready: Callable[[dict[str, Any]], None]
+) -> int:
+    """Run a broker in this process until SIGTERM or SIGINT; the exit status."""
+    ready.raise_nofile_limit()
+    directory = DataDirectory(config)
+    try:
+        process = BrokerProcess(config, directory)
+    except BaseException:
+        directory.close()
+        raise
+    try:
+        return process.run(ready_file, on_ready)
+    finally:
+        process.release()
+        directory.close()
+        ready.remove(ready_file)
+
+
+class BrokerProcess:
+    """All roles of one broker in one process."""
+
+    def __init__(self, config: Config, directory: DataDirectory) -> None:
+        self._config = config
+        self._is_inline = config.kproc_transport == "inline"
+        self._listeners = open_listeners(config)
+        self._plan = broker.Plan(
+            config=config,
+            clock=SystemClock(),
+            endpoints=[endpoint for endpoint, _ in self._listeners],
+            cluster_id=directory.cluster_id,
+            was_clean=directory.was_clean,
+        )
+        self._slab_region = Region.create(RegionKind.SLAB, SLAB_BYTES, 0, is_sparse=True)
+        self._table_region = Region.create(RegionKind.TABLE, TABLE_BYTES, 0, is_sparse=True)
+        self._slab = Slab(self._slab_region.words, is_new=True)
+        self._table = PartitionTable(self._table_region.words)
+        self._dozes: dict[AgentId, ThreadDoze] = {}
+        self._arenas: list[Arena] = []
+        self._threads: list[AgentThread] = []
+        self._failure: BaseException | None = None
+        self._signals = signals.SignalPipe()
+        self._guardian = signals.watch_process(config.kproc_exit_with_pid)
+        self._epoll = select.epoll()
+        for fd in (self._signals.fd, self._guardian):
+            if fd is not None:
+                self._epoll.register(fd, select.EPOLLIN)
+        self._build()
+
+    # -- building ----------------------------------------------------------------------------------------------
+
+    def _build(self) -> None:
+        plan, config = self._plan, self._config
+        status = Status(plan, self._slab)
+        self._controller: Controller = broker.make_controller(
+            plan, **self._own(CONTROLLER), private_operations=status.operations(), is_restart=False
+        )
+        status.image = self._controller.image
+        self._cleaner: Cleaner = broker.make_cleaner(plan, **self._own(CLEANER), table=self._table)
+        self._handlers: list[Handler] = [
+            broker.make_handler(
+                plan,
+                index,
+                **self._own(handler_id(index)),
+                table=self._table,
+                syncer=self._syncer(handler_id(index)),
+                is_restart=False,
+            )
+            for index in range(config.num_io_threads)
+        ]
+        self._processors: list[Processor] = []
+        for index in range(config.num_network_threads):
+            arena = Arena.create(2 * config.socket_request_max_bytes, index, warm_bytes=ARENA_WARM_BYTES)
+            self._arenas.append(arena)
+            router = ProduceRouter() if config.num_io_threads > 1 else None
+            own = self._own(processor_id(index))
+            self._processors.append(broker.make_processor(plan, index, **own, arena=arena, router=router))
+        self._acceptors: list[Acceptor] = [
+            broker.make_acceptor(plan, index, **self._own(acceptor_id(index)), listening=sock)
+            for index, (_, sock) in enumerate(self._listeners)
+        ]
+        self._connect_all()
+        self.agents: list[Agent] = [
+            self._controller,
+            self._cleaner,
+            *self._handlers,
+            *self._processors,
+            *self._acceptors,
+        ]
+        status.processes = self._describe()
+
+    def _own(self, agent: AgentId) -> dict[str, Any]:
+        """An agent's way to sleep and its metrics row."""
+        doze = self._dozes[agent] = ThreadDoze()
+        return {"doze": doze, "metrics": MetricsRow(self._slab, slab_row(agent), os.getpid())}
+
+    def _syncer(self, agent: AgentId) -> Syncer:
+        if self._is_inline:
+            return InlineSyncer()
+        doze_fd = self._dozes[agent].fd
+        return ThreadSyncer(f"{agent}-sync", lambda: os.eventfd_write(doze_fd, 1))
+
+    def _connect_all(self) -> None:
+        ring_bytes = self._config.kproc_ring_bytes
+        for index, handler in enumerate(self._handlers):
+            self._connect(self._controller, handler, _INTERNAL_BYTES)
+            self._connect(self._cleaner, handler, _INTERNAL_BYTES)
+            for processor, arena in zip(self._processors, self._arenas, strict=True):
+                self._connect(processor, handler, ring_bytes, arena)
+            for other in self._handlers[index + 1 :]:
+                self._connect(handler, other, _INTERNAL_BYTES)
+        self._connect(self._controller, self._cleaner, _INTERNAL_BYTES)
+        for acceptor in self._acceptors:
+            for processor in self._processors:
+                ours, theirs = make_socket_pair()
+                acceptor.attach_handoff(processor.id, ours)
+                processor.attach_handoff(acceptor.id, theirs)
+
+    def _connect(self, one: Agent, other: Agent, capacity: int, arena: Arena | None = None) -> None:
+        """Two pipes between two agents; the second may read the first one's arena."""
+        there, back = Pipe(capacity), Pipe(capacity)
+        reader = ArenaReader(arena.region) if arena is not None else None
+        other.attach(
+            Link(
+                one.id,
+                sender=PipeSender(back),
+                receiver=PipeReceiver(there),
+                waker=self._dozes[one.id],
+                arena=reader,
+            )
+        )
+        one.attach(
+            Link(other.id, sender=PipeSender(there), receiver=PipeReceiver(back), waker=self._dozes[other.id])
+        )
+
+    def _describe(self) -> list[dict[str, Any]]:
+        pid = os.getpid()
+        return [
+            {"role": each.id.role, "index": each.id.index, "pid": pid, "state": "running", "restarts": 0}
+            for each in self.agents
+        ]
+
+    # -- running -----------------------------------------------------------------------------------------------
+
+    def run(self, ready_file: Path | None, on_ready: Callable[[dict[str, Any]], None]) -> int:
+        if self._is_inline:
+            for agent in self.agents:
+                self._epoll.register(agent.poll_fd(), select.EPOLLIN)
+        else:
+            self._threads = [AgentThread(agent, self._on_error) for agent in self.agents]
+            for thread in self._threads:
+                thread.start()
+        problem = self._check_ready()
+        if problem is not None:
+            logger.error("the broker started but does not answer: %s", problem)
+            return 1
+        announcement = ready.describe(self._plan, self._describe())
+        if ready_file is not None:
+            ready.write(ready_file, announcement)
+        on_ready(announcement)
+        while self._turn():
+            pass
+        return self._stop()
+
+    def _check_ready(self) -> str | None:
+        """The round trips of readiness, asked from a thread so that the inline roles can answer them."""
+        problems: list[str | None] = []
+        asking = threading.Thread(target=lambda: problems.append(ready.round_trips(self._plan.endpoints[0])))
+        asking.start()
+        while asking.is_alive():
+            if self._is_inline:
+                self._step()
+            else:
+                asking.join(0.01)
+        asking.join()
+        return problems[0] if problems else "the check itself failed"
+
+    def _turn(self) -> bool:
+        """One turn of the main thread; False when it is time to stop."""
+        timeout_s = 1.0
+        if self._is_inline:
+            timeout_s = 0.0 if self._step() else self._pause_s()
+        for fd, _ in self._epoll.poll(timeout_s):
+            if fd == self._signals.fd:
+                number = self._signals.read()
+                if number is not None:
+                    logger.info("stopping: signal=%s", signal.Signals(number).name)
+                    return False
+            elif fd == self._guardian:
+                logger.info("stopping: process %d has ended", self._config.kproc_exit_with_pid)
+                return False
+        return self._failure is None
+
+    def _step(self) -> int:
+        return sum(agent.do_work(0) for agent in self.agents)
+
+    def _pause_s(self) -> float:
+        return min(_TURN_MS, *(agent.next_deadline_ms() for agent in self.agents)) / 1000
+
+    def _on_error(self, agent: Agent, error: BaseException) -> None:
+        logger.critical("%s failed", agent.id, exc_info=error)
+        self._failure = error
+        os.kill(os.getpid(), signal.SIGTERM)  # The main thread sleeps in epoll: this is what wakes it.
+
+    # -- stopping ----------------------------------------------------------------------------------------------
+
+    def _stop(self) -> int:
+        """Drain within kproc.drain.timeout.ms, then close in order; the exit status."""
+        deadline_ns = self._plan.clock.now_ns() + self._config.kproc_drain_timeout_ms * 1_000_000
+        draining: list[Agent] = [*self._acceptors, *self._processors, *self._handlers]
+        if self._is_inline:
+            for agent in draining:
+                agent.begin_stop()
+        for thread in self._threads:
+            if thread.agent in draining:
+                thread.post(thread.agent.begin_stop)
+        while not all(agent.is_drained() for agent in draining) and self._failure is None:
+            if self._plan.clock.now_ns() >= deadline_ns:
+                logger.warning("stopping without having answered everything: kproc.drain.timeout.ms is over")
+                break
+            if not self._is_inline or not self._step():
+                self._epoll.poll(0.005)
+        is_clean = self._failure is None
+        for thread in self._threads:
+            is_clean = thread.stop(5.0) and is_clean
+        closing: list[Agent] = [*draining, self._controller]
+        for agent in closing:
+            try:
+                agent.close()
+            except OSError as error:
+                logger.error("closing %s: %s", agent.id, error)
+                is_clean = False
+        self._cleaner.finish(is_clean=is_clean)
+        self._cleaner.close()
+        return 0 if self._failure is None else 1
+
+    def release(self) -> None:
+        """Give back every descriptor; the roles are closed already or were never run."""
+        for thread in self._threads:
+            thread.stop(1.0)
+        for _, sock in self._listeners:
+            sock.close()
+        for doze in self._dozes.values():
+            doze.close()
+        for arena in self._arenas:
+            arena.close()
+        self._slab_region.close()
+        self._table_region.close()
+        self._signals.close()
+        self._epoll.close()
+        if self._guardian is not None:
+            os.close(self._guardian)

@@ -1,0 +1,132 @@
+"""LinkedAgent: what Handler, controller and cleaner share: links with inboxes and outboxes, and how to sleep."""
+
+from __future__ import annotations
+
+import select
+from typing import Final
+
+from kproc.clock import Clock
+from kproc.metrics.slab import MetricsRow
+from kproc.metrics.spec import SLOT
+from kproc.server.calls import Calls
+from kproc.transport.agent import AgentId, Doze, Link
+from kproc.transport.outbox import Inbox, Outbox
+
+_STORE_NS: Final = 100_000_000
+_HEARTBEAT: Final = SLOT["heartbeat_ns"]
+_CYCLES: Final = SLOT["duty_cycles"]
+_RESCUED: Final = SLOT["wakeups_rescued"]
+_FILL: Final = SLOT["ring_fill_bytes"]
+_CAPACITY: Final = SLOT["ring_capacity_bytes"]
+_OVERFLOW: Final = SLOT["overflow"]
+
+
+class LinkedPeer:
+    """One link as its agent uses it."""
+
+    __slots__ = ("id", "inbox", "link", "outbox")
+
+    def __init__(self, link: Link) -> None:
+        self.id = link.peer
+        self.link = link
+        self.inbox = Inbox(link.receiver)
+        self.outbox = Outbox(link.sender, link.waker)
+
+
+class LinkedAgent:
+    """Base of the roles that live on links alone. Subclasses implement `_work` and `_on_tick`."""
+
+    def __init__(self, agent_id: AgentId, *, doze: Doze, metrics: MetricsRow, clock: Clock) -> None:
+        self.id = agent_id
+        self._doze = doze
+        self._metrics = metrics
+        self._clock = clock
+        self._peers: dict[AgentId, LinkedPeer] = {}
+        self._outboxes: list[Outbox] = []
+        self._calls = Calls()
+        self._is_stopping = False
+        self._next_store_ns = 0
+        self._cycles = 0
+        self._epoll = select.epoll()
+        self._epoll.register(doze.fd, select.EPOLLIN | select.EPOLLET)
+
+    def attach(self, link: Link) -> None:
+        if link.peer in self._peers:
+            self.detach(link.peer)
+        self._peers[link.peer] = LinkedPeer(link)
+        self._list_outboxes()
+
+    def detach(self, peer: AgentId) -> None:
+        if self._peers.pop(peer, None) is not None:
+            self._list_outboxes()
+            self._calls.lose(peer)
+
+    def watch(self, fd: int) -> None:
+        """Wake up, too, when `fd` becomes readable (the control socket of whoever runs this agent)."""
+        self._epoll.register(fd, select.EPOLLIN)
+
+    def poll_fd(self) -> int:
+        return self._epoll.fileno()
+
+    def next_deadline_ms(self) -> int:
+        return 100
+
+    def do_work(self, timeout_ms: int) -> int:
+        """One duty cycle: everything that is ready, then one publication per link; sleep if there was nothing."""
+        self._cycles += 1
+        work = self._work()
+        self._flush()
+        now_ns = self._clock.now_ns()
+        if now_ns >= self._next_store_ns:
+            self._next_store_ns = now_ns + _STORE_NS
+            self._tick(now_ns)
+        if work or not timeout_ms:
+            return work
+        self._doze.prepare()
+        if self._has_input():
+            self._doze.cancel()
+            return 1
+        events = self._epoll.poll(min(timeout_ms, self.next_deadline_ms()) / 1000)
+        self._doze.cancel()
+        if not events and self._has_input():
+            self._metrics.values[_RESCUED] += 1
+        return 0
+
+    def begin_stop(self) -> None:
+        self._is_stopping = True
+
+    def is_drained(self) -> bool:
+        return self._is_stopping and not any(each.has_overflow for each in self._outboxes)
+
+    def close(self) -> None:
+        self._epoll.close()
+
+    def _work(self) -> int:
+        raise NotImplementedError
+
+    def _on_tick(self, now_ns: int) -> None:
+        """Ten times a second, before the metrics row is stored."""
+
+    def _outbox(self, peer: AgentId) -> Outbox | None:
+        found = self._peers.get(peer)
+        return found.outbox if found is not None else None
+
+    def _list_outboxes(self) -> None:
+        self._outboxes = [peer.outbox for peer in self._peers.values()]
+
+    def _has_input(self) -> bool:
+        return any(not peer.inbox.is_empty() for peer in self._peers.values())
+
+    def _flush(self) -> None:
+        for outbox in self._outboxes:
+            outbox.flush()
+
+    def _tick(self, now_ns: int) -> None:
+        values = self._metrics.values
+        values[_HEARTBEAT] = now_ns
+        values[_CYCLES] = self._cycles
+        values[_FILL] = sum(outbox.fill_bytes() for outbox in self._outboxes)
+        values[_CAPACITY] = sum(outbox.capacity for outbox in self._outboxes)
+        values[_OVERFLOW] = sum(outbox.overflow_count() for outbox in self._outboxes)
+        self._on_tick(now_ns)
+        self._metrics.store()

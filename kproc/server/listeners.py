@@ -1,0 +1,101 @@
+"""Listening sockets: bound by the supervisor, which keeps them, so that an Acceptor's death refuses nobody."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Sequence
+
+import msgspec
+
+from kproc.config import Config, ConfigError, EndPoint
+from kproc.config.listeners import join_address
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """One listener as it is: bound where, advertised as what."""
+
+    name: str
+    bound_host: str
+    bound_port: int
+    advertised_host: str
+    advertised_port: int
+
+    @property
+    def bound(self) -> str:
+        return join_address(self.bound_host, self.bound_port)
+
+    @property
+    def advertised(self) -> str:
+        return join_address(self.advertised_host, self.advertised_port)
+
+
+def open_listeners(config: Config) -> list[tuple[Endpoint, socket.socket]]:
+    """Bind every listener; ConfigError with the listener's name if one cannot be."""
+    sockets: list[tuple[EndPoint, socket.socket]] = []
+    try:
+        for end_point in config.listeners:
+            sockets.append((end_point, _bind(end_point, config)))
+        bound = {end_point.name: sock.getsockname()[:2] for end_point, sock in sockets}
+        advertised = config.resolve_advertised(bound)
+    except ConfigError:
+        for _, sock in sockets:
+            sock.close()
+        raise
+    return [
+        (
+            Endpoint(
+                end_point.name,
+                str(bound[end_point.name][0]),
+                int(bound[end_point.name][1]),
+                advertised[end_point.name].host,
+                advertised[end_point.name].port,
+            ),
+            sock,
+        )
+        for end_point, sock in sockets
+    ]
+
+
+def find(endpoints: Sequence[Endpoint], name: str) -> Endpoint:
+    """The endpoint called `name`."""
+    return next(each for each in endpoints if each.name == name)
+
+
+def _bind(end_point: EndPoint, config: Config) -> socket.socket:
+    """One listening socket. An empty host binds all interfaces, IPv6 too where the host has it."""
+    last: OSError | None = None
+    for family, address in _addresses(end_point):
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                with contextlib.suppress(OSError):  # A kernel without the option has what we ask for already.
+                    sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1 if end_point.host else 0)
+            if config.socket_receive_buffer_bytes > 0:
+                # Before listen: accepted sockets inherit it, and the window scale is fixed by it.
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, config.socket_receive_buffer_bytes)
+            sock.bind(address)
+            sock.listen(config.socket_listen_backlog_size)
+            sock.setblocking(False)
+        except OSError as error:
+            sock.close()
+            last = error
+            continue
+        return sock
+    assert last is not None
+    # getaddrinfo and bind have their own errno ranges; strerror is what people understand.
+    raise ConfigError(
+        f"listeners: cannot bind {end_point}: {last.strerror or os.strerror(last.errno or 0)}"
+    ) from last
+
+
+def _addresses(end_point: EndPoint) -> list[tuple[int, tuple[str, int]]]:
+    if not end_point.host:
+        return [(socket.AF_INET6, ("::", end_point.port)), (socket.AF_INET, ("0.0.0.0", end_point.port))]  # noqa: S104
+    try:
+        found = socket.getaddrinfo(end_point.host, end_point.port, type=socket.SOCK_STREAM)
+    except socket.gaierror as error:
+        raise ConfigError(f"listeners: cannot resolve the host of {end_point}: {error.strerror}") from error
+    return [(family, address[:2]) for family, _, _, _, address in found]  # type: ignore[misc]

@@ -1,0 +1,49 @@
+"""The shared partition table: what the owner of a partition last said about its log.
+
+One row of 8 words per slot (cluster/image.py gives out the slots), written by the owning Handler behind a
+seqlock and read by its successor and the cleaner. It outlives a Handler, not the broker: the supervisor
+holds the region. After a Handler's death its successor trusts a row's end and position: those bytes are
+whole in the page cache, so only what lies behind them is scanned.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from kproc.cluster.image import SLOT_COUNT, PartitionImage
+from kproc.ipc.words import RowWriter, read_row
+
+_ROW_WORDS: Final = 8  # One cache line: sequence word and seven values.
+TABLE_BYTES: Final = 8 * _ROW_WORDS * SLOT_COUNT  # 8 MiB, sparse.
+_WRITTEN: Final = 1
+
+
+class PartitionRow(NamedTuple):
+    """A consistent reading of one row. Offsets count records, `position` bytes in the segment `segment_base`."""
+
+    is_written: int
+    generation: int
+    start_offset: int
+    end_offset: int
+    segment_base: int
+    position: int
+    recovery_point: int
+
+
+class PartitionTable:
+    """All rows over the words of one region (or of plain memory, for threads)."""
+
+    def __init__(self, words: memoryview) -> None:
+        self._words = words
+
+    def writer(self, slot: int) -> RowWriter:
+        """The owner's side of one row. A Handler killed inside a store leaves an odd sequence; this repairs it."""
+        return RowWriter(self._words, slot * _ROW_WORDS, _ROW_WORDS - 1)
+
+    def read(self, partition: PartitionImage) -> PartitionRow | None:
+        """The row of this very partition, or None if its owner never wrote it (or died while it did)."""
+        values = read_row(self._words, partition.slot * _ROW_WORDS, _ROW_WORDS - 1)
+        if values is None:
+            return None
+        row = PartitionRow(*values)
+        return row if row.is_written == _WRITTEN and row.generation == partition.slot_generation else None

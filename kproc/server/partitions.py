@@ -1,0 +1,291 @@
+"""The partitions that one Handler owns: opened at first touch, published to the shared table, deleted here.
+
+Only this Handler writes the logs in here and their rows. Opening is lazy, so that start-up does not depend on
+how many partitions there are: a clean stop makes the first touch cheap, an unclean one makes it recover.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+from kproc.api.context import PartitionKey
+from kproc.clock import Clock
+from kproc.cluster.image import ClusterImage, PartitionImage, TopicImage
+from kproc.config import Config
+from kproc.errors import Corrupt, ErrorCode, KafkaError
+from kproc.ipc.words import RowWriter
+from kproc.purgatory.purgatory import Purgatory
+from kproc.server.partition_table import PartitionTable
+from kproc.server.syncer import Syncer
+from kproc.storage import checkpoints
+from kproc.storage.fs import OsFs
+from kproc.storage.log import Log, SyncPoint, TrustedEnd
+from kproc.storage.log_config import LogConfig
+
+logger = logging.getLogger(__name__)
+
+
+class OwnedPartition:
+    """One open partition: its log, its row of the shared table, and who waits for the disk."""
+
+    __slots__ = ("_owner", "_row", "_waiting", "generation", "key", "log", "slot")
+
+    def __init__(
+        self, owner: Partitions, key: PartitionKey, log: Log, row: RowWriter, partition: PartitionImage
+    ) -> None:
+        self.key = key
+        self.log = log
+        self.slot = partition.slot
+        self.generation = partition.slot_generation
+        self._owner = owner
+        self._row = row
+        self._waiting: deque[tuple[int, Callable[[int], None]]] = deque()
+
+    def publish(self) -> None:
+        """Say in the shared table where the log starts and ends."""
+        log = self.log
+        self._row.publish(
+            (
+                1,
+                self.generation,
+                log.start_offset,
+                log.end_offset,
+                log.active_base,
+                log.active_bytes,
+                log.recovery_point,
+            )
+        )
+
+    def after_append(self) -> None:
+        self.publish()
+        self._owner.purgatory.check(self.key)
+
+    def when_synced(self, offset: int, on_done: Callable[[int], None]) -> None:
+        if self.log.recovery_point >= offset:
+            on_done(0)
+            return
+        self._waiting.append((offset, on_done))
+        self._owner.unsynced[self] = None
+
+    def on_synced(self, error: OSError | None) -> None:
+        """A round of fdatasync ended: answer those it covered, or everybody when it failed."""
+        waiting = self._waiting
+        if error is None and not self.log.is_offline:
+            synced = self.log.recovery_point
+            while waiting and waiting[0][0] <= synced:
+                waiting.popleft()[1](0)
+            if waiting:
+                self._owner.unsynced[self] = None
+            return
+        while waiting:
+            waiting.popleft()[1](int(ErrorCode.KAFKA_STORAGE_ERROR))
+
+
+class Partitions:
+    """All open partitions of one Handler, by (topic, index)."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        handler_index: int,
+        config: Config,
+        image: Callable[[], ClusterImage],
+        clock: Clock,
+        table: PartitionTable,
+        purgatory: Purgatory,
+        syncer: Syncer,
+        recovery_points: dict[PartitionKey, int],
+        start_offsets: dict[PartitionKey, int],
+        is_clean: bool,
+    ) -> None:
+        self._directory = directory
+        self._handler_index = handler_index
+        self._config = config
+        self._image = image
+        self._clock = clock
+        self._table = table
+        self.purgatory = purgatory
+        self.unsynced: dict[OwnedPartition, None] = {}
+        self._syncer = syncer
+        self._syncing: dict[Log, OwnedPartition] = {}
+        self._recovery_points = recovery_points
+        self._start_offsets = start_offsets
+        self._is_clean = is_clean
+        self._open: dict[PartitionKey, OwnedPartition] = {}
+        self._damaged: dict[PartitionKey, str] = {}
+        self._doomed: deque[tuple[int, Path]] = deque()  # (when, directory to remove)
+        self.syncs = 0
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def get(self, topic: str, partition: PartitionImage) -> OwnedPartition:
+        """The open partition; opens, and if need be recovers, its log. Raises KafkaError."""
+        owned = self._open.get((topic, partition.index))
+        if owned is not None:
+            if owned.log.is_offline:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{partition.index} is offline")
+            return owned
+        return self._open_log((topic, partition.index), partition)
+
+    def find(self, key: PartitionKey) -> OwnedPartition | None:
+        """The partition if it is open already."""
+        return self._open.get(key)
+
+    def opened(self) -> list[OwnedPartition]:
+        return list(self._open.values())
+
+    def _open_log(self, key: PartitionKey, partition: PartitionImage) -> OwnedPartition:
+        topic = self._image().topics_by_name[key[0]]
+        if partition.owner != self._handler_index:
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key[0]}-{key[1]} is owned by another Handler"
+            )
+        if key in self._damaged:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self._damaged[key])
+        directory = self._directory / f"{key[0]}-{key[1]}"
+        row = self._table.read(partition)
+        trusted = None
+        if row is not None:
+            trusted = TrustedEnd(row.end_offset, row.segment_base, row.position, row.start_offset)
+        try:
+            self._set_stray_aside(directory, topic)
+            log = Log.open(
+                directory,
+                LogConfig.of(self._config, topic.configs),
+                topic=topic.name,
+                topic_id=topic.topic_id,
+                partition=partition.index,
+                leader_epoch=partition.leader_epoch,
+                clock=self._clock,
+                trusted=trusted,
+                recovery_point=max(self._recovery_points.get(key, 0), row.recovery_point if row else 0),
+                start_offset=self._start_offsets.get(key, 0),
+                clean=self._is_clean,
+            )
+        except (Corrupt, OSError) as error:
+            logger.error("partition %s-%d is offline: %s", key[0], key[1], error)
+            self._damaged[key] = str(error)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        owned = OwnedPartition(self, key, log, self._table.writer(partition.slot), partition)
+        owned.publish()
+        self._open[key] = owned
+        return owned
+
+    def _set_stray_aside(self, directory: Path, topic: TopicImage) -> None:
+        """A crash came between a topic's deletion and the rename of its directory, and the name was used again."""
+        if not directory.exists():
+            return
+        found = checkpoints.read_partition_metadata(OsFs(), directory)
+        if found is not None and found != topic.topic_id:
+            logger.warning("removing %s: left over from a deleted topic of the same name", directory)
+            moved = Log.set_aside(directory)
+            if moved is not None:
+                self._doom(moved)
+
+    # -- group commit ------------------------------------------------------------------------------------------
+
+    def start_sync(self) -> None:
+        """Start a round of fdatasync over what somebody waits for, unless one is running."""
+        if self._syncing or not self.unsynced:
+            return
+        points: list[tuple[Log, SyncPoint]] = []
+        for owned in self.unsynced:
+            self._syncing[owned.log] = owned
+            points.append((owned.log, owned.log.sync_point()))
+        self.unsynced.clear()
+        self.syncs += 1
+        self._syncer.submit(points)
+
+    def finish_sync(self) -> int:
+        """Take in what the sync thread has done; return how many logs."""
+        outcomes = self._syncer.take()
+        for log, point, error in outcomes:
+            owned = self._syncing.pop(log)
+            if error is None:
+                log.mark_synced(point)
+            else:
+                log.sync_failed(point, str(error))
+            if self._open.get(owned.key) is owned:  # Else the topic was deleted while the round ran.
+                owned.publish()
+                owned.on_synced(error)
+        return len(outcomes)
+
+    @property
+    def is_syncing(self) -> bool:
+        return bool(self._syncing)
+
+    # -- changes of the metadata -------------------------------------------------------------------------------
+
+    def delete(self, topic: TopicImage) -> None:
+        """A topic is gone: rename our directories of it now, remove them after file.delete.delay.ms."""
+        for partition in topic.partitions:
+            key = (topic.name, partition.index)
+            if partition.owner != self._handler_index:
+                continue
+            owned = self._open.pop(key, None)
+            self._damaged.pop(key, None)
+            self._recovery_points.pop(key, None)
+            self._start_offsets.pop(key, None)
+            moved: Path | None
+            if owned is not None:
+                owned.on_synced(OSError("the topic was deleted"))
+                self.unsynced.pop(owned, None)
+                moved = owned.log.rename_for_delete()
+            else:
+                moved = Log.set_aside(self._directory / f"{topic.name}-{partition.index}")
+            if moved is not None:
+                self._doom(moved)
+            self.purgatory.check(key)
+
+    def reconfigure(self, topic: TopicImage) -> None:
+        """A topic's settings changed: its open logs follow at once."""
+        config = LogConfig.of(self._config, topic.configs)
+        for partition in topic.partitions:
+            owned = self._open.get((topic.name, partition.index))
+            if owned is not None:
+                owned.log.reconfigure(config)
+
+    def tick(self) -> None:
+        """About once a second: unlink what is due, sync what flush.ms asks for, remove deleted topics."""
+        now_ms = self._clock.wall_ms()
+        for owned in self._open.values():
+            owned.log.unlink_due(now_ms)
+            if not owned.log.is_offline and owned.log.is_flush_due(now_ms):
+                self.unsynced[owned] = None
+        while self._doomed and self._doomed[0][0] <= self._clock.now_ns():
+            shutil.rmtree(self._doomed.popleft()[1], ignore_errors=True)
+
+    def enforce_retention(self, key: PartitionKey) -> int:
+        """The cleaner asks for a look at one partition: delete what is past its retention; how many segments."""
+        partition = self._image().partition(*key)
+        if partition is None or partition.owner != self._handler_index:
+            return 0
+        owned = self.get(key[0], partition)
+        now_ms = self._clock.wall_ms()
+        owned.log.expire_producers(now_ms)
+        count = owned.log.enforce_retention(now_ms)
+        owned.publish()
+        return count
+
+    def close(self, *, is_clean: bool) -> None:
+        """Flush, snapshot and close every log; with that the next start need not recover."""
+        for owned in self._open.values():
+            try:
+                owned.log.close(clean=is_clean)
+                owned.publish()
+            except OSError as error:
+                logger.error("closing %s-%d: %s", *owned.key, error)
+                raise
+        for _, path in self._doomed:
+            shutil.rmtree(path, ignore_errors=True)
+        self._open.clear()
+
+    def _doom(self, path: Path) -> None:
+        due_ns = self._clock.now_ns() + self._config.log_segment_delete_delay_ms * 1_000_000
+        self._doomed.append((due_ns, path))

@@ -1,0 +1,94 @@
+"""ProduceRouter: which Handler a frame should go to, as far as a Processor can tell cheaply.
+
+Only used with several Handlers. A Produce of one partition should go straight to that partition's owner;
+everything else goes to the connection's home Handler. The router knows no metadata: a home Handler that
+has to forward a Produce sends a hint (the bytes that name topic and partition, and the owner), and the next
+frame with the same bytes goes there. A hint that has gone stale costs one forwarding, never a wrong answer.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from kproc.errors import ProtocolError
+from kproc.wire.primitives import read_unsigned_varint
+
+_HINTS_MAX: Final = 8192  # Topic-partitions that one Processor remembers; beyond, it starts anew.
+_HEAD: Final = struct.Struct(">hhih")
+_PRODUCE: Final = 0
+_FLEXIBLE: Final = 9
+OWNER: Final = struct.Struct("=H")
+
+
+class ProduceRouter:
+    """One per Processor."""
+
+    def __init__(self) -> None:
+        self._owners: dict[bytes, int] = {}
+
+    def route(self, frame: memoryview) -> int:
+        """The owner's index for a Produce of one known partition, else -1 (home)."""
+        if len(frame) < _HEAD.size or frame[0] or frame[1]:  # API key 0, big-endian
+            return -1
+        key = partition_key(frame)
+        return -1 if key is None else self._owners.get(key, -1)
+
+    def learn(self, hint: memoryview) -> None:
+        """A hint of a Handler: owner, then the key."""
+        if len(self._owners) >= _HINTS_MAX:
+            self._owners.clear()
+        self._owners[bytes(hint[OWNER.size :])] = OWNER.unpack_from(hint)[0]
+
+
+def partition_key(frame: memoryview) -> bytes | None:
+    """The bytes of a Produce frame that name its only topic and partition, or None for any other frame.
+
+    A malformed frame gives None too: its home Handler will say what is wrong with it.
+    """
+    try:
+        _, version, _, client_bytes = _HEAD.unpack_from(frame)
+        at = _HEAD.size + max(0, client_bytes)
+        if version >= _FLEXIBLE:
+            if frame[at]:  # Tagged fields in the header: not worth the while.
+                return None
+            at += 1
+        return body_key(version, frame, at)
+    except (IndexError, struct.error):
+        return None
+
+
+def body_key(version: int, body: memoryview, at: int = 0) -> bytes | None:
+    """The same from where the body begins."""
+    try:
+        return _flexible_key(body, at, version) if version >= _FLEXIBLE else _plain_key(body, at)
+    except (IndexError, ProtocolError):
+        return None
+
+
+def _plain_key(body: memoryview, at: int) -> bytes | None:
+    at += 2 + max(0, int.from_bytes(body[at : at + 2], "big", signed=True))  # transactional id
+    at += 6  # acks, timeout
+    if int.from_bytes(body[at : at + 4], "big") != 1:
+        return None
+    start = at + 4
+    at = start + 2 + int.from_bytes(body[start : start + 2], "big")
+    if int.from_bytes(body[at : at + 4], "big") != 1:
+        return None
+    return bytes(body[start : at + 8])
+
+
+def _flexible_key(body: memoryview, at: int, version: int) -> bytes | None:
+    length, at = read_unsigned_varint(body, at)  # transactional id, length + 1
+    at += max(0, length - 1) + 6
+    if body[at] != 2:  # One topic, as a compact array's count + 1.
+        return None
+    start = at + 1
+    if version >= 13:
+        at = start + 16  # topic id
+    else:
+        length, at = read_unsigned_varint(body, start)
+        at += length - 1
+    if body[at] != 2:
+        return None
+    return bytes(body[start : at + 5])

@@ -1,0 +1,54 @@
+"""Signals and other processes' ends as readable descriptors, for a loop that polls."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from types import FrameType
+
+
+def _ignore(_number: int, _frame: FrameType | None) -> None:
+    """Nothing happens in a signal handler: the wake-up descriptor carries the number."""
+
+
+class SignalPipe:
+    """SIGTERM and SIGINT as bytes on a socket. Only one at a time, in the main thread."""
+
+    def __init__(self) -> None:
+        self._receive, self._send = socket.socketpair()
+        self._receive.setblocking(False)
+        self._send.setblocking(False)
+        self.fd = self._receive.fileno()
+        self._old_fd = signal.set_wakeup_fd(self._send.fileno(), warn_on_full_buffer=False)
+        self._old = {number: signal.signal(number, _ignore) for number in (signal.SIGTERM, signal.SIGINT)}
+        # A terminal that goes away ends the broker like Ctrl-C; a client that goes away is an EPIPE, no signal.
+        self._old[signal.SIGHUP] = signal.signal(signal.SIGHUP, _ignore)
+
+    def read(self) -> int | None:
+        """The next signal's number, or None."""
+        try:
+            received = self._receive.recv(1)
+        except BlockingIOError:
+            return None
+        return received[0] if received else None
+
+    def close(self) -> None:
+        """Give the signals back to whoever had them."""
+        signal.set_wakeup_fd(self._old_fd)
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+        self._receive.close()
+        self._send.close()
+
+
+def watch_process(pid: int) -> int | None:
+    """A pidfd that is readable when that process ends; None for pid 0. An ended one counts as ended now."""
+    if pid == 0:
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        # Readable at once, as the pidfd would be.
+        fd = os.eventfd(1, os.EFD_CLOEXEC)
+        return fd

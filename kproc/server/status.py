@@ -1,0 +1,131 @@
+"""Status: what runs, how busy it is and what it costs, for `kproc status`. Lives in the controller.
+
+Numbers come from the shared slab, memory and CPU from /proc. Memory is PSS plus the shared blocks that no
+process has mapped: PSS alone hides pre-allocated, untouched regions.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Final
+
+from kproc.cluster.image import ClusterImage
+from kproc.metrics.slab import Slab
+from kproc.metrics.spec import SLOT
+from kproc.server.broker import Plan
+from kproc.server.controller import PrivateOperation
+from kproc.server.roles import slab_row
+from kproc.transport.agent import AgentId
+
+_TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
+_KIB: Final = 1024
+
+
+class Status:
+    """Answers the private operation `status`. `processes` is what the supervisor last said."""
+
+    def __init__(self, plan: Plan, slab: Slab) -> None:
+        self._plan = plan
+        self._slab = slab
+        self._started_ns = plan.clock.now_ns()
+        self._before: dict[tuple[str, int], tuple[int, float, int]] = {}
+        self.processes: list[dict[str, Any]] = []
+        self.image: ClusterImage | None = None
+
+    def operations(self) -> dict[str, PrivateOperation]:
+        """By name, for the controller."""
+        return {"status": self._status}
+
+    def _status(self, _body: dict[str, Any]) -> dict[str, Any]:
+        plan, image = self._plan, self.image
+        rows = [self._row(each) for each in self.processes]
+        mapped = sum(row.pop("_pss_shmem_bytes") for row in rows)
+        return {
+            "cluster_id": plan.cluster_id,
+            "data": str(plan.config.log_dirs),
+            "transport": plan.config.kproc_transport,
+            "flush": plan.config.kproc_flush,
+            "uptime_ms": (plan.clock.now_ns() - self._started_ns) // 1_000_000,
+            "listeners": {e.name: {"bound": e.bound, "advertised": e.advertised} for e in plan.endpoints},
+            "processes": rows,
+            "shared_memory_unmapped_bytes": max(0, self._shared_bytes() - mapped),
+            "topics": len(image.topics_by_name) if image else 0,
+            "partitions": image.partition_count if image else 0,
+        }
+
+    def _row(self, process: dict[str, Any]) -> dict[str, Any]:
+        """One role's line; rates are since the last call."""
+        role, index, pid = process["role"], process["index"], process["pid"]
+        now_ns = self._plan.clock.now_ns()
+        cpu_seconds = _cpu_seconds(pid)
+        pss_bytes, pss_shmem_bytes = _pss(pid)
+        counts = dict.fromkeys(SLOT, 0)
+        if role != "supervisor":
+            counts = self._slab.read(slab_row(AgentId(role, index)))
+        requests = counts["requests"]
+        before_ns, before_cpu, before_requests = self._before.get((role, index), (self._started_ns, 0.0, 0))
+        self._before[role, index] = (now_ns, cpu_seconds, requests)
+        seconds = max(1e-3, (now_ns - before_ns) / 1e9)
+        capacity = counts["ring_capacity_bytes"]
+        heartbeat_ns = counts["heartbeat_ns"]
+        return {
+            "role": role,
+            "index": index,
+            "pid": pid,
+            "state": process["state"],
+            "restarts": process["restarts"],
+            "cpu_percent": round(100 * max(0.0, cpu_seconds - before_cpu) / seconds, 1),
+            "cpu_seconds": round(cpu_seconds, 2),
+            "pss_bytes": pss_bytes,
+            "_pss_shmem_bytes": pss_shmem_bytes,
+            "connections": counts["connections"],
+            "requests_per_s": round(max(0, requests - before_requests) / seconds, 1),
+            "requests_total": requests,
+            "ring_fill": round(counts["ring_fill_bytes"] / capacity, 4) if capacity else 0.0,
+            "queue_depth": counts["requests_inflight"] + counts["overflow"],
+            "parked": counts["parked"],
+            "heartbeat_age_ms": (now_ns - heartbeat_ns) // 1_000_000 if heartbeat_ns else None,
+            "counters": counts,
+        }
+
+    def _shared_bytes(self) -> int:
+        """Allocated memory of every memfd that any of the broker's processes holds, each counted once."""
+        seen: dict[int, int] = {}
+        for pid in {each["pid"] for each in self.processes}:
+            try:
+                names = os.listdir(f"/proc/{pid}/fd")
+            except OSError:  # It has ended since the supervisor last said what runs.
+                continue
+            for name in names:
+                try:
+                    if os.readlink(f"/proc/{pid}/fd/{name}").startswith("/memfd:kproc-"):
+                        facts = os.stat(f"/proc/{pid}/fd/{name}")
+                        seen[facts.st_ino] = facts.st_blocks * 512
+                except OSError:
+                    continue  # Closed meanwhile.
+        return sum(seen.values())
+
+
+def _cpu_seconds(pid: int) -> float:
+    """User and system time of a process; 0 if it has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
+
+
+def _pss(pid: int) -> tuple[int, int]:
+    """PSS of a process and the shared-memory part of it; zeros if it has ended."""
+    pss = shmem = 0
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+            for line in file:
+                if line.startswith(b"Pss:"):
+                    pss = int(line.split()[1]) * _KIB
+                elif line.startswith(b"Pss_Shmem:"):
+                    shmem = int(line.split()[1]) * _KIB
+    except OSError:
+        return 0, 0
+    return pss, shmem

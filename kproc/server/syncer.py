@@ -1,0 +1,84 @@
+"""Group commit: fdatasync away from the Handler's loop, many waiting appends per call.
+
+While one round of fdatasync runs, appends go on and new waiters gather; the next round syncs them all. A
+round takes what is dirty at its start, so the wait of one append is at most two rounds. The thread is
+started after the fork, by the Handler; it only ever calls fdatasync on descriptors it is given.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from kproc.storage.log import Log, SyncPoint
+
+logger = logging.getLogger(__name__)
+
+# What a round did to one log: its sync point, and the error that fdatasync gave, if any.
+Outcome = tuple[Log, SyncPoint, OSError | None]
+
+
+class Syncer(Protocol):
+    """Runs rounds of fdatasync; outcomes are collected by the Handler that asked."""
+
+    def submit(self, points: Sequence[tuple[Log, SyncPoint]]) -> None: ...
+    def take(self) -> list[Outcome]: ...
+    def close(self) -> None: ...
+
+
+def _sync(log: Log, point: SyncPoint) -> Outcome:
+    try:
+        log.run_sync(point)
+    except OSError as error:
+        return (log, point, error)
+    return (log, point, None)
+
+
+class InlineSyncer:
+    """Syncs at once, in the caller: for the inline transport, where nothing may run beside the test."""
+
+    def __init__(self) -> None:
+        self._done: list[Outcome] = []
+
+    def submit(self, points: Sequence[tuple[Log, SyncPoint]]) -> None:
+        self._done += [_sync(log, point) for log, point in points]
+
+    def take(self) -> list[Outcome]:
+        done, self._done = self._done, []
+        return done
+
+    def close(self) -> None:
+        """Nothing runs."""
+
+
+class ThreadSyncer:
+    """One thread per Handler. `wake` is called from it when a round is done."""
+
+    def __init__(self, name: str, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._rounds: queue.SimpleQueue[Sequence[tuple[Log, SyncPoint]] | None] = queue.SimpleQueue()
+        self._done: deque[Outcome] = deque()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, points: Sequence[tuple[Log, SyncPoint]]) -> None:
+        self._rounds.put(points)
+
+    def take(self) -> list[Outcome]:
+        done = self._done
+        return [done.popleft() for _ in range(len(done))]
+
+    def close(self) -> None:
+        """Let the round in work end, then join the thread."""
+        self._rounds.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (points := self._rounds.get()) is not None:
+            for log, point in points:
+                self._done.append(_sync(log, point))
+            self._wake()

@@ -1,0 +1,128 @@
+"""Agents: roles as objects with `do_work()`, and the links by which they talk.
+
+A role never knows who runs it. `process.py` runs it as a forked child over shared-memory rings, `thread.py`
+as a thread over deques, `inline.py` steps every role from one thread. All three hand the role the same
+`Link` objects, and the bytes that travel over a link are the same in all three (envelope.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+
+class AgentId(NamedTuple):
+    """Names one running role: its role word and its index, `processor-0`."""
+
+    role: str
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody asks of a name
+
+    def __str__(self) -> str:
+        return f"{self.role}-{self.index}"
+
+
+class Sender(Protocol):
+    """The producing end of a link: records become visible at `publish()`, never before."""
+
+    record_bytes_max: int
+    capacity: int
+
+    def reserve(self, length: int) -> memoryview | None: ...
+    def commit(self, length: int, kind: int) -> None: ...
+    def try_push(self, kind: int, *parts: bytes | bytearray | memoryview) -> bool: ...
+    def publish(self) -> None: ...
+    def free_bytes(self) -> int: ...
+
+
+class Receiver(Protocol):
+    """The consuming end of a link: `poll` takes a batch, `release` gives its bytes back."""
+
+    def poll(self, limit: int) -> Sequence[tuple[int, memoryview]]: ...
+    def release(self) -> None: ...
+    def is_empty(self) -> bool: ...
+
+
+class Wakeable(Protocol):
+    """Wakes the consuming agent if it sleeps."""
+
+    def wake(self) -> None: ...
+
+
+class Doze(Protocol):
+    """The sleeping side: `prepare`, look again at every input, sleep on `fd`, `cancel`."""
+
+    fd: int
+
+    def prepare(self) -> None: ...
+    def cancel(self) -> None: ...
+
+
+class BlockReader(Protocol):
+    """A peer's arena: the bytes of one lent block."""
+
+    def view(self, offset: int, length: int) -> memoryview: ...
+    def close(self) -> None: ...
+
+
+class BlockOwner(Protocol):
+    """An agent's own arena."""
+
+    def allocate(self, length: int) -> int | None: ...
+    def view(self, offset: int, length: int) -> memoryview: ...
+    def free(self, offset: int) -> None: ...
+
+
+class Link:
+    """Both directions between this agent and one peer. Owned by the agent it was attached to."""
+
+    __slots__ = ("arena", "generation", "peer", "receiver", "sender", "waker")
+
+    def __init__(
+        self,
+        peer: AgentId,
+        *,
+        sender: Sender,
+        receiver: Receiver,
+        waker: Wakeable,
+        generation: int = 0,
+        arena: BlockReader | None = None,
+    ) -> None:
+        self.peer = peer
+        self.sender = sender
+        self.receiver = receiver
+        self.waker = waker
+        self.generation = generation
+        self.arena = arena
+
+
+class Agent(Protocol):
+    """A role. Every method is called by the one thread that runs the agent."""
+
+    id: AgentId
+
+    def attach(self, link: Link) -> None:
+        """Begin to talk with a peer; a second link to the same peer replaces the first (it was restarted)."""
+
+    def detach(self, peer: AgentId) -> None:
+        """The peer is gone and reaped: nothing more comes from it and nothing it was lent is in use."""
+
+    def do_work(self, timeout_ms: int) -> int:
+        """Do one duty cycle and return how much was done; sleep up to `timeout_ms` only if there was nothing."""
+
+    def watch(self, fd: int) -> None:
+        """Wake up, too, when `fd` is readable: the control socket of whoever runs this agent."""
+
+    def poll_fd(self) -> int:
+        """An epoll descriptor that is readable when something outside the links wants this agent."""
+
+    def next_deadline_ms(self) -> int:
+        """How long the agent may sleep before its next timer is due."""
+
+    def begin_stop(self) -> None:
+        """Take nothing new; finish what is in work."""
+
+    def is_drained(self) -> bool:
+        """True when nothing is left to finish."""
+
+    def close(self) -> None:
+        """Release descriptors and files; called once, after the last `do_work`."""

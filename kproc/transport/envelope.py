@@ -1,0 +1,81 @@
+"""The records that travel over links: fixed heads in host byte order, payload behind.
+
+Processor -> Handler                                   Handler -> Processor
+REQUEST        head, one or more whole frames          SEND         head, one response frame
+REQUEST_BLOCK  head, block offset, frame length        SEND_PARTS   head, parts (bytes and file ranges)
+DISCONNECTED   head                                    NO_OP        head (acks=0: nothing is sent)
+                                                       CLOSE        head (close the connection)
+                                                       HINT         what the Processor's router may learn
+Handler <-> Handler, Controller <-> Handler, Cleaner <-> Handler
+CALL           token, msgpack [op, body], raw bytes    REPLY        token, msgpack body
+DELTA          msgpack of a metadata delta             SNAPSHOT     msgpack of a whole image
+DELTA_ACK      token = image version
+
+head:  | connection id u64 | sequence u32 | listener u16 | flags u16 |   16 bytes
+A frame in REQUEST keeps its int32 length, so one record carries all that one read brought. `sequence`
+is that of the first frame. Answers carry the sequence of the request they answer, so that the
+Processor can send them in request order. CHUNK holds the beginning of a message that is too large for
+one record; the record that ends it carries the real kind.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from kproc.wire.file_range import FileRange
+
+REQUEST: Final = 1
+REQUEST_BLOCK: Final = 2
+DISCONNECTED: Final = 3
+SEND: Final = 4
+SEND_PARTS: Final = 5
+NO_OP: Final = 6
+CLOSE: Final = 7
+CALL: Final = 8
+REPLY: Final = 9
+DELTA: Final = 10
+SNAPSHOT: Final = 11
+DELTA_ACK: Final = 12
+CHUNK: Final = 13
+HINT: Final = 14
+
+HEAD: Final = struct.Struct("=QIHH")
+HEAD_BYTES: Final = HEAD.size
+BLOCK: Final = struct.Struct("=QQ")
+TOKEN: Final = struct.Struct("=QI")  # token, bytes of msgpack that follow
+FLAG_LOOPBACK: Final = 1  # The client's address is a loopback one: private operations are allowed.
+
+_PART: Final = struct.Struct("=BI")  # 0 = bytes of that length; 1 = file range with a path of that length
+_RANGE: Final = struct.Struct("=QQQ")  # inode, position, length
+
+
+def encode_parts(parts: list[bytes | FileRange]) -> bytes:
+    """Pack a response made of bytes and file ranges behind a SEND_PARTS head."""
+    out: list[bytes] = []
+    for part in parts:
+        if isinstance(part, FileRange):
+            out.append(_PART.pack(1, len(part.path)))
+            out.append(_RANGE.pack(part.inode, part.position, part.length))
+            out.append(part.path)
+        else:
+            out.append(_PART.pack(0, len(part)))
+            out.append(part)
+    return b"".join(out)
+
+
+def decode_parts(view: memoryview) -> list[bytes | FileRange]:
+    """Unpack what `encode_parts` packed; copies the bytes, so the view may be released."""
+    parts: list[bytes | FileRange] = []
+    position, end = 0, len(view)
+    while position < end:
+        is_range, length = _PART.unpack_from(view, position)
+        position += _PART.size
+        if is_range:
+            inode, start, count = _RANGE.unpack_from(view, position)
+            position += _RANGE.size
+            parts.append(FileRange(bytes(view[position : position + length]), inode, start, count))
+        else:
+            parts.append(bytes(view[position : position + length]))
+        position += length
+    return parts

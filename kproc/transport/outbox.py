@@ -1,0 +1,105 @@
+"""Outbox and Inbox: whole messages over a link whose ring may be full or too small for one of them.
+
+Nobody ever blocks on a ring (design rule against deadlock). What does not fit waits here, in order, in the
+memory of the agent that wants to send it; `has_overflow` tells that agent to take no more work from that
+peer until it has drained. The overflow is bounded by the requests in work, which the Processors bound.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from kproc.transport.agent import Receiver, Sender, Wakeable
+from kproc.transport.envelope import CHUNK
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Outbox:
+    """The sending side of one link. `push` never fails; `flush` publishes and wakes the peer."""
+
+    __slots__ = ("_dirty", "_overflow", "_record_bytes_max", "_sender", "_try_push", "_waker")
+
+    def __init__(self, sender: Sender, waker: Wakeable) -> None:
+        self._sender = sender
+        self._waker = waker
+        self._try_push = sender.try_push
+        self._record_bytes_max = sender.record_bytes_max
+        self._overflow: deque[tuple[int, bytes]] = deque()
+        self._dirty = False
+
+    def push(self, kind: int, *parts: Buffer) -> None:
+        """Queue one message; the caller's buffers may be reused when this returns."""
+        self._dirty = True
+        if (
+            not self._overflow
+            and sum(map(len, parts)) <= self._record_bytes_max
+            and self._try_push(kind, *parts)
+        ):
+            return
+        whole = b"".join(parts)
+        limit = self._record_bytes_max
+        start = 0
+        while len(whole) - start > limit:
+            self._overflow.append((CHUNK, whole[start : start + limit]))
+            start += limit
+        self._overflow.append((kind, whole[start:]))
+
+    def flush(self) -> None:
+        """Move what waits into the ring as far as it fits, publish once, wake the peer if it sleeps."""
+        if not self._dirty:
+            return
+        overflow = self._overflow
+        while overflow and self._try_push(overflow[0][0], overflow[0][1]):
+            overflow.popleft()
+        self._sender.publish()
+        self._waker.wake()
+        self._dirty = bool(overflow)
+
+    @property
+    def has_overflow(self) -> bool:
+        return bool(self._overflow)
+
+    def overflow_count(self) -> int:
+        return len(self._overflow)
+
+    def fill_bytes(self) -> int:
+        return self._sender.capacity - self._sender.free_bytes()
+
+    @property
+    def capacity(self) -> int:
+        return self._sender.capacity
+
+
+class Inbox:
+    """The receiving side of one link: joins chunks into whole messages."""
+
+    __slots__ = ("_partial", "_receiver", "is_empty", "release")
+
+    def __init__(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+        self._partial = bytearray()
+        self.release = receiver.release
+        self.is_empty = receiver.is_empty
+
+    def poll(self, limit: int) -> Sequence[tuple[int, memoryview]]:
+        """Take up to `limit` records; the views are valid until `release()`."""
+        batch = self._receiver.poll(limit)
+        if not self._partial:
+            for kind, _ in batch:
+                if kind == CHUNK:
+                    break
+            else:
+                return batch
+        messages: list[tuple[int, memoryview]] = []
+        for kind, view in batch:
+            if kind == CHUNK:
+                self._partial += view
+            elif self._partial:
+                self._partial += view
+                messages.append((kind, memoryview(self._partial)))
+                self._partial = bytearray()
+            else:
+                messages.append((kind, view))
+        return messages

@@ -1,0 +1,167 @@
+"""Children: forked processes with a control socket, told apart from everything else the parent had open.
+
+The parent must be single-threaded. A child closes every descriptor that its role was not given: CLOEXEC
+does nothing without exec, and a sibling's inherited copy of a hand-over socket would make passing a
+connection to a dead Processor succeed (the client then hangs: seen). Regions, sockets and eventfds arrive
+later over the control socket, one per message.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NoReturn
+
+import msgspec
+
+from kproc.ipc.fdpass import make_socket_pair, recv_fd, send_fd
+from kproc.transport.agent import AgentId
+
+_PR_SET_PDEATHSIG: Final = 1
+_PR_SET_NAME: Final = 15
+_MESSAGE_BYTES_MAX: Final = 128 * 1024  # A list of processes for the controller is the longest: ~100 B each.
+_STDIO: Final = (0, 1, 2)
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder().decode
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class ControlSocket:
+    """One end of the socket between the supervisor and a child: messages in order, none lost.
+
+    A message is a dict with the key `do`; it may carry one descriptor. The supervisor never blocks on a
+    child: what the kernel does not take waits in `_unsent`, with a duplicate of its descriptor.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.fd = sock.fileno()
+        self._unsent: list[tuple[bytes, int | None]] = []
+
+    def send(self, message: dict[str, Any], fd: int | None = None) -> None:
+        """Send, or keep until `flush`. Raises BrokenPipeError or ConnectionResetError if the peer is gone."""
+        payload = _encode(message)
+        assert len(payload) <= _MESSAGE_BYTES_MAX, message.get("do")
+        if self._unsent or not send_fd(self.sock, payload, fd):
+            self._unsent.append((payload, None if fd is None else os.dup(fd)))
+
+    def flush(self) -> bool:
+        """Send what waits; True when nothing waits any more."""
+        while self._unsent:
+            payload, fd = self._unsent[0]
+            if not send_fd(self.sock, payload, fd):
+                return False
+            if fd is not None:
+                os.close(fd)
+            del self._unsent[0]
+        return True
+
+    def receive(self) -> tuple[dict[str, Any], int | None] | None:
+        """The next message and its descriptor, or None; raises EOFError when the peer is gone."""
+        received = recv_fd(self.sock, _MESSAGE_BYTES_MAX)
+        if received is None:
+            return None
+        return _decode(received[0]), received[1]
+
+    def close(self) -> None:
+        for _, fd in self._unsent:
+            if fd is not None:
+                os.close(fd)
+        self._unsent.clear()
+        self.sock.close()
+
+
+class Child:
+    """One running child as the supervisor holds it: pid, pidfd, control socket."""
+
+    def __init__(self, agent: AgentId, pid: int, pidfd: int, control: ControlSocket) -> None:
+        self.agent = agent
+        self.pid = pid
+        self.pidfd = pidfd
+        self.control = control
+
+    def kill(self, signal_number: int = signal.SIGKILL) -> None:
+        """Signal it by pidfd: never a stranger that got the same pid."""
+        try:
+            signal.pidfd_send_signal(self.pidfd, signal_number)
+        except ProcessLookupError:
+            return  # It has ended and waits to be reaped.
+
+    def reap(self) -> int:
+        """Wait for the ended child; its exit status, negative for a signal."""
+        _, status = os.waitpid(self.pid, 0)
+        os.close(self.pidfd)
+        self.control.close()
+        return os.waitstatus_to_exitcode(status)
+
+
+def fork_child(
+    agent: AgentId, main: Callable[[ControlSocket], int], *, keep: Iterable[int], dies_with_parent: bool
+) -> Child:
+    """Fork; `main` runs in the child with its control socket, and its result is the exit status.
+
+    `keep` are the descriptors that the child may keep beside its standard ones.
+    """
+    ours, theirs = make_socket_pair()
+    parent_pid = os.getpid()
+    # A signal between fork and the child's reset of its handlers would run the parent's handler in the child.
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid == 0:
+        _run_child(agent, main, theirs, {*keep, theirs.fileno(), *_STDIO}, parent_pid, dies_with_parent)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
+    theirs.close()
+    return Child(agent, pid, os.pidfd_open(pid), ControlSocket(ours))
+
+
+def _run_child(
+    agent: AgentId,
+    main: Callable[[ControlSocket], int],
+    control: socket.socket,
+    keep: set[int],
+    parent_pid: int,
+    dies_with_parent: bool,
+) -> NoReturn:
+    """Everything between fork and exit. Never returns: the parent's objects on the stack must not be finalised,
+    they would close descriptor numbers that stand for something else here."""
+    status = 70
+    try:
+        # Stopping is the supervisor's business: Ctrl-C and a service manager's SIGTERM reach the whole group.
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_IGN)
+        for number in (signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2):
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
+        if dies_with_parent:
+            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != parent_pid:  # It died before the line above.
+                os._exit(0)
+        _libc.prctl(_PR_SET_NAME, f"kproc:{agent}".encode()[:15], 0, 0, 0)
+        close_all_but(keep)
+        status = main(ControlSocket(control))
+    except BaseException:  # noqa: BLE001 - nothing may travel up into the parent's stack.
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def close_all_but(keep: set[int]) -> None:
+    """Close every open descriptor that is not in `keep`."""
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        if fd not in keep:
+            try:
+                os.close(fd)
+            except OSError:
+                continue  # The descriptor of the listing itself.

@@ -1,0 +1,169 @@
+"""Links between roles of one process: the same records as over rings, through deques.
+
+Used by the thread and the inline transport. A deque's append and popleft are atomic under the GIL and on
+free-threaded builds, so a link needs no lock of its own. The bound in bytes is what makes back-pressure
+work as it does with a ring.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from kproc.transport.agent import Agent
+
+_SLEEP_MS: Final = 100  # What stop() and post() may have to wait for.
+_RECORD_HEAD: Final = 8  # What a record costs in a ring beside its payload; kept so that both fill alike.
+
+
+class Pipe:
+    """One direction of a link inside one process: the state that both ends share."""
+
+    __slots__ = ("capacity", "popped_bytes", "pushed_bytes", "queue")
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.queue: deque[tuple[int, memoryview]] = deque()
+        # Each count has one writer: the sender's and the receiver's.
+        self.pushed_bytes = 0
+        self.popped_bytes = 0
+
+
+class PipeSender:
+    """Sender over a Pipe: records are kept back until `publish()`."""
+
+    def __init__(self, pipe: Pipe) -> None:
+        self._pipe = pipe
+        self.capacity = pipe.capacity
+        self.record_bytes_max = pipe.capacity // 4
+        self._unpublished: list[tuple[int, memoryview]] = []
+        self._reserved: bytearray | None = None
+
+    def free_bytes(self) -> int:
+        return self.capacity - (self._pipe.pushed_bytes - self._pipe.popped_bytes)
+
+    def reserve(self, length: int) -> memoryview | None:
+        if length + _RECORD_HEAD > self.free_bytes():
+            return None
+        # A buffer that was reserved and never committed is used again, as a ring would.
+        buffer = self._reserved
+        if buffer is None or len(buffer) < length:
+            buffer = self._reserved = bytearray(length)
+        return memoryview(buffer)[:length]
+
+    def commit(self, length: int, kind: int) -> None:
+        buffer = self._reserved
+        assert buffer is not None and length <= len(buffer), "commit without reserve"
+        if length * 4 < len(buffer):  # A small record must not keep a whole read buffer alive.
+            record = memoryview(bytearray(memoryview(buffer)[:length]))
+        else:
+            record = memoryview(buffer)[:length]
+            self._reserved = None
+        self._unpublished.append((kind, record))
+        self._pipe.pushed_bytes += length + _RECORD_HEAD
+
+    def try_push(self, kind: int, *parts: bytes | bytearray | memoryview) -> bool:
+        length = sum(map(len, parts))
+        if length + _RECORD_HEAD > self.free_bytes():
+            return False
+        self._unpublished.append((kind, memoryview(bytearray(b"".join(parts)))))
+        self._pipe.pushed_bytes += length + _RECORD_HEAD
+        return True
+
+    def publish(self) -> None:
+        if self._unpublished:
+            self._pipe.queue.extend(self._unpublished)
+            self._unpublished.clear()
+
+
+class PipeReceiver:
+    """Receiver over a Pipe."""
+
+    def __init__(self, pipe: Pipe) -> None:
+        self._pipe = pipe
+        self._polled_bytes = 0
+
+    def poll(self, limit: int) -> Sequence[tuple[int, memoryview]]:
+        queue = self._pipe.queue
+        batch = [queue.popleft() for _ in range(min(limit, len(queue)))]
+        for _, view in batch:
+            self._polled_bytes += len(view) + _RECORD_HEAD
+        return batch
+
+    def release(self) -> None:
+        self._pipe.popped_bytes += self._polled_bytes
+        self._polled_bytes = 0
+
+    def is_empty(self) -> bool:
+        return not self._pipe.queue
+
+
+class ThreadDoze:
+    """Sleeping flag plus eventfd for an agent that runs in this process."""
+
+    def __init__(self) -> None:
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.is_sleeping = False
+        self._fence = threading.Lock()
+
+    def prepare(self) -> None:
+        self.is_sleeping = True
+        with (
+            self._fence
+        ):  # Orders the store before the agent's second look, as ipc/wait.py does between processes.
+            pass
+
+    def cancel(self) -> None:
+        self.is_sleeping = False
+        try:
+            os.eventfd_read(self.fd)
+        except BlockingIOError:
+            return  # Nobody woke us: the sleep ended by a socket or by its timeout.
+
+    def wake(self) -> None:
+        with self._fence:
+            pass
+        if self.is_sleeping:
+            os.eventfd_write(self.fd, 1)
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+class AgentThread:
+    """Runs one agent in a thread of its own until `stop()`; a surprise in the agent is handed to `on_error`."""
+
+    def __init__(self, agent: Agent, on_error: Callable[[Agent, BaseException], None]) -> None:
+        self.agent = agent
+        self._on_error = on_error
+        self._actions: deque[Callable[[], None]] = deque()
+        self._must_stop = False
+        self._thread = threading.Thread(target=self._run, name=str(agent.id), daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def post(self, action: Callable[[], None]) -> None:
+        """Let the agent's own thread run `action` between two duty cycles, after one sleep at the latest."""
+        self._actions.append(action)
+
+    def stop(self, timeout_s: float) -> bool:
+        """Ask the loop to end and join it; False when it did not end in time."""
+        self._must_stop = True
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        agent = self.agent
+        actions = self._actions
+        try:
+            while not self._must_stop:
+                agent.do_work(min(_SLEEP_MS, agent.next_deadline_ms()))
+                while actions:
+                    actions.popleft()()
+        except BaseException as error:  # noqa: BLE001 - the loop of a role: whoever runs it decides what then.
+            self._on_error(agent, error)
