@@ -1,7 +1,12 @@
 """FindCoordinator (key 10), versions 0-6.
 
-This broker coordinates neither groups nor transactions yet. It answers instead of leaving the API out of
-ApiVersions: every answer is UNSUPPORTED_VERSION, which no client retries, with the reason in the message.
+This broker coordinates neither groups nor transactions yet, and says so. Leaving the API out of ApiVersions
+is no answer: librdkafka then looks for a coordinator for ever, in silence. Seen with librdkafka 2.16, the
+Java client 4.3, kafka-python 3.0 and aiokafka 0.14, each at its first call:
+- for a group, UNSUPPORTED_VERSION is an error for the application in all of them, with our words in
+  librdkafka;
+- for a transactional id, librdkafka retries every code but those of authorization until init_transactions()
+  times out, so TRANSACTIONAL_ID_AUTHORIZATION_FAILED it is: fatal in all of them.
 Versions: v1 key types; v3 flexible; v4 many keys in one request (KIP-699); v6 share groups.
 """
 
@@ -20,13 +25,14 @@ _TRANSACTION: Final = 1
 _NO_GROUPS: Final = (
     "This broker does not coordinate consumer groups yet: assign partitions instead of subscribing."
 )
-_NO_TRANSACTIONS: Final = "This broker does not coordinate transactions yet: leave transactional.id unset."
+NO_TRANSACTIONS: Final = "This broker does not coordinate transactions yet: leave transactional.id unset."
 
 
 @api(ApiKey.FIND_COORDINATOR, versions=(0, 6))
 def handle_find_coordinator(_context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
-    reason = _NO_TRANSACTIONS if request.get("key_type") == _TRANSACTION else _NO_GROUPS
-    return error_response(request, ErrorCode.UNSUPPORTED_VERSION, reason)
+    if request.get("key_type") == _TRANSACTION:
+        return error_response(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
+    return error_response(request, ErrorCode.UNSUPPORTED_VERSION, _NO_GROUPS)
 
 
 def error_response(request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:

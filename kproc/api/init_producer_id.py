@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from kproc.api.find_coordinator import NO_TRANSACTIONS
 from kproc.api.registry import api
 from kproc.cluster.controller import failure_of
 from kproc.errors import ErrorCode, KafkaError
@@ -79,7 +80,7 @@ def handle_init_producer_id(context: RequestContext, request: dict[str, Any]) ->
     if transactional_id == "":
         raise KafkaError(ErrorCode.INVALID_REQUEST, "The transactional id is empty.")
     if transactional_id is not None:
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "This broker does not coordinate transactions yet.")
+        raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
     # One without the other is a producer's bug.
     if (request.get("producer_id", NO_ID) == NO_ID) != (request.get("producer_epoch", NO_ID) == NO_ID):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Producer id and epoch must be set together.")
