@@ -33,6 +33,8 @@ from kproc.config.values import (
 
 COMPACTION: Final = "compaction is not built yet; such a topic keeps every record"
 ONE_REPLICA: Final = "one host keeps one replica"
+NO_QUOTA: Final = "connections are not counted or limited yet"
+NO_QUEUE_LIMIT: Final = "requests in memory are bounded by the rings and arenas, not by this"
 BOOLEAN, DOUBLE, INT, LIST, LONG, SIZE, STRING = (
     Kind.BOOLEAN,
     Kind.DOUBLE,
@@ -99,10 +101,14 @@ class Config:
         dynamic=CLUSTER,
     )
     queued_max_requests: int = setting(
-        INT, 500, "Requests waiting for Handlers before reading stops.", at_least(1)
+        INT,
+        500,
+        "Requests waiting for Handlers before reading stops.",
+        at_least(1),
+        unhonoured=NO_QUEUE_LIMIT,
     )
     queued_max_request_bytes: int = setting(
-        LONG, -1, "Bytes of requests in memory before reading stops; -1: no limit."
+        LONG, -1, "Bytes of requests in memory before reading stops; -1: no limit.", unhonoured=NO_QUEUE_LIMIT
     )
     socket_request_max_bytes: int = setting(
         INT, 104_857_600, "Longest request; a longer one closes its connection.", at_least(1)
@@ -117,16 +123,36 @@ class Config:
         INT, 50, "Connections that the kernel holds before accept.", at_least(1)
     )
     max_connections: int = setting(
-        INT, INT_MAX, "Connections at a time; above, accepting waits.", at_least(0), dynamic=CLUSTER
+        INT,
+        INT_MAX,
+        "Connections at a time; above, accepting waits.",
+        at_least(0),
+        dynamic=CLUSTER,
+        unhonoured=NO_QUOTA,
     )
     max_connections_per_ip: int = setting(
-        INT, INT_MAX, "Connections of one address; above, they are closed.", at_least(0), dynamic=CLUSTER
+        INT,
+        INT_MAX,
+        "Connections of one address; above, they are closed.",
+        at_least(0),
+        dynamic=CLUSTER,
+        unhonoured=NO_QUOTA,
     )
     max_connections_per_ip_overrides: str = setting(
-        STRING, "", "host:count pairs that replace max.connections.per.ip.", _check_overrides, dynamic=CLUSTER
+        STRING,
+        "",
+        "host:count pairs that replace max.connections.per.ip.",
+        _check_overrides,
+        dynamic=CLUSTER,
+        unhonoured=NO_QUOTA,
     )
     max_connection_creation_rate: int = setting(
-        INT, INT_MAX, "New connections per second; above, accepting waits.", at_least(0), dynamic=CLUSTER
+        INT,
+        INT_MAX,
+        "New connections per second; above, accepting waits.",
+        at_least(0),
+        dynamic=CLUSTER,
+        unhonoured=NO_QUOTA,
     )
     connections_max_idle_ms: int = setting(
         LONG,

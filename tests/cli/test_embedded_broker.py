@@ -1,4 +1,4 @@
-"""`kproc.Broker` as a user has it: ready when it returns, several at a time, gone at the end of each story."""
+"""`kproc.Broker` as a user has it: ready when it returns, several at a time, gone at the end."""
 
 from __future__ import annotations
 

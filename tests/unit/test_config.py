@@ -57,6 +57,19 @@ def test_names_are_the_fields_with_dots():
     assert not set(SETTINGS) & KNOWN_UNHONOURED
 
 
+def test_every_setting_is_read_by_some_code_or_says_that_it_has_no_effect():
+    table = KPROC / "config" / "settings.py"
+    code = "\n".join(path.read_text() for path in KPROC.rglob("*.py") if path != table)
+    unread = [
+        row.name
+        for row in SETTINGS.values()
+        if row.unhonoured is None
+        and not re.search(rf"\b{row.field_name}\b", code)
+        and f'"{row.name}' not in code
+    ]
+    assert unread == []
+
+
 def test_config_cannot_be_changed():
     with pytest.raises(dataclasses.FrozenInstanceError):
         Config().num_io_threads = 5  # type: ignore[misc]
