@@ -199,6 +199,10 @@ class _Reader:
             if self._ends is not None:
                 self._open.discard(message.partition())
             return
+        if message.topic() is None and not error.fatal():
+            # librdkafka looks for a coordinator because the group has a name. We need none; a broker without
+            # groups says so: that is about no partition of ours.
+            return
         self._fatal = self._fatal or describe_error(error)
 
     def _on_error(self, error: Any) -> None:

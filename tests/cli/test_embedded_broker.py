@@ -38,7 +38,6 @@ def create(broker: Broker, name: str) -> None:
     assert answer["topics"][0]["error_code"] == 0
 
 
-@pytest.mark.parametrize("transport", ["process", "thread", "inline"])
 def test_it_serves_at_once_and_leaves_nothing(transport):
     with Broker({"num.io.threads": 2}, transport=transport) as broker:
         assert topic_names(broker) == []
