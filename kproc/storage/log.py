@@ -330,7 +330,10 @@ class Log(AppendingLog, ReadableLog):
         if state["version"] != _STATE_VERSION:
             raise Corrupt(f"log state of version {state['version']} is not known")
         fs = fs or OsFs()
-        segments = [LogSegment.adopt(fs, directory, exported) for exported in state["segments"]]
+        segments = []
+        for exported in state["segments"]:
+            segments.append(LogSegment.adopt(fs, directory, exported))
+            segments[-1].close()
         end_offset = state["end_offset"]
         log = cls(
             directory, config, topic=topic, topic_id=topic_id, partition=partition,

@@ -86,7 +86,10 @@ def load(
     bases, snapshots = _tidy(fs, directory)
     if not bases:
         return None
-    segments = [LogSegment.open(fs, directory, base) for base in bases]
+    segments = []
+    for base in bases:
+        segments.append(LogSegment.open(fs, directory, base))
+        segments[-1].close()  # A log may have more segments than a process may have descriptors.
     try:
         loader = _Loader(fs, directory, config, segments)
         end_offset = loader.find_end(recovery_point=recovery_point, clean=clean, trusted=trusted)
@@ -96,8 +99,6 @@ def load(
         for segment in segments:
             segment.close()
         raise
-    for segment in segments[:-1]:
-        segment.close()
     return Loaded(segments, loader.epochs, producers, snapshots, end_offset, loader.truncated_bytes)
 
 
@@ -138,7 +139,9 @@ class _Rebuild:
             for position, header in batches:
                 base, total, last = header[0], header[1] + LOG_OVERHEAD_BYTES, header[0] + header[6]
                 if base < self.next_offset:
-                    raise BadBatch(position, f"offset {base} after {self.next_offset}")
+                    # No torn write: the batch is whole. Offsets are not under the CRC; one of them is wrong.
+                    where = f"{segment.path(LOG_SUFFIX)}: at position {position}"
+                    raise Corrupt(f"{where} offset {base} follows {self.next_offset - 1}")
                 if position == 0:
                     segment.first_timestamp = header[8]
                 if header[8] > segment.max_timestamp:
@@ -197,6 +200,7 @@ class _Loader:
             )
             if following is not None and checked_from >= segment.size:
                 self._complete_sealed(segment)
+                segment.close()
                 end_offset = following
                 continue
             known = recovery_point if trusted is None else trusted.end_offset
@@ -268,6 +272,7 @@ class _Loader:
             self._assign_newer(epoch, first_offset)
         if number < len(self._segments) - 1:
             segment.seal()
+            segment.close()
         segment.needs_index = False
         return rebuild.next_offset
 
@@ -353,6 +358,8 @@ class _Loader:
             if found is not None:
                 for position, header in walk_headers(self._fs, segment.descriptor(), found[0], segment.size):
                     yield segment, position, header
+            if following is not None:
+                segment.close()
 
     def _replay(self, table: ProducerTable, segment: LogSegment, position: int, header: Header) -> None:
         """Apply one batch of the log to the producers."""

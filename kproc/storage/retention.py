@@ -88,7 +88,7 @@ def proposals(fs: Fs, directory: Path, config: LogConfig, now_ms: int) -> tuple[
     """(offset, reason): the segments that end at or before it may go; None when all stay, or there is no log.
 
     For the cleaner, which does not own the log: it only reads, and the owner goes on meanwhile.
-    `Log.delete_segments_before` takes only segments that end below the offset, so a late proposal does no harm.
+    `Log.delete_segments_before` takes only what ends below the offset, so a late proposal does no harm.
     """
     if not fs.exists(directory):
         return None

@@ -129,6 +129,7 @@ class LogSegment:
         """A segment of a log that changes its owner; Corrupt when it is not the one that was exported."""
         segment = cls.open(fs, directory, exported[0])
         if [segment.size, segment.inode] != exported[1:3] or segment.needs_index:
+            segment.close()
             raise Corrupt(f"{segment.path(LOG_SUFFIX)} is not what its owner handed over")
         (
             segment.max_timestamp, segment.max_timestamp_offset, segment.first_timestamp,

@@ -1,0 +1,110 @@
+"""The small text files: Kafka's bytes, round trips, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kproc.errors import Corrupt
+from kproc.storage import checkpoints
+from kproc.storage.catalog import list_deleted, list_partitions
+from kproc.storage.format import (
+    delete_directory_name,
+    parse_partition_directory_name,
+    parse_segment_file_name,
+    segment_file_name,
+)
+from kproc.storage.fs import OsFs
+
+FS = OsFs()
+TOPIC_ID = bytes.fromhex("6fcb514bb8784c9d95b783e9f39bf6d8")
+
+
+def test_offset_checkpoints_have_kafkas_bytes(tmp_path: Path) -> None:
+    offsets = {("b", 0): 7, ("a-b", 11): 2**40, ("a-b", 2): 0}
+    checkpoints.write_recovery_points(FS, tmp_path, offsets)
+    content = (tmp_path / "recovery-point-offset-checkpoint").read_text()
+    assert content == f"0\n3\na-b 2 0\na-b 11 {2**40}\nb 0 7\n"
+    assert checkpoints.read_recovery_points(FS, tmp_path) == offsets
+    checkpoints.write_log_starts(FS, tmp_path, {})
+    assert (tmp_path / "log-start-offset-checkpoint").read_text() == "0\n0\n"
+    assert checkpoints.read_log_starts(FS, tmp_path) == {}
+
+
+def test_missing_files_say_nothing(tmp_path: Path) -> None:
+    assert checkpoints.read_recovery_points(FS, tmp_path) == {}
+    assert checkpoints.read_leader_epochs(FS, tmp_path) is None
+    assert checkpoints.read_partition_metadata(FS, tmp_path) is None
+    assert checkpoints.read_meta_properties(FS, tmp_path) is None
+    assert not checkpoints.take_clean_shutdown(FS, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "0", "1\n0\n", "0\n2\nt 0 1\n", "0\nx\n", "0\n1\nt 0\n", "0\n1\nt x 0\n", "\xff\xfe"]
+)
+def test_a_bad_checkpoint_is_corrupt(tmp_path: Path, content: str) -> None:
+    (tmp_path / "recovery-point-offset-checkpoint").write_bytes(content.encode("latin-1"))
+    with pytest.raises(Corrupt):
+        checkpoints.read_recovery_points(FS, tmp_path)
+
+
+def test_leader_epochs_must_grow(tmp_path: Path) -> None:
+    checkpoints.write_leader_epochs(FS, tmp_path, [(0, 0), (3, 17)])
+    assert (tmp_path / "leader-epoch-checkpoint").read_text() == "0\n2\n0 0\n3 17\n"
+    assert checkpoints.read_leader_epochs(FS, tmp_path) == [(0, 0), (3, 17)]
+    for bad in ("0\n2\n3 0\n3 1\n", "0\n2\n3 5\n4 4\n", "0\n1\n3\n"):
+        (tmp_path / "leader-epoch-checkpoint").write_text(bad)
+        with pytest.raises(Corrupt):
+            checkpoints.read_leader_epochs(FS, tmp_path)
+
+
+def test_partition_metadata_has_kafkas_bytes(tmp_path: Path) -> None:
+    checkpoints.write_partition_metadata(FS, tmp_path, TOPIC_ID)
+    assert (tmp_path / "partition.metadata").read_text() == "version: 0\ntopic_id: b8tRS7h4TJ2Vt4Pp85v22A"
+    assert checkpoints.read_partition_metadata(FS, tmp_path) == TOPIC_ID
+    for bad in ("version: 1\ntopic_id: b8tRS7h4TJ2Vt4Pp85v22A", "version: 0\n", "version: 0\ntopic_id: a"):
+        (tmp_path / "partition.metadata").write_text(bad)
+        with pytest.raises(Corrupt):
+            checkpoints.read_partition_metadata(FS, tmp_path)
+
+
+def test_meta_properties_round_trip_and_read_kafkas(tmp_path: Path) -> None:
+    meta = checkpoints.MetaProperties("MkU3OEVBNTcwNTJENDM2Qg", 1, "b8tRS7h4TJ2Vt4Pp85v22A")
+    checkpoints.write_meta_properties(FS, tmp_path, meta)
+    assert checkpoints.read_meta_properties(FS, tmp_path) == meta
+    path = tmp_path / "meta.properties"
+    path.write_text("#\n#Mon Jan 01 00:00:00 UTC 2024\nnode.id=4\ndirectory.id=d\nversion=1\ncluster.id=c\n")
+    assert checkpoints.read_meta_properties(FS, tmp_path) == ("c", 4, "d")
+    for bad in ("version=0\ncluster.id=c\nnode.id=4\ndirectory.id=d\n", "version=1\nnode.id=4\n"):
+        path.write_text(bad)
+        with pytest.raises(Corrupt):
+            checkpoints.read_meta_properties(FS, tmp_path)
+
+
+def test_the_clean_shutdown_marker_counts_once(tmp_path: Path) -> None:
+    checkpoints.write_clean_shutdown(FS, tmp_path, 12)
+    assert (tmp_path / ".kafka_cleanshutdown").read_text() == '{"version":"0","broker_epoch":"12"}'
+    assert checkpoints.take_clean_shutdown(FS, tmp_path)
+    assert not checkpoints.take_clean_shutdown(FS, tmp_path)
+
+
+def test_file_names() -> None:
+    assert segment_file_name(123, ".log") == "00000000000000000123.log"
+    assert parse_segment_file_name("00000000000000000123.log", ".log") == 123
+    assert parse_segment_file_name("00000000000000000123.log.deleted", ".log") is None
+    assert parse_segment_file_name("x.log", ".log") is None
+    assert parse_partition_directory_name("a-b-12") == ("a-b", 12)
+    for name in ("a", "-1", "a-", "a-x", "a-1.0123456789abcdef-delete", "__cluster_metadata"):
+        assert parse_partition_directory_name(name) is None, name
+    assert len(delete_directory_name("t" * 249, 100_000, "f" * 32)) == 255
+
+
+def test_partitions_are_found_with_their_topic_ids(tmp_path: Path) -> None:
+    for name in ("a-0", "a-10", "b-c-1", "a-3.00ff-delete"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "file-1").write_text("")
+    checkpoints.write_partition_metadata(FS, tmp_path / "a-10", TOPIC_ID)
+    found = [(entry.topic, entry.partition, entry.topic_id) for entry in list_partitions(FS, tmp_path)]
+    assert found == [("a", 0, None), ("a", 10, TOPIC_ID), ("b-c", 1, None)]
+    assert [path.name for path in list_deleted(FS, tmp_path)] == ["a-3.00ff-delete"]

@@ -1,0 +1,95 @@
+"""The index files: bytes, lookups against a list, truncation."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kproc.storage.fs import OsFs
+from kproc.storage.index import OffsetIndex, TimeIndex, create_index, open_offset_index, open_time_index
+
+FS = OsFs()
+BASE = 1000
+
+
+@pytest.fixture
+def offsets(tmp_path: Path) -> Iterator[OffsetIndex]:
+    path = tmp_path / "a.index"
+    index = OffsetIndex(FS, path, BASE, 0, create_index(FS, path))
+    yield index
+    index.close()
+
+
+@pytest.fixture
+def times(tmp_path: Path) -> Iterator[TimeIndex]:
+    path = tmp_path / "a.timeindex"
+    index = TimeIndex(FS, path, BASE, 0, create_index(FS, path))
+    yield index
+    index.close()
+
+
+def test_entries_have_kafkas_bytes(offsets: OffsetIndex, times: TimeIndex) -> None:
+    offsets.append([(1005, 4097), (1010, 2**31 - 1)])
+    times.append([(0x0102030405060708, 1005)])
+    assert offsets.path.read_bytes().hex() == "00000005000010010000000a7fffffff"
+    assert times.path.read_bytes().hex() == "010203040506070800000005"
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 63, 64, 65, 500])
+def test_lookup_finds_the_floor(offsets: OffsetIndex, count: int) -> None:
+    pairs = [(BASE + 3 * n + 2, 100 * n + 50) for n in range(count)]
+    if pairs:
+        offsets.append(pairs)
+    keys = [offset for offset, _ in pairs]
+    for offset in range(BASE, BASE + 3 * count + 5):
+        number = bisect_right(keys, offset) - 1
+        assert offsets.lookup(offset) == (pairs[number][1] if number >= 0 else 0)
+
+
+def test_timestamps_that_do_not_grow_are_left_out(times: TimeIndex) -> None:
+    times.append([(10, 1001), (10, 1002), (9, 1003), (11, 1004)])
+    times.append([(11, 1005), (-1, 1006)])
+    assert (times.count, times.last(), times.last_timestamp) == (2, (11, 1004), 11)
+    assert [times.lookup(timestamp) for timestamp in (0, 10, 11, 12)] == [BASE, 1001, 1004, 1004]
+
+
+def test_truncation(offsets: OffsetIndex, times: TimeIndex) -> None:
+    offsets.append([(1001, 10), (1002, 20), (1003, 30)])
+    offsets.truncate_entries(1)
+    assert (offsets.last(), offsets.path.stat().st_size) == ((1001, 10), 8)
+    times.append([(5, 1001), (6, 1002), (7, 1003)])
+    times.truncate_to(1003)
+    assert (times.last(), times.last_timestamp) == ((6, 1002), 6)
+    times.truncate_to(1000)
+    assert (times.last(), times.last_timestamp) == (None, -1)
+
+
+def test_growth_is_checked_up_to_an_entry(offsets: OffsetIndex) -> None:
+    offsets.append([(1001, 10), (1002, 20), (1002, 30)])
+    assert offsets.grows_until(2)
+    assert not offsets.grows_until(3)
+
+
+def test_what_cannot_be_right_is_not_opened(tmp_path: Path) -> None:
+    path = tmp_path / "b.index"
+    assert open_offset_index(FS, path, BASE, 100) is None  # missing
+    path.write_bytes(bytes(7))
+    assert open_offset_index(FS, path, BASE, 100) is None  # torn
+    path.write_bytes(bytes.fromhex("0000000500000064"))
+    assert open_offset_index(FS, path, BASE, 100) is None  # points behind the log's 100 bytes
+    index = open_offset_index(FS, path, BASE, 101)
+    assert index is not None
+    assert index.last() == (1005, 100)
+    index.close()
+    path.write_bytes(bytes.fromhex("ffffffff00000000"))
+    assert open_offset_index(FS, path, BASE, 100) is None  # before the base
+    path.write_bytes(bytes.fromhex("000000000000000900000001" + "000000000000000800000002"))
+    assert open_time_index(FS, path, BASE) is None  # falls
+    path.write_bytes(b"")
+    empty = open_time_index(FS, path, BASE)
+    assert empty is not None
+    assert empty.last() is None
+    empty.close()

@@ -1,0 +1,212 @@
+"""Finding records: by offset, by timestamp, by epoch, in transactions; and handing a log over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from kproc.errors import Corrupt, ErrorCode, KafkaError
+from kproc.storage.log import Log, LogConfig
+from kproc.storage.tail_cache import BATCHES_KEPT_MAX, TailCache
+from kproc.storage.validate import COORDINATOR
+from kproc.wire.record_batch import TRANSACTIONAL, ControlType, encode_end_transaction
+from tests.support.logs import NOW_MS, TOPIC_ID, LogRig, append_one, batch, read_all, sequenced
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> LogRig:
+    return LogRig(tmp_path / "t-0", config=LogConfig(segment_bytes=1000, index_interval_bytes=150))
+
+
+def filled(rig: LogRig, count: int = 30) -> Log:
+    """Batches of two records, 5 ms apart, 10 ms between batches."""
+    log = rig.open()
+    for number in range(count):
+        append_one(log, batch(f"a{number}", f"b{number}", timestamp=NOW_MS + 10 * number, step_ms=5))
+    return log
+
+
+def test_a_read_gives_whole_first_batches_and_then_a_cut_one(rig: LogRig) -> None:
+    log = filled(rig)
+    one = log.read(0, 1)
+    assert (len(one.ranges), one.bytes) == (1, one.ranges[0].length)
+    assert log.read(0, 1, minimum_one=False).ranges == []
+    assert log.read(0, one.bytes + 10).bytes == one.bytes + 10
+    assert (one.high_watermark, one.last_stable_offset, one.log_start_offset) == (60, 60, 0)
+    # An offset in the middle of a batch gets the batch.
+    assert log.read(1, 1).ranges == one.ranges
+    log.close()
+
+
+@pytest.mark.parametrize("offset", [-1, 61, 2**40])
+def test_outside_the_log(rig: LogRig, offset: int) -> None:
+    log = filled(rig)
+    with pytest.raises(KafkaError) as caught:
+        log.read(offset, 100)
+    assert caught.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert log.read(60, 100).ranges == []
+    log.close()
+
+
+def test_every_offset_is_found_with_and_without_the_tail_cache(rig: LogRig) -> None:
+    log = filled(rig)
+    cached = [log.read(offset, 10_000) for offset in range(60)]
+    log._tail.reset(log.end_offset)
+    assert [log.read(offset, 10_000) for offset in range(60)] == cached
+    log.close()
+
+
+def test_the_tail_cache_forgets_the_oldest() -> None:
+    cache = TailCache(0)
+    for number in range(3 * BATCHES_KEPT_MAX):
+        cache.extend([number], [10 * number])
+    end = 30 * BATCHES_KEPT_MAX
+    assert cache.floor_offset > BATCHES_KEPT_MAX
+    for offset in range(cache.floor_offset, 3 * BATCHES_KEPT_MAX):
+        assert cache.locate(offset, end) == (10 * offset, 10)
+
+
+def test_every_timestamp_finds_its_first_record(rig: LogRig) -> None:
+    log = filled(rig)
+    dated = [NOW_MS + 5 * number for number in range(60)]
+    for timestamp in range(NOW_MS - 3, NOW_MS + 300):
+        expected = next(((n, at) for n, at in enumerate(dated) if at >= timestamp), None)
+        assert log.offset_for_timestamp(timestamp) == expected
+    assert log.max_timestamp() == (59, dated[-1])
+    log.close()
+
+
+def test_timestamps_out_of_order(rig: LogRig) -> None:
+    log = rig.open()
+    for number, at in enumerate([50, 10, 90, 20, 90, 30]):
+        append_one(log, batch(str(number), timestamp=NOW_MS + at))
+    assert [log.offset_for_timestamp(NOW_MS + at) for at in (0, 50, 51, 90, 91)] == [
+        (0, NOW_MS + 50), (0, NOW_MS + 50), (2, NOW_MS + 90), (2, NOW_MS + 90), None,
+    ]  # fmt: skip
+    assert log.max_timestamp() == (2, NOW_MS + 90)
+    log.close()
+
+
+def test_timestamps_below_the_start_do_not_count(rig: LogRig) -> None:
+    log = filled(rig)
+    log.advance_start(5)
+    assert log.offset_for_timestamp(0) == (5, NOW_MS + 25)
+    log.close()
+
+
+def test_no_timestamps(rig: LogRig) -> None:
+    log = rig.open()
+    assert (log.max_timestamp(), log.offset_for_timestamp(0)) == (None, None)
+    append_one(log, batch("a", timestamp=-1))
+    assert (log.max_timestamp(), log.offset_for_timestamp(0)) == (None, None)
+    log.close()
+
+
+def test_damage_met_while_reading_is_corrupt(rig: LogRig) -> None:
+    log = filled(rig, 3)
+    path = rig.directory / f"{0:020d}.log"
+    path.write_bytes(bytes(path.stat().st_size))
+    log._tail.reset(log.end_offset)
+    with pytest.raises(Corrupt):
+        log.read(0, 100)
+    log.close(clean=False)
+
+
+def test_only_few_sealed_segments_keep_their_descriptors(rig: LogRig) -> None:
+    log = filled(rig, 100)
+    assert log.segment_count > 6
+    assert len(read_all(log)) == 200
+    for offset in range(0, 200, 3):
+        log.read(offset, 10)
+    assert sum(segment.fd >= 0 for segment in log._segments.all()) <= 3
+    log.close()
+
+
+def transactional(pid: int, sequence: int) -> memoryview:
+    return sequenced(pid, sequence, flags=TRANSACTIONAL)
+
+
+def marker(pid: int, outcome: ControlType) -> memoryview:
+    return memoryview(
+        encode_end_transaction(
+            outcome, timestamp_ms=NOW_MS, producer_id=pid, producer_epoch=0, coordinator_epoch=1
+        )
+    )
+
+
+def test_an_aborted_transaction_is_found_by_the_fetches_that_cross_it(rig: LogRig) -> None:
+    log = rig.open()
+    for view in (transactional(1, 0), transactional(2, 0), batch("plain"), transactional(1, 1)):
+        append_one(log, view)
+    assert append_one(log, marker(1, ControlType.ABORT)).error_code == ErrorCode.INVALID_RECORD
+    assert append_one(log, marker(1, ControlType.ABORT), origin=COORDINATOR).base_offset == 4
+    assert log.last_stable_offset == 1
+    assert append_one(log, marker(2, ControlType.COMMIT), origin=COORDINATOR).base_offset == 5
+    assert log.last_stable_offset == 6
+    assert [tuple(entry) for entry in log.aborted_transactions(0, 6)] == [(1, 0, 4, 1)]
+    assert log.aborted_transactions(5, 6) == []
+    content = (rig.directory / f"{0:020d}.txnindex").read_bytes()
+    assert content.hex() == "0000" + "".join(f"{n:016x}" for n in (1, 0, 4, 1))
+    log.close(clean=False)
+    # After a crash before the index entry was written, the replay adds it.
+    (rig.directory / f"{0:020d}.txnindex").unlink()
+    for name in rig.directory.glob("*.snapshot"):
+        name.unlink()
+    log = rig.open()
+    assert [tuple(entry) for entry in log.aborted_transactions(0, 6)] == [(1, 0, 4, 1)]
+    assert log.last_stable_offset == 6
+    log.close()
+
+
+def handed_over(rig: LogRig, log: Log) -> Log:
+    """The log in the hands of another owner, by way of bytes."""
+    state: dict[str, Any] = msgspec.msgpack.decode(msgspec.msgpack.encode(log.export_state()))
+    log.close(clean=False)
+    return Log.import_state(
+        rig.directory, rig.config, state, topic="t", topic_id=TOPIC_ID, partition=0, clock=rig.clock
+    )
+
+
+def test_a_log_goes_on_after_a_hand_over_as_if_nothing_had_been(rig: LogRig) -> None:
+    other = LogRig(rig.directory.with_name("other-0"), config=rig.config)
+    log, unbroken = rig.open(leader_epoch=3), other.open(leader_epoch=3)
+    for number in range(60):
+        for both in (log, unbroken):
+            assert append_one(both, sequenced(1, number, timestamp=NOW_MS + number)).error_code == 0
+        if number % 7 == 0:
+            log = handed_over(rig, log)
+    assert append_one(log, sequenced(1, 56)).base_offset == 56  # The fifth last: all five were handed over.
+    assert log.recovery_point == 0
+    point = log.sync_point()
+    assert len(point.segments) == log.segment_count
+    log.run_sync(point)
+    log.mark_synced(point)
+    for both in (log, unbroken):
+        both.close()
+    for name, content in other.files.items():
+        assert rig.files[name] == content, name
+
+
+def test_files_that_wait_for_deletion_are_handed_over(rig: LogRig) -> None:
+    log = filled(rig)
+    log.delete_segments_before(30, "test")
+    start = log.start_offset
+    log = handed_over(rig, log)
+    assert log.start_offset == start
+    assert log.unlink_due(NOW_MS + 60_000) > 0
+    assert not list(rig.directory.glob("*.deleted"))
+    log.close()
+
+
+def test_files_that_changed_behind_a_hand_over_are_refused(rig: LogRig) -> None:
+    log = filled(rig, 2)
+    state = log.export_state()
+    append_one(log, batch("late"))
+    log.close(clean=False)
+    with pytest.raises(Corrupt, match="handed over"):
+        Log.import_state(
+            rig.directory, rig.config, state, topic="t", topic_id=TOPIC_ID, partition=0, clock=rig.clock
+        )

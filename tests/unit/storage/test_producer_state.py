@@ -1,0 +1,173 @@
+"""Idempotent producers: Kafka's rules as a table, and the snapshot's bytes."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from crc32c import crc32c
+
+from kproc.errors import Corrupt, ErrorCode, KafkaError
+from kproc.storage.producer_state import (
+    SEQUENCE_MAX,
+    ProducerEntry,
+    ProducerTable,
+    decode_snapshot,
+    encode_snapshot,
+)
+
+PID = 77
+
+
+def take(table: ProducerTable, epoch: int, first: int, count: int = 1, *, offset: int = 0) -> str:
+    """What happens to one batch of a client, which is recorded if it is new."""
+    last = (first + count - 1) & SEQUENCE_MAX
+    try:
+        mark = table.admit(PID, epoch, first, last, transactional=False)
+    except KafkaError as error:
+        return error.code.name
+    if mark is not None:
+        return f"duplicate of {mark[1] - mark[2]}..{mark[1]}"
+    table.record(PID, epoch, (last, offset + count - 1, count - 1, 1000), transactional=False)
+    return "new"
+
+
+# (epoch, first sequence, count) -> outcome, in order; offsets go up by 100 with each batch.
+STORIES = {
+    "in order": [((0, 0, 3), "new"), ((0, 3, 1), "new"), ((0, 4, 2), "new")],
+    "an unknown producer may begin anywhere": [((3, 41, 1), "new"), ((3, 42, 1), "new")],
+    "a gap": [((0, 0, 1), "new"), ((0, 2, 1), "OUT_OF_ORDER_SEQUENCE_NUMBER"), ((0, 1, 1), "new")],
+    "a duplicate": [((0, 0, 3), "new"), ((0, 0, 3), "duplicate of 0..2")],
+    "the fifth last is known": [
+        *[((0, n, 1), "new") for n in range(5)],
+        ((0, 0, 1), "duplicate of 0..0"), ((0, 4, 1), "duplicate of 400..400"),
+    ],
+    "the sixth last is not": [
+        *[((0, n, 1), "new") for n in range(6)], ((0, 0, 1), "OUT_OF_ORDER_SEQUENCE_NUMBER"),
+    ],
+    "a part of a batch is no duplicate": [((0, 0, 3), "new"), ((0, 0, 2), "OUT_OF_ORDER_SEQUENCE_NUMBER")],
+    "the sequence wraps": [
+        ((0, SEQUENCE_MAX - 1, 1), "new"), ((0, SEQUENCE_MAX, 1), "new"), ((0, 0, 1), "new"),
+    ],
+    "a batch over the wrap": [
+        ((0, SEQUENCE_MAX - 1, 4), "new"), ((0, SEQUENCE_MAX - 1, 4), "duplicate of 0..3"),
+        ((0, 2, 1), "new"),
+    ],
+    "an older epoch": [((5, 0, 1), "new"), ((4, 1, 1), "INVALID_PRODUCER_EPOCH")],
+    "a new epoch begins at 0": [
+        ((5, 0, 1), "new"), ((6, 1, 1), "OUT_OF_ORDER_SEQUENCE_NUMBER"), ((6, 0, 1), "new"),
+    ],
+    "a new epoch has no old duplicates": [
+        ((5, 0, 1), "new"), ((6, 0, 1), "new"), ((6, 0, 1), "duplicate of 100..100"),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_sequence(name: str) -> None:
+    table = ProducerTable()
+    outcomes = [take(table, *sent, offset=100 * n) for n, (sent, _) in enumerate(STORIES[name])]
+    assert outcomes == [expected for _, expected in STORIES[name]]
+
+
+def test_restore_puts_back_what_a_failed_append_changed() -> None:
+    table = ProducerTable()
+    take(table, 0, 0)
+    before = table.get(PID)
+    table.record(PID, 0, (1, 1, 0, 5), transactional=True)
+    assert table.first_open_offset == 1
+    table.restore(PID, before)
+    assert (table.get(PID), table.first_open_offset) == (before, None)
+    table.restore(PID, None)
+    assert len(table) == 0
+
+
+def test_a_marker_ends_the_transaction_and_names_what_was_aborted() -> None:
+    table = ProducerTable()
+    table.record(1, 0, (0, 10, 0, 5), transactional=True)
+    table.record(2, 0, (0, 12, 0, 5), transactional=True)
+    assert table.first_open_offset == 10
+    aborted = table.record_marker(1, 0, 3, offset=15, timestamp=9, is_abort=True)
+    assert aborted == (1, 10, 15, 12)
+    assert table.first_open_offset == 12
+    assert table.record_marker(2, 0, 3, offset=16, timestamp=9, is_abort=False) is None
+    assert table.first_open_offset is None
+    assert table.record_marker(2, 0, 3, offset=17, timestamp=9, is_abort=True) is None  # Nothing was open.
+
+
+@pytest.mark.parametrize(
+    ("epoch", "coordinator_epoch", "code"),
+    [
+        (4, 9, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (5, 2, ErrorCode.TRANSACTION_COORDINATOR_FENCED),
+        (5, 3, None),
+        (6, 9, None),
+    ],
+)
+def test_a_marker_of_the_past_is_refused(epoch: int, coordinator_epoch: int, code: ErrorCode | None) -> None:
+    table = ProducerTable()
+    table.record_marker(1, 5, 3, offset=1, timestamp=1, is_abort=False)
+    if code is None:
+        table.check_epoch(1, epoch, coordinator_epoch)
+        return
+    with pytest.raises(KafkaError) as caught:
+        table.check_epoch(1, epoch, coordinator_epoch)
+    assert caught.value.code == code
+
+
+def test_a_marker_of_a_new_epoch_asks_for_sequence_0() -> None:
+    table = ProducerTable()
+    take(table, 0, 0)
+    table.record_marker(PID, 1, 0, offset=1, timestamp=1, is_abort=False)
+    assert take(table, 1, 1) == "OUT_OF_ORDER_SEQUENCE_NUMBER"
+    assert take(table, 1, 0) == "new"
+
+
+def test_idle_producers_expire_but_not_in_a_transaction() -> None:
+    table = ProducerTable()
+    table.record(1, 0, (0, 0, 0, 1000), transactional=False)
+    table.record(2, 0, (0, 1, 0, 1001), transactional=False)
+    table.record(3, 0, (0, 2, 0, 0), transactional=True)
+    assert table.expire(2000, 1000) == 1
+    assert [entry.producer_id for entry in table.entries()] == [2, 3]
+
+
+ENTRIES = [
+    ProducerEntry(7, 2, -1, 1_700_000_000_123, -1, ((9, 41, 4, 1_700_000_000_123),)),
+    ProducerEntry(8, 0, 5, 1_700_000_000_456, 17, ()),
+]
+
+
+def test_a_snapshot_has_kafkas_bytes() -> None:
+    rows = (
+        "0000000000000007 0002 00000009 0000000000000029 00000004 0000018bcfe5687b ffffffff ffffffffffffffff"
+        "0000000000000008 0000 ffffffff ffffffffffffffff 00000000 0000018bcfe569c8 00000005 0000000000000011"
+    )
+    body = bytes.fromhex("00000002" + rows.replace(" ", ""))
+    assert encode_snapshot(ENTRIES) == struct.pack(">hI", 1, crc32c(body)) + body
+
+
+def test_a_snapshot_round_trips_its_last_batches() -> None:
+    assert decode_snapshot(encode_snapshot(ENTRIES)) == ENTRIES
+    assert decode_snapshot(encode_snapshot([])) == []
+
+
+def test_a_snapshot_that_is_damaged_or_cut_anywhere_is_refused() -> None:
+    whole = encode_snapshot(ENTRIES)
+    for size in range(len(whole)):
+        with pytest.raises(Corrupt):
+            decode_snapshot(whole[:size])
+    for position in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[position] ^= 1
+        with pytest.raises(Corrupt):
+            decode_snapshot(bytes(damaged))
+
+
+def test_an_export_keeps_all_five_batches() -> None:
+    table = ProducerTable()
+    for sequence in range(8):
+        take(table, 0, sequence, offset=sequence)
+    copy = ProducerTable.from_export(table.export(), 8)
+    assert copy.entries() == table.entries()
+    assert take(copy, 0, 3) == "duplicate of 3..3"

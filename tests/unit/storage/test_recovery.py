@@ -1,0 +1,373 @@
+"""Opening a log after every way it can have ended. Rows of STORIES are crash stories."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from kproc.errors import Corrupt
+from kproc.storage.fs import OsFs
+from kproc.storage.log import LogConfig, TrustedEnd
+from kproc.storage.segment import LogSegment
+from tests.support.logs import NOW_MS, TOPIC_ID, LogRig, append_one, batch, read_all, sequenced
+
+LOG = f"{0:020d}.log"
+INDEX = f"{0:020d}.index"
+TIME_INDEX = f"{0:020d}.timeindex"
+STRAYS = ("1.log.deleted", "a.tmp", f"{9:020d}.index")
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> LogRig:
+    return LogRig(tmp_path / "t-0", config=LogConfig(index_interval_bytes=200))
+
+
+def write_log(rig: LogRig, count: int = 20, *, clean: bool = False) -> list[int]:
+    """`count` batches of two records, dated rising; returns their positions. The log is closed."""
+    log = rig.open()
+    positions = []
+    for number in range(count):
+        positions.append(log.active_bytes)
+        append_one(log, batch(f"a{number}", f"b{number}", timestamp=NOW_MS + 10 * number))
+    log.close(clean=clean)
+    return positions
+
+
+def test_a_cut_at_every_byte_of_the_last_batch_loses_that_batch_only(rig: LogRig) -> None:
+    positions = write_log(rig)
+    whole = (rig.directory / LOG).read_bytes()
+    for size in range(positions[-1], len(whole)):
+        (rig.directory / LOG).write_bytes(whole[:size])
+        log = rig.open()
+        assert (log.end_offset, log.truncated_bytes) == (38, size - positions[-1])
+        assert (rig.directory / LOG).stat().st_size == positions[-1]
+        assert append_one(log, batch("new")).base_offset == 38
+        log.close(clean=False)
+
+
+@dataclass
+class Story:
+    """What the crash did to the .log file (and more), and where the log ends after it; None: Corrupt."""
+
+    harm: Callable[[Path, list[int]], None]
+    end_offset: int | None
+    recovery_point: int = 0
+
+
+def edit(change: Callable[[bytearray, list[int]], object]) -> Callable[[Path, list[int]], None]:
+    def harm(directory: Path, positions: list[int]) -> None:
+        content = bytearray((directory / LOG).read_bytes())
+        change(content, positions)
+        (directory / LOG).write_bytes(content)
+
+    return harm
+
+
+def flip(content: bytearray, position: int) -> None:
+    content[position] ^= 0x40
+
+
+def cut(content: bytearray, size: int) -> None:
+    del content[size:]
+
+
+def fill(name: str, content: bytes) -> Callable[[Path, list[int]], None]:
+    def harm(directory: Path, positions: list[int]) -> None:
+        (directory / name).write_bytes(content)
+
+    return harm
+
+
+def empty_first_page(directory: Path, positions: list[int]) -> None:
+    content = (directory / INDEX).read_bytes()
+    (directory / INDEX).write_bytes(bytes(16) + content[16:])
+
+
+def leave_strays(directory: Path, positions: list[int]) -> None:
+    for name in STRAYS:
+        (directory / name).write_bytes(b"x")
+
+
+def zero(content: bytearray, start: int, end: int) -> None:
+    content[start:end] = bytes(end - start)
+
+
+STORIES = {
+    "nothing is wrong": Story(edit(lambda c, p: None), 40),
+    "zeroes after the last batch": Story(edit(lambda c, p: c.extend(bytes(5000))), 40),
+    "noise after the last batch": Story(edit(lambda c, p: c.extend(bytes(range(256)) * 9)), 40),
+    "half a header after the last batch": Story(edit(lambda c, p: c.extend(c[: 30])), 40),
+    "an old batch after the last one": Story(edit(lambda c, p: c.extend(c[: p[1]])), None),
+    "the last batch is zeroes": Story(edit(lambda c, p: zero(c, p[-1], len(c))), 38),
+    "the last three are zeroes": Story(edit(lambda c, p: zero(c, p[-3], len(c))), 34),
+    "the end of the last batch is zeroes": Story(edit(lambda c, p: zero(c, p[-1] + 40, len(c))), 38),
+    "a bit of the last batch's records": Story(edit(lambda c, p: flip(c, len(c) - 1)), 38),
+    "a bit of the last batch's length": Story(edit(lambda c, p: flip(c, p[-1] + 11)), 38),
+    "a bit of the last batch's magic": Story(edit(lambda c, p: flip(c, p[-1] + 16)), 38),
+    "a bit in the middle": Story(edit(lambda c, p: flip(c, p[10] + 70)), None),
+    "a bit of a length in the middle": Story(edit(lambda c, p: flip(c, p[10] + 9)), None),
+    "a bit of a magic in the middle": Story(edit(lambda c, p: flip(c, p[10] + 16)), None),
+    "a bit of an offset in the middle": Story(edit(lambda c, p: flip(c, p[10] + 7)), None),
+    "a hole in the middle": Story(edit(lambda c, p: zero(c, p[8], p[12])), None),
+    "the first batch is zeroes": Story(edit(lambda c, p: zero(c, 0, p[1])), None),
+    "the last batch but one": Story(edit(lambda c, p: flip(c, p[-1] - 1)), None),
+    "a bit below the recovery point": Story(edit(lambda c, p: flip(c, p[2] + 70)), 40, 40),
+    "a torn tail at the recovery point": Story(edit(lambda c, p: zero(c, p[-1], len(c))), 38, 38),
+    "a torn tail below the recovery point": Story(edit(lambda c, p: flip(c, len(c) - 1)), None, 40),
+    "cut below the recovery point": Story(edit(lambda c, p: cut(c, p[-1] + 5)), None, 40),
+    "cut between batches below the recovery point": Story(edit(lambda c, p: cut(c, p[-1])), 38, 40),
+    "the file is empty": Story(edit(lambda c, p: c.clear()), 0),
+    "no index": Story(lambda d, p: (d / INDEX).unlink(), 40),
+    "no time index": Story(lambda d, p: (d / TIME_INDEX).unlink(), 40),
+    "a torn index entry": Story(lambda d, p: os.truncate(d / INDEX, 13), 40),
+    "an index of zeroes": Story(fill(INDEX, bytes(64)), 40, 30),
+    "an index with an empty page": Story(empty_first_page, 40, 40),
+    "an index of another log": Story(fill(INDEX, bytes([0, 0, 0, 9, 0, 0, 0, 3])), 40, 30),
+    "no checkpoint of epochs": Story(lambda d, p: (d / "leader-epoch-checkpoint").unlink(), 40),
+    "an empty checkpoint of epochs": Story(fill("leader-epoch-checkpoint", b""), 40),
+    "an empty partition.metadata": Story(fill("partition.metadata", b""), 40),
+    "a bad snapshot": Story(fill(f"{40:020d}.snapshot", b"\0\1garbage"), 40),
+    "a snapshot from beyond the end": Story(fill(f"{99:020d}.snapshot", bytes(10)), 40),
+    "leftovers of deletions and writes": Story(leave_strays, 40),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_after(rig: LogRig, name: str) -> None:
+    story = STORIES[name]
+    rig.leader_epoch = 4
+    positions = write_log(rig)
+    story.harm(rig.directory, positions)
+    before = rig.files
+    if story.end_offset is None:
+        with pytest.raises(Corrupt):
+            rig.open(recovery_point=story.recovery_point)
+        assert rig.files[LOG] == before[LOG], "a damaged log must stay as it is"
+        return
+    log = rig.open(recovery_point=story.recovery_point)
+    assert log.end_offset == story.end_offset
+    if "bit below" not in name:
+        assert [offset for offset, _ in read_all(log)] == list(range(story.end_offset))
+    assert log.epoch_end_offset(3) in {(-1, -1), (3, 0)}
+    for offset in range(story.end_offset):
+        log._tail.reset(log.end_offset)  # So that reads use the index.
+        assert log.read(offset, 1).ranges[0].position == positions[offset // 2]
+    append_one(log, batch("new"))
+    log.close()
+    assert not {*STRAYS, f"{99:020d}.snapshot"} & set(rig.files)
+
+
+def test_a_rebuilt_index_equals_the_one_that_appending_wrote(rig: LogRig) -> None:
+    write_log(rig, 200, clean=True)
+    written = rig.files
+    assert len(written[INDEX]) > 400
+    for doomed in ([INDEX], [TIME_INDEX], [INDEX, TIME_INDEX]):
+        for recovery_point in (0, 1, 150, 399, 400):
+            for name in doomed:
+                (rig.directory / name).unlink()
+            log = rig.open(recovery_point=recovery_point)
+            log.close()
+            assert {name: rig.files[name] for name in (INDEX, TIME_INDEX)} == {
+                name: written[name] for name in (INDEX, TIME_INDEX)
+            }
+
+
+@pytest.mark.parametrize("recovery_point", [0, 7, 100, 390])
+def test_an_unclean_start_goes_on_with_the_same_indexes(rig: LogRig, recovery_point: int) -> None:
+    other = LogRig(rig.directory.with_name("other-0"), config=rig.config)
+    write_log(rig, 200)
+    log = rig.open(recovery_point=recovery_point)
+    unbroken = other.open()
+    for number in range(200):
+        append_one(unbroken, batch(f"a{number}", f"b{number}", timestamp=NOW_MS + 10 * number))
+    for both in (log, unbroken):
+        for number in range(100):
+            append_one(both, batch(str(number), timestamp=NOW_MS + 5000 + number))
+        both.close()
+    for name in (INDEX, TIME_INDEX, LOG):
+        assert rig.files[name] == other.files[name], name
+
+
+def test_damage_in_a_sealed_segment_is_loud(rig: LogRig) -> None:
+    rig.config = LogConfig(segment_bytes=400)
+    write_log(rig, 20)
+    sealed = sorted(rig.directory.glob("*.log"))[1]
+    content = bytearray(sealed.read_bytes())
+    content[-1] ^= 1
+    sealed.write_bytes(content)
+    with pytest.raises(Corrupt, match="later segment"):
+        rig.open()
+    log = rig.open(recovery_point=40)  # A sync had confirmed it: it is not read again.
+    log.close()
+
+
+def test_a_tear_before_an_empty_new_segment_takes_that_away(rig: LogRig) -> None:
+    rig.config = LogConfig(segment_bytes=400)
+    write_log(rig, 3)
+    last = sorted(rig.directory.glob("*.log"))[-1]
+    LogSegment.create(OsFs(), rig.directory, 6, now_ms=0).close()
+    os.truncate(last, last.stat().st_size - 1)
+    log = rig.open()
+    assert log.end_offset == 4
+    append_one(log, batch("x"))
+    assert [value for _, value in read_all(log)][-1] == b"x"
+    log.close()
+
+
+def test_segments_that_overlap_are_refused(rig: LogRig) -> None:
+    write_log(rig, 3)
+    segment = LogSegment.create(OsFs(), rig.directory, 4, now_ms=0)
+    segment.close()
+    with pytest.raises(Corrupt, match="begins below"):
+        rig.open()
+
+
+def test_another_topics_directory_is_refused(rig: LogRig) -> None:
+    write_log(rig, 1)
+    with pytest.raises(Corrupt, match="topic id"):
+        rig.open(topic_id=TOPIC_ID[::-1])
+
+
+def test_a_clean_stop_is_opened_without_reading_batches(rig: LogRig) -> None:
+    positions = write_log(rig, clean=True)
+    content = bytearray((rig.directory / LOG).read_bytes())
+    content[positions[3] + 70] ^= 1
+    (rig.directory / LOG).write_bytes(content)
+    log = rig.open(clean=True, recovery_point=40)
+    assert (log.end_offset, log.recovery_point) == (40, 40)
+    log.close()
+
+
+def test_a_start_beyond_the_end_begins_anew_there(rig: LogRig) -> None:
+    write_log(rig, 3)
+    log = rig.open(start_offset=50)
+    assert (log.start_offset, log.end_offset, log.segment_count) == (50, 50, 1)
+    assert append_one(log, batch("x")).base_offset == 50
+    log.close()
+
+
+# -- a dead owner's successor
+
+
+def published(rig: LogRig, count: int, beyond: int) -> TrustedEnd:
+    """A log whose owner published after `count` batches, wrote `beyond` more and died."""
+    log = rig.open()
+    for number in range(count):
+        append_one(log, sequenced(5, number, timestamp=NOW_MS + number))
+    row = TrustedEnd(log.end_offset, log.active_base, log.active_bytes, log.start_offset)
+    for number in range(beyond):
+        append_one(log, sequenced(5, count + number, timestamp=NOW_MS + count + number))
+    log.close(clean=False)
+    return row
+
+
+def test_whole_batches_beyond_the_published_end_are_kept(rig: LogRig) -> None:
+    row = published(rig, 10, 3)
+    log = rig.open(trusted=row)
+    assert log.end_offset == 13
+    assert append_one(log, sequenced(5, 12)).is_duplicate
+    assert append_one(log, sequenced(5, 13)).base_offset == 13
+    log.close()
+
+
+def test_a_torn_batch_beyond_the_published_end_is_cut_off(rig: LogRig) -> None:
+    row = published(rig, 10, 3)
+    os.truncate(rig.directory / LOG, (rig.directory / LOG).stat().st_size - 1)
+    log = rig.open(trusted=row)
+    assert log.end_offset == 12
+    assert append_one(log, sequenced(5, 12)).base_offset == 12
+    log.close()
+
+
+def test_what_was_published_is_not_read_again(rig: LogRig) -> None:
+    row = published(rig, 10, 0)
+    content = bytearray((rig.directory / LOG).read_bytes())
+    content[65] ^= 1
+    (rig.directory / LOG).write_bytes(content)
+    log = rig.open(trusted=row)
+    assert log.end_offset == 10
+    log.close()
+
+
+def test_a_file_shorter_than_published_is_loud(rig: LogRig) -> None:
+    row = published(rig, 10, 0)
+    os.truncate(rig.directory / LOG, row.position - 1)
+    with pytest.raises(Corrupt, match="published"):
+        rig.open(trusted=row)
+
+
+def test_an_owner_that_died_after_a_roll(rig: LogRig) -> None:
+    rig.config = LogConfig(segment_bytes=500)
+    row = published(rig, 4, 20)
+    log = rig.open(trusted=row)
+    assert (log.end_offset, log.segment_count > 3) == (24, True)
+    assert [offset for offset, _ in read_all(log)] == list(range(24))
+    log.close()
+
+
+def test_the_published_start_counts(rig: LogRig) -> None:
+    row = published(rig, 10, 0)._replace(start_offset=7)
+    log = rig.open(trusted=row)
+    assert log.start_offset == 7
+    log.close()
+
+
+# -- producers and epochs over starts
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_producers_survive_a_start(rig: LogRig, clean: bool) -> None:
+    rig.config = LogConfig(segment_bytes=600)
+    log = rig.open()
+    for number in range(10):
+        append_one(log, sequenced(1, number))
+        append_one(log, sequenced(2, 3 * number, count=3))
+    log.close(clean=clean)
+    log = rig.open(clean=clean)
+    duplicate = append_one(log, sequenced(2, 27, count=3))
+    assert (duplicate.is_duplicate, duplicate.base_offset, duplicate.last_offset) == (True, 37, 39)
+    assert append_one(log, sequenced(1, 12)).error_code == 45
+    assert append_one(log, sequenced(1, 10)).base_offset == 40
+    log.close()
+
+
+def test_idle_producers_are_forgotten_at_a_start(rig: LogRig) -> None:
+    log = rig.open()
+    append_one(log, sequenced(1, 0))
+    log.close()
+    rig.clock.advance_ns(86_400_000 * 1_000_000)
+    log = rig.open(clean=True)
+    assert log.producers.get(1) is None
+    log.close()
+
+
+def test_epochs_are_rebuilt_from_the_batches(rig: LogRig) -> None:
+    rig.config = LogConfig(segment_bytes=400)
+    for epoch in range(4):
+        log = rig.open(leader_epoch=epoch)
+        for _ in range(3):
+            append_one(log, batch("x", "y"))
+        log.close()
+    (rig.directory / "leader-epoch-checkpoint").unlink()
+    log = rig.open(leader_epoch=9)
+    assert [log.epoch_end_offset(epoch) for epoch in (0, 1, 2, 3, 5, 9, 10)] == [
+        (0, 6), (1, 12), (2, 18), (3, 24), (3, 24), (9, 24), (-1, -1),
+    ]  # fmt: skip
+    log.close()
+
+
+def test_an_epoch_beyond_a_torn_tail_is_forgotten(rig: LogRig) -> None:
+    rig.leader_epoch = 1
+    positions = write_log(rig, 5)
+    log = rig.open(leader_epoch=2)
+    append_one(log, batch("x"))
+    log.close()
+    os.truncate(rig.directory / LOG, (rig.directory / LOG).stat().st_size - 1)
+    log = rig.open(leader_epoch=3)
+    assert (log.end_offset, log.epoch_end_offset(2)) == (10, (1, 10))
+    assert positions
+    log.close()

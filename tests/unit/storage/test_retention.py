@@ -1,0 +1,174 @@
+"""Which segments go, by table; and how a log lets them go."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from kproc.errors import ErrorCode, KafkaError
+from kproc.storage.fs import OsFs
+from kproc.storage.log import LogConfig
+from kproc.storage.retention import SegmentFacts, below_start, expired, oversized, proposals
+from tests.support.logs import NOW_MS, LogRig, append_one, batch, read_all
+
+FS = OsFs()
+
+
+def facts(*rows: tuple[int, int]) -> list[SegmentFacts]:
+    """Segments of ten offsets each with (size, largest timestamp)."""
+    return [SegmentFacts(10 * n, 10 * n + 10, size, timestamp) for n, (size, timestamp) in enumerate(rows)]
+
+
+@pytest.mark.parametrize(
+    ("timestamps", "retention_ms", "count"),
+    [
+        ([1, 2, 3], 100, 0),
+        ([1, 2, 3], 98, 1),  # older than, not as old as
+        ([1, 2, 3], 0, 3),  # the active one, too
+        ([50, 1, 1], 60, 0),  # no gaps
+        ([1, 2, 3], -1, 0),
+    ],
+)
+def test_by_age(timestamps: list[int], retention_ms: int, count: int) -> None:
+    segments = facts(*[(5, timestamp) for timestamp in timestamps])
+    assert expired(segments, now_ms=100, retention_ms=retention_ms) == count
+
+
+def test_an_empty_segment_never_expires() -> None:
+    assert expired(facts((5, 1), (0, 1)), now_ms=100, retention_ms=0) == 1
+
+
+@pytest.mark.parametrize(
+    ("sizes", "retention_bytes", "count"),
+    [
+        ([10, 10, 10], 30, 0), ([10, 10, 10], 29, 0), ([10, 10, 10], 20, 1), ([10, 10, 10], 0, 3),
+        ([10, 10, 10], -1, 0), ([100, 1, 1], 50, 0), ([1, 1, 100], 100, 2),
+    ],
+)  # fmt: skip
+def test_by_size(sizes: list[int], retention_bytes: int, count: int) -> None:
+    assert oversized(facts(*[(size, 0) for size in sizes]), retention_bytes=retention_bytes) == count
+
+
+@pytest.mark.parametrize(("start", "count"), [(0, 0), (9, 0), (10, 1), (19, 1), (20, 2), (30, 3)])
+def test_below_the_logs_start(start: int, count: int) -> None:
+    assert below_start(facts((5, 0), (5, 0), (5, 0)), start_offset=start) == count
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> LogRig:
+    config = LogConfig(segment_bytes=300, retention_ms=1000, file_delete_delay_ms=500)
+    return LogRig(tmp_path / "t-0", config=config)
+
+
+def test_old_segments_are_renamed_now_and_unlinked_later(rig: LogRig) -> None:
+    log = rig.open()
+    for number in range(4):
+        append_one(log, batch(bytes(150), timestamp=NOW_MS + 400 * number))
+    now_ms = NOW_MS + 1401
+    assert log.enforce_retention(now_ms) == 2
+    assert (log.start_offset, log.segment_count) == (2, 2)
+    deleted = {name for name in rig.files if name.endswith(".deleted")}
+    assert {name.split(".", 1)[1] for name in deleted} == {
+        "log.deleted", "index.deleted", "timeindex.deleted", "snapshot.deleted",
+    }  # fmt: skip
+    assert log.next_unlink_ms() == NOW_MS + 500
+    assert log.unlink_due(NOW_MS + 499) == 0
+    assert log.unlink_due(NOW_MS + 500) == len(deleted)
+    assert not [name for name in rig.files if name.endswith(".deleted")]
+    with pytest.raises(KafkaError):
+        log.read(1, 100)
+    assert [offset for offset, _ in read_all(log)] == [2, 3]
+    log.close()
+
+
+def test_a_range_given_out_can_be_read_after_the_deletion(rig: LogRig) -> None:
+    log = rig.open()
+    log.append([batch(bytes(150)) for _ in range(2)])
+    part = log.read(0, 1).ranges[0]
+    with open(part.path, "rb") as file:
+        assert os.fstat(file.fileno()).st_ino == part.inode
+        log.delete_segments_before(1, "test")
+        log.unlink_due(NOW_MS + 10_000)
+        assert len(file.read()) == part.length
+    log.close()
+
+
+def test_an_old_active_segment_goes_after_a_roll(rig: LogRig) -> None:
+    log = rig.open()
+    append_one(log, batch("a"))
+    assert log.enforce_retention(NOW_MS + 1001) == 1
+    assert (log.start_offset, log.end_offset, log.segment_count, log.active_base) == (1, 1, 1, 1)
+    assert log.enforce_retention(NOW_MS + 9000) == 0
+    assert append_one(log, batch("b")).base_offset == 1
+    log.close()
+
+
+def test_compacted_topics_only_lose_what_lies_below_the_start(rig: LogRig) -> None:
+    policy = frozenset({"compact"})
+    rig.config = LogConfig(segment_bytes=300, retention_ms=1, retention_bytes=0, cleanup_policy=policy)
+    log = rig.open()
+    log.append([batch(bytes(150)) for _ in range(3)])
+    assert log.retention_victims(NOW_MS + 10**9)[1] == []
+    log.close()
+
+
+def test_delete_records(rig: LogRig) -> None:
+    rig.config = LogConfig(segment_bytes=300)
+    log = rig.open(leader_epoch=2)
+    log.append([batch("a", "b"), batch(bytes(150)), batch(bytes(150))])
+    with pytest.raises(KafkaError) as caught:
+        log.advance_start(5)
+    assert caught.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert log.advance_start(1) == 1
+    assert log.segment_count == 2
+    assert log.epoch_end_offset(2) == (2, 4)
+    assert rig.files["leader-epoch-checkpoint"] == b"0\n1\n2 1\n"
+    assert log.advance_start(0) == 1  # never back
+    assert log.advance_start(3) == 3
+    assert log.segment_count == 1
+    assert log.advance_start(4) == 4
+    assert (log.size_bytes, log.end_offset) == (0, 4)
+    log.close()
+    log = rig.open(start_offset=4)
+    assert append_one(log, batch("x")).base_offset == 4
+    log.close()
+
+
+def test_the_cleaner_proposes_from_the_files(rig: LogRig) -> None:
+    assert proposals(FS, rig.directory, rig.config, NOW_MS) is None
+    log = rig.open()
+    for number in range(4):
+        append_one(log, batch(bytes(150), timestamp=NOW_MS + 400 * number))
+    before = rig.files
+    now_ms = NOW_MS + 1401
+    assert proposals(FS, rig.directory, rig.config, now_ms) == (2, "retention.ms")
+    by_size = LogConfig(retention_bytes=300)
+    assert proposals(FS, rig.directory, by_size, NOW_MS) == (2, "retention.bytes")
+    assert proposals(FS, rig.directory, LogConfig(), NOW_MS) is None
+    # The active segment is as old as its file at least, and is named by where it ends now.
+    os.utime(rig.directory / f"{3:020d}.log", (0, 0))
+    assert proposals(FS, rig.directory, rig.config, NOW_MS + 10_000_000) == (4, "retention.ms")
+    assert rig.files == before
+    append_one(log, batch("late"))
+    assert log.delete_segments_before(4, "late proposal") == 3
+    assert [offset for offset, _ in read_all(log)] == [4] or log.start_offset == 3
+    log.close()
+
+
+def test_a_deleted_topics_directory_is_set_aside(rig: LogRig) -> None:
+    log = rig.open()
+    append_one(log, batch("a"))
+    point = log.sync_point()
+    path = log.rename_for_delete()
+    assert path.name.startswith("t-0.")
+    assert path.name.endswith("-delete")
+    assert not rig.directory.exists()
+    assert (path / f"{0:020d}.log").exists()
+    assert log.is_offline
+    log.run_sync(point)
+    log.mark_synced(point)
+    FS.remove_tree(path)
+    FS.remove_tree(path)
+    assert log.set_aside(rig.directory) is None
