@@ -54,8 +54,8 @@ COMPACT_BYTES: Final = 1 << 20
 COMPACT_FACTOR: Final = 4
 # Records per batch of a snapshot: bounds what is encoded at once, far below the 2 GiB of a batch.
 SNAPSHOT_BATCH_RECORDS: Final = 1000
-_LOG_NAME: Final = re.compile(r"(\d{20})\.log")
-_SNAPSHOT_NAME: Final = re.compile(r"(\d{20})-\d{10}\.checkpoint")
+_LOG_NAME: Final = re.compile(r"\d{20}\.log")
+_SNAPSHOT_NAME: Final = re.compile(r"\d{20}-\d{10}\.checkpoint")
 _TEMPORARY: Final = ".tmp"
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
@@ -148,21 +148,22 @@ class MetadataLog:
             if name.endswith(_TEMPORARY):
                 (self._directory / name).unlink()
         image = ClusterImage()
-        snapshots = [match for name in names if (match := _SNAPSHOT_NAME.fullmatch(name))]
+        snapshots = [name for name in names if _SNAPSHOT_NAME.fullmatch(name)]
         if snapshots:
-            self._read_snapshot(self._directory / snapshots[-1][0], int(snapshots[-1][1]), image)
+            self._read_snapshot(self._directory / snapshots[-1], image)
+        snapshot_version = image.version
         logs = [self._directory / name for name in names if _LOG_NAME.fullmatch(name)]
         for path in logs:
-            self._replay(path, image, is_last=path is logs[-1])
+            self._replay(path, image, snapshot_version, is_last=path is logs[-1])
         self.version = image.version
         if logs:
             self._continue_log(logs[-1])
         else:
             self._start_log(image.version)
-        self._remove_older_than(int(snapshots[-1][1]) if snapshots else 0)
+        self._remove_older_than(snapshot_version)
         return image
 
-    def _read_snapshot(self, path: Path, version: int, image: ClusterImage) -> None:
+    def _read_snapshot(self, path: Path, image: ClusterImage) -> None:
         data = path.read_bytes()
         records: list[r.Record] = []
         end = 0
@@ -170,21 +171,21 @@ class MetadataLog:
             records += _records_of(data[position:end], path)
         if end != len(data):
             raise Corrupt(f"{path}: damaged at byte {end}; it was complete when it was renamed into place")
-        image.apply_records(records, version)
+        image.apply_records(records, _version_in(path.name))
 
-    def _replay(self, path: Path, image: ClusterImage, *, is_last: bool) -> None:
+    def _replay(self, path: Path, image: ClusterImage, snapshot_version: int, *, is_last: bool) -> None:
         data = path.read_bytes()
         end = 0
         for position, end in _batches(data):
             batch = data[position:end]
             header = parse_header(batch)
             after = header.base_offset + header.record_count
-            if after <= image.version:
-                continue  # The snapshot has it.
+            if after <= snapshot_version:
+                continue  # The snapshot has it, and a crash came before this log could go.
             if header.base_offset != image.version:
                 raise Corrupt(
-                    f"{path}: at byte {position} records {header.base_offset} to {after} "
-                    f"follow version {image.version}"
+                    f"{path}: the batch at byte {position} with records {header.base_offset} to {after} "
+                    f"follows version {image.version}"
                 )
             image.apply_records(_records_of(batch, path), after)
         if end < len(data):
@@ -259,9 +260,14 @@ class MetadataLog:
     def _remove_older_than(self, version: int) -> None:
         """Files that the snapshot of `version` has made history; the current log stays, whatever its name."""
         for path in self._directory.iterdir():
-            match = _LOG_NAME.fullmatch(path.name) or _SNAPSHOT_NAME.fullmatch(path.name)
-            if match and int(match[1]) < version and path != self._path:
+            is_ours = _LOG_NAME.fullmatch(path.name) or _SNAPSHOT_NAME.fullmatch(path.name)
+            if is_ours and _version_in(path.name) < version and path != self._path:
                 path.unlink()
+
+
+def _version_in(name: str) -> int:
+    """The version that a log follows, or that a snapshot has."""
+    return int(name[:20])
 
 
 def _records_of(batch: bytes, path: Path) -> list[r.Record]:

@@ -1,0 +1,176 @@
+"""The errors are those that Apache Kafka 4.3.0 answered to the same requests, code and words."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.cluster.in_memory import InMemoryController, changes, outcome, topic
+
+SET, DELETE, APPEND, SUBTRACT = range(4)
+TOPIC, BROKER = 2, 4
+UNKNOWN, INVALID_TOPIC, INVALID_CONFIG, INVALID_REQUEST = 3, 17, 40, 42
+
+
+@pytest.fixture
+def cluster() -> InMemoryController:
+    cluster = InMemoryController()
+    cluster.create(topic("t"))
+    return cluster
+
+
+@pytest.mark.parametrize(
+    ("resource", "expected"),
+    [
+        (changes(TOPIC, "t", ("retention.ms", SET, "7000")), (0, None)),
+        (
+            changes(TOPIC, "t", ("retention.ms", SET, "x")),
+            (INVALID_CONFIG, "Invalid value x for configuration retention.ms: Not a number of type LONG"),
+        ),
+        (changes(TOPIC, "t", ("retention.ms", DELETE, None)), (0, None)),
+        (changes(TOPIC, "t", ("retention.ms", DELETE, "abc")), (0, None)),
+        (changes(TOPIC, "t", ("nope", SET, "x")), (INVALID_CONFIG, "Unknown topic config name: nope")),
+        (changes(TOPIC, "t", ("nope", DELETE, None)), (0, None)),
+        (
+            changes(TOPIC, "t", ("retention.ms", SET, None)),
+            (INVALID_REQUEST, "Null value not supported for : retention.ms"),
+        ),
+        (
+            changes(TOPIC, "t", ("cleanup.policy", APPEND, None)),
+            (INVALID_REQUEST, "Null value not supported for : cleanup.policy"),
+        ),
+        (
+            changes(TOPIC, "nope", ("retention.ms", SET, "1")),
+            (UNKNOWN, "The topic 'nope' does not exist."),
+        ),
+        (
+            changes(TOPIC, "", ("retention.ms", SET, "1")),
+            (INVALID_REQUEST, "Default topic resources are not allowed."),
+        ),
+        (
+            changes(TOPIC, "t", ("retention.ms", APPEND, "5")),
+            (INVALID_CONFIG, "Can't APPEND to key retention.ms because its type is not LIST."),
+        ),
+        (
+            changes(TOPIC, "t", ("retention.ms", SUBTRACT, "5")),
+            (INVALID_CONFIG, "Can't SUBTRACT to key retention.ms because its type is not LIST."),
+        ),
+        (
+            changes(TOPIC, "t", ("retention.ms", SET, "5"), ("retention.ms", SET, "6")),
+            (INVALID_REQUEST, "Error due to duplicate config keys"),
+        ),
+        (changes(TOPIC, "t", ("retention.ms", 9, "5")), (INVALID_REQUEST, "Unknown operation type 9")),
+        (changes(TOPIC, "t", ("retention.ms", -1, "5")), (INVALID_REQUEST, "Unknown operation type -1")),
+        (changes(TOPIC, "t"), (0, None)),
+        (changes(0, "q", ("x", SET, "1")), (INVALID_REQUEST, "Unknown resource type 0")),
+        (changes(BROKER, "1", ("log.retention.ms", SET, "5000")), (0, None)),
+        (changes(BROKER, "", ("log.retention.ms", SET, "5000")), (0, None)),
+        (
+            changes(BROKER, "2", ("log.retention.ms", SET, "5000")),
+            (INVALID_REQUEST, "Unexpected broker id, expected 1, but received 2"),
+        ),
+        (
+            changes(BROKER, "x", ("log.retention.ms", SET, "5000")),
+            (INVALID_REQUEST, "Node id must be an integer, but it is: x"),
+        ),
+        (
+            changes(BROKER, "1", ("num.partitions", SET, "5")),
+            (INVALID_REQUEST, "Cannot update these configs dynamically: [num.partitions]"),
+        ),
+        (
+            changes(BROKER, "", ("log.retention.ms", SET, "abc")),
+            (
+                INVALID_REQUEST,
+                "Invalid value abc for configuration log.retention.ms: Not a number of type LONG",
+            ),
+        ),
+        (
+            changes(BROKER, "", ("log.retention.ms", SET, "-5")),
+            (
+                INVALID_REQUEST,
+                "Invalid value -5 for configuration log.retention.ms: Value must be at least -1",
+            ),
+        ),
+        (changes(BROKER, "1", ("log.dirs", DELETE, None)), (0, None)),
+        (changes(BROKER, "", ("nope", SET, "5")), (INVALID_CONFIG, "Unknown broker config name: nope")),
+        # Refused and not stored: nothing in this broker would act on it while it runs.
+        (
+            changes(BROKER, "", ("max.connections", SET, "5")),
+            (INVALID_REQUEST, "Cannot update these configs dynamically: [max.connections]"),
+        ),
+    ],
+)
+def test_a_change_is_answered_as_kafka_answers_it(cluster, resource, expected):
+    before = cluster.image.snapshot()
+    (row,) = cluster.alter(resource, validate_only=True)
+    assert outcome([row]) == [expected]
+    assert cluster.image.snapshot() == before
+    (row,) = cluster.alter(resource)
+    assert outcome([row]) == [expected]
+    assert (row["resource_type"], row["resource_name"]) == (
+        resource["resource_type"],
+        resource["resource_name"],
+    )
+    if expected[0]:
+        assert cluster.image.snapshot() == before
+
+
+def test_lists_are_appended_to_and_subtracted_from(cluster):
+    def after(op: int, value: str) -> str | None:
+        assert outcome(cluster.alter(changes(TOPIC, "t", ("cleanup.policy", op, value)))) == [(0, None)]
+        return cluster.image.topic("t").configs.get("cleanup.policy")
+
+    assert after(APPEND, "compact") == "delete,compact"
+    assert after(APPEND, "compact") == "delete,compact"
+    assert after(SUBTRACT, "delete, foo") == "compact"
+    assert after(SUBTRACT, "compact") == ""
+    assert after(APPEND, "delete,delete") == "delete"
+
+
+def test_appending_to_a_default_starts_from_the_value_in_force(cluster):
+    cluster.alter(changes(BROKER, "", ("log.cleanup.policy", SET, "compact")))
+    cluster.alter(changes(TOPIC, "t", ("cleanup.policy", APPEND, "delete")))
+    assert cluster.image.topic("t").configs["cleanup.policy"] == "compact,delete"
+
+
+def test_a_resource_fails_as_a_whole_and_the_others_do_not(cluster):
+    cluster.create(topic("u"))
+    rows = cluster.alter(
+        changes(TOPIC, "t", ("segment.bytes", SET, "2097152"), ("retention.ms", SET, "x")),
+        changes(TOPIC, "u", ("segment.bytes", SET, "2097152")),
+    )
+    assert [row["error_code"] for row in rows] == [INVALID_CONFIG, 0]
+    assert cluster.image.topic("t").configs == {}
+    assert cluster.image.topic("u").configs == {"segment.bytes": "2097152"}
+
+
+def test_a_resource_named_twice_is_not_changed(cluster):
+    resource = changes(TOPIC, "t", ("retention.ms", SET, "1"))
+    rows = cluster.alter(resource, resource, changes(BROKER, "", ("log.retention.ms", SET, "2")))
+    assert outcome(rows) == [(INVALID_REQUEST, "Each resource must appear at most once.")] * 2 + [(0, None)]
+    assert cluster.image.topic("t").configs == {}
+
+
+def test_an_unchanged_value_writes_nothing(cluster):
+    resource = changes(TOPIC, "t", ("retention.ms", SET, "1"))
+    cluster.alter(resource)
+    before = cluster.image.version
+    cluster.alter(resource)
+    assert cluster.image.version == before
+
+
+def test_the_old_api_replaces_all_configs_of_a_resource(cluster):
+    cluster.alter(changes(TOPIC, "t", ("retention.ms", SET, "77")))
+    resource = {
+        "resource_type": TOPIC,
+        "resource_name": "t",
+        "configs": [{"name": "segment.bytes", "value": "2097152"}],
+    }
+    assert outcome(cluster.replace_configs(resource)) == [(0, None)]
+    assert cluster.image.topic("t").configs == {"segment.bytes": "2097152"}
+    resource["configs"] = []
+    cluster.replace_configs(resource)
+    assert cluster.image.topic("t").configs == {}
+    cluster.alter(changes(BROKER, "", ("log.retention.ms", SET, "77"), ("log.flush.interval.ms", SET, "8")))
+    broker = {"resource_type": BROKER, "resource_name": ""}
+    cluster.replace_configs({**broker, "configs": [{"name": "log.retention.ms", "value": "78"}]})
+    assert cluster.image.broker_configs == {"": {"log.retention.ms": "78"}}

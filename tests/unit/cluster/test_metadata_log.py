@@ -1,0 +1,302 @@
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kproc.clock import ManualClock
+from kproc.cluster import metadata_log as module
+from kproc.cluster import records as r
+from kproc.cluster.image import ClusterImage
+from kproc.cluster.metadata_log import DIRECTORY_NAME, MetadataLog
+from kproc.errors import Corrupt, ErrorCode, FatalError, KafkaError
+from kproc.wire.record_batch import parse_header
+
+CLOCK = ManualClock()
+FIRST_LOG = f"{0:020d}.log"
+
+
+def ids(n: int) -> bytes:
+    return n.to_bytes(16, "big")
+
+
+def new_topic(n: int, slot: int) -> list[r.Record]:
+    return [
+        r.TopicCreated(f"topic-{n}", ids(n)),
+        r.PartitionsAdded(ids(n), 0, (slot,), (1,), (0,)),
+        r.TopicConfigSet(ids(n), "retention.ms", str(n)),
+    ]
+
+
+def open_log(directory: Path) -> tuple[MetadataLog, ClusterImage]:
+    return MetadataLog.open(directory, CLOCK)
+
+
+def reopened(directory: Path) -> ClusterImage:
+    log, image = open_log(directory)
+    log.close()
+    return image
+
+
+def contents(image: ClusterImage) -> dict[str, object]:
+    return {name: getattr(image, name) for name in ClusterImage.__slots__}
+
+
+def files(directory: Path) -> list[str]:
+    return sorted(path.name for path in (directory / DIRECTORY_NAME).iterdir())
+
+
+@pytest.fixture
+def three_topics(tmp_path: Path) -> tuple[Path, list[ClusterImage], list[int]]:
+    """A log of four deltas, with the image and the file's size after each."""
+    log, image = open_log(tmp_path)
+    images, sizes = [reopened_copy(image)], [0]
+    for records in ([r.ClusterRegistered("c")], new_topic(1, 0), new_topic(2, 1), new_topic(3, 2)):
+        log.commit(image, records)
+        images.append(reopened_copy(image))
+        sizes.append(log.size_bytes)
+    log.close()
+    return tmp_path, images, sizes
+
+
+def reopened_copy(image: ClusterImage) -> ClusterImage:
+    return ClusterImage.from_snapshot(image.snapshot())
+
+
+def test_what_was_committed_is_there_after_a_start(three_topics):
+    directory, images, _ = three_topics
+    assert contents(reopened(directory)) == contents(images[-1])
+    log, image = open_log(directory)
+    log.commit(image, new_topic(4, 3))
+    log.close()
+    assert contents(reopened(directory)) == contents(image)
+    assert image.version == 13
+
+
+def test_a_new_directory_is_made_with_its_parents(tmp_path):
+    log, image = open_log(tmp_path / "not" / "there")
+    log.close()
+    assert image.version == 0
+    assert files(tmp_path / "not" / "there") == [FIRST_LOG]
+
+
+def test_the_file_is_made_of_record_batches_with_versions_as_offsets(three_topics):
+    directory, _, sizes = three_topics
+    data = (directory / DIRECTORY_NAME / FIRST_LOG).read_bytes()
+    headers = [parse_header(data, position) for position in sizes[:-1]]
+    assert [header.base_offset for header in headers] == [0, 1, 4, 7]
+    assert [header.record_count for header in headers] == [1, 3, 3, 3]
+
+
+def test_a_write_torn_at_any_byte_is_cut_off_and_the_log_goes_on(three_topics, tmp_path_factory, caplog):
+    directory, images, sizes = three_topics
+    for cut in range(sizes[-2] + 1, sizes[-1]):
+        copy = tmp_path_factory.mktemp("cut") / "data"
+        shutil.copytree(directory, copy)
+        os.truncate(copy / DIRECTORY_NAME / FIRST_LOG, cut)
+        log, image = open_log(copy)
+        assert contents(image) == contents(images[-2])
+        assert log.size_bytes == sizes[-2]
+        log.commit(image, new_topic(3, 2))
+        log.close()
+        assert contents(reopened(copy)) == contents(images[-1])
+    assert "torn_at" in caplog.text
+
+
+def test_a_wrong_offset_in_the_last_batch_is_refused(three_topics):
+    directory, _, sizes = three_topics
+    path = directory / DIRECTORY_NAME / FIRST_LOG
+    data = bytearray(path.read_bytes())
+    data[sizes[-2] + 7] = 0
+    path.write_bytes(data)
+    with pytest.raises(Corrupt, match="records 0 to 3 follows version 7"):
+        open_log(directory)
+
+
+@pytest.mark.parametrize("tail", [b"\0" * 500, b"\xff" * 100, b"\x02" * 64])
+def test_bytes_that_were_never_a_batch_are_cut_off(three_topics, tail):
+    directory, images, sizes = three_topics
+    path = directory / DIRECTORY_NAME / FIRST_LOG
+    path.write_bytes(path.read_bytes() + tail)
+    assert contents(reopened(directory)) == contents(images[-1])
+    assert path.stat().st_size == sizes[-1]
+
+
+def test_damage_with_good_batches_behind_it_is_refused(three_topics):
+    directory, _, sizes = three_topics
+    path = directory / DIRECTORY_NAME / FIRST_LOG
+    good = path.read_bytes()
+    for position in range(sizes[1], sizes[2]):
+        path.write_bytes(good[:position] + bytes([good[position] ^ 0x40]) + good[position + 1 :])
+        if 12 <= position - sizes[1] < 16:
+            continue  # The leader epoch lies outside the CRC, and nothing here looks at it.
+        # So does the base offset, but a wrong one does not follow the version before it.
+        why = "follows version 1" if position - sizes[1] < 8 else f"damaged at byte {sizes[1]}, and good"
+        with pytest.raises(Corrupt, match=why):
+            open_log(directory)
+        assert path.stat().st_size == len(good)
+
+
+def test_a_missing_batch_is_refused(three_topics):
+    directory, _, sizes = three_topics
+    path = directory / DIRECTORY_NAME / FIRST_LOG
+    good = path.read_bytes()
+    path.write_bytes(good[: sizes[1]] + good[sizes[2] :])
+    with pytest.raises(Corrupt, match="records 4 to 7 follows version 1"):
+        open_log(directory)
+
+
+def test_a_record_of_a_newer_kproc_is_refused_not_skipped(tmp_path, monkeypatch):
+    log, _ = open_log(tmp_path)
+    monkeypatch.setattr(r, "encode_record", lambda _: b"\x92\x63\x01")
+    log.append([r.BrokerStarted(0)])
+    log.close()
+    with pytest.raises(Corrupt, match="cannot read"):
+        open_log(tmp_path)
+
+
+# -- a disk that fails
+
+
+def test_a_full_disk_changes_nothing_and_passes(three_topics, monkeypatch):
+    directory, images, sizes = three_topics
+    log, image = open_log(directory)
+    real = os.pwrite
+
+    def half_then_full(descriptor, data, position):
+        if position > sizes[-1]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(descriptor, data[: len(data) // 2], position)
+
+    monkeypatch.setattr(module.os, "pwrite", half_then_full)
+    with pytest.raises(KafkaError) as caught:
+        log.commit(image, new_topic(4, 3))
+    assert caught.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert contents(image) == contents(images[-1])
+    assert (directory / DIRECTORY_NAME / FIRST_LOG).stat().st_size == sizes[-1]
+    monkeypatch.setattr(module.os, "pwrite", real)
+    log.commit(image, new_topic(4, 3))
+    log.close()
+    assert contents(reopened(directory)) == contents(image)
+
+
+@pytest.mark.parametrize("call", ["pwrite", "fdatasync"])
+def test_a_failing_disk_is_fatal_and_never_tried_again(three_topics, monkeypatch, call):
+    directory, images, _ = three_topics
+    log, image = open_log(directory)
+
+    def fail(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(module.os, call, fail)
+    with pytest.raises(FatalError, match="Input/output error"):
+        log.commit(image, new_topic(4, 3))
+    assert contents(image) == contents(images[-1])
+    log.close()
+
+
+# -- compaction
+
+
+def grown(directory: Path, monkeypatch, limit: int = 4096) -> tuple[MetadataLog, ClusterImage]:
+    """A log with more history than content, just before the delta that compacts it."""
+    monkeypatch.setattr(module, "COMPACT_BYTES", limit)
+    monkeypatch.setattr(module, "SNAPSHOT_BATCH_RECORDS", 3)
+    log, image = open_log(directory)
+    log.commit(image, [r.ClusterRegistered("c"), *new_topic(1, 0), *new_topic(2, 1)])
+    while log.size_bytes < limit - 200:
+        log.commit(image, [r.TopicConfigSet(ids(1), "flush.ms", str(image.version))])
+    return log, image
+
+
+def fill_up(log: MetadataLog, image: ClusterImage) -> None:
+    while log.size_bytes > 1000:
+        log.commit(image, [r.TopicConfigSet(ids(2), "flush.ms", str(image.version))])
+
+
+def test_a_long_history_becomes_a_snapshot_and_a_new_log(tmp_path, monkeypatch):
+    log, image = grown(tmp_path, monkeypatch)
+    fill_up(log, image)
+    version = image.version
+    assert files(tmp_path) == [f"{version:020d}-{0:010d}.checkpoint", f"{version:020d}.log"]
+    log.commit(image, new_topic(3, 2))
+    log.close()
+    assert contents(reopened(tmp_path)) == contents(image)
+
+
+def test_compaction_happens_again_and_again(tmp_path, monkeypatch):
+    log, image = grown(tmp_path, monkeypatch)
+    for _ in range(3):
+        fill_up(log, image)
+        while log.size_bytes <= 1000:
+            log.commit(image, [r.ProducerIdsTaken(image.next_producer_id + 1000)])
+    log.close()
+    assert len(files(tmp_path)) == 2
+    assert contents(reopened(tmp_path)) == contents(image)
+
+
+# What each step of a compaction calls last: a crash may come right after it, or instead of it.
+@pytest.mark.parametrize("step", ["_write_snapshot", "_start_log", "_remove_older_than"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_crash_in_the_middle_of_a_compaction_loses_nothing(tmp_path, monkeypatch, step, when):
+    class PowerCutError(Exception):
+        pass
+
+    log, image = grown(tmp_path, monkeypatch)
+    real = getattr(MetadataLog, step)
+
+    def crash(self, *args):
+        if when == "after":
+            real(self, *args)
+        raise PowerCutError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MetadataLog, step, crash)
+        with pytest.raises(PowerCutError):
+            fill_up(log, image)
+    log.close()
+    for _ in range(2):
+        log, found = open_log(tmp_path)
+        assert contents(found) == contents(image)
+        log.commit(image, [r.ProducerIdsTaken(image.next_producer_id + 1000)])
+        log.close()
+    assert contents(reopened(tmp_path)) == contents(image)
+
+
+def test_half_a_snapshot_is_thrown_away(three_topics):
+    directory, images, _ = three_topics
+    half = directory / DIRECTORY_NAME / f"{9:020d}-{0:010d}.checkpoint.tmp"
+    half.write_bytes(b"half")
+    assert contents(reopened(directory)) == contents(images[-1])
+    assert not half.exists()
+
+
+def test_a_damaged_snapshot_is_refused(tmp_path, monkeypatch):
+    log, image = grown(tmp_path, monkeypatch)
+    fill_up(log, image)
+    log.close()
+    path = tmp_path / DIRECTORY_NAME / files(tmp_path)[0]
+    data = path.read_bytes()
+    path.write_bytes(data[:-1])
+    with pytest.raises(Corrupt, match="it was complete when it was renamed into place"):
+        open_log(tmp_path)
+
+
+def test_a_disk_too_full_for_a_snapshot_keeps_the_history(tmp_path, monkeypatch, caplog):
+    log, image = grown(tmp_path, monkeypatch)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MetadataLog, "_write_snapshot", full)
+        while log.size_bytes < 4096:
+            log.commit(image, [r.ProducerIdsTaken(image.next_producer_id + 1000)])
+    assert "No space left on device" in caplog.text
+    assert files(tmp_path) == [FIRST_LOG]
+    log.commit(image, [r.ProducerIdsTaken(image.next_producer_id + 1000)])
+    log.close()
+    assert contents(reopened(tmp_path)) == contents(image)
