@@ -140,9 +140,9 @@ def _head(about: dict[str, Any]) -> list[str]:
     )
     how = (
         f"Load generator and broker share these cores. {about['seconds']} s measured after "
-        f"{about['warmup']} s of warm-up in each run. Median [smallest-largest] over the rounds; in parentheses the ratio to "
-        f"{YARDSTICK}, paired within each round. `group` answers acks=all after fdatasync; `none`, like "
-        f"{YARDSTICK} by default, does not."
+        f"{about['warmup']} s of warm-up in each run. Median [smallest-largest] over the rounds; in "
+        f"parentheses the ratio to {YARDSTICK}, paired within each round. `group` answers acks=all after "
+        f"fdatasync; `none`, like {YARDSTICK} by default, does not."
     )
     lines = [f"# {about['rounds']} interleaved rounds, {about['time']}", "", where, "", how]
     if not about["is_quiet"]:

@@ -79,7 +79,7 @@ class Peer:
         return proc.process_tree(self.pid)
 
     def start(self) -> None:
-        self.directory = Path(tempfile.mkdtemp(prefix=f"kproc-bench-{self.name.split()[0]}-"))
+        self.directory = Path(tempfile.mkdtemp(prefix=f"bench-{self.name.split()[0]}-"))
         try:
             self.prepare()
             command = self.command()
