@@ -9,6 +9,7 @@ Versions: v2 isolation level; v4 leader epochs; v6 flexible; v7 -3; v8 -4; v9 -5
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -67,13 +68,17 @@ class _Lookup:
     def start(self) -> None:
         services = self._context.services
         remote: dict[int, list[tuple[tuple[int, int], str, dict[str, Any]]]] = {}
-        seen: set[tuple[str, int]] = set()
+        times_asked = Counter(
+            (topic["name"], wanted["partition_index"])
+            for topic in self._topics
+            for wanted in topic["partitions"]
+        )
         for topic_at, topic in enumerate(self._topics):
             for part_at, wanted in enumerate(topic["partitions"]):
                 at = (topic_at, part_at)
                 index = wanted["partition_index"]
                 partition = services.image.partition(topic["name"], index)
-                if (topic["name"], index) in seen:
+                if times_asked[topic["name"], index] > 1:
                     self._answers[at] = _failed(index, ErrorCode.INVALID_REQUEST)
                 elif partition is None:
                     self._answers[at] = _failed(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -82,7 +87,6 @@ class _Lookup:
                     self._answers[at] = look_up(services, topic["name"], partition, wanted, version)
                 else:
                     remote.setdefault(partition.owner, []).append((at, topic["name"], wanted))
-                seen.add((topic["name"], index))
         for owner, parts in remote.items():
             self._replies_due += 1
             body = {

@@ -14,13 +14,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 from kproc.api.context import OwnedPartition, RequestContext, Services
 from kproc.api.registry import api
 from kproc.cluster.image import PartitionImage, TopicImage
 from kproc.errors import ErrorCode, KafkaError
 from kproc.storage.log import AppendResult
+from kproc.wire.compression import Compression
 from kproc.wire.header import ApiKey
 from kproc.wire.hot import (
     ProduceRequest,
@@ -33,7 +34,9 @@ logger = logging.getLogger(__name__)
 
 # One partition's result on the wire: index, error, base offset, append time, log start, message.
 Result = tuple[int, int, int, int, int, str | None]
-_NO_TOPIC_ID = bytes(16)
+_NO_TOPIC_ID: Final = bytes(16)
+_FIRST_WITH_ZSTD: Final = 7  # KIP-110: an older client could not read such a batch back.
+_CODEC_AT: Final = 22  # The low byte of a batch's attributes.
 
 
 def _failed(index: int, code: int, message: str | None = None) -> Result:
@@ -103,7 +106,7 @@ class ProduceBatcher:
                 return -1
             image, partition = found
             if partition.owner == self._services.handler_index:
-                self._append(image.name, partition, records, pending, 0)
+                self._append(image.name, partition, records, pending, 0, version)
                 return -1
             self._forward(context, body, pending, {partition.owner: [(0, 0, 0)]}, request)
             return partition.owner
@@ -125,7 +128,7 @@ class ProduceBatcher:
                 if isinstance(found, int):
                     pending.decide(at, _failed(index, found))
                 elif found[1].owner == self._services.handler_index:
-                    self._append(found[0].name, found[1], records, pending, at)
+                    self._append(found[0].name, found[1], records, pending, at, context.api_version)
                 else:
                     remote.setdefault(found[1].owner, []).append((at, topic_at, part_at))
                 at += 1
@@ -153,10 +156,18 @@ class ProduceBatcher:
         records: memoryview | None,
         pending: PendingProduce,
         at: int,
+        version: int,
     ) -> None:
         """Queue one partition's records for the next flush."""
         if records is None or len(records) == 0:
             pending.decide(at, _failed(partition.index, ErrorCode.INVALID_RECORD, "no records"))
+            return
+        if (
+            version < _FIRST_WITH_ZSTD
+            and len(records) > _CODEC_AT
+            and records[_CODEC_AT] & 7 == Compression.ZSTD
+        ):
+            pending.decide(at, _failed(partition.index, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE))
             return
         try:
             owned = self._services.partitions.get(topic, partition)
@@ -237,7 +248,7 @@ class ProduceBatcher:
             elif found[1].owner != self._services.handler_index:
                 pending.decide(at, _failed(index, ErrorCode.NOT_LEADER_OR_FOLLOWER))
             else:
-                self._append(found[0].name, found[1], records, pending, at)
+                self._append(found[0].name, found[1], records, pending, at, body["version"])
 
 
 class _ForwardReply:

@@ -20,7 +20,7 @@ from kproc.api.produce import ProduceBatcher
 from kproc.clock import Clock
 from kproc.cluster.image import ClusterImage
 from kproc.config import Config
-from kproc.errors import KafkaError, ProtocolError
+from kproc.errors import FatalError, KafkaError, ProtocolError
 from kproc.metrics.slab import MetricsRow
 from kproc.metrics.spec import SLOT
 from kproc.purgatory.purgatory import Purgatory
@@ -290,6 +290,13 @@ class Handler(LinkedAgent):
             dispatch(request, body)
         except ProtocolError as error:
             self._refuse(request, str(error))
+            return False
+        except (FatalError, AssertionError):
+            raise
+        except Exception:
+            # A surprise before anything was appended stays with its connection.
+            logger.exception("API key %d version %d failed", request.api_key, request.api_version)
+            self._refuse(request, "an internal error")
             return False
         return True
 

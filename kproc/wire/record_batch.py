@@ -155,7 +155,7 @@ def check_batch(view: memoryview | bytes | bytearray) -> BatchHeader:
 
     KafkaError otherwise, with the code Kafka answers: INVALID_RECORD for what a client put together wrongly
     (no batch, more than one, half a batch, counts that contradict each other), CORRUPT_MESSAGE for damaged
-    bytes, UNSUPPORTED_FOR_MESSAGE_FORMAT for the formats before 2. Differs from Kafka: the records inside are
+    bytes, INVALID_RECORD for the formats before 2 too. Differs from Kafka: the records inside are
     not walked, which would cost a producer's whole batch in Python; decode_records() finds what they hide.
     """
     size = len(view)
@@ -189,9 +189,7 @@ def _why_short(view: Buffer) -> KafkaError:
 
 def _why_misshapen(size: int, batch_length: int, magic: int) -> KafkaError:
     if magic in (0, 1):
-        return KafkaError(
-            ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, f"message format {magic} is older than version {MAGIC}"
-        )
+        return KafkaError(ErrorCode.INVALID_RECORD, f"message format {magic} is older than version {MAGIC}")
     if magic != MAGIC:
         return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"unknown message format {magic}")
     if batch_length < HEADER_BYTES - LOG_OVERHEAD_BYTES:
