@@ -55,3 +55,34 @@ def test_kafka_python_with_a_group_is_told_so(own: BrokerUnderTest) -> None:
             consumer.poll(timeout_ms=5_000)
     finally:
         consumer.close(autocommit=False)
+
+
+@pytest.mark.clients
+def test_confluent_that_subscribes_is_told_so_at_once(own: BrokerUnderTest) -> None:
+    confluent_kafka = pytest.importorskip("confluent_kafka")
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": own.bootstrap, "group.id": "g", "log_level": 0})
+    try:
+        consumer.subscribe(["some-topic"])
+        message = consumer.poll(5)
+        assert message is not None
+        assert "does not coordinate consumer groups" in message.error().str()
+    finally:
+        consumer.close()
+
+
+@pytest.mark.clients
+def test_confluent_that_assigns_is_told_once_and_served(own: BrokerUnderTest, log: tuple[str, bytes]) -> None:
+    from tests.support.adapters import confluent
+    from tests.support.records import samples
+
+    confluent.produce(own.bootstrap, log[0], samples([10] * 5, partitions=1, seed=3))
+    consumer = confluent._consumer(own.bootstrap)
+    try:
+        consumer.assign([confluent.TopicPartition(log[0], 0, 0)])
+        messages = consumer.consume(100, timeout=3)
+    finally:
+        consumer.close()
+    errors = [message.error() for message in messages if message.error() is not None]
+    assert len(errors) <= 1
+    assert all(confluent.is_group_notice(error) for error in errors)
+    assert len(messages) - len(errors) == 5

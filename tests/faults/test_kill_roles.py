@@ -11,8 +11,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from kproc.wire.header import ApiKey
 
+from kproc.wire.header import ApiKey
 from tests.support.broker import ServedBroker
 from tests.support.checker import Load, clients_are_served
 from tests.support.raw import RawClient, fetch_fields
@@ -78,8 +78,6 @@ def test_kill_9_of_two_roles_at_once_loses_nothing(
 def test_long_poll_of_a_dead_processors_client_ends_in_a_closed_connection(
     tmp_path: Path, transport: str
 ) -> None:
-    from kproc.wire.header import ApiKey
-    from tests.support.raw import fetch_fields
 
     with ServedBroker(tmp_path / "data", transport=transport, settings=SETTINGS) as broker:
         with RawClient(broker.bootstrap) as client:
