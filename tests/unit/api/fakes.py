@@ -1,0 +1,104 @@
+"""A request context without a broker: Config, image and a controller in memory.
+
+What a handler answers goes through the real codec in the version that was asked for, so that a misspelt
+field, a wrong type or a version without a handler fails here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from kproc.api import registry
+from kproc.api.init_producer_id import ProducerIdAllocator
+from kproc.cluster.controller import failure_reply
+from kproc.errors import ErrorCode, KafkaError
+from kproc.wire import codec
+from kproc.wire.header import ApiKey, parse_request_header
+from tests.unit.cluster.in_memory import InMemoryController
+
+Fields = dict[str, Any]
+HOST, PORT = "advertised.example", 19092
+
+
+class Broker:
+    """What the api files see of a Handler. `controller_failure` makes every call to the controller fail."""
+
+    def __init__(self, settings: dict[str, object] | None = None, *, handlers: int = 2) -> None:
+        self.cluster = InMemoryController(settings, handlers=handlers)
+        self.calls: deque[tuple[str, Fields, Callable[[Fields], None]]] = deque()
+        self.controller_failure: Fields | None = None
+        self.services = SimpleNamespace(
+            config=self.cluster.config,
+            image=self.cluster.image,
+            producer_ids=ProducerIdAllocator(self.call_controller),
+        )
+
+    def call_controller(self, op: str, body: Fields, on_reply: Callable[[Fields], None]) -> None:
+        self.calls.append((op, body, on_reply))
+
+    def run_controller(self) -> None:
+        """Answer everything that was asked so far, and what the answers ask."""
+        while self.calls:
+            op, body, on_reply = self.calls.popleft()
+            on_reply(self.controller_failure or self.cluster.do(op, **body))
+
+    def send(self, key: ApiKey, version: int, /, **fields: Any) -> PendingAnswer:
+        """A request, through the codec and the handler; parked until `run_controller` if it must wait."""
+        api = registry.lookup(key)
+        assert api is not None
+        assert api.serves(version)
+        frame = memoryview(codec.encode_request(key, version, 7, "test", fields))[4:]
+        _, body_at = parse_request_header(frame)
+        request = codec.decode_request(key, version, frame[body_at:])
+        answer = PendingAnswer(key, version)
+        context = SimpleNamespace(
+            api_version=version,
+            services=self.services,
+            advertised_host=HOST,
+            advertised_port=PORT,
+            call_controller=self.call_controller,
+            reply=answer.reply,
+        )
+        try:
+            immediate = api.handler(context, request)
+        except KafkaError as error:
+            assert api.error_response is not None
+            immediate = api.error_response(request, error.code, error.message)
+        if immediate is not None:
+            answer.reply(immediate)
+        return answer
+
+    def ask(self, key: ApiKey, version: int, /, **fields: Any) -> Fields:
+        """`send`, and the answer once the controller has done its part."""
+        answer = self.send(key, version, **fields)
+        self.run_controller()
+        return answer.fields
+
+    def fail_controller(self, code: ErrorCode, message: str) -> None:
+        self.controller_failure = failure_reply(code, message)
+
+
+class PendingAnswer:
+    """The one answer to a request, as a client decodes it."""
+
+    def __init__(self, key: ApiKey, version: int) -> None:
+        self._key = key
+        self._version = version
+        self._fields: Fields | None = None
+
+    def reply(self, fields: Fields) -> None:
+        assert self._fields is None, "answered twice"
+        frame = codec.encode_response(self._key, self._version, 7, fields)
+        _, self._fields = codec.decode_response(self._key, self._version, memoryview(frame)[4:])
+
+    @property
+    def is_parked(self) -> bool:
+        return self._fields is None
+
+    @property
+    def fields(self) -> Fields:
+        assert self._fields is not None, "not answered"
+        return self._fields

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import pytest
+
+import kproc.api.describe_cluster
+import kproc.api.find_coordinator
+import kproc.api.init_producer_id  # noqa: F401 - the imports register the handlers
+from kproc.api.init_producer_id import ProducerIdAllocator
+from kproc.errors import ErrorCode
+from kproc.wire.header import ApiKey
+from tests.unit.api.fakes import HOST, PORT, Broker
+
+INIT = ApiKey.INIT_PRODUCER_ID
+TIMEOUT = {"transaction_timeout": 60_000}
+
+
+@pytest.fixture
+def broker() -> Broker:
+    return Broker()
+
+
+# -- DescribeCluster
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_the_cluster_is_one_broker(broker, version):
+    fields = broker.ask(ApiKey.DESCRIBE_CLUSTER, version, include_cluster_authorized_operations=True)
+    assert (fields["error_code"], fields["cluster_id"], fields["controller_id"]) == (0, "test-cluster", 1)
+    (row,) = fields["brokers"]
+    assert (row["broker_id"], row["host"], row["port"], row["rack"]) == (1, HOST, PORT, None)
+    assert not row.get("is_fenced", False)
+    assert fields["cluster_authorized_operations"] == 8096
+    fields = broker.ask(ApiKey.DESCRIBE_CLUSTER, version, include_cluster_authorized_operations=False)
+    assert fields["cluster_authorized_operations"] == -(2**31)
+
+
+@pytest.mark.parametrize(("endpoint_type", "code"), [(2, 114), (3, 115)])
+def test_controllers_are_not_described_here(broker, endpoint_type, code):
+    fields = broker.ask(
+        ApiKey.DESCRIBE_CLUSTER, 1, include_cluster_authorized_operations=False, endpoint_type=endpoint_type
+    )
+    assert (fields["error_code"], fields["brokers"]) == (code, [])
+
+
+# -- FindCoordinator: what each client makes of these is in the handler's docstring
+
+
+@pytest.mark.parametrize("version", range(7))
+@pytest.mark.parametrize(("key_type", "code"), [(0, 35), (1, 53)])
+def test_whoever_asks_for_a_coordinator_gets_an_error_that_ends_the_search(broker, version, key_type, code):
+    request = {"coordinator_keys": ["g", "h"]} if version >= 4 else {"key": "g"}
+    if version >= 1:
+        request["key_type"] = key_type
+    else:
+        code = 35
+    fields = broker.ask(ApiKey.FIND_COORDINATOR, version, **request)
+    rows = fields["coordinators"] if version >= 4 else [fields]
+    assert len(rows) == (2 if version >= 4 else 1)
+    for row in rows:
+        assert (row["error_code"], row["node_id"], row["host"], row["port"]) == (code, -1, "", -1)
+        assert version == 0 or "does not coordinate" in row["error_message"]
+
+
+# -- InitProducerId
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_every_producer_gets_an_id_of_its_own(broker, version):
+    first = broker.send(INIT, version, transactional_id=None, **TIMEOUT)
+    assert first.is_parked
+    broker.run_controller()
+    second = broker.send(INIT, version, transactional_id=None, **TIMEOUT)
+    assert not second.is_parked
+    answers = [(pending.fields["error_code"], pending.fields["producer_id"]) for pending in (first, second)]
+    assert answers == [(0, 0), (0, 1)]
+    assert second.fields["producer_epoch"] == 0
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+@pytest.mark.parametrize(("producer_id", "epoch"), [(1000, 3), (1000, 32767), (99_999_999, 4)])
+def test_a_producer_that_wants_its_epoch_bumped_gets_a_new_id(broker, version, producer_id, epoch):
+    broker.ask(INIT, version, transactional_id=None, **TIMEOUT)
+    fields = broker.ask(
+        INIT, version, transactional_id=None, producer_id=producer_id, producer_epoch=epoch, **TIMEOUT
+    )
+    assert (fields["error_code"], fields["producer_id"], fields["producer_epoch"]) == (0, 1, 0)
+
+
+@pytest.mark.parametrize(("producer_id", "epoch"), [(1000, -1), (-1, 4)])
+def test_an_id_without_an_epoch_is_a_producers_bug(broker, producer_id, epoch):
+    fields = broker.ask(
+        INIT, 5, transactional_id=None, producer_id=producer_id, producer_epoch=epoch, **TIMEOUT
+    )
+    assert (fields["error_code"], fields["producer_id"]) == (ErrorCode.INVALID_REQUEST, -1)
+
+
+@pytest.mark.parametrize("version", range(6))
+@pytest.mark.parametrize(("transactional_id", "code"), [("", 42), ("t", 53)])
+def test_a_transactional_id_is_refused(broker, version, transactional_id, code):
+    fields = broker.ask(INIT, version, transactional_id=transactional_id, **TIMEOUT)
+    assert (fields["error_code"], fields["producer_id"], fields["producer_epoch"]) == (code, -1, -1)
+
+
+def test_a_failed_block_is_told_to_all_who_wait_and_the_next_one_asks_again(broker):
+    broker.fail_controller(ErrorCode.KAFKA_STORAGE_ERROR, "disk full")
+    waiting = [broker.send(INIT, 5, transactional_id=None, **TIMEOUT) for _ in range(3)]
+    assert len(broker.calls) == 1
+    broker.run_controller()
+    assert [pending.fields["error_code"] for pending in waiting] == [ErrorCode.KAFKA_STORAGE_ERROR] * 3
+    broker.controller_failure = None
+    assert broker.ask(INIT, 5, transactional_id=None, **TIMEOUT)["producer_id"] == 0
+
+
+def test_ids_are_unique_over_handlers_blocks_and_a_crash(broker):
+    given: list[int] = []
+
+    def take(allocator: ProducerIdAllocator, count: int) -> None:
+        for _ in range(count):
+            allocator.allocate(given.append, pytest.fail)
+        broker.run_controller()
+
+    one, other = (ProducerIdAllocator(broker.call_controller) for _ in range(2))
+    take(one, 2500)  # More than a block waits at once.
+    take(other, 10)
+    take(one, 700)
+    after_a_crash = ProducerIdAllocator(broker.call_controller)
+    take(after_a_crash, 1001)
+    assert len(given) == len(set(given)) == 2500 + 10 + 700 + 1001
+
+
+def test_callers_are_served_in_their_order(broker):
+    given: list[tuple[str, int]] = []
+    allocator = ProducerIdAllocator(broker.call_controller)
+
+    def late(producer_id: int) -> None:
+        given.append(("first", producer_id))
+        allocator.allocate(lambda late_id: given.append(("from within", late_id)), pytest.fail)
+
+    allocator.allocate(late, pytest.fail)
+    allocator.allocate(lambda producer_id: given.append(("second", producer_id)), pytest.fail)
+    broker.run_controller()
+    assert sorted(given, key=lambda row: row[1]) == [("first", 0), ("second", 1), ("from within", 2)]
