@@ -174,18 +174,7 @@ def test_configs_are_replaced_as_a_whole(broker, version):
 )
 def test_a_controller_that_fails_is_told_for_every_resource(broker, key, version):
     broker.fail_controller(ErrorCode.KAFKA_STORAGE_ERROR, "disk full")
-    fields = (
-        broker.ask(key, version, resources=[changes(TOPIC, "t")], validate_only=False)
-        if version == 1
-        else (
-            broker.ask(
-                key,
-                version,
-                resources=[{"resource_type": TOPIC, "resource_name": "t", "configs": []}],
-                validate_only=False,
-            )
-        )
-    )
+    fields = broker.ask(key, version, resources=[changes(TOPIC, "t")], validate_only=False)
     assert [
         (row["error_code"], row["error_message"], row["resource_name"]) for row in fields["responses"]
     ] == [(ErrorCode.KAFKA_STORAGE_ERROR, "disk full", "t")]

@@ -52,14 +52,15 @@ def files(directory: Path) -> list[str]:
 @pytest.fixture
 def three_topics(tmp_path: Path) -> tuple[Path, list[ClusterImage], list[int]]:
     """A log of four deltas, with the image and the file's size after each."""
-    log, image = open_log(tmp_path)
+    directory = tmp_path / "data"
+    log, image = open_log(directory)
     images, sizes = [reopened_copy(image)], [0]
     for records in ([r.ClusterRegistered("c")], new_topic(1, 0), new_topic(2, 1), new_topic(3, 2)):
         log.commit(image, records)
         images.append(reopened_copy(image))
         sizes.append(log.size_bytes)
     log.close()
-    return tmp_path, images, sizes
+    return directory, images, sizes
 
 
 def reopened_copy(image: ClusterImage) -> ClusterImage:
@@ -91,10 +92,10 @@ def test_the_file_is_made_of_record_batches_with_versions_as_offsets(three_topic
     assert [header.record_count for header in headers] == [1, 3, 3, 3]
 
 
-def test_a_write_torn_at_any_byte_is_cut_off_and_the_log_goes_on(three_topics, tmp_path_factory, caplog):
+def test_a_write_torn_at_any_byte_is_cut_off_and_the_log_goes_on(three_topics, tmp_path, caplog):
     directory, images, sizes = three_topics
     for cut in range(sizes[-2] + 1, sizes[-1]):
-        copy = tmp_path_factory.mktemp("cut") / "data"
+        copy = tmp_path / f"cut-at-{cut}"
         shutil.copytree(directory, copy)
         os.truncate(copy / DIRECTORY_NAME / FIRST_LOG, cut)
         log, image = open_log(copy)
