@@ -15,6 +15,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from msgspec.structs import astuple
+
 from kproc.api.context import OnReply, PartitionKey, RequestContext, Services
 from kproc.api.fetch_session import FetchSession, FetchTarget, SessionCache
 from kproc.api.registry import api
@@ -221,7 +223,7 @@ class DelayedFetch(DelayedOperation):
         body = {
             "max_bytes": self._budget(),
             "wait_ns": 0 if self._request.max_wait_ms <= 0 else self.deadline_ns,
-            "parts": [[name, *tuple(self._targets[at].request)] for at, name, _ in parts],
+            "parts": [[name, *astuple(self._targets[at].request)] for at, name, _ in parts],
         }
         self._context.services.peers.call(owner, "fetch", body, _RemoteRead(self, [at for at, _, _ in parts]))
 

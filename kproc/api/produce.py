@@ -69,6 +69,46 @@ class PendingProduce:
             self.on_done(self)
 
 
+class OneProduce:
+    """A Produce request of one partition: nearly all there are, so it is its own pending and its own answer."""
+
+    __slots__ = ("_context", "_name", "_topic_id", "acks")
+
+    def __init__(self, context: RequestContext, acks: int, name: str | None, topic_id: bytes | None) -> None:
+        self.acks = acks
+        self._context = context
+        self._name = name
+        self._topic_id = topic_id
+
+    def decide(self, at: int, result: Result) -> None:
+        """Answer."""
+        del at  # There is only one.
+        context = self._context
+        index, code, base_offset, append_time_ms, log_start, message = result
+        if self.acks == 0:
+            _finish_unacknowledged(context, code)
+        elif message is None:
+            context.send(
+                encode_produce_response_one(
+                    context.api_version,
+                    context.correlation_id,
+                    self._name,
+                    self._topic_id,
+                    index,
+                    code,
+                    base_offset,
+                    append_time_ms,
+                    log_start,
+                )
+            )
+        else:
+            topics = [(self._name, self._topic_id, [result])]
+            context.send(encode_produce_response(context.api_version, context.correlation_id, topics))
+
+
+Pending = PendingProduce | OneProduce
+
+
 class ProduceBatcher:
     """Gathers Produce requests between two `flush` calls. One per Handler.
 
@@ -77,7 +117,7 @@ class ProduceBatcher:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._appends: dict[OwnedPartition, tuple[list[memoryview], list[tuple[PendingProduce, int]]]] = {}
+        self._appends: dict[OwnedPartition, tuple[list[memoryview], list[tuple[Pending, int]]]] = {}
         self.append_calls = 0
         self.batches = 0
         self.bytes = 0
@@ -95,7 +135,7 @@ class ProduceBatcher:
         if len(topics) == 1 and len(topics[0].partitions) == 1:
             topic = topics[0]
             index, records = topic.partitions[0]
-            pending = PendingProduce(acks, 1, _OneAnswer(context, topic.name, topic.topic_id))
+            pending = OneProduce(context, acks, topic.name, topic.topic_id)
             refusal = _refusal(request)
             if refusal is not None:
                 pending.decide(0, _failed(index, refusal))
@@ -154,7 +194,7 @@ class ProduceBatcher:
         topic: str,
         partition: PartitionImage,
         records: memoryview | None,
-        pending: PendingProduce,
+        pending: Pending,
         at: int,
         version: int,
     ) -> None:
@@ -197,7 +237,7 @@ class ProduceBatcher:
                 self._decide(owned, index, result, pending, at)
 
     def _decide(
-        self, owned: OwnedPartition, index: int, result: AppendResult, pending: PendingProduce, at: int
+        self, owned: OwnedPartition, index: int, result: AppendResult, pending: Pending, at: int
     ) -> None:
         code = result.error_code
         answer: Result = (
@@ -219,7 +259,7 @@ class ProduceBatcher:
         self,
         context: RequestContext,
         body: memoryview,
-        pending: PendingProduce,
+        pending: Pending,
         remote: dict[int, list[tuple[int, int, int]]],
         request: ProduceRequest,
     ) -> None:
@@ -256,7 +296,7 @@ class _ForwardReply:
 
     __slots__ = ("_ats", "_indexes", "_pending")
 
-    def __init__(self, pending: PendingProduce, ats: list[int], indexes: list[int]) -> None:
+    def __init__(self, pending: Pending, ats: list[int], indexes: list[int]) -> None:
         self._pending = pending
         self._ats = ats
         self._indexes = indexes
@@ -269,42 +309,6 @@ class _ForwardReply:
             results = [_failed(index, ErrorCode.NOT_LEADER_OR_FOLLOWER) for index in self._indexes]
         for at, result in zip(self._ats, results, strict=True):
             self._pending.decide(at, tuple(result))
-
-
-class _OneAnswer:
-    """Answers a request of one partition: nearly all there are."""
-
-    __slots__ = ("_context", "_name", "_topic_id")
-
-    def __init__(self, context: RequestContext, name: str | None, topic_id: bytes | None) -> None:
-        self._context = context
-        self._name = name
-        self._topic_id = topic_id
-
-    def __call__(self, pending: PendingProduce) -> None:
-        context = self._context
-        result = pending.results[0]
-        assert result is not None
-        if pending.acks == 0:
-            _finish_unacknowledged(context, result[1])
-            return
-        index, code, base_offset, append_time_ms, log_start, message = result
-        if message is None:
-            frame = encode_produce_response_one(
-                context.api_version,
-                context.correlation_id,
-                self._name,
-                self._topic_id,
-                index,
-                code,
-                base_offset,
-                append_time_ms,
-                log_start,
-            )
-        else:
-            topics = [(self._name, self._topic_id, [result])]
-            frame = encode_produce_response(context.api_version, context.correlation_id, topics)
-        context.send(frame)
 
 
 class _ManyAnswer:

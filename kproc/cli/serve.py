@@ -137,9 +137,9 @@ def _warn(message: str) -> None:
 
 
 def _run(config: Config, *, ready_file: Path | None, quiet: bool) -> None:
-    from kproc.server import supervisor
+    from kproc.server.supervisor import run
 
-    code = supervisor.run(
+    code = run(
         config,
         ready_file=ready_file,
         on_ready=lambda ready: _announce(config, ready),

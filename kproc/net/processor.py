@@ -133,6 +133,7 @@ class Processor:
         self._next_store_ns = 0
         self._is_stopping = False
         self._epoll = select.epoll()
+        self._poll = self._epoll.poll
         self._epoll.register(doze.fd, select.EPOLLIN | select.EPOLLET)
 
     # -- wiring ------------------------------------------------------------------------------------------------
@@ -178,18 +179,9 @@ class Processor:
             self._retry_stalled()
             timeout_ms = min(timeout_ms, _STALL_POLL_MS)
         if work or timeout_ms == 0:
-            events = self._epoll.poll(0, 1024)
+            events = self._poll(0)
         else:
-            self._doze.prepare()
-            is_quiet = all(each.inbox is None or each.inbox.is_empty() for each in self._handlers.values())
-            events = self._epoll.poll(timeout_ms / 1000 if is_quiet else 0, 1024)
-            self._doze.cancel()
-            if (
-                is_quiet
-                and not events
-                and any(h.inbox and not h.inbox.is_empty() for h in self._handlers.values())
-            ):
-                self._counts[SLOT["wakeups_rescued"]] += 1
+            events = self._doze.wait(self._poll, timeout_ms / 1000, self._has_answers)
         self._now_ns = self._clock.now_ns()
         connections = self._connections
         for fd, mask in events:
@@ -210,6 +202,9 @@ class Processor:
         if self._now_ns >= self._next_store_ns:
             self._on_tick()
         return work
+
+    def _has_answers(self) -> bool:
+        return any(each.inbox is not None and not each.inbox.is_empty() for each in self._handlers.values())
 
     def begin_stop(self) -> None:
         """Read nothing more; what was read is answered."""
@@ -625,6 +620,7 @@ class Processor:
         self._next_store_ns = now_ns + 100_000_000
         counts = self._counts
         counts[SLOT["heartbeat_ns"]] = now_ns
+        counts[SLOT["wakeups_rescued"]] = self._doze.rescued_count
         counts[SLOT["connections"]] = len(self._connections)
         links = [handler.link for handler in self._handlers.values() if handler.link is not None]
         counts[SLOT["ring_capacity_bytes"]] = sum(link.sender.capacity for link in links)

@@ -208,7 +208,9 @@ class ChildRole:
     def _build(self, message: dict[str, Any]) -> Agent:
         assert self._slab is not None
         row = slab_row(self._id)
-        doze = Sleeper(self._slab.words, self._slab.row_word(row), self._fds["eventfd"])
+        doze = Sleeper(
+            self._slab.words, self._slab.row_word(row), self._fds["eventfd"], is_edge_triggered=True
+        )
         metrics = MetricsRow(self._slab, row, os.getpid())
         builders: dict[str, Callable[[Sleeper, MetricsRow, dict[str, Any]], Agent]] = {
             ACCEPTOR: self._build_acceptor,

@@ -20,6 +20,7 @@ from kproc.config import Config
 from kproc.ipc.arena import Arena, ArenaReader
 from kproc.ipc.fdpass import make_socket_pair
 from kproc.ipc.region import Region, RegionKind
+from kproc.ipc.wait import Sleeper, Waker, make_eventfd
 from kproc.metrics.slab import SLAB_BYTES, MetricsRow, Slab
 from kproc.net.acceptor import Acceptor
 from kproc.net.processor import Processor
@@ -36,7 +37,7 @@ from kproc.server.routing import ProduceRouter
 from kproc.server.status import Status
 from kproc.server.syncer import InlineSyncer, Syncer, ThreadSyncer
 from kproc.transport.agent import Agent, AgentId, Link
-from kproc.transport.thread import AgentThread, Pipe, PipeReceiver, PipeSender, ThreadDoze
+from kproc.transport.thread import AgentThread, Pipe, PipeReceiver, PipeSender
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +82,8 @@ class BrokerProcess:
         self._table_region = Region.create(RegionKind.TABLE, TABLE_BYTES, 0, is_sparse=True)
         self._slab = Slab(self._slab_region.words, is_new=True)
         self._table = PartitionTable(self._table_region.words)
-        self._dozes: dict[AgentId, ThreadDoze] = {}
+        self._dozes: dict[AgentId, Sleeper] = {}
+        self._wakers: dict[AgentId, Waker] = {}
         self._arenas: list[Arena] = []
         self._threads: list[AgentThread] = []
         self._failure: BaseException | None = None
@@ -137,7 +139,9 @@ class BrokerProcess:
 
     def _own(self, agent: AgentId) -> dict[str, Any]:
         """An agent's way to sleep and its metrics row."""
-        doze = self._dozes[agent] = ThreadDoze()
+        words, word = self._slab.words, self._slab.row_word(slab_row(agent))
+        doze = self._dozes[agent] = Sleeper(words, word, make_eventfd(), is_edge_triggered=True)
+        self._wakers[agent] = Waker(words, word, doze.fd)
         return {"doze": doze, "metrics": MetricsRow(self._slab, slab_row(agent), os.getpid())}
 
     def _syncer(self, agent: AgentId) -> Syncer:
@@ -171,12 +175,14 @@ class BrokerProcess:
                 one.id,
                 sender=PipeSender(back),
                 receiver=PipeReceiver(there),
-                waker=self._dozes[one.id],
+                waker=self._wakers[one.id],
                 arena=reader,
             )
         )
         one.attach(
-            Link(other.id, sender=PipeSender(there), receiver=PipeReceiver(back), waker=self._dozes[other.id])
+            Link(
+                other.id, sender=PipeSender(there), receiver=PipeReceiver(back), waker=self._wakers[other.id]
+            )
         )
 
     def _describe(self) -> list[dict[str, Any]]:
@@ -287,7 +293,7 @@ class BrokerProcess:
         for _, sock in self._listeners:
             sock.close()
         for doze in self._dozes.values():
-            doze.close()
+            os.close(doze.fd)
         for arena in self._arenas:
             arena.close()
         self._slab_region.close()

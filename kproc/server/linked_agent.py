@@ -82,14 +82,7 @@ class LinkedAgent:
             self._tick(now_ns)
         if work or not timeout_ms:
             return work
-        self._doze.prepare()
-        if self._has_input():
-            self._doze.cancel()
-            return 1
-        events = self._epoll.poll(min(timeout_ms, self.next_deadline_ms()) / 1000)
-        self._doze.cancel()
-        if not events and self._has_input():
-            self._metrics.values[_RESCUED] += 1
+        self._doze.wait(self._epoll.poll, min(timeout_ms, self.next_deadline_ms()) / 1000, self._has_input)
         return 0
 
     def begin_stop(self) -> None:
@@ -125,6 +118,7 @@ class LinkedAgent:
         values = self._metrics.values
         values[_HEARTBEAT] = now_ns
         values[_CYCLES] = self._cycles
+        values[_RESCUED] = self._doze.rescued_count
         values[_FILL] = sum(outbox.fill_bytes() for outbox in self._outboxes)
         values[_CAPACITY] = sum(outbox.capacity for outbox in self._outboxes)
         values[_OVERFLOW] = sum(outbox.overflow_count() for outbox in self._outboxes)

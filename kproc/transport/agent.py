@@ -7,8 +7,8 @@ as a thread over deques, `inline.py` steps every role from one thread. All three
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 
 class AgentId(NamedTuple):
@@ -49,12 +49,16 @@ class Wakeable(Protocol):
 
 
 class Doze(Protocol):
-    """The sleeping side: `prepare`, look again at every input, sleep on `fd`, `cancel`."""
+    """The sleeping side (ipc/wait.py): `fd` goes into the agent's epoll, edge-triggered."""
 
     fd: int
+    rescued_count: int
 
     def prepare(self) -> None: ...
     def cancel(self) -> None: ...
+    def wait(
+        self, poll: Callable[[float], list[Any]], timeout_s: float, has_work: Callable[[], bool]
+    ) -> list[Any]: ...
 
 
 class BlockReader(Protocol):

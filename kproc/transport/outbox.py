@@ -32,12 +32,12 @@ class Outbox:
     def push(self, kind: int, *parts: Buffer) -> None:
         """Queue one message; the caller's buffers may be reused when this returns."""
         self._dirty = True
-        if (
-            not self._overflow
-            and sum(map(len, parts)) <= self._record_bytes_max
-            and self._try_push(kind, *parts)
-        ):
-            return
+        if not self._overflow:
+            try:
+                if self._try_push(kind, *parts):
+                    return
+            except ValueError:
+                pass  # Longer than a record may be: it goes in pieces, below. Asking first would cost every push.
         whole = b"".join(parts)
         limit = self._record_bytes_max
         start = 0

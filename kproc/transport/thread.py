@@ -7,7 +7,6 @@ work as it does with a ring.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -99,38 +98,6 @@ class PipeReceiver:
 
     def is_empty(self) -> bool:
         return not self._pipe.queue
-
-
-class ThreadDoze:
-    """Sleeping flag plus eventfd for an agent that runs in this process."""
-
-    def __init__(self) -> None:
-        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self.is_sleeping = False
-        self._fence = threading.Lock()
-
-    def prepare(self) -> None:
-        self.is_sleeping = True
-        with (
-            self._fence
-        ):  # Orders the store before the agent's second look, as ipc/wait.py does between processes.
-            pass
-
-    def cancel(self) -> None:
-        self.is_sleeping = False
-        try:
-            os.eventfd_read(self.fd)
-        except BlockingIOError:
-            return  # Nobody woke us: the sleep ended by a socket or by its timeout.
-
-    def wake(self) -> None:
-        with self._fence:
-            pass
-        if self.is_sleeping:
-            os.eventfd_write(self.fd, 1)
-
-    def close(self) -> None:
-        os.close(self.fd)
 
 
 class AgentThread:
