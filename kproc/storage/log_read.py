@@ -89,14 +89,18 @@ class ReadableLog(LogState):
 
     def max_timestamp(self) -> RecordPosition | None:
         """The first of the records with the largest timestamp (ListOffsets -3, KIP-734); None without any."""
-        dated = [segment for segment in self._segments.all() if segment.max_timestamp >= 0]
-        for segment in sorted(dated, key=lambda held: -held.max_timestamp):
-            found = self._segments.warm(segment).find_timestamp(
-                segment.max_timestamp, from_offset=self.start_offset
-            )
-            if found is not None:
-                return RecordPosition(*found)
-        return None
+        start = self.start_offset
+        best: tuple[int, LogSegment] | None = None
+        for segment in self._segments.all():
+            timestamp = segment.max_timestamp
+            if segment.base_offset < start:  # Of the first one, the largest may have been deleted.
+                timestamp = self._segments.warm(segment).max_timestamp_from(start)
+            if timestamp >= 0 and (best is None or timestamp > best[0]):
+                best = timestamp, segment
+        if best is None:
+            return None
+        found = self._segments.warm(best[1]).find_timestamp(best[0], from_offset=start)
+        return None if found is None else RecordPosition(*found)
 
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
         """(epoch, end offset) as OffsetsForLeaderEpoch answers; (-1, -1) when unknown."""

@@ -95,9 +95,12 @@ def load(
         end_offset = loader.find_end(recovery_point=recovery_point, clean=clean, trusted=trusted)
         loader.load_epochs(end_offset)
         producers = loader.load_producers(snapshots, end_offset, now_ms)
-    except BaseException:
+    except BaseException as problem:
         for segment in segments:
             segment.close()
+        if isinstance(problem, BadBatch):
+            # Below the recovery point, where only headers are read, and no torn write can be.
+            raise Corrupt(f"{directory}: {problem}") from problem
         raise
     return Loaded(segments, loader.epochs, producers, snapshots, end_offset, loader.truncated_bytes)
 
@@ -198,15 +201,23 @@ class _Loader:
             checked_from = _checked_from(
                 segment, following, recovery_point=recovery_point, clean=clean, trusted=trusted
             )
-            if following is not None and checked_from >= segment.size:
+            if following is not None and checked_from is None:
                 self._complete_sealed(segment)
                 segment.close()
                 end_offset = following
                 continue
             known = recovery_point if trusted is None else trusted.end_offset
             walk_from = self._rewind_indexes(segment, known if not clean else None)
-            end_offset = self._scan(number, walk_from, max(walk_from, checked_from), known)
+            checked_from = segment.size if checked_from is None else max(walk_from, checked_from)
+            end_offset = self._scan(number, walk_from, checked_from, known)
+            if following is not None and number < len(self._segments) - 1 and end_offset < following:
+                self._check_gap(segment, end_offset, following)
         return end_offset
+
+    def _check_gap(self, segment: LogSegment, end_offset: int, following: int) -> None:
+        """A segment ends where the next begins; only compaction takes records from its end."""
+        if "compact" not in self._config.cleanup_policy:
+            raise Corrupt(f"{segment.path(LOG_SUFFIX)} ends at {end_offset}, the next begins at {following}")
 
     def _complete_sealed(self, segment: LogSegment) -> None:
         """A segment that is believed: only its indexes may have to be made again."""
@@ -387,11 +398,11 @@ class _Loader:
 def _checked_from(
     segment: LogSegment, following: int | None, *, recovery_point: int, clean: bool, trusted: TrustedEnd |
     None
-) -> int:
-    """The position from which a segment's bytes are checked; its size when nothing of it is."""
+) -> int | None:
+    """The position from which a segment's bytes are checked; None when it is believed as it is."""
     if trusted is not None:
         if segment.base_offset < trusted.segment_base:
-            return segment.size
+            return None
         if segment.base_offset > trusted.segment_base:
             return 0
         if trusted.position > segment.size:
@@ -400,5 +411,5 @@ def _checked_from(
             )
         return trusted.position
     if clean or (following is not None and following <= recovery_point):
-        return segment.size
+        return None
     return 0  # From where the index was rewound to: below the recovery point nothing is read.

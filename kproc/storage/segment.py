@@ -185,6 +185,22 @@ class LogSegment:
                         return record.offset, record.timestamp_ms
         return None
 
+    def max_timestamp_from(self, offset: int) -> int:
+        """The largest timestamp at or after an offset, or -1: when the largest of all was deleted.
+
+        """The largest timestamp at or after an offset, or -1; for when the largest of all was deleted.
+        """
+        found = self.locate(offset)
+        largest = NO_TIMESTAMP
+        for position, header in self._lookup_headers(found[0]) if found else ():
+            if header[0] >= offset:
+                largest = max(largest, header[8])
+                continue
+            length = header[1] + LOG_OVERHEAD_BYTES
+            records = decode_records(self._fs.read(self.descriptor(), length, position=position))
+            largest = max([largest, *(record.timestamp_ms for record in records if record.offset >= offset)])
+        return largest
+
     def note_indexed(self, pairs: list[tuple[int, int]], times: list[tuple[int, int]]) -> None:
         """Add index entries for batches that are in the file."""
         self.index.append(pairs)
