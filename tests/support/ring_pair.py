@@ -33,6 +33,9 @@ def open_ring(capacity: int, *, start_sequence: int = 0) -> Iterator[tuple[RingP
         yield RingProducer(region), RingConsumer(region)
 
 
+CHILD_SECONDS_MAX = 30
+
+
 class Forked:
     """A child that runs `body` and sends back what it returns. Ends with `result()` or `kill()`, once."""
 
@@ -41,6 +44,9 @@ class Forked:
         self.pid = os.fork()
         if self.pid == 0:
             status = 1
+            # A parent that fails an assertion never comes to end us, and some of us spin on a full ring.
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(CHILD_SECONDS_MAX)
             try:
                 os.close(self._result_fd)
                 with open(write_end, "wb") as out:

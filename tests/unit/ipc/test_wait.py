@@ -58,6 +58,19 @@ def test_only_a_sleeping_agent_is_signalled(words, eventfd):
     assert not is_signalled(eventfd)
 
 
+def test_wake_looks_after_its_fence_and_prepare_stores_before_its_own(words, eventfd, monkeypatch):
+    """The other side's step happens inside the fence here: the moment that only a fence makes visible."""
+    sleeper, waker = Sleeper(words, INDEX, eventfd), Waker(words, INDEX, eventfd)
+    monkeypatch.setattr(wait_module, "fence", lambda: words.__setitem__(INDEX, 1))
+    waker.wake()
+    assert is_signalled(eventfd)
+    sleeper.cancel()
+    seen: list[int] = []
+    monkeypatch.setattr(wait_module, "fence", lambda: seen.append(words[INDEX]))
+    sleeper.prepare()
+    assert seen == [1]
+
+
 def test_cancel_without_a_signal_is_fine(words, eventfd):
     sleeper = Sleeper(words, INDEX, eventfd)
     sleeper.prepare()
