@@ -10,14 +10,13 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
 
 from kproc.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.broker import BrokerUnderTest
 from tests.support.mutate import malformed_frames, valid_frames
-from tests.support.proc import descriptor_kinds, pss_bytes
+from tests.support.proc import child_pids, descriptor_kinds, pss_bytes
 from tests.support.raw import Closed, RawClient, batch, values_of
 from tests.support.wait import pause, wait_until
 
@@ -40,7 +39,7 @@ def mapped_files(pid: int) -> Counter[str]:
 
 def all_pids(broker: BrokerUnderTest) -> list[int]:
     assert broker.pid is not None
-    return sorted({broker.pid, *(child.pid for child in psutil.Process(broker.pid).children(recursive=True))})
+    return sorted([broker.pid, *child_pids(broker.pid)])
 
 
 class Holdings:

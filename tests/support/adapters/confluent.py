@@ -106,11 +106,9 @@ def is_group_notice(error: KafkaError | None) -> bool:
 
     It looks for its group's coordinator even when partitions are assigned; the assignment is served all the same.
     """
-    return (
-        error is not None
-        and error.code() == KafkaError.UNSUPPORTED_VERSION
-        and "FindCoordinator" in error.str()
-    )
+    if error is None or error.code() != KafkaError.UNSUPPORTED_VERSION:
+        return False
+    return "FindCoordinator" in error.str()
 
 
 def _received(message: Message) -> Received:
