@@ -21,19 +21,23 @@ from kproc.errors import ErrorCode, KafkaError
 PARTITIONS_PER_REQUEST_MAX: Final = 10_000
 NO_TOPIC_ID: Final = bytes(16)
 USE_DEFAULT: Final = -1
+# What CreateTopics shows of a config, by the names that DescribeConfigs has for it.
+_SHOWN: Final = ("name", "value", "read_only", "config_source", "is_sensitive")
 
 Reply = dict[str, Any]
 
 
 class Pending:
-    """What the topics before this one in the same request took already: names, and slots."""
+    """What the topics before this one in the same request took already, and what they have in common."""
 
-    __slots__ = ("names_by_collision_key", "partition_count", "records")
+    __slots__ = ("names_by_collision_key", "partition_count", "records", "shown")
 
     def __init__(self) -> None:
         self.names_by_collision_key: dict[str, str] = {}
         self.partition_count = 0
         self.records: list[r.Record] = []
+        # The configs of the answer by the overrides that they show: 33 rows, and most topics have the same.
+        self.shown: dict[tuple[tuple[str, str], ...], list[dict[str, Any]]] = {}
 
 
 class TopicChanges:
@@ -153,8 +157,16 @@ class TopicChanges:
             "topic_config_error_code": int(ErrorCode.NONE),
             "num_partitions": count,
             "replication_factor": 1,
-            "configs": [_as_created(row) for row in describe_topic(configs, self._image, self._config)],
+            "configs": self._shown(configs, pending),
         }
+
+    def _shown(self, configs: dict[str, str], pending: Pending) -> list[dict[str, Any]]:
+        """The configs in force, as far as CreateTopics shows them (v5)."""
+        key = tuple(configs.items())
+        if key not in pending.shown:
+            rows = describe_topic(configs, self._image, self._config)
+            pending.shown[key] = [{name: row[name] for name in _SHOWN} for row in rows]
+        return pending.shown[key]
 
     def _partition_count(self, wish: dict[str, Any]) -> int:
         """How many partitions a CreateTopics entry asks for, everything about them checked."""
@@ -302,8 +314,3 @@ def creation_error(name: str, code: int, message: str | None) -> dict[str, Any]:
         "replication_factor": -1,
         "configs": [],
     }
-
-
-def _as_created(row: dict[str, Any]) -> dict[str, Any]:
-    """The part of a DescribeConfigs row that CreateTopics answers with (v5)."""
-    return {name: row[name] for name in ("name", "value", "read_only", "config_source", "is_sensitive")}
