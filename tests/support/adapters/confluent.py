@@ -104,7 +104,7 @@ def _consumer(bootstrap: str, **more: Any) -> Consumer:
 def is_group_notice(error: KafkaError | None) -> bool:
     """Whether this is the one event by which librdkafka tells that the broker coordinates no groups.
 
-    It looks for its group's coordinator even when partitions are assigned; the assignment is served all the same.
+    It looks for its group's coordinator even when partitions are assigned; the assignment is served.
     """
     if error is None or error.code() != KafkaError.UNSUPPORTED_VERSION:
         return False
