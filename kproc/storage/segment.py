@@ -186,9 +186,9 @@ class LogSegment:
         return None
 
     def max_timestamp_from(self, offset: int) -> int:
-        """The largest timestamp at or after an offset, or -1: when the largest of all was deleted.
-
         """The largest timestamp at or after an offset, or -1; for when the largest of all was deleted.
+
+        Reads all headers from there on, and the records of the first batch, which may begin before the offset.
         """
         found = self.locate(offset)
         largest = NO_TIMESTAMP
