@@ -61,8 +61,11 @@ class KprocPeer(Peer):
         return has_live_broker(self.bootstrap)
 
     def role_of(self, pid: int) -> str:
-        """The role of one of the broker's processes, as its ready file tells: `handler-0`."""
-        for process in self.ready.get("processes", ()):
-            if process["pid"] == pid:
-                return f"{process['role']}-{process['index']}"
-        return "supervisor" if pid == self.ready.get("pid") else f"pid-{pid}"
+        """What one of the broker's processes does, as its ready file tells: `handler-0`.
+
+        With threads, and inline, all roles share one process: `all roles`.
+        """
+        rows = [row for row in self.ready.get("processes", ()) if row["pid"] == pid]
+        if len(rows) > 1:
+            return "all roles"
+        return f"{rows[0]['role']}-{rows[0]['index']}" if rows else f"pid-{pid}"
