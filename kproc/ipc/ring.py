@@ -17,7 +17,7 @@ work). A record is at most a quarter of the ring, so that one always fits once t
 padding included, and so that producer and consumer can be at work on different records.
 
 Record headers are packed with a bound struct, unlike shared words: they are payload, seen after the tail.
-Hot loops below are written out instead of shared: a Python call costs 50 ns. For 100 B records, batches of 32:
+Hot loops below are written out, not shared: a Python call costs 50 ns. For 100 B records, in batches of 32:
 0.43 us to reserve and commit, or to push, and 0.32 us to poll and release; alone 0.7 us each (CPython 3.11).
 """
 
