@@ -161,13 +161,15 @@ class Log(AppendingLog, ReadableLog):
         point back with mark_synced() or sync_failed(), always.
         """
         segments: list[LogSegment] = []
-        directories: list[int] = []
+        extra: list[int] = []
         if self.recovery_point < self.end_offset or self._directories_dirty:
             segments = [*self._unsynced, self._active]
-            directories = [self._fs.open_directory(path) for path in self._directories_dirty]
-            self._directories_dirty = []
-        fds = (*(segment.pin() for segment in segments), *directories)
-        return SyncPoint(fds, self.end_offset, tuple(segments), tuple(directories))
+            extra = [self._fs.open_directory(path) for path in self._directories_dirty]
+            # What a transaction index says cannot be learned again from batches below the recovery point.
+            extra += [self._fs.open(path) for path in self._txn_indexes_dirty if self._fs.exists(path)]
+            self._directories_dirty, self._txn_indexes_dirty = [], []
+        fds = (*(segment.pin() for segment in segments), *extra)
+        return SyncPoint(fds, self.end_offset, tuple(segments), tuple(extra))
 
     def mark_synced(self, point: SyncPoint) -> None:
         """All descriptors of the point were synced without an error."""
@@ -193,7 +195,7 @@ class Log(AppendingLog, ReadableLog):
     def _give_back(self, point: SyncPoint) -> None:
         for segment in point.segments:
             segment.unpin()
-        for descriptor in point.directory_fds:
+        for descriptor in point.extra_fds:
             self._fs.close(descriptor)
 
     def sync(self) -> None:
@@ -311,6 +313,7 @@ class Log(AppendingLog, ReadableLog):
             "segments": [segment.export() for segment in self._segments.all()],
             "doomed": [[due_ms, path.name] for due_ms, path in self._segments.doomed()],
             "directories_dirty": [str(path) for path in self._directories_dirty],
+            "txn_indexes_dirty": [str(path) for path in self._txn_indexes_dirty],
         }
 
     @classmethod
@@ -348,6 +351,7 @@ class Log(AppendingLog, ReadableLog):
         log._flushed_ms = state["flushed_ms"]
         log._offline = state["offline"]
         log._directories_dirty = [Path(path) for path in state["directories_dirty"]]
+        log._txn_indexes_dirty = [Path(path) for path in state["txn_indexes_dirty"]]
         log._segments.doom([Doomed(due_ms, directory / name) for due_ms, name in state["doomed"]])
         return log
 

@@ -65,7 +65,8 @@ class LogState:
         self._bytes_since_snapshot = 0
         self._tail = TailCache(end_offset)
         self._unsynced: list[LogSegment] = []  # sealed, with bytes that no sync has confirmed
-        self._directories_dirty: list[Path] = []
+        self._directories_dirty: list[Path] = []  # they got new files' names that no sync has confirmed
+        self._txn_indexes_dirty: list[Path] = []
         self._flushed_ms = clock.wall_ms()
         self._offline: str | None = None
 

@@ -132,6 +132,7 @@ class _Rebuild:
         self.next_offset = segment.base_offset
         self.end_position = 0
         self.epoch_starts: list[tuple[int, int]] = []
+        self.first_transactional: int | None = None
 
     def run(self, batches: Iterable[tuple[int, Header]]) -> None:
         """Take all batches; what was taken counts also when the walk raises BadBatch."""
@@ -156,6 +157,8 @@ class _Rebuild:
                 segment.bytes_since_index += total
                 self.next_offset = last + 1
                 self.end_position = position + total
+                if header[5] & TRANSACTIONAL and self.first_transactional is None:
+                    self.first_transactional = base
                 if not self.epoch_starts or self.epoch_starts[-1][0] != header[2]:
                     self.epoch_starts.append((header[2], base))
                 if len(pairs) >= _REBUILD_ENTRIES:
@@ -177,6 +180,8 @@ class _Loader:
         self.epochs = LeaderEpochs()
         self.epochs_known = False
         self.truncated_bytes = 0
+        # The first offset scanned that is in a transaction: from there on transaction indexes are made again.
+        self.first_transactional: int | None = None
         self._read_epochs()
 
     def _read_epochs(self) -> None:
@@ -278,6 +283,8 @@ class _Loader:
             )
         except BadBatch as problem:
             self._cut_tail(number, problem, rebuild, known_end)
+        if self.first_transactional is None:
+            self.first_transactional = rebuild.first_transactional
         for epoch, first_offset in rebuild.epoch_starts:
             # The checkpoint is not synced: it may be older than the batches.
             self._assign_newer(epoch, first_offset)
@@ -340,13 +347,19 @@ class _Loader:
             self.epochs.assign(epoch, offset)
 
     def load_producers(self, snapshots: list[int], end_offset: int, now_ms: int) -> ProducerTable:
-        """The newest snapshot that is whole, and the batches behind it. Takes bad ones out of `snapshots`."""
+        """The newest snapshot that is whole, and the batches behind it. Takes bad ones out of `snapshots`.
+
+        Where transactions were scanned, one from before them: their markers, replayed, complete the .txnindex.
+        """
         table = ProducerTable(self._segments[0].base_offset)
+        usable = end_offset if self.first_transactional is None else self.first_transactional
         for offset in reversed(snapshots.copy()):
             path = self._directory / segment_file_name(offset, SNAPSHOT_SUFFIX)
             try:
                 if offset > end_offset:
                     raise Corrupt(f"it is of offset {offset}, the log ends at {end_offset}")
+                if offset > usable:
+                    continue
                 table.load(decode_snapshot(self._fs.read_file(path) or b""))
             except Corrupt as problem:
                 logger.warning("snapshot=dropped path=%s reason=%s", path, problem)

@@ -46,7 +46,7 @@ class SyncPoint(NamedTuple):
     fds: tuple[int, ...]
     end_offset: int
     segments: tuple[LogSegment, ...]
-    directory_fds: tuple[int, ...]
+    extra_fds: tuple[int, ...]  # of directories and transaction indexes; opened for this point
 
 
 class RecordPosition(NamedTuple):

@@ -188,7 +188,7 @@ class LogSegment:
     def max_timestamp_from(self, offset: int) -> int:
         """The largest timestamp at or after an offset, or -1; for when the largest of all was deleted.
 
-        Reads all headers from there on, and the records of the first batch, which may begin before the offset.
+        Reads all headers from there on, and the records of the first batch: it may begin before the offset.
         """
         found = self.locate(offset)
         largest = NO_TIMESTAMP

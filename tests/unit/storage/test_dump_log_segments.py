@@ -59,12 +59,11 @@ def fill(log: Log) -> None:
 
 
 def dump(rig: LogRig, suffix: str, *options: str) -> list[str]:
-    """The tool's lines over all files of a kind; it writes complaints to standard error and exits 0."""
+    """The tool's lines over all files of a kind, complaints last: it exits with 0 in spite of them."""
     paths = sorted(rig.directory.glob(f"*.{suffix}"))
     assert paths, suffix
     result = run_tool(DUMP_LOG_SEGMENTS, *options, "--files", ",".join(map(str, paths)))
-    assert result.stderr == ""
-    return result.lines
+    return [*result.lines, *result.stderr.splitlines()]
 
 
 def test_every_record_is_there(rig: LogRig) -> None:
@@ -72,6 +71,11 @@ def test_every_record_is_there(rig: LogRig) -> None:
     assert sum(line.startswith("Dumping") for line in lines) > 3
     batches = [line for line in lines if line.startswith("baseOffset")]
     assert all("isvalid: true" in line for line in batches)
+    # The tool of 4.3 finds fault with the first record of every segment that begins above 0, Kafka's too.
+    complaints = [line.split() for line in lines if "is followed by" in line]
+    bases = sorted(int(path.stem) for path in rig.directory.glob("*.log"))
+    found = sorted((first, int(base)) for first, *_, base in complaints)
+    assert found == [("-1", base) for base in bases[1:]]
     assert {re.search(r"compresscodec: (\w+)", line).group(1) for line in batches} == set(CODECS.values())  # type: ignore[union-attr]
     records = [line for line in lines if line.startswith("| offset")]
     offsets = [int(line.split()[2]) for line in records]
@@ -84,8 +88,9 @@ def test_every_record_is_there(rig: LogRig) -> None:
 def test_indexes_agree_with_the_log(rig: LogRig, suffix: str) -> None:
     sane = dump(rig, suffix, "--index-sanity-check")
     assert all("passed sanity check" in line or "Dumping" in line for line in sane)
-    entries = [line for line in dump(rig, suffix) if line.startswith(("offset:", "timestamp:"))]
+    entries = [line for line in dump(rig, suffix) if not line.startswith("Dumping")]
     assert len(entries) > 20
+    assert all(line.startswith(("offset:", "timestamp:")) for line in entries)
     assert not [line for line in dump(rig, suffix, "--verify-index-only") if not line.startswith("Dumping")]
 
 

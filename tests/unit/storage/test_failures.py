@@ -204,7 +204,7 @@ def test_a_sync_point_covers_sealed_segments_and_new_names(rig: LogRig) -> None:
     log.append([batch(bytes(200)) for _ in range(3)])
     point = log.sync_point()
     assert len(point.segments) == 3
-    assert len(point.directory_fds) == 2  # The partition's own name is new as well.
+    assert len(point.extra_fds) == 2  # The partition's own name is new as well.
     log.run_sync(point)
     log.mark_synced(point)
     assert log.recovery_point == 3
@@ -212,6 +212,6 @@ def test_a_sync_point_covers_sealed_segments_and_new_names(rig: LogRig) -> None:
     append_one(log, batch("x"))
     assert not log.is_flush_due(rig.clock.wall_ms())
     point = log.sync_point()
-    assert (len(point.segments), len(point.directory_fds)) == (1, 0)
+    assert (len(point.segments), len(point.extra_fds)) == (1, 0)
     log.mark_synced(point)
     log.close()
