@@ -128,6 +128,8 @@ class _Reader:
         self._ends = ends
         self._open = {number for number, start in starts.items() if ends is None or start < ends[number]}
         self._fatal: Any = None
+        self._is_down = False
+        self._bootstrap = bootstrap
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
@@ -181,6 +183,10 @@ class _Reader:
                     headers=message.headers() or (),
                 )
             )
+        if self._is_down and not records:
+            # One closed connection is enough for that; a refused one ends the command with its reason.
+            self._is_down = False
+            connect(self._bootstrap).close()
         if self._fatal is not None and not records:
             raise Failure(f"{self._topic}: {self._fatal}")
         return records
@@ -199,6 +205,9 @@ class _Reader:
             if self._ends is not None:
                 self._open.discard(message.partition())
             return
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:
+            self._is_down = True
+            return
         if message.topic() is None and not error.fatal():
             # librdkafka looks for a coordinator because the group has a name. We need none; a broker without
             # groups says so: that is about no partition of ours.
@@ -210,5 +219,7 @@ class _Reader:
 
         from kproc.cli.produce import describe_error
 
-        if error.fatal() or error.code() == KafkaError._ALL_BROKERS_DOWN:
+        if error.fatal():
             self._fatal = self._fatal or describe_error(error)
+        elif error.code() == KafkaError._ALL_BROKERS_DOWN:
+            self._is_down = True

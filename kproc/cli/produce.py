@@ -97,6 +97,8 @@ class _Sender:
         self._topic = topic
         self._count = 0
         self._error: Any = None
+        self._is_down = False
+        self._bootstrap = bootstrap
         self._options: dict[str, Any] = {"headers": headers} if headers else {}
         if partition >= 0:
             self._options["partition"] = partition
@@ -142,11 +144,18 @@ class _Sender:
     def _on_error(self, error: Any) -> None:
         from confluent_kafka import KafkaError
 
-        # Other errors are told about a broker or a retry and may heal; without any broker nothing will.
-        if error.fatal() or error.code() == KafkaError._ALL_BROKERS_DOWN:
+        # Other errors are told about a broker or a retry, and may heal.
+        if error.fatal():
             self._error = self._error or error
+        elif error.code() == KafkaError._ALL_BROKERS_DOWN:
+            self._is_down = True
 
     def _check(self) -> None:
+        if self._is_down:
+            # One closed connection is enough for that: a restarted process is no reason to stop, a refused
+            # connection is.
+            self._is_down = False
+            connect(self._bootstrap).close()
         if self._error is not None:
             raise Failure(
                 f"{self._topic}: {describe_error(self._error)} ({self._count} records were delivered)"
@@ -161,6 +170,5 @@ def describe_error(error: Any) -> str:
         KafkaError._UNKNOWN_TOPIC: "unknown topic",
         KafkaError.UNKNOWN_TOPIC_OR_PART: "unknown topic or partition",
         KafkaError._UNKNOWN_PARTITION: "unknown partition",
-        KafkaError._ALL_BROKERS_DOWN: "the broker has gone",
     }
     return known.get(error.code()) or str(error.str()).removeprefix("Broker: ").removeprefix("Local: ")

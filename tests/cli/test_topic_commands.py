@@ -10,8 +10,9 @@ import sys
 
 import pytest
 
-from tests.support.broker import ROOT, run_kproc
+from tests.support.broker import ROOT, ServedBroker, run_kproc
 from tests.support.topics import fresh_name
+from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.transports("process")
 
@@ -157,3 +158,37 @@ def test_status_shows_every_process(kproc, broker):
     table = succeeded(kproc("status"))
     assert all(str(pid) in table for pid in pids)
     assert "memory " in table
+
+
+def test_a_broker_that_ends_is_one_line(tmp_path):
+    with ServedBroker(tmp_path / "data") as served:
+        for command in ("consume there --follow", "produce there"):
+            succeeded(run_kproc("topic", "create", "there", "--if-not-exists", "-b", served.bootstrap))
+            child = subprocess.Popen(
+                [sys.executable, "-m", "kproc", *command.split(), "-b", served.bootstrap],
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+            with child:
+                child.stdin.write(b"x\n")
+                child.stdin.flush()
+                if "consume" in command:
+                    succeeded(run_kproc("produce", "there", "-b", served.bootstrap, stdin="seen\n"))
+                    assert child.stdout.readline() == b"seen\n"
+                else:
+                    wait_until(lambda: _end_offset(served.bootstrap) >= 2, what="the record has arrived")
+                served.stop()
+                _, stderr = child.communicate(b"y\n", timeout=60)
+                address = served.bootstrap
+            assert child.returncode == 1
+            assert stderr.decode() == f"kproc: cannot connect to {address}: connection refused\n"
+            served.start()
+
+
+def _end_offset(bootstrap: str) -> int:
+    [described] = json.loads(
+        succeeded(run_kproc("topic", "describe", "there", "-f", "json", "-b", bootstrap))
+    )
+    return int(described["records"])
