@@ -99,6 +99,8 @@ def test_2000_malformed_frames_crash_nothing_and_leak_nothing(
         for _ in range(2):
             for start in range(0, len(seeds), CONNECTIONS_AT_ONCE):
                 send_all(broker, seeds[start : start + CONNECTIONS_AT_ONCE])
+        healthy.produce("healthy", batch(b"first"))
+        healthy.fetch("healthy", 0)
         frames = list(malformed_frames(seeds, FRAME_COUNT, source))
         before = Holdings(broker)
         halfway_bytes = 0
@@ -116,7 +118,8 @@ def test_2000_malformed_frames_crash_nothing_and_leak_nothing(
                 halfway_bytes = pss_bytes(before.pids)
         assert healthy.topic_id("healthy") == topic_id
         stored = values_of(healthy.fetch("healthy", 0)["records"])
-        assert stored == [(number, b"%d" % number) for number in range(FRAME_COUNT // CONNECTIONS_AT_ONCE)]
+        sent = [b"first", *(b"%d" % number for number in range(FRAME_COUNT // CONNECTIONS_AT_ONCE))]
+        assert stored == list(enumerate(sent))
 
         def as_before() -> bool:
             grown = Holdings(broker).grown_since(before)
