@@ -149,6 +149,7 @@ class Broker:
         data = self._given_data or self._directory / "data"
         command = [sys.executable, "-m", "kproc", "serve", "--quiet", "--ready-file", str(ready_file)]
         command += ["--exit-with-parent", str(os.getpid())]
+        command += ["--set", f"kproc.temporary.directory={self._directory}"]
         if "log.dirs" not in self.settings:
             command += ["--data", str(data)]
         if "listeners" not in self.settings:

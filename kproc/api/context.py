@@ -8,16 +8,20 @@ one request that belong to other Handlers are asked for with `services.peers`, m
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kproc.clock import Clock
 from kproc.cluster.image import ClusterImage, PartitionImage
 from kproc.config import Config
+from kproc.errors import KafkaError
 from kproc.purgatory.purgatory import Purgatory
 from kproc.storage.log import Log
 from kproc.wire import codec
 from kproc.wire.file_range import FileRange
 from kproc.wire.header import ApiKey, RequestHeader
+
+if TYPE_CHECKING:
+    from kproc.api.fetch_session import SessionCache
 
 OnReply = Callable[[dict[str, Any]], None]
 PartitionKey = tuple[str, int]
@@ -68,7 +72,7 @@ class Peers(Protocol):
 class ProducerIds(Protocol):
     """Blocks of producer ids, see api/init_producer_id.py."""
 
-    def allocate(self, on_id: Callable[[int], None]) -> None: ...
+    def allocate(self, on_id: Callable[[int], None], on_failure: Callable[[KafkaError], None]) -> None: ...
 
 
 class Services:
@@ -109,8 +113,8 @@ class Services:
         self.peers = peers
         self.purgatory = purgatory
         self.waits_for_sync = config.kproc_flush == "group"
-        self.producer_ids: Any = None
-        self.session_cache: Any = None
+        self.producer_ids: ProducerIds
+        self.session_cache: SessionCache
 
 
 class RequestContext:

@@ -18,7 +18,7 @@ from typing import Any
 from msgspec.structs import astuple
 
 from kproc.api.context import OnReply, PartitionKey, RequestContext, Services
-from kproc.api.fetch_session import FetchSession, FetchTarget, SessionCache
+from kproc.api.fetch_session import FetchSession, FetchTarget
 from kproc.api.registry import api
 from kproc.cluster.image import PartitionImage
 from kproc.errors import ErrorCode, KafkaError
@@ -76,7 +76,7 @@ def read_partition(
 def handle_fetch(context: RequestContext, request: FetchRequest) -> None:
     """Answer at once if there is enough, else park."""
     services = context.services
-    cache: SessionCache = services.session_cache
+    cache = services.session_cache
     now_ns = services.clock.now_ns()
     try:
         targets, session, is_incremental = cache.resolve(request, context.api_version, now_ns)

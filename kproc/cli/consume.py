@@ -140,6 +140,7 @@ class _Reader:
                 "enable.partition.eof": True,
                 "auto.offset.reset": "earliest",
                 "fetch.wait.max.ms": 500,
+                "fetch.queue.backoff.ms": 10,  # Its own second of rest halves the speed of a short read.
                 "log_level": 0,
                 "error_cb": self._on_error,
             }

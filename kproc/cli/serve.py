@@ -104,6 +104,7 @@ def dev(
         "listeners": f"PLAINTEXT://127.0.0.1:{port}",
         "log.dirs": str(directory),
         "kproc.flush": "none",
+        "kproc.temporary.directory": str(directory),
     }
     try:
         _run(_build(flags, settings, defaults=defaults), ready_file=ready_file, quiet=True)

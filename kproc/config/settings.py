@@ -318,6 +318,9 @@ class Config:
     kproc_exit_with_pid: int = setting(
         INT, 0, "Stop when this process ends; 0: never.", at_least(0), internal=True
     )
+    kproc_temporary_directory: str = setting(
+        STRING, "", "Removed when the broker has ended, however it ends.", internal=True
+    )
 
     explicit_settings: frozenset[str] = frozenset()
     """Names that were set by a source; DescribeConfigs tells them from defaults."""

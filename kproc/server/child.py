@@ -100,16 +100,13 @@ class ChildRole:
             try:
                 message = self._control.receive()
             except EOFError:
-                # The supervisor is gone. Only the cleaner gets here: the others die with it by PDEATHSIG.
+                # Second line of defence: PDEATHSIG has usually ended us before we could read this.
                 logger.warning("the supervisor is gone; ending")
-                self._after_supervisor()
+                self._is_running = False
                 return
             if message is None:
                 return
             self._take(*message)
-
-    def _after_supervisor(self) -> None:
-        self._is_running = False
 
     def _report(self) -> None:
         agent = self._agent

@@ -2,8 +2,7 @@
 
 It only looks and proposes: the owner of a partition removes segments. What it alone writes are
 recovery-point-offset-checkpoint, log-start-offset-checkpoint and the clean-shutdown marker, from the rows of
-the shared partition table. It is the last role to stop and, unlike the others, outlives a killed supervisor
-for a moment, to remove a temporary data directory that nobody else would.
+the shared partition table. It is the last role to stop.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing import Final
 
 from kproc.clock import Clock
 from kproc.cluster.image import ClusterImage, PartitionImage, TopicImage
+from kproc.cluster.topic_config import log_overrides
 from kproc.config import Config
 from kproc.metrics.slab import MetricsRow
 from kproc.server.linked_agent import LinkedAgent
@@ -145,7 +145,7 @@ class Cleaner(LinkedAgent):
         nothing: its files' sizes and times of last change say whether it can be worth it."""
         if self._table.read(partition) is not None:
             return True
-        config = LogConfig.of(self._config, topic.configs)
+        config = LogConfig.of(self._config, log_overrides(self._image, topic, self._config.node_id))
         total, oldest_ms = 0, self._clock.wall_ms()
         try:
             with os.scandir(self._directory / f"{topic.name}-{partition.index}") as entries:

@@ -19,7 +19,7 @@ from kproc.cluster.controller import ControllerState, failure_reply
 from kproc.cluster.image import ClusterImage
 from kproc.cluster.metadata_log import MetadataLog
 from kproc.cluster.records import Record
-from kproc.errors import ErrorCode
+from kproc.errors import KafkaError
 from kproc.metrics.slab import MetricsRow
 from kproc.server.calls import serve_call
 from kproc.server.linked_agent import LinkedAgent, LinkedPeer
@@ -122,11 +122,9 @@ class Controller(LinkedAgent):
             return
         try:
             self._commit(reply, records, on_reply)
-        except OSError as error:
+        except KafkaError as error:  # The disk is full: undone, and worth another try later.
             logger.error("the metadata log cannot be written: %s", error)
-            on_reply(
-                failure_reply(ErrorCode.KAFKA_STORAGE_ERROR, f"the metadata log cannot be written: {error}")
-            )
+            on_reply(failure_reply(error.code, error.message))
 
     def _commit(self, reply: dict[str, Any], records: list[Record], on_reply: OnReply) -> None:
         """Disk first, then our image, then everybody else's."""
@@ -135,7 +133,6 @@ class Controller(LinkedAgent):
         self._commits.append(_Commit(self.image.version, handlers, reply, on_reply))
         for peer in self._peers.values():
             peer.outbox.push(DELTA, delta)
-        self._log.compact_if_large(self.image)
         self._answer_known()
 
     def _acknowledged(self, peer: LinkedPeer, version: int) -> None:

@@ -10,8 +10,8 @@ import uuid
 from pathlib import Path
 from typing import Final
 
-from kproc.config import Config, ConfigError
-from kproc.errors import Corrupt
+from kproc.config import Config
+from kproc.errors import Corrupt, FatalError
 from kproc.storage import checkpoints
 from kproc.storage.fs import OsFs, StorageFailure
 
@@ -28,20 +28,20 @@ class DataDirectory:
             self.path.mkdir(parents=True, exist_ok=True)
             self.lock_fd = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise ConfigError(f"log.dirs: cannot use {self.path}: {error.strerror}") from error
+            raise FatalError(f"log.dirs: cannot use {self.path}: {error.strerror}") from error
         try:
             fcntl.flock(self.lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(self.lock_fd)
             if error.errno not in (errno.EAGAIN, errno.EACCES):
-                raise ConfigError(f"log.dirs: cannot lock {self.path}: {error.strerror}") from error
-            raise ConfigError(f"log.dirs: {self.path} is in use by another broker") from None
+                raise FatalError(f"log.dirs: cannot lock {self.path}: {error.strerror}") from error
+            raise FatalError(f"log.dirs: {self.path} is in use by another broker") from None
         try:
             self.cluster_id = self._identify(config.node_id)
             self.was_clean = checkpoints.take_clean_shutdown(OsFs(), self.path)
         except (StorageFailure, Corrupt) as error:
             self.close()
-            raise ConfigError(f"log.dirs: cannot use {self.path}: {error}") from error
+            raise FatalError(f"log.dirs: cannot use {self.path}: {error}") from error
 
     def _identify(self, node_id: int) -> str:
         """Read meta.properties, or write it at the first start. A directory of another node is refused."""

@@ -376,7 +376,8 @@ class Handler(LinkedAgent):
         change = self._services.image.apply(view)
         for topic in change.deleted:
             self._partitions.delete(topic)
-        for topic in change.configured:
+        image = self._services.image
+        for topic in image.topics_by_name.values() if change.broker_configs_changed else change.configured:
             self._partitions.reconfigure(topic)
 
     # -- now and then ------------------------------------------------------------------------------------------

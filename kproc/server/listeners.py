@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from kproc.config import Config, ConfigError, EndPoint
+from kproc.config import Config, EndPoint
 from kproc.config.listeners import join_address
+from kproc.errors import FatalError
 
 
 class Endpoint(msgspec.Struct, frozen=True):
@@ -32,14 +33,14 @@ class Endpoint(msgspec.Struct, frozen=True):
 
 
 def open_listeners(config: Config) -> list[tuple[Endpoint, socket.socket]]:
-    """Bind every listener; ConfigError with the listener's name if one cannot be."""
+    """Bind every listener; FatalError with the listener's name if one cannot be."""
     sockets: list[tuple[EndPoint, socket.socket]] = []
     try:
         for end_point in config.listeners:
             sockets.append((end_point, _bind(end_point, config)))
         bound = {end_point.name: sock.getsockname()[:2] for end_point, sock in sockets}
         advertised = config.resolve_advertised(bound)
-    except ConfigError:
+    except BaseException:
         for _, sock in sockets:
             sock.close()
         raise
@@ -86,7 +87,7 @@ def _bind(end_point: EndPoint, config: Config) -> socket.socket:
         return sock
     assert last is not None
     # getaddrinfo and bind have their own errno ranges; strerror is what people understand.
-    raise ConfigError(
+    raise FatalError(
         f"listeners: cannot bind {end_point}: {last.strerror or os.strerror(last.errno or 0)}"
     ) from last
 
@@ -97,5 +98,5 @@ def _addresses(end_point: EndPoint) -> list[tuple[int, tuple[str, int]]]:
     try:
         found = socket.getaddrinfo(end_point.host, end_point.port, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
-        raise ConfigError(f"listeners: cannot resolve the host of {end_point}: {error.strerror}") from error
+        raise FatalError(f"listeners: cannot resolve the host of {end_point}: {error.strerror}") from error
     return [(family, address[:2]) for family, _, _, _, address in found]  # type: ignore[misc]

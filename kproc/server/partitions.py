@@ -15,6 +15,7 @@ from pathlib import Path
 from kproc.api.context import PartitionKey
 from kproc.clock import Clock
 from kproc.cluster.image import ClusterImage, PartitionImage, TopicImage
+from kproc.cluster.topic_config import log_overrides
 from kproc.config import Config
 from kproc.errors import Corrupt, ErrorCode, KafkaError
 from kproc.ipc.words import RowWriter
@@ -157,7 +158,7 @@ class Partitions:
             self._set_stray_aside(directory, topic)
             log = Log.open(
                 directory,
-                LogConfig.of(self._config, topic.configs),
+                self._log_config(topic),
                 topic=topic.name,
                 topic_id=topic.topic_id,
                 partition=partition.index,
@@ -176,6 +177,10 @@ class Partitions:
         owned.publish()
         self._open[key] = owned
         return owned
+
+    def _log_config(self, topic: TopicImage) -> LogConfig:
+        """The topic's own settings over the broker's, those changed at run time included."""
+        return LogConfig.of(self._config, log_overrides(self._image(), topic, self._config.node_id))
 
     def _set_stray_aside(self, directory: Path, topic: TopicImage) -> None:
         """A crash came between a topic's deletion and the rename of its directory, and the name was used again."""
@@ -245,7 +250,7 @@ class Partitions:
 
     def reconfigure(self, topic: TopicImage) -> None:
         """A topic's settings changed: its open logs follow at once."""
-        config = LogConfig.of(self._config, topic.configs)
+        config = self._log_config(topic)
         for partition in topic.partitions:
             owned = self._open.get((topic.name, partition.index))
             if owned is not None:

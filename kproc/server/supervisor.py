@@ -25,6 +25,7 @@ from kproc.server import logs, ready, signals
 from kproc.server.broker import Plan
 from kproc.server.child import ChildRole
 from kproc.server.data_directory import DataDirectory
+from kproc.server.janitor import Janitor
 from kproc.server.listeners import open_listeners
 from kproc.server.regions import Regions
 from kproc.server.roles import (
@@ -79,16 +80,21 @@ def run(
     """Run a broker until SIGTERM or SIGINT; the exit status. Raises ConfigError for what cannot be started."""
     logs.configure(logging.ERROR if quiet else logging.INFO)
     load_all()
-    if config.kproc_transport != "process":
-        from kproc.server.inprocess import run_in_process
-
-        return run_in_process(config, ready_file=ready_file, on_ready=on_ready)
-    supervisor = Supervisor(config)
+    janitor = Janitor(config.kproc_temporary_directory) if config.kproc_temporary_directory else None
     try:
-        return supervisor.run(ready_file, on_ready)
+        if config.kproc_transport != "process":
+            from kproc.server.inprocess import run_in_process
+
+            return run_in_process(config, ready_file=ready_file, on_ready=on_ready)
+        supervisor = Supervisor(config)
+        try:
+            return supervisor.run(ready_file, on_ready)
+        finally:
+            supervisor.release()
+            ready.remove(ready_file)
     finally:
-        supervisor.release()
-        ready.remove(ready_file)
+        if janitor is not None:
+            janitor.finish()
 
 
 class Supervisor:
@@ -216,7 +222,6 @@ class Supervisor:
             agent,
             lambda control: ChildRole(agent, plan, control, is_restart=is_restart).run(),
             keep=keep,
-            dies_with_parent=agent != CLEANER,
         )
         for fd in (role.child.pidfd, role.child.control.fd):
             self._by_fd[fd] = role

@@ -12,7 +12,6 @@ An index never holds the truth: `entries that cannot be right` (see `is_sane`) m
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -22,8 +21,6 @@ from kproc.storage.fs import DiskFull, Fs
 # The last steps of a binary search are done on one block that was read at once: 64 entries are at most 768
 # bytes, one system call instead of six.
 _BLOCK_ENTRIES: Final = 64
-# Whole files are walked in pieces of this many entries (about 48 KB).
-_WALK_ENTRIES: Final = 4096
 
 CLOSED: Final = -1
 
@@ -42,7 +39,8 @@ class _SortedFile:
         self.base_offset = base_offset
         self.count = count
 
-    def _descriptor(self) -> int:
+    def descriptor(self) -> int:
+        """The file's descriptor, opened if need be."""
         if self._fd == CLOSED:
             self._fd = self._fs.open(self.path)
         return self._fd
@@ -55,19 +53,11 @@ class _SortedFile:
 
     def sync(self) -> None:
         """fdatasync; only a clean stop needs it, a crash checks or rebuilds indexes."""
-        self._fs.sync(self._descriptor())
-
-    def entries(self, start: int = 0) -> Iterator[tuple[int, int]]:
-        """All entries from number `start` on, as they are in the file (relative offsets)."""
-        size = self.ENTRY.size
-        for first in range(start, self.count, _WALK_ENTRIES):
-            length = min(_WALK_ENTRIES, self.count - first) * size
-            content = self._fs.read(self._descriptor(), length, position=first * size)
-            yield from self.ENTRY.iter_unpack(content[: len(content) - len(content) % size])
+        self._fs.sync(self.descriptor())
 
     def _entry(self, number: int) -> tuple[int, int]:
         size = self.ENTRY.size
-        content = self._fs.read(self._descriptor(), size, position=number * size)
+        content = self._fs.read(self.descriptor(), size, position=number * size)
         first, second = self.ENTRY.unpack(content)
         return first, second
 
@@ -83,7 +73,7 @@ class _SortedFile:
         if low == high:
             return low - 1
         size = self.ENTRY.size
-        block = self._fs.read(self._descriptor(), (high - low) * size, position=low * size)
+        block = self._fs.read(self.descriptor(), (high - low) * size, position=low * size)
         for entry in self.ENTRY.iter_unpack(block):
             if entry[column] > target:
                 break
@@ -94,16 +84,16 @@ class _SortedFile:
         """Add entries at the end. False when the disk is full: a sparse index may miss an entry."""
         size = self.ENTRY.size
         try:
-            self._fs.write(self._descriptor(), [content], position=self.count * size)
+            self._fs.write(self.descriptor(), [content], position=self.count * size)
         except DiskFull:
-            self._fs.truncate(self._descriptor(), self.count * size)
+            self._fs.truncate(self.descriptor(), self.count * size)
             return False
         self.count += len(content) // size
         return True
 
     def truncate_entries(self, count: int) -> None:
         """Keep the first `count` entries."""
-        self._fs.truncate(self._descriptor(), count * self.ENTRY.size)
+        self._fs.truncate(self.descriptor(), count * self.ENTRY.size)
         self.count = count
 
 
@@ -143,17 +133,6 @@ class OffsetIndex(_SortedFile):
         last = self.last()
         return last is None or (last[0] >= self.base_offset and 0 <= last[1] < max(log_bytes, 1))
 
-    def grows_until(self, count: int) -> bool:
-        """Whether the first `count` entries grow: a page that a power loss emptied does not."""
-        before = (-1, -1)
-        for number, entry in enumerate(self.entries()):
-            if number >= count:
-                break
-            if entry[0] <= before[0] or entry[1] <= before[1]:
-                return False
-            before = entry
-        return True
-
 
 class TimeIndex(_SortedFile):
     """timestamp -> offset: up to and with the offset no record has a larger timestamp."""
@@ -165,16 +144,22 @@ class TimeIndex(_SortedFile):
         super().__init__(fs, path, base_offset, count, fd)
         self.last_timestamp = self._entry(count - 1)[0] if count else NO_TIMESTAMP
 
-    def append(self, pairs: list[tuple[int, int]]) -> None:
-        """Add those (timestamp, offset) pairs whose timestamp is larger than every one before."""
+    def append(self, pairs: list[tuple[int, int]]) -> bool:
+        """Add those (timestamp, offset) pairs whose timestamp is larger than every one before.
+
+        False when the disk is full and the index now misses some.
+        """
         content = b""
         largest = self.last_timestamp
         for timestamp, offset in pairs:
             if timestamp > largest:
                 content += TIME_ENTRY.pack(timestamp, offset - self.base_offset)
                 largest = timestamp
-        if content and self._append(content):
+        if content:
+            if not self._append(content):
+                return False
             self.last_timestamp = largest
+        return True
 
     def lookup(self, timestamp: int) -> int:
         """An offset at or before the first record with this timestamp or a larger one.

@@ -195,6 +195,7 @@ class Log(AppendingLog, ReadableLog):
     def _give_back(self, point: SyncPoint) -> None:
         for segment in point.segments:
             segment.unpin()
+            self._segments.warm(segment)  # It may have been opened for the sync alone.
         for descriptor in point.extra_fds:
             self._fs.close(descriptor)
 

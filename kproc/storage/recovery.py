@@ -273,14 +273,10 @@ class _Loader:
         rebuild = _Rebuild(segment, self._config.index_interval_bytes)
         rebuild.end_position = walk_from
         descriptor = segment.descriptor()
-        whole = walk_checked(self._fs, descriptor, checked_from, segment.size)
+        believed = walk_headers(self._fs, descriptor, walk_from, min(checked_from, segment.size))
+        checked = walk_checked(self._fs, descriptor, checked_from, segment.size)
         try:
-            rebuild.run(
-                chain(
-                    walk_headers(self._fs, descriptor, walk_from, min(checked_from, segment.size)),
-                    ((position, header) for position, header, _ in whole),
-                )
-            )
+            rebuild.run(chain(believed, checked))
         except BadBatch as problem:
             self._cut_tail(number, problem, rebuild, known_end)
         if self.first_transactional is None:
@@ -349,7 +345,7 @@ class _Loader:
     def load_producers(self, snapshots: list[int], end_offset: int, now_ms: int) -> ProducerTable:
         """The newest snapshot that is whole, and the batches behind it. Takes bad ones out of `snapshots`.
 
-        Where transactions were scanned, one from before them: their markers, replayed, complete the .txnindex.
+        Where transactions were scanned, one from before them: replaying their markers fills the .txnindex.
         """
         table = ProducerTable(self._segments[0].base_offset)
         usable = end_offset if self.first_transactional is None else self.first_transactional

@@ -44,7 +44,7 @@ class LogSegment:
 
     __slots__ = (
         "_closing", "_fs", "_pins", "base_offset", "bytes_since_index", "created_ms", "directory", "fd",
-        "first_timestamp", "index", "inode", "max_timestamp", "max_timestamp_offset", "modified_ms",
+        "first_timestamp", "index", "inode", "max_timestamp", "max_timestamp_offset",
         "needs_index", "path_bytes", "size", "time_index",
     )  # fmt: skip
 
@@ -60,8 +60,6 @@ class LogSegment:
         self.size = 0
         self.bytes_since_index = 0
         self.created_ms = 0
-        # Of the file when it was opened; what retention goes by where records have no timestamps.
-        self.modified_ms = 0
         # The first batch's largest timestamp; None: the segment is empty, or it was not read yet.
         self.first_timestamp: int | None = None
         self.max_timestamp = NO_TIMESTAMP
@@ -90,7 +88,7 @@ class LogSegment:
         segment.index = OffsetIndex(fs, index_path, base_offset, 0, made[1][0])
         segment.time_index = TimeIndex(fs, time_path, base_offset, 0, made[2][0])
         segment.inode = fs.facts(segment.fd).st_ino
-        segment.created_ms = segment.modified_ms = now_ms
+        segment.created_ms = now_ms
         return segment
 
     @classmethod
@@ -103,7 +101,7 @@ class LogSegment:
         segment.fd = fs.open(segment.path(LOG_SUFFIX))
         facts = fs.facts(segment.fd)
         segment.inode, segment.size = facts.st_ino, facts.st_size
-        segment.created_ms = segment.modified_ms = facts.st_mtime_ns // NS_PER_MS
+        segment.created_ms = facts.st_mtime_ns // NS_PER_MS
         index_path, time_path = segment.path(INDEX_SUFFIX), segment.path(TIME_INDEX_SUFFIX)
         index = open_offset_index(fs, index_path, base_offset, segment.size)
         time_index = open_time_index(fs, time_path, base_offset)
@@ -121,7 +119,7 @@ class LogSegment:
         """What the owner learned of the segment, for adopt()."""
         return [
             self.base_offset, self.size, self.inode, self.max_timestamp, self.max_timestamp_offset,
-            self.first_timestamp, self.created_ms, self.modified_ms, self.bytes_since_index,
+            self.first_timestamp, self.created_ms, self.bytes_since_index,
         ]  # fmt: skip
 
     @classmethod
@@ -133,7 +131,7 @@ class LogSegment:
             raise Corrupt(f"{segment.path(LOG_SUFFIX)} is not what its owner handed over")
         (
             segment.max_timestamp, segment.max_timestamp_offset, segment.first_timestamp,
-            segment.created_ms, segment.modified_ms, segment.bytes_since_index,
+            segment.created_ms, segment.bytes_since_index,
         ) = exported[3:]  # fmt: skip
         return segment
 
@@ -202,9 +200,13 @@ class LogSegment:
         return largest
 
     def note_indexed(self, pairs: list[tuple[int, int]], times: list[tuple[int, int]]) -> None:
-        """Add index entries for batches that are in the file."""
-        self.index.append(pairs)
-        self.time_index.append(times)
+        """Add index entries for batches that are in the file.
+
+        Time first, and without it no offset: whoever goes on from an offset entry takes the last time entry before
+        it for the largest timestamp so far.
+        """
+        if self.time_index.append(times):
+            self.index.append(pairs)
 
     def is_index_full(self, index_bytes: int) -> bool:
         """Whether an index has reached segment.index.bytes; the time index keeps one entry for seal()."""
@@ -216,8 +218,9 @@ class LogSegment:
     def seal(self) -> None:
         """No more appends: the time index gets the largest timestamp, which retention decides by."""
         self.finish_time_index()
-        self.index.close()
-        self.time_index.close()
+        if not self._pins:
+            self.index.close()
+            self.time_index.close()
 
     def finish_time_index(self) -> None:
         """Add the largest timestamp so far; nothing when the last entry has it."""
@@ -241,7 +244,9 @@ class LogSegment:
 
     def largest_timestamp(self) -> int:
         """What retention.ms is compared with: the records' timestamp, or the file's without any."""
-        return self.max_timestamp if self.max_timestamp >= 0 else self.modified_ms
+        if self.max_timestamp >= 0:
+            return self.max_timestamp
+        return self._fs.facts(self.descriptor()).st_mtime_ns // NS_PER_MS
 
     def sync_all(self) -> None:
         """fdatasync data and indexes; blocks. For a clean stop, after which nothing is checked."""
@@ -249,10 +254,12 @@ class LogSegment:
         self.index.sync()
         self.time_index.sync()
 
-    def pin(self) -> int:
-        """Keep the descriptor open for a sync thread; returns it."""
+    def pin(self, *, indexes: bool) -> list[int]:
+        """Keep the descriptors open for a sync thread; returns them, with or without those of the indexes."""
         self._pins += 1
-        return self.descriptor()
+        if not indexes:
+            return [self.descriptor()]
+        return [self.descriptor(), self.index.descriptor(), self.time_index.descriptor()]
 
     def unpin(self) -> None:
         """The sync thread is done with the descriptor."""
@@ -262,11 +269,13 @@ class LogSegment:
             self.close()
 
     def close(self) -> None:
-        """Close all descriptors; the .log's waits for the last pin. Any use opens them again."""
+        """Close all descriptors, or have the last unpin do it. Any use opens them again."""
+        self._closing = self._pins > 0
+        if self._closing:
+            return
         self.index.close()
         self.time_index.close()
-        self._closing = self._pins > 0
-        if self.fd != CLOSED and not self._pins:
+        if self.fd != CLOSED:
             self._fs.close(self.fd)
             self.fd = CLOSED
 

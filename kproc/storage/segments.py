@@ -83,7 +83,7 @@ class SegmentList:
         """What retention decides by."""
         nexts = [*self._bases[1:], end_offset]
         return [
-            SegmentFacts(segment.base_offset, following, segment.size, segment.largest_timestamp())
+            SegmentFacts(segment.base_offset, following, segment.size, self.warm(segment).largest_timestamp())
             for segment, following in zip(self._segments, nexts, strict=True)
         ]
 

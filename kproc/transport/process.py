@@ -101,9 +101,7 @@ class Child:
         return os.waitstatus_to_exitcode(status)
 
 
-def fork_child(
-    agent: AgentId, main: Callable[[ControlSocket], int], *, keep: Iterable[int], dies_with_parent: bool
-) -> Child:
+def fork_child(agent: AgentId, main: Callable[[ControlSocket], int], *, keep: Iterable[int]) -> Child:
     """Fork; `main` runs in the child with its control socket, and its result is the exit status.
 
     `keep` are the descriptors that the child may keep beside its standard ones.
@@ -116,7 +114,7 @@ def fork_child(
     sys.stderr.flush()
     pid = os.fork()
     if pid == 0:
-        _run_child(agent, main, theirs, {*keep, theirs.fileno(), *_STDIO}, parent_pid, dies_with_parent)
+        _run_child(agent, main, theirs, {*keep, theirs.fileno(), *_STDIO}, parent_pid)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
     theirs.close()
     return Child(agent, pid, os.pidfd_open(pid), ControlSocket(ours))
@@ -128,7 +126,6 @@ def _run_child(
     control: socket.socket,
     keep: set[int],
     parent_pid: int,
-    dies_with_parent: bool,
 ) -> NoReturn:
     """Everything between fork and exit. Never returns: the parent's objects on the stack must not be finalised,
     they would close descriptor numbers that stand for something else here."""
@@ -141,10 +138,9 @@ def _run_child(
         for number in (signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
-        if dies_with_parent:
-            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != parent_pid:  # It died before the line above.
-                os._exit(0)
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent_pid:  # It died before the line above.
+            os._exit(0)
         _libc.prctl(_PR_SET_NAME, f"kproc:{agent}".encode()[:15], 0, 0, 0)
         close_all_but(keep)
         status = main(ControlSocket(control))
