@@ -31,6 +31,8 @@ _CRC_FROM: Final = 21
 SCAN_CHUNK_BYTES: Final = 1 << 20
 # One pread of a lookup: an index interval (4096) and the header behind it, mostly.
 LOOKUP_CHUNK_BYTES: Final = 8192
+# A walk that jumps over batches of this size reads single headers: a chunk would hold few others.
+LARGE_BATCH_BYTES: Final = 1 << 16
 
 
 class BadBatch(Exception):
@@ -48,44 +50,53 @@ def walk_headers(
     """(position, header) of each batch in start..end, which lie between batches. CRCs are not checked."""
     chunk = b""
     chunk_start = position = start
+    total = 0
     while position < end:
         inside = position - chunk_start
         if inside + HEADER_BYTES > len(chunk):
-            chunk = fs.read(descriptor, min(chunk_bytes, end - position), position=position)
+            # Behind a large batch comes another, mostly: read no more than its header then.
+            wanted = chunk_bytes if total < LARGE_BATCH_BYTES else min(chunk_bytes, LOOKUP_CHUNK_BYTES)
+            chunk = fs.read(descriptor, min(wanted, end - position), position=position)
             chunk_start, inside = position, 0
             if len(chunk) < HEADER_BYTES:
                 raise BadBatch(position, f"{len(chunk)} bytes are less than a header")
         header = _unpack(chunk, inside)
         total = header[1] + LOG_OVERHEAD_BYTES
-        if header[3] != MAGIC or not HEADER_BYTES <= total <= end - position or header[0] < 0 or header[6] < 0:
+        if header[3] != MAGIC or not HEADER_BYTES <= total <= end - position or header[0] | header[6] < 0:
             _check_shape(position, header, total, end)
         yield position, header
         position += total
 
 
-def walk_checked(fs: Fs, descriptor: int, start: int, end: int) -> Iterator[tuple[int, Header]]:
-    """(position, header) of each batch in start..end; raises BadBatch at the first that is damaged."""
+def walk_checked(
+    fs: Fs, descriptor: int, start: int, end: int, *, believed_end: int
+) -> Iterator[tuple[int, Header]]:
+    """As walk_headers; batches that end at or after the offset `believed_end` must match their CRC, too."""
     chunk = memoryview(b"")
     chunk_start = position = start
+    total = 0
     while position < end:
         inside = position - chunk_start
         if inside + HEADER_BYTES > len(chunk):
-            chunk = memoryview(fs.read(descriptor, min(SCAN_CHUNK_BYTES, end - position), position=position))
+            # Behind a large batch that was skipped comes another, mostly: its header is all that is wanted.
+            wanted = SCAN_CHUNK_BYTES if total < LARGE_BATCH_BYTES else LOOKUP_CHUNK_BYTES
+            chunk = memoryview(fs.read(descriptor, min(wanted, end - position), position=position))
             chunk_start, inside = position, 0
             if len(chunk) < HEADER_BYTES:
                 raise BadBatch(position, f"{len(chunk)} bytes are less than a header")
         header = _unpack(chunk, inside)
         total = header[1] + LOG_OVERHEAD_BYTES
-        if header[3] != MAGIC or not HEADER_BYTES <= total <= end - position or header[0] < 0 or header[6] < 0:
+        if header[3] != MAGIC or not HEADER_BYTES <= total <= end - position or header[0] | header[6] < 0:
             _check_shape(position, header, total, end)
-        if inside + total > len(chunk):
-            wanted = min(max(SCAN_CHUNK_BYTES, total), end - position)
-            chunk = memoryview(fs.read(descriptor, wanted, position=position))
-            chunk_start, inside = position, 0
-            if len(chunk) < total:
-                raise BadBatch(position, f"{len(chunk)} of {total} bytes could be read")
-        if crc32c(chunk[inside + _CRC_FROM : inside + total]) != header[4]:
-            raise BadBatch(position, "its CRC-32C does not match")
+        if header[0] + header[6] >= believed_end:
+            if inside + total > len(chunk):
+                wanted = min(max(SCAN_CHUNK_BYTES, total), end - position)
+                chunk = memoryview(fs.read(descriptor, wanted, position=position))
+                chunk_start, inside = position, 0
+                if len(chunk) < total:
+                    raise BadBatch(position, f"{len(chunk)} of {total} bytes could be read")
+            if crc32c(chunk[inside + _CRC_FROM : inside + total]) != header[4]:
+                raise BadBatch(position, "its CRC-32C does not match")
         yield position, header
         position += total
 

@@ -157,7 +157,8 @@ class Log(AppendingLog, ReadableLog):
     def sync_point(self) -> SyncPoint:
         """What must be synced for everything appended so far; no descriptors when nothing is new.
 
-        New files need their directory synced as well, or a power loss takes the file's name away. Give the
+        New files need their directory synced as well, or a power loss takes the file's name away. Sealed
+        segments are synced with their indexes: below the recovery point those are believed. Give the
         point back with mark_synced() or sync_failed(), always.
         """
         segments: list[LogSegment] = []
@@ -168,8 +169,8 @@ class Log(AppendingLog, ReadableLog):
             # What a transaction index says cannot be learned again from batches below the recovery point.
             extra += [self._fs.open(path) for path in self._txn_indexes_dirty if self._fs.exists(path)]
             self._directories_dirty, self._txn_indexes_dirty = [], []
-        fds = (*(segment.pin() for segment in segments), *extra)
-        return SyncPoint(fds, self.end_offset, tuple(segments), tuple(extra))
+        fds = [fd for segment in segments for fd in segment.pin(indexes=segment is not self._active)]
+        return SyncPoint((*fds, *extra), self.end_offset, tuple(segments), tuple(extra))
 
     def mark_synced(self, point: SyncPoint) -> None:
         """All descriptors of the point were synced without an error."""

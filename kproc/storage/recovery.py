@@ -18,7 +18,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -29,6 +28,7 @@ from kproc.storage.format import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
+    NO_TIMESTAMP,
     SNAPSHOT_SUFFIX,
     TEMPORARY_SUFFIX,
     TIME_INDEX_SUFFIX,
@@ -38,7 +38,7 @@ from kproc.storage.format import (
 )
 from kproc.storage.fs import Fs
 from kproc.storage.leader_epochs import LeaderEpochs
-from kproc.storage.log_config import LogConfig
+from kproc.storage.log_config import INT64_MAX, LogConfig
 from kproc.storage.producer_state import ProducerTable, decode_snapshot
 from kproc.storage.segment import LogSegment
 from kproc.storage.txn_index import append_aborted, read_aborted
@@ -197,27 +197,41 @@ class _Loader:
 
     def find_end(self, *, recovery_point: int, clean: bool, trusted: TrustedEnd | None) -> int:
         """Check what must be checked, cut a torn tail, complete the indexes; returns the log's end offset."""
+        believed_end = INT64_MAX if clean else recovery_point
+        if trusted is not None:
+            self._check_published(trusted)
+            believed_end = trusted.end_offset
         end_offset = self._segments[0].base_offset
         for number, segment in enumerate(self._segments):
             if segment.base_offset < end_offset:
                 raise Corrupt(f"{segment.path(LOG_SUFFIX)} begins below {end_offset}, where the last ends")
             is_last = number == len(self._segments) - 1
-            following = None if is_last else self._segments[number + 1].base_offset
-            checked_from = _checked_from(
-                segment, following, recovery_point=recovery_point, clean=clean, trusted=trusted
-            )
-            if following is not None and checked_from is None:
+            following = INT64_MAX if is_last else self._segments[number + 1].base_offset
+            if not is_last and following <= believed_end:
                 self._complete_sealed(segment)
                 segment.close()
                 end_offset = following
                 continue
-            known = recovery_point if trusted is None else trusted.end_offset
-            walk_from = self._rewind_indexes(segment, known if not clean else None)
-            checked_from = segment.size if checked_from is None else max(walk_from, checked_from)
-            end_offset = self._scan(number, walk_from, checked_from, known)
-            if following is not None and number < len(self._segments) - 1 and end_offset < following:
+            # After a power loss the indexes are made again from the first batch on: their pages went to the
+            # disk, or did not, each on its own. Where the page cache outlived the owner they go on.
+            can_go_on = clean or trusted is not None
+            walk_from = self._rewind_indexes(segment, believed_end) if can_go_on else 0
+            if not walk_from:
+                segment.reset_indexes()
+            end_offset = self._scan(number, walk_from, believed_end)
+            if number < len(self._segments) - 1 and end_offset < following:
                 self._check_gap(segment, end_offset, following)
         return end_offset
+
+    def _check_published(self, trusted: TrustedEnd) -> None:
+        """The dead owner's files must be there, as long as it said."""
+        for segment in self._segments:
+            if segment.base_offset == trusted.segment_base:
+                if trusted.position > segment.size:
+                    size = f"{segment.path(LOG_SUFFIX)} has {segment.size} bytes"
+                    raise Corrupt(f"{size}, {trusted.position} had been published")
+                return
+        raise Corrupt(f"{self._directory} has no segment {trusted.segment_base}, which had been published")
 
     def _check_gap(self, segment: LogSegment, end_offset: int, following: int) -> None:
         """A segment ends where the next begins; only compaction takes records from its end."""
@@ -236,26 +250,18 @@ class _Loader:
             segment.seal()
             segment.needs_index = False
 
-    def _rewind_indexes(self, segment: LogSegment, known_end: int | None) -> int:
-        """Keep the index entries below an offset if they can be right; returns the position to walk from.
-
-        The last one kept must point at the batch it names, and all must grow: that does not hold for pages
-        that a power loss left empty. None as the offset keeps all, unchecked (a clean stop).
-        """
-        entry = segment.index.floor(2**62 if known_end is None else known_end - 1)
-        if entry is not None and not segment.needs_index:
-            number, offset, position = entry
-            if known_end is None or (
-                self._names_batch(segment, offset, position) and segment.index.grows_until(number + 1)
-            ):
-                segment.index.truncate_entries(number + 1)
-                segment.time_index.truncate_to(offset + 1)
-                last = segment.time_index.last()
-                segment.max_timestamp, segment.max_timestamp_offset = last or (-1, segment.base_offset)
-                segment.bytes_since_index = 0
-                return position
-        segment.reset_indexes()
-        return 0
+    def _rewind_indexes(self, segment: LogSegment, believed_end: int) -> int:
+        """Keep the index entries below an offset; returns the position to walk from, 0 if none is kept."""
+        entry = segment.index.floor(believed_end - 1)
+        if entry is None or segment.needs_index or not self._names_batch(segment, *entry[1:]):
+            return 0
+        number, offset, position = entry
+        segment.index.truncate_entries(number + 1)
+        segment.time_index.truncate_to(offset + 1)
+        last = segment.time_index.last()
+        segment.max_timestamp, segment.max_timestamp_offset = last or (NO_TIMESTAMP, segment.base_offset)
+        segment.bytes_since_index = 0
+        return position
 
     def _names_batch(self, segment: LogSegment, offset: int, position: int) -> bool:
         try:
@@ -267,18 +273,19 @@ class _Loader:
             return False
         return False
 
-    def _scan(self, number: int, walk_from: int, checked_from: int, known_end: int) -> int:
-        """Walk a segment's headers, from `checked_from` on its whole batches, to the end or a torn tail."""
+    def _scan(self, number: int, walk_from: int, believed_end: int) -> int:
+        """Walk a segment's batches to the end or a torn tail, checking those beyond `believed_end`."""
         segment = self._segments[number]
         rebuild = _Rebuild(segment, self._config.index_interval_bytes)
         rebuild.end_position = walk_from
-        descriptor = segment.descriptor()
-        believed = walk_headers(self._fs, descriptor, walk_from, min(checked_from, segment.size))
-        checked = walk_checked(self._fs, descriptor, checked_from, segment.size)
         try:
-            rebuild.run(chain(believed, checked))
+            rebuild.run(
+                walk_checked(
+                    self._fs, segment.descriptor(), walk_from, segment.size, believed_end=believed_end
+                )
+            )
         except BadBatch as problem:
-            self._cut_tail(number, problem, rebuild, known_end)
+            self._cut_tail(number, problem, rebuild, believed_end)
         if self.first_transactional is None:
             self.first_transactional = rebuild.first_transactional
         for epoch, first_offset in rebuild.epoch_starts:
@@ -290,12 +297,12 @@ class _Loader:
         segment.needs_index = False
         return rebuild.next_offset
 
-    def _cut_tail(self, number: int, problem: BadBatch, rebuild: _Rebuild, known_end: int) -> None:
+    def _cut_tail(self, number: int, problem: BadBatch, rebuild: _Rebuild, believed_end: int) -> None:
         """Truncate at a bad batch, unless it is damage: then Corrupt, with the files as they are."""
         segment = self._segments[number]
         where = f"{segment.path(LOG_SUFFIX)}: {problem}"
-        if rebuild.next_offset < known_end:
-            raise Corrupt(f"{where}; offsets up to {known_end} had been whole on the disk") from problem
+        if rebuild.next_offset < believed_end:
+            raise Corrupt(f"{where}; it had been whole: synced, or published by its owner") from problem
         if any(later.size for later in self._segments[number + 1 :]):
             raise Corrupt(f"{where}; a later segment holds records") from problem
         epochs = {epoch for epoch, _ in self.epochs.entries()}
@@ -403,22 +410,3 @@ class _Loader:
         if aborted is not None and aborted not in read_aborted(self._fs, segment.txn_index_path):
             append_aborted(self._fs, segment.txn_index_path, aborted)
 
-
-def _checked_from(
-    segment: LogSegment, following: int | None, *, recovery_point: int, clean: bool, trusted: TrustedEnd |
-    None
-) -> int | None:
-    """The position from which a segment's bytes are checked; None when it is believed as it is."""
-    if trusted is not None:
-        if segment.base_offset < trusted.segment_base:
-            return None
-        if segment.base_offset > trusted.segment_base:
-            return 0
-        if trusted.position > segment.size:
-            raise Corrupt(
-                f"{segment.path(LOG_SUFFIX)} has {segment.size} bytes, {trusted.position} had been published"
-            )
-        return trusted.position
-    if clean or (following is not None and following <= recovery_point):
-        return None
-    return 0  # From where the index was rewound to: below the recovery point nothing is read.

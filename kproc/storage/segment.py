@@ -202,8 +202,8 @@ class LogSegment:
     def note_indexed(self, pairs: list[tuple[int, int]], times: list[tuple[int, int]]) -> None:
         """Add index entries for batches that are in the file.
 
-        Time first, and without it no offset: whoever goes on from an offset entry takes the last time entry before
-        it for the largest timestamp so far.
+        Time first, and without it no offset: whoever goes on from an offset entry takes the last time entry
+        before it for the largest timestamp so far.
         """
         if self.time_index.append(times):
             self.index.append(pairs)

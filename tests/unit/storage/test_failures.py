@@ -198,6 +198,15 @@ def test_the_sync_descriptors_outlive_roll_and_close(rig: LogRig) -> None:
     assert log.recovery_point == 1
 
 
+def test_a_sync_leaves_few_descriptors_open(rig: LogRig) -> None:
+    rig.config = LogConfig(segment_bytes=300)
+    log = rig.open()
+    log.append([batch(bytes(200)) for _ in range(20)])
+    log.sync()
+    assert sum(segment.fd >= 0 for segment in log._segments.all()) <= 3
+    log.close()
+
+
 def test_a_sync_point_covers_sealed_segments_and_new_names(rig: LogRig) -> None:
     rig.config = LogConfig(segment_bytes=350)
     log = rig.open()

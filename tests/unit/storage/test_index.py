@@ -67,11 +67,6 @@ def test_truncation(offsets: OffsetIndex, times: TimeIndex) -> None:
     assert (times.last(), times.last_timestamp) == (None, -1)
 
 
-def test_growth_is_checked_up_to_an_entry(offsets: OffsetIndex) -> None:
-    offsets.append([(1001, 10), (1002, 20), (1002, 30)])
-    assert offsets.grows_until(2)
-    assert not offsets.grows_until(3)
-
 
 def test_what_cannot_be_right_is_not_opened(tmp_path: Path) -> None:
     path = tmp_path / "b.index"

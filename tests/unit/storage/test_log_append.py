@@ -10,6 +10,7 @@ from kproc.errors import ErrorCode
 from kproc.storage.log import LogConfig
 from kproc.storage.validate import COORDINATOR
 from kproc.wire.record_batch import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, check_batch, parse_header
+from tests.support.failing_fs import FailingFs
 from tests.support.logs import NOW_MS, LogRig, append_one, batch, read_all
 
 HOUR_MS = 3_600_000
@@ -18,6 +19,20 @@ HOUR_MS = 3_600_000
 @pytest.fixture
 def rig(tmp_path: Path) -> LogRig:
     return LogRig(tmp_path / "t-0")
+
+
+def test_no_view_is_kept(rig: LogRig) -> None:
+    rig.fs = fs = FailingFs()
+    log = rig.open()
+    for story in ("taken", "refused", "no room"):
+        buffer = bytearray(batch("a"))
+        buffer[-1] ^= story == "refused"
+        if story == "no room":
+            fs.fail_write(after_bytes=5)
+        with memoryview(buffer) as view:
+            log.append([view])
+        buffer.append(0)  # BufferError if any view of it were left.
+    log.close()
 
 
 def test_batches_are_numbered_in_place_and_come_back_as_sent(rig: LogRig) -> None:

@@ -105,6 +105,15 @@ def test_an_old_active_segment_goes_after_a_roll(rig: LogRig) -> None:
     log.close()
 
 
+def test_undated_records_are_as_old_as_their_file(rig: LogRig) -> None:
+    log = rig.open()
+    append_one(log, batch("a", timestamp=-1))
+    os.utime(rig.directory / f"{0:020d}.log", (NOW_MS / 1000, NOW_MS / 1000))
+    assert log.enforce_retention(NOW_MS + 1000) == 0
+    assert log.enforce_retention(NOW_MS + 1001) == 1
+    log.close()
+
+
 def test_compacted_topics_only_lose_what_lies_below_the_start(rig: LogRig) -> None:
     policy = frozenset({"compact"})
     rig.config = LogConfig(segment_bytes=300, retention_ms=1, retention_bytes=0, cleanup_policy=policy)
