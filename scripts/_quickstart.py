@@ -81,6 +81,7 @@ def produce(bootstrap: str, partitions: list[list[Line]]) -> None:
             "compression.type": "zstd",
             "linger.ms": 20,
             "queue.buffering.max.messages": 1_000_000,
+            "log.connection.close": False,  # it is still there when the broker stops
         }
     )
     for index, lines in enumerate(partitions):
@@ -182,7 +183,7 @@ def main() -> None:
     with kproc.Broker(transport=arguments.transport) as broker:
         ready_seconds = time.perf_counter() - started
         print(f"broker at {broker.bootstrap}, ready in {ready_seconds:.2f} s, pid {broker.pid}\n")
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log.connection.close": False})
         admin.create_topics([NewTopic(TOPIC, num_partitions=PARTITIONS, replication_factor=1)])[TOPIC].result(
             30
         )
