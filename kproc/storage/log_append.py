@@ -138,7 +138,8 @@ class AppendingLog(LogState):
                 if attributes & CONTROL:
                     self._record_marker(run, pid, epoch, marker, last, timestamp)
                 else:
-                    mark = (last_sequence, last, delta, timestamp)
+                    # When it was heard of, not what its records claim: old timestamps must not expire a producer.
+                    mark = (last_sequence, last, delta, now_ms)
                     producers.record(pid, epoch, mark, transactional=transactional)
             if not position:
                 segment.first_timestamp = timestamp

@@ -22,15 +22,18 @@ from struct import error as StructError
 from types import NoneType, UnionType
 from typing import Any, Final, Literal, Union, get_args, get_origin
 
-from kio.index import load_request_schema, load_response_schema
-from kio.schema.index import api_key_map, schema_name_map
-from kio.static.constants import EntityType
-
 from kproc.errors import ErrorCode, ProtocolError
 from kproc.wire.header import ApiKey, encode_request_header, encode_response_header, parse_response_header
+from kproc.wire.hidden import hidden
 from kproc.wire.primitives import INT32, ZERO_UUID, Buffer
 from kproc.wire.shape import Field, Reader, Shape, reader_of
 from kproc.wire.shape_writer import Writer, writer_of
+
+# kio loads hypothesis wherever it finds it: 0.1 s of every start in a development environment, for nothing.
+with hidden("hypothesis"):
+    from kio.index import load_request_schema, load_response_schema
+    from kio.schema.index import api_key_map, schema_name_map
+    from kio.static.constants import EntityType
 
 Direction = Literal["request", "response"]
 
