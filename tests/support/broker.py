@@ -21,6 +21,7 @@ TRANSPORTS = ("process", "thread", "inline")
 # A cold start compiles every module first; the rule for a warm one is 0.5 s, tested where it is the subject.
 READY_SECONDS = 20.0
 STOP_SECONDS = 15.0
+LOG_SHOWN = 4_000
 
 
 class BrokerUnderTest(Protocol):
@@ -127,6 +128,8 @@ class ServedBroker:
     def __exit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if problem is not None:
+            problem.add_note(f"the broker printed:\n{self.log()[-LOG_SHOWN:]}")
         self.stop()
 
     def start(self) -> ServedBroker:

@@ -77,6 +77,13 @@ class LoadProducer:
         if left:
             self.problems.append(f"stuck: producer {self.name} has {left} undelivered")
 
+    def abandon(self) -> None:
+        """Stop without waiting for what is under way: the test has failed already."""
+        self._stop.set()
+        self._thread.join()
+        self._producer.purge()
+        self._producer.flush(1)
+
     def _run(self) -> None:
         number = 0
         while not self._stop.is_set():
@@ -135,10 +142,10 @@ class LoadConsumer:
             pause(0.05)
         self._stop.set()
         self._thread.join()
+        self._consumer.close()
         if not self._has_reached(ends):
             where = {index: rows[-1][0] + 1 if rows else 0 for index, rows in self.seen.items()}
             self.problems.append(f"stuck: consumer at {where}, ends {ends}")
-        self._consumer.close()
 
     def _has_reached(self, ends: dict[int, int]) -> bool:
         return all(
@@ -180,12 +187,11 @@ class Load:
         self.consumer.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, problem: object, trace: object) -> None:
         for producer in self.producers:
-            producer.stop()
+            producer.abandon()
         assert self.consumer is not None
-        if not self.consumer._stop.is_set():
-            self.consumer.stop_at({})
+        self.consumer.stop_at({})
 
     def acknowledged_count(self) -> int:
         """How many records are acknowledged so far."""
