@@ -120,7 +120,7 @@ class Log(AppendingLog, ReadableLog):
         """Close all files. Clean: first everything is synced and the producers' snapshot is written."""
         try:
             if clean and self._offline is None:
-                self._active.finish_time_index()
+                self._active.finish_time_index()  # Without room for it a stop is not clean.
                 self._take_snapshot()
                 if self.recovery_point < self.end_offset or self._directories_dirty:
                     self.sync()

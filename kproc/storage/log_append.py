@@ -138,9 +138,8 @@ class AppendingLog(LogState):
                 if attributes & CONTROL:
                     self._record_marker(run, pid, epoch, marker, last, timestamp)
                 else:
-                    # When it was heard of, not what its records claim: old timestamps must not expire a producer.
-                    mark = (last_sequence, last, delta, now_ms)
-                    producers.record(pid, epoch, mark, transactional=transactional)
+                    mark = (last_sequence, last, delta, timestamp)
+                    producers.record(pid, epoch, mark, transactional=transactional, heard_ms=now_ms)
             if not position:
                 segment.first_timestamp = timestamp
                 roll_after = self._roll_after(segment, now_ms)

@@ -165,15 +165,15 @@ class LogState:
 
     def _roll(self, base_offset: int, now_ms: int) -> None:
         """Seal the active segment and begin a new one; if that fails, the old one stays active."""
-        new = LogSegment.create(self._fs, self.directory, base_offset, now_ms=now_ms)
         old = self._active
+        old.seal()
+        new = LogSegment.create(self._fs, self.directory, base_offset, now_ms=now_ms)
         self._segments.add(new)
         self._active = new
         self._tail.reset(base_offset)
         self._unsynced.append(old)
         self._directories_dirty = self._directories_dirty or [self.directory]
         self._segments.warm(old)
-        old.seal()
         self._take_snapshot()
 
     def _take_snapshot(self) -> None:

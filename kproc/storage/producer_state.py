@@ -120,8 +120,14 @@ class ProducerTable:
             )
         return None
 
-    def record(self, producer_id: int, epoch: int, mark: BatchMark, *, transactional: bool) -> None:
-        """Remember a batch that is appended (or replayed: nothing is checked here)."""
+    def record(
+        self, producer_id: int, epoch: int, mark: BatchMark, *, transactional: bool, heard_ms: int
+    ) -> None:
+        """Remember a batch that is appended (or replayed: nothing is checked here).
+
+        `heard_ms` is when the broker got it. Kafka counts a producer's idle time from its records' timestamps,
+        and so forgets one that sends old records while it sends.
+        """
         entry = self._entries.get(producer_id)
         if entry is None:
             entry = ProducerEntry(producer_id, epoch)
@@ -132,7 +138,7 @@ class ProducerTable:
             self._open[producer_id] = open_offset
             self._find_first_open()
         self._entries[producer_id] = ProducerEntry(
-            producer_id, epoch, entry.coordinator_epoch, mark[3], open_offset, batches
+            producer_id, epoch, entry.coordinator_epoch, heard_ms, open_offset, batches
         )
 
     def check_epoch(self, producer_id: int, epoch: int, coordinator_epoch: int | None = None) -> None:

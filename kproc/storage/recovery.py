@@ -372,8 +372,13 @@ class _Loader:
             table.end_offset = offset
             break
         table.expire(now_ms, self._config.producer_id_expiration_ms)
+        replayed: LogSegment | None = None
+        heard_ms = 0
         for segment, position, header in self._headers_from(table.end_offset):
-            self._replay(table, segment, position, header)
+            if segment is not replayed:
+                replayed = segment
+                heard_ms = segment.modified_ms()  # No earlier than when any of its batches came.
+            self._replay(table, segment, position, header, heard_ms)
         table.end_offset = end_offset
         return table
 
@@ -388,7 +393,9 @@ class _Loader:
             if following is not None:
                 segment.close()
 
-    def _replay(self, table: ProducerTable, segment: LogSegment, position: int, header: Header) -> None:
+    def _replay(
+        self, table: ProducerTable, segment: LogSegment, position: int, header: Header, heard_ms: int
+    ) -> None:
         """Apply one batch of the log to the producers."""
         producer_id, epoch, attributes = header[9], header[10], header[5]
         if producer_id < 0:
@@ -397,7 +404,9 @@ class _Loader:
         if not attributes & CONTROL:
             last_sequence = (header[11] + header[6]) & 0x7FFFFFFF if header[11] >= 0 else -1
             mark = (last_sequence, last_offset, header[6], header[8])
-            table.record(producer_id, epoch, mark, transactional=bool(attributes & TRANSACTIONAL))
+            table.record(
+                producer_id, epoch, mark, transactional=bool(attributes & TRANSACTIONAL), heard_ms=heard_ms
+            )
             return
         length = header[1] + LOG_OVERHEAD_BYTES
         content = self._fs.read(segment.descriptor(), length, position=position)
@@ -405,7 +414,7 @@ class _Loader:
         if marker is None:
             return
         aborted = table.record_marker(
-            producer_id, epoch, marker[1], offset=last_offset, timestamp=header[8], is_abort=marker[0]
+            producer_id, epoch, marker[1], offset=last_offset, timestamp=heard_ms, is_abort=marker[0]
         )
         if aborted is not None and aborted not in read_aborted(self._fs, segment.txn_index_path):
             append_aborted(self._fs, segment.txn_index_path, aborted)

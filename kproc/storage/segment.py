@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from kproc.storage.format import (
     TXN_INDEX_SUFFIX,
     segment_file_name,
 )
-from kproc.storage.fs import Fs, StorageFailure
+from kproc.storage.fs import DiskFull, Fs, StorageFailure
 from kproc.storage.index import (
     CLOSED,
     OffsetIndex,
@@ -216,16 +217,19 @@ class LogSegment:
         )
 
     def seal(self) -> None:
-        """No more appends: the time index gets the largest timestamp, which retention decides by."""
+        """No more appends: the time index gets the largest timestamp, which retention and lookups go by.
+
+        Raises DiskFull without room for it: a sealed segment is never read for its timestamps again.
+        """
         self.finish_time_index()
         if not self._pins:
             self.index.close()
             self.time_index.close()
 
     def finish_time_index(self) -> None:
-        """Add the largest timestamp so far; nothing when the last entry has it."""
-        if self.max_timestamp >= 0:
-            self.time_index.append([(self.max_timestamp, self.max_timestamp_offset)])
+        """Add the largest timestamp so far, unless the last entry has it; DiskFull without room."""
+        if not self.time_index.append([(self.max_timestamp, self.max_timestamp_offset)]):
+            raise DiskFull(errno.ENOSPC, f"{self.path(TIME_INDEX_SUFFIX)} could not be completed")
 
     def truncate(self, size: int) -> None:
         """Cut the .log file. The indexes are the caller's: mostly they are rebuilt anyway."""
@@ -244,8 +248,10 @@ class LogSegment:
 
     def largest_timestamp(self) -> int:
         """What retention.ms is compared with: the records' timestamp, or the file's without any."""
-        if self.max_timestamp >= 0:
-            return self.max_timestamp
+        return self.max_timestamp if self.max_timestamp >= 0 else self.modified_ms()
+
+    def modified_ms(self) -> int:
+        """When the .log file was last written to."""
         return self._fs.facts(self.descriptor()).st_mtime_ns // NS_PER_MS
 
     def sync_all(self) -> None:

@@ -147,8 +147,8 @@ class LogMachine(RuleBasedStateMachine):
         if self.synced >= log.end_offset:
             return
         kept = 0
-        if max(self.synced, self.start) > log.active_base and self.synced >= self.start:
-            kept = log.read(self.synced, 1).ranges[0].position
+        if self.synced > log.active_base:
+            kept = log._locate(self.synced)[2]  # read() refuses what lies below the log's start.
         path, size = log.active_range.path, log.active_bytes
         log.close(clean=False)
         with open(path, "r+b") as file:

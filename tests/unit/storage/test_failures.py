@@ -9,9 +9,9 @@ import pytest
 
 from kproc.errors import ErrorCode
 from kproc.storage.fs import DiskFailed, DiskFull, OsFs, StorageFailure, replace_file
-from kproc.storage.log import LogConfig
+from kproc.storage.log import LogConfig, TrustedEnd
 from tests.support.failing_fs import FailingFs
-from tests.support.logs import LogRig, append_one, batch, read_all, sequenced
+from tests.support.logs import NOW_MS, LogRig, append_one, batch, read_all, sequenced
 
 STORAGE_ERROR = ErrorCode.KAFKA_STORAGE_ERROR
 
@@ -116,6 +116,21 @@ def test_what_was_written_before_a_roll_that_failed_counts(rig: LogRig, fs: Fail
     assert (log.end_offset, log.segment_count, log.is_offline) == (1, 1, False)
     assert append_one(log, batch(bytes(200))).base_offset == 1
     assert log.segment_count == 2
+    log.close()
+
+
+def test_without_room_for_its_last_time_entry_no_segment_is_sealed(rig: LogRig, fs: FailingFs) -> None:
+    rig.config = LogConfig(segment_bytes=300)
+    log = rig.open()
+    append_one(log, batch(bytes(200)))
+    fs.fail_write()
+    assert append_one(log, batch(bytes(200))).error_code == STORAGE_ERROR
+    assert (log.segment_count, log.is_offline) == (1, False)
+    assert append_one(log, batch(bytes(200), timestamp=NOW_MS + 1)).error_code == 0
+    row = TrustedEnd(log.end_offset, log.active_base, log.active_bytes, 0)
+    log.close(clean=False)
+    log = rig.open(trusted=row)
+    assert log.offset_for_timestamp(NOW_MS) == (0, NOW_MS)
     log.close()
 
 

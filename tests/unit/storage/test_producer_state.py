@@ -28,7 +28,7 @@ def take(table: ProducerTable, epoch: int, first: int, count: int = 1, *, offset
         return error.code.name
     if mark is not None:
         return f"duplicate of {mark[1] - mark[2]}..{mark[1]}"
-    table.record(PID, epoch, (last, offset + count - 1, count - 1, 1000), transactional=False)
+    table.record(PID, epoch, (last, offset + count - 1, count - 1, 1000), transactional=False, heard_ms=0)
     return "new"
 
 
@@ -74,7 +74,7 @@ def test_restore_puts_back_what_a_failed_append_changed() -> None:
     table = ProducerTable()
     take(table, 0, 0)
     before = table.get(PID)
-    table.record(PID, 0, (1, 1, 0, 5), transactional=True)
+    table.record(PID, 0, (1, 1, 0, 5), transactional=True, heard_ms=5)
     assert table.first_open_offset == 1
     table.restore(PID, before)
     assert (table.get(PID), table.first_open_offset) == (before, None)
@@ -84,8 +84,8 @@ def test_restore_puts_back_what_a_failed_append_changed() -> None:
 
 def test_a_marker_ends_the_transaction_and_names_what_was_aborted() -> None:
     table = ProducerTable()
-    table.record(1, 0, (0, 10, 0, 5), transactional=True)
-    table.record(2, 0, (0, 12, 0, 5), transactional=True)
+    table.record(1, 0, (0, 10, 0, 5), transactional=True, heard_ms=5)
+    table.record(2, 0, (0, 12, 0, 5), transactional=True, heard_ms=5)
     assert table.first_open_offset == 10
     aborted = table.record_marker(1, 0, 3, offset=15, timestamp=9, is_abort=True)
     assert aborted == (1, 10, 15, 12)
@@ -123,11 +123,11 @@ def test_a_marker_of_a_new_epoch_asks_for_sequence_0() -> None:
     assert take(table, 1, 0) == "new"
 
 
-def test_idle_producers_expire_but_not_in_a_transaction() -> None:
+def test_idle_producers_expire_by_when_they_were_heard_but_not_in_a_transaction() -> None:
     table = ProducerTable()
-    table.record(1, 0, (0, 0, 0, 1000), transactional=False)
-    table.record(2, 0, (0, 1, 0, 1001), transactional=False)
-    table.record(3, 0, (0, 2, 0, 0), transactional=True)
+    table.record(1, 0, (0, 0, 0, 9999), transactional=False, heard_ms=1000)
+    table.record(2, 0, (0, 1, 0, 0), transactional=False, heard_ms=1001)
+    table.record(3, 0, (0, 2, 0, 0), transactional=True, heard_ms=0)
     assert table.expire(2000, 1000) == 1
     assert [entry.producer_id for entry in table.entries()] == [2, 3]
 

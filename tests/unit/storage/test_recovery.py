@@ -345,6 +345,17 @@ def test_idle_producers_are_forgotten_at_a_start(rig: LogRig) -> None:
     log.close()
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_producer_of_old_records_is_not_forgotten(rig: LogRig, clean: bool) -> None:
+    log = rig.open()
+    append_one(log, sequenced(1, 0, timestamp=5))
+    assert log.expire_producers(NOW_MS + 1000) == 0
+    log.close(clean=clean)
+    log = rig.open(clean=clean)
+    assert append_one(log, sequenced(1, 0, timestamp=5)).is_duplicate
+    log.close()
+
+
 def test_epochs_are_rebuilt_from_the_batches(rig: LogRig) -> None:
     rig.config = LogConfig(segment_bytes=400)
     for epoch in range(4):
