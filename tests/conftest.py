@@ -17,7 +17,7 @@ import gc
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from tests.support.topics import TopicFactory  # noqa: E402
 from tests.support.wait import wait_until  # noqa: E402
 
 EXTERNAL = "external"
+HAS_FAILED = pytest.StashKey[bool]()
 # Client libraries end their threads and sockets a little after `close()` returns.
 LEAK_SETTLE_SECONDS = 5.0
 
@@ -94,6 +95,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="needs a broker of its own settings"))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    report = yield
+    if report.when == "call":
+        item.stash[HAS_FAILED] = report.failed
+    return report
+
+
 @pytest.fixture(scope="session")
 def transport(request: pytest.FixtureRequest) -> str:
     """The transport of this variant of the test."""
@@ -138,6 +147,9 @@ def leak_guard(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     before = Holdings.now()
     yield
+    if request.node.stash.get(HAS_FAILED, False):
+        # The traceback that pytest keeps holds the test's objects: one failure is enough.
+        return
 
     def nothing_left() -> bool:
         leaked = Holdings.now().leaked_since(before)
