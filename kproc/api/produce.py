@@ -14,13 +14,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Protocol
 
 from kproc.api.context import OwnedPartition, RequestContext, Services
 from kproc.api.registry import api
 from kproc.cluster.image import PartitionImage, TopicImage
 from kproc.errors import ErrorCode, KafkaError
-from kproc.storage.log import AppendResult
 from kproc.wire.compression import Compression
 from kproc.wire.header import ApiKey
 from kproc.wire.hot import (
@@ -106,7 +105,23 @@ class OneProduce:
             context.send(encode_produce_response(context.api_version, context.correlation_id, topics))
 
 
-Pending = PendingProduce | OneProduce
+class Pending(Protocol):
+    """A request that waits for its partitions' results."""
+
+    acks: int
+
+    def decide(self, at: int, result: Result) -> None: ...
+
+
+class Placed(NamedTuple):
+    """Where a one-partition request went: to an open partition of ours, or to another Handler."""
+
+    owner: int
+    owned: OwnedPartition | None
+    records_bytes: int
+    acks: int
+    name: str | None
+    topic_id: bytes | None
 
 
 class ProduceBatcher:
@@ -123,10 +138,10 @@ class ProduceBatcher:
         self.bytes = 0
         self.forwarded = 0
 
-    def add(self, context: RequestContext, body: memoryview) -> int:
+    def add(self, context: RequestContext, body: memoryview) -> Placed | None:
         """Take one request; its answer leaves at `flush` or when its last partition is on disk.
 
-        Returns the owner of a one-partition request that had to be forwarded, else -1.
+        Returns where a request of one partition went; None for any other, and for one that was refused.
         """
         version = context.api_version
         request = decode_produce(version, body)
@@ -139,19 +154,31 @@ class ProduceBatcher:
             refusal = _refusal(request)
             if refusal is not None:
                 pending.decide(0, _failed(index, refusal))
-                return -1
+                return None
             found = self._find(topic.name, topic.topic_id, index)
             if isinstance(found, int):
                 pending.decide(0, _failed(index, found))
-                return -1
+                return None
             image, partition = found
+            size = len(records) if records is not None else 0
             if partition.owner == self._services.handler_index:
-                self._append(image.name, partition, records, pending, 0, version)
-                return -1
+                owned = self._append(image.name, partition, records, pending, 0, version)
+                if owned is None:
+                    return None
+                return Placed(partition.owner, owned, size, acks, topic.name, topic.topic_id)
             self._forward(context, body, pending, {partition.owner: [(0, 0, 0)]}, request)
-            return partition.owner
+            return Placed(partition.owner, None, size, acks, topic.name, topic.topic_id)
         self._add_many(context, body, request)
-        return -1
+        return None
+
+    def add_known(self, pending: Pending, owned: OwnedPartition, records: memoryview) -> None:
+        """Take one request whose partition is known and open."""
+        queued = self._appends.get(owned)
+        if queued is None:
+            self._appends[owned] = ([records], [(pending, 0)])
+        else:
+            queued[0].append(records)
+            queued[1].append((pending, 0))
 
     def _add_many(self, context: RequestContext, body: memoryview, request: ProduceRequest) -> None:
         total = sum(len(topic.partitions) for topic in request.topics)
@@ -197,35 +224,37 @@ class ProduceBatcher:
         pending: Pending,
         at: int,
         version: int,
-    ) -> None:
-        """Queue one partition's records for the next flush."""
+    ) -> OwnedPartition | None:
+        """Queue one partition's records for the next flush; None if they are refused at once."""
         if records is None or len(records) == 0:
             pending.decide(at, _failed(partition.index, ErrorCode.INVALID_RECORD, "no records"))
-            return
+            return None
         if (
             version < _FIRST_WITH_ZSTD
             and len(records) > _CODEC_AT
             and records[_CODEC_AT] & 7 == Compression.ZSTD
         ):
             pending.decide(at, _failed(partition.index, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE))
-            return
+            return None
         try:
             owned = self._services.partitions.get(topic, partition)
         except KafkaError as error:
             pending.decide(at, _failed(partition.index, error.code, error.message))
-            return
+            return None
         queued = self._appends.get(owned)
         if queued is None:
             self._appends[owned] = ([records], [(pending, at)])
         else:
             queued[0].append(records)
             queued[1].append((pending, at))
+        return owned
 
     def flush(self) -> None:
         """Append what was gathered, one call per partition, and answer what needs no more waiting."""
         if not self._appends:
             return
         appends, self._appends = self._appends, {}
+        waits_for_sync = self._services.waits_for_sync
         for owned, (views, targets) in appends.items():
             results = owned.log.append(views)
             self.append_calls += 1
@@ -234,26 +263,19 @@ class ProduceBatcher:
             owned.after_append()
             index = owned.key[1]
             for result, (pending, at) in zip(results, targets, strict=True):
-                self._decide(owned, index, result, pending, at)
-
-    def _decide(
-        self, owned: OwnedPartition, index: int, result: AppendResult, pending: Pending, at: int
-    ) -> None:
-        code = result.error_code
-        answer: Result = (
-            index,
-            code,
-            result.base_offset,
-            result.append_time_ms,
-            result.log_start_offset,
-            result.message,
-        )
-        if code == 0 and pending.acks == -1 and self._services.waits_for_sync:
-            owned.when_synced(
-                result.last_offset + 1, lambda error: pending.decide(at, _synced(answer, error))
-            )
-        else:
-            pending.decide(at, answer)
+                code = result.error_code
+                answer: Result = (
+                    index,
+                    code,
+                    result.base_offset,
+                    result.append_time_ms,
+                    result.log_start_offset,
+                    result.message,
+                )
+                if code or pending.acks != -1 or not waits_for_sync:
+                    pending.decide(at, answer)
+                else:
+                    owned.when_synced(result.last_offset + 1, _DecideWhenSynced(pending, at, answer))
 
     def _forward(
         self,
@@ -289,6 +311,23 @@ class ProduceBatcher:
                 pending.decide(at, _failed(index, ErrorCode.NOT_LEADER_OR_FOLLOWER))
             else:
                 self._append(found[0].name, found[1], records, pending, at, body["version"])
+
+
+class _DecideWhenSynced:
+    """acks=all with group commit: the result stands, unless the disk then refuses."""
+
+    __slots__ = ("_answer", "_at", "_pending")
+
+    def __init__(self, pending: Pending, at: int, answer: Result) -> None:
+        self._pending = pending
+        self._at = at
+        self._answer = answer
+
+    def __call__(self, error: int) -> None:
+        answer = self._answer
+        if error:
+            answer = _failed(answer[0], error, "the log could not be synced to disk")
+        self._pending.decide(self._at, answer)
 
 
 class _ForwardReply:
@@ -350,7 +389,3 @@ def _refusal(request: ProduceRequest) -> int | None:
     if request.transactional_id is not None:
         return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     return None
-
-
-def _synced(answer: Result, error: int) -> Result:
-    return answer if error == 0 else _failed(answer[0], error, "the log could not be synced to disk")

@@ -16,7 +16,7 @@ from kproc.api import fetch, list_offsets
 from kproc.api.context import Endpoint, OnReply, Services
 from kproc.api.fetch_session import SessionCache
 from kproc.api.init_producer_id import ProducerIdAllocator
-from kproc.api.produce import ProduceBatcher
+from kproc.api.produce import Placed, ProduceBatcher
 from kproc.clock import Clock
 from kproc.cluster.image import ClusterImage
 from kproc.config import Config
@@ -26,6 +26,7 @@ from kproc.metrics.spec import SLOT
 from kproc.purgatory.purgatory import Purgatory
 from kproc.server.calls import serve_call
 from kproc.server.dispatch import after_header_tags, dispatch
+from kproc.server.known_produce import AFTER_CORRELATION_ID, KnownProduce, ProduceShape
 from kproc.server.linked_agent import LinkedAgent, LinkedPeer
 from kproc.server.partitions import Partitions
 from kproc.server.request import ClientPeer, HandlerRequest
@@ -63,11 +64,12 @@ _TICKS_PER_SECOND: Final = 10
 class _Client(LinkedPeer):
     """A Processor's link, with the requests of its clients that wait here."""
 
-    __slots__ = ("requests",)
+    __slots__ = ("requests", "shapes")
 
     def __init__(self, link: Link) -> None:
         super().__init__(link)
         self.requests = ClientPeer(self.outbox)
+        self.shapes: dict[int, ProduceShape] = {}  # By connection.
 
 
 class _Peers:
@@ -197,7 +199,9 @@ class Handler(LinkedAgent):
             if kind == REQUEST:
                 self._take_frames(client, view)
             elif kind == DISCONNECTED:
-                client.requests.forget(HEAD.unpack_from(view)[0])
+                connection_id = HEAD.unpack_from(view)[0]
+                client.requests.forget(connection_id)
+                client.shapes.pop(connection_id, None)
             else:
                 self._take_block(client, view)
         self._produce.flush()
@@ -206,9 +210,10 @@ class Handler(LinkedAgent):
         return len(batch)
 
     def _take_frames(self, client: _Client, view: memoryview) -> None:
-        """One record: the frames of one read of one connection."""
+        """One record: the frames of one read of one connection. A Produce of known shape goes the short way."""
         connection_id, sequence, listener, flags = HEAD.unpack_from(view)
         services, requests = self._services, client.requests
+        shape = client.shapes.get(connection_id)
         position, end = HEAD_BYTES, len(view)
         while position < end:
             length = api_key = version = correlation_id = client_id_length = 0
@@ -219,6 +224,20 @@ class Handler(LinkedAgent):
             else:
                 length = int.from_bytes(view[position : position + 4], "big")
             frame_end = position + 4 + length
+            if shape is not None and api_key == _PRODUCE and version == shape.version:
+                at = position + shape.records_at
+                if (
+                    view[position + AFTER_CORRELATION_ID : at] == shape.prefix
+                    and not shape.owned.log.is_offline
+                ):
+                    records = shape.records(view, at, frame_end)
+                    if records is not None:
+                        known = KnownProduce(shape, requests, connection_id, sequence, correlation_id)
+                        self._produce.add_known(known, shape.owned, records)
+                        self._requests += 1
+                        sequence += 1
+                        position = frame_end
+                        continue
             body = position + _FIXED.size
             client_id = None
             if client_id_length >= 0:
@@ -239,8 +258,13 @@ class Handler(LinkedAgent):
             if body > frame_end:
                 self._refuse(request, "a frame shorter than its header")
                 return
-            if not self._serve(request, view[body:frame_end]):
+            placed = self._serve(request, view[body:frame_end])
+            if request.is_closed:
                 return
+            if placed is not None and placed.owned is not None:
+                shape = ProduceShape.of(version, view[position:frame_end], placed)
+                if shape is not None:
+                    client.shapes[connection_id] = shape
             sequence += 1
             position = frame_end
 
@@ -274,31 +298,29 @@ class Handler(LinkedAgent):
             return
         self._serve(request, frame[body:])
 
-    def _serve(self, request: HandlerRequest, body: memoryview) -> bool:
-        """Gather a Produce, dispatch anything else. False: the connection is being closed, skip its other frames."""
+    def _serve(self, request: HandlerRequest, body: memoryview) -> Placed | None:
+        """Gather a Produce and say where it went, dispatch anything else."""
         self._requests += 1
         try:
             if request.api_key == _PRODUCE and request.api_version in _PRODUCE_SERVED:
                 if request.api_version >= _PRODUCE_FLEXIBLE:
                     body = after_header_tags(body)
-                owner = self._produce.add(request, body)
-                if owner >= 0:
-                    self._hint(request, body, owner)
-                return True
+                placed = self._produce.add(request, body)
+                if placed is not None and placed.owned is None:
+                    self._hint(request, body, placed.owner)
+                return placed
             # A request sees what the Produce requests before it appended.
             self._produce.flush()
             dispatch(request, body)
         except ProtocolError as error:
             self._refuse(request, str(error))
-            return False
         except (FatalError, AssertionError):
             raise
         except Exception:
             # A surprise before anything was appended stays with its connection.
             logger.exception("API key %d version %d failed", request.api_key, request.api_version)
             self._refuse(request, "an internal error")
-            return False
-        return True
+        return None
 
     def _hint(self, request: HandlerRequest, body: memoryview, owner: int) -> None:
         """Tell the Processor where the next Produce of this partition belongs."""
@@ -365,6 +387,7 @@ class Handler(LinkedAgent):
         """A whole image, at our start or after the controller's: what changed in between was no delta."""
         before, self._services.image = self._services.image, image
         self._has_image = True
+        self._forget_shapes()
         for topic_id, topic in before.topics_by_id.items():
             if topic_id not in image.topics_by_id:
                 self._partitions.delete(topic)
@@ -374,11 +397,17 @@ class Handler(LinkedAgent):
     def _apply(self, view: memoryview) -> None:
         """Take in a metadata change and do what the owner must do about it."""
         change = self._services.image.apply(view)
+        self._forget_shapes()
         for topic in change.deleted:
             self._partitions.delete(topic)
         image = self._services.image
         for topic in image.topics_by_name.values() if change.broker_configs_changed else change.configured:
             self._partitions.reconfigure(topic)
+
+    def _forget_shapes(self) -> None:
+        """They lead to topics and owners as they were."""
+        for client in self._clients.values():
+            client.shapes.clear()
 
     # -- now and then ------------------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ class ClientPeer:
 class HandlerRequest(RequestContext):
     """Answers exactly once, with the sequence by which the Processor orders the answers of a connection."""
 
-    __slots__ = ("_flags", "_is_waiting", "_sequence", "peer")
+    __slots__ = ("_flags", "_is_waiting", "_sequence", "is_closed", "peer")
 
     def __init__(
         self,
@@ -55,6 +55,7 @@ class HandlerRequest(RequestContext):
         self.correlation_id = correlation_id
         self.client_id_bytes = client_id_bytes
         self._is_waiting = False
+        self.is_closed = False  # The connection is being closed: its other frames do not count any more.
 
     @property
     def is_from_loopback(self) -> bool:
@@ -85,6 +86,7 @@ class HandlerRequest(RequestContext):
         self.peer.waiting.setdefault(self.connection_id, {})[self] = on_gone
 
     def _finish(self, kind: int) -> None:
+        self.is_closed = kind == CLOSE
         if self._is_waiting:
             self._stop_waiting()
         self.peer.outbox.push(kind, HEAD.pack(self.connection_id, self._sequence, 0, 0))

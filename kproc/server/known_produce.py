@@ -1,0 +1,124 @@
+"""Produce requests whose shape is known: what most producers send again and again on one connection.
+
+Between the correlation id and the records of a one-partition Produce stand only bytes that a producer repeats:
+client id, acks, timeout, topic, partition. A Handler remembers them with where they led; a frame that has
+the same bytes in the same place needs no decoding and no lookup. Anything else takes the general way.
+Measured per request (16 together, without system calls of the network): 8.1 us the general way, see the
+figure in ARCHITECTURE.md for this one.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from kproc.api.context import OwnedPartition
+from kproc.api.produce import Placed, Result
+from kproc.server.request import ClientPeer
+from kproc.transport.envelope import CLOSE, HEAD, NO_OP, SEND
+from kproc.wire.hot import encode_produce_response, encode_produce_response_one
+
+AFTER_CORRELATION_ID: Final = 12  # frame length, API key, version, correlation id
+FIRST_VERSION: Final = 7  # From here on every codec is allowed, so that the records need no look.
+_FLEXIBLE: Final = 9
+_SIZE: Final = struct.Struct(">i")
+_TAG_BYTES: Final = 3  # Three zeros: no tagged fields in partition, topic and request.
+
+
+class ProduceShape:
+    """What the frames of one connection have in common, and where it leads. Void when the metadata changes."""
+
+    __slots__ = ("is_flexible", "owned", "placed", "prefix", "records_at", "version")
+
+    def __init__(self, version: int, prefix: bytes, owned: OwnedPartition, placed: Placed) -> None:
+        self.version = version
+        self.is_flexible = version >= _FLEXIBLE
+        self.prefix = prefix
+        self.records_at = AFTER_CORRELATION_ID + len(prefix)
+        self.owned = owned
+        self.placed = placed
+
+    @classmethod
+    def of(cls, version: int, frame: memoryview, placed: Placed) -> ProduceShape | None:
+        """The shape of a frame that the general way has just placed, or None if it is not of the usual kind."""
+        if version < FIRST_VERSION or placed.owned is None:
+            return None
+        end = len(frame)
+        at = end - placed.records_bytes - _SIZE.size
+        if version >= _FLEXIBLE:
+            at = end - _TAG_BYTES - placed.records_bytes - _varint_bytes(placed.records_bytes + 1)
+        if at <= AFTER_CORRELATION_ID:
+            return None
+        shape = cls(version, bytes(frame[AFTER_CORRELATION_ID:at]), placed.owned, placed)
+        return shape if shape.records(frame, at, end) is not None else None
+
+    def records(self, view: memoryview, at: int, end: int) -> memoryview | None:
+        """The records behind the length at `at`, if they fill the frame up to `end` exactly."""
+        if self.is_flexible:
+            size = shift = 0
+            while True:
+                if at >= end or shift > 28:
+                    return None
+                byte = view[at]
+                at += 1
+                size |= (byte & 127) << shift
+                shift += 7
+                if byte < 128:
+                    break
+            size -= 1
+            end -= _TAG_BYTES
+            if at >= end or view[end] or view[end + 1] or view[end + 2]:
+                return None
+        else:
+            if at + _SIZE.size > end:
+                return None
+            (size,) = _SIZE.unpack_from(view, at)
+            at += _SIZE.size
+        return view[at:end] if size > 0 and at + size == end else None
+
+
+class KnownProduce:
+    """One request of a known shape until its answer: a `Pending` of api/produce.py."""
+
+    __slots__ = ("_connection_id", "_correlation_id", "_peer", "_sequence", "_shape", "acks")
+
+    def __init__(
+        self, shape: ProduceShape, peer: ClientPeer, connection_id: int, sequence: int, correlation_id: int
+    ) -> None:
+        self.acks = shape.placed.acks
+        self._shape = shape
+        self._peer = peer
+        self._connection_id = connection_id
+        self._sequence = sequence
+        self._correlation_id = correlation_id
+
+    def decide(self, at: int, result: Result) -> None:
+        """Answer."""
+        del at  # There is only one.
+        head = HEAD.pack(self._connection_id, self._sequence, 0, 0)
+        index, code, base_offset, append_time_ms, log_start, message = result
+        outbox = self._peer.outbox
+        if self.acks == 0:
+            outbox.push(CLOSE if code else NO_OP, head)
+            return
+        version, placed = self._shape.version, self._shape.placed
+        if message is None:
+            frame = encode_produce_response_one(
+                version,
+                self._correlation_id,
+                placed.name,
+                placed.topic_id,
+                index,
+                code,
+                base_offset,
+                append_time_ms,
+                log_start,
+            )
+        else:
+            topics = [(placed.name, placed.topic_id, [result])]
+            frame = encode_produce_response(version, self._correlation_id, topics)
+        outbox.push(SEND, head + frame)
+
+
+def _varint_bytes(value: int) -> int:
+    return max(1, (value.bit_length() + 6) // 7)
