@@ -25,14 +25,19 @@ from typing import Any, Final
 from kproc.clock import Clock
 from kproc.errors import Corrupt, ErrorCode, KafkaError
 from kproc.storage import checkpoints
-from kproc.storage.format import LOG_SUFFIX, delete_directory_name, parse_partition_directory_name
+from kproc.storage.format import (
+    SNAPSHOT_SUFFIX,
+    delete_directory_name,
+    parse_partition_directory_name,
+    segment_file_name,
+)
 from kproc.storage.fs import DiskFull, Fs, OsFs, StorageFailure
 from kproc.storage.leader_epochs import LeaderEpochs
 from kproc.storage.log_append import AppendingLog
 from kproc.storage.log_config import LogConfig
 from kproc.storage.log_read import ReadableLog
 from kproc.storage.producer_state import ProducerTable
-from kproc.storage.recovery import TrustedEnd, load
+from kproc.storage.recovery import Loaded, TrustedEnd, load
 from kproc.storage.results import AppendResult, ReadResult, RecordPosition, SyncPoint
 from kproc.storage.retention import SegmentFacts, below_start, victims
 from kproc.storage.segment import LogSegment
@@ -83,7 +88,10 @@ class Log(AppendingLog, ReadableLog):
         if trusted is not None:
             start_offset = max(start_offset, trusted.start_offset)
         if loaded is not None and start_offset > loaded.end_offset:
-            _discard(fs, loaded.segments, f"it ends at {loaded.end_offset}, below its start {start_offset}")
+            logger.warning(
+                "log=discarded directory=%s end=%d start=%d", directory, loaded.end_offset, start_offset
+            )
+            _discard(fs, directory, loaded)
             loaded = None
         if loaded is None:
             segments = [LogSegment.create(fs, directory, start_offset, now_ms=now_ms)]
@@ -358,10 +366,11 @@ class Log(AppendingLog, ReadableLog):
         return log
 
 
-def _discard(fs: Fs, segments: list[LogSegment], reason: str) -> None:
-    """Take all segments away: the log begins anew."""
-    for segment in segments:
-        logger.warning("segment=discarded path=%s reason=%s", segment.path(LOG_SUFFIX), reason)
+def _discard(fs: Fs, directory: Path, loaded: Loaded) -> None:
+    """Take all segments and snapshots away: a power loss took what the log's start says was there."""
+    for segment in loaded.segments:
         segment.close()
         for doomed in segment.mark_deleted():
             fs.unlink(doomed)
+    for offset in loaded.snapshots:
+        fs.unlink(directory / segment_file_name(offset, SNAPSHOT_SUFFIX))

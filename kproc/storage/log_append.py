@@ -28,6 +28,8 @@ _SEQUENCE_MAX: Final = 2**31 - 1
 _STAMP: Final = Struct(">qii")  # base offset, batch length, leader epoch: the first 16 bytes of a batch
 # Stands for a header that was not read: its length fits no batch.
 _NOT_PLAIN: Final = (0, -1, 0, 0, 0, 0, 0, 0, 0, -1, 0, 0, 0)
+# Of a batch that ends a transaction: (is abort, coordinator epoch).
+_Marker = tuple[bool, int] | None
 _unpack_header = HEADER.unpack_from
 _pack_stamp = _STAMP.pack
 
@@ -82,64 +84,49 @@ class AppendingLog(LogState):
     ) -> int:
         """Append from batch `start` on up to where the segment must roll; returns the next batch's number.
 
-        The hot loop of the broker, hence its length: a plain batch passes with one unpack, one CRC and no
-        call of a Python function but for producers with an id. Everything unusual goes through _examine().
+        The broker's hot loop: a plain batch passes with one unpack, one CRC and no call of a Python function.
         """
-        segment, config, producers = self._active, self._config, self._producers
+        segment, is_append_time = self._active, self._config.is_append_time
         run = _Run()
         views, lasts, positions = run.views, run.lasts, run.positions
         position, next_offset, since = segment.size, self.end_offset, segment.bytes_since_index
         largest, largest_offset = segment.max_timestamp, segment.max_timestamp_offset
-        interval, segment_bytes = config.index_interval_bytes, config.segment_bytes
+        interval, segment_bytes = self._config.index_interval_bytes, self._config.segment_bytes
         roll_after, offset_max = self._roll_after(segment, now_ms), segment.base_offset + INT32_MAX
-        is_client, is_append_time = origin is CLIENT, config.is_append_time
+        plain_bytes, latest = self._plain_bounds(origin, now_ms)
         append_ms = now_ms if is_append_time else -1
-        plain_bytes = self._plain_bytes(origin)
-        latest = INT64_MAX if is_append_time else now_ms + config.timestamp_after_max_ms
         leader_epoch, log_start = self.leader_epoch, self.start_offset
-        first_result, number = len(results), start
-        while number < len(batches):
+        first_result, marker, done = len(results), None, len(batches)
+        for number in range(start, len(batches)):
             view = batches[number]
             total = len(view)
-            marker = None
             header = _unpack_header(view) if HEADER_BYTES <= total <= plain_bytes else _NOT_PLAIN
-            base, length, _, magic, crc, attributes, delta, first, timestamp, pid, epoch, sequence, n = header
+            base, length, _, magic, crc, attributes, delta, first, timestamp, pid, _, sequence, count = header
             try:
                 if not (
                     length == total - 12 and magic == 2 and 0 <= attributes <= 4 and base == 0
-                    and n == delta + 1 > 0 and timestamp <= latest and first <= latest
+                    and count == delta + 1 > 0 and timestamp <= latest and first <= latest
                     and (pid < 0 or sequence >= 0) and crc32c(view[21:]) == crc
                 ):  # fmt: skip
                     header, marker = self._examine(view, origin, now_ms)
-                    _, length, _, _, _, attributes, delta, _, timestamp, pid, epoch, sequence, _ = header
-                transactional = attributes & TRANSACTIONAL != 0
-                last_sequence = (sequence + delta) & _SEQUENCE_MAX if sequence >= 0 else -1
-                if pid >= 0 and is_client:
-                    known = producers.admit(pid, epoch, sequence, last_sequence, transactional=transactional)
-                    if known is not None:
-                        original = first_offset(known)
-                        results.append(AppendResult(0, original, known[1], known[3], log_start, None, True))
-                        number += 1
-                        continue
+                    _, length, _, _, _, _, delta, _, timestamp, pid, _, _, _ = header
+                if pid >= 0 and origin is CLIENT and (duplicate := self._find_duplicate(header)) is not None:
+                    results.append(duplicate)
+                    continue
             except KafkaError as error:
                 results.append(self._refused(error.code, error.message))
-                number += 1
                 continue
             last = next_offset + delta
             if is_append_time:
                 timestamp = now_ms
             if position + total > segment_bytes or timestamp > roll_after or last > offset_max:
+                done = number
                 break
             view[0:16] = _pack_stamp(next_offset, length, leader_epoch)
             if is_append_time:
                 stamp_append_time(view, now_ms)
             if pid >= 0:
-                run.undo.append((pid, producers.get(pid)))
-                if attributes & CONTROL:
-                    self._record_marker(run, pid, epoch, marker, last, timestamp)
-                else:
-                    mark = (last_sequence, last, delta, timestamp)
-                    producers.record(pid, epoch, mark, transactional=transactional, heard_ms=now_ms)
+                self._remember(run, header, marker, last, timestamp, now_ms)
             if not position:
                 segment.first_timestamp = timestamp
                 roll_after = self._roll_after(segment, now_ms)
@@ -156,24 +143,55 @@ class AppendingLog(LogState):
             results.append(AppendResult(0, next_offset, last, append_ms, log_start))
             next_offset = last + 1
             position += total
-            number += 1
-        if views:
-            run.end_offset, run.size, run.bytes_since_index = next_offset, position, since
-            run.max_timestamp, run.max_timestamp_offset = largest, largest_offset
-            self._finish_run(run, results, first_result)
-        elif number < len(batches):
+        run.end_offset, run.size, run.bytes_since_index = next_offset, position, since
+        run.max_timestamp, run.max_timestamp_offset = largest, largest_offset
+        self._finish_run(run, results, first_result)
+        if not views and done < len(batches):
             self._roll(next_offset, now_ms)
-        return number
+        return done
 
-    def _plain_bytes(self, origin: str) -> int:
-        """The size up to which a batch may be plain; 0 sends every batch to _examine()."""
-        if origin is not CLIENT or self._config.timestamp_before_max_ms != INT64_MAX:
-            return 0
-        return min(self._config.max_message_bytes, self._config.segment_bytes)
+    def _plain_bounds(self, origin: str, now_ms: int) -> tuple[int, int]:
+        """The size and timestamp up to which a batch may be plain; size 0 sends all to _examine()."""
+        config = self._config
+        if origin is not CLIENT or config.timestamp_before_max_ms != INT64_MAX:
+            return 0, 0
+        latest = INT64_MAX if config.is_append_time else now_ms + config.timestamp_after_max_ms
+        return min(config.max_message_bytes, config.segment_bytes), latest
+
+    def _find_duplicate(self, header: Header) -> AppendResult | None:
+        """What to answer for a batch that is in the log already; KafkaError when it is out of sequence."""
+        _, _, _, _, _, attributes, delta, _, _, producer_id, epoch, sequence, _ = header
+        transactional = attributes & TRANSACTIONAL != 0
+        last_sequence = (sequence + delta) & _SEQUENCE_MAX
+        known = self._producers.admit(
+            producer_id, epoch, sequence, last_sequence, transactional=transactional
+        )
+        if known is None:
+            return None
+        return AppendResult(0, first_offset(known), known[1], known[3], self.start_offset, None, True)
+
+    def _remember(
+        self, run: _Run, header: Header, marker: _Marker, last: int, timestamp: int, now_ms: int
+    ) -> None:
+        """Change the producers' state for a batch of this run, with what undoes it."""
+        _, _, _, _, _, attributes, delta, _, _, producer_id, epoch, sequence, _ = header
+        producers = self._producers
+        run.undo.append((producer_id, producers.get(producer_id)))
+        if not attributes & CONTROL:
+            last_sequence = (sequence + delta) & _SEQUENCE_MAX if sequence >= 0 else -1
+            mark = (last_sequence, last, delta, timestamp)
+            transactional = attributes & TRANSACTIONAL != 0
+            producers.record(producer_id, epoch, mark, transactional=transactional, heard_ms=now_ms)
+        elif marker is not None:  # Other control batches end no transaction.
+            aborted = producers.record_marker(
+                producer_id, epoch, marker[1], offset=last, timestamp=now_ms, is_abort=marker[0]
+            )
+            if aborted is not None:
+                run.aborted.append(aborted)
 
     def _examine(
         self, view: memoryview, origin: str, now_ms: int
-    ) -> tuple[Header, tuple[bool, int] | None]:
+    ) -> tuple[Header, _Marker]:
         """(header, what its marker says) of a batch that is not plain; KafkaError when it is refused."""
         header = examine(view, self._config, origin=origin, now_ms=now_ms)
         marker = read_marker(view, header.attributes)
@@ -183,20 +201,10 @@ class AppendingLog(LogState):
             )
         return header, marker
 
-    def _record_marker(
-        self, run: _Run, producer_id: int, epoch: int, marker: tuple[bool, int] | None, offset: int,
-        timestamp: int
-    ) -> None:
-        if marker is None:
-            return  # A control batch that ends no transaction.
-        aborted = self._producers.record_marker(
-            producer_id, epoch, marker[1], offset=offset, timestamp=timestamp, is_abort=marker[0]
-        )
-        if aborted is not None:
-            run.aborted.append(aborted)
-
     def _finish_run(self, run: _Run, results: list[AppendResult], first_result: int) -> None:
         """Write a run and make it visible; or put everything back and turn its results into refusals."""
+        if not run.views:
+            return
         segment = self._active
         try:
             self._fs.write(segment.descriptor(), run.views, position=segment.size)

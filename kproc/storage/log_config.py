@@ -72,7 +72,6 @@ class LogConfig:
 
     def __post_init__(self) -> None:
         assert 0 < self.segment_bytes <= INT32_MAX, self.segment_bytes  # positions are int32 in the index
-        assert self.segment_index_bytes >= 24, self.segment_index_bytes  # room for two time entries
 
     @property
     def is_append_time(self) -> bool:

@@ -93,15 +93,15 @@ class ProducerTable:
         if entry is None:
             return None
         if epoch == entry.epoch:
-            expected = NO_SEQUENCE
-            for mark in entry.batches:
-                expected = mark[0]
-                if expected == last_sequence and (expected - mark[2]) & SEQUENCE_MAX == first_sequence:
-                    return mark
-            if first_sequence != (expected + 1) & SEQUENCE_MAX:
+            last = entry.batches[-1][0] if entry.batches else NO_SEQUENCE
+            if first_sequence != (last + 1) & SEQUENCE_MAX:
+                delta = (last_sequence - first_sequence) & SEQUENCE_MAX
+                for mark in entry.batches:
+                    if mark[0] == last_sequence and mark[2] == delta:
+                        return mark
                 raise KafkaError(
                     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                    f"producer {producer_id} sent sequence {first_sequence}, the last one was {expected}",
+                    f"producer {producer_id} sent sequence {first_sequence}, the last one was {last}",
                 )
         elif epoch < entry.epoch:
             raise KafkaError(
@@ -125,8 +125,8 @@ class ProducerTable:
     ) -> None:
         """Remember a batch that is appended (or replayed: nothing is checked here).
 
-        `heard_ms` is when the broker got it. Kafka counts a producer's idle time from its records' timestamps,
-        and so forgets one that sends old records while it sends.
+        `heard_ms` is when the broker got it. Kafka counts idle time from the records' timestamps, and so
+        forgets a producer that sends old records while it sends.
         """
         entry = self._entries.get(producer_id)
         if entry is None:
