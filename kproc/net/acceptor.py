@@ -264,4 +264,4 @@ def _is_loopback(sock: socket.socket) -> bool:
     if not isinstance(peer, tuple):
         return True
     host = str(peer[0])
-    return host.startswith("127.") or host == "::1" or host.startswith("::ffff:127.")
+    return host.startswith(("127.", "::ffff:127.")) or host == "::1"

@@ -56,10 +56,7 @@ class Calls:
         """Hand a REPLY record to whoever asked."""
         token, length = TOKEN.unpack_from(view)
         body = _decode(view[TOKEN.size : TOKEN.size + length])
-        if body.get("is_open"):
-            found = self._open.get(token)
-        else:
-            found = self._open.pop(token, None)
+        found = self._open.get(token) if body.get("is_open") else self._open.pop(token, None)
         if found is not None:
             found[1](body)
 

@@ -151,7 +151,8 @@ class ChildRole:
         region = Region.attach(fd, kind=RegionKind.LINK, generation=message["generation"])
         producer, consumer = open_first_end(region) if message["is_first"] else open_second_end(region)
         region.close_fd()
-        assert self._slab is not None and self._agent is not None
+        assert self._slab is not None
+        assert self._agent is not None
         waker = Waker(self._slab.words, self._slab.row_word(slab_row(peer)), self._eventfds[peer])
         link = Link(
             peer,

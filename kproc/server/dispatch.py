@@ -22,7 +22,7 @@ PRIVATE_API_KEY: Final = 30_000
 PRIVATE_VERSION: Final = 0
 _API_VERSIONS: Final = int(ApiKey.API_VERSIONS)
 _FETCH: Final = int(ApiKey.FETCH)
-_API_VERSIONS_SERVED: Final = range(0, 5)
+_API_VERSIONS_SERVED: Final = range(5)
 
 
 def dispatch(request: HandlerRequest, body: memoryview) -> None:

@@ -85,13 +85,22 @@ class Inbox:
 
     def poll(self, limit: int) -> Sequence[tuple[int, memoryview]]:
         """Take up to `limit` records; the views are valid until `release()`."""
-        batch = self._receiver.poll(limit)
-        if not self._partial:
-            for kind, _ in batch:
-                if kind == CHUNK:
-                    break
-            else:
-                return batch
+        while True:
+            batch = self._receiver.poll(limit)
+            if not self._partial:
+                for kind, _ in batch:
+                    if kind == CHUNK:
+                        break
+                else:
+                    return batch
+            messages = self._join(batch)
+            if messages or not batch:
+                return messages
+            # Nothing but pieces, and they are copied. Whoever polls releases only what it was given, but a
+            # message longer than the ring needs this room for the rest of it.
+            self.release()
+
+    def _join(self, batch: Sequence[tuple[int, memoryview]]) -> list[tuple[int, memoryview]]:
         messages: list[tuple[int, memoryview]] = []
         for kind, view in batch:
             if kind == CHUNK:

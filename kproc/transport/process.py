@@ -147,8 +147,15 @@ def _run_child(
     except BaseException:  # noqa: BLE001 - nothing may travel up into the parent's stack.
         traceback.print_exc()
     finally:
+        _leave(status)
+
+
+def _leave(status: int) -> NoReturn:
+    """End the process, even when nobody reads its stderr any more and so a flush raises."""
+    try:
         sys.stdout.flush()
         sys.stderr.flush()
+    finally:
         os._exit(status)
 
 

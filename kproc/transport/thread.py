@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NoReturn
 
 from kproc.transport.agent import Agent
 
@@ -37,7 +37,7 @@ class PipeSender:
     def __init__(self, pipe: Pipe) -> None:
         self._pipe = pipe
         self.capacity = pipe.capacity
-        self.record_bytes_max = pipe.capacity // 4
+        self.record_bytes_max = pipe.capacity // 4 - _RECORD_HEAD  # As in a ring.
         self._unpublished: list[tuple[int, memoryview]] = []
         self._reserved: bytearray | None = None
 
@@ -45,6 +45,8 @@ class PipeSender:
         return self.capacity - (self._pipe.pushed_bytes - self._pipe.popped_bytes)
 
     def reserve(self, length: int) -> memoryview | None:
+        if length > self.record_bytes_max:
+            self._refuse_length(length)
         if length + _RECORD_HEAD > self.free_bytes():
             return None
         # A buffer that was reserved and never committed is used again, as a ring would.
@@ -55,7 +57,8 @@ class PipeSender:
 
     def commit(self, length: int, kind: int) -> None:
         buffer = self._reserved
-        assert buffer is not None and length <= len(buffer), "commit without reserve"
+        assert buffer is not None, "commit without reserve"
+        assert length <= len(buffer), (length, len(buffer))
         if length * 4 < len(buffer):  # A small record must not keep a whole read buffer alive.
             record = memoryview(bytearray(memoryview(buffer)[:length]))
         else:
@@ -66,6 +69,8 @@ class PipeSender:
 
     def try_push(self, kind: int, *parts: bytes | bytearray | memoryview) -> bool:
         length = sum(map(len, parts))
+        if length > self.record_bytes_max:
+            self._refuse_length(length)
         if length + _RECORD_HEAD > self.free_bytes():
             return False
         self._unpublished.append((kind, memoryview(bytearray(b"".join(parts)))))
@@ -76,6 +81,9 @@ class PipeSender:
         if self._unpublished:
             self._pipe.queue.extend(self._unpublished)
             self._unpublished.clear()
+
+    def _refuse_length(self, length: int) -> NoReturn:
+        raise ValueError(f"record of {length} bytes; this pipe takes {self.record_bytes_max}")
 
 
 class PipeReceiver:
