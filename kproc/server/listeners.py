@@ -36,7 +36,9 @@ def open_listeners(config: Config) -> list[tuple[Endpoint, socket.socket]]:
     """Bind every listener; FatalError with the listener's name if one cannot be."""
     sockets: list[tuple[EndPoint, socket.socket]] = []
     try:
-        for end_point in config.listeners:  # One by one: what is bound when the next one fails must be closed.
+        for (
+            end_point
+        ) in config.listeners:  # One by one: what is bound when the next one fails must be closed.
             sockets.append((end_point, _bind(end_point, config)))  # noqa: PERF401
         bound = {end_point.name: sock.getsockname()[:2] for end_point, sock in sockets}
         advertised = config.resolve_advertised(bound)

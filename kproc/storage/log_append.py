@@ -189,9 +189,7 @@ class AppendingLog(LogState):
             if aborted is not None:
                 run.aborted.append(aborted)
 
-    def _examine(
-        self, view: memoryview, origin: str, now_ms: int
-    ) -> tuple[Header, _Marker]:
+    def _examine(self, view: memoryview, origin: str, now_ms: int) -> tuple[Header, _Marker]:
         """(header, what its marker says) of a batch that is not plain; KafkaError when it is refused."""
         header = examine(view, self._config, origin=origin, now_ms=now_ms)
         marker = read_marker(view, header.attributes)

@@ -158,8 +158,14 @@ class ProducerTable:
             )
 
     def record_marker(
-        self, producer_id: int, epoch: int, coordinator_epoch: int, *, offset: int, timestamp: int,
-        is_abort: bool
+        self,
+        producer_id: int,
+        epoch: int,
+        coordinator_epoch: int,
+        *,
+        offset: int,
+        timestamp: int,
+        is_abort: bool,
     ) -> AbortedTransaction | None:
         """End a producer's transaction with the marker at `offset`; returns what the .txnindex must know."""
         entry = self._entries.get(producer_id) or ProducerEntry(producer_id, epoch)
@@ -254,7 +260,5 @@ def decode_snapshot(content: bytes) -> list[ProducerEntry]:
     for row in SNAPSHOT_ENTRY.iter_unpack(rows):
         producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, open_offset = row
         batches = ((sequence, offset, delta, timestamp),) if offset >= 0 else ()
-        entries.append(
-            ProducerEntry(producer_id, epoch, coordinator_epoch, timestamp, open_offset, batches)
-        )
+        entries.append(ProducerEntry(producer_id, epoch, coordinator_epoch, timestamp, open_offset, batches))
     return entries

@@ -418,4 +418,3 @@ class _Loader:
         )
         if aborted is not None and aborted not in read_aborted(self._fs, segment.txn_index_path):
             append_aborted(self._fs, segment.txn_index_path, aborted)
-
