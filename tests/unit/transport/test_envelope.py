@@ -1,0 +1,55 @@
+"""What travels over links: heads and parts come back as they went in."""
+
+from __future__ import annotations
+
+import pytest
+
+from kproc.transport import envelope
+from kproc.transport.envelope import BLOCK, HEAD, HEAD_BYTES, TOKEN, decode_parts, encode_parts
+from kproc.wire.file_range import FileRange
+
+RANGE = FileRange(b"/data/t-0/00000000000000000000.log", 2**63 + 5, 2**40, 2**33)
+ODD_PATH = FileRange("/data/ü-\udcff/0.log".encode("utf-8", "surrogateescape"), 1, 0, 1)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [],
+        [b""],
+        [b"header"],
+        [RANGE],
+        [b"header", RANGE, b"between", ODD_PATH, RANGE, b"tail"],
+        [b"", RANGE, b""],
+        [bytes(100_000), FileRange(b"", 0, 0, 0)],
+    ],
+    ids=["none", "empty bytes", "bytes", "range", "mixed", "empty around", "large and nameless"],
+)
+def test_parts_come_back_as_they_went_in(parts: list[bytes | FileRange]) -> None:
+    assert decode_parts(memoryview(encode_parts(parts))) == parts
+
+
+def test_decoded_parts_outlive_the_record_they_came_in() -> None:
+    record = bytearray(encode_parts([b"header", RANGE]))
+    view = memoryview(record)
+    parts = decode_parts(view)
+    view.release()
+    record[:] = bytes(len(record))
+    assert parts == [b"header", RANGE]
+
+
+def test_heads_carry_their_largest_values() -> None:
+    largest = (2**64 - 1, 2**32 - 1, 2**16 - 1, 2**16 - 1)
+    assert HEAD.unpack(HEAD.pack(*largest)) == largest
+    assert HEAD_BYTES == 16
+    assert HEAD_BYTES % 8 == 0, "what follows a head stays aligned"
+    assert BLOCK.unpack(BLOCK.pack(2**64 - 1, 2**40)) == (2**64 - 1, 2**40)
+    assert TOKEN.unpack(TOKEN.pack(2**64 - 1, 2**32 - 1)) == (2**64 - 1, 2**32 - 1)
+
+
+def test_every_kind_has_a_number_of_its_own() -> None:
+    names = "REQUEST REQUEST_BLOCK DISCONNECTED SEND SEND_PARTS NO_OP CLOSE HINT CALL REPLY DELTA SNAPSHOT"
+    names += " DELTA_ACK CHUNK"
+    numbers = [getattr(envelope, name) for name in names.split()]
+    assert len(set(numbers)) == len(numbers)
+    assert 0 not in numbers, "a ring's padding"
