@@ -106,8 +106,7 @@ def test_kill_9_of_the_supervisor_ends_every_process_and_frees_the_port(
 
 
 def test_dev_takes_its_temporary_directory_along_even_after_kill_9(tmp_path: Path, transport: str) -> None:
-    # With all roles in one process nobody is left to tidy up after its kill -9.
-    for number in (signal.SIGTERM, signal.SIGKILL) if transport == "process" else (signal.SIGTERM,):
+    for number in (signal.SIGTERM, signal.SIGKILL):
         before = temporary_names()
         ready_file = tmp_path / f"ready-{number}"
         command = [sys.executable, "-m", "kproc", "dev", "--port", "0", "--transport", transport]
