@@ -45,7 +45,11 @@ class FileCache:
         found = self._files.get(wanted.path)
         if found is not None and found.inode == wanted.inode:
             return found
-        opened = OpenFile(wanted.path)
+        try:
+            opened = OpenFile(wanted.path)
+        except FileNotFoundError:
+            # Retention has just taken the segment; its file stays, renamed, for file.delete.delay.ms.
+            opened = OpenFile(wanted.path + b".deleted")
         if opened.inode != wanted.inode:
             raise StaleFile(f"{os.fsdecode(wanted.path)} was replaced")
         self._files.pop(wanted.path, None)
