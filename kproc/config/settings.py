@@ -26,6 +26,7 @@ from kproc.config.values import (
     at_least,
     between,
     one_of,
+    power_of_two,
     setting,
     some_of,
     wire_text,
@@ -312,7 +313,11 @@ class Config:
         LONG, 10_000, "From SIGTERM until what is left is killed.", at_least(0)
     )
     kproc_ring_bytes: int = setting(
-        SIZE, 1 << 20, "Each ring between a Processor and a Handler; a power of two.", at_least(64 << 10)
+        SIZE,
+        1 << 20,
+        "Each ring between a Processor and a Handler; a power of two.",
+        # A Processor reserves a whole read (32 KiB and the beginning of a frame), a record takes a quarter of a ring.
+        power_of_two(256 << 10, 1 << 30),
     )
     kproc_handler_batch_max: int = setting(INT, 256, "Requests that a Handler takes in one go.", at_least(1))
     kproc_exit_with_pid: int = setting(

@@ -186,6 +186,16 @@ def at_least(low: float) -> Check:
     return lambda value: None if value >= low else f"must be at least {low}"
 
 
+def power_of_two(low: int, high: int) -> Check:
+    """A check for a power of two from `low` to `high`, both allowed."""
+
+    def problem(value: int) -> str | None:
+        is_fine = low <= value <= high and value & (value - 1) == 0
+        return None if is_fine else f"must be a power of two from {low} to {high}"
+
+    return problem
+
+
 def between(low: float, high: float) -> Check:
     """A check for `low` to `high`, both allowed."""
     return lambda value: None if low <= value <= high else f"must be from {low} to {high}"

@@ -215,7 +215,9 @@ REFUSED = [
     ("kproc.flush", "always"),
     ("kproc.transport", "fibre"),
     ("kproc.drain.timeout.ms", "-1"),
-    ("kproc.ring.bytes", "1k"),
+    ("kproc.ring.bytes", "128k"),  # A Processor could not reserve one read in it.
+    ("kproc.ring.bytes", "300000"),  # No power of two.
+    ("kproc.ring.bytes", "2g"),
     ("kproc.handler.batch.max", "0"),
     ("kproc.exit.with.pid", "-1"),
     ("listeners", ""),

@@ -1,0 +1,340 @@
+"""A Processor without its broker: scripted Handlers and a scripted Acceptor at the other ends of its links.
+
+Everything happens in `step()`, on a manual clock; clients are real sockets, handed over as descriptors.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from types import TracebackType
+
+from kproc.clock import ManualClock
+from kproc.ipc.arena import Arena, ArenaReader
+from kproc.ipc.fdpass import make_socket_pair, send_fd
+from kproc.ipc.wait import Sleeper, Waker, make_eventfd
+from kproc.metrics.slab import ROW_WORDS, MetricsRow, Slab
+from kproc.metrics.spec import SLOT
+from kproc.net.handoff import ACK, HANDOFF
+from kproc.net.processor import Processor, Router
+from kproc.transport.agent import AgentId, Link
+from kproc.transport.envelope import (
+    BLOCK,
+    CLOSE,
+    DISCONNECTED,
+    HEAD,
+    HEAD_BYTES,
+    HINT,
+    NO_OP,
+    REQUEST,
+    REQUEST_BLOCK,
+    SEND,
+    SEND_PARTS,
+    encode_parts,
+)
+from kproc.transport.outbox import Inbox, Outbox
+from kproc.wire.file_range import FileRange
+from tests.support.links import LinkMaker
+
+PROCESSOR = AgentId("processor", 0)
+ACCEPTOR = AgentId("acceptor", 0)
+REQUEST_BYTES_MAX = 1 << 20
+_LENGTH = struct.Struct(">i")
+
+
+def framed(body: bytes) -> bytes:
+    """A frame as a client sends it."""
+    return _LENGTH.pack(len(body)) + body
+
+
+def new_slab(rows: int = 1) -> Slab:
+    """A metrics slab in plain memory."""
+    return Slab(memoryview(bytearray(8 * (8 + rows * ROW_WORDS))).cast("Q"), is_new=True)
+
+
+@dataclass(frozen=True)
+class Request:
+    """One frame as a Handler gets it."""
+
+    connection_id: int
+    sequence: int
+    body: bytes
+    listener: int
+    flags: int
+    is_block: bool
+    record: int  # Which record it came in: frames of one read share one.
+
+
+@dataclass
+class ScriptedHandler:
+    """The other end of one Processor's link."""
+
+    id: AgentId
+    link: Link
+    gone: list[int] = field(default_factory=list)  # Connections that were closed.
+    events: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.inbox = Inbox(self.link.receiver)
+        self.outbox = Outbox(self.link.sender, self.link.waker)
+        self._records = 0
+
+    def take(self, limit: int = 1000) -> list[Request]:
+        """All requests that are in the ring."""
+        requests: list[Request] = []
+        for kind, view in self.inbox.poll(limit):
+            self._records += 1
+            connection_id, sequence, listener, flags = HEAD.unpack_from(view)
+            if kind == DISCONNECTED:
+                self.gone.append(connection_id)
+                self.events.append("gone")
+                continue
+            self.events.append("request")
+            if kind == REQUEST_BLOCK:
+                assert self.link.arena is not None
+                body = bytes(self.link.arena.view(*BLOCK.unpack_from(view, HEAD_BYTES)))
+                requests.append(
+                    Request(connection_id, sequence, body, listener, flags, True, self._records)
+                )
+                continue
+            assert kind == REQUEST, kind
+            position = HEAD_BYTES
+            while position < len(view):
+                (length,) = _LENGTH.unpack_from(view, position)
+                body = bytes(view[position + 4 : position + 4 + length])
+                assert len(body) == length, "half a frame in a ring"
+                requests.append(
+                    Request(connection_id, sequence, body, listener, flags, False, self._records)
+                )
+                sequence += 1
+                position += 4 + length
+        self.inbox.release()
+        return requests
+
+    def bodies(self) -> list[bytes]:
+        """The bodies of all requests that are in the ring."""
+        return [request.body for request in self.take()]
+
+    def push(self, kind: int, request: Request, *parts: bytes) -> None:
+        """One answer, seen by the Processor at the next flush."""
+        self.outbox.push(kind, HEAD.pack(request.connection_id, request.sequence, 0, 0), *parts)
+
+    def answer(self, request: Request, frame: bytes) -> None:
+        self.push(SEND, request, frame)
+        self.outbox.flush()
+
+    def answer_parts(self, request: Request, parts: list[bytes | FileRange]) -> None:
+        self.push(SEND_PARTS, request, encode_parts(parts))
+        self.outbox.flush()
+
+    def no_op(self, request: Request) -> None:
+        self.push(NO_OP, request)
+        self.outbox.flush()
+
+    def close(self, request: Request) -> None:
+        self.push(CLOSE, request)
+        self.outbox.flush()
+
+    def hint(self, *parts: bytes) -> None:
+        self.outbox.push(HINT, *parts)
+        self.outbox.flush()
+
+
+class ProcessorRig:
+    """One Processor, its Handlers, and clients."""
+
+    def __init__(
+        self,
+        link_kind: str = "pipe",
+        *,
+        handlers: int = 1,
+        ring_bytes: int = 1 << 18,
+        arena_bytes: int = 4 << 20,
+        idle_ms_max: int = 600_000,
+        router: Router | None = None,
+    ) -> None:
+        self._stack = ExitStack()
+        self._links = self._stack.enter_context(LinkMaker(link_kind))
+        self._ring_bytes = ring_bytes
+        self.clock = ManualClock()
+        slab = new_slab()
+        self.metrics = MetricsRow(slab, 0, 1)
+        eventfd = make_eventfd()
+        self._stack.callback(socket.close, eventfd)
+        self.doze = Sleeper(slab.words, self.metrics.sleeping_word, eventfd, is_edge_triggered=True)
+        self._waker = Waker(slab.words, self.metrics.sleeping_word, eventfd)
+        self.arena = Arena.create(arena_bytes, 1, warm_bytes=0)
+        self._stack.callback(self.arena.close)
+        self.processor = Processor(
+            PROCESSOR,
+            doze=self.doze,
+            metrics=self.metrics,
+            clock=self.clock,
+            arena=self.arena,
+            request_bytes_max=REQUEST_BYTES_MAX,
+            idle_ms_max=idle_ms_max,
+            router=router,
+        )
+        self._stack.callback(self.processor.close)
+        self.handlers = [self.attach_handler(index) for index in range(handlers)]
+        self.acceptor = self.attach_acceptor()
+        self._serial = 0
+
+    def __enter__(self) -> ProcessorRig:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    @property
+    def handler(self) -> ScriptedHandler:
+        return self.handlers[0]
+
+    def attach_handler(self, index: int) -> ScriptedHandler:
+        """A Handler is there (again), with a new link."""
+        far_id = AgentId("handler", index)
+        near, far = self._links.make(
+            PROCESSOR,
+            far_id,
+            self._ring_bytes,
+            wake_near=self._waker,
+            near_arena=ArenaReader(self.arena.region),
+        )
+        self.processor.attach(near)
+        return ScriptedHandler(far_id, far)
+
+    def attach_acceptor(self) -> socket.socket:
+        """The Acceptor's end of a new hand-over socket."""
+        ours, theirs = make_socket_pair()
+        self._stack.callback(ours.close)
+        self.processor.attach_handoff(ACCEPTOR, theirs)
+        return ours
+
+    def hand_over(self, fd: int, *, listener: int = 0, flags: int = 0) -> int:
+        """Send one descriptor as an Acceptor does; its serial."""
+        self._serial += 1
+        assert send_fd(self.acceptor, HANDOFF.pack(self._serial, listener, flags), fd)
+        return self._serial
+
+    def acknowledged(self) -> list[int]:
+        """The serials that came back."""
+        serials = []
+        while True:
+            try:
+                serials.append(ACK.unpack(self.acceptor.recv(ACK.size))[0])
+            except BlockingIOError:
+                return serials
+
+    def connect(self, *, listener: int = 0, flags: int = 0) -> Client:
+        """A client whose connection the Processor has registered."""
+        return self.adopt(*socket.socketpair(), listener=listener, flags=flags)
+
+    def adopt(
+        self, ours: socket.socket, theirs: socket.socket, *, listener: int = 0, flags: int = 0
+    ) -> Client:
+        """A client with `ours`, whose other end goes to the Processor."""
+        self._stack.callback(ours.close)
+        serial = self.hand_over(theirs.fileno(), listener=listener, flags=flags)
+        theirs.close()
+        self.step()
+        assert self.acknowledged() == [serial]
+        return Client(self, ours)
+
+    def step(self, count: int = 1) -> int:
+        """Duty cycles that do not sleep; how much was done."""
+        return sum(self.processor.do_work(0) for _ in range(count))
+
+    def settle(self) -> None:
+        """Duty cycles until nothing is left to do; bounded, because a stalled connection is retried for ever."""
+        for _ in range(50):
+            if not self.step():
+                return
+
+    def advance_ms(self, duration_ms: int) -> None:
+        self.clock.advance_ms(duration_ms)
+        self.step()
+
+    def metric(self, name: str) -> int:
+        return self.metrics.values[SLOT[name]]
+
+
+class Client:
+    """A client's socket; never blocks."""
+
+    def __init__(self, rig: ProcessorRig, sock: socket.socket) -> None:
+        self.rig = rig
+        self.sock = sock
+        sock.setblocking(False)
+
+    def send(self, data: bytes) -> None:
+        """Send bytes, all of which must fit into the socket, and let the Processor read them."""
+        assert self.sock.send(data) == len(data)
+        self.rig.step()
+
+    def send_through(self, data: bytes) -> None:
+        """Send any number of bytes, as the Processor takes them."""
+        rest = memoryview(data)
+        for _ in range(100_000):
+            try:
+                rest = rest[self.sock.send(rest) :]
+            except BlockingIOError:
+                pass
+            self.rig.step()
+            if not rest:
+                self.rig.settle()
+                return
+        raise AssertionError(f"{len(rest)} bytes were not read")
+
+    def received(self) -> bytes:
+        """All that has arrived."""
+        chunks = []
+        while True:
+            try:
+                chunk = self.sock.recv(1 << 20)
+            except BlockingIOError:
+                return b"".join(chunks)
+            if not chunk:
+                return b"".join(chunks)
+            chunks.append(chunk)
+
+    def receive_through(self, count: int) -> bytes:
+        """That many bytes, as the Processor sends them."""
+        data = b""
+        for _ in range(100_000):
+            data += self.received()
+            if len(data) >= count:
+                return data
+            self.rig.step()
+        raise AssertionError(f"{len(data)} of {count} bytes came")
+
+    def is_closed(self) -> bool:
+        """Whether the Processor has closed the connection, nothing being left to read."""
+        try:
+            return self.sock.recv(1, socket.MSG_PEEK) == b""
+        except BlockingIOError:
+            return False
+        except ConnectionResetError:
+            return True
+
+    def has_end(self) -> bool:
+        """Whether the connection was closed, unread bytes or not."""
+        poller = select.poll()
+        poller.register(self.sock, select.POLLRDHUP)
+        return bool(poller.poll(0))
+
+    def close(self) -> None:
+        self.sock.close()
+        self.rig.step()
+
+
+def reset(sock: socket.socket) -> None:
+    """Close a TCP socket with a reset."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+
+
