@@ -207,7 +207,12 @@ class Processor:
         return work
 
     def _has_answers(self) -> bool:
-        return any(each.inbox is not None and not each.inbox.is_empty() for each in self._handlers.values())
+        for (
+            handler
+        ) in self._handlers.values():  # A loop: any() over a generator costs 1 us more, at every sleep.
+            if handler.inbox is not None and not handler.inbox.is_empty():
+                return True
+        return False
 
     def begin_stop(self) -> None:
         """Read nothing more; what was read is answered."""

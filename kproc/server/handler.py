@@ -58,17 +58,22 @@ _PRODUCE: Final = int(ApiKey.PRODUCE)
 _PRODUCE_FLEXIBLE: Final = first_flexible(ApiKey.PRODUCE)
 _PRODUCE_SERVED: Final = range(3, 14)
 _CALLS_PER_PASS: Final = 64
+# Requests taken from a Processor before they are answered. A few at a time, so that it sends the first answers while
+# the next requests are being handled (16 connections: 20 % more, prototype and broker alike); twice as many each
+# time there is a backlog, because under saturation the fixed cost of a cycle counts more.
+_BATCH_MIN: Final = 4
 _TICKS_PER_SECOND: Final = 10
 
 
 class _Client(LinkedPeer):
     """A Processor's link, with the requests of its clients that wait here."""
 
-    __slots__ = ("requests", "shapes")
+    __slots__ = ("batch", "requests", "shapes")
 
     def __init__(self, link: Link) -> None:
         super().__init__(link)
         self.requests = ClientPeer(self.outbox)
+        self.batch = _BATCH_MIN  # Of `poll`, see _drain.
         self.shapes: dict[int, ProduceShape] = {}  # By connection.
 
 
@@ -192,9 +197,11 @@ class Handler(LinkedAgent):
             client.outbox.flush()
             if client.outbox.has_overflow:
                 return 0
-        batch = client.inbox.poll(self._batch_max)
+        batch = client.inbox.poll(client.batch)
         if not batch:
+            client.batch = _BATCH_MIN
             return 0
+        client.batch = min(2 * client.batch, self._batch_max) if len(batch) == client.batch else _BATCH_MIN
         for kind, view in batch:
             if kind == REQUEST:
                 self._take_frames(client, view)
@@ -416,7 +423,10 @@ class Handler(LinkedAgent):
         self._outboxes += [client.outbox for client in self._clients.values()]
 
     def _has_input(self) -> bool:
-        return super()._has_input() or any(not client.inbox.is_empty() for client in self._clients.values())
+        for client in self._clients.values():
+            if not client.inbox.is_empty():
+                return True
+        return super()._has_input()
 
     def _on_tick(self, now_ns: int) -> None:
         self._ticks += 1

@@ -108,7 +108,10 @@ class LinkedAgent:
         self._outboxes = [peer.outbox for peer in self._peers.values()]
 
     def _has_input(self) -> bool:
-        return any(not peer.inbox.is_empty() for peer in self._peers.values())
+        for peer in self._peers.values():  # A loop: any() over a generator costs 1 us more, at every sleep.
+            if not peer.inbox.is_empty():
+                return True
+        return False
 
     def _flush(self) -> None:
         for outbox in self._outboxes:
