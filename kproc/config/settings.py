@@ -319,7 +319,9 @@ class Config:
         # A Processor reserves a whole read (32 KiB and the beginning of a frame), a record takes a quarter of a ring.
         power_of_two(256 << 10, 1 << 30),
     )
-    kproc_handler_batch_max: int = setting(INT, 256, "Requests that a Handler takes in one go.", at_least(1))
+    kproc_handler_batch_max: int = setting(
+        INT, 256, "Most requests that a Handler takes in one go.", at_least(4)
+    )
     kproc_exit_with_pid: int = setting(
         INT, 0, "Stop when this process ends; 0: never.", at_least(0), internal=True
     )

@@ -207,9 +207,8 @@ class Processor:
         return work
 
     def _has_answers(self) -> bool:
-        for (
-            handler
-        ) in self._handlers.values():  # A loop: any() over a generator costs 1 us more, at every sleep.
+        # A loop: any() over a generator costs 1 us more, at every sleep.
+        for handler in self._handlers.values():  # noqa: SIM110
             if handler.inbox is not None and not handler.inbox.is_empty():
                 return True
         return False
