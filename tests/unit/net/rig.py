@@ -155,11 +155,13 @@ class ProcessorRig:
         arena_bytes: int = 4 << 20,
         idle_ms_max: int = 600_000,
         router: Router | None = None,
+        age_ms: int = 0,
     ) -> None:
         self._stack = ExitStack()
         self._links = self._stack.enter_context(LinkMaker(link_kind))
         self._ring_bytes = ring_bytes
         self.clock = ManualClock()
+        self.clock.advance_ms(age_ms)
         slab = new_slab()
         self.metrics = MetricsRow(slab, 0, 1)
         eventfd = make_eventfd()
