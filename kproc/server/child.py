@@ -141,7 +141,11 @@ class ChildRole:
         self._agent = self._build(message)
 
     def _do_peer_eventfd(self, message: dict[str, Any], fd: int) -> None:
-        self._eventfds[AgentId(*message["peer"])] = fd
+        peer = AgentId(*message["peer"])
+        if peer in self._eventfds:
+            os.close(fd)  # A restarted peer: the same eventfd as before, and wakers hold its number here.
+        else:
+            self._eventfds[peer] = fd
 
     def _do_peer_arena(self, message: dict[str, Any], fd: int) -> None:
         self._arenas[AgentId(*message["peer"])] = ArenaReader.attach(fd, generation=message["generation"])

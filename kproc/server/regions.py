@@ -7,7 +7,6 @@ The supervisor maps none of it.
 
 from __future__ import annotations
 
-import logging
 import os
 from typing import Final
 
@@ -22,8 +21,6 @@ from kproc.server.partition_table import TABLE_BYTES
 from kproc.server.roles import ACCEPTOR, CLEANER, CONTROLLER, HANDLER, PROCESSOR
 from kproc.transport.agent import AgentId
 from kproc.transport.process import Child
-
-logger = logging.getLogger(__name__)
 
 # Which roles talk with which, and the capacity in bytes of each direction; None: kproc.ring.bytes.
 _INTERNAL_BYTES: Final = 256 * 1024
@@ -51,7 +48,7 @@ class Regions:
         self._arenas: dict[AgentId, Region] = {}
 
     def give_own(self, child: Child, *, listening: int = -1) -> None:
-        """Send a new child what belongs to it alone, and tell it to build its role."""
+        """Send a new child what belongs to it alone, and tell it to build its role. Raises as `connect`."""
         agent, control = child.agent, child.control
         control.send({"do": "slab"}, self._slab.fd)
         control.send({"do": "eventfd"}, self._eventfd(agent))
@@ -71,7 +68,11 @@ class Regions:
         control.send(start)
 
     def connect(self, one: Child, other: Child) -> bool:
-        """Link two children, if their roles talk; both get the same region, and how to wake each other."""
+        """Link two children, if their roles talk; both get the same region, and how to wake each other.
+
+        Raises BrokenPipeError or ConnectionResetError when one of them has just died; the other may have been
+        told of a link by then, which it drops when it hears of the death.
+        """
         if {one.agent.role, other.agent.role} == {ACCEPTOR, PROCESSOR}:
             ours, theirs = make_socket_pair()
             with ours, theirs:
@@ -83,15 +84,9 @@ class Regions:
             return False
         capacity = _LINKS[first.agent.role, second.agent.role] or self._config.kproc_ring_bytes
         self._generation += 1
-        region = create_link(capacity, capacity, self._generation)
-        try:
+        with create_link(capacity, capacity, self._generation) as region:
             self._send_link(first, second, region, is_first=True)
             self._send_link(second, first, region, is_first=False)
-        except (BrokenPipeError, ConnectionResetError) as error:
-            # One of them has just died: its exit is handled next, and its successor is linked anew.
-            logger.info("%s and %s were not linked: %s", first.agent, second.agent, error)
-        finally:
-            region.close()
         return True
 
     def forget(self, agent: AgentId) -> None:

@@ -21,6 +21,7 @@ from typing import Any, Final
 from kproc.api import load_all
 from kproc.clock import SystemClock
 from kproc.config import Config
+from kproc.errors import FatalError
 from kproc.server import logs, ready, signals
 from kproc.server.broker import Plan
 from kproc.server.child import ChildRole
@@ -118,7 +119,6 @@ class Supervisor:
             was_clean=self._directory.was_clean,
         )
         self._regions = Regions(config)
-        self._pidfd = os.pidfd_open(os.getpid())
         self._signals = signals.SignalPipe()
         self._epoll = select.epoll()
         self._epoll.register(self._signals.fd, select.EPOLLIN)
@@ -144,9 +144,7 @@ class Supervisor:
     # -- life --------------------------------------------------------------------------------------------------
 
     def run(self, ready_file: Path | None, on_ready: Callable[[dict[str, Any]], None]) -> int:
-        # What the children inherit is moved out of the collector's sight: it would only copy pages.
         gc.disable()
-        gc.freeze()
         for role in self._roles.values():
             self._start(role, is_restart=False)
         for role in self._roles.values():
@@ -215,19 +213,23 @@ class Supervisor:
         role.restart_at_ns = 0
         role.is_ready = role.is_drained = role.is_closed = False
         role.peers = set()
-        keep = [self._pidfd]
-        if agent.role in (HANDLER, CONTROLLER.role, CLEANER.role):
-            keep.append(self._directory.lock_fd)
+        # What a child inherits is moved out of its collector's sight: collecting it would copy pages, and could
+        # close descriptor numbers that stand for something else there.
+        gc.freeze()
+        is_writer = agent.role in (HANDLER, CONTROLLER.role, CLEANER.role)
         role.child = fork_child(
             agent,
             lambda control: ChildRole(agent, plan, control, is_restart=is_restart).run(),
-            keep=keep,
+            keep=[self._directory.lock_fd] if is_writer else [],
         )
         for fd in (role.child.pidfd, role.child.control.fd):
             self._by_fd[fd] = role
             self._epoll.register(fd, select.EPOLLIN)
         listening = self._listeners[agent.index][1].fileno() if agent.role == ACCEPTOR else -1
-        self._regions.give_own(role.child, listening=listening)
+        try:
+            self._regions.give_own(role.child, listening=listening)
+        except (BrokenPipeError, ConnectionResetError):
+            logger.debug("%s has ended; its exit comes next", agent)
 
     def _introduce(self, role: Role) -> None:
         """Link a role with every peer that is there; both sides get a link of a new generation."""
@@ -236,7 +238,12 @@ class Supervisor:
             child = other.child
             if other is role or child is None or other.agent in role.peers:
                 continue
-            if self._regions.connect(role.child, child):
+            try:
+                is_linked = self._regions.connect(role.child, child)
+            except (BrokenPipeError, ConnectionResetError):
+                # One of them has ended. Its exit comes next and tells the other; its successor is linked anew.
+                is_linked = True
+            if is_linked:
                 role.peers.add(other.agent)
                 other.peers.add(role.agent)
         self._send(role.child, {"do": "go"})
@@ -291,6 +298,11 @@ class Supervisor:
         if not role.is_ready and role.restarts == 0:
             self._fail(f"{role.agent} could not start: {_describe(status)}")
             return
+        self._plan_restart(role, lived_ns)
+        self._tell_processes()
+
+    def _plan_restart(self, role: Role, lived_ns: int) -> None:
+        """When the successor starts: at once, or later and later after quick deaths; too many end the broker."""
         role.quick_deaths = role.quick_deaths + 1 if lived_ns < _QUICK_DEATH_NS else 0
         if role.quick_deaths > _QUICK_DEATHS_MAX:
             self._fail(
@@ -299,7 +311,6 @@ class Supervisor:
             return
         delay_ns = min(_BACKOFF_NS_MAX, _BACKOFF_NS << role.quick_deaths) if role.quick_deaths > 1 else 0
         role.restart_at_ns = self._clock.now_ns() + delay_ns
-        self._tell_processes()
 
     def _drain_control(self, role: Role, child: Child) -> None:
         """What it said before it ended still counts."""
@@ -312,8 +323,17 @@ class Supervisor:
     def _restart(self, role: Role) -> None:
         role.restarts += 1
         logger.info("restarting %s: restarts=%d", role.agent, role.restarts)
-        self._start(role, is_restart=True)
-        self._introduce(role)
+        try:
+            self._start(role, is_restart=True)
+            self._introduce(role)
+        except (OSError, FatalError) as error:
+            # The host is short of processes, memory or descriptors. Everybody else goes on, and this role gets
+            # another try: as after a quick death, of which it dies if it was forked at all.
+            logger.error("%s cannot be started now: %s", role.agent, error)
+            if role.child is not None:
+                role.child.kill()
+            else:
+                self._plan_restart(role, 0)
 
     def _send(self, child: Child, message: dict[str, Any]) -> None:
         try:
@@ -415,7 +435,6 @@ class Supervisor:
         self._regions.close()
         self._signals.close()
         self._epoll.close()
-        os.close(self._pidfd)
         if self._guardian is not None:
             os.close(self._guardian)
         self._directory.close()

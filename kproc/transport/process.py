@@ -112,10 +112,12 @@ def fork_child(agent: AgentId, main: Callable[[ControlSocket], int], *, keep: It
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
     sys.stdout.flush()
     sys.stderr.flush()
-    pid = os.fork()
-    if pid == 0:
-        _run_child(agent, main, theirs, {*keep, theirs.fileno(), *_STDIO}, parent_pid)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _run_child(agent, main, theirs, {*keep, theirs.fileno(), *_STDIO}, parent_pid)
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
     theirs.close()
     return Child(agent, pid, os.pidfd_open(pid), ControlSocket(ours))
 
