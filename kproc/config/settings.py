@@ -121,7 +121,11 @@ class Config:
         INT, 102_400, "SO_RCVBUF of client sockets; -1: the system's.", at_least(-1)
     )
     socket_listen_backlog_size: int = setting(
-        INT, 50, "Connections that the kernel holds before accept.", at_least(1)
+        INT,
+        1024,
+        "Connections that the kernel holds before accept. Kafka's 50 overflows in a burst of connecting clients, "
+        "and each one lost then waits a second for the kernel's next try.",
+        at_least(1),
     )
     max_connections: int = setting(
         INT,
