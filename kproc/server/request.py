@@ -21,9 +21,14 @@ class ClientPeer:
         self.waiting: dict[int, dict[HandlerRequest, Callable[[], None]]] = {}
 
     def forget(self, connection_id: int) -> None:
-        """The client left: nobody wants the answers of its parked requests."""
-        for on_gone in list(self.waiting.pop(connection_id, {}).values()):
+        """The client left: nobody wants the answers of its parked requests.
+
+        They are finished all the same: the Processor may have lent us a block for the request, which comes back to
+        it with the answer and not with the connection's end.
+        """
+        for request, on_gone in list(self.waiting.pop(connection_id, {}).items()):
             on_gone()
+            request.no_op()
 
 
 class HandlerRequest(RequestContext):

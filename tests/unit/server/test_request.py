@@ -1,0 +1,59 @@
+"""Requests that wait on a Handler, and what becomes of them when their client leaves."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from kproc.server.request import ClientPeer, HandlerRequest
+from kproc.transport.agent import AgentId
+from kproc.transport.envelope import HEAD, NO_OP, SEND
+from kproc.transport.outbox import Outbox
+from tests.support.links import CountingWaker, LinkMaker
+
+PROCESSOR = AgentId("processor", 0)
+HANDLER = AgentId("handler", 0)
+
+
+def sent(link_maker: LinkMaker) -> tuple[ClientPeer, Any]:
+    """A Processor as its Handler sees it, and what gets there: (kind, connection, sequence) of each answer."""
+    near, far = link_maker.make(PROCESSOR, HANDLER)
+    peer = ClientPeer(Outbox(far.sender, CountingWaker()))
+
+    def take() -> list[tuple[int, int, int]]:
+        peer.outbox.flush()
+        answers = [(kind, *HEAD.unpack_from(view)[:2]) for kind, view in near.receiver.poll(100)]
+        near.receiver.release()
+        return answers
+
+    return peer, take
+
+
+def a_request(peer: ClientPeer, connection_id: int, sequence: int) -> HandlerRequest:
+    return HandlerRequest(cast("Any", None), peer, connection_id, sequence, 0, 0, 1, 12, 1, None)
+
+
+def test_parked_requests_of_a_client_that_left_are_cancelled_and_finished() -> None:
+    cancelled: list[int] = []
+    with LinkMaker("pipe") as links:
+        peer, take = sent(links)
+        for connection_id, sequence in ((7, 3), (7, 4), (8, 0)):
+            request = a_request(peer, connection_id, sequence)
+            request.when_gone(lambda sequence=sequence: cancelled.append(sequence))  # type: ignore[misc]
+        peer.forget(7)
+        assert cancelled == [3, 4]
+        # The Processor gives a large request's block back when its answer comes, whoever still wants that.
+        assert take() == [(NO_OP, 7, 3), (NO_OP, 7, 4)]
+        assert list(peer.waiting) == [8]
+        peer.forget(7)
+        assert take() == []
+
+
+def test_an_answered_request_waits_no_longer() -> None:
+    with LinkMaker("pipe") as links:
+        peer, take = sent(links)
+        request = a_request(peer, 7, 3)
+        request.when_gone(lambda: None)
+        request.send(b"")
+        assert peer.waiting == {}
+        peer.forget(7)
+        assert take() == [(SEND, 7, 3)]
