@@ -58,9 +58,8 @@ _PRODUCE: Final = int(ApiKey.PRODUCE)
 _PRODUCE_FLEXIBLE: Final = first_flexible(ApiKey.PRODUCE)
 _PRODUCE_SERVED: Final = range(3, 14)
 _CALLS_PER_PASS: Final = 64
-# Requests taken from a Processor before they are answered. A few at a time, so that it sends the first answers while
-# the next requests are being handled (16 connections: 20 % more, prototype and broker alike); twice as many each
-# time there is a backlog, because under saturation the fixed cost of a cycle counts more.
+# Requests taken from a Processor before they are answered, at first. Measured with 16 connections: 64 k/s when all
+# that is there is taken at once, 79 k/s by fours; with 64 connections by fours is 10 % slower, hence the doubling.
 _BATCH_MIN: Final = 4
 _TICKS_PER_SECOND: Final = 10
 
@@ -68,12 +67,11 @@ _TICKS_PER_SECOND: Final = 10
 class _Client(LinkedPeer):
     """A Processor's link, with the requests of its clients that wait here."""
 
-    __slots__ = ("batch", "requests", "shapes")
+    __slots__ = ("requests", "shapes")
 
     def __init__(self, link: Link) -> None:
         super().__init__(link)
         self.requests = ClientPeer(self.outbox)
-        self.batch = _BATCH_MIN  # Of `poll`, see _drain.
         self.shapes: dict[int, ProduceShape] = {}  # By connection.
 
 
@@ -192,29 +190,37 @@ class Handler(LinkedAgent):
         return work + self._purgatory.expire()
 
     def _drain(self, client: _Client) -> int:
-        """Take one batch of a Processor's requests; nothing while it has answers of ours to take."""
-        if client.outbox.has_overflow:
-            client.outbox.flush()
+        """Take a Processor's requests; nothing while it has answers of ours to take.
+
+        A few at a time, so that it sends the first answers while the next requests are being handled; twice as
+        many each time there is more, because under saturation the fixed cost of a round counts.
+        """
+        taken = 0
+        limit = _BATCH_MIN
+        while True:
             if client.outbox.has_overflow:
-                return 0
-        batch = client.inbox.poll(client.batch)
-        if not batch:
-            client.batch = _BATCH_MIN
-            return 0
-        client.batch = min(2 * client.batch, self._batch_max) if len(batch) == client.batch else _BATCH_MIN
-        for kind, view in batch:
-            if kind == REQUEST:
-                self._take_frames(client, view)
-            elif kind == DISCONNECTED:
-                connection_id = HEAD.unpack_from(view)[0]
-                client.requests.forget(connection_id)
-                client.shapes.pop(connection_id, None)
-            else:
-                self._take_block(client, view)
-        self._produce.flush()
-        client.inbox.release()
-        client.outbox.flush()
-        return len(batch)
+                client.outbox.flush()
+                if client.outbox.has_overflow:
+                    return taken
+            batch = client.inbox.poll(limit)
+            if not batch:
+                return taken
+            for kind, view in batch:
+                if kind == REQUEST:
+                    self._take_frames(client, view)
+                elif kind == DISCONNECTED:
+                    connection_id = HEAD.unpack_from(view)[0]
+                    client.requests.forget(connection_id)
+                    client.shapes.pop(connection_id, None)
+                else:
+                    self._take_block(client, view)
+            self._produce.flush()
+            client.inbox.release()
+            client.outbox.flush()
+            taken += len(batch)
+            if len(batch) < limit or taken >= self._batch_max:  # The other Processors want their turn.
+                return taken
+            limit *= 2
 
     def _take_frames(self, client: _Client, view: memoryview) -> None:
         """One record: the frames of one read of one connection. A Produce of known shape goes the short way."""

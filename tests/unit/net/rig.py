@@ -5,10 +5,13 @@ Everything happens in `step()`, on a manual clock; clients are real sockets, han
 
 from __future__ import annotations
 
+import os
+import resource
 import select
 import socket
 import struct
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 
@@ -96,9 +99,7 @@ class ScriptedHandler:
             if kind == REQUEST_BLOCK:
                 assert self.link.arena is not None
                 body = bytes(self.link.arena.view(*BLOCK.unpack_from(view, HEAD_BYTES)))
-                requests.append(
-                    Request(connection_id, sequence, body, listener, flags, True, self._records)
-                )
+                requests.append(Request(connection_id, sequence, body, listener, flags, True, self._records))
                 continue
             assert kind == REQUEST, kind
             position = HEAD_BYTES
@@ -106,9 +107,7 @@ class ScriptedHandler:
                 (length,) = _LENGTH.unpack_from(view, position)
                 body = bytes(view[position + 4 : position + 4 + length])
                 assert len(body) == length, "half a frame in a ring"
-                requests.append(
-                    Request(connection_id, sequence, body, listener, flags, False, self._records)
-                )
+                requests.append(Request(connection_id, sequence, body, listener, flags, False, self._records))
                 sequence += 1
                 position += 4 + length
         self.inbox.release()
@@ -165,7 +164,7 @@ class ProcessorRig:
         slab = new_slab()
         self.metrics = MetricsRow(slab, 0, 1)
         eventfd = make_eventfd()
-        self._stack.callback(socket.close, eventfd)
+        self._stack.callback(os.close, eventfd)
         self.doze = Sleeper(slab.words, self.metrics.sleeping_word, eventfd, is_edge_triggered=True)
         self._waker = Waker(slab.words, self.metrics.sleeping_word, eventfd)
         self.arena = Arena.create(arena_bytes, 1, warm_bytes=0)
@@ -282,10 +281,8 @@ class Client:
         """Send any number of bytes, as the Processor takes them."""
         rest = memoryview(data)
         for _ in range(100_000):
-            try:
+            with suppress(BlockingIOError):
                 rest = rest[self.sock.send(rest) :]
-            except BlockingIOError:
-                pass
             self.rig.step()
             if not rest:
                 self.rig.settle()
@@ -340,3 +337,14 @@ def reset(sock: socket.socket) -> None:
     sock.close()
 
 
+@contextmanager
+def no_more_descriptors() -> Iterator[None]:
+    """This process is at its limit: the next descriptor is one too many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(0)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

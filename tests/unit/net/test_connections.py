@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 import os
-import resource
 import select
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import pytest
 
 from kproc.transport.agent import AgentId
-from tests.unit.net.rig import ProcessorRig, framed
+from tests.unit.net.rig import ProcessorRig, framed, no_more_descriptors
 
 Start = Callable[..., ProcessorRig]
 IDLE_MS = 10_000
-
-
-@contextmanager
-def no_more_descriptors() -> Iterator[None]:
-    """This process is at its limit: the next descriptor is one too many."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    lowest = os.dup(0)
-    os.close(lowest)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_every_socket_that_is_handed_over_is_acknowledged_once(rig: ProcessorRig) -> None:
