@@ -13,6 +13,7 @@ import pytest
 from kproc.net.processor import INFLIGHT_MAX
 from kproc.transport.envelope import CLOSE, SEND
 from kproc.wire.file_range import FileRange
+from tests.support.proc import open_descriptors
 from tests.unit.net.rig import Client, ProcessorRig, Request, framed, reset
 
 Start = Callable[..., ProcessorRig]
@@ -187,6 +188,7 @@ def test_file_is_sent_although_it_is_deleted_or_renamed_after_the_answer(
     file.unlink()
     rig.advance_ms(2000)  # The cache lets go of it; the answer in work does not.
     assert client.receive_through(HUGE) == content
+    assert not [target for target in open_descriptors().values() if target.startswith(str(file))]
 
 
 @pytest.mark.parametrize("length", [100, 100_000], ids=["copied", "by sendfile"])
