@@ -110,11 +110,11 @@ class Purgatory:
 
     def expire_all(self) -> None:
         """Complete everything now (the broker stops: waiting clients get what there is)."""
-        for _, _, operation in sorted(self._deadlines, key=lambda entry: entry[:2]):
+        deadlines, self._deadlines = self._deadlines, []  # An answer may let another operation park.
+        for _, _, operation in sorted(deadlines, key=lambda entry: entry[:2]):
             if not operation.is_completed:
                 self._forget(operation)
                 operation.on_expire()
-        self._deadlines.clear()
 
     def _forget(self, operation: DelayedOperation) -> None:
         if not operation.is_parked:
