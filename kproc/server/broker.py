@@ -27,10 +27,9 @@ from kproc.server.controller import Controller, PrivateOperation
 from kproc.server.handler import Handler
 from kproc.server.listeners import Endpoint
 from kproc.server.partition_table import PartitionTable
-from kproc.server.partitions import Partitions
+from kproc.server.partitions import Checkpoint, Partitions
 from kproc.server.roles import CLEANER, CONTROLLER, acceptor_id, handler_id, processor_id
 from kproc.server.syncer import Syncer
-from kproc.storage import checkpoints
 from kproc.storage.fs import OsFs
 from kproc.transport.agent import BlockOwner, Doze
 
@@ -104,8 +103,7 @@ def make_handler(
             table=table,
             purgatory=purgatory,
             syncer=syncer,
-            recovery_points=checkpoints.read_recovery_points(OsFs(), directory),
-            start_offsets=checkpoints.read_log_starts(OsFs(), directory),
+            checkpoint=Checkpoint(directory),
             # After a Handler's own death nothing of its is clean, whatever the last stop of the broker was.
             is_clean=plan.was_clean and not is_restart,
         )

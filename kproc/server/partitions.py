@@ -30,6 +30,36 @@ from kproc.storage.log_config import LogConfig
 logger = logging.getLogger(__name__)
 
 
+class Checkpoint:
+    """What the cleaner's two files say of the partitions, as read at this Handler's start.
+
+    The files name partitions by topic, and a topic may have been deleted and made anew since they were written.
+    Then they speak of other records, and believing them would cost the new ones: a log that ends below its start
+    is discarded. So an entry counts only for a directory that is older than the files.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        # First the times: files that are replaced meanwhile are then believed less, not more.
+        files = (checkpoints.RECOVERY_POINT_FILE, checkpoints.LOG_START_FILE)
+        self._written_ns = min(_modified_ns(directory / name) for name in files)
+        self._recovery_points = checkpoints.read_recovery_points(OsFs(), directory)
+        self._start_offsets = checkpoints.read_log_starts(OsFs(), directory)
+
+    def of(self, key: PartitionKey, directory: Path) -> tuple[int, int]:
+        """(recovery point, log start) of the partition in `directory`; zeros when they are not known."""
+        made_ns = _modified_ns(directory / checkpoints.PARTITION_METADATA_FILE)
+        if not 0 < made_ns < self._written_ns:
+            return 0, 0
+        return self._recovery_points.get(key, 0), self._start_offsets.get(key, 0)
+
+
+def _modified_ns(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
 class OwnedPartition:
     """One open partition: its log, its row of the shared table, and who waits for the disk."""
 
@@ -100,8 +130,7 @@ class Partitions:
         table: PartitionTable,
         purgatory: Purgatory,
         syncer: Syncer,
-        recovery_points: dict[PartitionKey, int],
-        start_offsets: dict[PartitionKey, int],
+        checkpoint: Checkpoint,
         is_clean: bool,
     ) -> None:
         self._directory = directory
@@ -114,8 +143,7 @@ class Partitions:
         self.unsynced: dict[OwnedPartition, None] = {}
         self._syncer = syncer
         self._syncing: dict[Log, OwnedPartition] = {}
-        self._recovery_points = recovery_points
-        self._start_offsets = start_offsets
+        self._checkpoint = checkpoint
         self._is_clean = is_clean
         self._open: dict[PartitionKey, OwnedPartition] = {}
         self._damaged: dict[PartitionKey, str] = {}
@@ -156,6 +184,7 @@ class Partitions:
             trusted = TrustedEnd(row.end_offset, row.segment_base, row.position, row.start_offset)
         try:
             self._set_stray_aside(directory, topic)
+            recovery_point, start_offset = self._checkpoint.of(key, directory)
             log = Log.open(
                 directory,
                 self._log_config(topic),
@@ -165,8 +194,8 @@ class Partitions:
                 leader_epoch=partition.leader_epoch,
                 clock=self._clock,
                 trusted=trusted,
-                recovery_point=max(self._recovery_points.get(key, 0), row.recovery_point if row else 0),
-                start_offset=self._start_offsets.get(key, 0),
+                recovery_point=max(recovery_point, row.recovery_point if row else 0),
+                start_offset=start_offset,
                 clean=self._is_clean,
             )
         except (Corrupt, OSError) as error:
@@ -235,8 +264,6 @@ class Partitions:
                 continue
             owned = self._open.pop(key, None)
             self._damaged.pop(key, None)
-            self._recovery_points.pop(key, None)
-            self._start_offsets.pop(key, None)
             moved: Path | None
             if owned is not None:
                 owned.on_synced(OSError("the topic was deleted"))
