@@ -1,0 +1,364 @@
+"""Handlers without their broker: a scripted controller, scripted Processors, one thread, a manual clock.
+
+The Handlers are real, with real logs in a temporary directory and real links between them. `settle()` runs them
+in turn until none has anything left to do, so that every test sees one order of events, always the same.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import deque
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from kproc.api import load_all
+from kproc.clock import ManualClock
+from kproc.cluster.image import PartitionImage
+from kproc.ipc.wait import Sleeper, make_eventfd
+from kproc.metrics.slab import MetricsRow
+from kproc.server import broker
+from kproc.server.handler import Handler
+from kproc.server.listeners import Endpoint
+from kproc.server.partition_table import PartitionTable
+from kproc.server.partitions import OwnedPartition, Partitions
+from kproc.server.roles import CONTROLLER, handler_id, processor_id
+from kproc.server.syncer import Outcome
+from kproc.storage.log import Log, SyncPoint
+from kproc.transport.agent import BlockReader, Link
+from kproc.transport.envelope import (
+    BLOCK,
+    CALL,
+    CLOSE,
+    DELTA,
+    DELTA_ACK,
+    DISCONNECTED,
+    HEAD,
+    HEAD_BYTES,
+    HINT,
+    NO_OP,
+    REQUEST,
+    REQUEST_BLOCK,
+    SEND,
+    SEND_PARTS,
+    SNAPSHOT,
+    TOKEN,
+    decode_parts,
+)
+from kproc.transport.outbox import Inbox, Outbox
+from kproc.wire import codec
+from kproc.wire.file_range import FileRange
+from kproc.wire.header import ApiKey
+from tests.support.links import LinkMaker
+from tests.unit.cluster.in_memory import InMemoryController, topic
+from tests.unit.net.rig import new_slab
+
+Fields = dict[str, Any]
+SLOTS = 64  # More partitions than any test here makes.
+
+
+class HeldSyncer:
+    """Rounds of fdatasync that end when the test says so, and as it says."""
+
+    def __init__(self) -> None:
+        self.rounds: deque[list[tuple[Log, SyncPoint]]] = deque()
+        self.sizes: list[int] = []
+        self.is_closed = False
+        self._done: list[Outcome] = []
+
+    def submit(self, points: Sequence[tuple[Log, SyncPoint]]) -> None:
+        self.rounds.append(list(points))
+        self.sizes.append(len(points))
+
+    def take(self) -> list[Outcome]:
+        done, self._done = self._done, []
+        return done
+
+    def close(self) -> None:
+        self.is_closed = True
+        while self.rounds:
+            self.end_round()
+
+    def end_round(self, error: OSError | None = None) -> None:
+        """The oldest round is done."""
+        for log, point in self.rounds.popleft():
+            if error is None:
+                log.run_sync(point)
+            self._done.append((log, point, error))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One record from a Handler to a Processor."""
+
+    kind: int
+    connection_id: int
+    sequence: int
+    parts: list[bytes | FileRange]
+
+    @property
+    def frame(self) -> bytes:
+        """The bytes that the client gets, those of files included."""
+        return b"".join(part if isinstance(part, bytes) else _read(part) for part in self.parts)
+
+    def fields(self, key: ApiKey, version: int) -> Fields:
+        """The answer as a client of that version reads it."""
+        frame = self.frame
+        assert int.from_bytes(frame[:4], "big") == len(frame) - 4
+        return codec.decode_response(key, version, memoryview(frame)[4:])[1]
+
+
+def _read(part: FileRange) -> bytes:
+    with open(part.path, "rb") as file:
+        assert os.fstat(file.fileno()).st_ino == part.inode
+        return os.pread(file.fileno(), part.length, part.position)
+
+
+class ScriptedProcessor:
+    """A Processor's end of the link to one Handler."""
+
+    def __init__(self, rig: HandlerRig, link: Link) -> None:
+        self._rig = rig
+        self.link = link
+        self._outbox = Outbox(link.sender, link.waker)
+        self._inbox = Inbox(link.receiver)
+        self._sequences: dict[int, itertools.count[int]] = {}
+        self.hints: list[bytes] = []
+
+    def send(self, key: ApiKey, version: int, fields: Fields, *, connection: int = 1) -> int:
+        """One request; its sequence. The Handlers have not run yet."""
+        return self.send_frames([codec.encode_request(key, version, 7, "test", fields)], connection=connection)
+
+    def send_frames(self, frames: Sequence[bytes], *, connection: int = 1) -> int:
+        """Whole frames of one read, in one record; the first one's sequence."""
+        numbers = self._sequences.setdefault(connection, itertools.count())
+        first = next(numbers)
+        for _ in frames[1:]:
+            next(numbers)
+        self._outbox.push(REQUEST, HEAD.pack(connection, first, 0, 0), *frames)
+        self._outbox.flush()
+        return first
+
+    def send_block(self, offset: int, length: int, *, connection: int = 1) -> int:
+        """A large frame that lies in our arena."""
+        sequence = next(self._sequences.setdefault(connection, itertools.count()))
+        head = HEAD.pack(connection, sequence, 0, 0)
+        self._outbox.push(REQUEST_BLOCK, head, BLOCK.pack(offset, length))
+        self._outbox.flush()
+        return sequence
+
+    def disconnect(self, connection: int = 1) -> None:
+        self._outbox.push(DISCONNECTED, HEAD.pack(connection, 0, 0, 0))
+        self._outbox.flush()
+
+    def answers(self) -> list[Answer]:
+        """What has been answered since the last look, after the Handlers have run until nothing moves."""
+        self._rig.settle()
+        found: list[Answer] = []
+        while batch := self._inbox.poll(1000):
+            for kind, view in batch:
+                if kind == HINT:
+                    self.hints.append(bytes(view))
+                    continue
+                connection_id, sequence, _, _ = HEAD.unpack_from(view)
+                body = view[HEAD_BYTES:]
+                parts = decode_parts(body) if kind == SEND_PARTS else [bytes(body)]
+                assert kind in (SEND, SEND_PARTS, NO_OP, CLOSE), kind
+                found.append(Answer(kind, connection_id, sequence, parts))
+            self._inbox.release()
+            self._rig.settle()
+        return found
+
+    def ask(self, key: ApiKey, version: int, fields: Fields, *, connection: int = 1) -> Fields:
+        """One request, and its only answer."""
+        self.send(key, version, fields, connection=connection)
+        (answer,) = self.answers()
+        return answer.fields(key, version)
+
+
+class HandlerRig:
+    """Some Handlers, what they know of the cluster, and one scripted Processor for each."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        handlers: int = 1,
+        settings: Fields | None = None,
+        link_kind: str = "pipe",
+        arena: BlockReader | None = None,
+        was_clean: bool = False,
+    ) -> None:
+        load_all()
+        self._stack = ExitStack()
+        self.links = self._stack.enter_context(LinkMaker(link_kind))
+        self.clock = ManualClock()
+        self.directory = directory
+        self.cluster = InMemoryController(
+            {"log.dirs": str(directory), **(settings or {})}, handlers=handlers
+        )
+        self._sent_deltas = len(self.cluster.deltas)
+        endpoint = Endpoint("PLAINTEXT", "127.0.0.1", 9092, "127.0.0.1", 9092)
+        self.plan = broker.Plan(
+            config=self.cluster.config,
+            clock=self.clock,
+            endpoints=[endpoint],
+            cluster_id="test-cluster",
+            was_clean=was_clean,
+        )
+        self.table = PartitionTable(memoryview(bytearray(64 * SLOTS)).cast("Q"))
+        self.slab = new_slab(handlers)
+        self.syncers = [HeldSyncer() for _ in range(handlers)]
+        self.handlers: list[Handler | None] = [None] * handlers
+        self.processors: list[ScriptedProcessor] = [None] * handlers  # type: ignore[list-item]
+        self._controller_ends: list[tuple[Outbox, Inbox]] = [None] * handlers  # type: ignore[list-item]
+        self.controller_calls: list[bytes] = []
+        self._arena = arena
+        for index in range(handlers):
+            self.start_handler(index)
+
+    def __enter__(self) -> HandlerRig:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for handler in self.handlers:
+            if handler is not None:
+                handler.close()
+        self._stack.close()
+
+    # -- who is there ----------------------------------------------------------------------------------------
+
+    def start_handler(self, index: int, *, is_restart: bool = False) -> None:
+        """A Handler is there (again), linked with everybody and told of the cluster."""
+        eventfd = make_eventfd()
+        self._stack.callback(os.close, eventfd)
+        metrics = MetricsRow(self.slab, index, pid=1)
+        doze = Sleeper(self.slab.words, metrics.sleeping_word, eventfd, is_edge_triggered=True)
+        handler = broker.make_handler(
+            self.plan,
+            index,
+            doze=doze,
+            metrics=metrics,
+            table=self.table,
+            syncer=self.syncers[index],
+            is_restart=is_restart,
+        )
+        near, far = self.links.make(CONTROLLER, handler.id)
+        handler.attach(far)
+        outbox = Outbox(near.sender, near.waker)
+        outbox.push(SNAPSHOT, self.cluster.image.snapshot())
+        outbox.flush()
+        self._controller_ends[index] = (outbox, Inbox(near.receiver))
+        near, far = self.links.make(processor_id(0), handler.id, near_arena=self._arena)
+        handler.attach(far)
+        self.processors[index] = ScriptedProcessor(self, near)
+        for other in self.handlers:
+            if other is not None and other.id != handler.id:
+                near, far = self.links.make(handler.id, other.id)
+                handler.attach(near)
+                other.attach(far)
+        self.handlers[index] = handler
+        self.settle()
+
+    def kill(self, index: int) -> None:
+        """A Handler dies as by SIGKILL: nothing is closed in order, the others are told."""
+        dead = self.handlers[index]
+        assert dead is not None
+        self.handlers[index] = None
+        for other in self.handlers:
+            if other is not None:
+                other.detach(handler_id(index))
+        for owned in dead._partitions.opened():
+            owned.log.close(clean=False)
+        dead._epoll.close()
+
+    def handler(self, index: int = 0) -> Handler:
+        found = self.handlers[index]
+        assert found is not None
+        return found
+
+    def partitions(self, index: int = 0) -> Partitions:
+        return self.handler(index)._partitions
+
+    # -- running ---------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Run every Handler until none has anything to do."""
+        for _ in range(10_000):
+            work = sum(handler.do_work(0) for handler in self.handlers if handler is not None)
+            self._take_controller_calls()
+            waits = any(
+                outbox.has_overflow for each in self.handlers if each is not None for outbox in each._outboxes
+            )
+            if not work and not waits:
+                return
+            if not work and not any(self._is_moving()):
+                return
+        raise AssertionError("the Handlers do not come to rest")
+
+    def _is_moving(self) -> list[bool]:
+        """Whether a Handler has input; an overflow towards a scripted Processor moves when the test reads."""
+        return [handler._has_input() for handler in self.handlers if handler is not None]
+
+    def advance_ms(self, duration_ms: int) -> None:
+        self.clock.advance_ms(duration_ms)
+        self.settle()
+
+    def _take_controller_calls(self) -> None:
+        for end in self._controller_ends:
+            if end is None:
+                continue
+            _, inbox = end
+            batch = inbox.poll(1000)
+            for kind, view in batch:
+                if kind == CALL:
+                    self.controller_calls.append(bytes(view[TOKEN.size :]))
+                else:
+                    assert kind == DELTA_ACK, kind
+            if batch:
+                inbox.release()
+
+    # -- the cluster -----------------------------------------------------------------------------------------
+
+    def tell(self) -> None:
+        """Send the Handlers what the controller has decided since."""
+        for delta in self.cluster.deltas[self._sent_deltas :]:
+            for index, handler in enumerate(self.handlers):
+                if handler is not None:
+                    outbox = self._controller_ends[index][0]
+                    outbox.push(DELTA, delta)
+                    outbox.flush()
+        self._sent_deltas = len(self.cluster.deltas)
+        self.settle()
+
+    def create_topic(self, name: str, *, partitions: int = 1, **configs: str) -> bytes:
+        """A topic that every Handler knows; its id."""
+        wanted = {key.replace("_", "."): value for key, value in configs.items()}
+        (row,) = self.cluster.create(topic(name, partitions, configs=wanted))
+        assert row["error_code"] == 0, row
+        self.tell()
+        return bytes(self.cluster.image.topics_by_name[name].topic_id)
+
+    def delete_topic(self, name: str) -> None:
+        self.cluster.do("delete_topics", topics=[{"name": name, "topic_id": bytes(16)}])
+        self.tell()
+
+    def image_of(self, name: str, index: int = 0) -> PartitionImage:
+        found = self.cluster.image.partition(name, index)
+        assert found is not None
+        return found
+
+    def owner(self, name: str, index: int = 0) -> int:
+        return self.image_of(name, index).owner
+
+    def open(self, name: str, index: int = 0) -> OwnedPartition:
+        """The open partition, at its owner."""
+        return self.partitions(self.owner(name, index)).get(name, self.image_of(name, index))
+
+
