@@ -1,8 +1,9 @@
-"""Cleaner: retention checks and checkpoint files, away from the Handlers' loops.
+"""Cleaner: retention checks, checkpoint files and deleted topics' directories, away from the Handlers' loops.
 
-It only looks and proposes: the owner of a partition removes segments. What it alone writes are
+Of a log it only looks and proposes: its owner removes segments. What the cleaner alone writes are
 recovery-point-offset-checkpoint, log-start-offset-checkpoint and the clean-shutdown marker, from the rows of
-the shared partition table. It is the last role to stop.
+the shared partition table; what it alone removes are the directories that owners renamed because their topic
+was deleted. It is the last role to stop.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from kproc.transport.envelope import DELTA, REPLY, SNAPSHOT
 
 logger = logging.getLogger(__name__)
 
+_NS_PER_MS: Final = 1_000_000
 _PARTITIONS_PER_PASS: Final = 64  # Looking at one costs a few stat calls; a pass must not delay stopping.
 
 
@@ -60,7 +62,7 @@ class Cleaner(LinkedAgent):
         # What earlier runs left behind: the checkpoints of partitions that are not opened in this one stay valid.
         self._recovery_points = checkpoints.read_recovery_points(fs, self._directory)
         self._log_starts = checkpoints.read_log_starts(fs, self._directory)
-        self._remove_leftovers()
+        self._next_removal_ns: int | None = clock.now_ns()  # Earlier runs may have left something.
 
     def next_deadline_ms(self) -> int:
         return 500
@@ -73,7 +75,8 @@ class Cleaner(LinkedAgent):
                 if kind == SNAPSHOT:
                     self._image = ClusterImage.from_snapshot(view)
                 elif kind == DELTA:
-                    self._image.apply(view)
+                    if self._image.apply(view).deleted and self._next_removal_ns is None:
+                        self._next_removal_ns = self._removal_due()
                 else:
                     assert kind == REPLY, kind
                     self._calls.take_reply(view)
@@ -85,8 +88,12 @@ class Cleaner(LinkedAgent):
         return work
 
     def _on_tick(self, now_ns: int) -> None:
+        if self._next_removal_ns is not None and now_ns >= self._next_removal_ns:
+            self._next_removal_ns = self._removal_due() if self._remove_deleted() else None
         if now_ns >= self._next_round_ns:
             self._next_round_ns = now_ns + self._config.log_retention_check_interval_ms * 1_000_000
+            if self._next_removal_ns is None:
+                self._next_removal_ns = now_ns
             self._round = iter([(t, p) for t in self._image.topics_by_name.values() for p in t.partitions])
         if now_ns >= self._next_checkpoint_ns:
             self._next_checkpoint_ns = self._checkpoint_due()
@@ -112,6 +119,7 @@ class Cleaner(LinkedAgent):
         self.write_checkpoints()
         if is_clean:
             checkpoints.write_clean_shutdown(self._fs, self._directory, self._image.broker_epoch)
+        self._remove_deleted(at_once=True)
 
     def _checkpoint_due(self) -> int:
         interval_ms = min(
@@ -159,10 +167,25 @@ class Cleaner(LinkedAgent):
         is_old = 0 <= config.retention_ms < self._clock.wall_ms() - oldest_ms
         return total > 0 and (is_old or 0 <= config.retention_bytes < total)
 
-    def _remove_leftovers(self) -> None:
-        """Directories of deleted topics that a crash kept from being removed."""
+    def _removal_due(self) -> int:
+        # Never more often than once a second: it lists the whole data directory.
+        return self._clock.now_ns() + max(1000, self._config.log_segment_delete_delay_ms) * _NS_PER_MS
+
+    def _remove_deleted(self, *, at_once: bool = False) -> int:
+        """Remove the directories of deleted topics, file.delete.delay.ms after they were renamed: until then
+        Processors may open and send what is in them. Returns how many still wait.
+
+        Not their owner's business: it may have died since, and unlinking large files stalls whoever does it.
+        """
+        waiting = 0
+        renamed_before_ms = self._clock.wall_ms() - self._config.log_segment_delete_delay_ms
         try:
             for path in list_deleted(self._fs, self._directory):
-                self._fs.remove_tree(path)
-        except StorageFailure as error:
-            logger.warning("what deleted topics left behind could not be removed: %s", error)
+                if at_once or path.stat().st_ctime_ns // _NS_PER_MS <= renamed_before_ms:
+                    self._fs.remove_tree(path)
+                else:
+                    waiting += 1
+        except (StorageFailure, FileNotFoundError) as error:
+            logger.warning("what a deleted topic left behind could not be removed: %s", error)
+            waiting += 1
+        return waiting

@@ -7,7 +7,6 @@ how many partitions there are: a clean stop makes the first touch cheap, an uncl
 from __future__ import annotations
 
 import logging
-import shutil
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -147,7 +146,6 @@ class Partitions:
         self._is_clean = is_clean
         self._open: dict[PartitionKey, OwnedPartition] = {}
         self._damaged: dict[PartitionKey, str] = {}
-        self._doomed: deque[tuple[int, Path]] = deque()  # (when, directory to remove)
         self.syncs = 0
 
     def __len__(self) -> int:
@@ -218,9 +216,7 @@ class Partitions:
         found = checkpoints.read_partition_metadata(OsFs(), directory)
         if found is not None and found != topic.topic_id:
             logger.warning("removing %s: left over from a deleted topic of the same name", directory)
-            moved = Log.set_aside(directory)
-            if moved is not None:
-                self._doom(moved)
+            Log.set_aside(directory)
 
     # -- group commit ------------------------------------------------------------------------------------------
 
@@ -257,22 +253,19 @@ class Partitions:
     # -- changes of the metadata -------------------------------------------------------------------------------
 
     def delete(self, topic: TopicImage) -> None:
-        """A topic is gone: rename our directories of it now, remove them after file.delete.delay.ms."""
+        """A topic is gone: rename our directories of it. The cleaner removes them, after file.delete.delay.ms."""
         for partition in topic.partitions:
             key = (topic.name, partition.index)
             if partition.owner != self._handler_index:
                 continue
             owned = self._open.pop(key, None)
             self._damaged.pop(key, None)
-            moved: Path | None
             if owned is not None:
                 owned.on_synced(OSError("the topic was deleted"))
                 self.unsynced.pop(owned, None)
-                moved = owned.log.rename_for_delete()
+                owned.log.rename_for_delete()
             else:
-                moved = Log.set_aside(self._directory / f"{topic.name}-{partition.index}")
-            if moved is not None:
-                self._doom(moved)
+                Log.set_aside(self._directory / f"{topic.name}-{partition.index}")
             self.purgatory.check(key)
 
     def reconfigure(self, topic: TopicImage) -> None:
@@ -284,14 +277,12 @@ class Partitions:
                 owned.log.reconfigure(config)
 
     def tick(self) -> None:
-        """About once a second: unlink what is due, sync what flush.ms asks for, remove deleted topics."""
+        """About once a second: unlink what is due, sync what flush.ms asks for."""
         now_ms = self._clock.wall_ms()
         for owned in self._open.values():
             owned.log.unlink_due(now_ms)
             if not owned.log.is_offline and owned.log.is_flush_due(now_ms):
                 self.unsynced[owned] = None
-        while self._doomed and self._doomed[0][0] <= self._clock.now_ns():
-            shutil.rmtree(self._doomed.popleft()[1], ignore_errors=True)
 
     def enforce_retention(self, key: PartitionKey) -> int:
         """The cleaner asks for a look at one partition: delete what is past its retention; how many segments."""
@@ -314,10 +305,4 @@ class Partitions:
             except OSError as error:
                 logger.error("closing %s-%d: %s", *owned.key, error)
                 raise
-        for _, path in self._doomed:
-            shutil.rmtree(path, ignore_errors=True)
         self._open.clear()
-
-    def _doom(self, path: Path) -> None:
-        due_ns = self._clock.now_ns() + self._config.log_segment_delete_delay_ms * 1_000_000
-        self._doomed.append((due_ns, path))

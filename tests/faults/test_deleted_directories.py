@@ -1,0 +1,66 @@
+"""The directory of a deleted topic goes, whoever dies in between."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from kproc.wire.header import ApiKey
+from tests.support.broker import ServedBroker
+from tests.support.raw import RawClient, batch
+from tests.support.status import Role, processes, wait_replaced
+from tests.support.wait import pause, wait_until
+
+pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process")]
+
+SETTINGS = {"num.io.threads": 1, "num.network.threads": 1, "log.segment.delete.delay.ms": 1_000}
+
+
+def delete(bootstrap: str, topic: str) -> None:
+    with RawClient(bootstrap) as client:
+        answer = client.call(ApiKey.DELETE_TOPICS, 4, {"topic_names": [topic], "timeout": 5_000})
+        assert answer["responses"][0]["error_code"] == 0
+
+
+def make(bootstrap: str, *topics: str) -> None:
+    with RawClient(bootstrap) as client:
+        for topic in topics:
+            client.create_topic(topic)
+            assert client.produce(topic, batch(b"x"))["error_code"] == 0
+
+
+def partition_directories(data: Path) -> list[str]:
+    return sorted(path.name for path in data.iterdir() if path.is_dir() and not path.name.startswith("__"))
+
+
+@pytest.mark.parametrize("role", [("handler", 0), ("cleaner", 0)], ids=lambda role: role[0])
+def test_it_goes_though_a_role_dies_before_the_delay_is_over(
+    tmp_path: Path, transport: str, role: Role
+) -> None:
+    data = tmp_path / "data"
+    with ServedBroker(data, transport=transport, settings=SETTINGS) as broker:
+        make(broker.bootstrap, "gone", "stays")
+        delete(broker.bootstrap, "gone")
+        pid = processes(broker.bootstrap)[role]
+        os.kill(pid, signal.SIGKILL)
+        wait_replaced(broker.bootstrap, role, pid)
+        wait_until(
+            lambda: partition_directories(data) == ["stays-0"], seconds=6, what="only the other is left"
+        )
+
+
+def test_it_stays_for_the_delay_and_is_gone_after_a_stop(tmp_path: Path, transport: str) -> None:
+    data = tmp_path / "data"
+    settings = {**SETTINGS, "log.segment.delete.delay.ms": 60_000}
+    with ServedBroker(data, transport=transport, settings=settings) as broker:
+        make(broker.bootstrap, "gone", "stays")
+        delete(broker.bootstrap, "gone")
+        pause(1.5)
+        (left, stays) = partition_directories(data)
+        assert left.startswith("gone-0.")
+        assert left.endswith("-delete")
+        assert stays == "stays-0"
+    assert partition_directories(data) == ["stays-0"]
