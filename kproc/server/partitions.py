@@ -6,10 +6,12 @@ how many partitions there are: a clean stop makes the first touch cheap, an uncl
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from kproc.api.context import PartitionKey
 from kproc.clock import Clock
@@ -27,6 +29,8 @@ from kproc.storage.log import Log, SyncPoint, TrustedEnd
 from kproc.storage.log_config import LogConfig
 
 logger = logging.getLogger(__name__)
+
+_SHORTAGES: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 class Checkpoint:
@@ -50,6 +54,11 @@ class Checkpoint:
         if not 0 < made_ns < self._written_ns:
             return 0, 0
         return self._recovery_points.get(key, 0), self._start_offsets.get(key, 0)
+
+
+def _may_pass(error: Corrupt | OSError) -> bool:
+    """Whether the next try may succeed by itself: the host was short of room. Damage does not go away."""
+    return isinstance(error, OSError) and error.errno in _SHORTAGES
 
 
 def _modified_ns(path: Path) -> int:
@@ -198,7 +207,8 @@ class Partitions:
             )
         except (Corrupt, OSError) as error:
             logger.error("partition %s-%d is offline: %s", key[0], key[1], error)
-            self._damaged[key] = str(error)
+            if not _may_pass(error):
+                self._damaged[key] = str(error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         owned = OwnedPartition(self, key, log, self._table.writer(partition.slot), partition)
         owned.publish()

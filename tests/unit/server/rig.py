@@ -348,6 +348,14 @@ class HandlerRig:
         self._sent_deltas = len(self.cluster.deltas)
         self.settle()
 
+    def send_snapshot(self, index: int) -> None:
+        """The controller was started anew: it sends all it knows, and no deltas of before."""
+        outbox = self._controller_ends[index][0]
+        outbox.push(SNAPSHOT, self.cluster.image.snapshot())
+        outbox.flush()
+        self._sent_deltas = len(self.cluster.deltas)
+        self.settle()
+
     def create_topic(self, name: str, *, partitions: int = 1, **configs: str) -> bytes:
         """A topic that every Handler knows; its id."""
         wanted = {key.replace("_", "."): value for key, value in configs.items()}

@@ -1,0 +1,372 @@
+"""What one Handler owns: opened at first touch, trusted after a death, set aside when its topic is gone."""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kproc.errors import ErrorCode, KafkaError
+from kproc.storage import checkpoints
+from kproc.storage.fs import DiskFailed, DiskFull, OsFs
+from kproc.storage.log import Log
+from kproc.wire.header import ApiKey
+from tests.support.raw import batch, fetch_fields, produce_fields, values_of
+from tests.unit.cluster.in_memory import changes
+from tests.unit.server.rig import HandlerRig
+
+Start = Callable[..., HandlerRig]
+STORAGE_ERROR = int(ErrorCode.KAFKA_STORAGE_ERROR)
+NO_ID = bytes(16)
+TOPIC_RESOURCE = 2
+SET = 0
+
+
+def produce(rig: HandlerRig, name: str, *values: bytes, partition: int = 0) -> tuple[int, int]:
+    """(error code, base offset)."""
+    fields = produce_fields([(name, NO_ID, [(partition, batch(*(values or (b"v",))))])])
+    answer = rig.processors[rig.owner(name, partition)].ask(ApiKey.PRODUCE, 9, fields)
+    (row,) = answer["responses"][0]["partition_responses"]
+    return row["error_code"], row["base_offset"]
+
+
+def fetch(rig: HandlerRig, name: str, offset: int = 0) -> tuple[int, list[bytes | None]]:
+    """(error code, values)."""
+    answer = rig.processors[rig.owner(name)].ask(
+        ApiKey.FETCH, 12, fetch_fields([(name, NO_ID, [(0, offset)])])
+    )
+    (row,) = answer["responses"][0]["partitions"]
+    return row["error_code"], [value for _, value in values_of(row["records"])]
+
+
+def directories(rig: HandlerRig) -> list[str]:
+    return sorted(path.name for path in rig.directory.iterdir() if path.is_dir())
+
+
+def deleted(rig: HandlerRig) -> list[Path]:
+    return [path for path in rig.directory.iterdir() if path.name.endswith("-delete")]
+
+
+# -- opening -------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_opened_or_made_before_it_is_touched(start: Start) -> None:
+    rig = start()
+    rig.create_topic("t", partitions=3)
+    assert directories(rig) == []
+    assert len(rig.partitions()) == 0
+    produce(rig, "t", partition=1)
+    assert directories(rig) == ["t-1"]
+    assert [owned.key for owned in rig.partitions().opened()] == [("t", 1)]
+    assert rig.partitions().find(("t", 0)) is None
+
+
+def test_same_partition_is_opened_once(start: Start) -> None:
+    rig = start()
+    rig.create_topic("t")
+    assert rig.open("t") is rig.open("t")
+    assert rig.partitions().find(("t", 0)) is rig.open("t")
+
+
+def test_partition_of_another_handler_is_refused(start: Start) -> None:
+    rig = start(handlers=2)
+    rig.create_topic("t", partitions=2)
+    other = 1 - rig.owner("t")
+    with pytest.raises(KafkaError) as refused:
+        rig.partitions(other).get("t", rig.image_of("t"))
+    assert refused.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert directories(rig) == []
+
+
+def test_topics_own_settings_are_honoured(start: Start) -> None:
+    rig = start(settings={"log.segment.bytes": 2 << 20})
+    rig.create_topic("t", segment_bytes="1048576")
+    rig.create_topic("plain")
+    assert rig.open("t").log.config.segment_bytes == 1 << 20
+    assert rig.open("plain").log.config.segment_bytes == 2 << 20
+
+
+def test_changed_settings_reach_an_open_log_at_once(start: Start) -> None:
+    rig = start()
+    rig.create_topic("t")
+    log = rig.open("t").log
+    outcome = rig.cluster.alter(changes(TOPIC_RESOURCE, "t", ("retention.ms", SET, "1234")))
+    assert outcome[0]["error_code"] == 0
+    rig.tell()
+    assert log.config.retention_ms == 1234
+
+
+# -- deaths and stops ----------------------------------------------------------------------------------------
+
+
+def test_successor_of_a_dead_handler_has_every_record(start: Start) -> None:
+    rig = start()
+    rig.create_topic("t")
+    produce(rig, "t", b"a", b"b")
+    produce(rig, "t", b"c")
+    rig.kill(0)
+    rig.start_handler(0, is_restart=True)
+    assert fetch(rig, "t") == (0, [b"a", b"b", b"c"])
+    assert produce(rig, "t", b"d") == (0, 3)
+
+
+def test_what_a_dead_handler_wrote_and_did_not_publish_is_found_too(start: Start) -> None:
+    """It was killed between the write and the store into the shared table: its client was told nothing."""
+    rig = start()
+    rig.create_topic("t")
+    produce(rig, "t", b"published")
+    row = rig.table.read(rig.image_of("t"))
+    assert row is not None
+    assert row.end_offset == 1
+    rig.open("t").log.append([memoryview(bytearray(batch(b"unpublished")))])
+    rig.kill(0)
+    rig.start_handler(0, is_restart=True)
+    assert fetch(rig, "t") == (0, [b"published", b"unpublished"])
+
+
+def test_table_says_what_the_log_says(start: Start) -> None:
+    rig = start(settings={"kproc.flush": "group"})
+    rig.create_topic("t")
+    rig.processors[0].send(
+        ApiKey.PRODUCE, 9, produce_fields([("t", NO_ID, [(0, batch(b"a", b"b"))])], acks=-1)
+    )
+    rig.settle()
+    row = rig.table.read(rig.image_of("t"))
+    assert row is not None
+    assert (row.start_offset, row.end_offset, row.recovery_point) == (0, 2, 0)
+    rig.syncers[0].end_round()
+    rig.settle()
+    row = rig.table.read(rig.image_of("t"))
+    assert row is not None
+    log = rig.open("t").log
+    assert row[2:] == (
+        log.start_offset,
+        log.end_offset,
+        log.active_base,
+        log.active_bytes,
+        log.recovery_point,
+    )
+    assert row.recovery_point == 2
+
+
+def test_row_of_a_deleted_namesake_is_not_trusted(start: Start) -> None:
+    rig = start()
+    rig.create_topic("t")
+    produce(rig, "t", *[b"v"] * 10)
+    old = rig.image_of("t")
+    rig.delete_topic("t")
+    rig.create_topic("t")
+    new = rig.image_of("t")
+    assert (new.slot, new.slot_generation) != (old.slot, old.slot_generation)
+    assert rig.table.read(new) is None
+    assert produce(rig, "t", b"fresh") == (0, 0)
+
+
+def test_clean_stop_and_start_serve_the_same_records(start: Start) -> None:
+    rig = start()
+    rig.create_topic("t")
+    produce(rig, "t", b"a", b"b")
+    rig.handler().close()
+    rig.handlers[0] = None
+    rig.start_handler(0)
+    assert fetch(rig, "t") == (0, [b"a", b"b"])
+    assert produce(rig, "t", b"c") == (0, 2)
+
+
+# -- damage --------------------------------------------------------------------------------------------------
+
+
+def test_damaged_partition_is_offline_and_the_others_are_served(start: Start) -> None:
+    rig = start()
+    rig.create_topic("bad")
+    rig.create_topic("good")
+    for _ in range(3):
+        produce(rig, "bad", b"x" * 100)
+    produce(rig, "good")
+    (segment,) = (rig.directory / "bad-0").glob("*.log")
+    rig.handler().close()
+    rig.handlers[0] = None
+    content = bytearray(segment.read_bytes())
+    content[80] ^= 0xFF  # In the middle of the first of three batches.
+    segment.write_bytes(content)
+    rig.table.writer(rig.image_of("bad").slot).publish(
+        (0,) * 7
+    )  # Another run of the broker: nothing is known.
+    rig.start_handler(0, is_restart=True)
+    assert produce(rig, "bad") == (STORAGE_ERROR, -1)
+    assert fetch(rig, "bad")[0] == STORAGE_ERROR
+    assert produce(rig, "good") == (0, 1)
+    assert segment.read_bytes() == bytes(content), "nobody repairs it behind the operator's back"
+
+
+def test_damage_is_looked_at_once(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = start()
+    rig.create_topic("t")
+    tries: list[int] = []
+
+    def fail(*_args: object, **_parts: object) -> Log:
+        tries.append(1)
+        raise DiskFailed(errno.EIO, "read: Input/output error")
+
+    monkeypatch.setattr(Log, "open", fail)
+    assert [produce(rig, "t")[0] for _ in range(3)] == [STORAGE_ERROR] * 3
+    assert len(tries) == 1, "recovery reads a whole log: not for every request"
+
+
+def test_damaged_partition_can_be_deleted_and_made_anew(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = start()
+    rig.create_topic("t")
+    with monkeypatch.context() as broken:
+        broken.setattr(Log, "open", lambda *_a, **_k: _raise(DiskFailed(errno.EIO, "read")))
+        assert produce(rig, "t") == (STORAGE_ERROR, -1)
+    rig.delete_topic("t")
+    rig.create_topic("t")
+    assert produce(rig, "t") == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [DiskFull(errno.ENOSPC, "no space"), DiskFailed(errno.EMFILE, "too many open files")],
+    ids=["disk full", "no descriptors"],
+)
+def test_partition_that_could_not_be_opened_for_want_of_room_is_tried_again(
+    start: Start, monkeypatch: pytest.MonkeyPatch, error: OSError
+) -> None:
+    """A full disk passes; a partition that stays offline until the Handler's next start does not."""
+    rig = start()
+    rig.create_topic("t")
+    with monkeypatch.context() as full:
+        full.setattr(Log, "open", lambda *_a, **_k: _raise(error))
+        assert produce(rig, "t") == (STORAGE_ERROR, -1)
+    assert produce(rig, "t") == (0, 0)
+
+
+def _raise(error: Exception) -> Log:
+    raise error
+
+
+def test_log_that_went_offline_is_refused_until_the_next_start(start: Start) -> None:
+    rig = start()
+    rig.create_topic("t")
+    produce(rig, "t")
+    rig.open("t").log.take_offline("fdatasync failed")
+    assert produce(rig, "t") == (STORAGE_ERROR, -1)
+    rig.kill(0)
+    rig.start_handler(0, is_restart=True)
+    assert produce(rig, "t") == (0, 1)
+
+
+# -- deletion ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_deleted_topic_is_set_aside_at_once(start: Start, *, is_open: bool) -> None:
+    rig = start()
+    rig.create_topic("t", partitions=2)
+    for partition in range(2):
+        produce(rig, "t", partition=partition)
+    if not is_open:
+        rig.handler().close()
+        rig.handlers[0] = None
+        rig.start_handler(0)
+    rig.delete_topic("t")
+    assert len(deleted(rig)) == 2
+    assert directories(rig) == sorted(path.name for path in deleted(rig))
+    assert len(rig.partitions()) == 0
+
+
+def test_handlers_set_only_their_own_directories_aside(start: Start) -> None:
+    rig = start(handlers=3)
+    rig.create_topic("t", partitions=6)
+    for partition in range(6):
+        produce(rig, "t", partition=partition)
+    owners = [rig.owner("t", index) for index in range(6)]
+    rig.kill(1)
+    rig.delete_topic("t")
+    left = [name for name in directories(rig) if not name.endswith("-delete")]
+    assert left == [f"t-{index}" for index in range(6) if owners[index] == 1]
+    assert len(deleted(rig)) == 4
+
+
+def test_topic_made_anew_begins_empty(start: Start) -> None:
+    rig = start()
+    rig.create_topic("t")
+    produce(rig, "t", b"old", b"older")
+    rig.delete_topic("t")
+    rig.create_topic("t")
+    assert fetch(rig, "t") == (0, [])
+    assert produce(rig, "t", b"new") == (0, 0)
+    assert fetch(rig, "t") == (0, [b"new"])
+
+
+def test_directory_of_a_deleted_namesake_is_set_aside(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """A crash came between the topic's deletion and the rename of its directory."""
+    rig = start()
+    rig.create_topic("t")
+    produce(rig, "t", b"old", b"older")
+    rig.kill(0)
+    rig.cluster.do("delete_topics", topics=[{"name": "t", "topic_id": NO_ID}])
+    new_id = bytes(rig.create_topic("t"))
+    rig.start_handler(0, is_restart=True)
+    assert produce(rig, "t", b"new") == (0, 0)
+    assert fetch(rig, "t") == (0, [b"new"])
+    assert checkpoints.read_partition_metadata(OsFs(), rig.directory / "t-0") == new_id
+    assert len(deleted(rig)) == 1
+    assert "left over from a deleted topic" in caplog.text
+
+
+def test_topic_that_vanished_while_the_controller_was_away_is_set_aside(start: Start) -> None:
+    """A whole image after the controller's restart: what happened in between was no delta."""
+    rig = start()
+    rig.create_topic("t")
+    rig.create_topic("stays")
+    produce(rig, "t")
+    produce(rig, "stays")
+    rig.cluster.do("delete_topics", topics=[{"name": "t", "topic_id": NO_ID}])
+    rig.send_snapshot(0)
+    assert len(deleted(rig)) == 1
+    assert produce(rig, "stays") == (0, 1)
+
+
+# -- now and then --------------------------------------------------------------------------------------------
+
+
+def test_flush_ms_syncs_without_a_waiter(start: Start) -> None:
+    rig = start()
+    rig.create_topic("t", flush_ms="5000")
+    produce(rig, "t")
+    rig.advance_ms(100)
+    assert rig.syncers[0].sizes == []
+    for _ in range(70):
+        rig.advance_ms(100)
+    assert len(rig.syncers[0].sizes) >= 1
+    rig.syncers[0].end_round()
+    rig.settle()
+    assert rig.open("t").log.recovery_point == 1
+
+
+def test_retention_deletes_what_is_past_it_and_the_table_says_so(start: Start) -> None:
+    rig = start()
+    rig.create_topic("t", retention_bytes="1000000", segment_bytes="1048576")
+    for _ in range(5):
+        produce(rig, "t", random.Random(1).randbytes(600_000))
+    assert rig.open("t").log.start_offset == 0
+    assert rig.partitions().enforce_retention(("t", 0)) == 3
+    row = rig.table.read(rig.image_of("t"))
+    assert row is not None
+    assert row.start_offset == rig.open("t").log.start_offset == 3
+    assert rig.partitions().enforce_retention(("t", 0)) == 0
+    assert fetch(rig, "t", 0) == (int(ErrorCode.OFFSET_OUT_OF_RANGE), [])
+
+
+def test_retention_of_a_partition_that_is_not_ours_is_not_ours(start: Start) -> None:
+    rig = start(handlers=2)
+    rig.create_topic("t", partitions=2)
+    assert rig.partitions(1 - rig.owner("t")).enforce_retention(("t", 0)) == 0
+    assert rig.partitions().enforce_retention(("unknown", 0)) == 0
+    assert directories(rig) == []
