@@ -235,12 +235,18 @@ class Partitions:
         if self._syncing or not self.unsynced:
             return
         points: list[tuple[Log, SyncPoint]] = []
-        for owned in self.unsynced:
+        waiting, self.unsynced = self.unsynced, {}
+        for owned in waiting:
+            try:
+                points.append((owned.log, owned.log.sync_point()))
+            except OSError as error:  # A segment cannot be opened: this log cannot be synced, the others can.
+                owned.log.take_offline(str(error))
+                owned.on_synced(error)
+                continue
             self._syncing[owned.log] = owned
-            points.append((owned.log, owned.log.sync_point()))
-        self.unsynced.clear()
-        self.syncs += 1
-        self._syncer.submit(points)
+        if points:
+            self.syncs += 1
+            self._syncer.submit(points)
 
     def finish_sync(self) -> int:
         """Take in what the sync thread has done; return how many logs."""

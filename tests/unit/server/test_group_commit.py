@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from kproc.errors import ErrorCode
+from kproc.storage.log import SyncPoint
 from kproc.transport.envelope import NO_OP, SEND
 from kproc.wire.header import ApiKey
 from tests.support.raw import batch, produce_fields
@@ -91,6 +92,29 @@ def test_failed_sync_answers_everybody_and_takes_the_partition_offline(rig: Hand
     send(rig, 0, acks=1)
     send(rig, 1, acks=1)
     assert [(code, offset) for _, code, offset in results(processor.answers())] == [(failed, -1), (0, 1)]
+
+
+def test_log_that_cannot_be_synced_does_not_keep_the_others_from_it(
+    rig: HandlerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processor, syncer = rig.processors[0], rig.syncers[0]
+    for partition in (0, 1):  # Opened before anything fails.
+        send(rig, partition, acks=1)
+    assert len(processor.answers()) == 2
+    broken = next(each for each in rig.partitions().opened() if each.key[1] == 0).log
+
+    def refuse() -> SyncPoint:
+        raise EIO
+
+    monkeypatch.setattr(broken, "sync_point", refuse)
+    send(rig, 0, connection=1)
+    send(rig, 1, connection=2)
+    rig.settle()
+    assert syncer.sizes == [1]
+    syncer.end_round()
+    failed = int(ErrorCode.KAFKA_STORAGE_ERROR)
+    assert results(processor.answers()) == [(1, failed, -1), (2, 0, 1)]
+    assert broken.is_offline
 
 
 def test_topic_deleted_while_its_round_runs_answers_its_waiters_at_once(rig: HandlerRig) -> None:
