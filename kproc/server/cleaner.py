@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +19,7 @@ from kproc.clock import Clock
 from kproc.cluster.image import ClusterImage, PartitionImage, TopicImage
 from kproc.cluster.topic_config import log_overrides
 from kproc.config import Config
+from kproc.errors import Corrupt
 from kproc.metrics.slab import MetricsRow
 from kproc.server.linked_agent import LinkedAgent
 from kproc.server.partition_table import PartitionRow, PartitionTable
@@ -63,6 +65,7 @@ class Cleaner(LinkedAgent):
         self._recovery_points = checkpoints.read_recovery_points(fs, self._directory)
         self._log_starts = checkpoints.read_log_starts(fs, self._directory)
         self._next_removal_ns: int | None = clock.now_ns()  # Earlier runs may have left something.
+        self._deleted: deque[tuple[int, TopicImage]] = deque()  # (when to look for them, topic)
 
     def next_deadline_ms(self) -> int:
         return 500
@@ -73,10 +76,9 @@ class Cleaner(LinkedAgent):
             batch = peer.inbox.poll(64)
             for kind, view in batch:
                 if kind == SNAPSHOT:
-                    self._image = ClusterImage.from_snapshot(view)
+                    self._adopt(ClusterImage.from_snapshot(view))
                 elif kind == DELTA:
-                    if self._image.apply(view).deleted and self._next_removal_ns is None:
-                        self._next_removal_ns = self._removal_due()
+                    self._note_deleted(self._image.apply(view).deleted)
                 else:
                     assert kind == REPLY, kind
                     self._calls.take_reply(view)
@@ -101,6 +103,13 @@ class Cleaner(LinkedAgent):
                 self.write_checkpoints()
             except StorageFailure as error:
                 logger.error("checkpoints were not written, the old ones stay: %s", error)
+
+    def _adopt(self, image: ClusterImage) -> None:
+        before, self._image = self._image, image
+        gone = [
+            topic for topic_id, topic in before.topics_by_id.items() if topic_id not in image.topics_by_id
+        ]
+        self._note_deleted(gone)
 
     def write_checkpoints(self) -> None:
         """Kafka's two checkpoint files, of every partition that exists."""
@@ -167,25 +176,42 @@ class Cleaner(LinkedAgent):
         is_old = 0 <= config.retention_ms < self._clock.wall_ms() - oldest_ms
         return total > 0 and (is_old or 0 <= config.retention_bytes < total)
 
+    def _note_deleted(self, topics: Iterable[TopicImage]) -> None:
+        due_ns = self._removal_due()
+        for topic in topics:
+            self._deleted.append((due_ns, topic))
+            if self._next_removal_ns is None:
+                self._next_removal_ns = due_ns
+
     def _removal_due(self) -> int:
         # Never more often than once a second: it lists the whole data directory.
         return self._clock.now_ns() + max(1000, self._config.log_segment_delete_delay_ms) * _NS_PER_MS
 
-    def _remove_deleted(self, *, at_once: bool = False) -> int:
+    def _remove_deleted(self, *, at_once: bool = False) -> bool:
         """Remove the directories of deleted topics, file.delete.delay.ms after they were renamed: until then
-        Processors may open and send what is in them. Returns how many still wait.
+        Processors may open and send what is in them. Returns whether some still wait.
 
         Not their owner's business: it may have died since, and unlinking large files stalls whoever does it.
         """
-        waiting = 0
         renamed_before_ms = self._clock.wall_ms() - self._config.log_segment_delete_delay_ms
         try:
+            while self._deleted and (at_once or self._deleted[0][0] <= self._clock.now_ns()):
+                self._remove_forgotten(self._deleted.popleft()[1])
+            waits = bool(self._deleted)
             for path in list_deleted(self._fs, self._directory):
                 if at_once or path.stat().st_ctime_ns // _NS_PER_MS <= renamed_before_ms:
                     self._fs.remove_tree(path)
                 else:
-                    waiting += 1
-        except (StorageFailure, FileNotFoundError) as error:
+                    waits = True
+        except (StorageFailure, FileNotFoundError, Corrupt) as error:
             logger.warning("what a deleted topic left behind could not be removed: %s", error)
-            waiting += 1
-        return waiting
+            return True
+        return waits
+
+    def _remove_forgotten(self, topic: TopicImage) -> None:
+        """The owner died before it heard of the deletion, and its successor has never heard of the topic."""
+        for partition in topic.partitions:
+            path = self._directory / f"{topic.name}-{partition.index}"
+            if checkpoints.read_partition_metadata(self._fs, path) == topic.topic_id:
+                logger.info("removing %s: its topic was deleted while its owner was away", path)
+                self._fs.remove_tree(path)

@@ -64,3 +64,31 @@ def test_it_stays_for_the_delay_and_is_gone_after_a_stop(tmp_path: Path, transpo
         assert left.endswith("-delete")
         assert stays == "stays-0"
     assert partition_directories(data) == ["stays-0"]
+
+
+def test_it_goes_though_its_owner_dies_before_it_hears_of_the_deletion(
+    tmp_path: Path, transport: str
+) -> None:
+    data = tmp_path / "data"
+    with ServedBroker(data, transport=transport, settings={**SETTINGS, "num.io.threads": 2}) as broker:
+        with RawClient(broker.bootstrap) as client:
+            for topic in ("gone", "stays"):
+                client.create_topic(topic, partitions=2)
+                for partition in (0, 1):
+                    assert client.produce(topic, batch(b"x"), partition=partition)["error_code"] == 0
+        pid = processes(broker.bootstrap)["handler", 1]
+        # A connection whose home is the other Handler: it has to be found, so there are two.
+        clients = [RawClient(broker.bootstrap) for _ in range(2)]
+        os.kill(pid, signal.SIGSTOP)
+        for client in clients:
+            client.send(ApiKey.DELETE_TOPICS, 4, {"topic_names": ["gone"], "timeout": 5_000})
+        pause(0.5)  # The deletion is written down and waits for the stopped Handler, which dies of it.
+        os.kill(pid, signal.SIGKILL)
+        wait_replaced(broker.bootstrap, ("handler", 1), pid)
+        for client in clients:
+            client.close()
+        wait_until(
+            lambda: partition_directories(data) == ["stays-0", "stays-1"],
+            seconds=8,
+            what="only the other is left",
+        )
