@@ -137,13 +137,17 @@ def make_controller(
     ]
     if not is_restart:  # The leader epoch grows with the broker's starts, not with the controller's.
         starting.append(("start_broker", {}))
-    for op, body in starting:
-        reply, records = state.handle(op, body)
-        failure = failure_of(reply)
-        if failure is not None:
-            raise FatalError(f"the controller cannot start: {op}: {failure}")
-        if records:
-            log.commit(image, records)
+    try:
+        for op, body in starting:
+            reply, records = state.handle(op, body)
+            failure = failure_of(reply)
+            if failure is not None:
+                raise FatalError(f"the controller cannot start: {op}: {failure}")
+            if records:
+                log.commit(image, records)
+    except BaseException:
+        log.close()
+        raise
     return Controller(
         CONTROLLER,
         doze=doze,

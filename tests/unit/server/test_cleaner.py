@@ -1,0 +1,376 @@
+"""The cleaner looks and proposes; what it alone writes are the checkpoints and the clean-shutdown marker."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from kproc.clock import ManualClock
+from kproc.ipc.wait import Sleeper, make_eventfd
+from kproc.metrics.slab import MetricsRow
+from kproc.server import cleaner
+from kproc.server.cleaner import Cleaner
+from kproc.server.partition_table import PartitionTable
+from kproc.server.roles import CLEANER, CONTROLLER, handler_id
+from kproc.storage import checkpoints
+from kproc.storage.fs import OsFs, StorageFailure
+from kproc.transport.envelope import CALL, DELTA, REPLY, SNAPSHOT, TOKEN
+from kproc.transport.outbox import Inbox, Outbox
+from tests.support.failing_fs import FailingFs
+from tests.support.links import LinkMaker
+from tests.unit.cluster.in_memory import InMemoryController, topic
+from tests.unit.net.rig import new_slab
+
+CHECK_MS = 60_000
+DELAY_MS = 60_000  # Kafka's default of file.delete.delay.ms.
+TICK_MS = 100  # How often a role looks at what is due.
+
+
+class CleanerRig:
+    """A cleaner, what the controller tells it, and scripted Handlers."""
+
+    def __init__(self, stack: ExitStack, directory: Path, *, fs: OsFs | None = None, **settings: Any) -> None:
+        self.directory = directory
+        self.clock = ManualClock()
+        self.cluster = InMemoryController(
+            {
+                "log.dirs": str(directory),
+                "log.retention.check.interval.ms": CHECK_MS,
+                "log.flush.offset.checkpoint.interval.ms": CHECK_MS,
+                "log.flush.start.offset.checkpoint.interval.ms": CHECK_MS,
+                **settings,
+            },
+            handlers=2,
+        )
+        self._links = stack.enter_context(LinkMaker("pipe"))
+        slab = new_slab()
+        metrics = MetricsRow(slab, 0, 1)
+        eventfd = make_eventfd()
+        stack.callback(os.close, eventfd)
+        self.table = PartitionTable(memoryview(bytearray(64 * 64)).cast("Q"))
+        self.cleaner = Cleaner(
+            CLEANER,
+            doze=Sleeper(slab.words, metrics.sleeping_word, eventfd, is_edge_triggered=True),
+            metrics=metrics,
+            clock=self.clock,
+            config=self.cluster.config,
+            table=self.table,
+            fs=fs or OsFs(),
+        )
+        stack.callback(self.cleaner.close)
+        near, far = self._links.make(CONTROLLER, CLEANER)
+        self.cleaner.attach(far)
+        self._controller = Outbox(near.sender, near.waker)
+        self._controller.push(SNAPSHOT, self.cluster.image.snapshot())
+        self._sent = len(self.cluster.deltas)
+        self._handlers: dict[int, tuple[Outbox, Inbox]] = {}
+        for index in range(2):
+            near, far = self._links.make(handler_id(index), CLEANER)
+            self.cleaner.attach(far)
+            self._handlers[index] = (Outbox(near.sender, near.waker), Inbox(near.receiver))
+        self.step()
+
+    def step(self, count: int = 5) -> None:
+        self._controller.flush()
+        for _ in range(count):
+            self.cleaner.do_work(0)
+
+    def create(self, name: str, partitions: int = 1, **configs: str) -> None:
+        (row,) = self.cluster.create(
+            topic(name, partitions, configs={key.replace("_", "."): value for key, value in configs.items()})
+        )
+        assert row["error_code"] == 0, row
+        self.tell()
+
+    def delete(self, name: str) -> None:
+        self.cluster.do("delete_topics", topics=[{"name": name, "topic_id": bytes(16)}])
+        self.tell()
+
+    def tell(self) -> None:
+        for delta in self.cluster.deltas[self._sent :]:
+            self._controller.push(DELTA, delta)
+        self._sent = len(self.cluster.deltas)
+        self.step()
+
+    def write_row(self, name: str, index: int, *, start: int, end: int, recovery: int) -> None:
+        """What the partition's owner says in the shared table."""
+        partition = self.cluster.image.partition(name, index)
+        assert partition is not None
+        self.table.writer(partition.slot).publish(
+            (1, partition.slot_generation, start, end, start, 100, recovery)
+        )
+
+    def advance_ms(self, duration_ms: int) -> None:
+        self.clock.advance_ms(duration_ms)
+        self.step()
+
+    def asked(self) -> list[tuple[int, str, int]]:
+        """(Handler, topic, partition) of the retention checks asked for since the last look; answered."""
+        found = []
+        for index, (outbox, inbox) in self._handlers.items():
+            for kind, view in inbox.poll(10_000):
+                assert kind == CALL
+                token, length = TOKEN.unpack_from(view)
+                op, body = msgspec.msgpack.decode(view[TOKEN.size : TOKEN.size + length])
+                assert op == "enforce_retention"
+                found.append((index, body["topic"], body["partition"]))
+                reply = msgspec.msgpack.encode({"count": 0})
+                outbox.push(REPLY, TOKEN.pack(token, len(reply)), reply)
+            inbox.release()
+            outbox.flush()
+        self.step()
+        return sorted(found)
+
+    def owner(self, name: str, index: int) -> int:
+        partition = self.cluster.image.partition(name, index)
+        assert partition is not None
+        return partition.owner
+
+    def recovery_points(self) -> dict[tuple[str, int], int]:
+        return checkpoints.read_recovery_points(OsFs(), self.directory)
+
+    def log_starts(self) -> dict[tuple[str, int], int]:
+        return checkpoints.read_log_starts(OsFs(), self.directory)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., CleanerRig]]:
+    with ExitStack() as stack:
+        yield lambda **parts: CleanerRig(stack, tmp_path, **parts)
+
+
+@pytest.fixture
+def rig(start: Callable[..., CleanerRig]) -> CleanerRig:
+    return start()
+
+
+# -- checkpoints ---------------------------------------------------------------------------------------------
+
+
+def test_checkpoints_say_what_the_table_says(rig: CleanerRig) -> None:
+    rig.create("t", 2)
+    rig.write_row("t", 0, start=3, end=9, recovery=7)
+    assert rig.recovery_points() == {}
+    rig.advance_ms(CHECK_MS)
+    assert rig.recovery_points() == {("t", 0): 7}
+    assert rig.log_starts() == {("t", 0): 3}
+
+
+def test_checkpoints_are_written_at_their_interval(rig: CleanerRig) -> None:
+    rig.create("t")
+    rig.write_row("t", 0, start=0, end=9, recovery=1)
+    rig.advance_ms(CHECK_MS - TICK_MS)
+    assert rig.recovery_points() == {}
+    rig.advance_ms(TICK_MS)
+    assert rig.recovery_points() == {("t", 0): 1}
+    rig.write_row("t", 0, start=0, end=9, recovery=5)
+    rig.advance_ms(CHECK_MS - TICK_MS)
+    assert rig.recovery_points() == {("t", 0): 1}
+    rig.advance_ms(TICK_MS)
+    assert rig.recovery_points() == {("t", 0): 5}
+
+
+def test_partition_that_was_not_touched_in_this_run_keeps_its_entry(
+    tmp_path: Path, start: Callable[..., CleanerRig]
+) -> None:
+    checkpoints.write_recovery_points(OsFs(), tmp_path, {("t", 0): 42, ("gone", 0): 1})
+    checkpoints.write_log_starts(OsFs(), tmp_path, {("t", 0): 40})
+    rig = start()
+    rig.create("t", 2)
+    rig.write_row("t", 1, start=0, end=5, recovery=5)
+    rig.advance_ms(CHECK_MS)
+    assert rig.recovery_points() == {("t", 0): 42, ("t", 1): 5}
+    assert rig.log_starts() == {("t", 0): 40, ("t", 1): 0}
+
+
+def test_deleted_topic_leaves_the_checkpoints(rig: CleanerRig) -> None:
+    rig.create("t")
+    rig.create("stays")
+    for name in ("t", "stays"):
+        rig.write_row(name, 0, start=0, end=9, recovery=9)
+    rig.advance_ms(CHECK_MS)
+    rig.delete("t")
+    rig.advance_ms(CHECK_MS)
+    assert rig.recovery_points() == {("stays", 0): 9}
+
+
+def test_full_disk_leaves_the_old_checkpoints_and_the_cleaner_goes_on(
+    start: Callable[..., CleanerRig], caplog: pytest.LogCaptureFixture
+) -> None:
+    fs = FailingFs()
+    rig = start(fs=fs)
+    rig.create("t")
+    rig.write_row("t", 0, start=0, end=9, recovery=4)
+    rig.advance_ms(CHECK_MS)
+    rig.write_row("t", 0, start=0, end=9, recovery=8)
+    fs.fail_write(nth=1, error=errno.ENOSPC)
+    rig.advance_ms(CHECK_MS)
+    assert rig.recovery_points() == {("t", 0): 4}
+    assert "the old ones stay" in caplog.text
+    fs.heal()
+    rig.advance_ms(CHECK_MS)
+    assert rig.recovery_points() == {("t", 0): 8}
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_marker_is_written_only_after_a_clean_stop(rig: CleanerRig, *, is_clean: bool) -> None:
+    rig.create("t")
+    rig.write_row("t", 0, start=0, end=9, recovery=9)
+    rig.cleaner.finish(is_clean=is_clean)
+    assert rig.recovery_points() == {("t", 0): 9}
+    assert checkpoints.take_clean_shutdown(OsFs(), rig.directory) is is_clean
+
+
+# -- retention -----------------------------------------------------------------------------------------------
+
+
+def test_owners_are_asked_at_the_interval_about_what_is_open(rig: CleanerRig) -> None:
+    rig.create("t", 4)
+    for index in (0, 1, 3):
+        rig.write_row("t", index, start=0, end=9, recovery=9)
+    assert rig.asked() == []
+    rig.advance_ms(CHECK_MS)
+    assert rig.asked() == sorted((rig.owner("t", index), "t", index) for index in (0, 1, 3))
+    assert rig.asked() == []
+    rig.advance_ms(CHECK_MS)
+    assert len(rig.asked()) == 3
+
+
+def test_many_partitions_are_looked_at_a_few_at_a_time(
+    rig: CleanerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cleaner, "_PARTITIONS_PER_PASS", 5)
+    rig.create("t", 23)
+    for index in range(23):
+        rig.write_row("t", index, start=0, end=9, recovery=9)
+    rig.clock.advance_ms(CHECK_MS)
+    looked_at = [rig.cleaner.do_work(0) for _ in range(8)]
+    assert looked_at == [0, 5, 5, 5, 5, 3, 0, 0]
+    assert len(rig.asked()) == 23, "and none is left out"
+
+
+def test_untouched_partition_is_opened_only_if_its_files_say_that_it_is_worth_it(rig: CleanerRig) -> None:
+    rig.create("young", retention_ms="3600000")
+    rig.create("old", retention_ms="3600000")
+    rig.create("large", retention_ms="-1", retention_bytes="1000")
+    rig.create("small", retention_ms="-1", retention_bytes="100000")
+    rig.create("forever", retention_ms="-1")
+    rig.create("empty", retention_ms="3600000")
+    now_s = rig.clock.wall_ms() // 1000
+    for name, age_s, size in (
+        ("young", 60, 5000),
+        ("old", 7200, 5000),
+        ("large", 60, 5000),
+        ("small", 60, 5000),
+        ("forever", 10**8, 5000),
+        ("empty", 7200, 0),
+    ):
+        path = rig.directory / f"{name}-0" / "00000000000000000000.log"
+        path.parent.mkdir()
+        path.write_bytes(bytes(size))
+        os.utime(path, (now_s - age_s, now_s - age_s))
+    rig.advance_ms(CHECK_MS)
+    assert [name for _, name, _ in rig.asked()] == sorted(
+        ["large", "old"], key=lambda name: (rig.owner(name, 0), name)
+    )
+
+
+def test_partition_that_was_never_written_to_is_not_asked_about(rig: CleanerRig) -> None:
+    rig.create("t", 10)
+    rig.advance_ms(CHECK_MS)
+    assert rig.asked() == []
+
+
+def test_owner_that_is_away_costs_nothing(rig: CleanerRig) -> None:
+    rig.create("t", 4)
+    for index in range(4):
+        rig.write_row("t", index, start=0, end=9, recovery=9)
+    rig.cleaner.detach(handler_id(0))
+    rig.advance_ms(CHECK_MS)
+    assert {index for index, _, _ in rig.asked()} == {1}
+
+
+def test_stopping_cleaner_asks_nobody(rig: CleanerRig) -> None:
+    rig.create("t")
+    rig.write_row("t", 0, start=0, end=9, recovery=9)
+    rig.cleaner.begin_stop()
+    rig.advance_ms(CHECK_MS)
+    assert rig.asked() == []
+    assert rig.cleaner.is_drained()
+
+
+# -- directories of deleted topics ---------------------------------------------------------------------------
+
+
+def doomed_directory(data: Path, name: str = "t-0") -> Path:
+    path = data / f"{name}.{'a' * 32}-delete"
+    path.mkdir()
+    (path / "0.log").write_bytes(b"x")
+    return path
+
+
+def test_directory_of_a_deleted_topic_is_removed_when_its_delay_is_over(rig: CleanerRig) -> None:
+    """Until then a Processor may open and send what is in it."""
+    rig.clock.set_wall_ms(time.time_ns() // 1_000_000)
+    rig.create("t")
+    kept = rig.directory / "t-1"
+    kept.mkdir()
+    doomed = doomed_directory(rig.directory)
+    rig.delete("t")
+    rig.advance_ms(DELAY_MS // 2)
+    assert doomed.exists()
+    for _ in range(3):
+        rig.advance_ms(DELAY_MS)
+    assert not doomed.exists()
+    assert kept.exists()
+
+
+def test_what_earlier_runs_left_of_deleted_topics_is_removed(
+    tmp_path: Path, start: Callable[..., CleanerRig]
+) -> None:
+    doomed = doomed_directory(tmp_path)
+    rig = start()
+    rig.clock.set_wall_ms(time.time_ns() // 1_000_000 + 2 * DELAY_MS)
+    for _ in range(3):
+        rig.advance_ms(DELAY_MS)
+    assert not doomed.exists()
+
+
+def test_what_cannot_be_removed_is_tried_again(
+    tmp_path: Path, start: Callable[..., CleanerRig], caplog: pytest.LogCaptureFixture
+) -> None:
+    class StubbornFs(OsFs):
+        """Removes nothing until it is told that it may."""
+
+        is_stubborn = True
+
+        def remove_tree(self, path: Path) -> None:
+            if self.is_stubborn:
+                raise StorageFailure(errno.EACCES, f"remove {path}")
+            super().remove_tree(path)
+
+    fs = StubbornFs()
+    doomed = doomed_directory(tmp_path)
+    rig = start(fs=fs)
+    rig.clock.set_wall_ms(time.time_ns() // 1_000_000 + 2 * DELAY_MS)
+    rig.advance_ms(DELAY_MS)
+    assert doomed.exists()
+    assert "could not be removed" in caplog.text
+    fs.is_stubborn = False
+    for _ in range(3):
+        rig.advance_ms(DELAY_MS)
+    assert not doomed.exists()
+
+
+def test_stop_removes_what_still_waits(rig: CleanerRig) -> None:
+    doomed = doomed_directory(rig.directory)
+    rig.cleaner.finish(is_clean=True)
+    assert not doomed.exists()

@@ -1,0 +1,344 @@
+"""The controller's desk: a change is answered when it is on disk and every Handler that lives knows it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kproc.clock import ManualClock
+from kproc.cluster.image import ClusterImage
+from kproc.cluster.metadata_log import MetadataLog
+from kproc.config import Config
+from kproc.errors import ErrorCode, FatalError, KafkaError
+from kproc.ipc.wait import Sleeper, make_eventfd
+from kproc.metrics.slab import MetricsRow
+from kproc.server import broker
+from kproc.server.calls import Calls
+from kproc.server.controller import Controller
+from kproc.server.roles import CLEANER, CONTROLLER, handler_id
+from kproc.transport.agent import AgentId
+from kproc.transport.envelope import CALL, DELTA, DELTA_ACK, REPLY, SNAPSHOT, TOKEN
+from kproc.transport.outbox import Inbox, Outbox
+from tests.support.links import LinkMaker
+from tests.unit.cluster.in_memory import topic
+from tests.unit.net.rig import new_slab
+
+Reply = dict[str, Any]
+
+
+class ScriptedPeer:
+    """A Handler or the cleaner at the other end of a link: follows the image, acknowledges when told."""
+
+    def __init__(self, rig: ControllerRig, agent: AgentId) -> None:
+        self.id = agent
+        self._rig = rig
+        near, far = rig.links.make(CONTROLLER, agent)
+        rig.controller.attach(near)
+        self._outbox, self._inbox = Outbox(far.sender, far.waker), Inbox(far.receiver)
+        self._calls = Calls()
+        self.image: ClusterImage | None = None
+        self.kinds: list[int] = []
+        self.acknowledges = True
+
+    def ask(self, op: str, **body: Any) -> list[Reply]:
+        """One call; its replies gather in the list."""
+        replies: list[Reply] = []
+        self._calls.call(self._outbox, CONTROLLER, op, body, replies.append)
+        self._outbox.flush()
+        return replies
+
+    def take(self) -> None:
+        """Take in what the controller sent; acknowledge it unless told not to."""
+        for kind, view in self._inbox.poll(1000):
+            self.kinds.append(kind)
+            if kind == SNAPSHOT:
+                self.image = ClusterImage.from_snapshot(view)
+            elif kind == DELTA:
+                assert self.image is not None
+                self.image.apply(view)
+            else:
+                assert kind == REPLY
+                self._calls.take_reply(view)
+                continue
+            if self.acknowledges:
+                self.acknowledge()
+        self._inbox.release()
+        self._outbox.flush()
+
+    def acknowledge(self) -> None:
+        assert self.image is not None
+        self._outbox.push(DELTA_ACK, TOKEN.pack(self.image.version, 0))
+        self._outbox.flush()
+
+
+class ControllerRig:
+    """A controller over a data directory, and whoever is linked with it."""
+
+    def __init__(self, stack: ExitStack, directory: Path, *, is_restart: bool = False) -> None:
+        self.clock = ManualClock()
+        self.links = stack.enter_context(LinkMaker("pipe"))
+        slab = new_slab()
+        metrics = MetricsRow(slab, 0, 1)
+        eventfd = make_eventfd()
+        stack.callback(os.close, eventfd)
+        config = Config.build({"log.dirs": str(directory), "num.io.threads": 2})
+        self.private: list[Reply] = []
+        self.controller: Controller = broker.make_controller(
+            broker.Plan(config, self.clock, [], "the-cluster", was_clean=True),
+            doze=Sleeper(slab.words, metrics.sleeping_word, eventfd, is_edge_triggered=True),
+            metrics=metrics,
+            private_operations={"echo": lambda body: self.private.append(body) or {"heard": body}},
+            is_restart=is_restart,
+        )
+        stack.callback(self.controller.close)
+        self.peers: list[ScriptedPeer] = []
+
+    def attach(self, agent: AgentId) -> ScriptedPeer:
+        peer = ScriptedPeer(self, agent)
+        self.peers.append(peer)
+        self.settle()
+        return peer
+
+    def lose(self, peer: ScriptedPeer) -> None:
+        """It died."""
+        self.peers.remove(peer)
+        self.controller.detach(peer.id)
+        self.settle()
+
+    def settle(self) -> None:
+        for _ in range(10):
+            self.controller.do_work(0)
+            for peer in self.peers:
+                peer.take()
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[ControllerRig]:
+    with ExitStack() as stack:
+        yield ControllerRig(stack, tmp_path)
+
+
+@pytest.fixture
+def peers(rig: ControllerRig) -> tuple[ScriptedPeer, ScriptedPeer]:
+    return rig.attach(handler_id(0)), rig.attach(handler_id(1))
+
+
+def create(peer: ScriptedPeer, name: str) -> list[Reply]:
+    return peer.ask("create_topics", topics=[topic(name, 2)], validate_only=False)
+
+
+def test_peer_begins_with_a_whole_image(rig: ControllerRig) -> None:
+    peer = rig.attach(handler_id(0))
+    assert peer.kinds == [SNAPSHOT]
+    assert peer.image is not None
+    assert peer.image.snapshot() == rig.controller.image.snapshot()
+    assert peer.image.cluster_id == "the-cluster"
+    assert peer.image.handler_count == 2
+
+
+def test_change_is_answered_when_every_handler_knows_it(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
+) -> None:
+    asking, slow = peers
+    slow.acknowledges = False
+    replies = create(asking, "t")
+    rig.settle()
+    assert "t" in rig.controller.image.topics_by_name
+    assert asking.image is not None
+    assert "t" in asking.image.topics_by_name
+    assert replies == []
+    slow.acknowledge()
+    rig.settle()
+    assert [row["error_code"] for row in replies[0]["topics"]] == [0]
+
+
+def test_everybody_gets_the_change_the_cleaner_too_but_nobody_waits_for_the_cleaner(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
+) -> None:
+    cleaner = rig.attach(CLEANER)
+    cleaner.acknowledges = False
+    replies = create(peers[0], "t")
+    rig.settle()
+    assert len(replies) == 1
+    for peer in (*peers, cleaner):
+        assert peer.image is not None
+        assert peer.image.snapshot() == rig.controller.image.snapshot()
+
+
+def test_death_of_the_handler_that_was_waited_for_releases_the_answer(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
+) -> None:
+    asking, dying = peers
+    dying.acknowledges = False
+    replies = create(asking, "t")
+    rig.settle()
+    assert replies == []
+    rig.lose(dying)
+    assert len(replies) == 1
+
+
+def test_successor_begins_with_the_change_and_holds_nobody_up(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
+) -> None:
+    asking, dying = peers
+    dying.acknowledges = False
+    replies = create(asking, "t")
+    rig.settle()
+    rig.peers.remove(dying)
+    successor = rig.attach(dying.id)  # Attached before anybody said that the other one is gone.
+    assert len(replies) == 1
+    assert successor.image is not None
+    assert "t" in successor.image.topics_by_name
+
+
+def test_answers_leave_in_the_order_of_the_changes(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
+) -> None:
+    asking, slow = peers
+    slow.acknowledges = False
+    order: list[str] = []
+    for name in ("first", "second", "third"):
+        body = {"topics": [topic(name)], "validate_only": False}
+        asking._calls.call(
+            asking._outbox, CONTROLLER, "create_topics", body, lambda _r, name=name: order.append(name)
+        )
+        asking._outbox.flush()
+        rig.settle()
+    assert order == []
+    slow.acknowledge()  # Of the newest version: it knows all three.
+    rig.settle()
+    assert order == ["first", "second", "third"]
+
+
+def test_acknowledgement_of_an_older_change_does_not_release_a_newer_one(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
+) -> None:
+    asking, slow = peers
+    slow.acknowledges = False
+    first = create(asking, "first")
+    rig.settle()
+    seen = rig.controller.image.version
+    second = create(asking, "second")
+    rig.settle()
+    slow._outbox.push(DELTA_ACK, TOKEN.pack(seen, 0))
+    slow._outbox.flush()
+    rig.settle()
+    assert (len(first), len(second)) == (1, 0)
+
+
+def test_change_without_handlers_is_answered_at_once(rig: ControllerRig) -> None:
+    cleaner = rig.attach(CLEANER)
+    replies = create(cleaner, "t")
+    rig.settle()
+    assert len(replies) == 1
+
+
+def test_question_that_changes_nothing_waits_for_nobody(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
+) -> None:
+    for peer in peers:
+        peer.acknowledges = False
+    replies = peers[0].ask("create_topics", topics=[topic("t")], validate_only=True)
+    rig.settle()
+    assert len(replies) == 1
+    assert "t" not in rig.controller.image.topics_by_name
+
+
+def test_change_that_cannot_be_written_is_refused_and_nobody_hears_of_it(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as full:
+        full.setattr(
+            MetadataLog,
+            "commit",
+            lambda *_: _raise(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, os.strerror(errno.ENOSPC))),
+        )
+        replies = create(peers[0], "t")
+        rig.settle()
+    assert len(replies) == 1
+    assert "No space left" in str(replies[0])
+    assert "t" not in rig.controller.image.topics_by_name
+    assert DELTA not in peers[1].kinds
+    again = create(peers[0], "t")
+    rig.settle()
+    assert [row["error_code"] for row in again[0]["topics"]] == [0]
+
+
+def _raise(error: Exception) -> Any:
+    raise error
+
+
+def test_change_outlives_the_controller(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        rig = ControllerRig(stack, tmp_path)
+        create(rig.attach(handler_id(0)), "kept")
+        rig.settle()
+        before = rig.controller.image.snapshot()
+        epoch = rig.controller.image.broker_epoch
+    with ExitStack() as stack:
+        restarted = ControllerRig(stack, tmp_path, is_restart=True)
+        assert restarted.controller.image.snapshot() == before
+        assert restarted.attach(handler_id(0)).image is not None
+    with ExitStack() as stack:
+        started = ControllerRig(stack, tmp_path)
+        assert started.controller.image.broker_epoch > epoch, "a start of the broker, not of the controller"
+        assert "kept" in started.controller.image.topics_by_name
+
+
+def test_data_of_another_cluster_is_refused(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        ControllerRig(stack, tmp_path)
+    config = Config.build({"log.dirs": str(tmp_path)})
+    with pytest.raises(FatalError, match="of cluster the-cluster"):
+        broker.make_controller(
+            broker.Plan(config, ManualClock(), [], "another-cluster", was_clean=True),
+            doze=None,  # type: ignore[arg-type]  # It ends before it would sleep.
+            metrics=None,  # type: ignore[arg-type]
+            private_operations={},
+            is_restart=False,
+        )
+
+
+def test_private_operations_are_served_and_unknown_ones_named(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
+) -> None:
+    heard = peers[0].ask("private:echo", word="x")
+    unknown = peers[0].ask("private:dance")
+    rig.settle()
+    assert heard == [{"error": None, "result": {"heard": {"word": "x"}}}]
+    assert unknown == [{"error": "unknown operation 'dance'", "result": None}]
+
+
+def test_controller_is_drained_when_every_change_is_answered(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
+) -> None:
+    peers[1].acknowledges = False
+    create(peers[0], "t")
+    rig.settle()
+    rig.controller.begin_stop()
+    assert not rig.controller.is_drained()
+    peers[1].acknowledge()
+    rig.settle()
+    assert rig.controller.is_drained()
+
+
+def test_thousand_topics_reach_a_peer_although_the_ring_is_small(rig: ControllerRig) -> None:
+    asking = rig.attach(handler_id(0))
+    names = [f"topic-with-a-rather-long-name-{number:05}" for number in range(3000)]
+    replies = asking.ask("create_topics", topics=[topic(name) for name in names], validate_only=False)
+    for _ in range(30):
+        asking._outbox.flush()
+        rig.settle()
+    assert len(replies) == 1
+    late = rig.attach(handler_id(1))
+    for _ in range(30):
+        rig.settle()
+    assert late.image is not None
+    assert late.image.partition_count == 3000
+    assert CALL not in late.kinds
