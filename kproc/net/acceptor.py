@@ -76,6 +76,8 @@ class Acceptor:
         self._waiting: deque[_Accepted] = deque()  # Sockets that came back from a Processor that died.
         self._is_listening = False
         self._is_stopping = False
+        self._watched_fd = -1
+        self.is_called = False
         self._backoff_until_ns = 0
         self._next_store_ns = 0
         self._epoll = select.epoll()
@@ -103,6 +105,7 @@ class Acceptor:
             self._waiting.extend(target.unacknowledged.values())
 
     def watch(self, fd: int) -> None:
+        self._watched_fd = fd
         self._epoll.register(fd, select.EPOLLIN)
 
     def poll_fd(self) -> int:
@@ -124,6 +127,8 @@ class Acceptor:
         for fd, _ in events:
             if fd == listening_fd:
                 work += self._accept()
+            elif fd == self._watched_fd:
+                self.is_called = True
             else:
                 for target in self._targets:
                     if target.sock.fileno() == fd:

@@ -46,6 +46,8 @@ logger = logging.getLogger(__name__)
 # only has to find rare cycles, and a full collection over a frozen heap costs nothing.
 _GC_THRESHOLD: Final = (50_000, 50, 50)
 _SLEEP_MS: Final = 100
+_NEWS_MS: Final = 2  # While the supervisor waits to hear that we are ready, or drained.
+_TURNS_MAX: Final = 64
 
 
 class ChildRole:
@@ -83,15 +85,18 @@ class ChildRole:
                 _wait_readable(self._control.sock)
         agent = self._agent
         agent.watch(self._control.fd)
-        idle_turns = 0
+        turns = 0
         while self._is_running:
-            work = agent.do_work(min(_SLEEP_MS, agent.next_deadline_ms()))
-            idle_turns = idle_turns + 1 if work else 64
-            if (
-                idle_turns >= 64
-            ):  # Asking the control socket costs a system call: not in every turn of a busy role.
-                idle_turns = 0
+            owes_news = not self._is_ready or self._is_stopping
+            agent.do_work(_NEWS_MS if owes_news else _SLEEP_MS)
+            turns += 1
+            # Asking the control socket costs a system call. A role that sleeps is told of it by its epoll; one that
+            # is too busy to sleep looks now and then.
+            if agent.is_called or turns >= _TURNS_MAX:
+                agent.is_called = False
+                turns = 0
                 self._take_messages()
+            if owes_news:
                 self._report()
         return 0
 

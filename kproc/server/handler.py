@@ -173,8 +173,9 @@ class Handler(LinkedAgent):
     def next_deadline_ms(self) -> int:
         deadline_ns = self._purgatory.next_deadline_ns()
         if deadline_ns is None:
-            return 100
-        return max(0, min(100, (deadline_ns - self._clock.now_ns() + 999_999) // 1_000_000))
+            return super().next_deadline_ms()
+        left_ms = (deadline_ns - self._clock.now_ns() + 999_999) // 1_000_000
+        return max(0, min(super().next_deadline_ms(), left_ms))
 
     def _work(self) -> int:
         work = 0

@@ -103,6 +103,7 @@ class Agent(Protocol):
     """A role. Every method is called by the one thread that runs the agent."""
 
     id: AgentId
+    is_called: bool  # Set when a watched descriptor became readable; cleared by whoever looked at it.
 
     def attach(self, link: Link) -> None:
         """Begin to talk with a peer; a second link to the same peer replaces the first (it was restarted)."""
@@ -111,7 +112,8 @@ class Agent(Protocol):
         """The peer is gone and reaped: nothing more comes from it and nothing it was lent is in use."""
 
     def do_work(self, timeout_ms: int) -> int:
-        """Do one duty cycle and return how much was done; sleep up to `timeout_ms` only if there was nothing."""
+        """Do one duty cycle and return how much was done; then, if nothing is left, sleep up to `timeout_ms`, or
+        less if a timer is due before."""
 
     def watch(self, fd: int) -> None:
         """Wake up, too, when `fd` is readable: the control socket of whoever runs this agent."""

@@ -137,7 +137,7 @@ class AgentThread:
         actions = self._actions
         try:
             while not self._must_stop:
-                agent.do_work(min(_SLEEP_MS, agent.next_deadline_ms()))
+                agent.do_work(_SLEEP_MS)
                 while actions:
                     actions.popleft()()
         except BaseException as error:  # noqa: BLE001 - the loop of a role: whoever runs it decides what then.
