@@ -1,0 +1,116 @@
+"""The data directory: locked for one broker, identified for ever."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from kproc.config import Config
+from kproc.errors import FatalError
+from kproc.server import data_directory
+from kproc.server.data_directory import DataDirectory
+from kproc.storage import checkpoints
+from kproc.storage.fs import OsFs
+from tests.support.ring_pair import Forked
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def open_directory(stack: ExitStack, path: Path, **settings: object) -> DataDirectory:
+    made = DataDirectory(Config.build({"log.dirs": str(path), **settings}))
+    stack.callback(made.close)
+    return made
+
+
+def refusal(path: Path, **settings: object) -> str:
+    with pytest.raises(FatalError) as refused:
+        DataDirectory(Config.build({"log.dirs": str(path), **settings}))
+    return str(refused.value)
+
+
+def test_directory_and_its_parents_are_made(opened: ExitStack, tmp_path: Path) -> None:
+    made = open_directory(opened, tmp_path / "a" / "b")
+    assert made.path.is_dir()
+    assert (made.path / ".lock").exists()
+    assert made.path.is_absolute()
+
+
+def test_identity_is_made_once_and_kept(tmp_path: Path) -> None:
+    ids = set()
+    for _ in range(3):
+        with ExitStack() as stack:
+            ids.add(open_directory(stack, tmp_path).cluster_id)
+    assert len(ids) == 1
+    meta = checkpoints.read_meta_properties(OsFs(), tmp_path)
+    assert meta is not None
+    assert (meta.cluster_id, meta.node_id) == (ids.pop(), 1)
+    assert meta.directory_id != meta.cluster_id
+
+
+def test_ids_have_kafkas_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Uuid:
+        """Random, but first with a dash in front, which Kafka's tools would take for an option."""
+
+        values: ClassVar = [b"\xf8" + bytes(15), b"\x01" + bytes(15)]
+
+        def __init__(self) -> None:
+            self.bytes = self.values.pop(0)
+
+    monkeypatch.setattr(data_directory.uuid, "uuid4", Uuid)
+    assert data_directory._random_id() == "AQ" + "A" * 20
+
+
+def test_second_broker_is_refused_while_the_first_one_lives(opened: ExitStack, tmp_path: Path) -> None:
+    first = open_directory(opened, tmp_path)
+    assert refusal(tmp_path) == f"log.dirs: {first.path} is in use by another broker"
+
+
+def test_directory_stays_locked_as_long_as_any_role_holds_it(tmp_path: Path) -> None:
+    """The supervisor was killed and a Handler still writes: a new broker must not start."""
+    with ExitStack() as stack:
+        made = open_directory(stack, tmp_path)
+        read_end, write_end = os.pipe()
+        held = Forked(lambda: os.close(write_end) or os.read(read_end, 1))
+        os.close(read_end)
+        assert made.lock_fd >= 0
+    assert "in use by another broker" in refusal(tmp_path)
+    os.close(write_end)
+    held.result()
+    with ExitStack() as stack:
+        open_directory(stack, tmp_path)
+
+
+def test_data_of_another_node_is_refused_and_unlocked_again(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        open_directory(stack, tmp_path)
+    assert "node.id 1, this broker's is 2" in refusal(tmp_path, **{"node.id": 2})
+    with ExitStack() as stack:
+        open_directory(stack, tmp_path)
+
+
+def test_unreadable_identity_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "meta.properties").write_text("nonsense\n")
+    assert "cannot use" in refusal(tmp_path)
+
+
+def test_file_in_place_of_the_directory_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert "cannot use" in refusal(tmp_path / "file")
+
+
+@pytest.mark.parametrize("was_clean", [True, False])
+def test_clean_stop_is_believed_once(tmp_path: Path, *, was_clean: bool) -> None:
+    if was_clean:
+        checkpoints.write_clean_shutdown(OsFs(), tmp_path, 1)
+    for expected in (was_clean, False):
+        with ExitStack() as stack:
+            assert open_directory(stack, tmp_path).was_clean is expected

@@ -1,0 +1,103 @@
+"""Listening sockets: bound or refused by name, with the address that clients are told."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kproc.config import Config
+from kproc.errors import FatalError
+from kproc.server import listeners
+from kproc.server.listeners import Endpoint, find, open_listeners
+
+
+@pytest.fixture
+def sockets() -> Iterator[list[socket.socket]]:
+    opened: list[socket.socket] = []
+    yield opened
+    for sock in opened:
+        sock.close()
+
+
+def bind(sockets: list[socket.socket], listening: str, **settings: Any) -> list[Endpoint]:
+    made = open_listeners(
+        Config.build(
+            {"listeners": listening, **{name.replace("_", "."): value for name, value in settings.items()}}
+        )
+    )
+    sockets += [sock for _, sock in made]
+    return [endpoint for endpoint, _ in made]
+
+
+def test_port_0_becomes_a_real_one_that_is_advertised(sockets: list[socket.socket]) -> None:
+    (endpoint,) = bind(sockets, "PLAINTEXT://127.0.0.1:0")
+    assert endpoint.bound_port > 0
+    assert endpoint.bound == endpoint.advertised == f"127.0.0.1:{endpoint.bound_port}"
+    with socket.create_connection(("127.0.0.1", endpoint.bound_port)):
+        pass
+
+
+def test_backlog_holds_clients_before_anybody_accepts(sockets: list[socket.socket]) -> None:
+    """Kafka's testListenBacklogSize."""
+    (endpoint,) = bind(sockets, "PLAINTEXT://127.0.0.1:0", socket_listen_backlog_size=128)
+    clients = [socket.create_connection(("127.0.0.1", endpoint.bound_port), timeout=5) for _ in range(100)]
+    for client in clients:
+        client.close()
+
+
+def test_several_listeners_keep_their_order_and_names(sockets: list[socket.socket]) -> None:
+    endpoints = bind(
+        sockets,
+        "ONE://127.0.0.1:0,TWO://127.0.0.1:0",
+        listener_security_protocol_map="ONE:PLAINTEXT,TWO:PLAINTEXT",
+        advertised_listeners="ONE://one.example:1111,TWO://two.example:2222",
+        inter_broker_listener_name="ONE",
+    )
+    assert [endpoint.name for endpoint in endpoints] == ["ONE", "TWO"]
+    assert [endpoint.advertised for endpoint in endpoints] == ["one.example:1111", "two.example:2222"]
+    assert find(endpoints, "TWO") is endpoints[1]
+
+
+def test_port_in_use_is_named_and_what_was_bound_before_is_given_back(sockets: list[socket.socket]) -> None:
+    taken = socket.create_server(("127.0.0.1", 0))
+    sockets.append(taken)
+    port = taken.getsockname()[1]
+    with pytest.raises(FatalError, match=rf"cannot bind .*127.0.0.1:{port}.*in use"):
+        bind(
+            sockets,
+            f"ONE://127.0.0.1:0,TWO://127.0.0.1:{port}",
+            listener_security_protocol_map="ONE:PLAINTEXT,TWO:PLAINTEXT",
+            inter_broker_listener_name="ONE",
+        )
+    assert len(sockets) == 1, "and the leak guard sees to the rest"
+
+
+def test_host_that_does_not_resolve_is_named(
+    sockets: list[socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_args: object, **_parts: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(listeners.socket, "getaddrinfo", fail)
+    with pytest.raises(FatalError, match=r"cannot resolve the host of .*nowhere.*Name or service"):
+        bind(sockets, "PLAINTEXT://nowhere.example:9092")
+
+
+def test_empty_host_binds_every_interface(sockets: list[socket.socket]) -> None:
+    (endpoint,) = bind(sockets, "PLAINTEXT://:0", advertised_listeners="PLAINTEXT://127.0.0.1:9")
+    with socket.create_connection(("127.0.0.1", endpoint.bound_port)):
+        pass
+
+
+def test_receive_buffer_is_set_before_anybody_connects(sockets: list[socket.socket]) -> None:
+    bind(sockets, "PLAINTEXT://127.0.0.1:0", socket_receive_buffer_bytes=65_536)
+    assert sockets[0].getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 131_072
+
+
+def test_sockets_do_not_block_and_do_not_outlive_an_exec(sockets: list[socket.socket]) -> None:
+    bind(sockets, "PLAINTEXT://127.0.0.1:0")
+    assert not sockets[0].getblocking()
+    assert not sockets[0].get_inheritable()
