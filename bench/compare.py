@@ -195,6 +195,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--warm-seconds", type=float, default=10.0, help="once per broker and round")
     parser.add_argument("--seed", type=int, default=1, help="of the order")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results", help="directory")
+    parser.add_argument(
+        "--untouched-memory", action="store_true", help="do not touch the machine's free memory first"
+    )
     parser.add_argument("--note", default="", help="kept in the result")
     options = parser.parse_args(arguments)
     options.cells, options.peers = options.cells.split(","), options.peers.split(",")
@@ -223,6 +226,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     console = Console(stderr=True)
     about = machine.describe()
+    if not options.untouched_memory:
+        console.print("touching the free memory, so that no broker pays the host for new pages ...")
+        about["memory_touched_seconds"] = round(machine.touch_memory(), 1)
     about |= {name: getattr(options, name) for name in ("rounds", "seconds", "warmup", "seed", "note")}
     columns = (
         BarColumn(),
