@@ -11,7 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from kproc.api.context import PartitionKey
 from kproc.clock import Clock
@@ -265,6 +265,49 @@ class Partitions:
     @property
     def is_syncing(self) -> bool:
         return bool(self._syncing)
+
+    # -- hand-over ---------------------------------------------------------------------------------------------
+
+    def export(self, key: PartitionKey) -> dict[str, Any] | None:
+        """Give an open partition up: all that its next owner needs to go on, as plain values.
+
+        The routing table names the next owner already, so that nothing opens the log here again. Who waits for
+        the disk is answered first; parked requests end with NOT_LEADER_OR_FOLLOWER and are tried again by their
+        clients. None if the log is not open here (there is nothing that its files do not tell), or if a
+        sync round is using it: ask again when that has ended.
+        """
+        owned = self._open.get(key)
+        if owned is None or owned.log in self._syncing:
+            return None
+        self.unsynced.pop(owned, None)
+        if not owned.log.is_offline:
+            owned.log.sync()
+        owned.on_synced(None)
+        state = owned.log.export_state()
+        owned.log.close(clean=False)
+        del self._open[key]
+        self.purgatory.check(key)
+        return state
+
+    def import_state(
+        self, topic: TopicImage, partition: PartitionImage, state: dict[str, Any]
+    ) -> OwnedPartition:
+        """Go on with a partition where its owner before stopped: same offsets, producers and leader epoch."""
+        key = (topic.name, partition.index)
+        assert key not in self._open, f"{key} is open here already"
+        log = Log.import_state(
+            self._directory / f"{topic.name}-{partition.index}",
+            self._log_config(topic),
+            state,
+            topic=topic.name,
+            topic_id=topic.topic_id,
+            partition=partition.index,
+            clock=self._clock,
+        )
+        owned = OwnedPartition(self, key, log, self._table.writer(partition.slot), partition)
+        owned.publish()
+        self._open[key] = owned
+        return owned
 
     # -- changes of the metadata -------------------------------------------------------------------------------
 
