@@ -1,0 +1,125 @@
+"""What ARCHITECTURE.md names exists: files, functions, tests. Whether its sentences are true is for reviewers."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.tidy.sources import PACKAGE, ROOT, all_files, functions, package_files, relative, tree_of
+
+ARCHITECTURE = PACKAGE / "ARCHITECTURE.md"
+LINES_MIN, LINES_MAX = 300, 450
+PARTS = 12
+_FILE = re.compile(r"([\w./-]+\.py)(?:: ([\w., ]+))?")
+_BARE = re.compile(r"_?[A-Za-z]\w*(?:\.\w+)?")
+
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    return ARCHITECTURE.read_text(encoding="utf-8")
+
+
+@cache
+def names_of(path: Path) -> frozenset[str]:
+    """Functions, methods (with and without their class), classes and constants of a module."""
+    names = set()
+    for name, _ in functions(path):
+        names |= {name, name.rpartition(".")[2]}
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.ClassDef):
+            names.add(node.name)
+    for node in tree_of(path).body:
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        targets = [node.target] if isinstance(node, ast.AnnAssign) else targets
+        names |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return frozenset(names)
+
+
+def file_of(name: str, part: str) -> Path | None:
+    """The file that a path or a bare name means; in the file map a bare name belongs to the item's package."""
+    candidates = [PACKAGE / name, ROOT / name]
+    folder = re.match(r"- `(\w+)/", part)
+    if folder is not None:
+        candidates.append(PACKAGE / folder[1] / name)
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def cells(text: str) -> Iterator[tuple[str, bool]]:
+    """(piece of text, is it a table's cell): cells one by one, list items joined over their lines, other lines."""
+    item = ""
+    for line in text.splitlines():
+        if line.startswith("  ") and item:
+            item += " " + line.strip()
+            continue
+        yield item, False
+        item = line if line.startswith("- ") else ""
+        if line.startswith("|"):
+            yield from ((cell, True) for cell in line.strip("|").split("|"))
+        elif not item:
+            yield line, False
+    yield item, False
+
+
+def test_it_has_its_parts_and_is_neither_thin_nor_fat(text: str) -> None:
+    assert re.findall(r"^## (\d+)\. ", text, re.MULTILINE) == [str(number) for number in range(1, PARTS + 1)]
+    assert LINES_MIN <= len(text.splitlines()) <= LINES_MAX
+
+
+def test_every_file_and_function_it_names_exists(text: str) -> None:
+    problems = []
+    for cell, is_cell in cells(text):
+        current: Path | None = None
+        for token in re.findall(r"`([^`]+)`", cell):
+            found = _FILE.fullmatch(token)
+            if found is None:
+                if current is not None and _BARE.fullmatch(token) and token not in names_of(current):
+                    problems.append(f"{relative(current)} has no {token}")
+                continue
+            path = file_of(found[1], cell)
+            current = None
+            if path is None:
+                problems.append(f"no file {found[1]}")
+            elif found[2]:
+                current = path if is_cell else None
+                problems += [
+                    f"{found[1]} has no {name}" for name in found[2].split(", ") if name not in names_of(path)
+                ]
+    assert not problems, "\n".join(problems)
+
+
+def test_every_method_it_names_exists_somewhere(text: str) -> None:
+    known = {name for path in package_files() for name, _ in functions(path)}
+    for path in package_files():
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.ClassDef):  # Attributes by their slots.
+                strings = (each.value for each in ast.walk(node) if isinstance(each, ast.Constant))
+                known |= {f"{node.name}.{value}" for value in strings if isinstance(value, str)}
+    named = set(re.findall(r"`([A-Z]\w+\.\w+)`", text))
+    assert named
+    assert sorted(named - known) == []
+
+
+def test_every_test_it_names_exists(text: str) -> None:
+    known = {
+        name for path in all_files() if relative(path).startswith("tests/") for name, _ in functions(path)
+    }
+    named = set(re.findall(r"`(test_\w+)`", text))
+    assert len(named) > 20
+    assert sorted(named - known) == []
+
+
+def test_file_map_names_every_module(text: str) -> None:
+    part = text[text.index("## 11.") : text.index("## 12.")]
+    named = set(re.findall(r"(\w+\.py)", part))
+    missing = [
+        relative(path)
+        for path in package_files()
+        if path.name not in named | {"__init__.py", "__main__.py"} and "cli" not in path.parts
+    ]
+    single_file_per_key = [name for name in missing if not name.startswith("kproc/api/")]
+    assert single_file_per_key == []
