@@ -147,13 +147,16 @@ class DelayedFetch(DelayedOperation):
                 self._local.append((at, name, partition))
             else:
                 self._remote.setdefault(partition.owner, []).append((at, name, partition))
-        self._read_all()
+        self._read_local()
+        if not self._remote:
+            self._decide()
+            return
+        self._replies_due = len(self._remote)
+        for owner in self._remote:
+            self._ask(owner)
 
     def try_complete(self) -> bool:
-        """An append happened to a partition of ours that this Fetch watches."""
-        if self._request.min_bytes > 1 or self._remote:
-            self._read_all()
-            return self.is_completed
+        """An append happened to a partition of ours that this Fetch watches. Other owners tell of theirs."""
         self._read_local()
         return self._complete_if_enough()
 
@@ -162,19 +165,13 @@ class DelayedFetch(DelayedOperation):
         self._read_local()
         self.complete()
 
-    def _read_all(self) -> None:
-        self._read_local()
-        if self._replies_due:
-            return  # An answer of a former round is on its way and will read on.
-        for owner, parts in self._remote.items():
-            self._replies_due += 1
-            self._ask(owner, parts)
-        if not self._replies_due:
-            self._decide()
-
     def _decide(self) -> None:
-        """All reads are in: answer or wait."""
-        if self.is_completed or self._complete_if_enough() or self.is_parked:
+        """Every owner has answered: answer or wait."""
+        if self.is_completed:
+            return
+        if self._remote and not self.is_parked:
+            self._read_local()  # What was appended while the others were asked woke nobody: we watch from here on.
+        if self._complete_if_enough() or self.is_parked:
             return
         services = self._context.services
         services.purgatory.watch(self, [(name, partition.index) for _, name, partition in self._local])
@@ -218,18 +215,20 @@ class DelayedFetch(DelayedOperation):
             left -= read.bytes
             has_data = has_data or read.bytes > 0
 
-    def _ask(self, owner: int, parts: list[tuple[int, str, PartitionImage]]) -> None:
-        """Let an owner read; it answers at once, and tells us later if there was too little."""
+    def _ask(self, owner: int) -> None:
+        """Let an owner read; it answers at once, and tells us later, once, if there was too little."""
+        parts = self._remote[owner]
         body = {
             "max_bytes": self._budget(),
             "wait_ns": 0 if self._request.max_wait_ms <= 0 else self.deadline_ns,
             "parts": [[name, *astuple(self._targets[at].request)] for at, name, _ in parts],
         }
-        self._context.services.peers.call(owner, "fetch", body, _RemoteRead(self, [at for at, _, _ in parts]))
+        self._context.services.peers.call(owner, "fetch", body, _RemoteRead(self, owner))
 
-    def on_reads(self, ats: list[int], reply: dict[str, Any]) -> None:
+    def on_reads(self, owner: int, reply: dict[str, Any]) -> None:
         """An owner's first reply: what it read, or that it is lost."""
         self._replies_due -= 1
+        ats = [at for at, _, _ in self._remote[owner]]
         reads = reply.get("reads")
         for at, read in zip(ats, reads or [None] * len(ats), strict=True):
             if read is None:
@@ -242,10 +241,14 @@ class DelayedFetch(DelayedOperation):
         if not self._replies_due:
             self._decide()
 
-    def on_more(self) -> None:
-        """An owner's second reply: something was appended there (or it died, and a successor must be asked)."""
+    def on_more(self, owner: int) -> None:
+        """An owner's second reply: something was appended there (or it died, and its successor must be asked).
+
+        Only that owner is asked again: the others still watch for us.
+        """
         if not self.is_completed:
-            self._read_all()
+            self._replies_due += 1
+            self._ask(owner)
 
     # -- the answer --------------------------------------------------------------------------------------------
 
@@ -312,19 +315,19 @@ def _find(services: Services, target: FetchTarget) -> tuple[str, PartitionImage]
 class _RemoteRead:
     """Takes the one or two replies of an owner: the reads, and later `more` or `end`."""
 
-    __slots__ = ("_ats", "_fetch", "_has_read")
+    __slots__ = ("_fetch", "_has_read", "_owner")
 
-    def __init__(self, fetch: DelayedFetch, ats: list[int]) -> None:
+    def __init__(self, fetch: DelayedFetch, owner: int) -> None:
         self._fetch = fetch
-        self._ats = ats
+        self._owner = owner
         self._has_read = False
 
     def __call__(self, reply: dict[str, Any]) -> None:
         if not self._has_read:
             self._has_read = True
-            self._fetch.on_reads(self._ats, reply)
+            self._fetch.on_reads(self._owner, reply)
         elif not reply.get("end"):
-            self._fetch.on_more()
+            self._fetch.on_more(self._owner)
 
 
 class _RemoteWatch(DelayedOperation):
