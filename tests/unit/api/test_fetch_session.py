@@ -101,12 +101,10 @@ def test_those_that_got_data_go_to_the_end() -> None:
     assert keys(session) == [("b", 0), ("d", 0), ("a", 0), ("c", 0)]
 
 
-@pytest.mark.parametrize("epoch", [0, 2, 3, EPOCH_MAX, -2])
+@pytest.mark.parametrize("epoch", [2, 3, EPOCH_MAX, -2])
 def test_unexpected_epoch_is_refused_and_the_session_stays(epoch: int) -> None:
     cache = SessionCache(10)
     session = open_session(cache, ("a", 0, 0))
-    if epoch == INITIAL_EPOCH:
-        pytest.skip("that is a full request")
     assert refusal(cache, request(session=(session.id, epoch))) == ErrorCode.INVALID_FETCH_SESSION_EPOCH
     assert cache.resolve(request(session=(session.id, 1)), 12, now_ns=0)[1] is session
 

@@ -60,6 +60,14 @@ def test_event_on_a_key_tries_only_those_that_watch_it(purgatory: Purgatory, clo
     assert len(purgatory) == 2
 
 
+def test_completing_twice_answers_once() -> None:
+    operation = Waiting(0)
+    assert operation.complete()
+    assert not operation.complete()
+    operation.on_expire()
+    assert operation.completions == 1
+
+
 def test_operation_that_cannot_complete_yet_stays(purgatory: Purgatory, clock: ManualClock) -> None:
     operation = parked(purgatory, clock, "a")
     for _ in range(3):

@@ -139,6 +139,9 @@ def test_topic_made_anew_while_the_round_of_its_namesake_runs_is_not_touched(rig
     assert processor.answers() == []
     syncer.end_round()
     assert processor.answers() == [], "that round was about another file"
+    row = rig.table.read(rig.image_of("t"))  # It has its namesake's slot.
+    assert row is not None
+    assert row.end_offset == 1
     syncer.end_round()
     assert results(processor.answers()) == [(2, 0, 0)]
 

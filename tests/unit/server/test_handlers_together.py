@@ -357,6 +357,18 @@ def test_other_requests_of_the_client_that_left_are_not_touched(rig: HandlerRig)
     assert [answer.connection_id for answer in answers] == [2]
 
 
+def test_answer_to_one_long_poll_leaves_another_of_the_same_connection_to_its_end(rig: HandlerRig) -> None:
+    here, there = at(rig, 0), at(rig, 1)
+    send_fetch(rig, 0, here)
+    send_fetch(rig, 0, there)
+    rig.settle()
+    produce(rig, 1, here)
+    assert [answer.sequence for answer in rig.processors[0].answers()] == [0]
+    rig.processors[0].disconnect()
+    rig.settle()
+    assert len(rig.handler(0)._purgatory) == 0
+
+
 def test_offset_out_of_range_at_another_owner_is_told_at_once(rig: HandlerRig) -> None:
     there = at(rig, 2)
     produce(rig, 0, there)

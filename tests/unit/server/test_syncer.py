@@ -102,8 +102,9 @@ def test_close_waits_for_the_round_in_work_and_its_outcome_can_be_taken() -> Non
     opener = threading.Timer(0.01, log.gate.set)
     opener.start()
     syncer.close()
+    done = [each.name for each, _, _ in syncer.take()]
     opener.join()
-    assert [each.name for each, _, _ in syncer.take()] == ["slow"]
+    assert done == ["slow"]
     assert not any(thread.name == "sync" for thread in threading.enumerate())
 
 
