@@ -1,0 +1,153 @@
+"""Readiness: asked over a real connection, announced in a file that is whole or not there."""
+
+from __future__ import annotations
+
+import json
+import resource
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kproc.clock import ManualClock
+from kproc.config import Config
+from kproc.errors import ErrorCode
+from kproc.server import broker, ready
+from kproc.server.listeners import Endpoint
+from kproc.wire import codec
+from kproc.wire.header import ApiKey, parse_request_header
+
+Answer = Callable[[ApiKey, int, dict[str, Any]], dict[str, Any] | None]
+
+
+class ScriptedBroker:
+    """Answers one connection as told; closes it for None."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        self.asked: list[tuple[ApiKey, dict[str, Any]]] = []
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    @property
+    def port(self) -> int:
+        return int(self._listening.getsockname()[1])
+
+    def close(self) -> None:
+        self._listening.close()
+        self._thread.join(10)
+
+    def _serve(self) -> None:
+        connection, _ = self._listening.accept()
+        with connection, connection.makefile("rb") as stream:
+            while head := stream.read(4):
+                frame = memoryview(stream.read(int.from_bytes(head, "big")))
+                header, at = parse_request_header(frame)
+                key, version = ApiKey(header.api_key), header.api_version
+                fields = codec.decode_request(key, version, frame[at:])
+                self.asked.append((key, fields))
+                answer = self._answer(key, version, fields)
+                if answer is None:
+                    return
+                connection.sendall(codec.encode_response(key, version, header.correlation_id, answer))
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[Answer], ScriptedBroker]]:
+    made: list[ScriptedBroker] = []
+
+    def start(answer: Answer) -> ScriptedBroker:
+        made.append(ScriptedBroker(answer))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.close()
+
+
+def endpoint(host: str, port: int) -> Endpoint:
+    return Endpoint("PLAINTEXT", host, port, "advertised.example", 1)
+
+
+def answers(code: int) -> Answer:
+    def answer(key: ApiKey, _version: int, fields: dict[str, Any]) -> dict[str, Any]:
+        if key == ApiKey.METADATA:
+            return {"brokers": [], "topics": [], "controller_id": 1}
+        (topic,) = fields["topic_data"]
+        row = {"index": 0, "error_code": code, "base_offset": -1}
+        return {"responses": [{"name": topic["name"], "partition_responses": [row]}]}
+
+    return answer
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", ""])
+def test_metadata_and_a_produce_to_no_topic_make_it_ready(
+    serve: Callable[[Answer], ScriptedBroker], host: str
+) -> None:
+    scripted = serve(answers(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+    assert ready.round_trips(endpoint(host, scripted.port)) is None
+    (first, metadata), (second, produce) = scripted.asked
+    assert (first, second) == (ApiKey.METADATA, ApiKey.PRODUCE)
+    assert metadata["allow_auto_topic_creation"] is False
+    assert "/" in produce["topic_data"][0]["name"], "no topic can have that name"
+
+
+def test_other_error_is_a_problem(serve: Callable[[Answer], ScriptedBroker]) -> None:
+    problem = ready.round_trips(endpoint("127.0.0.1", serve(answers(56)).port))
+    assert problem == "a Produce to no topic was answered with error 56"
+
+
+def test_broker_that_hangs_up_is_a_problem(serve: Callable[[Answer], ScriptedBroker]) -> None:
+    assert ready.round_trips(endpoint("127.0.0.1", serve(lambda *_: None).port))
+
+
+def test_port_without_a_listener_is_a_problem() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        port = sock.getsockname()[1]
+    assert ready.round_trips(endpoint("127.0.0.1", port))
+
+
+def test_announcement_says_where_and_who(tmp_path: Path) -> None:
+    plan = broker.Plan(
+        Config.build({"log.dirs": str(tmp_path)}),
+        ManualClock(),
+        [endpoint("127.0.0.1", 9092)],
+        "cluster",
+        was_clean=True,
+    )
+    rows = [{"role": "handler", "index": 0, "pid": 5, "state": "running", "restarts": 0}]
+    path = tmp_path / "ready.json"
+    ready.write(path, ready.describe(plan, rows))
+    found = json.loads(path.read_text())
+    assert found["bootstrap"] == "advertised.example:1"
+    assert found["processes"] == [{"role": "handler", "index": 0, "pid": 5}]
+    assert found["data"] == str(tmp_path)
+    assert found["listeners"] == {
+        "PLAINTEXT": {"bound": "127.0.0.1:9092", "advertised": "advertised.example:1"}
+    }
+    assert [each.name for each in tmp_path.iterdir()] == ["ready.json"], "no part of it stays"
+
+
+def test_ready_file_is_removed_once_and_may_be_missing(tmp_path: Path) -> None:
+    path = tmp_path / "ready.json"
+    path.write_text("{}")
+    ready.remove(path)
+    assert not path.exists()
+    ready.remove(path)
+    ready.remove(None)
+
+
+def test_descriptor_limit_is_raised_as_far_as_allowed() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, before[1]), before[1]))
+        ready.raise_nofile_limit()
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        assert hard == before[1]
+        assert soft == min(hard, 1 << 20)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -1,0 +1,76 @@
+"""When a role that died is started again: at once, later and later, or not at all."""
+
+from __future__ import annotations
+
+import pytest
+
+from kproc.clock import ManualClock
+from kproc.server.roles import handler_id
+from kproc.server.supervisor import Role, Supervisor, _describe
+
+SECOND_NS = 1_000_000_000
+
+
+class Planner(Supervisor):
+    """A supervisor that only plans: it forks nobody."""
+
+    def __init__(self) -> None:
+        self._clock = ManualClock()  # type: ignore[assignment]
+        self._must_stop = False
+        self._failure = None
+
+    def deaths(self, role: Role, *lived_ns: int) -> list[float]:
+        """Milliseconds until the next start, after each death."""
+        delays = []
+        for each in lived_ns:
+            self._plan_restart(role, each)
+            delays.append((role.restart_at_ns - self._clock.now_ns()) / 1e6)
+        return delays
+
+
+def test_role_that_was_killed_starts_again_at_once() -> None:
+    assert Planner().deaths(Role(handler_id(0)), *[60 * SECOND_NS] * 20) == [0.0] * 20
+
+
+def test_role_that_dies_right_after_its_start_waits_longer_each_time() -> None:
+    planner, role = Planner(), Role(handler_id(0))
+    delays = planner.deaths(role, *[SECOND_NS // 10] * 8)
+    assert delays == [0.0, 200.0, 400.0, 800.0, 1600.0, 3200.0, 5000.0, 5000.0]
+    assert planner._failure is None
+
+
+def test_ninth_quick_death_in_a_row_ends_the_broker() -> None:
+    planner, role = Planner(), Role(handler_id(0))
+    planner.deaths(role, *[0] * 9)
+    assert planner._must_stop
+    assert "handler-0 ended 9 times in a row" in str(planner._failure)
+
+
+def test_role_that_lived_for_a_while_is_forgiven() -> None:
+    planner, role = Planner(), Role(handler_id(0))
+    planner.deaths(role, *[0] * 8)
+    assert planner.deaths(role, 3 * SECOND_NS) == [0.0]
+    assert planner.deaths(role, *[0] * 8)[-1] == 5000.0
+    assert planner._failure is None
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (0, "exit status 0"),
+        (70, "exit status 70"),
+        (-9, "killed by SIGKILL"),
+        (-200, "killed by signal 200"),
+    ],
+)
+def test_end_of_a_child_is_told_in_words(status: int, words: str) -> None:
+    assert _describe(status) == words
+
+
+def test_state_of_a_role_follows_its_child() -> None:
+    role = Role(handler_id(0))
+    assert role.state == "restarting"
+    role.child = object()  # type: ignore[assignment]
+    assert role.state == "starting"
+    role.is_ready = True
+    assert role.state == "running"
