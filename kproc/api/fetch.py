@@ -12,8 +12,9 @@ Versions: v5 log start; v7 sessions (KIP-227); v9 leader epoch; v11 rack; v12 fl
 
 from __future__ import annotations
 
+import itertools
 import logging
-from typing import Any
+from typing import Any, Final
 
 from msgspec.structs import astuple
 
@@ -21,13 +22,15 @@ from kproc.api.context import OnReply, PartitionKey, RequestContext, Services
 from kproc.api.fetch_session import FetchSession, FetchTarget
 from kproc.api.registry import api
 from kproc.cluster.image import PartitionImage
-from kproc.errors import ErrorCode, KafkaError
+from kproc.errors import Corrupt, ErrorCode, KafkaError
 from kproc.purgatory.purgatory import DelayedOperation
 from kproc.wire.file_range import FileRange
 from kproc.wire.header import ApiKey
 from kproc.wire.hot import FetchPartition, FetchPartitionResult, FetchRequest, encode_fetch_response
 
 logger = logging.getLogger(__name__)
+
+_watch_numbers: Final = itertools.count()  # With the home's index a name for each watch at another owner.
 
 
 class PartitionRead:
@@ -69,6 +72,9 @@ def read_partition(
         found = log.read(offset, min(limit, request.max_bytes), minimum_one=minimum_one)
     except KafkaError as error:
         return _error(error.code)
+    except (Corrupt, OSError) as error:  # Of this partition alone: the others of the request are served.
+        logger.error("read of %s-%d at %d: %s", name, partition.index, request.fetch_offset, error)
+        return _error(ErrorCode.KAFKA_STORAGE_ERROR)
     return PartitionRead(0, log.start_offset, log.end_offset, list(found.ranges), found.bytes)
 
 
@@ -109,6 +115,7 @@ class DelayedFetch(DelayedOperation):
         "_request",
         "_session",
         "_targets",
+        "_watches",
     )
 
     def __init__(
@@ -131,6 +138,7 @@ class DelayedFetch(DelayedOperation):
         self._local: list[tuple[int, str, PartitionImage]] = []
         self._remote: dict[int, list[tuple[int, str, PartitionImage]]] = {}
         self._replies_due = 0
+        self._watches: dict[int, list[int]] = {}  # Owner -> the watch that it keeps for us.
 
     # -- the life of the operation -----------------------------------------------------------------------------
 
@@ -175,7 +183,18 @@ class DelayedFetch(DelayedOperation):
             return
         services = self._context.services
         services.purgatory.watch(self, [(name, partition.index) for _, name, partition in self._local])
-        self._context.when_gone(lambda: services.purgatory.cancel(self))
+        self._context.when_gone(self._cancel)
+
+    def _cancel(self) -> None:
+        """The client left."""
+        self._context.services.purgatory.cancel(self)
+        self._end_watches()
+
+    def _end_watches(self) -> None:
+        """Nobody needs to be told any more; left alone, each would wait for its append or for max.wait.ms."""
+        watches, self._watches = self._watches, {}
+        for owner, watch in watches.items():
+            self._context.services.peers.call(owner, "fetch", {"end": watch}, lambda _reply: None)
 
     def _complete_if_enough(self) -> bool:
         reads = self._reads.values()
@@ -218,16 +237,23 @@ class DelayedFetch(DelayedOperation):
     def _ask(self, owner: int) -> None:
         """Let an owner read; it answers at once, and tells us later, once, if there was too little."""
         parts = self._remote[owner]
+        watch = [self._context.services.handler_index, next(_watch_numbers)]
         body = {
+            "watch": watch,
+            "min_bytes": self._request.min_bytes,
             "max_bytes": self._budget(),
             "wait_ns": 0 if self._request.max_wait_ms <= 0 else self.deadline_ns,
             "parts": [[name, *astuple(self._targets[at].request)] for at, name, _ in parts],
         }
-        self._context.services.peers.call(owner, "fetch", body, _RemoteRead(self, owner))
+        self._context.services.peers.call(owner, "fetch", body, _RemoteRead(self, owner, watch))
 
-    def on_reads(self, owner: int, reply: dict[str, Any]) -> None:
+    def on_reads(self, owner: int, reply: dict[str, Any], watch: list[int]) -> None:
         """An owner's first reply: what it read, or that it is lost."""
         self._replies_due -= 1
+        if reply.get("is_open"):
+            self._watches[owner] = watch
+            if self.is_completed:
+                self._end_watches()
         ats = [at for at, _, _ in self._remote[owner]]
         reads = reply.get("reads")
         for at, read in zip(ats, reads or [None] * len(ats), strict=True):
@@ -241,6 +267,10 @@ class DelayedFetch(DelayedOperation):
         if not self._replies_due:
             self._decide()
 
+    def on_watched(self, owner: int) -> None:
+        """An owner's watch has ended."""
+        self._watches.pop(owner, None)
+
     def on_more(self, owner: int) -> None:
         """An owner's second reply: something was appended there (or it died, and its successor must be asked).
 
@@ -253,6 +283,7 @@ class DelayedFetch(DelayedOperation):
     # -- the answer --------------------------------------------------------------------------------------------
 
     def on_complete(self) -> None:
+        self._end_watches()
         context = self._context
         session = self._session
         budget = self._budget()
@@ -315,18 +346,21 @@ def _find(services: Services, target: FetchTarget) -> tuple[str, PartitionImage]
 class _RemoteRead:
     """Takes the one or two replies of an owner: the reads, and later `more` or `end`."""
 
-    __slots__ = ("_fetch", "_has_read", "_owner")
+    __slots__ = ("_fetch", "_has_read", "_owner", "_watch")
 
-    def __init__(self, fetch: DelayedFetch, owner: int) -> None:
+    def __init__(self, fetch: DelayedFetch, owner: int, watch: list[int]) -> None:
         self._fetch = fetch
         self._owner = owner
+        self._watch = watch
         self._has_read = False
 
     def __call__(self, reply: dict[str, Any]) -> None:
         if not self._has_read:
             self._has_read = True
-            self._fetch.on_reads(self._owner, reply)
-        elif not reply.get("end"):
+            self._fetch.on_reads(self._owner, reply, self._watch)
+            return
+        self._fetch.on_watched(self._owner)
+        if not reply.get("end"):
             self._fetch.on_more(self._owner)
 
 
@@ -352,6 +386,10 @@ class _RemoteWatch(DelayedOperation):
 
 def serve_forwarded(services: Services, body: dict[str, Any], on_reply: OnReply) -> None:
     """Read for another Handler. Replies once with the reads, and once more if it should read again."""
+    if "end" in body:
+        services.purgatory.check(("watch", *body["end"]))
+        on_reply({})
+        return
     left = body["max_bytes"]
     has_data = False
     reads: list[list[Any]] = []
@@ -369,7 +407,10 @@ def serve_forwarded(services: Services, body: dict[str, Any], on_reply: OnReply)
         left -= read.bytes
         has_data = has_data or read.bytes > 0
         reads.append([read.error, read.start, read.end, [list(each) for each in read.ranges], read.bytes])
-    waits = bool(body["wait_ns"] and watched)
+    # What is enough by itself, or an error, is answered at once by the other side, too.
+    is_enough = any(read[0] for read in reads) or sum(read[4] for read in reads) >= body["min_bytes"]
+    waits = bool(body["wait_ns"] and watched and not is_enough)
     on_reply({"reads": reads, "is_open": waits})
     if waits:
-        services.purgatory.watch(_RemoteWatch(body["wait_ns"], on_reply), watched)
+        keys = [*watched, ("watch", *body["watch"])]
+        services.purgatory.watch(_RemoteWatch(body["wait_ns"], on_reply), keys)

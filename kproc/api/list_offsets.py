@@ -9,6 +9,7 @@ Versions: v2 isolation level; v4 leader epochs; v6 flexible; v7 -3; v8 -4; v9 -5
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
@@ -16,8 +17,10 @@ from typing import Any, Final
 from kproc.api.context import RequestContext, Services
 from kproc.api.registry import api
 from kproc.cluster.image import PartitionImage
-from kproc.errors import ErrorCode, KafkaError
+from kproc.errors import Corrupt, ErrorCode, KafkaError
 from kproc.wire.header import ApiKey
+
+logger = logging.getLogger(__name__)
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -149,6 +152,9 @@ def look_up(
             found = log.offset_for_timestamp(timestamp)
     except KafkaError as error:
         return _failed(index, error.code)
+    except (Corrupt, OSError) as error:
+        logger.error("look-up in %s-%d: %s", name, index, error)
+        return _failed(index, ErrorCode.KAFKA_STORAGE_ERROR)
     offset, at_ms = found if found is not None else (-1, -1)
     return {
         "partition_index": index,

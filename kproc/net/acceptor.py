@@ -20,7 +20,7 @@ from kproc.clock import Clock
 from kproc.ipc.fdpass import send_fd
 from kproc.metrics.slab import MetricsRow
 from kproc.metrics.spec import SLOT
-from kproc.net.handoff import ACK, CREDITS, HANDOFF
+from kproc.net.handoff import ACK, CREDITS, HANDOFF, REFUSED
 from kproc.transport.agent import AgentId, Doze, Link
 from kproc.transport.envelope import FLAG_LOOPBACK
 
@@ -133,7 +133,8 @@ class Acceptor:
                 for target in self._targets:
                     if target.sock.fileno() == fd:
                         work += self._read_acknowledgements(target)
-        while self._waiting and self._hand_over(self._waiting[0]):
+        is_backing_off = self._backoff_until_ns > self._clock.now_ns()
+        while self._waiting and not is_backing_off and self._hand_over(self._waiting[0]):
             self._waiting.popleft()
             work += 1
         self._store_metrics()
@@ -250,8 +251,13 @@ class Acceptor:
                 return count
             if not message:
                 return count  # Closed by a Processor that ends; detach() follows.
-            accepted = target.unacknowledged.pop(ACK.unpack(message)[0], None)
-            if accepted is not None:
+            (serial,) = ACK.unpack(message)
+            accepted = target.unacknowledged.pop(serial & ~REFUSED, None)
+            if accepted is not None and serial & REFUSED:
+                # It will not have room before something closes there: look elsewhere first, and not at once again.
+                self._waiting.append(accepted)
+                self._backoff_until_ns = self._clock.now_ns() + _BACKOFF_NS
+            elif accepted is not None:
                 accepted.sock.close()
             count += 1
 

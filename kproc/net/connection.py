@@ -167,15 +167,17 @@ class Connection:
 
     def add_parts(self, parts: list[bytes | FileRange], files: FileCache) -> None:
         """Queue an answer of bytes and file ranges; opens the files now, so that later renames do not matter."""
+        ready: list[bytes | FileSend] = []  # All of it or nothing: half an answer must not leave.
         for part in parts:
             if not isinstance(part, FileRange):
-                self.ready.append(part)
+                ready.append(part)
                 continue
             file = files.get(part)
             if part.length <= _COPY_BYTES_MAX:
                 data = os.pread(file.fd, part.length, part.position)
                 if len(data) != part.length:
                     raise EOFError("a segment file is shorter than the answer says")
-                self.ready.append(data)
+                ready.append(data)
             else:
-                self.ready.append(FileSend(file, part.position, part.length))
+                ready.append(FileSend(file, part.position, part.length))
+        self.ready += ready

@@ -1,7 +1,7 @@
 """The message by which an Acceptor gives an accepted socket to a Processor, and its acknowledgement.
 
     Acceptor -> Processor   | serial u64 | listener u16 | flags u16 |  + one descriptor
-    Processor -> Acceptor   | serial u64 |
+    Processor -> Acceptor   | serial u64 |   with REFUSED set when only the bytes arrived
 
 Over one AF_UNIX SOCK_SEQPACKET pair per (Acceptor, Processor). The Acceptor keeps its own descriptor until
 the serial comes back, so that a socket that a dying Processor never registered can go elsewhere.
@@ -14,6 +14,8 @@ from typing import Final
 
 HANDOFF: Final = struct.Struct("=QHH")
 ACK: Final = struct.Struct("=Q")
+# In an acknowledgement: the descriptor did not arrive (the Processor is at its nofile limit). The socket goes elsewhere.
+REFUSED: Final = 1 << 63
 
 # Kafka's capacity of a Processor's newConnections queue. A kernel socket queue has no such limit, hence credits.
 CREDITS: Final = 20

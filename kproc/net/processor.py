@@ -25,7 +25,7 @@ from kproc.metrics.slab import MetricsRow
 from kproc.metrics.spec import SLOT
 from kproc.net.connection import Block, Connection
 from kproc.net.files import FileCache, StaleFile
-from kproc.net.handoff import ACK, HANDOFF
+from kproc.net.handoff import ACK, HANDOFF, REFUSED
 from kproc.transport.agent import AgentId, BlockOwner, Doze, Link
 from kproc.transport.envelope import (
     BLOCK,
@@ -39,6 +39,7 @@ from kproc.transport.envelope import (
     REQUEST_BLOCK,
     SEND,
     SEND_PARTS,
+    SEQUENCE_MASK,
     decode_parts,
 )
 from kproc.transport.outbox import Inbox, Outbox
@@ -51,6 +52,10 @@ READ_BYTES: Final = (
 LARGE_FRAME_BYTES: Final = 16 * 1024  # From here on one copy costs more than the arena's bookkeeping.
 INFLIGHT_MAX: Final = 64  # Requests of one connection in work. Kafka takes 1, its clients send at most 5.
 _RESPONSES_PER_PASS: Final = 512
+_STUCK_NS: Final = 5_000_000_000  # A sender that lives resends within this long.
+_ROOM_BYTES: Final = 2 * (
+    READ_BYTES + LARGE_FRAME_BYTES
+)  # For one read, with what is held and the ring's padding.
 _STALL_POLL_MS: Final = 2  # Answers wake a stalled Processor; this only covers room made by parked requests.
 _LENGTH: Final = struct.Struct(">i")
 _ACTIVE, _PAUSED, _WRITING = select.EPOLLIN, 0, select.EPOLLOUT
@@ -122,6 +127,9 @@ class Processor:
         self._idle_ns_max = idle_ms_max * 1_000_000 if idle_ms_max >= 0 else 0
         self._router = router
         self._handlers: dict[AgentId, HandlerPeer] = {}
+        self._by_index: dict[
+            int, HandlerPeer
+        ] = {}  # They come in any order when one of them is being restarted.
         self._connections: dict[int, Connection] = {}  # by descriptor
         self._by_id: dict[int, Connection] = {}
         self._lent: dict[
@@ -144,7 +152,9 @@ class Processor:
     # -- wiring ------------------------------------------------------------------------------------------------
 
     def attach(self, link: Link) -> None:
-        self._handlers.setdefault(link.peer, HandlerPeer(link.peer)).attach(link)
+        handler = self._handlers.setdefault(link.peer, HandlerPeer(link.peer))
+        self._by_index[link.peer.index] = handler
+        handler.attach(link)
 
     def detach(self, peer: AgentId) -> None:
         """A Handler died and was reaped: what it had in work ends in closed connections, its blocks come back."""
@@ -183,6 +193,8 @@ class Processor:
         work = self._take_responses()
         if self._stalled:
             self._retry_stalled()
+            for handler in self._handlers.values():
+                handler.publish()
             timeout_ms = min(timeout_ms, _STALL_POLL_MS)
         # Also after work: with something ready it does not sleep, and one system call is saved.
         events = (
@@ -221,13 +233,16 @@ class Processor:
     def begin_stop(self) -> None:
         """Read nothing more; what was read is answered."""
         self._is_stopping = True
-        self._stalled.clear()
         for connection in list(self._connections.values()):
             if not connection.out:
                 self._set_interest(connection, _PAUSED)
 
     def is_drained(self) -> bool:
-        return self._is_stopping and not any(c.inflight or c.out for c in self._connections.values())
+        if not self._is_stopping:
+            return False
+        # A stalled connection holds frames that were read; half a frame in an arena block never becomes a request.
+        waits = any(each.held for each in self._stalled)
+        return not waits and not any(each.inflight or each.out for each in self._connections.values())
 
     def close(self) -> None:
         for connection in list(self._connections.values()):
@@ -252,6 +267,7 @@ class Processor:
                 return taken
             except TruncatedDescriptor as error:  # Out of descriptors: the Acceptor still has the socket.
                 logger.error("cannot take a connection from %s: %s", peer, error)
+                self._acknowledge(peer, sock, HANDOFF.unpack(error.payload)[0] | REFUSED)
                 return taken
             if message is None:
                 return taken
@@ -260,7 +276,13 @@ class Processor:
             if client_fd is not None:
                 self._register(socket.socket(fileno=client_fd), listener, flags)
                 taken += 1
-            sock.send(ACK.pack(serial))
+            self._acknowledge(peer, sock, serial)
+
+    def _acknowledge(self, peer: AgentId, sock: socket.socket, answer: int) -> None:
+        try:
+            sock.send(ACK.pack(answer))
+        except OSError as error:  # That Acceptor ended; a connection that it gave us is ours all the same.
+            logger.info("%s cannot be told of a connection: %s", peer, error)
 
     def _register(self, sock: socket.socket, listener: int, flags: int) -> None:
         handlers = self._handlers.values()
@@ -302,7 +324,8 @@ class Processor:
             logger.debug("connection %d was already closed by its client", connection.id)
         connection.sock.close()
         connection.home.homes -= 1
-        for handler in {connection.home, connection.target}:
+        # With several Handlers each may remember something of it: it has been at any of them.
+        for handler in (connection.home,) if self._router is None else self._handlers.values():
             if handler.notices is not None:
                 handler.notices.push(DISCONNECTED, HEAD.pack(connection.id, 0, 0, 0))
         self._counts[SLOT["connections_closed"]] += 1
@@ -383,7 +406,7 @@ class Processor:
             assert link is not None
             link.sender.commit(position, REQUEST)
             connection.home.has_unpublished = True
-            connection.next_sequence += frames
+            connection.next_sequence = (connection.next_sequence + frames) & SEQUENCE_MASK
             connection.inflight += frames
             self._counts[_REQUESTS] += frames
             if connection.inflight >= INFLIGHT_MAX:
@@ -400,13 +423,12 @@ class Processor:
         assert self._router is not None
         view = memoryview(frames)
         position = 0
-        peers = list(self._handlers.values())
         while position < len(frames):
             end = position + 4 + _LENGTH.unpack_from(frames, position)[0]
             index = self._router.route(view[position + 4 : end])
-            target = (
-                peers[index] if 0 <= index < len(peers) and peers[index].link is not None else connection.home
-            )
+            target = self._by_index.get(index, connection.home)
+            if target.link is None:
+                target = connection.home
             if connection.inflight and target is not connection.target:
                 break
             link = target.link
@@ -415,7 +437,7 @@ class Processor:
                 break
             target.has_unpublished = True
             connection.target = target
-            connection.next_sequence += 1
+            connection.next_sequence = (connection.next_sequence + 1) & SEQUENCE_MASK
             connection.inflight += 1
             self._counts[_REQUESTS] += 1
             position = end
@@ -467,9 +489,9 @@ class Processor:
         target = connection.home
         if self._router is not None:
             index = self._router.route(block.view)
-            peers = list(self._handlers.values())
-            if 0 <= index < len(peers) and peers[index].link is not None:
-                target = peers[index]
+            owner = self._by_index.get(index)
+            if owner is not None and owner.link is not None:
+                target = owner
         head = HEAD.pack(connection.id, connection.next_sequence, connection.listener, connection.flags)
         waits = connection.inflight and target is not connection.target
         link = target.link
@@ -483,7 +505,7 @@ class Processor:
         target.has_unpublished = True
         connection.target = target
         self._lent[connection.id, connection.next_sequence] = (block.offset, target)
-        connection.next_sequence += 1
+        connection.next_sequence = (connection.next_sequence + 1) & SEQUENCE_MASK
         connection.inflight += 1
         block.view.release()
         connection.block = None
@@ -500,6 +522,10 @@ class Processor:
     def _retry_stalled(self) -> None:
         """Go on with the connections that had no room; those that still have none stall again."""
         for connection in list(self._stalled):
+            link = connection.home.link
+            # Without room for a read it would only stall again, and the Processor spin instead of sleep.
+            if link is None or link.sender.free_bytes() < _ROOM_BYTES:
+                continue
             del self._stalled[connection]
             connection.is_stalled = False
             if connection.block is not None:
@@ -579,7 +605,7 @@ class Processor:
 
     def _deliver(self, connection: Connection, kind: int, view: memoryview) -> None:
         """Append one answer, whose turn it is, to what leaves in this pass."""
-        connection.next_send += 1
+        connection.next_send = (connection.next_send + 1) & SEQUENCE_MASK
         connection.inflight -= 1
         if connection.is_closing:
             return
@@ -604,6 +630,7 @@ class Processor:
         try:
             if connection.ready:
                 self._counts[_BYTES_OUT] += connection.send_ready()
+                connection.last_active_ns = self._now_ns
         except (OSError, EOFError) as error:
             self._close(connection, str(error))
             return
@@ -643,9 +670,23 @@ class Processor:
             self._next_second_ns = now_ns + 1_000_000_000
             counts[SLOT["requests_inflight"]] = sum(c.inflight for c in self._connections.values())
             self._files.drop_unlinked()
+            if self._stalled:
+                self._close_stuck(now_ns - _STUCK_NS)
             if self._idle_ns_max:
                 self._expire_idle(now_ns - self._idle_ns_max)
         self._metrics.store()
+
+    def _close_stuck(self, before_ns: int) -> None:
+        """Somebody waits for room. A large frame that makes no progress must not keep it for ten minutes."""
+        for connection in list(self._connections.values()):
+            block = connection.block
+            if (
+                block is not None
+                and block.filled < block.length
+                and not connection.is_stalled
+                and connection.last_active_ns < before_ns
+            ):
+                self._close(connection, "its frame makes no progress and others wait for the room")
 
     def _expire_idle(self, before_ns: int) -> None:
         """Kafka's connections.max.idle.ms: no byte read or written for that long, a request in work or not."""

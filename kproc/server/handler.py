@@ -45,6 +45,7 @@ from kproc.transport.envelope import (
     HINT,
     REPLY,
     REQUEST,
+    SEQUENCE_MASK,
     SNAPSHOT,
     TOKEN,
 )
@@ -184,6 +185,8 @@ class Handler(LinkedAgent):
                 work += self._drain(client)
         for peer in list(self._peers.values()):
             work += self._take_from_peer(peer)
+        if self._is_stopping:
+            self._purgatory.expire_all()  # Requests that were still in the rings must not wait, either.
         if self._partitions.is_syncing:
             work += self._partitions.finish_sync()
         if self._partitions.unsynced:
@@ -249,7 +252,7 @@ class Handler(LinkedAgent):
                         known = KnownProduce(shape, requests, connection_id, sequence, correlation_id)
                         self._produce.add_known(known, shape.owned, records)
                         self._requests += 1
-                        sequence += 1
+                        sequence = (sequence + 1) & SEQUENCE_MASK
                         position = frame_end
                         continue
             body = position + _FIXED.size
@@ -279,7 +282,7 @@ class Handler(LinkedAgent):
                 shape = ProduceShape.of(version, view[position:frame_end], placed)
                 if shape is not None:
                     client.shapes[connection_id] = shape
-            sequence += 1
+            sequence = (sequence + 1) & SEQUENCE_MASK
             position = frame_end
 
     def _take_block(self, client: _Client, view: memoryview) -> None:
@@ -431,7 +434,8 @@ class Handler(LinkedAgent):
 
     def _has_input(self) -> bool:
         for client in self._clients.values():
-            if not client.inbox.is_empty():
+            # While it has answers of ours to take, its requests are no work; see next_deadline_ms.
+            if not client.outbox.has_overflow and not client.inbox.is_empty():
                 return True
         return super()._has_input()
 

@@ -42,6 +42,7 @@ HINT: Final = 14
 
 HEAD: Final = struct.Struct("=QIHH")
 HEAD_BYTES: Final = HEAD.size
+SEQUENCE_MASK: Final = 0xFFFF_FFFF  # A connection may live for more than 2**32 requests.
 BLOCK: Final = struct.Struct("=QQ")
 TOKEN: Final = struct.Struct("=QI")  # token, bytes of msgpack that follow
 FLAG_LOOPBACK: Final = 1  # The client's address is a loopback one: private operations are allowed.

@@ -209,10 +209,6 @@ def test_file_that_was_replaced_closes_the_connection(
     assert "was replaced" in caplog.text
 
 
-@pytest.mark.xfail(
-    reason="connection.py add_parts: what comes before the range that cannot be opened is in `ready` already "
-    "and is sent before the close; processor.py _deliver says that half an answer must not leave"
-)
 def test_nothing_of_an_answer_leaves_whose_file_was_replaced(rig: ProcessorRig, tmp_path: Path) -> None:
     file = segment(tmp_path / "0.log", b"a" * 100)
     wanted = part_of(file, 0, 100)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -229,10 +230,6 @@ def test_full_ring_stalls_the_client_and_loses_nothing(start: Start) -> None:
     assert rig.metric("reads_stalled") > 0
 
 
-@pytest.mark.xfail(
-    reason="processor.py do_work: _retry_stalled makes a stalled connection readable again before the poll, "
-    "so a full ring makes the Processor spin instead of sleeping its 2 ms"
-)
 def test_processor_whose_ring_is_full_sleeps_instead_of_spinning(rig: ProcessorRig) -> None:
     clients = [rig.connect() for _ in range(9)]
     for client in clients:
@@ -261,6 +258,56 @@ def test_full_arena_stalls_a_large_frame_until_a_block_comes_back(start: Start) 
     rig.handler.no_op(request)
     first.send_through(framed(bodies[2]))
     assert rig.handler.bodies() == [bodies[2]]
+
+
+def test_large_frame_without_progress_gives_way_to_those_that_wait_for_its_room(start: Start) -> None:
+    rig = start(arena_bytes=128 << 10)
+    silent, waiting = rig.connect(), rig.connect()
+    silent.send(framed(bytes(100_000))[:50_000])
+    waiting.send(framed(b"x" * 100_000)[:50_000])
+    rig.settle()
+    assert rig.arena.lent_count() == 1
+    for _ in range(4):
+        rig.advance_ms(1000)
+    assert not silent.is_closed()
+    for _ in range(3):
+        rig.advance_ms(1000)
+    assert silent.is_closed()
+    waiting.send_through(framed(b"x" * 100_000)[50_000:])
+    assert rig.handler.bodies() == [b"x" * 100_000]
+
+
+def test_large_frame_without_progress_may_stay_while_nobody_waits(rig: ProcessorRig) -> None:
+    client = rig.connect()
+    client.send(framed(bytes(100_000))[:50_000])
+    for _ in range(20):
+        rig.advance_ms(1000)
+    client.send_through(framed(bytes(100_000))[50_000:])
+    assert rig.handler.bodies() == [bytes(100_000)]
+
+
+def test_sequences_begin_anew_after_four_billion_requests(rig: ProcessorRig) -> None:
+    client = rig.connect()
+    (connection,) = rig.processor._connections.values()
+    connection.next_sequence = connection.next_send = 2**32 - 2
+    client.send(framed(b"x") * 4)
+    client.send_through(framed(bytes(50_000)))
+    requests = rig.handler.take()
+    assert [request.sequence for request in requests] in (
+        [
+            2**32 - 2,
+            2**32 - 1,
+            2**32,
+            2**32 + 1,
+            2,
+        ],  # Frames of one record are numbered by whoever takes them.
+        [2**32 - 2, 2**32 - 1, 0, 1, 2],
+    )
+    for number, request in reversed(list(enumerate(requests))):
+        wrapped = replace(request, sequence=request.sequence % 2**32)
+        rig.handler.answer(wrapped, framed(b"%d" % number))
+    rig.step()
+    assert client.received() == b"".join(framed(b"%d" % number) for number in range(5))
 
 
 def test_full_ring_keeps_a_received_block_until_there_is_room(rig: ProcessorRig) -> None:

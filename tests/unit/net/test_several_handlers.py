@@ -98,6 +98,23 @@ def test_router_says_who_gets_a_frame(rig: ProcessorRig, home: int) -> None:
         assert client.received() == framed(b"done")
 
 
+def test_handlers_are_known_by_their_index_in_whatever_order_they_came(
+    start: Start, router: ScriptedRouter
+) -> None:
+    """One that died while the broker started is attached after the others."""
+    rig = start(handlers=0, router=router)
+    late, early = rig.attach_handler(1), rig.attach_handler(0)
+    client = rig.connect()
+    client.send(SECOND)
+    assert (late.bodies(), early.bodies()) == ([b"second"], [])
+    other = rig.connect()
+    other.send(FIRST)
+    assert (late.bodies(), early.bodies()) == ([], [b"first."])
+    third = rig.connect()
+    third.send_through(framed(b"second" + bytes(50_000)))
+    assert len(late.bodies()) == 1
+
+
 def test_router_sees_the_frame_without_its_length(rig: ProcessorRig, router: ScriptedRouter) -> None:
     rig.connect().send(FIRST)
     assert router.seen == [b"first."]
@@ -206,6 +223,18 @@ def test_frames_for_a_handler_that_is_away_go_home(rig: ProcessorRig) -> None:
     assert rig.handlers[0].bodies() == [b"second"]
 
 
+def test_end_of_a_client_is_told_wherever_it_has_been(rig: ProcessorRig) -> None:
+    client = client_at(rig, 0)
+    client.send(SECOND)
+    (request,) = rig.handlers[1].take()
+    rig.handlers[1].answer(request, framed(b"done"))
+    rig.step()
+    client.send(FIRST)
+    client.close()
+    assert rig.handlers[1].take() == []
+    assert rig.handlers[1].gone == [request.connection_id]
+
+
 def test_end_of_a_client_is_told_where_it_has_requests_in_work(rig: ProcessorRig) -> None:
     client = client_at(rig, 0)
     client.send(SECOND)
@@ -216,10 +245,6 @@ def test_end_of_a_client_is_told_where_it_has_requests_in_work(rig: ProcessorRig
         assert handler.gone == [request.connection_id]
 
 
-@pytest.mark.xfail(
-    reason="processor.py begin_stop: frames that were read and wait for another Handler's answers, or for room "
-    "in a ring, are dropped, though its docstring says that what was read is answered"
-)
 def test_stopping_processor_passes_on_what_waits_for_another_handler(rig: ProcessorRig) -> None:
     client = client_at(rig, 0)
     client.send(FIRST + SECOND)
@@ -230,10 +255,6 @@ def test_stopping_processor_passes_on_what_waits_for_another_handler(rig: Proces
     assert rig.handlers[1].bodies() == [b"second"]
 
 
-@pytest.mark.xfail(
-    reason="processor.py do_work: what _retry_stalled commits is published after the poll, so a pipelining "
-    "client waits up to 2 ms at every change of owner"
-)
 def test_frame_that_waited_is_seen_by_its_handler_before_the_processor_sleeps(
     rig: ProcessorRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -420,10 +420,6 @@ def test_stopping_handler_answers_what_is_parked(rig: HandlerRig) -> None:
     assert rig.handler(0).is_drained()
 
 
-@pytest.mark.xfail(
-    reason="handler.py begin_stop: expires the purgatory once; a long poll that is taken from the ring after it "
-    "parks until max.wait.ms, and the stop waits for it, up to kproc.drain.timeout.ms"
-)
 def test_stopping_handler_parks_nothing_any_more(rig: HandlerRig) -> None:
     rig.handler(0).begin_stop()
     send_fetch(rig, 0, at(rig, 0), max_wait_ms=30_000)
