@@ -37,11 +37,9 @@ METRICS: Final = (
     Metric("connections", Kind.GAUGE, "connections", "Open client connections of a Processor."),
     Metric("connections_accepted", Kind.COUNTER, "connections", "Sockets an Acceptor or a Processor took."),
     Metric("connections_closed", Kind.COUNTER, "connections", "Client connections a Processor closed."),
-    Metric(
-        "connections_refused", Kind.COUNTER, "connections", "Sockets an Acceptor could not hand to anyone."
-    ),
+    Metric("connections_refused", Kind.COUNTER, "connections", "Sockets a Processor had no descriptor for."),
     Metric("requests", Kind.COUNTER, "requests", "Requests a Processor handed on, or a Handler took."),
-    Metric("responses", Kind.COUNTER, "responses", "Responses a Processor sent, or a Handler answered."),
+    Metric("responses", Kind.COUNTER, "responses", "Responses a Processor delivered."),
     Metric("bytes_in", Kind.COUNTER, "bytes", "Bytes received from clients."),
     Metric("bytes_out", Kind.COUNTER, "bytes", "Bytes sent to clients, file ranges included."),
     Metric(

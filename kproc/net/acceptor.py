@@ -255,6 +255,7 @@ class Acceptor:
             accepted = target.unacknowledged.pop(serial & ~REFUSED, None)
             if accepted is not None and serial & REFUSED:
                 # It will not have room before something closes there: look elsewhere first, and not at once again.
+                self._metrics.values[SLOT["connections_refused"]] += 1
                 self._waiting.append(accepted)
                 self._backoff_until_ns = self._clock.now_ns() + _BACKOFF_NS
             elif accepted is not None:

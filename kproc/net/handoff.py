@@ -14,7 +14,8 @@ from typing import Final
 
 HANDOFF: Final = struct.Struct("=QHH")
 ACK: Final = struct.Struct("=Q")
-# In an acknowledgement: the descriptor did not arrive (the Processor is at its nofile limit). The socket goes elsewhere.
+# In an acknowledgement: no descriptor arrived (the Processor is at its nofile limit); the socket goes
+# elsewhere.
 REFUSED: Final = 1 << 63
 
 # Kafka's capacity of a Processor's newConnections queue. A kernel socket queue has no such limit, hence credits.

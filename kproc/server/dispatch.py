@@ -25,15 +25,18 @@ _FETCH: Final = int(ApiKey.FETCH)
 _API_VERSIONS_SERVED: Final = range(5)
 
 
-def dispatch(request: HandlerRequest, body: memoryview) -> None:
-    """Answer one request, or park it. Raises ProtocolError when the bytes are not what the header claims."""
+def dispatch(request: HandlerRequest, body: memoryview) -> bool:
+    """Answer one request, or park it; True if it ended in a surprise, which is logged and answered here.
+
+    Raises ProtocolError when the bytes are not what the header claims.
+    """
     api_key, version = request.api_key, request.api_version
     if api_key == PRIVATE_API_KEY:
         _serve_private(request, body)
-        return
+        return False
     if api_key == _API_VERSIONS and version not in _API_VERSIONS_SERVED:
         request.send(codec.api_versions_fallback(request.correlation_id, _API_VERSIONS_SERVED))
-        return
+        return False
     api = registry.lookup(api_key)
     if api is None or not api.serves(version):
         raise ProtocolError(f"API key {api_key} version {version} is not served")
@@ -42,23 +45,26 @@ def dispatch(request: HandlerRequest, body: memoryview) -> None:
     decoded = (
         decode_fetch(version, body) if api_key == _FETCH else codec.decode_request(api_key, version, body)
     )
+    is_surprise = False
     try:
         fields = api.handler(request, decoded)
         if fields is not None:
             request.reply(fields)
-        return
+        return False
     except KafkaError as error:
         fields = _refuse(api, request, decoded, int(error.code), error.message)
     except (FatalError, AssertionError):
         raise  # A broken invariant of ours: the role ends, loudly, and is started anew.
     except Exception:
-        # A surprise inside one request stays inside it.
+        # It stays inside this one request.
+        is_surprise = True
         logger.exception(
             "%s version %d from %r failed", ApiKey(api_key).name, version, request.header.client_id
         )
         fields = _refuse(api, request, decoded, int(ErrorCode.UNKNOWN_SERVER_ERROR), None)
     if fields is not None:
         request.reply(fields)
+    return is_surprise
 
 
 def after_header_tags(body: memoryview) -> memoryview:

@@ -129,6 +129,7 @@ class Handler(LinkedAgent):
         self._ticks = 0
         self._requests = 0
         self._errors = 0
+        self._surprises = 0
 
     # -- wiring ------------------------------------------------------------------------------------------------
 
@@ -328,7 +329,7 @@ class Handler(LinkedAgent):
                 return placed
             # A request sees what the Produce requests before it appended.
             self._produce.flush()
-            dispatch(request, body)
+            self._surprises += dispatch(request, body)
         except ProtocolError as error:
             self._refuse(request, str(error))
         except (FatalError, AssertionError):
@@ -336,6 +337,7 @@ class Handler(LinkedAgent):
         except Exception:
             # A surprise before anything was appended stays with its connection.
             logger.exception("API key %d version %d failed", request.api_key, request.api_version)
+            self._surprises += 1
             self._refuse(request, "an internal error")
         return None
 
@@ -446,14 +448,14 @@ class Handler(LinkedAgent):
         values = self._metrics.values
         produce = self._produce
         values[SLOT["requests"]] += self._requests
-        values[SLOT["responses"]] += self._requests
+        values[SLOT["errors"]] += self._surprises
         values[SLOT["malformed"]] += self._errors
         values[SLOT["batches_appended"]] += produce.batches
         values[SLOT["bytes_appended"]] += produce.bytes
         values[SLOT["append_calls"]] += produce.append_calls
         values[SLOT["forwarded"]] += produce.forwarded
         values[SLOT["syncs"]] += self._partitions.syncs
-        self._requests = self._errors = 0
+        self._requests = self._errors = self._surprises = 0
         produce.batches = produce.bytes = produce.append_calls = produce.forwarded = (
             self._partitions.syncs
         ) = 0

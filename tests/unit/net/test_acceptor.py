@@ -19,7 +19,7 @@ from kproc.ipc.wait import Sleeper, make_eventfd
 from kproc.metrics.slab import MetricsRow
 from kproc.metrics.spec import SLOT
 from kproc.net.acceptor import Acceptor
-from kproc.net.handoff import ACK, CREDITS, HANDOFF
+from kproc.net.handoff import ACK, CREDITS, HANDOFF, REFUSED
 from kproc.transport.agent import AgentId, Link
 from kproc.transport.envelope import FLAG_LOOPBACK
 from tests.support.links import LinkMaker
@@ -325,6 +325,51 @@ def test_successor_that_is_attached_before_the_detach_takes_over(rig: AcceptorRi
     rig.processors[0] = rig.attach(0)
     rig.step(3)
     assert sum(rig.taken()) == 4
+
+
+def refuse(processor: ScriptedProcessor) -> None:
+    """Say of the oldest that its descriptor did not arrive."""
+    processor.sock.send(ACK.pack(processor.serials.popleft() | REFUSED))
+
+
+def test_socket_that_one_processor_refused_goes_to_another(rig: AcceptorRig) -> None:
+    full, other = rig.processors
+    (client,) = rig.connect()
+    rig.step()
+    if not full.take():
+        full, other = other, full
+        assert full.take() == 1
+    full.sockets.pop().close()  # Only the bytes arrived.
+    refuse(full)
+    rig.step(3)
+    assert rig.taken() == [0, 0], "not at once: nothing has changed"
+    rig.clock.advance_ms(101)
+    rig.step(3)
+    assert other.take() == 1
+    assert peers(other) == ports([client])
+    with pytest.raises(BlockingIOError):
+        client.recv(1)
+
+
+def test_only_processor_that_refuses_is_asked_again_and_nobody_is_accepted_meanwhile(
+    start: Callable[..., AcceptorRig],
+) -> None:
+    rig = start(1)
+    rig.connect()
+    rig.step()
+    for _ in range(3):
+        assert rig.taken() == [1]
+        rig.processors[0].sockets.pop().close()
+        refuse(rig.processors[0])
+        rig.connect()
+        rig.step(3)
+        assert rig.accepted() == 1
+        rig.clock.advance_ms(101)
+        rig.step()
+    assert rig.taken() == [1]
+    rig.processors[0].acknowledge()
+    rig.step(3)
+    assert rig.taken() == [3]
 
 
 # -- broken sockets and a host without descriptors --------------------------------------------------------------

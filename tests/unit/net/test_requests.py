@@ -331,6 +331,28 @@ def test_full_ring_keeps_a_received_block_until_there_is_room(rig: ProcessorRig)
     assert request.body == bytes(50_000)
 
 
+def test_stopping_processor_is_not_drained_while_a_large_frame_waits_for_room(rig: ProcessorRig) -> None:
+    client = rig.connect()
+    client.send(framed(bytes(50_000))[:-1])
+    rig.step(3)
+    sender = rig.processor._handlers[rig.handler.id].link.sender
+    while sender.try_push(1, bytes(20_000)):
+        pass
+    sender.publish()
+    while sender.try_push(1, bytes(8)):
+        pass
+    client.send(b"\0")
+    rig.step(3)
+    rig.processor.begin_stop()
+    assert not rig.processor.is_drained()
+    rig.handler.inbox.poll(10_000)
+    rig.handler.inbox.release()
+    sender.publish()
+    rig.step(2)
+    rig.handler.inbox.poll(10_000)
+    assert rig.metric("requests") == 1
+
+
 def test_processor_wakes_its_handler_once_per_pass_with_requests(rig: ProcessorRig) -> None:
     clients = [rig.connect() for _ in range(4)]
     waker = rig.processor._handlers[rig.handler.id].link.waker
