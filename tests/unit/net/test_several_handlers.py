@@ -255,6 +255,27 @@ def test_stopping_processor_passes_on_what_waits_for_another_handler(rig: Proces
     assert rig.handlers[1].bodies() == [b"second"]
 
 
+def test_stopping_processor_is_not_drained_while_a_frame_waits_for_room(rig: ProcessorRig) -> None:
+    client = client_at(rig, 0)
+    sender = rig.processor._handlers[rig.handlers[1].id].link.sender
+    for size in (20_000, 8):
+        while sender.try_push(1, bytes(size)):
+            pass
+    sender.publish()
+    client.send(SECOND)
+    rig.processor.begin_stop()
+    rig.step(3)
+    assert not rig.processor.is_drained()
+    rig.handlers[1].inbox.poll(100_000)
+    rig.handlers[1].inbox.release()
+    rig.step(2)
+    (request,) = rig.handlers[1].take()
+    rig.handlers[1].answer(request, framed(b"done"))
+    rig.step()
+    assert client.received() == framed(b"done")
+    assert rig.processor.is_drained()
+
+
 def test_frame_that_waited_is_seen_by_its_handler_before_the_processor_sleeps(
     rig: ProcessorRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
