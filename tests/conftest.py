@@ -22,7 +22,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
+
+# The same examples in every run: a plain run must not fail by chance. `--hypothesis-profile default` looks further.
+hypothesis.settings.register_profile("same-examples", derandomize=True)
+hypothesis.settings.load_profile("same-examples")
 
 # `--import-mode=importlib` puts nothing on the path, and the tests share `tests.support`.
 ROOT = Path(__file__).resolve().parent.parent

@@ -27,6 +27,7 @@ from kproc.storage.checkpoints import read_leader_epochs
 from kproc.storage.format import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
+    INT32_MAX,
     LOG_SUFFIX,
     NO_TIMESTAMP,
     SNAPSHOT_SUFFIX,
@@ -146,6 +147,12 @@ class _Rebuild:
                     # No torn write: the batch is whole. Offsets are not under the CRC; one of them is wrong.
                     where = f"{segment.path(LOG_SUFFIX)}: at position {position}"
                     raise Corrupt(f"{where} offset {base} follows {self.next_offset - 1}")
+                if last - segment.base_offset > INT32_MAX:
+                    # Nor can a segment hold it: its indexes have 32 bits for offsets, and it would have been rolled.
+                    where = f"{segment.path(LOG_SUFFIX)}: at position {position}"
+                    raise Corrupt(
+                        f"{where} offset {last} cannot be in a segment that begins at {segment.base_offset}"
+                    )
                 if position == 0:
                     segment.first_timestamp = header[8]
                 if header[8] > segment.max_timestamp:

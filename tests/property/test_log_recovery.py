@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kproc.errors import Corrupt, KafkaError
@@ -24,6 +24,7 @@ def write(rig: LogRig) -> list[bytes]:
     return values
 
 
+@example(start=210, length=1, filler="noise", recovery_point=0, segment_bytes=100_000, suffix="log")
 @settings(max_examples=150, deadline=None)
 @given(
     start=st.integers(0, 1100), length=st.integers(0, 200), filler=st.sampled_from(["cut", "zero", "noise"]),
