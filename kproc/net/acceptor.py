@@ -2,7 +2,7 @@
 
 Each Processor has credits for 20 sockets that it has not registered yet (Kafka's newConnections queue).
 When every Processor is out of credits, or none is there, the Acceptor stops looking at the listening socket:
-the kernel's backlog holds the clients, and the time is counted. The listening socket itself belongs to the
+the kernel's backlog holds the clients. The listening socket itself belongs to the
 supervisor, so an Acceptor's death refuses nobody.
 """
 
@@ -200,6 +200,7 @@ class Acceptor:
                     self._backoff_until_ns = self._clock.now_ns() + _BACKOFF_NS
                     break
                 logger.info("a connection was gone before it was accepted: %s", error)
+                accepted += 1  # An error that stays must not keep us here.
                 continue
             accepted += 1
             self._metrics.values[SLOT["connections_accepted"]] += 1

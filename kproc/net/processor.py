@@ -240,9 +240,13 @@ class Processor:
     def is_drained(self) -> bool:
         if not self._is_stopping:
             return False
-        # A stalled connection holds frames that were read; half a frame in an arena block never becomes a request.
-        waits = any(each.held for each in self._stalled)
-        return not waits and not any(each.inflight or each.out for each in self._connections.values())
+        # A stalled connection may hold whole requests: frames that wait for another Handler, a large one that waits for
+        # room in a ring. Copies, because the thread transport asks from its main thread.
+        for connection in list(self._stalled):
+            block = connection.block
+            if connection.held or (block is not None and block.filled == block.length):
+                return False
+        return not any(each.inflight or each.out for each in list(self._connections.values()))
 
     def close(self) -> None:
         for connection in list(self._connections.values()):

@@ -331,10 +331,6 @@ def test_full_ring_keeps_a_received_block_until_there_is_room(rig: ProcessorRig)
     assert request.body == bytes(50_000)
 
 
-@pytest.mark.xfail(
-    reason="processor.py is_drained: a stalled connection whose block is full holds a whole request, too, but "
-    "only `held` is looked at; the stop drops it"
-)
 def test_stopping_processor_is_not_drained_while_a_large_frame_waits_for_room(rig: ProcessorRig) -> None:
     client = rig.connect()
     client.send(framed(bytes(50_000))[:-1])
