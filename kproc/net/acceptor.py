@@ -2,8 +2,8 @@
 
 Each Processor has credits for 20 sockets that it has not registered yet (Kafka's newConnections queue).
 When every Processor is out of credits, or none is there, the Acceptor stops looking at the listening socket:
-the kernel's backlog holds the clients. The listening socket itself belongs to the
-supervisor, so an Acceptor's death refuses nobody.
+the kernel's backlog holds the clients. The listening socket itself belongs to the supervisor, so an Acceptor's
+death refuses nobody.
 """
 
 from __future__ import annotations
