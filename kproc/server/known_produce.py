@@ -3,8 +3,7 @@
 Between the correlation id and the records of a one-partition Produce stand only bytes that a producer repeats:
 client id, acks, timeout, topic, partition. A Handler remembers them with where they led; a frame that has
 the same bytes in the same place needs no decoding and no lookup. Anything else takes the general way.
-Measured per request (16 together, without system calls of the network): 8.1 us the general way, see the
-figure in ARCHITECTURE.md for this one.
+Measured in the Handler per request, 16 together, network calls left out: 8.1 us the general way, 5.8 us this one.
 """
 
 from __future__ import annotations
