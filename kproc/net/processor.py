@@ -46,10 +46,10 @@ from kproc.transport.outbox import Inbox, Outbox
 
 logger = logging.getLogger(__name__)
 
-READ_BYTES: Final = (
-    32 * 1024
-)  # Room reserved per read. Larger reads gain nothing: large frames bypass the ring.
-LARGE_FRAME_BYTES: Final = 16 * 1024  # From here on one copy costs more than the arena's bookkeeping.
+# Room reserved per read: several small frames at once, while what is larger bypasses the ring. Neither bound was tuned.
+READ_BYTES: Final = 32 * 1024
+# What is held of a frame and one read must fit together into a record of the smallest ring.
+LARGE_FRAME_BYTES: Final = 16 * 1024
 INFLIGHT_MAX: Final = 64  # Requests of one connection in work. Kafka takes 1, its clients send at most 5.
 _RESPONSES_PER_PASS: Final = 512
 _STUCK_NS: Final = 5_000_000_000  # A sender that lives resends within this long.
@@ -224,7 +224,7 @@ class Processor:
         return work
 
     def _has_answers(self) -> bool:
-        # A loop: any() over a generator costs 1 us more, at every sleep.
+        # A loop: any() over a generator costs 0.2 us more, at every sleep.
         for handler in self._handlers.values():  # noqa: SIM110
             if handler.inbox is not None and not handler.inbox.is_empty():
                 return True

@@ -86,8 +86,7 @@ class LinkedAgent:
             self._tick(now_ns)
         if not timeout_ms or self._has_input():
             return work
-        # Straight to sleep, also after work: a cycle that finds nothing would cost 5 us for each request of a
-        # lone client.
+        # Straight to sleep, also after work: a lone client would pay a cycle that finds nothing for each request.
         events = self._doze.wait(
             self._epoll.poll, min(timeout_ms, self.next_deadline_ms()) / 1000, self._has_input
         )
@@ -119,7 +118,7 @@ class LinkedAgent:
         self._outboxes = [peer.outbox for peer in self._peers.values()]
 
     def _has_input(self) -> bool:
-        # A loop: any() over a generator costs 1 us more, at every sleep.
+        # A loop: any() over a generator costs 0.2 us more, at every sleep.
         for peer in self._peers.values():  # noqa: SIM110
             if not peer.inbox.is_empty():
                 return True

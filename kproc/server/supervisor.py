@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 _READY_TIMEOUT_NS: Final = 30_000_000_000
 # A role that dies this soon after it was started is in trouble of its own making, not killed by somebody.
 _QUICK_DEATH_NS: Final = 2_000_000_000
-_QUICK_DEATHS_MAX: Final = 8  # With the back-off below about 13 s of trying.
+_QUICK_DEATHS_MAX: Final = 8  # With the back-off below about 16 s of trying.
 _BACKOFF_NS: Final = 50_000_000
 _BACKOFF_NS_MAX: Final = 5_000_000_000
 
