@@ -83,26 +83,23 @@ class OneProduce:
         """Answer."""
         del at  # There is only one.
         context = self._context
-        index, code, base_offset, append_time_ms, log_start, message = result
         if self.acks == 0:
-            _finish_unacknowledged(context, code)
-        elif message is None:
-            context.send(
-                encode_produce_response_one(
-                    context.api_version,
-                    context.correlation_id,
-                    self._name,
-                    self._topic_id,
-                    index,
-                    code,
-                    base_offset,
-                    append_time_ms,
-                    log_start,
-                )
-            )
+            _finish_unacknowledged(context, result[1])
         else:
-            topics = [(self._name, self._topic_id, [result])]
-            context.send(encode_produce_response(context.api_version, context.correlation_id, topics))
+            version, correlation_id = context.api_version, context.correlation_id
+            context.send(answer_one(version, correlation_id, self._name, self._topic_id, result))
+
+
+def answer_one(
+    version: int, correlation_id: int, name: str | None, topic_id: bytes | None, result: Result
+) -> bytes:
+    """The whole response frame of a one-partition request."""
+    index, code, base_offset, append_time_ms, log_start, message = result
+    if message is None:
+        return encode_produce_response_one(
+            version, correlation_id, name, topic_id, index, code, base_offset, append_time_ms, log_start
+        )
+    return encode_produce_response(version, correlation_id, [(name, topic_id, [result])])
 
 
 class Pending(Protocol):

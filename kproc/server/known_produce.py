@@ -12,10 +12,9 @@ import struct
 from typing import Final
 
 from kproc.api.context import OwnedPartition
-from kproc.api.produce import Placed, Result
+from kproc.api.produce import Placed, Result, answer_one
 from kproc.server.request import ClientPeer
 from kproc.transport.envelope import CLOSE, HEAD, NO_OP, SEND
-from kproc.wire.hot import encode_produce_response, encode_produce_response_one
 
 AFTER_CORRELATION_ID: Final = 12  # frame length, API key, version, correlation id
 FIRST_VERSION: Final = 7  # From here on every codec is allowed, so that the records need no look.
@@ -95,27 +94,13 @@ class KnownProduce:
         """Answer."""
         del at  # There is only one.
         head = HEAD.pack(self._connection_id, self._sequence, 0, 0)
-        index, code, base_offset, append_time_ms, log_start, message = result
         outbox = self._peer.outbox
         if self.acks == 0:
-            outbox.push(CLOSE if code else NO_OP, head)
+            outbox.push(CLOSE if result[1] else NO_OP, head)
             return
-        version, placed = self._shape.version, self._shape.placed
-        if message is None:
-            frame = encode_produce_response_one(
-                version,
-                self._correlation_id,
-                placed.name,
-                placed.topic_id,
-                index,
-                code,
-                base_offset,
-                append_time_ms,
-                log_start,
-            )
-        else:
-            topics = [(placed.name, placed.topic_id, [result])]
-            frame = encode_produce_response(version, self._correlation_id, topics)
+        shape = self._shape
+        placed = shape.placed
+        frame = answer_one(shape.version, self._correlation_id, placed.name, placed.topic_id, result)
         outbox.push(SEND, head + frame)
 
 
