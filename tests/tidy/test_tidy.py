@@ -33,12 +33,14 @@ LAYERS: dict[str, set[str]] = {
     "storage": GROUND | {"wire", "metrics"},
     "cluster": GROUND | {"wire"},
     "purgatory": GROUND | {"metrics"},
+    # State machines and their records; who runs them and where the records go is the server's.
+    "group": GROUND | {"wire", "metrics", "storage", "cluster"},
     # api never learns how its bytes came, transport never learns what they mean; server joins them.
-    "api": GROUND | {"wire", "metrics", "storage", "cluster", "purgatory"},
+    "api": GROUND | {"wire", "metrics", "storage", "cluster", "purgatory", "group"},
     "transport": GROUND | {"ipc", "metrics"},
     "net": GROUND | {"wire", "metrics", "transport"},
     "server": GROUND
-    | {"wire", "ipc", "metrics", "storage", "cluster", "purgatory", "api", "transport", "net"},
+    | {"wire", "ipc", "metrics", "storage", "cluster", "purgatory", "group", "api", "transport", "net"},
     "client": GROUND | {"wire"},
     "embedded": GROUND,
     "cli": GROUND | {"wire", "metrics", "storage", "cluster", "server", "client", "embedded"},

@@ -1,0 +1,130 @@
+"""What a group is asked and what it answers: the fields of the APIs that a group's rules look at, in one shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from kproc.errors import ErrorCode
+
+NO_GENERATION = -1
+UNKNOWN_MEMBER_ID = ""
+
+
+class JoinRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A JoinGroup request with what its versions mean."""
+
+    member_id: str
+    group_instance_id: str | None = None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int  # v0 has none: the session timeout
+    protocol_type: str
+    protocols: tuple[tuple[str, bytes], ...]  # name and metadata, in the member's order of preference
+    requires_known_member_id: bool = False  # v4 and later (KIP-394); static members never have to
+    supports_skip_assignment: bool = False  # v9 and later (KIP-814)
+
+
+class JoinedMember(msgspec.Struct, frozen=True):
+    """What the leader is told of each member."""
+
+    member_id: str
+    group_instance_id: str | None
+    metadata: bytes
+
+
+class JoinResult(msgspec.Struct, frozen=True):
+    """A JoinGroup response; `protocol_name` and `protocol_type` are None where the API's old versions say ""."""
+
+    error_code: int
+    member_id: str
+    generation: int = NO_GENERATION
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader: str = ""
+    skip_assignment: bool = False
+    members: tuple[JoinedMember, ...] = ()  # of the leader only
+
+
+class SyncRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A SyncGroup request. Protocol type and name are v5's, None before."""
+
+    member_id: str
+    group_instance_id: str | None = None
+    generation: int
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignments: tuple[tuple[str, bytes], ...] = ()  # of the leader: member id and assignment
+
+
+class SyncResult(msgspec.Struct, frozen=True):
+    """A SyncGroup response."""
+
+    error_code: int
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignment: bytes = b""
+
+
+class LeavingMember(msgspec.Struct, frozen=True):
+    """One member of a LeaveGroup request: by its id, or by its instance id with an empty member id."""
+
+    member_id: str
+    group_instance_id: str | None = None
+
+
+class LeftMember(msgspec.Struct, frozen=True):
+    """One member of a LeaveGroup response, in the order of the request."""
+
+    member_id: str
+    group_instance_id: str | None
+    error_code: int
+
+
+class LeaveResult(msgspec.Struct, frozen=True):
+    """A LeaveGroup response. Versions 0-2 show the code of their only member as the request's."""
+
+    error_code: int
+    members: tuple[LeftMember, ...] = ()
+
+
+class DescribedMember(msgspec.Struct, frozen=True):
+    """One member of a DescribeGroups response."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    metadata: bytes
+    assignment: bytes
+
+
+class DescribedGroup(msgspec.Struct, frozen=True):
+    """A group of a DescribeGroups response."""
+
+    group_id: str
+    state: str
+    protocol_type: str
+    protocol_name: str
+    members: tuple[DescribedMember, ...]
+
+
+class GroupOverview(msgspec.Struct, frozen=True):
+    """A group of a ListGroups response."""
+
+    group_id: str
+    protocol_type: str
+    state: str
+    group_type: str
+
+
+JoinReply = Callable[[JoinResult], None]
+SyncReply = Callable[[SyncResult], None]
+LeaveReply = Callable[[LeaveResult], None]
+
+
+def join_failed(code: ErrorCode, member_id: str) -> JoinResult:
+    """The answer of a join that was refused."""
+    return JoinResult(code, member_id)
