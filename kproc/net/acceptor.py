@@ -20,7 +20,7 @@ from kproc.clock import Clock
 from kproc.ipc.fdpass import send_fd
 from kproc.metrics.slab import MetricsRow
 from kproc.metrics.spec import SLOT
-from kproc.net.handoff import ACK, CREDITS, HANDOFF, REFUSED
+from kproc.net.handoff import ACK, ANSWER_BYTES_MAX, CREDITS, HANDOFF, NO_ADDRESS, REFUSED, pack_address
 from kproc.transport.agent import AgentId, Doze, Link
 from kproc.transport.envelope import FLAG_LOOPBACK
 
@@ -38,6 +38,8 @@ class _Accepted(NamedTuple):
 
     sock: socket.socket
     flags: int
+    address: bytes
+    port: int
 
 
 class _Target:
@@ -205,7 +207,7 @@ class Acceptor:
             accepted += 1
             self._metrics.values[SLOT["connections_accepted"]] += 1
             try:
-                connection = _Accepted(sock, self._configure(sock))
+                connection = _Accepted(sock, self._configure(sock), *_remote(address))
             except OSError as error:  # This one socket is broken (already reset); the others are not.
                 logger.info("closing a connection from %s: %s", address, error)
                 sock.close()
@@ -231,7 +233,9 @@ class Acceptor:
         self._next_target += 1
         self._serial += 1
         try:
-            message = HANDOFF.pack(self._serial, self._listener_index, accepted.flags)
+            message = HANDOFF.pack(
+                self._serial, self._listener_index, accepted.flags, accepted.address, accepted.port
+            )
             if not send_fd(target.sock, message, accepted.sock.fileno()):
                 return False
         except OSError as error:  # The Processor died; the supervisor will say so. Its sockets stay with us.
@@ -244,7 +248,7 @@ class Acceptor:
         count = 0
         while True:
             try:
-                message = target.sock.recv(ACK.size)
+                message = target.sock.recv(ANSWER_BYTES_MAX)
             except BlockingIOError:
                 return count
             except OSError as error:
@@ -252,6 +256,8 @@ class Acceptor:
                 return count
             if not message:
                 return count  # Closed by a Processor that ends; detach() follows.
+            if len(message) != ACK.size:
+                continue  # Count changes.
             (serial,) = ACK.unpack(message)
             accepted = target.unacknowledged.pop(serial & ~REFUSED, None)
             if accepted is not None and serial & REFUSED:
@@ -269,6 +275,13 @@ class Acceptor:
             self._next_store_ns = now_ns + 100_000_000
             self._metrics.values[SLOT["heartbeat_ns"]] = now_ns
             self._metrics.store()
+
+
+def _remote(address: object) -> tuple[bytes, int]:
+    """Address and port of a client as they travel; a Unix socket has none."""
+    if not isinstance(address, tuple):
+        return NO_ADDRESS, 0
+    return pack_address(address[0]), int(address[1])
 
 
 def _is_loopback(sock: socket.socket) -> bool:

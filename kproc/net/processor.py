@@ -276,7 +276,7 @@ class Processor:
             if message is None:
                 return taken
             payload, client_fd = message
-            serial, listener, flags = HANDOFF.unpack(payload)
+            serial, listener, flags, _address, _port = HANDOFF.unpack(payload)
             if client_fd is not None:
                 self._register(socket.socket(fileno=client_fd), listener, flags)
                 taken += 1

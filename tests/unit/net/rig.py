@@ -21,7 +21,7 @@ from kproc.ipc.fdpass import make_socket_pair, send_fd
 from kproc.ipc.wait import Sleeper, Waker, make_eventfd
 from kproc.metrics.slab import ROW_WORDS, MetricsRow, Slab
 from kproc.metrics.spec import SLOT
-from kproc.net.handoff import ACK, HANDOFF
+from kproc.net.handoff import ACK, HANDOFF, pack_address
 from kproc.net.processor import Processor, Router
 from kproc.transport.agent import AgentId, Link
 from kproc.transport.envelope import (
@@ -43,6 +43,7 @@ from kproc.wire.file_range import FileRange
 from tests.support.links import LinkMaker
 
 PROCESSOR = AgentId("processor", 0)
+LOOPBACK = pack_address("127.0.0.1")
 ACCEPTOR = AgentId("acceptor", 0)
 REQUEST_BYTES_MAX = 1 << 20
 _LENGTH = struct.Struct(">i")
@@ -219,7 +220,7 @@ class ProcessorRig:
     def hand_over(self, fd: int, *, listener: int = 0, flags: int = 0) -> int:
         """Send one descriptor as an Acceptor does; its serial."""
         self._serial += 1
-        assert send_fd(self.acceptor, HANDOFF.pack(self._serial, listener, flags), fd)
+        assert send_fd(self.acceptor, HANDOFF.pack(self._serial, listener, flags, LOOPBACK, 40_000), fd)
         return self._serial
 
     def acknowledged(self) -> list[int]:

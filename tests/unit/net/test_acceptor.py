@@ -19,7 +19,7 @@ from kproc.ipc.wait import Sleeper, make_eventfd
 from kproc.metrics.slab import MetricsRow
 from kproc.metrics.spec import SLOT
 from kproc.net.acceptor import Acceptor
-from kproc.net.handoff import ACK, CREDITS, HANDOFF, REFUSED
+from kproc.net.handoff import ACK, CREDITS, HANDOFF, REFUSED, address_text
 from kproc.transport.agent import AgentId, Link
 from kproc.transport.envelope import FLAG_LOOPBACK
 from tests.support.links import LinkMaker
@@ -35,17 +35,19 @@ class ScriptedProcessor:
         self.serials: deque[int] = deque()
         self.sockets: list[socket.socket] = []
         self.heads: list[tuple[int, int]] = []  # Listener, flags.
+        self.remotes: list[tuple[str, int]] = []
 
     def take(self) -> int:
         """Receive what was handed over; how many sockets."""
         count = 0
         while (message := recv_fd(self.sock, HANDOFF.size)) is not None:
             payload, fd = message
-            serial, listener, flags = HANDOFF.unpack(payload)
+            serial, listener, flags, address, port = HANDOFF.unpack(payload)
             assert fd is not None
             self.serials.append(serial)
             self.sockets.append(socket.socket(fileno=fd))
             self.heads.append((listener, flags))
+            self.remotes.append((address_text(address), port))
             count += 1
         return count
 
@@ -479,5 +481,5 @@ def test_acceptor_has_no_links(rig: AcceptorRig) -> None:
 
 
 def test_handoff_message_has_a_fixed_size() -> None:
-    assert HANDOFF.size == struct.calcsize("=QHH") == 12
+    assert HANDOFF.size == struct.calcsize("=QHH16sH") == 30
     assert CREDITS == 20, "Kafka's capacity of newConnections"

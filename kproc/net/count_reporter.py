@@ -1,0 +1,125 @@
+"""A Processor's reports to the Acceptors: which connections it holds, and which sockets it took.
+
+Connection limits are decided by Acceptors, connections end in Processors, and any of them may die. So every
+Processor tells every Acceptor what it opened and closed, as changes per (listener, address) over their hand-over
+pair; an Acceptor keeps one table per pair and drops it with the pair. Nobody has to be asked, and counts are right
+after any death and after any move of a connection (one Processor closed it, another opened it).
+
+Acknowledgements go through here too, behind the changes that were made before them: an Acceptor counts a socket itself
+until its acknowledgement, so a connection is never uncounted in between.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from itertools import islice
+from typing import Final
+
+from kproc.net.handoff import ACK, COUNT, COUNTS, COUNTS_MAX
+from kproc.transport.agent import AgentId
+
+logger = logging.getLogger(__name__)
+
+_HEAD: Final = ACK.pack(COUNTS)
+_NOT_NOW: Final = (BlockingIOError, InterruptedError)
+
+Key = tuple[bytes, int]
+"""Address in 16 bytes (handoff.pack_address) and listener."""
+
+
+class _Reader:
+    """One Acceptor: its socket, and what it has not been told."""
+
+    __slots__ = ("answers", "changes", "peer", "sock")
+
+    def __init__(self, peer: AgentId, sock: socket.socket, changes: dict[Key, int]) -> None:
+        self.peer = peer
+        self.sock = sock
+        self.changes = changes
+        self.answers: list[int] = []
+
+
+class CountReporter:
+    """One per Processor, called by the thread that runs it."""
+
+    def __init__(self) -> None:
+        self._totals: dict[Key, int] = {}
+        self._readers: dict[socket.socket, _Reader] = {}
+        self._is_dirty = False
+
+    def attach(self, peer: AgentId, sock: socket.socket) -> None:
+        """An Acceptor is there (again): it is told of everything that is open. The socket stays the caller's."""
+        self._readers[sock] = _Reader(peer, sock, dict(self._totals))
+        self._is_dirty = True
+
+    def detach(self, peer: AgentId, sock: socket.socket | None = None) -> None:
+        """The pair is gone: `sock`, or every one with `peer`. Its successor may be attached already."""
+        for reader in [each for each in self._readers.values() if each.peer == peer]:
+            if sock is None or reader.sock is sock:
+                del self._readers[reader.sock]
+
+    def opened(self, listener: int, address: bytes) -> None:
+        """A connection was registered."""
+        self._change((address, listener), 1)
+
+    def closed(self, listener: int, address: bytes) -> None:
+        """A connection that `opened` counted is closed, or lives in another Processor now."""
+        self._change((address, listener), -1)
+
+    def acknowledge(self, sock: socket.socket, answer: int) -> None:
+        """Answer a hand-over that came by `sock`: the serial, perhaps with REFUSED. Leaves at the next flush."""
+        reader = self._readers.get(sock)
+        if reader is not None:  # Else that Acceptor ended; a connection that it gave us is ours all the same.
+            reader.answers.append(answer)
+            self._is_dirty = True
+
+    @property
+    def has_unsent(self) -> bool:
+        """True while an Acceptor has not taken everything; the next flush tries again."""
+        return self._is_dirty
+
+    @property
+    def totals(self) -> dict[Key, int]:
+        """Open connections by (address, listener); to look at, not to write."""
+        return self._totals
+
+    def flush(self) -> None:
+        """Send what there is, as far as the sockets take it. Once per duty cycle; free when nothing happened."""
+        if not self._is_dirty:
+            return
+        self._is_dirty = False
+        for reader in list(self._readers.values()):
+            try:
+                self._send(reader)
+            except _NOT_NOW:
+                self._is_dirty = True  # It is slow or stopped. Changes coalesce meanwhile.
+            except OSError as error:
+                logger.info("%s cannot be told of connections: %s", reader.peer, error)
+                del self._readers[reader.sock]
+
+    def _change(self, key: Key, change: int) -> None:
+        _add(self._totals, key, change)
+        for reader in self._readers.values():
+            _add(reader.changes, key, change)
+        self._is_dirty = True
+
+    def _send(self, reader: _Reader) -> None:
+        changes, answers = reader.changes, reader.answers
+        while changes:
+            some = list(islice(changes.items(), COUNTS_MAX))
+            reader.sock.send(_HEAD + b"".join(COUNT.pack(*key, change) for key, change in some))
+            for key, _ in some:
+                del changes[key]
+        while answers:
+            reader.sock.send(ACK.pack(answers[0]))
+            del answers[0]
+
+
+def _add(counts: dict[Key, int], key: Key, change: int) -> None:
+    """Add, and keep no entry for nothing: clients' addresses come and go without end."""
+    count = counts.get(key, 0) + change
+    if count:
+        counts[key] = count
+    else:
+        del counts[key]

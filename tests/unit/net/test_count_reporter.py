@@ -1,0 +1,184 @@
+"""What Processors tell Acceptors of their connections: complete, coalesced, never blocking."""
+
+from __future__ import annotations
+
+import socket
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from kproc.ipc.fdpass import make_socket_pair
+from kproc.net.count_reporter import CountReporter, Key
+from kproc.net.handoff import (
+    ACK,
+    ANSWER_BYTES_MAX,
+    COUNT,
+    COUNTS,
+    COUNTS_MAX,
+    REFUSED,
+    address_text,
+    pack_address,
+)
+from kproc.transport.agent import AgentId
+
+ACCEPTOR = AgentId("acceptor", 0)
+ONE, TWO = pack_address("10.0.0.1"), pack_address("2001:db8::1")
+
+
+class Reader:
+    """An Acceptor's end: the counts as it would keep them, and the acknowledgements."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.counts: Counter[Key] = Counter()
+        self.answers: list[int] = []
+        self.order: list[str] = []
+        self.entries = 0
+
+    def read(self) -> None:
+        while True:
+            try:
+                message = self.sock.recv(ANSWER_BYTES_MAX)
+            except BlockingIOError:
+                return
+            (head,) = ACK.unpack_from(message)
+            if head != COUNTS:
+                self.answers.append(head)
+                self.order.append("answer")
+                continue
+            self.order.append("counts")
+            for address, listener, change in COUNT.iter_unpack(message[ACK.size :]):
+                self.counts[address, listener] += change
+                self.entries += 1
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, Reader]]:
+    ours, theirs = make_socket_pair()
+    with ours, theirs:
+        yield ours, Reader(theirs)
+
+
+def test_an_acceptor_that_comes_later_is_told_of_everything(pair: tuple[socket.socket, Reader]) -> None:
+    sock, reader = pair
+    reporter = CountReporter()
+    reporter.opened(0, ONE)
+    reporter.opened(1, ONE)
+    reporter.opened(0, ONE)
+    reporter.opened(0, TWO)
+    reporter.closed(0, TWO)
+    reporter.flush()
+    reporter.attach(ACCEPTOR, sock)
+    reporter.flush()
+    reader.read()
+    assert reader.counts == {(ONE, 0): 2, (ONE, 1): 1}
+    assert reporter.totals == reader.counts
+
+
+def test_changes_of_one_cycle_travel_as_one(pair: tuple[socket.socket, Reader]) -> None:
+    sock, reader = pair
+    reporter = CountReporter()
+    reporter.attach(ACCEPTOR, sock)
+    for _ in range(10):
+        reporter.opened(0, ONE)
+    reporter.opened(0, TWO)
+    reporter.closed(0, TWO)
+    reporter.flush()
+    reader.read()
+    assert reader.counts == {(ONE, 0): 10}
+    assert reader.entries == 1
+    assert not reporter.has_unsent
+
+
+def test_an_acknowledgement_comes_after_the_count(pair: tuple[socket.socket, Reader]) -> None:
+    sock, reader = pair
+    reporter = CountReporter()
+    reporter.attach(ACCEPTOR, sock)
+    reporter.acknowledge(sock, 7)
+    reporter.opened(0, ONE)
+    reporter.acknowledge(sock, 8 | REFUSED)
+    reporter.flush()
+    reader.read()
+    assert reader.order == ["counts", "answer", "answer"]
+    assert reader.answers == [7, 8 | REFUSED]
+
+
+def test_a_stopped_acceptor_costs_no_memory_and_hears_everything_later(
+    pair: tuple[socket.socket, Reader],
+) -> None:
+    sock, reader = pair
+    reporter = CountReporter()
+    reporter.attach(ACCEPTOR, sock)
+    for serial in range(5000):  # More than a socket's buffer takes.
+        reporter.opened(0, ONE)
+        reporter.acknowledge(sock, serial)
+        reporter.flush()
+    assert reporter.has_unsent
+    while reporter.has_unsent:
+        reader.read()
+        reporter.flush()
+    reader.read()
+    assert reader.counts == {(ONE, 0): 5000}
+    assert reader.answers == list(range(5000))
+
+
+def test_many_addresses_take_several_messages(pair: tuple[socket.socket, Reader]) -> None:
+    sock, reader = pair
+    reporter = CountReporter()
+    reporter.attach(ACCEPTOR, sock)
+    addresses = [pack_address(f"10.1.{n >> 8}.{n & 255}") for n in range(2 * COUNTS_MAX + 1)]
+    for address in addresses:
+        reporter.opened(2, address)
+    reporter.flush()
+    reader.read()
+    assert reader.counts == {(address, 2): 1 for address in addresses}
+    assert reader.order == ["counts"] * 3
+
+
+def test_an_ended_acceptor_does_not_disturb_the_others(pair: tuple[socket.socket, Reader]) -> None:
+    sock, reader = pair
+    dead, far = make_socket_pair()
+    far.close()
+    reporter = CountReporter()
+    reporter.attach(AgentId("acceptor", 1), dead)
+    reporter.attach(ACCEPTOR, sock)
+    reporter.opened(0, ONE)
+    reporter.acknowledge(dead, 1)
+    reporter.flush()
+    reporter.opened(0, ONE)
+    reporter.flush()
+    reader.read()
+    assert reader.counts == {(ONE, 0): 2}
+    assert not reporter.has_unsent
+    dead.close()
+
+
+def test_the_old_pair_of_an_acceptor_goes_and_its_new_one_stays(pair: tuple[socket.socket, Reader]) -> None:
+    sock, reader = pair
+    reporter = CountReporter()
+    old, far = make_socket_pair()
+    with old, far:
+        reporter.attach(ACCEPTOR, old)
+        reporter.attach(ACCEPTOR, sock)
+        reporter.detach(ACCEPTOR, old)
+        reporter.acknowledge(old, 1)  # Came by the old pair: that Acceptor cannot be told any more.
+        reporter.opened(0, ONE)
+        reporter.flush()
+        reader.read()
+        assert reader.counts == {(ONE, 0): 1}
+        assert reader.answers == []
+        reporter.detach(ACCEPTOR)
+        reporter.closed(0, ONE)
+        reporter.flush()
+        reader.read()
+        assert reader.counts == {(ONE, 0): 1}, "told after detach"
+
+
+@pytest.mark.parametrize(
+    ("host", "text"),
+    [("10.0.0.1", "10.0.0.1"), ("::ffff:10.0.0.1", "10.0.0.1"), ("fe80::1%lo", "fe80::1"), ("::1", "::1")],
+)
+def test_both_forms_of_an_address_are_one_key(host: str, text: str) -> None:
+    assert address_text(pack_address(host)) == text
+    assert len(pack_address(host)) == 16
