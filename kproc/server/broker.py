@@ -117,6 +117,7 @@ def make_handler(
         endpoints=plan.endpoints,
         make_partitions=make_partitions,
         syncer=syncer,
+        is_linked=not is_restart,
     )
 
 

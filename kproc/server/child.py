@@ -187,6 +187,8 @@ class ChildRole:
 
     def _do_go(self, _message: dict[str, Any], _fd: None) -> None:
         self._can_be_ready = True
+        if isinstance(self._agent, Handler):
+            self._agent.set_linked()
 
     def _do_processes(self, message: dict[str, Any], _fd: None) -> None:
         if self._status is not None:

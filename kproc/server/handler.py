@@ -105,6 +105,7 @@ class Handler(LinkedAgent):
         endpoints: Sequence[Endpoint],
         make_partitions: Callable[[Callable[[], ClusterImage], Purgatory], Partitions],
         syncer: Syncer,
+        is_linked: bool = True,
     ) -> None:
         super().__init__(agent_id, doze=doze, metrics=metrics, clock=clock)
         self._clients: dict[AgentId, _Client] = {}
@@ -126,6 +127,9 @@ class Handler(LinkedAgent):
         self._services.producer_ids = ProducerIdAllocator(self._services.peers.call_controller)
         self._produce = ProduceBatcher(self._services)
         self._has_image = False
+        # A successor may own partitions that somebody else still has open: it must know whom to ask.
+        self._is_linked = is_linked
+        self._is_leaving = False
         self._ticks = 0
         self._requests = 0
         self._errors = 0
@@ -155,12 +159,35 @@ class Handler(LinkedAgent):
         """True once the controller has sent its metadata: before that no request can be answered."""
         return self._has_image
 
+    def set_linked(self) -> None:
+        """Every peer of the start is attached: from now on a peer that is not there is dead or has left."""
+        self._is_linked = True
+
+    def begin_leave(self) -> None:
+        """The routing table names this Handler no more (`set_handler_count` has been answered): answer what waits
+        and park nothing more, so that Processors can move their connections' home. Requests are still served.
+
+        When `is_drained`, and no Processor uses it any more, it may be stopped, closed and detached.
+        """
+        self._is_leaving = True
+        self._purgatory.expire_all()
+
     def begin_stop(self) -> None:
         """Answer what waits: nothing more will be appended."""
         super().begin_stop()
         self._purgatory.expire_all()
 
     def is_drained(self) -> bool:
+        """Stopping: everything is answered. Leaving: and every partition is with its next owner."""
+        if self._is_leaving and not self._is_stopping:
+            return not (
+                len(self._partitions)
+                or self._partitions.is_syncing
+                or len(self._purgatory)
+                or len(self._calls)
+                or any(each.has_overflow for each in self._outboxes)
+                or self._has_input()
+            )
         return super().is_drained() and not self._partitions.unsynced and not self._partitions.is_syncing
 
     def close(self) -> None:
@@ -181,12 +208,12 @@ class Handler(LinkedAgent):
 
     def _work(self) -> int:
         work = 0
-        if self._has_image:
+        if self._has_image and self._is_linked:
             for client in self._clients.values():
                 work += self._drain(client)
         for peer in list(self._peers.values()):
             work += self._take_from_peer(peer)
-        if self._is_stopping:
+        if self._is_stopping or self._is_leaving:
             self._purgatory.expire_all()  # Requests that were still in the rings must not wait, either.
         if self._partitions.is_syncing:
             work += self._partitions.finish_sync()

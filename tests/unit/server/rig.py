@@ -279,6 +279,7 @@ class HandlerRig:
                 near, far = self.links.make(handler.id, other.id)
                 handler.attach(near)
                 other.attach(far)
+        handler.set_linked()
         self.handlers[index] = handler
         self.settle()
 
