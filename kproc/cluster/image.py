@@ -87,9 +87,11 @@ class ClusterImage:
         "broker_configs",
         "broker_epoch",
         "cluster_id",
+        "feature_levels",
         "handler_count",
         "names_by_collision_key",
         "next_producer_id",
+        "resource_configs",
         "retired_slots",
         "slots_used",
         "topics_by_id",
@@ -109,6 +111,10 @@ class ClusterImage:
         self.names_by_collision_key: dict[str, str] = {}
         # Node id as text, or CLUSTER_DEFAULT_NODE, to its overrides.
         self.broker_configs: dict[str, dict[str, str]] = {}
+        # (resource type, name) of groups and client-metrics subscriptions to their configs.
+        self.resource_configs: dict[tuple[int, str], dict[str, str]] = {}
+        # Only what UpdateFeatures has set: see cluster/features.py.
+        self.feature_levels: dict[str, int] = {}
         # Slots 0..slots_used-1 were given out at least once; those free again wait here, oldest first, as
         # (slot, last generation).
         self.slots_used = 0
@@ -184,6 +190,11 @@ class ClusterImage:
         for node, configs in self.broker_configs.items():
             for name, value in configs.items():
                 yield r.BrokerConfigSet(node, name, value)
+        for (kind, resource), configs in self.resource_configs.items():
+            for name, value in configs.items():
+                yield r.ResourceConfigSet(kind, resource, name, value)
+        for feature, level in self.feature_levels.items():
+            yield r.FeatureLevelSet(feature, level)
         if self.retired_slots:
             slots, generations = zip(*self.retired_slots, strict=True)
             yield r.SlotsRetired(slots, generations)
@@ -207,6 +218,13 @@ class ClusterImage:
                 if not self.broker_configs[record.node]:
                     del self.broker_configs[record.node]
                 change.broker_configs_changed = True
+            case r.ResourceConfigSet():
+                key = (record.resource_type, record.resource_name)
+                _set_or_remove(self.resource_configs.setdefault(key, {}), record.name, record.value)
+                if not self.resource_configs[key]:
+                    del self.resource_configs[key]
+            case r.FeatureLevelSet():
+                self.feature_levels[record.name] = record.level
             case r.ProducerIdsTaken():
                 self.next_producer_id = record.next_producer_id
             case r.LeaderEpochRaised():

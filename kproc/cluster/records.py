@@ -110,6 +110,25 @@ class SlotsRetired(msgspec.Struct, frozen=True, array_like=True, tag=11):
     slot_generations: tuple[int, ...]
 
 
+class ResourceConfigSet(msgspec.Struct, frozen=True, array_like=True, tag=14):
+    """One config of a group (resource type 32) or a client-metrics subscription (16); None takes it away.
+
+    `resource_type` is the number of Kafka's ConfigResource.Type.
+    """
+
+    resource_type: int
+    resource_name: str
+    name: str
+    value: str | None
+
+
+class FeatureLevelSet(msgspec.Struct, frozen=True, array_like=True, tag=15):
+    """The finalised level of a feature (KIP-584), where it is not the one that new clusters get."""
+
+    name: str
+    level: int
+
+
 Record = (
     ClusterRegistered
     | BrokerStarted
@@ -122,6 +141,8 @@ Record = (
     | ProducerIdsTaken
     | LeaderEpochRaised
     | SlotsRetired
+    | ResourceConfigSet
+    | FeatureLevelSet
 )
 
 
