@@ -5,7 +5,10 @@ REQUEST        head, one or more whole frames          SEND         head, one re
 REQUEST_BLOCK  head, block offset, frame length        SEND_PARTS   head, parts (bytes and file ranges)
 DISCONNECTED   head                                    NO_OP        head (acks=0: nothing is sent)
                                                        CLOSE        head (close the connection)
-                                                       HINT         what the Processor's router may learn
+MOVE_OUT       head                                    HINT         what the Processor's router may learn
+MOVE_IN        head, sequences                         MOVED        head, sequences
+                                                       THROTTLE     head, milliseconds
+                                                       NOTE         head, client software
 Handler <-> Handler, Controller <-> Handler, Cleaner <-> Handler
 CALL           token, msgpack [op, body], raw bytes    REPLY        token, msgpack body
 DELTA          msgpack of a metadata delta             SNAPSHOT     msgpack of a whole image
@@ -16,11 +19,23 @@ A frame in REQUEST keeps its int32 length, so one record carries all that one re
 is that of the first frame. Answers carry the sequence of the request they answer, so that the
 Processor can send them in request order. CHUNK holds the beginning of a message that is too large for
 one record; the record that ends it carries the real kind.
+
+A connection that moves (net/transfer.py): its Processor stops reading and sends MOVE_OUT behind the connection's
+requests. The Handler keeps the answers of those that are parked, or that park later, and names them in MOVED; all
+others are answered as ever. MOVE_IN, from whichever Processor holds the socket in the end, names the requests that it
+expects; their answers go there, and what the Handler does not know any more is answered by CLOSE. DISCONNECTED with
+FLAG_MOVED comes from the Processor that gave the connection away, whose client has not left.
+
+THROTTLE is Kafka's StartThrottling: pushed before the answer of the same sequence, which leaves at once; the
+Processor reads nothing more of that connection until the time is over (its own timer is EndThrottling).
+NOTE says what ApiVersions told of the client: msgpack [client id, software name, software version].
 """
 
 from __future__ import annotations
 
 import struct
+from array import array
+from collections.abc import Iterable
 from typing import Final
 
 from kproc.wire.file_range import FileRange
@@ -39,6 +54,11 @@ SNAPSHOT: Final = 11
 DELTA_ACK: Final = 12
 CHUNK: Final = 13
 HINT: Final = 14
+MOVE_OUT: Final = 15
+MOVED: Final = 16
+MOVE_IN: Final = 17
+THROTTLE: Final = 18
+NOTE: Final = 19
 
 HEAD: Final = struct.Struct("=QIHH")
 HEAD_BYTES: Final = HEAD.size
@@ -46,9 +66,21 @@ SEQUENCE_MASK: Final = 0xFFFF_FFFF  # A connection may live for more than 2**32 
 BLOCK: Final = struct.Struct("=QQ")
 TOKEN: Final = struct.Struct("=QI")  # token, bytes of msgpack that follow
 FLAG_LOOPBACK: Final = 1  # The client's address is a loopback one: private operations are allowed.
+FLAG_MOVED: Final = 0x8000  # Of DISCONNECTED only: the connection lives on in another Processor.
+THROTTLE_MS: Final = struct.Struct("=I")
 
 _PART: Final = struct.Struct("=BI")  # 0 = bytes of that length; 1 = file range with a path of that length
 _RANGE: Final = struct.Struct("=QQQ")  # inode, position, length
+
+
+def pack_sequences(sequences: Iterable[int]) -> bytes:
+    """What follows the head of MOVED and MOVE_IN."""
+    return array("I", sequences).tobytes()
+
+
+def unpack_sequences(view: memoryview) -> list[int]:
+    """What `pack_sequences` packed."""
+    return array("I", bytes(view)).tolist()
 
 
 def encode_parts(parts: list[bytes | FileRange]) -> bytes:
