@@ -39,6 +39,12 @@ NEWEST: Final[Mapping[ApiKey, int]] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: 1,
     ApiKey.DESCRIBE_CLUSTER: 1,
     ApiKey.INIT_PRODUCER_ID: 4,
+    ApiKey.LIST_GROUPS: 5,
+    ApiKey.DESCRIBE_GROUPS: 6,
+    ApiKey.OFFSET_FETCH: 8,  # 8 is the first that asks for several groups; 10 addresses topics by id
+    ApiKey.OFFSET_COMMIT: 8,
+    ApiKey.DELETE_GROUPS: 2,
+    ApiKey.DELETE_RECORDS: 2,
 }
 
 

@@ -5,15 +5,14 @@ No consumer group is joined and nothing is committed: reading twice shows the sa
 
 from __future__ import annotations
 
-import re
 import sys
-from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 import typer
 
-from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Failure, connect, usage_error
+from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Failure, connect
 from kproc.cli.formatting import Consumed, compile_format
+from kproc.cli.positions import Where, chosen_partitions, find_positions, parse_where
 
 BATCH_RECORDS: Final = 1000
 """Records taken from librdkafka at a time."""
@@ -51,7 +50,7 @@ def consume(
 ) -> None:
     """Write records to the standard output: up to the present end, or for ever with --follow."""
     formatter = compile_format(template)
-    where = parse_start(start)
+    where = parse_where("--from", start)
     follow = follow or where == "end"
     starts, ends = _range(bootstrap, topic, where, partition)
     write = sys.stdout.buffer.write
@@ -68,52 +67,17 @@ def consume(
         reader.close()
 
 
-_OFFSET: Final = re.compile(r"[+-]?[0-9]+")
-
-
-def parse_start(text: str) -> str | int | datetime:
-    """`--from`: "beginning", "end", an offset (negative counts from the end), or a time."""
-    words = {"beginning": "beginning", "earliest": "beginning", "end": "end", "latest": "end"}
-    if text in words:
-        return words[text]
-    if _OFFSET.fullmatch(text):
-        return int(text)
-    try:
-        if text.startswith("@"):
-            return datetime.fromtimestamp(int(text[1:]) / 1000, UTC)
-        return datetime.fromisoformat(text).astimezone()
-    except (ValueError, OverflowError, OSError):
-        usage_error(
-            f"--from {text!r}: expected beginning, end, an offset, -N, @milliseconds "
-            "or a time such as 2026-01-31T12:00:00"
-        )
-
-
 def _range(
-    bootstrap: str, topic: str, where: str | int | datetime, wanted: list[int] | None
+    bootstrap: str, topic: str, where: Where, wanted: list[int] | None
 ) -> tuple[dict[int, int], dict[int, int]]:
     """First offset and present end of each partition, from the broker itself."""
-    from kproc.cli.topics import EARLIEST, LATEST, checked_topics, offsets_at
+    from kproc.cli.topics import checked_topics
 
     with connect(bootstrap) as client:
         [metadata] = checked_topics(client, [topic])
-        numbers = [row["partition_index"] for row in metadata["partitions"]]
-        for number in wanted or ():
-            if number not in numbers:
-                raise Failure(f"{topic}: no partition {number}; there are {len(numbers)}")
-        numbers = sorted(set(wanted)) if wanted else numbers
-        ends = offsets_at(client, topic, dict.fromkeys(numbers, LATEST))
-        if where == "end":
-            return dict(ends), ends
-        starts = offsets_at(client, topic, dict.fromkeys(numbers, EARLIEST))
-        if isinstance(where, datetime):
-            stamps = dict.fromkeys(numbers, int(where.timestamp() * 1000))
-            found = offsets_at(client, topic, stamps)
-            starts = {number: found[number] if found[number] >= 0 else ends[number] for number in numbers}
-        elif isinstance(where, int):
-            asked = {number: where if where >= 0 else ends[number] + where for number in numbers}
-            starts = {number: min(max(asked[number], starts[number]), ends[number]) for number in numbers}
-    return starts, ends
+        known = [row["partition_index"] for row in metadata["partitions"]]
+        positions = find_positions(client, topic, chosen_partitions(topic, known, wanted), where)
+    return positions.found, positions.ends
 
 
 class _Reader:

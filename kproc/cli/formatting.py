@@ -106,14 +106,14 @@ def _as_json(record: Consumed) -> bytes:
         "partition": record.partition,
         "offset": record.offset,
         "timestamp": record.timestamp_ms,
-        "key": _json_text(record.key),
-        "value": _json_text(record.value),
-        "headers": [[name, _json_text(value)] for name, value in record.headers],
+        "key": json_text(record.key),
+        "value": json_text(record.value),
+        "headers": [[name, json_text(value)] for name, value in record.headers],
     }
     return orjson.dumps(fields) + b"\n"
 
 
-def _json_text(value: bytes | None) -> str | dict[str, str] | None:
+def json_text(value: bytes | None) -> str | dict[str, str] | None:
     if value is None:
         return None
     try:

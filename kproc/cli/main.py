@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from kproc.cli import consume, produce, serve, status, topics
+from kproc.cli import configs, consume, dump_log, groups, produce, serve, status, topic_changes, topics
 from kproc.cli.common import Failure
 
 app = typer.Typer(
@@ -25,10 +25,15 @@ app = typer.Typer(
 )
 app.command("serve")(serve.serve)
 app.command("dev")(serve.dev)
+topics.app.command("alter")(topic_changes.alter)
+topics.app.command("trim")(topic_changes.trim)
 app.add_typer(topics.app, name="topic")
+app.add_typer(groups.app, name="group")
+app.add_typer(configs.app, name="config")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.command("status")(status.status)
+app.command("dump-log")(dump_log.dump_log)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""`kproc topic create|list|describe|delete`, over one plain connection."""
+"""`kproc topic create|list|describe|delete`, over one plain connection; alter and trim: topic_changes.py."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kproc.cli.common import (
 if TYPE_CHECKING:
     from kproc.client import Client
 
-app = typer.Typer(help="Create, list, describe and delete topics.", no_args_is_help=True)
+app = typer.Typer(help="Create, list, describe, alter, trim and delete topics.", no_args_is_help=True)
 
 Names = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Names of topics.")]
 TIMEOUT_MS = 30_000
@@ -208,6 +208,21 @@ EARLIEST, LATEST = -2, -1
 
 def offsets_at(client: Client, topic: str, timestamps: dict[int, int]) -> dict[int, int]:
     """The offset at a timestamp, or at EARLIEST or LATEST, by partition; -1 where none is that young."""
+    offsets = {}
+    for row in _list_offsets(client, topic, timestamps):
+        if row["error_code"]:
+            raise Failure(explain(f"{topic}-{row['partition_index']}", row["error_code"]))
+        offsets[row["partition_index"]] = row["offset"]
+    return offsets
+
+
+def known_offsets(client: Client, topic: str, timestamps: dict[int, int]) -> dict[int, int | None]:
+    """As `offsets_at`, but None for a partition that does not answer: a deleted topic, a damaged log."""
+    rows = _list_offsets(client, topic, timestamps)
+    return {row["partition_index"]: None if row["error_code"] else row["offset"] for row in rows}
+
+
+def _list_offsets(client: Client, topic: str, timestamps: dict[int, int]) -> list[dict[str, Any]]:
     from kproc.wire.header import ApiKey
 
     fields = {
@@ -225,12 +240,8 @@ def offsets_at(client: Client, topic: str, timestamps: dict[int, int]) -> dict[i
         "timeout": TIMEOUT_MS,
     }
     answer = client.call_latest(ApiKey.LIST_OFFSETS, fields, newest=9)
-    offsets = {}
-    for row in answer["topics"][0]["partitions"]:
-        if row["error_code"]:
-            raise Failure(explain(f"{topic}-{row['partition_index']}", row["error_code"]))
-        offsets[row["partition_index"]] = row["offset"]
-    return offsets
+    rows: list[dict[str, Any]] = answer["topics"][0]["partitions"]
+    return rows
 
 
 def _own_configs(client: Client, topic: str) -> dict[str, str | None]:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from kproc.cli.common import Failure, print_table
-from kproc.cli.consume import parse_start
+from kproc.cli.positions import parse_where
 from kproc.cli.status import _duration, _print_status
 
 STATUS = {
@@ -94,11 +94,11 @@ def test_durations(ms, text):
     ],
 )
 def test_a_start_is_parsed(text, where):
-    assert parse_start(text) == where
+    assert parse_where("--from", text) == where
 
 
 @pytest.mark.parametrize("text", ["", "tomorrow", "@", "@x", "1.5", "@99999999999999999999"])
 def test_a_wrong_start_is_a_usage_error(text):
     with pytest.raises(Failure, match="--from") as caught:
-        parse_start(text)
+        parse_where("--from", text)
     assert caught.value.exit_code == 2

@@ -1,0 +1,155 @@
+"""`kproc config get|set`: settings of the broker, of topics and of groups, as they hold now."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+
+import typer
+
+from kproc.cli.common import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    Failure,
+    Format,
+    OutputFormat,
+    connect,
+    pairs,
+    print_json,
+    print_table,
+    usage_error,
+)
+from kproc.cli.topics import explain
+
+if TYPE_CHECKING:
+    from kproc.client import Client
+
+app = typer.Typer(help="Show and change settings of a running broker.", no_args_is_help=True)
+
+Topic = Annotated[str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="This topic's settings.")]
+Group = Annotated[str | None, typer.Option("--group", "-g", metavar="GROUP", help="This group's settings.")]
+
+# DescribeConfigs: ConfigSource. The two a user did not choose are hidden without --all.
+_SOURCES: Final = {
+    1: "topic",
+    2: "broker",
+    3: "all brokers",
+    4: "start",
+    5: "default",
+    6: "logger",
+    7: "client metrics",
+    8: "group",
+}
+_UNCHOSEN: Final = ("default",)
+_TOPIC, _BROKER, _GROUP = 2, 4, 32
+_SET, _DELETE = 0, 1
+
+
+class _Resource(NamedTuple):
+    """Whose settings: Kafka's resource type, and its name."""
+
+    kind: int
+    name: str
+
+    def __str__(self) -> str:
+        return {_TOPIC: "topic", _BROKER: "broker", _GROUP: "group"}[self.kind] + f" {self.name}"
+
+
+@app.command("get")
+def get_configs(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these settings.")
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    topic: Topic = None,
+    group: Group = None,
+    show_all: Annotated[bool, typer.Option("--all", "-a", help="Also those left at their default.")] = False,
+    output: OutputFormat = Format.TABLE,
+) -> None:
+    """Show settings, of the broker unless a topic or a group is named, and where each value comes from."""
+    with connect(bootstrap) as client:
+        resource = _resource(client, topic, group)
+        rows = _configs(client, resource, names or None)
+    missing = set(names or ()) - {row["name"] for row in rows}
+    if missing:
+        raise Failure(f"{resource} has no setting {', '.join(sorted(missing))}")
+    shown = [row for row in rows if names or show_all or row["source"] not in _UNCHOSEN]
+    if output is Format.JSON:
+        print_json(shown)
+        return
+    print_table(
+        ("NAME", "VALUE", "FROM", ""),
+        [
+            (row["name"], row["value"], row["source"], "read-only" if row["read_only"] else "")
+            for row in shown
+        ],
+    )
+    if len(shown) < len(rows) and sys.stdout.isatty():
+        sys.stdout.write(f"\n{len(rows) - len(shown)} more have their default: --all shows them\n")
+
+
+@app.command("set")
+def set_configs(
+    settings: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="What to set.")
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    topic: Topic = None,
+    group: Group = None,
+    unset: Annotated[
+        list[str] | None, typer.Option("--unset", metavar="NAME", help="Back to the default; repeatable.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check whether it would be taken.")] = False,
+) -> None:
+    """Change settings at run time, of the broker unless a topic or a group is named."""
+    from kproc.wire.header import ApiKey
+
+    changes = [
+        {"name": name, "config_operation": _SET, "value": value}
+        for name, value in pairs("config set", settings or ())
+    ]
+    changes += [{"name": name, "config_operation": _DELETE, "value": None} for name in unset or ()]
+    if not changes:
+        usage_error("nothing to change: give NAME=VALUE or --unset NAME")
+    with connect(bootstrap) as client:
+        resource = _resource(client, topic, group)
+        wanted = {"resource_type": resource.kind, "resource_name": resource.name, "configs": changes}
+        fields = {"resources": [wanted], "validate_only": dry_run}
+        [answer] = client.call_latest(ApiKey.INCREMENTAL_ALTER_CONFIGS, fields)["responses"]
+    if answer["error_code"]:
+        raise Failure(explain(resource, answer["error_code"], answer.get("error_message")))
+    done = "would change" if dry_run else "changed"
+    print(f"{done} {resource}: {', '.join(str(change['name']) for change in changes)}")
+
+
+def _resource(client: Client, topic: str | None, group: str | None) -> _Resource:
+    from kproc.wire.header import ApiKey
+
+    if topic is not None and group is not None:
+        usage_error("give --topic or --group, not both")
+    if topic is not None:
+        return _Resource(_TOPIC, topic)
+    if group is not None:
+        return _Resource(_GROUP, group)
+    cluster = client.call_latest(ApiKey.DESCRIBE_CLUSTER, {"include_cluster_authorized_operations": False})
+    return _Resource(_BROKER, str(cluster["controller_id"]))
+
+
+def _configs(client: Client, resource: _Resource, names: list[str] | None) -> list[dict[str, Any]]:
+    """Name, value, source and read-only mark of each setting, by name."""
+    from kproc.wire.header import ApiKey
+
+    wanted = {"resource_type": resource.kind, "resource_name": resource.name, "configuration_keys": names}
+    fields = {"resources": [wanted], "include_synonyms": False, "include_documentation": False}
+    [answer] = client.call_latest(ApiKey.DESCRIBE_CONFIGS, fields)["results"]
+    if answer["error_code"]:
+        raise Failure(explain(resource, answer["error_code"], answer.get("error_message")))
+    return [
+        {
+            "name": row["name"],
+            "value": "(hidden)" if row["is_sensitive"] else row["value"],
+            "source": _SOURCES.get(row["config_source"], str(row["config_source"])),
+            "read_only": row["read_only"],
+        }
+        for row in sorted(answer["configs"], key=lambda row: str(row["name"]))
+    ]

@@ -1,0 +1,216 @@
+"""`kproc dump-log`: what is in a log's files, and whether it is whole; of kproc's directories and of Kafka's."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kproc.cli.common import Failure, Format, OutputFormat, print_json, print_table, usage_error
+
+if TYPE_CHECKING:
+    from kproc.storage.log_dump import Batch, Problem
+
+Paths = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="PATH...", help="Segment files, directories of partitions, or a whole data directory."
+    ),
+]
+_COLUMNS = (
+    ("POSITION", "position"),
+    ("BASE", "base_offset"),
+    ("LAST", "last_offset"),
+    ("COUNT", "count"),
+    ("BYTES", "bytes"),
+    ("CODEC", "codec"),
+    ("MAX-TIMESTAMP", "max_timestamp"),
+    ("EPOCH", "leader_epoch"),
+    ("PRODUCER", "producer_id"),
+    ("SEQUENCE", "base_sequence"),
+    ("CRC", "is_valid"),
+)
+
+
+def dump_log(
+    paths: Paths,
+    verify: Annotated[
+        bool,
+        typer.Option("--verify", help="Check everything; show only what is wrong. Exit code 1 if it is."),
+    ] = False,
+    records: Annotated[bool, typer.Option("--records", "-r", help="Also the records of each batch.")] = False,
+    output: OutputFormat = Format.TABLE,
+) -> None:
+    """Show the batches and index entries in log files, or check them; reads only, also while a broker runs."""
+    if verify and records:
+        usage_error("--verify shows no records")
+    for path in paths:
+        if not path.exists():
+            raise Failure(f"{path}: no such file or directory")
+    if verify:
+        _verify(paths, output)
+        return
+    dumped = [(str(file), _entries(file, records)) for file in _files(paths)]
+    if output is Format.JSON:
+        print_json([{"file": file, "entries": entries} for file, entries in dumped])
+        return
+    for position, (file, entries) in enumerate(dumped):
+        sys.stdout.write("\n" * bool(position) + f"{file}\n")
+        _print_entries(entries)
+
+
+def _files(paths: list[Path]) -> Iterator[Path]:
+    """The files to show: those that were named, and the .log files of directories."""
+    for path in paths:
+        if path.is_file():
+            yield path
+        for directory in _partitions(path) if path.is_dir() else ():
+            yield from sorted(directory.glob("*.log"))
+
+
+def _partitions(path: Path) -> list[Path]:
+    """The partition directories that a directory is or holds; a Failure if it is neither."""
+    if any(path.glob("*.log")):
+        return [path]
+    found = sorted(child for child in path.iterdir() if child.is_dir() and any(child.glob("*.log")))
+    if not found:
+        raise Failure(f"{path}: no log files in it, nor in directories below it")
+    return found
+
+
+def _entries(path: Path, with_records: bool) -> list[dict[str, Any]]:
+    from kproc.errors import Corrupt
+    from kproc.storage.format import (
+        INDEX_SUFFIX,
+        LOG_SUFFIX,
+        SNAPSHOT_SUFFIX,
+        TIME_INDEX_SUFFIX,
+        TXN_INDEX_SUFFIX,
+        parse_segment_file_name,
+    )
+    from kproc.storage.fs import OsFs
+    from kproc.storage.log_dump import describe_batch, describe_index
+
+    known = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
+    if path.suffix not in known or parse_segment_file_name(path.name, path.suffix) is None:
+        raise Failure(f"{path}: expected a segment's file, such as 00000000000000000000{LOG_SUFFIX}")
+    if path.suffix != LOG_SUFFIX:
+        try:
+            return describe_index(OsFs(), path)
+        except Corrupt as error:
+            raise Failure(str(error)) from error
+    entries = []
+    for batch in _batches(path):
+        entry = describe_batch(batch)
+        if with_records:
+            entry["records"] = _records(path, batch)
+        entries.append(entry)
+    return entries
+
+
+def _batches(path: Path) -> Iterator[Batch]:
+    from kproc.storage.batch_scan import BadBatch
+    from kproc.storage.fs import OsFs
+    from kproc.storage.log_dump import read_batches
+
+    try:
+        yield from read_batches(OsFs(), path)
+    except BadBatch as error:
+        sys.stderr.write(f"kproc: {path}: {error}\n")  # What came before it is worth seeing.
+
+
+def _records(path: Path, batch: Batch) -> list[dict[str, Any]]:
+    from kproc.cli.formatting import json_text
+    from kproc.errors import KafkaError
+    from kproc.wire.record_batch import decode_records
+
+    try:
+        decoded = decode_records(batch.content)
+    except KafkaError as error:
+        sys.stderr.write(f"kproc: {path}: batch at position {batch.position}: {error}\n")
+        return []
+    return [
+        {
+            "offset": record.offset,
+            "timestamp": record.timestamp_ms,
+            "key": json_text(record.key),
+            "value": json_text(record.value),
+            "headers": [[name, json_text(value)] for name, value in record.headers],
+        }
+        for record in decoded
+    ]
+
+
+def _print_entries(entries: list[dict[str, Any]]) -> None:
+    if not entries:
+        sys.stdout.write("(empty)\n")
+        return
+    if "is_valid" not in entries[0]:
+        header = [key.upper().replace("_", "-") for key in entries[0]]
+        print_table(header, [list(entry.values()) for entry in entries])
+        return
+    rows = [
+        [("ok" if entry[key] else "BAD") if key == "is_valid" else entry[key] for _, key in _COLUMNS]
+        for entry in entries
+    ]
+    header = [name for name, _ in _COLUMNS]
+    if "records" not in entries[0]:
+        print_table(header, rows)
+        return
+    for entry, row in zip(entries, rows, strict=True):
+        print_table(header, [row])
+        for record in entry["records"]:
+            headers = " ".join(f"{name}={value}" for name, value in record["headers"])
+            sys.stdout.write(
+                f"  {record['offset']}  {record['timestamp']}  key={record['key']}  "
+                f"value={record['value']}  {headers}".rstrip()
+                + "\n"
+            )
+
+
+def _verify(paths: list[Path], output: Format) -> None:
+    """Every partition that was named: a line with counts, and one for each problem."""
+    from kproc.storage.fs import OsFs
+    from kproc.storage.log_dump import verify_partition
+
+    results: list[dict[str, Any]] = []
+    for path in paths:
+        if not path.is_dir():
+            usage_error(f"--verify {path}: expected the directory of a partition, or a data directory")
+        for directory in _partitions(path):
+            batches, records, problems = verify_partition(OsFs(), directory)
+            results.append(
+                {
+                    "partition": directory.name,
+                    "batches": batches,
+                    "records": records,
+                    "problems": [_problem(problem) for problem in problems],
+                }
+            )
+    if output is Format.JSON:
+        print_json(results)
+    else:
+        _print_verified(results)
+    damaged = [
+        each["partition"] for each in results if any(not row["is_torn_tail"] for row in each["problems"])
+    ]
+    if damaged:
+        raise Failure(f"damaged: {', '.join(damaged)}")
+
+
+def _problem(problem: Problem) -> dict[str, Any]:
+    return {"file": problem.path.name, "problem": problem.what, "is_torn_tail": problem.is_torn_tail}
+
+
+def _print_verified(results: list[dict[str, Any]]) -> None:
+    print_table(
+        ("PARTITION", "BATCHES", "RECORDS", "PROBLEMS"),
+        [(each["partition"], each["batches"], each["records"], len(each["problems"])) for each in results],
+    )
+    for each in results:
+        for row in each["problems"]:
+            kind = "torn tail: a crash, or a broker that is writing" if row["is_torn_tail"] else "damaged"
+            sys.stdout.write(f"{each['partition']}/{row['file']}: {row['problem']} ({kind})\n")

@@ -1,0 +1,374 @@
+"""`kproc group list|describe|seek|delete`: consumer groups, how far they are, and how far behind."""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from kproc.cli.common import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    Failure,
+    Format,
+    OutputFormat,
+    connect,
+    print_json,
+    print_table,
+    usage_error,
+)
+from kproc.cli.positions import Where, chosen_partitions, find_positions, parse_where
+from kproc.cli.topics import LATEST, checked_topics, explain, known_offsets
+
+if TYPE_CHECKING:
+    from kproc.client import Client
+
+app = typer.Typer(
+    help="List, describe, move and delete consumer groups.",
+    no_args_is_help=True,
+)
+
+Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.")]
+Groups = Annotated[list[str], typer.Argument(metavar="GROUP...", help="Ids of groups.")]
+Partition = tuple[str, int]
+
+_STATES: Final = ("Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead")
+
+
+@app.command("list")
+def list_groups(
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: OutputFormat = Format.TABLE,
+    state: Annotated[
+        list[str] | None, typer.Option("--state", help=f"Only these: {', '.join(_STATES)}.")
+    ] = None,
+) -> None:
+    """List groups with their states."""
+    from kproc.wire.header import ApiKey
+
+    known = {name.lower(): name for name in _STATES}
+    for name in state or ():
+        if name.lower() not in known:
+            usage_error(f"--state {name!r}: expected one of {', '.join(_STATES)}")
+    wanted = [known[name.lower()] for name in state or ()]
+    with connect(bootstrap) as client:
+        answer = client.call_latest(ApiKey.LIST_GROUPS, {"states_filter": wanted, "types_filter": []})
+    if answer["error_code"]:
+        raise Failure(explain("groups", answer["error_code"]))
+    rows = [
+        {
+            "group": row["group_id"],
+            "state": row.get("group_state"),
+            "type": row.get("group_type"),
+            "protocol_type": row["protocol_type"],
+        }
+        for row in sorted(answer["groups"], key=lambda row: str(row["group_id"]))
+    ]
+    if output is Format.JSON:
+        print_json(rows)
+    else:
+        print_table(("GROUP", "STATE", "TYPE", "PROTOCOL"), [list(row.values()) for row in rows])
+
+
+@app.command()
+def describe(
+    groups: Groups, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: OutputFormat = Format.TABLE
+) -> None:
+    """Show members, committed offsets and lag of groups."""
+    with connect(bootstrap) as client:
+        described = describe_groups(client, groups)
+    if output is Format.JSON:
+        print_json(described)
+        return
+    for position, group in enumerate(described):
+        sys.stdout.write("\n" * bool(position))
+        sys.stdout.write(
+            f"group {group['group']}  state {group['state']}  assignor {group['assignor'] or '-'}  "
+            f"members {len(group['members'])}  lag {group['lag']}\n"
+        )
+        print_table(
+            ("TOPIC", "PARTITION", "COMMITTED", "END", "LAG", "CLIENT", "HOST", "MEMBER"),
+            [_partition_row(row) for row in group["partitions"]],
+        )
+
+
+def _partition_row(row: dict[str, Any]) -> list[Any]:
+    member = row["member"] or {}
+    columns = [row[key] for key in ("topic", "partition", "committed", "end_offset", "lag")]
+    return columns + [member.get(key) for key in ("client_id", "host", "member_id")]
+
+
+def describe_groups(client: Client, names: list[str]) -> list[dict[str, Any]]:
+    """Each group's state, members, and per partition the committed offset, the end and the lag."""
+    described = _described(client, names)
+    committed = committed_offsets(client, names)
+    ends: dict[Partition, int | None] = {}
+    wanted: dict[str, set[int]] = {}
+    for name in names:
+        for topic, number in [*committed[name], *_assigned(described[name])]:
+            wanted.setdefault(topic, set()).add(number)
+    for topic, numbers in wanted.items():
+        for number, offset in known_offsets(client, topic, dict.fromkeys(sorted(numbers), LATEST)).items():
+            ends[topic, number] = offset
+    return [_with_lag(name, described[name], committed[name], ends) for name in names]
+
+
+def _described(client: Client, names: list[str]) -> dict[str, dict[str, Any]]:
+    """The answers of DescribeGroups by group; a group that does not exist ends the command."""
+    from kproc.errors import ErrorCode
+    from kproc.wire.header import ApiKey
+
+    fields = {"groups": names, "include_authorized_operations": False}
+    rows = {row["group_id"]: row for row in client.call_latest(ApiKey.DESCRIBE_GROUPS, fields)["groups"]}
+    refusals = []
+    for name in names:
+        row = rows[name]
+        is_unknown = row["error_code"] == ErrorCode.GROUP_ID_NOT_FOUND or (
+            not row["error_code"] and row["group_state"] == "Dead"
+        )
+        if is_unknown:
+            refusals.append(f"{name}: unknown group")
+        elif row["error_code"]:
+            refusals.append(explain(name, row["error_code"], row.get("error_message")))
+    if refusals:
+        raise Failure("; ".join(refusals))
+    return rows
+
+
+def committed_offsets(client: Client, names: list[str]) -> dict[str, dict[Partition, int]]:
+    """What each group has committed."""
+    from kproc.wire.header import ApiKey
+
+    fields = {
+        "groups": [{"group_id": name, "topics": None} for name in names],
+        "require_stable": False,
+    }
+    answer = client.call_latest(ApiKey.OFFSET_FETCH, fields)
+    committed: dict[str, dict[Partition, int]] = {}
+    for group in answer["groups"]:
+        if group["error_code"]:
+            raise Failure(explain(group["group_id"], group["error_code"]))
+        committed[group["group_id"]] = {
+            (topic["name"], row["partition_index"]): row["committed_offset"]
+            for topic in group["topics"]
+            for row in topic["partitions"]
+            if row["committed_offset"] >= 0
+        }
+    return committed
+
+
+def _with_lag(
+    name: str,
+    described: dict[str, Any],
+    committed: dict[Partition, int],
+    ends: dict[Partition, int | None],
+) -> dict[str, Any]:
+    assigned = _assigned(described)
+    rows = []
+    for topic, number in sorted({*committed, *assigned}):
+        offset, end = committed.get((topic, number)), ends.get((topic, number))
+        rows.append(
+            {
+                "topic": topic,
+                "partition": number,
+                "committed": offset,
+                "end_offset": end,
+                "lag": max(0, end - offset) if offset is not None and end is not None else None,
+                "member": assigned.get((topic, number)),
+            }
+        )
+    return {
+        "group": name,
+        "state": described["group_state"],
+        "protocol_type": described["protocol_type"],
+        "assignor": described["protocol_data"],
+        "lag": sum(row["lag"] or 0 for row in rows),
+        "members": [_member(row) for row in described["members"]],
+        "partitions": rows,
+    }
+
+
+def _member(row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "member_id": row["member_id"],
+        "instance_id": row.get("group_instance_id"),
+        "client_id": row["client_id"],
+        "host": row["client_host"],
+        "assignment": [f"{topic}-{number}" for topic, number in parse_assignment(row["member_assignment"])],
+    }
+
+
+def _assigned(described: dict[str, Any]) -> dict[Partition, dict[str, Any]]:
+    """Which member has which partition."""
+    if described["protocol_type"] != "consumer":
+        return {}
+    return {
+        partition: _member(row)
+        for row in described["members"]
+        for partition in parse_assignment(row["member_assignment"])
+    }
+
+
+def parse_assignment(data: bytes) -> list[Partition]:
+    """The partitions in a member's ConsumerProtocolAssignment; none where another protocol is spoken.
+
+    int16 version, int32 count of topics, each an int16-length name, an int32 count and int32 partitions.
+    """
+    found: list[Partition] = []
+    try:
+        (topics,) = struct.unpack_from(">i", data, 2)
+        position = 6
+        for _ in range(topics):
+            (length,) = struct.unpack_from(">h", data, position)
+            name = bytes(data[position + 2 : position + 2 + length]).decode()
+            position += 2 + length
+            (count,) = struct.unpack_from(">i", data, position)
+            numbers = struct.unpack_from(f">{count}i", data, position + 4)
+            position += 4 + 4 * count
+            found += [(name, number) for number in numbers]
+    except (struct.error, UnicodeDecodeError):
+        return []  # Other protocol types (Connect, Schema Registry) put what they like there.
+    return found
+
+
+@app.command()
+def seek(
+    group: Group,
+    where: Annotated[
+        str | None,
+        typer.Option(
+            "--to",
+            metavar="WHERE",
+            help="beginning, end, an offset, -N (N before the end), @MILLISECONDS or an ISO 8601 time.",
+        ),
+    ] = None,
+    shift: Annotated[
+        int | None, typer.Option("--shift", metavar="N", help="Move by N records, back if negative.")
+    ] = None,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option("--topic", "-t", metavar="TOPIC[:P,...]", help="Only these; else all it has committed."),
+    ] = None,
+    execute: Annotated[bool, typer.Option("--execute", help="Do it; without, it is only shown.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: OutputFormat = Format.TABLE,
+) -> None:
+    """Move a group's committed offsets. The group must have no members; nothing is done without --execute."""
+    if (where is None) == (shift is None):
+        usage_error("give either --to or --shift")
+    target = parse_where("--to", where) if where is not None else None
+    with connect(bootstrap) as client:
+        committed = committed_offsets(client, [group])[group]
+        partitions = _chosen(client, topic, committed)
+        rows = _targets(client, partitions, committed, target, shift)
+        if execute:
+            _commit(client, group, rows)
+    if output is Format.JSON:
+        print_json({"group": group, "executed": execute, "partitions": rows})
+        return
+    print_table(("TOPIC", "PARTITION", "COMMITTED", "NEW"), [list(row.values()) for row in rows])
+    if not execute:
+        sys.stdout.write("\nnothing was changed: add --execute to do it\n")
+
+
+def _chosen(
+    client: Client, topics: list[str] | None, committed: dict[Partition, int]
+) -> dict[str, list[int]]:
+    """The partitions to move, by topic."""
+    chosen: dict[str, list[int]] = {}
+    if not topics:
+        if not committed:
+            raise Failure("the group has committed nothing: name topics by --topic")
+        for name, number in sorted(committed):
+            chosen.setdefault(name, []).append(number)
+        return chosen
+    for item in topics:
+        name, _, numbers = item.partition(":")
+        [metadata] = checked_topics(client, [name])
+        known = [row["partition_index"] for row in metadata["partitions"]]
+        chosen[name] = chosen_partitions(name, known, _partition_numbers(item, numbers))
+    return chosen
+
+
+def _partition_numbers(item: str, text: str) -> list[int] | None:
+    try:
+        return [int(number) for number in text.split(",")] if text else None
+    except ValueError:
+        usage_error(f"--topic {item!r}: expected TOPIC or TOPIC:0,1,2")
+
+
+def _targets(
+    client: Client,
+    partitions: dict[str, list[int]],
+    committed: dict[Partition, int],
+    target: Where | None,
+    shift: int | None,
+) -> list[dict[str, Any]]:
+    """Old and new offset of each partition; the new one is kept between the log's start and end."""
+    rows: list[dict[str, Any]] = []
+    for topic, numbers in partitions.items():
+        positions = find_positions(client, topic, numbers, target if target is not None else "end")
+        for number in numbers:
+            old = committed.get((topic, number))
+            new = positions.found[number]
+            if shift is not None:
+                if old is None:
+                    raise Failure(f"{topic}-{number}: nothing is committed that could be moved by --shift")
+                new = positions.at(number, old + shift)
+            rows.append({"topic": topic, "partition": number, "committed": old, "new": new})
+    return rows
+
+
+def _commit(client: Client, group: str, rows: Iterable[dict[str, Any]]) -> None:
+    """Commit as nobody's member (generation -1), which a group with members refuses."""
+    from kproc.errors import ErrorCode
+    from kproc.wire.header import ApiKey
+
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        partition = {
+            "partition_index": row["partition"],
+            "committed_offset": row["new"],
+            "committed_leader_epoch": -1,
+            "committed_metadata": "",
+        }
+        topics.setdefault(row["topic"], []).append(partition)
+    fields = {
+        "group_id": group,
+        "generation_id_or_member_epoch": -1,
+        "member_id": "",
+        "group_instance_id": None,
+        "topics": [{"name": name, "partitions": partitions} for name, partitions in topics.items()],
+    }
+    answer = client.call_latest(ApiKey.OFFSET_COMMIT, fields)
+    codes = {row["error_code"] for topic in answer["topics"] for row in topic["partitions"]} - {0}
+    if ErrorCode.UNKNOWN_MEMBER_ID in codes:
+        raise Failure(f"{group} has members: stop them first")
+    if codes:
+        raise Failure(explain(group, min(codes)))
+
+
+@app.command()
+def delete(groups: Groups, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
+    """Delete groups without members, and what they have committed."""
+    from kproc.errors import ErrorCode
+    from kproc.wire.header import ApiKey
+
+    known = {
+        ErrorCode.GROUP_ID_NOT_FOUND: "unknown group",
+        ErrorCode.NON_EMPTY_GROUP: "it has members: stop them first",
+    }
+    with connect(bootstrap) as client:
+        answer = client.call_latest(ApiKey.DELETE_GROUPS, {"groups_names": groups})
+    refusals = []
+    for result in answer["results"]:
+        code = result["error_code"]
+        if code:
+            refusals.append(explain(result["group_id"], code, known.get(code)))
+        else:
+            print(f"deleted {result['group_id']}")
+    if refusals:
+        raise Failure("; ".join(refusals))

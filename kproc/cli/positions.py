@@ -1,0 +1,70 @@
+"""Where in a topic: `beginning`, `end`, an offset, -N or a time, as several commands take it."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from kproc.cli.common import Failure, usage_error
+from kproc.cli.topics import EARLIEST, LATEST, offsets_at
+
+if TYPE_CHECKING:
+    from kproc.client import Client
+
+Where = str | int | datetime
+_OFFSET: Final = re.compile(r"[+-]?[0-9]+")
+
+
+def parse_where(option: str, text: str) -> Where:
+    """ "beginning", "end", an offset (negative counts from the end), or a time; else a usage error."""
+    words = {"beginning": "beginning", "earliest": "beginning", "end": "end", "latest": "end"}
+    if text in words:
+        return words[text]
+    if _OFFSET.fullmatch(text):
+        return int(text)
+    try:
+        if text.startswith("@"):
+            return datetime.fromtimestamp(int(text[1:]) / 1000, UTC)
+        return datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError, OSError):
+        usage_error(
+            f"{option} {text!r}: expected beginning, end, an offset, -N, @milliseconds "
+            "or a time such as 2026-01-31T12:00:00"
+        )
+
+
+class Positions(NamedTuple):
+    """Offsets by partition: where the log starts and ends, and what was asked for, which lies between."""
+
+    starts: dict[int, int]
+    ends: dict[int, int]
+    found: dict[int, int]
+
+    def at(self, number: int, offset: int) -> int:
+        """The offset, or the nearest one that the partition has."""
+        return min(max(offset, self.starts[number]), self.ends[number])
+
+
+def find_positions(client: Client, topic: str, numbers: list[int], where: Where) -> Positions:
+    """Ask the broker where `where` is in each of the partitions; a time after the last record is the end."""
+    starts = offsets_at(client, topic, dict.fromkeys(numbers, EARLIEST))
+    ends = offsets_at(client, topic, dict.fromkeys(numbers, LATEST))
+    if isinstance(where, datetime):
+        stamped = offsets_at(client, topic, dict.fromkeys(numbers, int(where.timestamp() * 1000)))
+        wanted = {number: stamped[number] if stamped[number] >= 0 else ends[number] for number in numbers}
+    elif isinstance(where, int):
+        wanted = {number: where if where >= 0 else ends[number] + where for number in numbers}
+    else:
+        wanted = ends if where == "end" else starts
+    positions = Positions(starts, ends, {})
+    positions.found.update((number, positions.at(number, wanted[number])) for number in numbers)
+    return positions
+
+
+def chosen_partitions(topic: str, known: list[int], wanted: list[int] | None) -> list[int]:
+    """The partitions that were asked for, all without; one that does not exist ends the command."""
+    for number in wanted or ():
+        if number not in known:
+            raise Failure(f"{topic}: no partition {number}; there are {len(known)}")
+    return sorted(set(wanted)) if wanted else known

@@ -1,0 +1,92 @@
+"""`kproc topic alter|trim`: more partitions, other settings, fewer records."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Failure, connect, pairs, usage_error
+from kproc.cli.configs import set_configs
+from kproc.cli.positions import chosen_partitions, find_positions, parse_where
+from kproc.cli.topics import TIMEOUT_MS, checked_topics, explain
+
+if TYPE_CHECKING:
+    from kproc.client import Client
+
+Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
+
+
+def alter(
+    name: Name,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", "-p", min=1, help="The new number; it can only grow.")
+    ] = None,
+    config: Annotated[list[str] | None, typer.Option("--config", "-c", metavar="NAME=VALUE")] = None,
+    unset: Annotated[
+        list[str] | None, typer.Option("--unset", metavar="NAME", help="Back to the default; repeatable.")
+    ] = None,
+) -> None:
+    """Change a topic: its number of partitions, its settings, or both."""
+    pairs("--config", config or ())
+    if partitions is None and not config and not unset:
+        usage_error("nothing to change: give --partitions, --config or --unset")
+    if partitions is not None:
+        with connect(bootstrap) as client:
+            _grow(client, name, partitions)
+        print(f"{name} has {partitions} partitions")
+    if config or unset:
+        set_configs(config, bootstrap=bootstrap, topic=name, unset=unset)
+
+
+def _grow(client: Client, name: str, count: int) -> None:
+    from kproc.wire.header import ApiKey
+
+    topic = {"name": name, "count": count, "assignments": None}
+    fields = {"topics": [topic], "timeout": TIMEOUT_MS, "validate_only": False}
+    [result] = client.call_latest(ApiKey.CREATE_PARTITIONS, fields)["results"]
+    if result["error_code"]:
+        raise Failure(explain(name, result["error_code"], result.get("error_message")))
+
+
+def trim(
+    name: Name,
+    before: Annotated[
+        str,
+        typer.Option(
+            "--before",
+            metavar="WHERE",
+            help="end, an offset, -N (all but the last N), @MILLISECONDS or an ISO 8601 time.",
+        ),
+    ],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    partition: Annotated[
+        list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this one; may be repeated.")
+    ] = None,
+) -> None:
+    """Delete a topic's oldest records, for good."""
+    from kproc.wire.header import ApiKey
+
+    where = parse_where("--before", before)
+    if where == "beginning":
+        usage_error("--before beginning: nothing stands before the beginning")
+    with connect(bootstrap) as client:
+        [metadata] = checked_topics(client, [name])
+        known = [row["partition_index"] for row in metadata["partitions"]]
+        found = find_positions(client, name, chosen_partitions(name, known, partition), where).found
+        rows = [{"partition_index": number, "offset": offset} for number, offset in found.items()]
+        fields = {"topics": [{"name": name, "partitions": rows}], "timeout": TIMEOUT_MS}
+        answer = client.call_latest(ApiKey.DELETE_RECORDS, fields)
+    _report(name, answer["topics"][0]["partitions"])
+
+
+def _report(name: str, rows: list[dict[str, Any]]) -> None:
+    refusals = []
+    for row in sorted(rows, key=lambda row: int(row["partition_index"])):
+        if row["error_code"]:
+            refusals.append(explain(f"{name}-{row['partition_index']}", row["error_code"]))
+        else:
+            print(f"{name}-{row['partition_index']} begins at {row['low_watermark']}")
+    if refusals:
+        raise Failure("; ".join(refusals))
