@@ -1,16 +1,29 @@
 """DescribeConfigs (key 32), versions 1-4.
 
-Topics, this broker (by its id), and the cluster-wide dynamic values (broker ""). What this broker has no
-configs for (loggers, client metrics, groups) is answered with an empty list, as Kafka does for one without
-any. Versions: v1 sources and synonyms; v3 types and documentation; v4 flexible.
+Topics, this broker (by its id), the cluster-wide dynamic values (broker ""), groups and client-metrics
+subscriptions, which need not exist. Differs from Kafka: broker loggers are answered with an empty list, because log
+levels do not change on the running broker. Versions: v1 sources and synonyms; v3 types and documentation; v4 flexible.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from kproc.api.registry import api
-from kproc.cluster.describe import describe_broker, describe_cluster_default, describe_topic
+from kproc.cluster.config_changes import (
+    RESOURCE_BROKER,
+    RESOURCE_BROKER_LOGGER,
+    RESOURCE_CLIENT_METRICS,
+    RESOURCE_GROUP,
+    RESOURCE_TOPIC,
+)
+from kproc.cluster.describe import (
+    describe_broker,
+    describe_client_metrics,
+    describe_cluster_default,
+    describe_group,
+    describe_topic,
+)
 from kproc.cluster.topic_names import check_name
 from kproc.errors import ErrorCode, KafkaError
 from kproc.wire.header import ApiKey
@@ -18,11 +31,12 @@ from kproc.wire.header import ApiKey
 if TYPE_CHECKING:
     from kproc.api.context import RequestContext, Services
 
-TOPIC: Final = 2
-BROKER: Final = 4
-BROKER_LOGGER: Final = 8
-CLIENT_METRICS: Final = 16
-GROUP: Final = 32
+# What is said of a resource without a name.
+_NAMELESS = {
+    RESOURCE_BROKER_LOGGER: "Broker id",
+    RESOURCE_CLIENT_METRICS: "Client metrics subscription name",
+    RESOURCE_GROUP: "Group name",
+}
 
 Rows = list[dict[str, Any]]
 
@@ -56,25 +70,27 @@ def _describe(services: Services, resource: dict[str, Any]) -> Rows:
     # Kafka's own AdminClient sends null for all; an empty list means the same (KAFKA-8029).
     names = keys or None
     image, config = services.image, services.config
-    if kind == TOPIC:
+    if kind == RESOURCE_TOPIC:
         check_name(name)
         topic = image.topic(name)
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return describe_topic(topic.configs, image, config, names)
-    if kind == BROKER:
+    if kind == RESOURCE_BROKER:
         if not name:
             return describe_cluster_default(image, names)
         _check_broker(name, config.node_id, or_empty=True)
         return describe_broker(image, config, names)
-    if kind == BROKER_LOGGER:
-        _check_broker(name, config.node_id)
-        return []
-    if kind == GROUP and not name:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
-    if kind in (GROUP, CLIENT_METRICS):
-        return []
-    raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {kind}")
+    if kind not in _NAMELESS:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {kind}")
+    if not name:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{_NAMELESS[kind]} must not be empty")
+    if kind == RESOURCE_GROUP:
+        return describe_group(name, image, names)
+    if kind == RESOURCE_CLIENT_METRICS:
+        return describe_client_metrics(name, image, names)
+    _check_broker(name, config.node_id)
+    return []
 
 
 def _check_broker(name: str, node_id: int, *, or_empty: bool = False) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Final
 
-from kproc.cluster import broker_config, topic_config
+from kproc.cluster import broker_config, client_metrics_config, group_config, topic_config
 from kproc.cluster import records as r
 from kproc.cluster.image import ClusterImage
 from kproc.cluster.topic_names import check_name
@@ -17,7 +17,15 @@ from kproc.errors import ErrorCode, KafkaError
 
 RESOURCE_TOPIC: Final = 2
 RESOURCE_BROKER: Final = 4
+RESOURCE_BROKER_LOGGER: Final = 8
+RESOURCE_CLIENT_METRICS: Final = 16
+RESOURCE_GROUP: Final = 32
 OP_SET, OP_DELETE, OP_APPEND, OP_SUBTRACT = range(4)
+# Of the resources that are only stored: what is said of one without a name, and the check of all its configs.
+_STORED: Final = {
+    RESOURCE_CLIENT_METRICS: ("Subscription name can't be empty", client_metrics_config.check_all),
+    RESOURCE_GROUP: ("Default group resources are not allowed.", group_config.check_all),
+}
 _OP_NAMES: Final = {OP_APPEND: "APPEND", OP_SUBTRACT: "SUBTRACT"}
 
 Reply = dict[str, Any]
@@ -66,6 +74,8 @@ class ConfigChanges:
             return self._alter_topic(name, changes, incremental)
         if resource_type == RESOURCE_BROKER:
             return self._alter_broker(name, changes, incremental)
+        if resource_type in _STORED:
+            return self._alter_stored(resource_type, name, changes, incremental)
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource_type}")
 
     def _alter_topic(self, name: str, changes: list[Change], incremental: bool) -> list[r.Record]:
@@ -110,6 +120,27 @@ class ConfigChanges:
                 value = _edit_list(start, operation, value)
             after[key] = broker_config.normalize(row, value)
         return [r.BrokerConfigSet(node, key, value) for key, value in _difference(before, after)]
+
+    def _alter_stored(
+        self, resource_type: int, name: str, changes: list[Change], incremental: bool
+    ) -> list[r.Record]:
+        """A group or a client-metrics subscription, which need not exist: configs may come first."""
+        complaint, check_all = _STORED[resource_type]
+        if not name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, complaint)
+        before = self._image.resource_configs.get((resource_type, name), {})
+        after = dict(before) if incremental else {}
+        for key, operation, value in changes:
+            if operation in _OP_NAMES:
+                raise _not_a_list(key, operation)
+            if operation == OP_DELETE:
+                after.pop(key, None)
+            else:
+                after[key] = value or ""
+        return [
+            r.ResourceConfigSet(resource_type, name, key, value)
+            for key, value in _difference(before, check_all(after))
+        ]
 
 
 def _changes(configs: list[dict[str, Any]], incremental: bool) -> list[Change]:

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from kproc.cluster import client_metrics_config, group_config
 from kproc.cluster.broker_config import is_live
+from kproc.cluster.config_changes import RESOURCE_CLIENT_METRICS, RESOURCE_GROUP
 from kproc.cluster.image import CLUSTER_DEFAULT_NODE, ClusterImage
-from kproc.cluster.topic_config import ROWS
+from kproc.cluster.topic_config import ROWS, TopicConfig
 from kproc.config import SETTINGS, Config, Kind, Setting
 from kproc.config.values import wire_text
 
@@ -20,6 +22,9 @@ SOURCE_DYNAMIC_BROKER: Final = 2
 SOURCE_DYNAMIC_DEFAULT: Final = 3
 SOURCE_STATIC: Final = 4
 SOURCE_DEFAULT: Final = 5
+SOURCE_BROKER_LOGGER: Final = 6
+SOURCE_CLIENT_METRICS: Final = 7
+SOURCE_GROUP: Final = 8
 _TYPES: Final = {"BOOLEAN": 1, "STRING": 2, "INT": 3, "SHORT": 4, "LONG": 5, "DOUBLE": 6, "LIST": 7}
 
 Synonyms = list[dict[str, Any]]
@@ -70,6 +75,46 @@ def describe_cluster_default(image: ClusterImage, names: Iterable[str] | None = 
             synonyms = [{"name": name, "value": value, "source": SOURCE_DYNAMIC_DEFAULT}]
             source = SOURCE_DYNAMIC_DEFAULT
             rows.append(_row(name, value, source, synonyms, setting.kind, _doc(setting), read_only=False))
+    return rows
+
+
+def describe_group(
+    name: str, image: ClusterImage, names: Iterable[str] | None = None
+) -> list[dict[str, Any]]:
+    """One row per group config; a group need not exist to have them."""
+    overrides = image.resource_configs.get((RESOURCE_GROUP, name), {})
+    rows = [(row.config, row.synonym) for row in group_config.ROWS]
+    return _stored_rows(rows, overrides, SOURCE_GROUP, names)
+
+
+def describe_client_metrics(
+    name: str, image: ClusterImage, names: Iterable[str] | None = None
+) -> list[dict[str, Any]]:
+    """One row per config of a client-metrics subscription."""
+    overrides = image.resource_configs.get((RESOURCE_CLIENT_METRICS, name), {})
+    rows = [(row, "") for row in client_metrics_config.ROWS]
+    return _stored_rows(rows, overrides, SOURCE_CLIENT_METRICS, names)
+
+
+def _stored_rows(
+    table: Iterable[tuple[TopicConfig, str]],
+    overrides: Mapping[str, str],
+    override_source: int,
+    names: Iterable[str] | None,
+) -> list[dict[str, Any]]:
+    """Rows of a resource whose configs are stored. The table names the broker setting that Kafka shows as the
+    default's synonym, or nothing."""
+    wanted = None if names is None else set(names)
+    rows: list[dict[str, Any]] = []
+    for row, synonym in table:
+        if wanted is not None and row.name not in wanted:
+            continue
+        value, source = row.fixed_default, SOURCE_DEFAULT
+        synonyms = [{"name": synonym, "value": value, "source": SOURCE_DEFAULT}] if synonym else []
+        if row.name in overrides:
+            value, source = overrides[row.name], override_source
+            synonyms.insert(0, {"name": row.name, "value": value, "source": source})
+        rows.append(_row(row.name, value, source, synonyms, row.kind, row.doc, read_only=False))
     return rows
 
 
