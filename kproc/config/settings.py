@@ -32,7 +32,8 @@ from kproc.config.values import (
     wire_text,
 )
 
-COMPACTION: Final = "compaction is not built yet; such a topic keeps every record"
+ONE_CLEANER: Final = "one process compacts"
+DOUBLE_MAX: Final = 1.7976931348623157e308  # Java's Double.MAX_VALUE.
 ONE_REPLICA: Final = "one host keeps one replica"
 NO_QUOTA: Final = "connections are not counted or limited yet"
 NO_QUEUE_LIMIT: Final = "requests in memory are bounded by the rings and arenas, not by this"
@@ -234,7 +235,6 @@ class Config:
         "Default of cleanup.policy.",
         some_of("delete", "compact"),
         dynamic=CLUSTER,
-        unhonoured=COMPACTION,
     )
     log_cleaner_delete_retention_ms: int = setting(
         LONG,
@@ -242,10 +242,9 @@ class Config:
         "Default of delete.retention.ms.",
         at_least(0),
         dynamic=CLUSTER,
-        unhonoured=COMPACTION,
     )
     log_cleaner_min_compaction_lag_ms: int = setting(
-        LONG, 0, "Default of min.compaction.lag.ms.", at_least(0), dynamic=CLUSTER, unhonoured=COMPACTION
+        LONG, 0, "Default of min.compaction.lag.ms.", at_least(0), dynamic=CLUSTER
     )
     log_cleaner_max_compaction_lag_ms: int = setting(
         LONG,
@@ -253,7 +252,6 @@ class Config:
         "Default of max.compaction.lag.ms.",
         at_least(1),
         dynamic=CLUSTER,
-        unhonoured=COMPACTION,
     )
     log_cleaner_min_cleanable_ratio: float = setting(
         DOUBLE,
@@ -261,7 +259,29 @@ class Config:
         "Default of min.cleanable.dirty.ratio.",
         between(0, 1),
         dynamic=CLUSTER,
-        unhonoured=COMPACTION,
+    )
+    log_cleaner_enable: bool = setting(BOOLEAN, True, "Compaction of topics with cleanup.policy=compact.")
+    log_cleaner_threads: int = setting(
+        INT, 1, "Kafka's cleaner threads.", at_least(0), dynamic=CLUSTER, unhonoured=ONE_CLEANER
+    )
+    log_cleaner_backoff_ms: int = setting(
+        LONG, 15_000, "Pause of the cleaner when no log is dirty enough.", at_least(0), dynamic=CLUSTER
+    )
+    log_cleaner_dedupe_buffer_size: int = setting(
+        LONG,
+        134_217_728,
+        "Memory for the keys of one pass of compaction; a log with more keys takes several passes.",
+        at_least(1 << 20),
+        dynamic=CLUSTER,
+    )
+    log_cleaner_io_buffer_load_factor: float = setting(
+        DOUBLE, 0.9, "Share of log.cleaner.dedupe.buffer.size that is used.", between(0, 1), dynamic=CLUSTER
+    )
+    log_cleaner_io_buffer_size: int = setting(
+        INT, 524_288, "Bytes that the cleaner reads at once.", at_least(0), dynamic=CLUSTER
+    )
+    log_cleaner_io_max_bytes_per_second: float = setting(
+        DOUBLE, DOUBLE_MAX, "Bytes that the cleaner reads and writes in a second.", dynamic=CLUSTER
     )
     log_message_timestamp_type: str = setting(
         STRING,
@@ -297,6 +317,42 @@ class Config:
     )
     producer_id_expiration_ms: int = setting(
         INT, 86_400_000, "An idempotent producer is forgotten after this.", at_least(1), dynamic=CLUSTER
+    )
+
+    # -- consumer groups
+    group_min_session_timeout_ms: int = setting(
+        INT, 6_000, "Shortest session timeout that a group's member may ask for.", at_least(0)
+    )
+    group_max_session_timeout_ms: int = setting(
+        INT, 1_800_000, "Longest session timeout that a group's member may ask for.", at_least(0)
+    )
+    group_initial_rebalance_delay_ms: int = setting(
+        INT,
+        3_000,
+        "How long the first rebalance of an empty group waits for more members. dev and kproc.Broker: 0.",
+        at_least(0),
+    )
+    group_max_size: int = setting(INT, INT_MAX, "Members of one group.", at_least(1))
+    offsets_topic_num_partitions: int = setting(
+        INT, 50, "Partitions of __consumer_offsets, when it is made.", at_least(1)
+    )
+    offsets_topic_replication_factor: int = setting(
+        INT, 3, "Replicas of __consumer_offsets; one host has one.", at_least(1), unhonoured=ONE_REPLICA
+    )
+    offsets_topic_segment_bytes: int = setting(
+        INT, 104_857_600, "segment.bytes of __consumer_offsets, when it is made.", at_least(1 << 20)
+    )
+    offsets_topic_compression_codec: int = setting(
+        INT, 0, "Codec of the broker's batches: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.", between(0, 4)
+    )
+    offsets_retention_minutes: int = setting(
+        INT, 10_080, "Committed offsets are kept this long after a group became empty.", at_least(1)
+    )
+    offsets_retention_check_interval_ms: int = setting(
+        LONG, 600_000, "How often expired offsets are looked for.", at_least(1)
+    )
+    offset_metadata_max_bytes: int = setting(
+        INT, 4_096, "Longest text that a consumer may commit with an offset.", at_least(0)
     )
 
     # -- ours

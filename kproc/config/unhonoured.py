@@ -39,8 +39,8 @@ KNOWN_UNHONOURED: Final = frozenset(
     group.consumer.session.timeout.ms group.coordinator.append.linger.ms
     group.coordinator.background.threads group.coordinator.cached.buffer.max.bytes
     group.coordinator.new.enable group.coordinator.rebalance.protocols group.coordinator.threads
-    group.initial.rebalance.delay.ms group.max.session.timeout.ms group.max.size
-    group.min.session.timeout.ms group.share.assignment.interval.ms group.share.assignors
+      
+    group.share.assignment.interval.ms group.share.assignors
     group.share.delivery.count.limit group.share.enable group.share.heartbeat.interval.ms
     group.share.initialize.retry.interval.ms group.share.max.assignment.interval.ms
     group.share.max.delivery.count.limit group.share.max.groups group.share.max.heartbeat.interval.ms
@@ -61,9 +61,9 @@ KNOWN_UNHONOURED: Final = frozenset(
     internal.metadata.delete.delay.millis internal.metadata.log.segment.bytes
     internal.metadata.max.batch.size.in.bytes kafka.metrics.polling.interval.secs kafka.metrics.reporters
     leader.imbalance.check.interval.seconds leader.imbalance.per.broker.percentage
-    leader.replication.throttled.rate log.cleaner.backoff.ms log.cleaner.dedupe.buffer.size
-    log.cleaner.enable log.cleaner.io.buffer.load.factor log.cleaner.io.buffer.size
-    log.cleaner.io.max.bytes.per.second log.cleaner.threads log.dir.failure.timeout.ms
+    leader.replication.throttled.rate
+    
+    log.dir.failure.timeout.ms
     log.initial.task.delay.ms log.local.retention.bytes log.local.retention.ms
     log.message.downconversion.enable log.message.format.version log.message.timestamp.difference.max.ms
     max.request.partition.size.limit metadata.log.dir metadata.log.max.record.bytes.between.snapshots
@@ -71,10 +71,10 @@ KNOWN_UNHONOURED: Final = frozenset(
     metadata.max.idle.interval.ms metadata.max.retention.bytes metadata.max.retention.ms
     metadata.max.snapshot.interval.ms metric.reporters metrics.num.samples metrics.recording.level
     metrics.sample.window.ms num.recovery.threads.per.data.dir num.replica.alter.log.dirs.threads
-    num.replica.fetchers offset.metadata.max.bytes offsets.commit.required.acks offsets.commit.timeout.ms
-    offsets.load.buffer.size offsets.retention.check.interval.ms offsets.retention.minutes
-    offsets.topic.compression.codec offsets.topic.num.partitions offsets.topic.replication.factor
-    offsets.topic.segment.bytes password.encoder.cipher.algorithm password.encoder.iterations
+    num.replica.fetchers offsets.commit.required.acks offsets.commit.timeout.ms
+    offsets.load.buffer.size
+      
+    password.encoder.cipher.algorithm password.encoder.iterations
     password.encoder.key.length password.encoder.keyfactory.algorithm password.encoder.old.secret
     password.encoder.secret port principal.builder.class process.roles
     producer.id.expiration.check.interval.ms producer.purgatory.purge.interval.requests quota.window.num

@@ -46,6 +46,14 @@ class BrokerSettings(Protocol):
     @property
     def log_cleanup_policy(self) -> tuple[str, ...]: ...
     @property
+    def log_cleaner_delete_retention_ms(self) -> int: ...
+    @property
+    def log_cleaner_min_compaction_lag_ms(self) -> int: ...
+    @property
+    def log_cleaner_max_compaction_lag_ms(self) -> int: ...
+    @property
+    def log_cleaner_min_cleanable_ratio(self) -> float: ...
+    @property
     def producer_id_expiration_ms(self) -> int: ...
 
 
@@ -68,6 +76,10 @@ class LogConfig:
     flush_ms: int = INT64_MAX
     file_delete_delay_ms: int = 60_000
     cleanup_policy: frozenset[str] = frozenset({"delete"})
+    delete_retention_ms: int = 86_400_000
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = INT64_MAX
+    min_cleanable_dirty_ratio: float = 0.5
     producer_id_expiration_ms: int = 86_400_000
 
     def __post_init__(self) -> None:
@@ -82,6 +94,19 @@ class LogConfig:
     def is_deleting(self) -> bool:
         """Whether retention applies."""
         return "delete" in self.cleanup_policy
+
+    @property
+    def is_compacting(self) -> bool:
+        """Whether the cleaner keeps only the newest record of each key."""
+        return "compact" in self.cleanup_policy
+
+    @property
+    def roll_ms(self) -> int:
+        """The age at which a segment is rolled, before jitter.
+
+        The active segment is never compacted, so max.compaction.lag.ms bounds its age, too, as in Kafka.
+        """
+        return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacting else self.segment_ms
 
     @classmethod
     def of(cls, settings: BrokerSettings, overrides: Mapping[str, str] | None = None) -> LogConfig:
@@ -106,13 +131,17 @@ class LogConfig:
             flush_ms=settings.log_flush_interval_ms,
             file_delete_delay_ms=settings.log_segment_delete_delay_ms,
             cleanup_policy=frozenset(settings.log_cleanup_policy),
+            delete_retention_ms=settings.log_cleaner_delete_retention_ms,
+            min_compaction_lag_ms=settings.log_cleaner_min_compaction_lag_ms,
+            max_compaction_lag_ms=settings.log_cleaner_max_compaction_lag_ms,
+            min_cleanable_dirty_ratio=settings.log_cleaner_min_cleanable_ratio,
             producer_id_expiration_ms=settings.producer_id_expiration_ms,
         )
         return config.with_overrides(overrides) if overrides else config
 
     def with_overrides(self, overrides: Mapping[str, str]) -> LogConfig:
         """This config with a topic's own settings (Kafka's names and text values) put over it."""
-        changes: dict[str, int | str | frozenset[str]] = {}
+        changes: dict[str, int | float | str | frozenset[str]] = {}
         for name, text in overrides.items():
             field = _FIELD_OF.get(name)
             if field is None:
@@ -121,6 +150,8 @@ class LogConfig:
                 changes[field] = frozenset(policy.strip() for policy in text.split(",") if policy.strip())
             elif field == "timestamp_type":
                 changes[field] = text
+            elif field == "min_cleanable_dirty_ratio":
+                changes[field] = float(text)
             else:
                 changes[field] = int(text)
         return replace(self, **changes)  # type: ignore[arg-type]  # each field gets the type of its branch

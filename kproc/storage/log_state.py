@@ -156,7 +156,7 @@ class LogState:
         first = segment.load_first_timestamp()
         if first is None:
             return INT64_MAX
-        wait_ms = self._config.segment_ms - self._config.segment_jitter_ms
+        wait_ms = self._config.roll_ms - self._config.segment_jitter_ms
         if segment.is_index_full(self._config.segment_index_bytes):
             return ROLL_NOW
         if first >= 0:
