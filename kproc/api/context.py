@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kproc.clock import Clock
 from kproc.cluster.image import ClusterImage, PartitionImage
 from kproc.config import Config
-from kproc.errors import KafkaError
+from kproc.errors import ErrorCode, KafkaError
 from kproc.purgatory.purgatory import Purgatory
 from kproc.storage.log import Log
 from kproc.wire import codec
@@ -25,6 +25,20 @@ if TYPE_CHECKING:
 
 OnReply = Callable[[dict[str, Any]], None]
 PartitionKey = tuple[str, int]
+
+
+class PartitionMoving(KafkaError):
+    """The partition is ours, and its log is on its way from the Handler that owned it before.
+
+    A request waits for it with `services.hand_over.when_ready`; who does not know how answers a retriable error.
+    The offsets are what its owner last published, or -1.
+    """
+
+    def __init__(self, key: PartitionKey, start_offset: int, end_offset: int) -> None:
+        super().__init__(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key[0]}-{key[1]} is changing its Handler")
+        self.key = key
+        self.start_offset = start_offset
+        self.end_offset = end_offset
 
 
 class Endpoint(Protocol):
@@ -55,11 +69,22 @@ class Partitions(Protocol):
     """The partitions that this Handler owns; logs are opened at first touch."""
 
     def get(self, topic: str, partition: PartitionImage) -> OwnedPartition:
-        """The open partition. Raises KafkaError: KAFKA_STORAGE_ERROR when its log is offline or damaged."""
+        """The open partition. Raises KafkaError: KAFKA_STORAGE_ERROR when its log is offline or damaged, and
+        PartitionMoving."""
+
+
+class HandOver(Protocol):
+    """Changes of the owners, as they reach this Handler."""
+
+    def when_ready(self, key: PartitionKey, on_ready: Callable[[bool], None]) -> None:
+        """Call back when a moving partition can be asked again; with False when that takes too long."""
+
+    def when_image(self, version: int, on_image: Callable[[], None]) -> None:
+        """Call back when the metadata here has that version, which another Handler has spoken of."""
 
 
 class Peers(Protocol):
-    """The other Handlers and the controller, by calls that are answered later."""
+    """The other Handlers, the controller and the cleaner, by calls that are answered later."""
 
     def call(
         self, handler: int, op: str, body: Any, on_reply: OnReply, payload: bytes | memoryview = b""
@@ -67,6 +92,9 @@ class Peers(Protocol):
         """Ask another Handler; `on_reply({"lost": True})` when it died before it answered."""
 
     def call_controller(self, op: str, body: dict[str, Any], on_reply: OnReply) -> None: ...
+
+    def call_cleaner(self, op: str, body: dict[str, Any], on_reply: OnReply) -> None:
+        """Ask for what touches many files, which would stall a Handler; {"lost": True} when it is away."""
 
 
 class ProducerIds(Protocol):
@@ -82,6 +110,7 @@ class Services:
         "clock",
         "config",
         "endpoints",
+        "hand_over",
         "handler_index",
         "image",
         "partitions",
@@ -115,6 +144,7 @@ class Services:
         self.waits_for_sync = config.kproc_flush == "group"
         self.producer_ids: ProducerIds
         self.session_cache: SessionCache
+        self.hand_over: HandOver
 
 
 class RequestContext:

@@ -13,7 +13,7 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from kproc.clock import Clock
 from kproc.cluster.image import ClusterImage, PartitionImage, TopicImage
@@ -21,7 +21,9 @@ from kproc.cluster.topic_config import log_overrides
 from kproc.config import Config
 from kproc.errors import Corrupt
 from kproc.metrics.slab import MetricsRow
+from kproc.server.calls import OnReply, serve_call
 from kproc.server.linked_agent import LinkedAgent
+from kproc.server.log_dir_usage import log_dir_usage
 from kproc.server.partition_table import PartitionRow, PartitionTable
 from kproc.server.roles import handler_id
 from kproc.storage import checkpoints
@@ -30,7 +32,7 @@ from kproc.storage.format import LOG_SUFFIX
 from kproc.storage.fs import Fs, StorageFailure
 from kproc.storage.log_config import LogConfig
 from kproc.transport.agent import AgentId, Doze
-from kproc.transport.envelope import DELTA, REPLY, SNAPSHOT
+from kproc.transport.envelope import CALL, DELTA, REPLY, SNAPSHOT
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +68,7 @@ class Cleaner(LinkedAgent):
         self._log_starts = checkpoints.read_log_starts(fs, self._directory)
         self._next_removal_ns: int | None = clock.now_ns()  # Earlier runs may have left something.
         self._deleted: deque[tuple[int, TopicImage]] = deque()  # (when to look for them, topic)
+        self._wait_for_checkpoint: list[OnReply] = []
 
     def next_deadline_ms(self) -> int:
         return 500
@@ -79,15 +82,42 @@ class Cleaner(LinkedAgent):
                     self._adopt(ClusterImage.from_snapshot(view))
                 elif kind == DELTA:
                     self._note_deleted(self._image.apply(view).deleted)
+                elif kind == CALL:
+                    serve_call(view, peer.outbox, self._serve)
                 else:
                     assert kind == REPLY, kind
                     self._calls.take_reply(view)
             if batch:
                 peer.inbox.release()
             work += len(batch)
+        if self._wait_for_checkpoint:
+            self._answer_checkpoint()
         if not self._is_stopping:
             work += self._check_retention()
         return work
+
+    def _serve(self, op: str, body: Any, payload: memoryview, on_reply: OnReply) -> None:
+        """What Handlers ask."""
+        del payload
+        if op == "write_checkpoints":
+            self._wait_for_checkpoint.append(on_reply)
+        else:
+            assert op == "describe_log_dir", op
+            on_reply(log_dir_usage(self._directory, body["topics"]))
+
+    def _answer_checkpoint(self) -> None:
+        """One write for all who asked in this pass: a log start that a client moved is on the disk before the
+        answer."""
+        waiting, self._wait_for_checkpoint = self._wait_for_checkpoint, []
+        try:
+            self.write_checkpoints()
+        except StorageFailure as error:
+            logger.error("checkpoints were not written, the old ones stay: %s", error)
+            reply: dict[str, Any] = {"error": str(error)}
+        else:
+            reply = {"error": None}
+        for on_reply in waiting:
+            on_reply(reply)
 
     def _on_tick(self, now_ns: int) -> None:
         if self._next_removal_ns is not None and now_ns >= self._next_removal_ns:

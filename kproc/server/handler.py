@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from kproc.api import fetch, list_offsets
+from kproc.api import fetch, forwarding, list_offsets
 from kproc.api.context import Endpoint, OnReply, Services
 from kproc.api.fetch_session import SessionCache
 from kproc.api.init_producer_id import ProducerIdAllocator
@@ -30,7 +30,7 @@ from kproc.server.known_produce import AFTER_CORRELATION_ID, KnownProduce, Produ
 from kproc.server.linked_agent import LinkedAgent, LinkedPeer
 from kproc.server.partitions import Partitions
 from kproc.server.request import ClientPeer, HandlerRequest
-from kproc.server.roles import CONTROLLER, PROCESSOR, handler_id
+from kproc.server.roles import CLEANER, CONTROLLER, PROCESSOR, handler_id
 from kproc.server.routing import OWNER, body_key
 from kproc.server.syncer import Syncer
 from kproc.transport.agent import AgentId, Doze, Link
@@ -89,6 +89,9 @@ class _Peers:
 
     def call_controller(self, op: str, body: dict[str, Any], on_reply: OnReply) -> None:
         self._ask(CONTROLLER, op, body, on_reply)
+
+    def call_cleaner(self, op: str, body: dict[str, Any], on_reply: OnReply) -> None:
+        self._ask(CLEANER, op, body, on_reply)
 
 
 class Handler(LinkedAgent):
@@ -419,6 +422,8 @@ class Handler(LinkedAgent):
             fetch.serve_forwarded(self._services, body, on_reply)
         elif op == "list_offsets":
             on_reply(list_offsets.serve_forwarded(self._services, body))
+        elif op in forwarding.OPERATIONS:
+            forwarding.serve(self._services, op, body, on_reply)
         elif op == "enforce_retention":
             try:
                 count = self._partitions.enforce_retention((body["topic"], body["partition"]))

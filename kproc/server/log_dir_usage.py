@@ -1,0 +1,35 @@
+"""How large each partition's log is on the disk, for DescribeLogDirs. The cleaner's business: it may take a while."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from kproc.storage.format import LOG_SUFFIX
+
+
+def log_dir_usage(directory: Path, topics: list[list[Any]]) -> dict[str, Any]:
+    """Sizes for [[topic, [partition index, ...]], ...], in that shape, and the file system's total and free bytes.
+
+    Like Kafka's Log.size this counts the records' files, not their indexes. A partition that nobody has touched has
+    no directory yet, and no bytes.
+    """
+    sizes = [[_log_bytes(directory / f"{topic}-{index}") for index in indexes] for topic, indexes in topics]
+    usage = shutil.disk_usage(directory)
+    return {"sizes": sizes, "total_bytes": usage.total, "usable_bytes": usage.free}
+
+
+def _log_bytes(directory: Path) -> int:
+    total = 0
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if entry.name.endswith(LOG_SUFFIX):
+                    with suppress(FileNotFoundError):  # Retention took it meanwhile.
+                        total += entry.stat().st_size
+    except FileNotFoundError:
+        return 0
+    return total
