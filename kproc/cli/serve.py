@@ -104,6 +104,7 @@ def dev(
         "listeners": f"PLAINTEXT://127.0.0.1:{port}",
         "log.dirs": str(directory),
         "kproc.flush": "none",
+        "group.initial.rebalance.delay.ms": 0,
         "kproc.temporary.directory": str(directory),
     }
     try:

@@ -35,7 +35,6 @@ from kproc.config.values import (
 ONE_CLEANER: Final = "one process compacts"
 DOUBLE_MAX: Final = 1.7976931348623157e308  # Java's Double.MAX_VALUE.
 ONE_REPLICA: Final = "one host keeps one replica"
-NO_QUOTA: Final = "connections are not counted or limited yet"
 NO_QUEUE_LIMIT: Final = "requests in memory are bounded by the rings and arenas, not by this"
 BOOLEAN, DOUBLE, INT, LIST, LONG, SIZE, STRING = (
     Kind.BOOLEAN,
@@ -82,6 +81,22 @@ class Config:
     )
     listener_security_protocol_map: tuple[str, ...] = setting(
         LIST, DEFAULT_PROTOCOL_MAP, "NAME:PROTOCOL of each listener name. Only PLAINTEXT works yet."
+    )
+    inter_broker_listener_name: str | None = setting(
+        STRING,
+        None,
+        "The listener that max.connections does not hold up, if there are others: they make room for it.",
+    )
+    security_inter_broker_protocol: str = setting(
+        STRING,
+        "PLAINTEXT",
+        "inter.broker.listener.name by its protocol; not both.",
+        one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+    )
+    early_start_listeners: tuple[str, ...] = setting(
+        LIST,
+        (),
+        "Listeners whose ports are open before the broker is ready; clients wait in the backlog.",
     )
     controller_listener_names: tuple[str, ...] = setting(
         LIST, (), "Names in listeners that a combined Kafka gives to its controller; kproc leaves them out."
@@ -131,10 +146,9 @@ class Config:
     max_connections: int = setting(
         INT,
         INT_MAX,
-        "Connections at a time; above, accepting waits.",
+        "Connections at a time, of the broker and of each listener; above, accepting waits.",
         at_least(0),
         dynamic=CLUSTER,
-        unhonoured=NO_QUOTA,
     )
     max_connections_per_ip: int = setting(
         INT,
@@ -142,7 +156,6 @@ class Config:
         "Connections of one address; above, they are closed.",
         at_least(0),
         dynamic=CLUSTER,
-        unhonoured=NO_QUOTA,
     )
     max_connections_per_ip_overrides: str = setting(
         STRING,
@@ -150,15 +163,17 @@ class Config:
         "host:count pairs that replace max.connections.per.ip.",
         _check_overrides,
         dynamic=CLUSTER,
-        unhonoured=NO_QUOTA,
     )
     max_connection_creation_rate: int = setting(
         INT,
         INT_MAX,
-        "New connections per second; above, accepting waits.",
+        "New connections per second, of the broker and of each listener; above, accepting waits.",
         at_least(0),
         dynamic=CLUSTER,
-        unhonoured=NO_QUOTA,
+    )
+    quota_window_num: int = setting(INT, 11, "Samples of a rate that is limited.", at_least(1))
+    quota_window_size_seconds: int = setting(
+        INT, 1, "Length of each; no connection waits longer for a rate.", at_least(1)
     )
     connections_max_idle_ms: int = setting(
         LONG,
@@ -391,6 +406,8 @@ class Config:
 
     explicit_settings: frozenset[str] = frozenset()
     """Names that were set by a source; DescribeConfigs tells them from defaults."""
+    listener_overrides: tuple[tuple[str, str, int], ...] = ()
+    """(listener in lower case, setting, value) of each `listener.name.<listener>.<setting>`."""
 
     @classmethod
     def build(
@@ -425,6 +442,16 @@ class Config:
     def resolve_advertised(self, bound: Mapping[str, tuple[str, int]]) -> dict[str, EndPoint]:
         """What each listener tells its clients; `bound` is getsockname() by listener name."""
         return resolve_advertised(self.listeners, self.advertised_listeners, bound)
+
+    def listener_value(self, listener: str, name: str) -> int | None:
+        """What `listener.name.<listener>.<name>` was set to, or None: the plain setting holds."""
+        wanted = (listener.lower(), name)
+        return next((value for *key, value in self.listener_overrides if tuple(key) == wanted), None)
+
+    @property
+    def inter_broker_listener(self) -> str:
+        """The listener that other brokers would use, if it is there."""
+        return (self.inter_broker_listener_name or self.security_inter_broker_protocol).upper()
 
     def wire_value(self, name: str) -> str | None:
         """A setting's value as DescribeConfigs writes it; KeyError for a name that is not in SETTINGS."""

@@ -28,7 +28,7 @@ KNOWN_UNHONOURED: Final = frozenset(
     controller.quota.window.num controller.quota.window.size.seconds controller.socket.timeout.ms
     cordoned.log.dirs create.topic.policy.class.name delegation.token.expiry.check.interval.ms
     delegation.token.expiry.time.ms delegation.token.master.key delegation.token.max.lifetime.ms
-    delegation.token.secret.key delete.records.purgatory.purge.interval.requests early.start.listeners
+    delegation.token.secret.key delete.records.purgatory.purge.interval.requests 
     eligible.leader.replicas.enable fetch.purgatory.purge.interval.requests
     follower.fetch.last.tiered.offset.enable follower.replication.throttled.rate
     group.consumer.assignment.interval.ms group.consumer.assignors group.consumer.heartbeat.interval.ms
@@ -39,7 +39,6 @@ KNOWN_UNHONOURED: Final = frozenset(
     group.consumer.session.timeout.ms group.coordinator.append.linger.ms
     group.coordinator.background.threads group.coordinator.cached.buffer.max.bytes
     group.coordinator.new.enable group.coordinator.rebalance.protocols group.coordinator.threads
-      
     group.share.assignment.interval.ms group.share.assignors
     group.share.delivery.count.limit group.share.enable group.share.heartbeat.interval.ms
     group.share.initialize.retry.interval.ms group.share.max.assignment.interval.ms
@@ -57,12 +56,11 @@ KNOWN_UNHONOURED: Final = frozenset(
     group.streams.max.standby.replicas group.streams.min.assignment.interval.ms
     group.streams.min.heartbeat.interval.ms group.streams.min.session.timeout.ms
     group.streams.num.standby.replicas group.streams.session.timeout.ms host.name
-    initial.broker.registration.timeout.ms inter.broker.listener.name inter.broker.protocol.version
+    initial.broker.registration.timeout.ms inter.broker.protocol.version
     internal.metadata.delete.delay.millis internal.metadata.log.segment.bytes
     internal.metadata.max.batch.size.in.bytes kafka.metrics.polling.interval.secs kafka.metrics.reporters
     leader.imbalance.check.interval.seconds leader.imbalance.per.broker.percentage
     leader.replication.throttled.rate
-    
     log.dir.failure.timeout.ms
     log.initial.task.delay.ms log.local.retention.bytes log.local.retention.ms
     log.message.downconversion.enable log.message.format.version log.message.timestamp.difference.max.ms
@@ -73,12 +71,11 @@ KNOWN_UNHONOURED: Final = frozenset(
     metrics.sample.window.ms num.recovery.threads.per.data.dir num.replica.alter.log.dirs.threads
     num.replica.fetchers offsets.commit.required.acks offsets.commit.timeout.ms
     offsets.load.buffer.size
-      
     password.encoder.cipher.algorithm password.encoder.iterations
     password.encoder.key.length password.encoder.keyfactory.algorithm password.encoder.old.secret
     password.encoder.secret port principal.builder.class process.roles
-    producer.id.expiration.check.interval.ms producer.purgatory.purge.interval.requests quota.window.num
-    quota.window.size.seconds remote.fetch.max.wait.ms remote.list.offsets.request.timeout.ms
+    producer.id.expiration.check.interval.ms producer.purgatory.purge.interval.requests 
+    remote.fetch.max.wait.ms remote.list.offsets.request.timeout.ms
     remote.log.index.file.cache.total.size.bytes remote.log.index.file.cache.ttl.ms
     remote.log.manager.copier.thread.pool.size remote.log.manager.copy.max.bytes.per.second
     remote.log.manager.copy.quota.window.num remote.log.manager.copy.quota.window.size.seconds
@@ -116,7 +113,7 @@ KNOWN_UNHONOURED: Final = frozenset(
     sasl.oauthbearer.jwks.endpoint.retry.backoff.ms sasl.oauthbearer.jwks.endpoint.url
     sasl.oauthbearer.jwt.retriever.class sasl.oauthbearer.jwt.validator.class sasl.oauthbearer.scope
     sasl.oauthbearer.scope.claim.name sasl.oauthbearer.sub.claim.name sasl.oauthbearer.token.endpoint.url
-    sasl.server.callback.handler.class sasl.server.max.receive.size security.inter.broker.protocol
+    sasl.server.callback.handler.class sasl.server.max.receive.size 
     security.providers server.max.startup.time.ms share.coordinator.append.linger.ms
     share.coordinator.cached.buffer.max.bytes share.coordinator.cold.partition.snapshot.interval.ms
     share.coordinator.load.buffer.size share.coordinator.snapshot.update.records.per.snapshot

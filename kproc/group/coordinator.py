@@ -1,0 +1,435 @@
+"""GroupCoordinator: the groups and offsets of one partition of `__consumer_offsets`. No I/O, no clock of its own.
+
+Its owner (server/groups.py) replays the log into it, then asks it; what must outlast it goes out through a
+`GroupLog`. State follows the log: it changes when a record is appended, and whoever caused or reads the change
+is answered when it is as durable as acks=all promises. So nothing that was seen is ever taken back.
+
+A group of another protocol is another class behind the same dictionary, told apart by the key types that it
+replays (records.py); pending offsets of transactions belong beside `offsets`.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from kproc.config import Config
+from kproc.errors import ErrorCode
+from kproc.group.classic_group import ClassicGroup, GroupEnvironment, join_refusal
+from kproc.group.config import GroupConfig
+from kproc.group.messages import (
+    DescribedGroup,
+    GroupOverview,
+    JoinReply,
+    JoinRequest,
+    JoinResult,
+    LeaveReply,
+    LeaveResult,
+    LeavingMember,
+    LeftMember,
+    SyncReply,
+    SyncRequest,
+    SyncResult,
+)
+from kproc.group.offsets import GroupOffsets
+from kproc.group.records import (
+    CommittedOffset,
+    OffsetKey,
+    UnknownRecord,
+    decode_record,
+    encode_group_key,
+    encode_group_value,
+    encode_offset_key,
+    encode_offset_value,
+)
+from kproc.group.snapshot import GroupSnapshot, OnWritten
+
+logger = logging.getLogger(__name__)
+
+# Groups looked at in one go when offsets expire: some ms, whatever the groups hold.
+SWEPT_AT_ONCE: Final = 64
+_MS_PER_MINUTE: Final = 60_000
+
+Code = int
+OnCode = Callable[[Code], None]
+IsGone = Callable[[str, bytes], bool]
+KeyAndValue = tuple[bytes, bytes | None]
+
+
+class Write(msgspec.Struct):
+    """Records that go to the log together, and who wants to know. Without records it only waits for those before."""
+
+    records: list[KeyAndValue]
+    on_done: OnCode  # NONE when durable, else the error; after on_appended
+    on_appended: Callable[[], None] | None = None  # the state follows
+
+
+class GroupLog(Protocol):
+    """The owned log, as a coordinator uses it."""
+
+    def write(self, write: Write) -> None:
+        """Append in the order of the calls, at the end of the duty cycle at the latest."""
+
+    def flush(self) -> None:
+        """Append now what waits, so that the state holds it."""
+
+
+class Timing(msgspec.Struct, frozen=True):
+    """The clocks and the chance that coordinators are given."""
+
+    now_ms: Callable[[], int]  # monotonic
+    wall_ms: Callable[[], int]
+    random_id: Callable[[], str]
+
+
+class CommitRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """An OffsetCommit whose topics exist."""
+
+    group_id: str
+    member_id: str
+    group_instance_id: str | None
+    generation: int
+    tells_unknown_group: bool  # v9: GROUP_ID_NOT_FOUND, which older clients do not know
+    offsets: Sequence[tuple[OffsetKey, CommittedOffset]]
+
+
+def group_config(config: Config) -> GroupConfig:
+    """The settings that the state machines look at."""
+    return GroupConfig(
+        group_min_session_timeout_ms=config.group_min_session_timeout_ms,
+        group_max_session_timeout_ms=config.group_max_session_timeout_ms,
+        group_initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+        group_max_size=config.group_max_size,
+    )
+
+
+class GroupCoordinator:
+    """One instance for each partition that its Handler owns and somebody has asked for."""
+
+    def __init__(self, config: Config, timing: Timing, log: GroupLog) -> None:
+        self._config = config
+        self._timing = timing
+        self._log = log
+        self._environment = GroupEnvironment(
+            group_config(config), timing.random_id, timing.wall_ms, self._persist
+        )
+        self._groups: dict[str, ClassicGroup] = {}
+        self.offsets = GroupOffsets()
+        # (deadline, group id), and for each group the entry that counts: the others in the heap are stale.
+        self._deadlines: list[tuple[int, str]] = []
+        self._deadline_of: dict[str, int] = {}
+        self._replayed: dict[str, GroupSnapshot] = {}
+        self._unknown_types: set[int] = set()
+        self._to_sweep: deque[str] = deque()
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    # -- loading -----------------------------------------------------------------------------------------------
+
+    def replay(self, key: bytes | None, value: bytes | None) -> None:
+        """Take in one record of the log, in the log's order. Corrupt when it cannot be read."""
+        decoded = decode_record(key, value)
+        if isinstance(decoded, UnknownRecord):
+            if decoded.key_type not in self._unknown_types:
+                self._unknown_types.add(decoded.key_type)
+                logger.warning("group records of the unknown key type %d are skipped", decoded.key_type)
+            return
+        what, content = decoded
+        if isinstance(what, OffsetKey):
+            assert content is None or isinstance(content, CommittedOffset)
+            if content is None:
+                self.offsets.remove(what)
+            else:
+                self.offsets.put(what, content)
+        elif content is None:
+            self._replayed.pop(what.group_id, None)
+        else:
+            assert isinstance(content, GroupSnapshot)
+            self._replayed[what.group_id] = content
+
+    def finish_loading(self, is_gone: IsGone) -> None:
+        """All was replayed: make the groups, each member with a fresh session; forget deleted topics."""
+        now_ms = self._timing.now_ms()
+        for group_id, snapshot in self._replayed.items():
+            self._groups[group_id] = ClassicGroup.restore(snapshot, self._environment, now_ms)
+            self._watch(group_id)
+        self._replayed.clear()
+        for group_id in self.offsets.group_ids():
+            self._group_of_offsets(group_id)
+        self.topics_deleted(is_gone)
+
+    def _group_of_offsets(self, group_id: str) -> ClassicGroup:
+        """The group; one that only stores offsets is made when it first commits (Kafka's simple group)."""
+        group = self._groups.get(group_id)
+        if group is None:
+            group = self._groups[group_id] = ClassicGroup(group_id, self._environment)
+        return group
+
+    # -- members -----------------------------------------------------------------------------------------------
+
+    def join(self, group_id: str, request: JoinRequest, reply: JoinReply) -> None:
+        """JoinGroup."""
+        group = self._groups.get(group_id)
+        refusal = join_refusal(group_id, request, self._environment.config, group_exists=group is not None)
+        if refusal:
+            reply(JoinResult(refusal, request.member_id))
+            return
+        if group is None:
+            group = self._groups[group_id] = ClassicGroup(group_id, self._environment)
+        group.join(request, self._timing.now_ms(), reply)
+        self._watch(group_id)
+
+    def sync(self, group_id: str, request: SyncRequest, reply: SyncReply) -> None:
+        """SyncGroup."""
+        group = self._groups.get(group_id)
+        if group is None:
+            reply(SyncResult(_unknown_member(group_id)))
+            return
+        group.sync(request, self._timing.now_ms(), reply)
+        self._watch(group_id)
+
+    def heartbeat(
+        self, group_id: str, member_id: str, group_instance_id: str | None, generation: int
+    ) -> Code:
+        """Heartbeat."""
+        group = self._groups.get(group_id)
+        if group is None:
+            return _unknown_member(group_id)
+        return group.heartbeat(member_id, group_instance_id, generation, self._timing.now_ms())
+
+    def leave(self, group_id: str, members: Sequence[LeavingMember], reply: LeaveReply) -> None:
+        """LeaveGroup."""
+        group = self._groups.get(group_id)
+        if not group_id:
+            reply(LeaveResult(ErrorCode.INVALID_GROUP_ID))
+            return
+        if group is None:
+            unknown = ErrorCode.UNKNOWN_MEMBER_ID
+            left = tuple(LeftMember(each.member_id, each.group_instance_id, unknown) for each in members)
+            reply(LeaveResult(ErrorCode.NONE, left))
+            return
+        group.leave(members, self._timing.now_ms(), reply)
+        self._watch(group_id)
+
+    def _persist(self, snapshot: GroupSnapshot, on_written: OnWritten) -> None:
+        """A group wants its state in the log."""
+
+        def on_done(code: Code) -> None:
+            on_written(code, self._timing.now_ms())
+            self._watch(snapshot.group_id)
+
+        records: list[KeyAndValue] = [(encode_group_key(snapshot.group_id), encode_group_value(snapshot))]
+        self._log.write(Write(records, on_done))
+
+    # -- offsets -----------------------------------------------------------------------------------------------
+
+    def commit(self, request: CommitRequest, on_done: OnCode) -> None:
+        """OffsetCommit: all of them are in the log, or `on_done` gets the code of every one."""
+        code = self._commit_refusal(request)
+        if code or not request.offsets:
+            on_done(code)
+            return
+
+        def on_appended() -> None:
+            self._group_of_offsets(request.group_id)
+            for key, value in request.offsets:
+                self.offsets.put(key, value)
+
+        records: list[KeyAndValue] = [
+            (encode_offset_key(key), encode_offset_value(value)) for key, value in request.offsets
+        ]
+        self._log.write(Write(records, lambda error: on_done(write_error(error)), on_appended))
+
+    def _commit_refusal(self, request: CommitRequest) -> Code:
+        group = self._groups.get(request.group_id)
+        if group is not None:
+            return group.can_commit(
+                request.member_id, request.group_instance_id, request.generation, self._timing.now_ms()
+            )
+        if request.generation < 0:
+            return ErrorCode.NONE  # A consumer that assigns its partitions itself, or a tool.
+        return ErrorCode.GROUP_ID_NOT_FOUND if request.tells_unknown_group else ErrorCode.ILLEGAL_GENERATION
+
+    def when_durable(self, on_done: OnCode) -> None:
+        """Call back when all that the state holds now is as durable as acks=all promises."""
+        self._log.flush()
+        self._log.write(Write([], lambda error: on_done(write_error(error))))
+
+    def delete_offsets(
+        self, group_id: str, keys: Sequence[OffsetKey], on_done: Callable[[Code, frozenset[str]], None]
+    ) -> None:
+        """OffsetDelete: `on_done(code, topics that the group is subscribed to)`; those keep their offsets."""
+        self._log.flush()
+        group = self._groups.get(group_id)
+        refusal = ErrorCode.GROUP_ID_NOT_FOUND if group is None else group.offset_delete_refusal()
+        if group is None or refusal:
+            on_done(refusal, frozenset())
+            return
+        subscribed = frozenset(
+            topic for topic in {key.topic for key in keys} if group.is_subscribed_to(topic)
+        )
+        doomed = [
+            key
+            for key in keys
+            if key.topic not in subscribed
+            and self.offsets.get(group_id, key.topic, key.partition) is not None
+        ]
+        self._remove(doomed, lambda error: on_done(write_error(error), subscribed))
+
+    def topics_deleted(self, is_gone: IsGone) -> None:
+        """Some topics are no more: their offsets go, too."""
+        self._log.flush()
+        doomed = self.offsets.keys_of_topics(is_gone)
+        if doomed:
+            self._remove(doomed, _log_error)
+
+    def _remove(self, keys: Sequence[OffsetKey], on_done: OnCode, also: Iterable[str] = ()) -> None:
+        """Write tombstones for offsets, and for the groups in `also`, which end with that."""
+        groups = list(also)
+
+        def on_appended() -> None:
+            for key in keys:
+                self.offsets.remove(key)
+            for group_id in groups:
+                self._end(group_id)
+
+        records: list[KeyAndValue] = [(encode_offset_key(key), None) for key in keys]
+        records += [(encode_group_key(group_id), None) for group_id in groups]
+        self._log.write(Write(records, on_done, on_appended))
+
+    # -- groups as a whole -------------------------------------------------------------------------------------
+
+    def describe(self, group_id: str) -> DescribedGroup | None:
+        """DescribeGroups; None for a group that there is not."""
+        group = self._groups.get(group_id)
+        return group.describe() if group is not None else None
+
+    def overviews(self) -> list[GroupOverview]:
+        """ListGroups: all of them."""
+        return [group.overview() for group in self._groups.values()]
+
+    def delete_group(self, group_id: str, on_done: OnCode) -> None:
+        """DeleteGroups, one of them: with all its offsets."""
+        self._log.flush()
+        group = self._groups.get(group_id)
+        refusal = ErrorCode.GROUP_ID_NOT_FOUND if group is None else group.delete_refusal()
+        if refusal:
+            on_done(refusal)
+            return
+        keys = self.offsets.keys_of(group_id)
+        self._remove(keys, lambda error: on_done(write_error(error)), also=[group_id])
+
+    def _end(self, group_id: str) -> None:
+        group = self._groups.pop(group_id, None)
+        self._deadline_of.pop(group_id, None)
+        if group is not None:
+            group.kill()
+
+    # -- time --------------------------------------------------------------------------------------------------
+
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` has something to do, on the monotonic clock."""
+        deadlines = self._deadlines
+        while deadlines and self._deadline_of.get(deadlines[0][1]) != deadlines[0][0]:
+            heapq.heappop(deadlines)
+        return deadlines[0][0] if deadlines else None
+
+    def tick(self) -> int:
+        """Let groups do what is due; how many did."""
+        now_ms = self._timing.now_ms()
+        due: list[str] = []
+        while (deadline := self.next_deadline_ms()) is not None and deadline <= now_ms:
+            _, group_id = heapq.heappop(self._deadlines)
+            del self._deadline_of[group_id]
+            due.append(group_id)
+        for group_id in due:
+            group = self._groups.get(group_id)
+            if group is not None:
+                group.tick(now_ms)
+                self._watch(group_id)
+        return len(due)
+
+    def _watch(self, group_id: str) -> None:
+        """A group may have got another deadline: keep the earlier one, for a tick too many does no harm."""
+        group = self._groups.get(group_id)
+        deadline = group.next_deadline_ms() if group is not None else None
+        if deadline is None:
+            return
+        watched = self._deadline_of.get(group_id)
+        if watched is None or deadline < watched:
+            self._deadline_of[group_id] = deadline
+            heapq.heappush(self._deadlines, (deadline, group_id))
+
+    def begin_sweep(self) -> None:
+        """offsets.retention.check.interval.ms has passed: look at every group, a few at a time."""
+        self._to_sweep = deque(self._groups)
+
+    @property
+    def is_sweeping(self) -> bool:
+        """Whether `sweep_some` has work."""
+        return bool(self._to_sweep)
+
+    def sweep_some(self) -> int:
+        """Remove expired offsets, and empty groups that have none; how many groups were looked at."""
+        self._log.flush()
+        wall_ms = self._timing.wall_ms()
+        count = min(SWEPT_AT_ONCE, len(self._to_sweep))
+        for _ in range(count):
+            self._sweep(self._to_sweep.popleft(), wall_ms)
+        return count
+
+    def _sweep(self, group_id: str, wall_ms: int) -> None:
+        group = self._groups.get(group_id)
+        if group is None:
+            return
+        retention_ms = self._config.offsets_retention_minutes * _MS_PER_MINUTE
+        expired = self.offsets.expired_of(
+            group_id, group.offset_expires_from_ms, now_ms=wall_ms, retention_ms=retention_ms
+        )
+        is_last = group.is_empty and len(expired) == len(self.offsets.keys_of(group_id))
+        if is_last and group.has_no_history and not expired:
+            self._end(group_id)  # Nothing of it was ever written.
+        elif expired or is_last:
+            self._remove(expired, _log_error, also=[group_id] if is_last else ())
+
+    # -- the end -----------------------------------------------------------------------------------------------
+
+    def resign(self) -> None:
+        """Another coordinator takes over: whoever waits is told to look for it. Nothing may be asked afterwards."""
+        self._log.flush()
+        groups, self._groups = self._groups, {}
+        self._deadline_of.clear()
+        for group in groups.values():
+            group.resign()
+
+
+def write_error(code: Code) -> Code:
+    """What a client is told when an append failed, as in Kafka: look for the coordinator again, or give up."""
+    return _TOLD.get(code, code)
+
+
+_TOLD: Final[dict[int, ErrorCode]] = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+
+
+def _unknown_member(group_id: str) -> Code:
+    return ErrorCode.UNKNOWN_MEMBER_ID if group_id else ErrorCode.INVALID_GROUP_ID
+
+
+def _log_error(code: Code) -> None:
+    """Nobody asked for the write; the next sweep tries again."""
+    if code:
+        logger.warning("group tombstones were not written: %s", ErrorCode(code).name)

@@ -1,0 +1,107 @@
+"""The committed offsets of the groups of one `__consumer_offsets` partition, and when they expire.
+
+Only what is in the log is in here: the coordinator puts and removes after it has appended. Offsets that a
+transaction has not decided yet do not belong here either; they will stand beside, by producer id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from kproc.group.records import NO_EXPIRY, CommittedOffset, OffsetKey
+from kproc.wire.primitives import ZERO_UUID
+
+# (topic, commit timestamp) -> the wall time from which the retention of its offset counts, None: not now.
+ExpiresFrom = Callable[[str, int], int | None]
+ByPartition = dict[int, CommittedOffset]
+ByTopic = dict[str, ByPartition]
+
+_NOTHING: Final[Mapping[str, ByPartition]] = {}
+
+
+class GroupOffsets:
+    """One instance in each coordinator."""
+
+    __slots__ = ("_by_group",)
+
+    def __init__(self) -> None:
+        self._by_group: dict[str, ByTopic] = {}
+
+    def __len__(self) -> int:
+        return sum(len(partitions) for topics in self._by_group.values() for partitions in topics.values())
+
+    def group_ids(self) -> list[str]:
+        """The groups that have any."""
+        return list(self._by_group)
+
+    def has_any(self, group_id: str) -> bool:
+        """Whether the group has committed anything that is still here."""
+        return group_id in self._by_group
+
+    def of_group(self, group_id: str) -> Mapping[str, ByPartition]:
+        """Topic -> partition -> offset. Not to be kept: it is the table itself."""
+        return self._by_group.get(group_id, _NOTHING)
+
+    def get(
+        self, group_id: str, topic: str, partition: int, topic_id: bytes = ZERO_UUID
+    ) -> CommittedOffset | None:
+        """One offset. With a topic id, none that was committed for an earlier topic of that name (KIP-848)."""
+        found = self.of_group(group_id).get(topic, {}).get(partition)
+        if found is None or ZERO_UUID in (topic_id, found.topic_id) or topic_id == found.topic_id:
+            return found
+        return None
+
+    def put(self, key: OffsetKey, value: CommittedOffset) -> None:
+        """A commit was appended."""
+        self._by_group.setdefault(key.group_id, {}).setdefault(key.topic, {})[key.partition] = value
+
+    def remove(self, key: OffsetKey) -> None:
+        """A tombstone was appended."""
+        topics = self._by_group.get(key.group_id)
+        partitions = topics.get(key.topic) if topics is not None else None
+        if topics is None or partitions is None:
+            return
+        partitions.pop(key.partition, None)
+        if not partitions:
+            del topics[key.topic]
+        if not topics:
+            del self._by_group[key.group_id]
+
+    def keys_of(self, group_id: str) -> list[OffsetKey]:
+        """Everything of one group, for its tombstones."""
+        return [
+            OffsetKey(group_id, topic, partition)
+            for topic, partitions in self.of_group(group_id).items()
+            for partition in partitions
+        ]
+
+    def keys_of_topics(self, is_gone: Callable[[str, bytes], bool]) -> list[OffsetKey]:
+        """Every offset whose topic `is_gone(name, topic id)`; the id is zero where the record had none."""
+        return [key for key, value in self._all() if is_gone(key.topic, value.topic_id)]
+
+    def expired_of(
+        self, group_id: str, expires_from: ExpiresFrom, *, now_ms: int, retention_ms: int
+    ) -> list[OffsetKey]:
+        """What has outlived its retention (KIP-211): counted from a time that depends on the group's state.
+
+        An expiry that the client itself set (OffsetCommit v2-4) holds whenever the group lets offsets expire.
+        """
+        expired: list[OffsetKey] = []
+        for topic, partitions in self.of_group(group_id).items():
+            for partition, value in partitions.items():
+                since_ms = expires_from(topic, value.commit_timestamp_ms)
+                if since_ms is None:
+                    continue
+                ends_ms = since_ms + retention_ms
+                if value.expire_timestamp_ms != NO_EXPIRY:
+                    ends_ms = value.expire_timestamp_ms
+                if now_ms >= ends_ms:
+                    expired.append(OffsetKey(group_id, topic, partition))
+        return expired
+
+    def _all(self) -> Iterator[tuple[OffsetKey, CommittedOffset]]:
+        for group_id, topics in self._by_group.items():
+            for topic, partitions in topics.items():
+                for partition, value in partitions.items():
+                    yield OffsetKey(group_id, topic, partition), value
