@@ -44,6 +44,13 @@ class Api:
         found: ErrorResponse | None = getattr(module, "error_response", None)
         return found
 
+    @property
+    def differences(self) -> str | None:
+        """In which ways Apache Kafka answers otherwise: what the api file's docstring says of it."""
+        words = " ".join((sys.modules[self.handler.__module__].__doc__ or "").split())
+        _, found, rest = words.partition("Differs from Kafka: ")
+        return rest.partition(" Versions:")[0] if found else None
+
     def __repr__(self) -> str:
         return f"Api({self.key.name}, {self.lo}-{self.hi})"
 

@@ -208,8 +208,15 @@ def _problem(problem: Problem) -> dict[str, Any]:
 def _print_verified(results: list[dict[str, Any]]) -> None:
     print_table(
         ("PARTITION", "BATCHES", "RECORDS", "PROBLEMS"),
-        [(each["partition"], each["batches"], each["records"], len(each["problems"])) for each in results],
+        [
+            (each["partition"], each["batches"], each["records"], len(each["problems"]))
+            for each in results
+            if each["batches"] or each["problems"]
+        ],
     )
+    empty = sum(not each["batches"] and not each["problems"] for each in results)
+    if empty:
+        sys.stdout.write(f"{empty} more are empty\n")
     for each in results:
         for row in each["problems"]:
             kind = "torn tail: a crash, or a broker that is writing" if row["is_torn_tail"] else "damaged"

@@ -12,7 +12,18 @@ from typing import Any
 
 import typer
 
-from kproc.cli import configs, consume, dump_log, groups, produce, serve, status, topic_changes, topics
+from kproc.cli import (
+    api_ledger,
+    configs,
+    consume,
+    dump_log,
+    groups,
+    produce,
+    serve,
+    status,
+    topic_changes,
+    topics,
+)
 from kproc.cli.common import Failure
 
 app = typer.Typer(
@@ -34,6 +45,7 @@ app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.command("status")(status.status)
 app.command("dump-log")(dump_log.dump_log)
+app.command("api")(api_ledger.api)
 
 
 @app.command()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +14,9 @@ from tests.support.broker import ROOT
 pytestmark = pytest.mark.clients
 
 
-def run(*command: str) -> subprocess.CompletedProcess[str]:
+def run(*command: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, *command], cwd=cwd, capture_output=True, text=True, timeout=120, check=False
     )
 
 
@@ -27,9 +28,22 @@ def test_quickstart_compares_every_byte_and_stops_clean(quickstart_transport: st
         assert words in done.stdout
 
 
-def test_python_example_of_the_readme_runs() -> None:
-    (example,) = re.findall(
+def examples() -> tuple[str, str]:
+    """The README's script, and its test."""
+    script, test = re.findall(
         r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL
     )
-    done = run("-c", example)
+    return script, test
+
+
+def test_python_example_of_the_readme_runs() -> None:
+    done = run("-c", examples()[0])
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "xdist"])
+def test_pytest_example_of_the_readme_passes(tmp_path: Path, workers: tuple[str, ...]) -> None:
+    (tmp_path / "test_example.py").write_text(examples()[1], encoding="utf-8")
+    done = run("-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", *workers, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout

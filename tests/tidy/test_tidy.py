@@ -43,7 +43,8 @@ LAYERS: dict[str, set[str]] = {
     | {"wire", "ipc", "metrics", "storage", "cluster", "purgatory", "group", "api", "transport", "net"},
     "client": GROUND | {"wire"},
     "embedded": GROUND,
-    "cli": GROUND | {"wire", "metrics", "storage", "cluster", "server", "client", "embedded"},
+    "pytest_plugin": GROUND | {"wire", "client", "embedded"},
+    "cli": GROUND | {"wire", "metrics", "storage", "cluster", "api", "server", "client", "embedded"},
     "__main__": {"cli"},
     "__init__": {"embedded"},
 }

@@ -1,0 +1,50 @@
+"""`kproc api`: which of Kafka's APIs this kproc serves, in which versions, and where it differs."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from typing import Annotated
+
+import typer
+
+from kproc.cli.common import Format, OutputFormat, print_json, print_table
+
+
+def api(
+    output: OutputFormat = Format.TABLE,
+    missing: Annotated[bool, typer.Option("--missing", help="Also those that are not served.")] = False,
+) -> None:
+    """Show the APIs that are served, from the table by which requests are dispatched. Needs no broker."""
+    from kproc.api import load_all
+    from kproc.api.registry import APIS
+    from kproc.wire.header import ApiKey
+
+    load_all()
+    rows = []
+    for key in sorted(ApiKey):
+        entry = APIS.get(key)
+        if entry is None and not missing:
+            continue
+        rows.append(
+            {
+                "key": int(key),
+                "api": _camel(key.name),
+                "versions": f"{entry.advertised_lo}-{entry.hi}" if entry is not None else None,
+                "differences": entry.differences if entry is not None else None,
+            }
+        )
+    if output is Format.JSON:
+        print_json(rows)
+        return
+    print_table(("KEY", "API", "VERSIONS"), [(row["key"], row["api"], row["versions"]) for row in rows])
+    sys.stdout.write("\nWhere it differs from Apache Kafka 4.3:\n")
+    for row in rows:
+        if row["differences"]:
+            text = f"{row['api']}: {row['differences']}"
+            sys.stdout.write(textwrap.fill(text, 100, initial_indent="- ", subsequent_indent="  ") + "\n")
+
+
+def _camel(name: str) -> str:
+    """LIST_OFFSETS as Kafka writes it: ListOffsets."""
+    return "".join(word.capitalize() for word in name.split("_"))

@@ -1,0 +1,111 @@
+"""The fixtures that kproc brings to other people's tests, in a pytest of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def run_pytest(tmp_path: Path):
+    """`run_pytest(source, *arguments)`: what a fresh pytest says of a test file."""
+
+    def run(source: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        (tmp_path / "test_it.py").write_text(textwrap.dedent(source), encoding="utf-8")
+        command = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", *arguments]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+
+    return run
+
+
+def passed(done: subprocess.CompletedProcess[str], count: int) -> None:
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{count} passed" in done.stdout, done.stdout
+
+
+PARTITIONS = """
+    import pytest
+    from kproc.client import Client
+    from kproc.wire.header import ApiKey
+
+    SEEN = set()
+
+    def partitions(broker, name):
+        with Client.connect(broker.host, broker.port) as client:
+            fields = {"topics": [{"topic_id": None, "name": name}], "allow_auto_topic_creation": False}
+            [topic] = client.call_latest(ApiKey.METADATA, fields)["topics"]
+        return topic["error_code"] or len(topic["partitions"])
+"""
+
+
+def test_a_topic_is_new_in_each_test_and_gone_after_it(run_pytest):
+    source = (
+        PARTITIONS
+        + """
+    @pytest.mark.parametrize("number", range(3))
+    def test_new(kproc_broker, kproc_topic, number):
+        assert kproc_topic not in SEEN
+        assert partitions(kproc_broker, kproc_topic) == 1
+        SEEN.add(kproc_topic)
+
+    def test_gone(kproc_broker):
+        assert len(SEEN) == 3
+        assert {partitions(kproc_broker, name) for name in SEEN} == {3}  # UNKNOWN_TOPIC_OR_PARTITION
+
+    @pytest.mark.kproc_topic(partitions=5, configs={"retention.ms": 1000})
+    def test_marked(kproc_broker, kproc_topic):
+        assert partitions(kproc_broker, kproc_topic) == 5
+    """
+    )
+    passed(run_pytest(source), 5)
+
+
+def test_settings_come_from_the_users_fixture(run_pytest):
+    source = (
+        PARTITIONS
+        + """
+    @pytest.fixture(scope="session")
+    def kproc_settings():
+        return {"num.io.threads": 2, "kproc.transport": "thread"}
+
+    def test_settings(kproc_broker):
+        assert kproc_broker.settings["num.io.threads"] == 2
+        assert {row["role"] for row in kproc_broker.processes} != set()
+    """
+    )
+    passed(run_pytest(source), 1)
+
+
+def test_a_wrong_setting_of_a_topic_is_a_readable_error(run_pytest):
+    source = """
+    import pytest
+
+    @pytest.mark.kproc_topic(configs={"no.such.setting": 1})
+    def test_refused(kproc_topic):
+        pass
+    """
+    done = run_pytest(source)
+    assert done.returncode == 1
+    assert "Unknown topic config name: no.such.setting" in done.stdout
+
+
+def test_workers_have_a_broker_each(run_pytest):
+    source = """
+    import pytest
+
+    @pytest.mark.parametrize("number", range(4))
+    def test_it(kproc_broker, kproc_topic, number, worker_id, tmp_path_factory):
+        shared = tmp_path_factory.getbasetemp().parent / f"port-{kproc_broker.port}"
+        owner = shared.read_text() if shared.exists() else worker_id
+        assert owner == worker_id
+        shared.write_text(worker_id)
+    """
+    passed(run_pytest(source, "-n", "2"), 4)
+
+
+def test_a_stopped_broker_does_not_fail_the_tests_end(run_pytest):
+    passed(run_pytest("def test_stop(kproc_broker, kproc_topic):\n    kproc_broker.stop()\n"), 1)
