@@ -25,6 +25,8 @@ MS_PER_MINUTE: Final = 60_000
 MS_PER_HOUR: Final = 3_600_000
 
 _LISTENER_PREFIX: Final = re.compile(r"listener\.name\.([^.]+)\.(.+)")
+# What Kafka lets a listener have for itself in this layer.
+LISTENER_SETTINGS: Final = ("num.network.threads", "max.connections", "max.connection.creation.rate")
 _EMBEDDED_PREFIXES: Final = ("confluent.", "rlmm.config.", "rsm.config.", "config.providers.")
 
 
@@ -65,12 +67,25 @@ def parse_given(
     for name, (raw, origin) in given.items():
         row = table.get(name)
         if row is None:
-            _place_unknown(name, origin, table, warnings)
+            own = _LISTENER_PREFIX.fullmatch(name)
+            if own is not None and own[2] in LISTENER_SETTINGS:
+                value = _parse_own(name, raw, table[own[2]])
+                values.setdefault("listener.overrides", []).append((own[1].lower(), own[2], value))
+            else:
+                _place_unknown(name, origin, table, warnings)
             continue
         values[name] = row.parse(raw)
         if row.unhonoured is not None and values[name] != row.default:
             warnings.append(f"{name}={show(raw)} has no effect: {row.unhonoured}")
     return values
+
+
+def _parse_own(name: str, raw: object, row: Setting) -> int:
+    """The value of a listener's own setting. Kafka checks on updates only that it is not 0; here nobody could connect."""
+    value = row.parse(raw)
+    if value < 1:
+        raise ConfigError(f"{name}={show(raw)}: must be at least 1")
+    return int(value)
 
 
 def _place_unknown(name: str, origin: str, table: Mapping[str, Setting], warnings: list[str]) -> None:
@@ -87,7 +102,9 @@ def _place_unknown(name: str, origin: str, table: Mapping[str, Setting], warning
             or plain.startswith(("ssl.", "sasl."))
             or ".sasl." in plain
         ):
-            warnings.append(f"{name} has no effect: kproc has no settings for single listeners yet")
+            warnings.append(
+                f"{name} has no effect: only {', '.join(LISTENER_SETTINGS)} take a listener's prefix"
+            )
             return
     if name.count(".sasl.") or name.startswith(("sasl.", "ssl.")):
         # Mechanism-prefixed keys are an open set in Kafka.
@@ -182,12 +199,33 @@ def _derive_listeners(values: dict[str, Any], warnings: list[str]) -> None:
             warnings.append(
                 f"{setting}: {', '.join(dropped)} left out: kproc's controller has no Kafka listener"
             )
+    _check_early_start(values, controllers)
+    own = values["listener.overrides"] = tuple(values.get("listener.overrides", ()))
+    names = _names_of(values, "listeners") or {"PLAINTEXT"}
+    for listener in dict.fromkeys(listener for listener, _, _ in own):
+        if listener.upper() not in names:
+            warnings.append(f"listener.name.{listener}.* has no effect: listeners has no {listener.upper()}")
+
+
+def _names_of(values: Mapping[str, Any], setting: str) -> set[str]:
+    return {end_point.name for end_point in values.get(setting, ())}
+
+
+def _check_early_start(values: dict[str, Any], controllers: set[str]) -> None:
+    names = _names_of(values, "listeners") or {"PLAINTEXT"}
+    early = values["early.start.listeners"] = tuple(
+        name.upper() for name in values.get("early.start.listeners", ())
+    )
+    for name in early:
+        if name not in names | controllers:
+            raise ConfigError(f"early.start.listeners: listeners has no {show(name)}")
 
 
 def check_together(config: Any) -> None:
     """Rules between settings, on the finished values, with Kafka's meaning."""
     check_listeners(config.listeners)
     check_advertised(config.advertised_listeners, config.listeners)
+    _check_inter_broker(config)
     queued, largest = config.queued_max_request_bytes, config.socket_request_max_bytes
     if 0 < queued < largest:
         raise ConfigError(
@@ -197,4 +235,19 @@ def check_together(config: Any) -> None:
     if config.max_connections_per_ip == 0 and not config.max_connections_per_ip_overrides:
         raise ConfigError(
             "max.connections.per.ip=0: nobody could connect without max.connections.per.ip.overrides"
+        )
+
+
+def _check_inter_broker(config: Any) -> None:
+    """A listener that is named must be there. Unlike Kafka, a broker without one is fine: nobody else needs it."""
+    name, given = config.inter_broker_listener_name, config.explicit_settings
+    if {"inter.broker.listener.name", "security.inter.broker.protocol"} <= given and name:
+        raise ConfigError(
+            f"inter.broker.listener.name={name}: only one of it and security.inter.broker.protocol may be set"
+        )
+    advertised = config.advertised_listeners or config.listeners
+    known = [end_point.name for end_point in advertised]
+    if name and name.upper() not in known:
+        raise ConfigError(
+            f"inter.broker.listener.name={show(name)}: must be an advertised listener: {', '.join(known)}"
         )

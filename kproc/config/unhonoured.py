@@ -28,7 +28,7 @@ KNOWN_UNHONOURED: Final = frozenset(
     controller.quota.window.num controller.quota.window.size.seconds controller.socket.timeout.ms
     cordoned.log.dirs create.topic.policy.class.name delegation.token.expiry.check.interval.ms
     delegation.token.expiry.time.ms delegation.token.master.key delegation.token.max.lifetime.ms
-    delegation.token.secret.key delete.records.purgatory.purge.interval.requests 
+    delegation.token.secret.key delete.records.purgatory.purge.interval.requests
     eligible.leader.replicas.enable fetch.purgatory.purge.interval.requests
     follower.fetch.last.tiered.offset.enable follower.replication.throttled.rate
     group.consumer.assignment.interval.ms group.consumer.assignors group.consumer.heartbeat.interval.ms
@@ -74,7 +74,7 @@ KNOWN_UNHONOURED: Final = frozenset(
     password.encoder.cipher.algorithm password.encoder.iterations
     password.encoder.key.length password.encoder.keyfactory.algorithm password.encoder.old.secret
     password.encoder.secret port principal.builder.class process.roles
-    producer.id.expiration.check.interval.ms producer.purgatory.purge.interval.requests 
+    producer.id.expiration.check.interval.ms producer.purgatory.purge.interval.requests
     remote.fetch.max.wait.ms remote.list.offsets.request.timeout.ms
     remote.log.index.file.cache.total.size.bytes remote.log.index.file.cache.ttl.ms
     remote.log.manager.copier.thread.pool.size remote.log.manager.copy.max.bytes.per.second
@@ -113,7 +113,7 @@ KNOWN_UNHONOURED: Final = frozenset(
     sasl.oauthbearer.jwks.endpoint.retry.backoff.ms sasl.oauthbearer.jwks.endpoint.url
     sasl.oauthbearer.jwt.retriever.class sasl.oauthbearer.jwt.validator.class sasl.oauthbearer.scope
     sasl.oauthbearer.scope.claim.name sasl.oauthbearer.sub.claim.name sasl.oauthbearer.token.endpoint.url
-    sasl.server.callback.handler.class sasl.server.max.receive.size 
+    sasl.server.callback.handler.class sasl.server.max.receive.size
     security.providers server.max.startup.time.ms share.coordinator.append.linger.ms
     share.coordinator.cached.buffer.max.bytes share.coordinator.cold.partition.snapshot.interval.ms
     share.coordinator.load.buffer.size share.coordinator.snapshot.update.records.per.snapshot

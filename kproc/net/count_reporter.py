@@ -31,13 +31,14 @@ Key = tuple[bytes, int]
 class _Reader:
     """One Acceptor: its socket, and what it has not been told."""
 
-    __slots__ = ("answers", "changes", "peer", "sock")
+    __slots__ = ("answers", "changes", "is_new", "peer", "sock")
 
     def __init__(self, peer: AgentId, sock: socket.socket, changes: dict[Key, int]) -> None:
         self.peer = peer
         self.sock = sock
         self.changes = changes
         self.answers: list[int] = []
+        self.is_new = True
 
 
 class CountReporter:
@@ -106,9 +107,10 @@ class CountReporter:
 
     def _send(self, reader: _Reader) -> None:
         changes, answers = reader.changes, reader.answers
-        while changes:
+        while changes or reader.is_new:  # The first message comes in any case: "these are all".
             some = list(islice(changes.items(), COUNTS_MAX))
             reader.sock.send(_HEAD + b"".join(COUNT.pack(*key, change) for key, change in some))
+            reader.is_new = False
             for key, _ in some:
                 del changes[key]
         while answers:

@@ -52,7 +52,10 @@ def test_every_default_passes_its_own_check():
 
 
 def test_names_are_the_fields_with_dots():
-    fields = {field.name for field in dataclasses.fields(Config)} - {"explicit_settings"}
+    fields = {field.name for field in dataclasses.fields(Config)} - {
+        "explicit_settings",
+        "listener_overrides",
+    }
     assert {row.field_name for row in SETTINGS.values()} == fields
     assert not set(SETTINGS) & KNOWN_UNHONOURED
 
@@ -253,6 +256,12 @@ REFUSED = [
     ("listener.security.protocol.map", "PLAINTEXT"),
     ("listener.security.protocol.map", "PLAINTEXT:TELNET"),
     ("listener.security.protocol.map", "A:PLAINTEXT,a:PLAINTEXT"),
+    ("inter.broker.listener.name", "OTHER"),
+    ("security.inter.broker.protocol", "TELNET"),
+    ("early.start.listeners", "OTHER"),
+    ("listener.name.plaintext.max.connections", "0"),
+    ("quota.window.num", "0"),
+    ("quota.window.size.seconds", "0"),
 ]
 
 
@@ -311,9 +320,36 @@ def test_a_kafka_setting_of_no_effect_warns():
     ]
 
 
+def test_a_listener_may_have_limits_of_its_own():
+    warnings: list[str] = []
+    settings = {
+        "listener.name.PlainText.max.connections": "5",
+        "listener.name.other.num.network.threads": "2",
+    }
+    config = Config.build(settings, on_warning=warnings.append)
+    assert config.listener_value("PLAINTEXT", "max.connections") == 5
+    assert config.listener_value("PLAINTEXT", "num.network.threads") is None
+    assert warnings == ["listener.name.other.* has no effect: listeners has no OTHER"]
+
+
+def test_inter_broker_listener_is_named_or_follows_from_the_protocol():
+    names = {"listeners": "IN://:1,OUT://:2", "listener.security.protocol.map": "IN:PLAINTEXT,OUT:PLAINTEXT"}
+    assert Config.build(names).inter_broker_listener == "PLAINTEXT"
+    assert Config.build({**names, "inter.broker.listener.name": "in"}).inter_broker_listener == "IN"
+    with pytest.raises(ConfigError, match="only one of it"):
+        both = {"inter.broker.listener.name": "in", "security.inter.broker.protocol": "PLAINTEXT"}
+        Config.build({**names, **both})
+    with pytest.raises(ConfigError, match="must be an advertised listener"):
+        only_out = {"inter.broker.listener.name": "in", "advertised.listeners": "OUT://host:2"}
+        Config.build({**names, **only_out})
+
+
 def test_settings_of_one_listener_warn_and_misspelt_ones_are_refused():
     warnings: list[str] = []
-    settings = {"listener.name.plaintext.max.connections": "5", "listener.name.x.ssl.keystore.location": "/k"}
+    settings = {
+        "listener.name.plaintext.queued.max.requests": "5",
+        "listener.name.x.ssl.keystore.location": "/k",
+    }
     Config.build(settings, on_warning=warnings.append)
     assert len(warnings) == 2
     with pytest.raises(ConfigError, match="unknown setting"):

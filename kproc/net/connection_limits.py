@@ -1,0 +1,114 @@
+"""The limits on connections in force for one listener: static settings under what was changed at run time.
+
+Kafka's rules: a key with the listener's prefix beats the plain one, and a plain `max.connections` or
+`max.connection.creation.rate` is the broker's limit and every listener's own. Host names in
+`max.connections.per.ip.overrides` are resolved when they are applied; unlike Kafka's, an override holds for every
+address of its name, so that `localhost` means both of its addresses.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from kproc.config import Config
+from kproc.config.dynamic import DynamicSettings, listener_key
+from kproc.config.values import INT_MAX
+from kproc.net.handoff import pack_address
+
+logger = logging.getLogger(__name__)
+
+UNLIMITED: Final = INT_MAX  # Kafka's default of every limit here, and its way to say "none".
+Resolve = Callable[[str], list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """All limits that one Acceptor enforces. Counts are of open connections, rates per second."""
+
+    broker_max: int = UNLIMITED
+    listener_max: int = UNLIMITED
+    broker_rate: float = UNLIMITED
+    listener_rate: float = UNLIMITED
+    address_max: int = UNLIMITED
+    address_max_overrides: Mapping[bytes, int] = field(default_factory=dict)
+    address_rate: float = UNLIMITED
+    address_rate_overrides: Mapping[bytes, float] = field(default_factory=dict)
+    # Listeners that the broker-wide limits do not hold up: the others make room for them.
+    protected: frozenset[int] = frozenset()
+
+    @property
+    def has_counts(self) -> bool:
+        """Whether any limit needs to know how many connections there are."""
+        return (
+            min(self.broker_max, self.listener_max, self.address_max) < UNLIMITED
+            or len(self.address_max_overrides) > 0
+        )
+
+    def max_of(self, address: bytes) -> int:
+        """How many connections one address may have."""
+        return self.address_max_overrides.get(address, self.address_max)
+
+    def rate_of(self, address: bytes) -> float:
+        """How many connections per second one address may open."""
+        return self.address_rate_overrides.get(address, self.address_rate)
+
+
+def limits_for(
+    listener: str,
+    config: Config,
+    settings: DynamicSettings,
+    *,
+    protected: frozenset[int] = frozenset(),
+    resolve: Resolve | None = None,
+) -> ConnectionLimits:
+    """What holds for `listener` now."""
+
+    def plain(key: str) -> int:
+        return settings.integer(key, int(config.wire_value(key) or UNLIMITED))
+
+    def own(key: str) -> int:
+        """A key with the prefix beats a plain one, even a static prefixed one a dynamic plain one."""
+        dynamic = settings.overrides.get(listener_key(listener, key))
+        if dynamic is not None:
+            return int(dynamic)
+        static = config.listener_value(listener, key)
+        return static if static is not None else plain(key)
+
+    overrides = settings.text("max.connections.per.ip.overrides")
+    rates = {address: rate for address, rate in settings.ip_rates.items() if address}
+    return ConnectionLimits(
+        broker_max=plain("max.connections"),
+        listener_max=own("max.connections"),
+        broker_rate=plain("max.connection.creation.rate"),
+        listener_rate=own("max.connection.creation.rate"),
+        address_max=plain("max.connections.per.ip"),
+        address_max_overrides=parse_overrides(
+            config.max_connections_per_ip_overrides if overrides is None else overrides,
+            resolve or addresses_of,
+        ),
+        address_rate=settings.ip_rates.get("", UNLIMITED),
+        address_rate_overrides={pack_address(address): rate for address, rate in rates.items()},
+        protected=protected,
+    )
+
+
+def parse_overrides(text: str, resolve: Resolve) -> dict[bytes, int]:
+    """`host:count` pairs by address. A name that does not resolve is left out and logged."""
+    found: dict[bytes, int] = {}
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        host, _, count = item.rpartition(":")
+        try:
+            for address in resolve(host.strip("[]")):
+                found[pack_address(address)] = int(count)
+        except OSError as error:
+            logger.error("max.connections.per.ip.overrides: cannot resolve %s: %s", host, error)
+    return found
+
+
+def addresses_of(host: str) -> list[str]:
+    """Every address of a host name; a literal is its own, without a look-up."""
+    return [str(address[0]) for *_, address in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]

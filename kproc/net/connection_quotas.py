@@ -1,0 +1,226 @@
+"""ConnectionQuotas: may this connection come in, now, later, or not at all? Kafka's class of that name, sans-IO.
+
+One instance per Acceptor, so per listener. It decides in Kafka's order:
+
+1. `admit`: the rates of broker and listener, and a free place of broker and listener. Neither refuses: the Acceptor
+   waits. It asks before it accepts, so whoever waits does so in the kernel's backlog and outlives this process.
+2. `take`, once the client's address is known: the address's rate (the socket is parked, then closed, and its event is
+   taken back from every rate), then its count (closed at once).
+
+A protected listener (inter-broker, control) skips the broker-wide limits; when it pushes the broker above
+`max.connections`, `evictions` tells the Acceptors of the other listeners how many of theirs must go. All of them
+come to the same shares because all know the same counts.
+
+A broker-wide rate spans the Acceptors: each publishes how many events it recorded (`broker_events`) and adds what the
+others published since it last looked. No lock, and nobody waits for anybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from kproc.net.connection_counts import OWN, ConnectionCounts
+from kproc.net.connection_limits import UNLIMITED, ConnectionLimits
+from kproc.net.rate import WindowedRate
+
+TOO_MANY: Final = -1
+_HOUR_NS: Final = (
+    3_600_000_000_000  # An address's rate is forgotten after this without a connection, as in Kafka.
+)
+_EVICTION_NS: Final = 1_000_000_000  # Asked of a Processor and not done after this: ask again.
+
+
+class ConnectionQuotas:
+    """The quotas of one listener."""
+
+    def __init__(
+        self,
+        listener: int,
+        *,
+        counts: ConnectionCounts,
+        limits: ConnectionLimits,
+        now_ns: int,
+        samples: int = 11,
+        sample_ns: int = 1_000_000_000,
+        elsewhere: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self.limits = limits
+        self.counts = counts
+        self.listener = listener
+        self._samples = samples
+        self._sample_ns = sample_ns
+        self._elsewhere = elsewhere
+        self._heard_elsewhere = elsewhere()
+        self._broker_rate = WindowedRate(samples, sample_ns, now_ns)
+        self._listener_rate = WindowedRate(samples, sample_ns, now_ns)
+        self._address_rates: dict[bytes, tuple[WindowedRate, int]] = {}
+        self._next_sweep_ns = now_ns + _HOUR_NS
+        self._has_ticket = False
+        self._ready_ns = 0
+        self._evict_down_to = 0
+        self._evict_again_ns = 0
+        self.broker_events = 0
+        # Kafka's connection-accept-throttle-time and ip-connection-accept-throttle-time, as sums and counts.
+        self.throttled_count = 0
+        self.throttled_ns = 0
+        self.address_throttled_count = 0
+        self.address_throttled_ns = 0
+
+    @property
+    def is_protected(self) -> bool:
+        return self.listener in self.limits.protected
+
+    def apply(self, limits: ConnectionLimits) -> None:
+        """New limits. They hold for the next connection; a wait for a rate that has begun is not cut short."""
+        self.limits = limits
+
+    # -- before accept -----------------------------------------------------------------------------------------
+
+    def admit(self, now_ns: int) -> bool:
+        """May the connection that waits in the backlog be accepted now? The first call for it records its event."""
+        if not self._has_ticket:
+            self._has_ticket = True
+            self._ready_ns = now_ns + self._record(now_ns)
+        return now_ns >= self._ready_ns and self.has_slot()
+
+    def give_back(self, now_ns: int) -> None:
+        """There was no connection after all."""
+        if self._has_ticket:
+            self._has_ticket = False
+            self._take_back(now_ns)
+
+    @property
+    def ready_ns(self) -> int:
+        """When the rates allow the connection that waits; places come free without a date."""
+        return self._ready_ns if self._has_ticket else 0
+
+    def has_slot(self) -> bool:
+        """Whether broker and listener have a free place, as far as is known."""
+        limits, counts = self.limits, self.counts
+        if not limits.has_counts:
+            return True
+        if not counts.is_complete or counts.of_listener(self.listener) >= limits.listener_max:
+            return False
+        return self.is_protected or counts.total < limits.broker_max
+
+    def _record(self, now_ns: int) -> int:
+        """Record one connection; how long it must wait for the rates."""
+        throttle_ns = 0
+        if not self.is_protected:
+            self._hear_elsewhere(now_ns)
+            self._broker_rate.record(1, now_ns)
+            self.broker_events += 1
+            throttle_ns = self._throttle_ns(self._broker_rate, self.limits.broker_rate, now_ns)
+        self._listener_rate.record(1, now_ns)
+        throttle_ns = max(
+            throttle_ns, self._throttle_ns(self._listener_rate, self.limits.listener_rate, now_ns)
+        )
+        if throttle_ns:
+            self.throttled_count += 1
+            self.throttled_ns += throttle_ns
+        return throttle_ns
+
+    def _hear_elsewhere(self, now_ns: int) -> None:
+        events = self._elsewhere()
+        if events != self._heard_elsewhere:
+            self._broker_rate.record(events - self._heard_elsewhere, now_ns)
+            self._heard_elsewhere = events
+
+    def _take_back(self, now_ns: int) -> None:
+        self._listener_rate.record(-1, now_ns)
+        if not self.is_protected:
+            self._broker_rate.record(-1, now_ns)
+            self.broker_events -= 1
+
+    def _throttle_ns(self, rate: WindowedRate, limit: float, now_ns: int) -> int:
+        """At most quota.window.size.seconds, so that a low limit does not look like a dead broker."""
+        return 0 if limit >= UNLIMITED else min(rate.throttle_ns(limit, now_ns), self._sample_ns)
+
+    # -- after accept ------------------------------------------------------------------------------------------
+
+    def take(self, address: bytes, now_ns: int) -> int:
+        """Take in what `admit` allowed. 0: it is counted. TOO_MANY: close it. Else: close it after so many ns."""
+        self._has_ticket = False
+        throttle_ns = self._record_address(address, now_ns)
+        if throttle_ns:
+            self._take_back(now_ns)
+            self.address_throttled_count += 1
+            self.address_throttled_ns += throttle_ns
+            return throttle_ns
+        if self.counts.of_address(address) >= self.limits.max_of(address):
+            return TOO_MANY
+        self.counts.add(OWN, address, self.listener, 1)
+        return 0
+
+    def release(self, address: bytes) -> None:
+        """A connection that `take` counted is closed, or a Processor counts it from now on."""
+        self.counts.add(OWN, address, self.listener, -1)
+
+    def _record_address(self, address: bytes, now_ns: int) -> int:
+        limit = self.limits.rate_of(address)
+        if limit >= UNLIMITED:
+            return 0
+        if now_ns >= self._next_sweep_ns:
+            self._sweep(now_ns)
+        rate = self._rate_of(address, now_ns)
+        rate.record(1, now_ns)
+        throttle_ns = self._throttle_ns(rate, limit, now_ns)
+        if throttle_ns:
+            rate.record(-1, now_ns)
+        return throttle_ns
+
+    def _rate_of(self, address: bytes, now_ns: int) -> WindowedRate:
+        known = self._address_rates.get(address)
+        rate = known[0] if known is not None else WindowedRate(self._samples, self._sample_ns, now_ns)
+        self._address_rates[address] = (rate, now_ns)
+        return rate
+
+    def _sweep(self, now_ns: int) -> None:
+        self._next_sweep_ns = now_ns + _HOUR_NS
+        used = self._address_rates.items()
+        self._address_rates = {
+            address: (rate, used_ns) for address, (rate, used_ns) in used if now_ns - used_ns < _HOUR_NS
+        }
+
+    # -- when there are too many -------------------------------------------------------------------------------
+
+    def evictions(self, now_ns: int) -> int:
+        """How many connections of this listener must be closed now to bring the broker to its limit."""
+        counts = self.counts
+        excess = counts.total - self.limits.broker_max
+        if excess <= 0 or self.is_protected:
+            return 0
+        own = counts.of_listener(self.listener)
+        if now_ns < self._evict_again_ns and own > self._evict_down_to:
+            return 0  # Under way.
+        share = self._share_of(excess)
+        if share:
+            self._evict_down_to = own - share
+            self._evict_again_ns = now_ns + _EVICTION_NS
+        return share
+
+    def _share_of(self, excess: int) -> int:
+        """The busiest unprotected listener gives first; every Acceptor comes to the same order."""
+        for listener, count in sorted(self.counts.listeners(), key=lambda each: (-each[1], each[0])):
+            if listener in self.limits.protected:
+                continue
+            if listener == self.listener:
+                return min(excess, count)
+            excess -= min(excess, count)
+        return 0
+
+    # -- for metrics and tests ---------------------------------------------------------------------------------
+
+    def broker_rate(self, now_ns: int) -> float:
+        """Kafka's broker-connection-accept-rate."""
+        return self._broker_rate.per_second(now_ns)
+
+    def listener_rate(self, now_ns: int) -> float:
+        """Kafka's connection-accept-rate of the listener."""
+        return self._listener_rate.per_second(now_ns)
+
+    def address_rate(self, address: bytes, now_ns: int) -> float:
+        """Kafka's connection-accept-rate of one address; 0 for an address without a limit."""
+        known = self._address_rates.get(address)
+        return known[0].per_second(now_ns) if known is not None else 0.0

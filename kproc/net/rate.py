@@ -1,0 +1,65 @@
+"""Rates over a sliding window of samples, as Kafka's quotas measure them (its Rate over a SampledStat).
+
+The window is `count` samples of `length_ns` each. Events are added to the newest sample; one that was last added to a
+whole window ago is forgotten. Time counts as at least count - 1 full samples, so that one event does not look like a
+rate. With Kafka's 11 samples of 1 s a limit therefore lets 10 s worth of events through at once, then holds the rate.
+Sans-IO: every method is told the time.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_NS: Final = 1_000_000_000
+
+
+class WindowedRate:
+    """One sensor: events per second."""
+
+    __slots__ = ("_at", "_lasts", "_length_ns", "_starts", "_sums")
+
+    def __init__(self, count: int, length_ns: int, now_ns: int) -> None:
+        assert count >= 1, count
+        assert length_ns >= 1, length_ns
+        self._length_ns = length_ns
+        self._starts = [now_ns] * count
+        self._lasts = [now_ns] * count
+        self._sums = [0.0] * count
+        self._at = 0
+
+    def record(self, amount: float, now_ns: int) -> None:
+        """Add events; a negative amount takes back what was recorded and did not happen."""
+        at = self._at
+        if now_ns - self._starts[at] >= self._length_ns:
+            at = self._at = (at + 1) % len(self._sums)
+            self._starts[at] = now_ns
+            self._sums[at] = 0.0
+        self._sums[at] += amount
+        self._lasts[at] = now_ns
+
+    def per_second(self, now_ns: int) -> float:
+        """The rate over the window that ends now."""
+        window_ns = self.window_ns(now_ns)  # First: it forgets.
+        return sum(self._sums) * _NS / window_ns
+
+    def window_ns(self, now_ns: int) -> int:
+        """How much time the rate is taken over; forgets what is too old."""
+        length_ns, count = self._length_ns, len(self._sums)
+        for at, last_ns in enumerate(self._lasts):
+            if now_ns - last_ns >= count * length_ns:
+                self._sums[at] = 0.0
+                self._starts[at] = self._lasts[at] = now_ns
+        elapsed_ns = now_ns - min(self._starts)
+        missing = count - 1 - elapsed_ns // length_ns
+        return max(elapsed_ns + max(missing, 0) * length_ns, 1_000_000)
+
+    def throttle_ns(self, limit: float, now_ns: int) -> int:
+        """How long until the rate is back at `limit` if nothing more happens; 0 if it is not above.
+
+        A limit of 0 is never reached again: the whole window then, which callers cut to their own bound.
+        """
+        window_ns = self.window_ns(now_ns)
+        excess = sum(self._sums) * _NS / window_ns - limit
+        if excess <= 0:
+            return 0
+        return round(excess / limit * window_ns) if limit > 0 else len(self._sums) * self._length_ns

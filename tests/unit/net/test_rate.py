@@ -1,0 +1,67 @@
+"""The windowed rate: Kafka's numbers, by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from kproc.net.rate import WindowedRate
+
+S = 1_000_000_000
+
+
+def test_one_event_counts_against_the_whole_window_but_one_sample() -> None:
+    rate = WindowedRate(11, S, 0)
+    rate.record(1, 0)
+    assert rate.per_second(0) == pytest.approx(1 / 10)
+    assert rate.window_ns(0) == 10 * S
+
+
+def test_window_grows_to_all_samples_and_no_further() -> None:
+    rate = WindowedRate(11, S, 0)
+    for second in range(30):
+        rate.record(5, second * S)
+        assert 10 * S <= rate.window_ns(second * S) <= 11 * S
+    assert rate.per_second(29 * S) == pytest.approx(5.5)  # 11 samples over 10 s: the newest has just begun.
+    assert rate.per_second(30 * S - 1) == pytest.approx(5.0)
+
+
+def test_what_is_older_than_the_window_is_forgotten() -> None:
+    rate = WindowedRate(2, S, 0)
+    rate.record(100, 0)
+    assert rate.per_second(int(1.9 * S)) > 0
+    assert rate.per_second(2 * S) == 0
+
+
+def test_events_can_be_taken_back() -> None:
+    rate = WindowedRate(11, S, 0)
+    rate.record(3, 0)
+    rate.record(-3, 5 * S)
+    assert rate.per_second(5 * S) == 0
+
+
+def test_throttle_brings_the_rate_back_to_the_limit() -> None:
+    rate = WindowedRate(11, S, 0)
+    rate.record(100, 0)
+    assert rate.throttle_ns(10, 0) == 0, "100 in 10 s are 10 a second"
+    rate.record(1, 0)
+    wait_ns = rate.throttle_ns(10, 0)
+    assert wait_ns == pytest.approx(S / 10)
+    assert rate.throttle_ns(0, 0) == 11 * S
+
+
+def test_single_sample_never_divides_by_nothing() -> None:
+    rate = WindowedRate(1, S, 0)
+    rate.record(1, 0)
+    assert rate.per_second(0) == pytest.approx(1000), "a millisecond is the least"
+
+
+@pytest.mark.parametrize("limit", [3, 40, 700])
+@pytest.mark.parametrize("samples", [2, 11])
+def test_waiting_as_told_holds_the_limit(limit: int, samples: int) -> None:
+    """Kafka's loop: record, wait for the throttle, take. In the long run that is the limit."""
+    rate, now_ns, taken = WindowedRate(samples, S, 0), 0, 0
+    while now_ns < 60 * S:
+        rate.record(1, now_ns)
+        now_ns += min(rate.throttle_ns(limit, now_ns), S)
+        taken += now_ns >= 20 * S  # After the burst that the empty window allowed.
+    assert taken / 40 == pytest.approx(limit, rel=0.1)
