@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 
@@ -13,4 +15,8 @@ class GroupConfig(msgspec.Struct, frozen=True, kw_only=True):
     # How long the first rebalance of an empty group waits for more members.
     group_initial_rebalance_delay_ms: int = 3_000
     group_max_size: int = 0x7FFF_FFFF
-    # Kafka's classic.group.* has no setting for it: how long MEMBER_ID_REQUIRED is remembered is the session timeout.
+
+
+# How long the first join of a member may wait. Kafka has no setting for it either. A client that knows no member id
+# of its own yet cannot send heartbeats, so without this a client that goes on retrying would leave a member each time.
+NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60 * 1_000

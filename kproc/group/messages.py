@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 import msgspec
 
-from kproc.errors import ErrorCode
-
 NO_GENERATION = -1
 UNKNOWN_MEMBER_ID = ""
 
@@ -125,6 +123,6 @@ SyncReply = Callable[[SyncResult], None]
 LeaveReply = Callable[[LeaveResult], None]
 
 
-def join_failed(code: ErrorCode, member_id: str) -> JoinResult:
+def join_failed(code: int, member_id: str) -> JoinResult:
     """The answer of a join that was refused."""
     return JoinResult(code, member_id)

@@ -1,0 +1,227 @@
+"""ClassicState: the fields of a classic group, its timers, its writes and what can be seen of it.
+
+The first part of ClassicGroup; `classic_rebalance.py`, `classic_join.py` and `classic_group.py` build on it. No rule
+of the protocol is here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from kproc.errors import ErrorCode
+from kproc.group.config import GroupConfig
+from kproc.group.member import NEVER_MS, Member
+from kproc.group.messages import (
+    DescribedGroup,
+    DescribedMember,
+    GroupOverview,
+    JoinedMember,
+    JoinResult,
+    SyncResult,
+)
+from kproc.group.roster import Roster
+from kproc.group.snapshot import GroupSnapshot, MemberSnapshot, Persist
+from kproc.group.state import PREVIOUS, GroupState
+from kproc.group.subscription import CONSUMER_PROTOCOL_TYPE, topics_of_all
+
+logger = logging.getLogger(__name__)
+
+# What a failed append means to a client of the group, as Kafka translates it; others are answered as they are.
+_ANSWERED_AS: Final = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+# (code as the client shall see it, now_ms)
+AfterWrite = Callable[[int, int], None]
+
+
+class GroupEnvironment(msgspec.Struct):
+    """What a group needs of its coordinator; one for all groups. `config` may be replaced while they live."""
+
+    config: GroupConfig
+    random_id: Callable[[], str]  # a new UUID's text, for member ids
+    wall_ms: Callable[[], int]  # dates what is persisted; timers use the `now_ms` of the calls (monotonic)
+    persist: Persist
+
+
+class ClassicState:
+    """Fields and views; see ClassicGroup."""
+
+    group_type: Final = "classic"
+
+    def __init__(self, group_id: str, environment: GroupEnvironment) -> None:
+        self.group_id = group_id
+        self.state = GroupState.EMPTY
+        self.generation = 0
+        self.protocol_name: str | None = None
+        self.roster = Roster()
+        # What the members of this generation read; None if not known, or not a consumer group.
+        self.subscribed_topics: frozenset[str] | None = None
+        self.current_state_timestamp_ms = environment.wall_ms()
+        self._environment = environment
+        # Members that have not sent their SyncGroup in this generation.
+        self._pending_sync: set[str] = set()
+        self._join_deadline_ms = NEVER_MS
+        self._sync_deadline_ms = NEVER_MS
+        # No deadline is before this; heartbeats move deadlines away from it, and a tick catches up with them.
+        self._wake_ms = NEVER_MS
+        # Writes that are on their way, with what to do then: answered by `resign` if the coordinator goes first.
+        self._writes: dict[int, AfterWrite] = {}
+        self._write_count = 0
+
+    # Change.
+
+    def _enter(self, state: GroupState) -> None:
+        assert self.state in PREVIOUS[state], (self.state, state)
+        self.state = state
+        self.current_state_timestamp_ms = self._environment.wall_ms()
+
+    def _wake_by(self, deadline_ms: int) -> int:
+        """`deadline_ms`, with a tick by then."""
+        self._wake_ms = min(self._wake_ms, deadline_ms)
+        return deadline_ms
+
+    def _renew(self, member: Member, now_ms: int) -> None:
+        member.renew(now_ms)
+        self._wake_by(member.deadline_ms)
+
+    def _write(self, snapshot: GroupSnapshot, then: AfterWrite) -> None:
+        self._write_count += 1
+        self._writes[self._write_count] = then
+        self._environment.persist(snapshot, partial(self._written, self._write_count))
+
+    def _written(self, number: int, code: int, now_ms: int) -> None:
+        then = self._writes.pop(number, None)
+        if then is None:
+            return  # `resign` or `kill` has answered for it.
+        if code:
+            logger.warning("group=%s generation=%d write failed: %s", self.group_id, self.generation, code)
+        then(_ANSWERED_AS.get(ErrorCode(code), ErrorCode(code)), now_ms)
+
+    def _answer_sync(self, member: Member, result: SyncResult) -> bool:
+        reply = member.sync_reply
+        if reply is None:
+            return False
+        member.sync_reply = None
+        reply(result)
+        return True
+
+    def _learn_topics(self) -> None:
+        """Note what the group reads, as soon as who is in it, and which protocol is spoken, is settled."""
+        if self.roster.protocol_type == CONSUMER_PROTOCOL_TYPE:
+            self.subscribed_topics = topics_of_all(
+                member.metadata(self.protocol_name) for member in self.roster.members.values()
+            )
+        else:
+            self.subscribed_topics = None
+
+    # Answers.
+
+    def _join_result(
+        self, member: Member, leader: str | None, *, skip_assignment: bool = False
+    ) -> JoinResult:
+        """A successful join of the present generation. Who is told that it leads is told all members."""
+        leads = leader == member.member_id
+        return JoinResult(
+            ErrorCode.NONE,
+            member.member_id,
+            self.generation,
+            self.roster.protocol_type,
+            self.protocol_name,
+            leader or "",
+            skip_assignment,
+            tuple(self._joined_members()) if leads else (),
+        )
+
+    def _joined_members(self) -> list[JoinedMember]:
+        return [
+            JoinedMember(each.member_id, each.group_instance_id, each.metadata(self.protocol_name))
+            for each in self.roster.members.values()
+        ]
+
+    # Views.
+
+    @property
+    def state_name(self) -> str:
+        """Empty, PreparingRebalance, CompletingRebalance, Stable, Dead."""
+        return self.state.value
+
+    @property
+    def is_empty(self) -> bool:
+        """The state is Empty. Somebody may have been told a member id to join with all the same."""
+        return self.state is GroupState.EMPTY
+
+    @property
+    def has_no_history(self) -> bool:
+        """Empty, never had a member, and nobody is about to join: made by a request that was refused or for a
+        simple consumer's offsets. Nothing of it is on the disk, so that it may be dropped if it has no offsets."""
+        return self.is_empty and not self.generation and not self.roster.pending and not self._writes
+
+    @property
+    def is_consumer_group(self) -> bool:
+        """Its members speak the consumer protocol, so that the broker can know what they read."""
+        return self.roster.protocol_type == CONSUMER_PROTOCOL_TYPE
+
+    def describe(self) -> DescribedGroup:
+        """For DescribeGroups. Metadata and protocol are only shown of a Stable group, as in Kafka."""
+        protocol_name = self.protocol_name if self.state is GroupState.STABLE else None
+        return DescribedGroup(
+            self.group_id,
+            self.state.value,
+            self.roster.protocol_type or "",
+            protocol_name or "",
+            tuple(
+                DescribedMember(
+                    member.member_id,
+                    member.group_instance_id,
+                    member.client_id,
+                    member.client_host,
+                    member.metadata(protocol_name),
+                    member.assignment,
+                )
+                for member in self.roster.members.values()
+            ),
+        )
+
+    def overview(self) -> GroupOverview:
+        """For ListGroups."""
+        return GroupOverview(
+            self.group_id, self.roster.protocol_type or "", self.state.value, self.group_type
+        )
+
+    def snapshot(self, assignments: Mapping[str, bytes] | None = None) -> GroupSnapshot:
+        """What a write of the present state persists; `assignments` are those that hold once it is written."""
+        return GroupSnapshot(
+            group_id=self.group_id,
+            protocol_type=self.roster.protocol_type or "",
+            generation=self.generation,
+            protocol_name=self.protocol_name,
+            leader=self.roster.leader,
+            current_state_timestamp_ms=self.current_state_timestamp_ms,
+            members=tuple(
+                MemberSnapshot(
+                    member_id=member.member_id,
+                    group_instance_id=member.group_instance_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    rebalance_timeout_ms=member.rebalance_timeout_ms,
+                    session_timeout_ms=member.session_timeout_ms,
+                    subscription=member.metadata(self.protocol_name),
+                    assignment=member.assignment
+                    if assignments is None
+                    else assignments.get(member.member_id, b""),
+                )
+                for member in self.roster.members.values()
+            ),
+        )
