@@ -27,6 +27,7 @@ def handle_api_versions(context: RequestContext, request: dict[str, Any]) -> dic
         for field in ("client_software_name", "client_software_version"):
             if not _SOFTWARE.fullmatch(request[field]):
                 return answer(ErrorCode.INVALID_REQUEST)
+        context.note_client(request["client_software_name"], request["client_software_version"])
     return answer(ErrorCode.NONE)
 
 

@@ -209,6 +209,14 @@ class RequestContext:
         """Finish by closing the connection: the only way to report an error of an acks=0 Produce."""
         raise NotImplementedError
 
+    def throttle(self, duration_ms: int) -> None:
+        """Let nothing more be read of this connection for that long. At most once, before the answer, which says so."""
+        raise NotImplementedError
+
+    def note_client(self, software_name: str, software_version: str) -> None:
+        """What ApiVersions told of the client, for those who look at its connection."""
+        raise NotImplementedError
+
     def when_gone(self, on_gone: Callable[[], None]) -> None:
         """Call back if the client disconnects before this request is answered."""
         raise NotImplementedError

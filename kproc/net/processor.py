@@ -578,11 +578,10 @@ class Processor:
             work += len(batch)
             touched: dict[Connection, None] = {}
             for kind, view in batch:
-                if kind == HINT:
-                    if self._router is not None:
-                        self._router.learn(view)
-                else:
+                if kind <= CLOSE:
                     self._take_response(kind, view, touched)
+                elif kind == HINT and self._router is not None:
+                    self._router.learn(view)
             for connection in touched:
                 self._send(connection)
             inbox.release()

@@ -28,6 +28,7 @@ from kproc.server.calls import serve_call
 from kproc.server.dispatch import after_header_tags, dispatch
 from kproc.server.known_produce import AFTER_CORRELATION_ID, KnownProduce, ProduceShape
 from kproc.server.linked_agent import LinkedAgent, LinkedPeer
+from kproc.server.moving import MovingConnections
 from kproc.server.partitions import Partitions
 from kproc.server.request import ClientPeer, HandlerRequest
 from kproc.server.roles import CLEANER, CONTROLLER, PROCESSOR, handler_id
@@ -40,14 +41,18 @@ from kproc.transport.envelope import (
     DELTA,
     DELTA_ACK,
     DISCONNECTED,
+    FLAG_MOVED,
     HEAD,
     HEAD_BYTES,
     HINT,
+    MOVE_OUT,
     REPLY,
     REQUEST,
+    REQUEST_BLOCK,
     SEQUENCE_MASK,
     SNAPSHOT,
     TOKEN,
+    unpack_sequences,
 )
 from kproc.wire.header import ApiKey, first_flexible
 
@@ -112,6 +117,7 @@ class Handler(LinkedAgent):
     ) -> None:
         super().__init__(agent_id, doze=doze, metrics=metrics, clock=clock)
         self._clients: dict[AgentId, _Client] = {}
+        self._moving = MovingConnections()
         self._batch_max = config.kproc_handler_batch_max
         self._purgatory = Purgatory(clock.now_ns)
         self._syncer = syncer
@@ -156,6 +162,7 @@ class Handler(LinkedAgent):
             return
         for connection_id in list(client.requests.waiting):
             client.requests.forget(connection_id)
+        self._moving.lose(client.requests, self._clock.now_ns())
         self._list_outboxes()
 
     def has_image(self) -> bool:
@@ -188,10 +195,12 @@ class Handler(LinkedAgent):
                 or self._partitions.is_syncing
                 or len(self._purgatory)
                 or len(self._calls)
+                or self._moving
                 or any(each.has_overflow for each in self._outboxes)
                 or self._has_input()
             )
-        return super().is_drained() and not self._partitions.unsynced and not self._partitions.is_syncing
+        is_synced = not self._partitions.unsynced and not self._partitions.is_syncing
+        return super().is_drained() and is_synced and not self._moving.has_holders()
 
     def close(self) -> None:
         """Close every log cleanly; raises OSError when one could not be flushed."""
@@ -243,12 +252,10 @@ class Handler(LinkedAgent):
             for kind, view in batch:
                 if kind == REQUEST:
                     self._take_frames(client, view)
-                elif kind == DISCONNECTED:
-                    connection_id = HEAD.unpack_from(view)[0]
-                    client.requests.forget(connection_id)
-                    client.shapes.pop(connection_id, None)
-                else:
+                elif kind == REQUEST_BLOCK:
                     self._take_block(client, view)
+                else:
+                    self._take_news(client, kind, view)
             self._produce.flush()
             client.inbox.release()
             client.outbox.flush()
@@ -345,6 +352,22 @@ class Handler(LinkedAgent):
             self._refuse(request, "a frame shorter than its header")
             return
         self._serve(request, frame[body:])
+
+    def _take_news(self, client: _Client, kind: int, view: memoryview) -> None:
+        """A connection of that Processor has ended, leaves it, or has come to it: see moving.py."""
+        connection_id, _, _, flags = HEAD.unpack_from(view)
+        if kind == MOVE_OUT:
+            self._produce.flush()  # What was gathered is answered in the old way.
+            self._moving.move_out(client.requests, connection_id)
+        elif kind == DISCONNECTED:
+            client.requests.forget(connection_id)
+            client.shapes.pop(connection_id, None)
+            if flags & FLAG_MOVED:
+                self._moving.gave_away(client.requests, connection_id, self._clock.now_ns())
+            else:
+                self._moving.gone(client.requests, connection_id)
+        else:
+            self._moving.move_in(client.requests, connection_id, unpack_sequences(view[HEAD_BYTES:]))
 
     def _serve(self, request: HandlerRequest, body: memoryview) -> Placed | None:
         """Gather a Produce and say where it went, dispatch anything else."""
@@ -475,6 +498,8 @@ class Handler(LinkedAgent):
 
     def _on_tick(self, now_ns: int) -> None:
         self._ticks += 1
+        if self._moving:
+            self._moving.expire(now_ns)
         if self._ticks % _TICKS_PER_SECOND == 0 and self._has_image:
             self._partitions.tick()
         values = self._metrics.values

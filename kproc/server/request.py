@@ -3,20 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
 
 from kproc.api.context import RequestContext, Services
-from kproc.transport.envelope import CLOSE, FLAG_LOOPBACK, HEAD, NO_OP, SEND, SEND_PARTS, encode_parts
-from kproc.transport.outbox import Outbox
+from kproc.transport.envelope import (
+    CLOSE,
+    FLAG_LOOPBACK,
+    HEAD,
+    MOVED,
+    NO_OP,
+    NOTE,
+    SEND,
+    SEND_PARTS,
+    THROTTLE,
+    THROTTLE_MS,
+    encode_parts,
+    pack_sequences,
+)
 from kproc.wire.file_range import FileRange
+
+
+class Answers(Protocol):
+    """Where answers go: a Processor's Outbox, or what is kept while a connection moves."""
+
+    def push(self, kind: int, *parts: bytes | bytearray | memoryview) -> None: ...
 
 
 class ClientPeer:
     """One Processor as its Handlers see it: where answers go, and which requests of which client still wait."""
 
-    __slots__ = ("outbox", "waiting")
+    __slots__ = ("moving", "outbox", "waiting")
 
-    def __init__(self, outbox: Outbox) -> None:
+    def __init__(self, outbox: Answers) -> None:
         self.outbox = outbox
+        # Connections that are leaving this Processor, and who keeps their answers: see moving.py.
+        self.moving: dict[int, ClientPeer] = {}
         # Connection id -> what to cancel when the client leaves. Only parked requests are in here.
         self.waiting: dict[int, dict[HandlerRequest, Callable[[], None]]] = {}
 
@@ -34,7 +57,7 @@ class ClientPeer:
 class HandlerRequest(RequestContext):
     """Answers exactly once, with the sequence by which the Processor orders the answers of a connection."""
 
-    __slots__ = ("_flags", "_is_waiting", "_sequence", "is_closed", "peer")
+    __slots__ = ("_flags", "_is_waiting", "is_closed", "peer", "sequence")
 
     def __init__(
         self,
@@ -52,7 +75,7 @@ class HandlerRequest(RequestContext):
         self.services = services
         self.peer = peer
         self.connection_id = connection_id
-        self._sequence = sequence
+        self.sequence = sequence
         self.listener_index = listener_index
         self._flags = flags
         self.api_key = api_key
@@ -69,12 +92,12 @@ class HandlerRequest(RequestContext):
     def send(self, frame: bytes) -> None:
         if self._is_waiting:
             self._stop_waiting()
-        self.peer.outbox.push(SEND, HEAD.pack(self.connection_id, self._sequence, 0, 0), frame)
+        self.peer.outbox.push(SEND, HEAD.pack(self.connection_id, self.sequence, 0, 0), frame)
 
     def send_parts(self, parts: list[bytes | FileRange]) -> None:
         if self._is_waiting:
             self._stop_waiting()
-        head = HEAD.pack(self.connection_id, self._sequence, 0, 0)
+        head = HEAD.pack(self.connection_id, self.sequence, 0, 0)
         if any(isinstance(part, FileRange) for part in parts):
             self.peer.outbox.push(SEND_PARTS, head, encode_parts(parts))
         else:
@@ -86,15 +109,30 @@ class HandlerRequest(RequestContext):
     def close(self) -> None:
         self._finish(CLOSE)
 
+    def throttle(self, duration_ms: int) -> None:
+        """Let the Processor read nothing more of this connection for that long. Once, before the answer."""
+        head = HEAD.pack(self.connection_id, self.sequence, 0, 0)
+        self.peer.outbox.push(THROTTLE, head, THROTTLE_MS.pack(duration_ms))
+
+    def note_client(self, software_name: str, software_version: str) -> None:
+        client_id = (self.client_id_bytes or b"").decode("utf-8", "replace")
+        note = msgspec.msgpack.encode([client_id, software_name, software_version])
+        self.peer.outbox.push(NOTE, HEAD.pack(self.connection_id, self.sequence, 0, 0), note)
+
     def when_gone(self, on_gone: Callable[[], None]) -> None:
         self._is_waiting = True
+        keeper = self.peer.moving.get(self.connection_id)
+        if keeper is not None:  # It parks only now: the Processor, which waits for the answer, need not.
+            sequences = pack_sequences((self.sequence,))
+            self.peer.outbox.push(MOVED, HEAD.pack(self.connection_id, 0, 0, 0), sequences)
+            self.peer = keeper
         self.peer.waiting.setdefault(self.connection_id, {})[self] = on_gone
 
     def _finish(self, kind: int) -> None:
         self.is_closed = kind == CLOSE
         if self._is_waiting:
             self._stop_waiting()
-        self.peer.outbox.push(kind, HEAD.pack(self.connection_id, self._sequence, 0, 0))
+        self.peer.outbox.push(kind, HEAD.pack(self.connection_id, self.sequence, 0, 0))
 
     def _stop_waiting(self) -> None:
         self._is_waiting = False
