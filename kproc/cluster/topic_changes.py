@@ -12,6 +12,7 @@ from typing import Any, Final
 from kproc.cluster import records as r
 from kproc.cluster.describe import describe_topic
 from kproc.cluster.image import SLOT_COUNT, ClusterImage, TopicImage
+from kproc.cluster.internal_topics import automatic_wish
 from kproc.cluster.topic_config import check_all
 from kproc.cluster.topic_names import check_new_name, collision_key
 from kproc.config import Config
@@ -67,24 +68,17 @@ class TopicChanges:
         return {"topics": results}, [] if body["validate_only"] else pending.records
 
     def create_automatically(self, body: dict[str, Any]) -> tuple[Reply, list[r.Record]]:
-        """Topics that a client named and nobody created: {"names": [...]} with the broker's defaults.
+        """Topics that a client or a coordinator needs and nobody created: {"names": [...]} with the defaults.
 
         One that exists by now is no error: two clients may have named it at once.
         """
         pending = Pending()
         results: list[dict[str, Any]] = []
         for name in dict.fromkeys(body["names"]):
-            wish = {
-                "name": name,
-                "num_partitions": USE_DEFAULT,
-                "replication_factor": USE_DEFAULT,
-                "assignments": [],
-                "configs": [],
-            }
             code, message = ErrorCode.NONE, None
             if self._image.topic(name) is None:
                 try:
-                    self._create_one(wish, pending)
+                    self._create_one(automatic_wish(name, self._config), pending)
                 except KafkaError as error:
                     code, message = error.code, error.message
             results.append({"name": name, "error_code": int(code), "error_message": message})

@@ -10,7 +10,6 @@ replays (records.py); pending offsets of transactions belong beside `offsets`.
 
 from __future__ import annotations
 
-import heapq
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -22,6 +21,7 @@ from kproc.config import Config
 from kproc.errors import ErrorCode
 from kproc.group.classic_group import ClassicGroup, GroupEnvironment, join_refusal
 from kproc.group.config import GroupConfig
+from kproc.group.deadlines import Deadlines
 from kproc.group.messages import (
     DescribedGroup,
     GroupOverview,
@@ -57,8 +57,10 @@ _MS_PER_MINUTE: Final = 60_000
 
 Code = int
 OnCode = Callable[[Code], None]
-IsGone = Callable[[str, bytes], bool]
+# The id of the topic that has that name now, or None.
+TopicIdOf = Callable[[str], bytes | None]
 KeyAndValue = tuple[bytes, bytes | None]
+GroupOf = tuple["GroupCoordinator", str]
 
 
 class Write(msgspec.Struct):
@@ -111,18 +113,16 @@ def group_config(config: Config) -> GroupConfig:
 class GroupCoordinator:
     """One instance for each partition that its Handler owns and somebody has asked for."""
 
-    def __init__(self, config: Config, timing: Timing, log: GroupLog) -> None:
+    def __init__(self, config: Config, timing: Timing, deadlines: Deadlines[GroupOf], log: GroupLog) -> None:
         self._config = config
         self._timing = timing
+        self._deadlines = deadlines
         self._log = log
         self._environment = GroupEnvironment(
             group_config(config), timing.random_id, timing.wall_ms, self._persist
         )
         self._groups: dict[str, ClassicGroup] = {}
         self.offsets = GroupOffsets()
-        # (deadline, group id), and for each group the entry that counts: the others in the heap are stale.
-        self._deadlines: list[tuple[int, str]] = []
-        self._deadline_of: dict[str, int] = {}
         self._replayed: dict[str, GroupSnapshot] = {}
         self._unknown_types: set[int] = set()
         self._to_sweep: deque[str] = deque()
@@ -153,7 +153,7 @@ class GroupCoordinator:
             assert isinstance(content, GroupSnapshot)
             self._replayed[what.group_id] = content
 
-    def finish_loading(self, is_gone: IsGone) -> None:
+    def finish_loading(self, topic_id_of: TopicIdOf) -> None:
         """All was replayed: make the groups, each member with a fresh session; forget deleted topics."""
         now_ms = self._timing.now_ms()
         for group_id, snapshot in self._replayed.items():
@@ -162,7 +162,7 @@ class GroupCoordinator:
         self._replayed.clear()
         for group_id in self.offsets.group_ids():
             self._group_of_offsets(group_id)
-        self.topics_deleted(is_gone)
+        self.topics_deleted(topic_id_of)
 
     def _group_of_offsets(self, group_id: str) -> ClassicGroup:
         """The group; one that only stores offsets is made when it first commits (Kafka's simple group)."""
@@ -282,10 +282,10 @@ class GroupCoordinator:
         ]
         self._remove(doomed, lambda error: on_done(write_error(error), subscribed))
 
-    def topics_deleted(self, is_gone: IsGone) -> None:
+    def topics_deleted(self, topic_id_of: TopicIdOf) -> None:
         """Some topics are no more: their offsets go, too."""
         self._log.flush()
-        doomed = self.offsets.keys_of_topics(is_gone)
+        doomed = self.offsets.keys_without_topic(topic_id_of)
         if doomed:
             self._remove(doomed, _log_error)
 
@@ -327,44 +327,24 @@ class GroupCoordinator:
 
     def _end(self, group_id: str) -> None:
         group = self._groups.pop(group_id, None)
-        self._deadline_of.pop(group_id, None)
+        self._deadlines.discard((self, group_id))
         if group is not None:
             group.kill()
 
     # -- time --------------------------------------------------------------------------------------------------
 
-    def next_deadline_ms(self) -> int | None:
-        """When `tick` has something to do, on the monotonic clock."""
-        deadlines = self._deadlines
-        while deadlines and self._deadline_of.get(deadlines[0][1]) != deadlines[0][0]:
-            heapq.heappop(deadlines)
-        return deadlines[0][0] if deadlines else None
-
-    def tick(self) -> int:
-        """Let groups do what is due; how many did."""
-        now_ms = self._timing.now_ms()
-        due: list[str] = []
-        while (deadline := self.next_deadline_ms()) is not None and deadline <= now_ms:
-            _, group_id = heapq.heappop(self._deadlines)
-            del self._deadline_of[group_id]
-            due.append(group_id)
-        for group_id in due:
-            group = self._groups.get(group_id)
-            if group is not None:
-                group.tick(now_ms)
-                self._watch(group_id)
-        return len(due)
+    def tick(self, group_id: str) -> None:
+        """The deadline of a group has come."""
+        group = self._groups.get(group_id)
+        if group is not None:
+            group.tick(self._timing.now_ms())
+            self._watch(group_id)
 
     def _watch(self, group_id: str) -> None:
-        """A group may have got another deadline: keep the earlier one, for a tick too many does no harm."""
+        """A group may have got an earlier deadline."""
         group = self._groups.get(group_id)
-        deadline = group.next_deadline_ms() if group is not None else None
-        if deadline is None:
-            return
-        watched = self._deadline_of.get(group_id)
-        if watched is None or deadline < watched:
-            self._deadline_of[group_id] = deadline
-            heapq.heappush(self._deadlines, (deadline, group_id))
+        if group is not None:
+            self._deadlines.bring_forward((self, group_id), group.next_deadline_ms())
 
     def begin_sweep(self) -> None:
         """offsets.retention.check.interval.ms has passed: look at every group, a few at a time."""
@@ -404,8 +384,8 @@ class GroupCoordinator:
         """Another coordinator takes over: whoever waits is told to look for it. Nothing may be asked afterwards."""
         self._log.flush()
         groups, self._groups = self._groups, {}
-        self._deadline_of.clear()
-        for group in groups.values():
+        for group_id, group in groups.items():
+            self._deadlines.discard((self, group_id))
             group.resign()
 
 

@@ -6,7 +6,7 @@ transaction has not decided yet do not belong here either; they will stand besid
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from kproc.group.records import NO_EXPIRY, CommittedOffset, OffsetKey
@@ -76,9 +76,18 @@ class GroupOffsets:
             for partition in partitions
         ]
 
-    def keys_of_topics(self, is_gone: Callable[[str, bytes], bool]) -> list[OffsetKey]:
-        """Every offset whose topic `is_gone(name, topic id)`; the id is zero where the record had none."""
-        return [key for key, value in self._all() if is_gone(key.topic, value.topic_id)]
+    def keys_without_topic(self, topic_id_of: Callable[[str], bytes | None]) -> list[OffsetKey]:
+        """Every offset of a topic that there is not (any more), or that was made anew under its name."""
+        keys: list[OffsetKey] = []
+        for group_id, topics in self._by_group.items():
+            for topic, partitions in topics.items():
+                present = (topic_id_of(topic), ZERO_UUID)
+                keys += [
+                    OffsetKey(group_id, topic, partition)
+                    for partition, value in partitions.items()
+                    if present[0] is None or value.topic_id not in present
+                ]
+        return keys
 
     def expired_of(
         self, group_id: str, expires_from: ExpiresFrom, *, now_ms: int, retention_ms: int
@@ -99,9 +108,3 @@ class GroupOffsets:
                 if now_ms >= ends_ms:
                     expired.append(OffsetKey(group_id, topic, partition))
         return expired
-
-    def _all(self) -> Iterator[tuple[OffsetKey, CommittedOffset]]:
-        for group_id, topics in self._by_group.items():
-            for topic, partitions in topics.items():
-                for partition, value in partitions.items():
-                    yield OffsetKey(group_id, topic, partition), value

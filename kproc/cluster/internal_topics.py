@@ -1,0 +1,32 @@
+"""The topics that the broker makes for itself, with the shape that Kafka gives them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kproc.cluster.topic_names import GROUP_METADATA_TOPIC
+from kproc.config import Config
+
+
+def _shape_of(name: str, config: Config) -> tuple[int, dict[str, str]]:
+    """(partitions, configs); -1 is the broker's default. One host keeps one replica, whatever the settings say."""
+    if name != GROUP_METADATA_TOPIC:
+        return -1, {}
+    return config.offsets_topic_num_partitions, {
+        "cleanup.policy": "compact",
+        # Its batches are compressed by the coordinator, see offsets.topic.compression.codec.
+        "compression.type": "producer",
+        "segment.bytes": str(config.offsets_topic_segment_bytes),
+    }
+
+
+def automatic_wish(name: str, config: Config) -> dict[str, Any]:
+    """The CreateTopics entry for a topic that is made because somebody needs it."""
+    count, configs = _shape_of(name, config)
+    return {
+        "name": name,
+        "num_partitions": count,
+        "replication_factor": -1,
+        "assignments": [],
+        "configs": [{"name": key, "value": value} for key, value in configs.items()],
+    }

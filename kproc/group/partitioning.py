@@ -1,0 +1,24 @@
+"""Which partition of `__consumer_offsets` keeps a group: Java's hash of its id, as in every version of Kafka."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+_INT32_MIN: Final = -(2**31)
+
+
+def partition_for(group_id: str, partition_count: int) -> int:
+    """The partition of a group when the topic has that many."""
+    return _java_abs_hash(group_id) % partition_count
+
+
+@lru_cache(maxsize=4096)  # A group is asked for many times: each heartbeat hashes its id.
+def _java_abs_hash(text: str) -> int:
+    """`Utils.abs(text.hashCode())`: over UTF-16 units, and the one number without an opposite counts as 0."""
+    value = 0
+    data = text.encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(data), 2):
+        value = (31 * value + (data[at] << 8 | data[at + 1])) & 0xFFFF_FFFF
+    signed = value - (1 << 32) if value & 0x8000_0000 else value
+    return 0 if signed == _INT32_MIN else abs(signed)
