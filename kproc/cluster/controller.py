@@ -84,6 +84,7 @@ class ControllerState:
             "create_partitions": self._topic_changes.add_partitions,
             "alter_configs": lambda body: self._config_changes.alter(body, incremental=False),
             "incremental_alter_configs": lambda body: self._config_changes.alter(body, incremental=True),
+            "override_broker_configs": self._override_broker_configs,
             "allocate_producer_ids": self._allocate_producer_ids,
             "raise_leader_epoch": self._raise_leader_epoch,
             "set_handler_count": self._set_handler_count,
@@ -139,6 +140,12 @@ class ControllerState:
             raise FatalError(f"{count} Handlers cannot own anything")
         changed = count != self._image.handler_count
         return {"count": count}, [r.HandlersCounted(count)] if changed else []
+
+    def _override_broker_configs(self, body: dict[str, Any]) -> Handled:
+        """Dynamic configs of a node as kproc's own operations set them: {"node", "configs"}, checked already."""
+        before = self._image.broker_configs.get(body["node"], {})
+        changes = [(name, value) for name, value in body["configs"].items() if before.get(name) != value]
+        return {}, [r.BrokerConfigSet(body["node"], name, value) for name, value in changes]
 
     def _register_cluster(self, body: dict[str, Any]) -> Handled:
         """The first start: {"cluster_id"}. Later starts check that log and meta.properties agree."""

@@ -397,6 +397,19 @@ class Config:
     kproc_handler_batch_max: int = setting(
         INT, 256, "Most requests that a Handler takes in one go.", at_least(4)
     )
+    kproc_rebalance: str = setting(
+        STRING,
+        "off",
+        "auto: connections move by themselves when one Processor passes on much more requests than the others. "
+        "off: only when `kproc rebalance` asks, and after Processors were added.",
+        one_of("auto", "off"),
+    )
+    kproc_hung_ms: int = setting(
+        LONG, 5000, "A role without a duty cycle for so long is reported as hung; 0: never.", at_least(0)
+    )
+    kproc_hung_kill: bool = setting(
+        BOOLEAN, False, "A hung role is killed and started again. It may only be slow: what it had in work is lost."
+    )
     kproc_exit_with_pid: int = setting(
         INT, 0, "Stop when this process ends; 0: never.", at_least(0), internal=True
     )

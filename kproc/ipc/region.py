@@ -167,6 +167,13 @@ class Region:
         assert 0 <= offset < self.payload_bytes, offset
         os.pwrite(self.fd, _WORD.pack(value), PAGE_BYTES + offset)
 
+    def read_word(self, offset: int) -> int:
+        """A shared word, through the descriptor: for who looks now and then and must not map the region."""
+        assert offset % WORD_BYTES == 0, offset
+        assert 0 <= offset < self.payload_bytes, offset
+        value: int = _WORD.unpack(os.pread(self.fd, WORD_BYTES, PAGE_BYTES + offset))[0]
+        return value
+
     def give_back(self, offset: int, length: int) -> None:
         """Return whole pages of the payload to the kernel; they read as zeros from now on."""
         assert offset % PAGE_BYTES == 0, offset

@@ -39,6 +39,11 @@ class Slab:
         """The index of the row's first word."""
         return _HEAD_WORDS + row * ROW_WORDS
 
+    @staticmethod
+    def metric_word(row: int, name: str) -> int:
+        """The index of the word that holds one metric of a row."""
+        return Slab.row_word(row) + METRIC_WORD + SLOT[name]
+
     def read(self, row: int) -> dict[str, int]:
         """All metrics of one row by name; words are read one by one and are not of one instant."""
         start = self.row_word(row) + METRIC_WORD
@@ -65,3 +70,7 @@ class MetricsRow:
         words, start = self._words, self._start
         for slot, value in enumerate(self.values, start):
             words[slot] = value
+
+    def store_one(self, slot: int) -> None:
+        """Publish one value at once, for who reads it as a shared count."""
+        self._words[self._start + slot] = self.values[slot]

@@ -10,20 +10,22 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kproc.clock import Clock
 from kproc.cluster.controller import ControllerState, failure_of
+from kproc.cluster.dynamic_settings import settings_in_force
 from kproc.cluster.image import ClusterImage
 from kproc.cluster.metadata_log import MetadataLog
 from kproc.config import Config
+from kproc.config.dynamic import DynamicSettings
 from kproc.errors import FatalError
 from kproc.metrics.slab import MetricsRow
 from kproc.net.acceptor import Acceptor
 from kproc.net.processor import Processor, Router
 from kproc.purgatory.purgatory import Purgatory
 from kproc.server.cleaner import Cleaner
-from kproc.server.controller import Controller, PrivateOperation
+from kproc.server.controller import Controller
 from kproc.server.handler import Handler
 from kproc.server.listeners import Endpoint
 from kproc.server.partition_table import PartitionTable
@@ -32,6 +34,9 @@ from kproc.server.roles import CLEANER, CONTROLLER, acceptor_id, handler_id, pro
 from kproc.server.syncer import Syncer
 from kproc.storage.fs import OsFs
 from kproc.transport.agent import BlockOwner, Doze
+
+if TYPE_CHECKING:
+    from kproc.server.operations import Operations
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,15 +131,26 @@ def make_controller(
     *,
     doze: Doze,
     metrics: MetricsRow,
-    private_operations: dict[str, PrivateOperation],
+    operations: Operations,
+    on_settings: Callable[[DynamicSettings], None],
+    handler_count: int | None,
     is_restart: bool,
 ) -> Controller:
-    """Replay the metadata log, and enter this start into it."""
+    """Replay the metadata log, and enter this start into it.
+
+    `handler_count` is how many Handlers there are; None: none yet, and the settings in force decide.
+    """
     log, image = MetadataLog.open(Path(plan.config.log_dirs), plan.clock)
     state = ControllerState(plan.config, image)
+
+    def settings() -> DynamicSettings:
+        return settings_in_force(image, plan.config)
+
+    if handler_count is None:
+        handler_count = settings().integer("num.io.threads", plan.config.num_io_threads)
     starting: list[tuple[str, dict[str, Any]]] = [
         ("register_cluster", {"cluster_id": plan.cluster_id}),
-        ("set_handler_count", {"count": plan.config.num_io_threads}),
+        ("set_handler_count", {"count": handler_count}),
     ]
     if not is_restart:  # The leader epoch grows with the broker's starts, not with the controller's.
         starting.append(("start_broker", {}))
@@ -157,7 +173,9 @@ def make_controller(
         state=state,
         image=image,
         log=log,
-        private_operations=private_operations,
+        operations=operations,
+        settings_in_force=settings,
+        on_settings=on_settings,
     )
 
 

@@ -2,13 +2,15 @@
 
 supervisor -> child                                  child -> supervisor
 slab, table, eventfd, arena, listening  (one fd)     ready     the role is built and attached
-start        build the role                          drained   nothing is left to finish
-peer_eventfd, peer_arena, link, handoff (one fd)     closed    files are closed, `is_clean` says how
+start        build the role                          settings  the dynamic settings (controller only)
+peer_eventfd, peer_arena, link (one fd)              ask       a question of the controller's
+handoff, transfer (one fd)                           closed    files are closed, `is_clean` says how
 go           all peers of the start are attached
-detach       a peer died and was reaped
+detach       a peer was reaped; `is_final`: for ever
 processes    what runs (controller only)
-stop         take nothing new
+answer       to what the controller asked
 close        close files and exit
+What else may be said while the role runs is the same on all transports: role_desk.py.
 """
 
 from __future__ import annotations
@@ -29,10 +31,13 @@ from kproc.metrics.slab import MetricsRow, Slab
 from kproc.net.acceptor import Acceptor
 from kproc.net.processor import Processor
 from kproc.server import broker
+from kproc.server.asks import Asks, OnReply
 from kproc.server.cleaner import Cleaner
 from kproc.server.handler import Handler
 from kproc.server.logs import set_role
+from kproc.server.operations import Operations
 from kproc.server.partition_table import PartitionTable
+from kproc.server.role_desk import RoleDesk
 from kproc.server.roles import ACCEPTOR, CLEANER, HANDLER, PROCESSOR, slab_row
 from kproc.server.routing import ProduceRouter
 from kproc.server.status import Status
@@ -66,11 +71,11 @@ class ChildRole:
         self._slab: Slab | None = None
         self._agent: Agent | None = None
         self._status: Status | None = None
+        self._desk: RoleDesk | None = None
+        self._asks = Asks()
         self._is_running = True
         self._is_ready = False
         self._can_be_ready = False
-        self._has_said_drained = False
-        self._is_stopping = False
 
     def run(self) -> int:
         """Until told to close; the exit status."""
@@ -83,11 +88,12 @@ class ChildRole:
                 self._take(*message)
             else:
                 _wait_readable(self._control.sock)
-        agent = self._agent
-        agent.watch(self._control.fd)
+        agent, desk, control = self._agent, self._desk, self._control
+        assert desk is not None
+        agent.watch(control.fd)
         turns = 0
         while self._is_running:
-            owes_news = not self._is_ready or self._is_stopping
+            owes_news = not self._is_ready or desk.owes_news or control.has_unsent
             agent.do_work(_NEWS_MS if owes_news else _SLEEP_MS)
             turns += 1
             # Asking the control socket costs a system call. A role that sleeps is told of it by its epoll; one that
@@ -98,6 +104,8 @@ class ChildRole:
                 self._take_messages()
             if owes_news:
                 self._report()
+                desk.report()
+                self._flush()
         return 0
 
     def _take_messages(self) -> None:
@@ -122,13 +130,29 @@ class ChildRole:
             and (not isinstance(agent, Handler) or agent.has_image())
         ):
             self._is_ready = True
-            self._control.send({"do": "ready"})
-        if self._is_stopping and not self._has_said_drained and agent.is_drained():
-            self._has_said_drained = True
-            self._control.send({"do": "drained"})
+            self._say({"do": "ready"})
+
+    def _say(self, message: dict[str, Any]) -> None:
+        try:
+            self._control.send(message)
+        except (BrokenPipeError, ConnectionResetError):
+            logger.debug("the supervisor is gone; the end of its socket comes next")
+
+    def _flush(self) -> None:
+        try:
+            self._control.flush()
+        except (BrokenPipeError, ConnectionResetError):
+            logger.debug("the supervisor is gone; the end of its socket comes next")
+
+    def _ask_supervisor(self, what: str, body: dict[str, Any], on_reply: OnReply) -> None:
+        self._asks.ask("supervisor", self._say, what, body, on_reply)
 
     def _take(self, message: dict[str, Any], fd: int | None) -> None:
-        getattr(self, f"_do_{message['do']}")(message, fd)
+        desk = self._desk
+        if desk is not None and desk.knows(message["do"]):
+            desk.take(message)
+        else:
+            getattr(self, f"_do_{message['do']}")(message, fd)
 
     # -- what the supervisor says ------------------------------------------------------------------------------
 
@@ -144,6 +168,7 @@ class ChildRole:
 
     def _do_start(self, message: dict[str, Any], _fd: None) -> None:
         self._agent = self._build(message)
+        self._desk = RoleDesk(self._agent, self._say)
 
     def _do_peer_eventfd(self, message: dict[str, Any], fd: int) -> None:
         peer = AgentId(*message["peer"])
@@ -177,13 +202,21 @@ class ChildRole:
         assert isinstance(self._agent, (Acceptor, Processor))
         self._agent.attach_handoff(AgentId(*message["peer"]), socket.socket(fileno=fd))
 
+    def _do_transfer(self, message: dict[str, Any], fd: int) -> None:
+        assert isinstance(self._agent, Processor)
+        self._agent.attach_transfer(AgentId(*message["peer"]), socket.socket(fileno=fd))
+
     def _do_detach(self, message: dict[str, Any], _fd: None) -> None:
         peer = AgentId(*message["peer"])
         assert self._agent is not None
+        assert self._desk is not None
         self._agent.detach(peer)
+        self._desk.forget(peer)
         arena = self._arenas.pop(peer, None)
         if arena is not None:
             arena.close()
+        if message["is_final"] and peer in self._eventfds:  # No successor comes that would be woken by it.
+            os.close(self._eventfds.pop(peer))
 
     def _do_go(self, _message: dict[str, Any], _fd: None) -> None:
         self._can_be_ready = True
@@ -194,10 +227,8 @@ class ChildRole:
         if self._status is not None:
             self._status.processes = message["processes"]
 
-    def _do_stop(self, _message: dict[str, Any], _fd: None) -> None:
-        assert self._agent is not None
-        self._is_stopping = True
-        self._agent.begin_stop()
+    def _do_answer(self, message: dict[str, Any], _fd: None) -> None:
+        self._asks.take(message)
 
     def _do_close(self, message: dict[str, Any], _fd: None) -> None:
         assert self._agent is not None
@@ -210,7 +241,7 @@ class ChildRole:
             logger.error("closing: %s", error)
             is_clean = False
         self._is_running = False
-        self._control.send({"do": "closed", "is_clean": is_clean})
+        self._say({"do": "closed", "is_clean": is_clean})
 
     # -- building ----------------------------------------------------------------------------------------------
 
@@ -256,14 +287,17 @@ class ChildRole:
             is_restart=self._is_restart,
         )
 
-    def _build_controller(self, doze: Sleeper, metrics: MetricsRow, _message: dict[str, Any]) -> Agent:
+    def _build_controller(self, doze: Sleeper, metrics: MetricsRow, message: dict[str, Any]) -> Agent:
         assert self._slab is not None
         self._status = Status(self._plan, self._slab)
+        operations = Operations(self._plan, self._status, self._ask_supervisor)
         agent = broker.make_controller(
             self._plan,
             doze=doze,
             metrics=metrics,
-            private_operations=self._status.operations(),
+            operations=operations,
+            on_settings=lambda settings: self._say(settings.as_message()),
+            handler_count=message["handler_count"],
             is_restart=self._is_restart,
         )
         self._status.image = agent.image

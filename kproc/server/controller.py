@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kproc.api.context import OnReply
 from kproc.clock import Clock
@@ -19,6 +19,7 @@ from kproc.cluster.controller import ControllerState, failure_reply
 from kproc.cluster.image import ClusterImage
 from kproc.cluster.metadata_log import MetadataLog
 from kproc.cluster.records import Record
+from kproc.config.dynamic import DynamicSettings
 from kproc.errors import KafkaError
 from kproc.metrics.slab import MetricsRow
 from kproc.server.calls import serve_call
@@ -27,10 +28,12 @@ from kproc.server.roles import CLEANER, HANDLER
 from kproc.transport.agent import AgentId, Doze, Link
 from kproc.transport.envelope import CALL, DELTA, DELTA_ACK, REPLY, SNAPSHOT, TOKEN
 
+if TYPE_CHECKING:
+    from kproc.server.operations import Operations
+
 logger = logging.getLogger(__name__)
 
 _CALLS_PER_PASS = 64
-PrivateOperation = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class _Commit:
@@ -60,14 +63,22 @@ class Controller(LinkedAgent):
         state: ControllerState,
         image: ClusterImage,
         log: MetadataLog,
-        private_operations: dict[str, PrivateOperation],
+        operations: Operations,
+        settings_in_force: Callable[[], DynamicSettings],
+        on_settings: Callable[[DynamicSettings], None],
     ) -> None:
         super().__init__(agent_id, doze=doze, metrics=metrics, clock=clock)
         self._state = state
         self.image = image
         self._log = log
-        self._private = private_operations
+        self._operations = operations
+        operations.controller = self
         self._commits: deque[_Commit] = deque()
+        # Acceptors and Processors have no image: who runs us tells them what was changed.
+        self._settings_in_force = settings_in_force
+        self._on_settings = on_settings
+        self._settings = settings_in_force()
+        on_settings(self._settings)
 
     def attach(self, link: Link) -> None:
         """A peer is there (again): it starts from a snapshot and follows by deltas."""
@@ -96,7 +107,7 @@ class Controller(LinkedAgent):
             batch = peer.inbox.poll(_CALLS_PER_PASS)
             for kind, view in batch:
                 if kind == CALL:
-                    serve_call(view, peer.outbox, self._serve)
+                    serve_call(view, peer.outbox, self._serve_call)
                 elif kind == DELTA_ACK:
                     self._acknowledged(peer, TOKEN.unpack_from(view)[0])
                 else:
@@ -107,14 +118,13 @@ class Controller(LinkedAgent):
             work += len(batch)
         return work
 
-    def _serve(self, op: str, body: Any, payload: memoryview, on_reply: OnReply) -> None:
-        del payload
+    def _serve_call(self, op: str, body: Any, _payload: memoryview, on_reply: OnReply) -> None:
+        self.serve(op, body, on_reply)
+
+    def serve(self, op: str, body: Any, on_reply: OnReply) -> None:
+        """An operation on the metadata, or one of kproc's own with `private:` before its name."""
         if op.startswith("private:"):
-            operation = self._private.get(op.removeprefix("private:"))
-            if operation is None:
-                on_reply({"error": f"unknown operation {op.removeprefix('private:')!r}", "result": None})
-            else:
-                on_reply({"error": None, "result": operation(body)})
+            self._operations.serve(op.removeprefix("private:"), body, on_reply)
             return
         reply, records = self._state.handle(op, body)
         if not records:
@@ -133,6 +143,10 @@ class Controller(LinkedAgent):
         self._commits.append(_Commit(self.image.version, handlers, reply, on_reply))
         for peer in self._peers.values():
             peer.outbox.push(DELTA, delta)
+        settings = self._settings_in_force()
+        if settings != self._settings:
+            self._settings = settings
+            self._on_settings(settings)
         self._answer_known()
 
     def _acknowledged(self, peer: LinkedPeer, version: int) -> None:

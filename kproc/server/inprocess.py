@@ -11,12 +11,15 @@ import os
 import select
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from kproc.clock import SystemClock
+from kproc.cluster.role_counts import IO_THREADS, NETWORK_THREADS
 from kproc.config import Config
+from kproc.config.dynamic import DynamicSettings
 from kproc.ipc.arena import Arena, ArenaReader
 from kproc.ipc.fdpass import make_socket_pair
 from kproc.ipc.region import Region, RegionKind
@@ -25,13 +28,17 @@ from kproc.metrics.slab import SLAB_BYTES, MetricsRow, Slab
 from kproc.net.acceptor import Acceptor
 from kproc.net.processor import Processor
 from kproc.server import broker, ready, signals
+from kproc.server.asks import Gathering, OnReply, Reply
 from kproc.server.cleaner import Cleaner
 from kproc.server.controller import Controller
 from kproc.server.data_directory import DataDirectory
+from kproc.server.desk import joined_clients, was_killed
 from kproc.server.handler import Handler
 from kproc.server.listeners import open_listeners
+from kproc.server.operations import Operations
 from kproc.server.partition_table import TABLE_BYTES, PartitionTable
 from kproc.server.regions import ARENA_WARM_BYTES
+from kproc.server.role_desk import serve_processor
 from kproc.server.roles import CLEANER, CONTROLLER, acceptor_id, handler_id, processor_id, slab_row
 from kproc.server.routing import ProduceRouter
 from kproc.server.status import Status
@@ -42,6 +49,10 @@ from kproc.transport.thread import AgentThread, Pipe, PipeReceiver, PipeSender
 logger = logging.getLogger(__name__)
 
 _INTERNAL_BYTES: Final = 256 * 1024
+_NO_PROCESSES: Final = (
+    "the number of roles changes at the next start only: roles that share a process cannot be added or ended "
+    "(kproc.transport=process can)"
+)
 _TURN_MS: Final = 100
 
 
@@ -87,6 +98,9 @@ class BrokerProcess:
         self._arenas: list[Arena] = []
         self._threads: list[AgentThread] = []
         self._failure: BaseException | None = None
+        self._settings = DynamicSettings()
+        self._processors: list[Processor] = []
+        self._acceptors: list[Acceptor] = []
         self._signals = signals.SignalPipe()
         self._guardian = signals.watch_process(config.kproc_exit_with_pid)
         self._epoll = select.epoll()
@@ -101,9 +115,16 @@ class BrokerProcess:
         plan, config = self._plan, self._config
         status = Status(plan, self._slab)
         self._controller: Controller = broker.make_controller(
-            plan, **self._own(CONTROLLER), private_operations=status.operations(), is_restart=False
+            plan,
+            **self._own(CONTROLLER),
+            operations=Operations(plan, status, self._ask),
+            on_settings=self._spread_settings,
+            handler_count=None,
+            is_restart=False,
         )
         status.image = self._controller.image
+        handler_count = self._settings.integer(IO_THREADS, config.num_io_threads)
+        processor_count = self._settings.integer(NETWORK_THREADS, config.num_network_threads)
         self._cleaner: Cleaner = broker.make_cleaner(plan, **self._own(CLEANER), table=self._table)
         self._handlers: list[Handler] = [
             broker.make_handler(
@@ -114,20 +135,20 @@ class BrokerProcess:
                 syncer=self._syncer(handler_id(index)),
                 is_restart=False,
             )
-            for index in range(config.num_io_threads)
+            for index in range(handler_count)
         ]
-        self._processors: list[Processor] = []
-        for index in range(config.num_network_threads):
+        for index in range(processor_count):
             arena = Arena.create(2 * config.socket_request_max_bytes, index, warm_bytes=ARENA_WARM_BYTES)
             self._arenas.append(arena)
-            router = ProduceRouter() if config.num_io_threads > 1 else None
+            router = ProduceRouter() if handler_count > 1 else None
             own = self._own(processor_id(index))
             self._processors.append(broker.make_processor(plan, index, **own, arena=arena, router=router))
-        self._acceptors: list[Acceptor] = [
+        self._acceptors = [
             broker.make_acceptor(plan, index, **self._own(acceptor_id(index)), listening=sock)
             for index, (_, sock) in enumerate(self._listeners)
         ]
         self._connect_all()
+        self._spread_settings(self._settings)
         self.agents: list[Agent] = [
             self._controller,
             self._cleaner,
@@ -188,9 +209,53 @@ class BrokerProcess:
     def _describe(self) -> list[dict[str, Any]]:
         pid = os.getpid()
         return [
-            {"role": each.id.role, "index": each.id.index, "pid": pid, "state": "running", "restarts": 0}
+            {
+                "role": each.id.role,
+                "index": each.id.index,
+                "pid": pid,
+                "state": "running",
+                "restarts": 0,
+                "hung_ms": 0,
+                "pool": "",
+            }
             for each in self.agents
         ]
+
+    # -- between the roles -------------------------------------------------------------------------------------
+
+    def _post(self, agent: Agent, action: Callable[[], None]) -> None:
+        """Let the thread that runs the agent do something between two duty cycles; inline there is only one."""
+        for thread in self._threads:
+            if thread.agent is agent:
+                thread.post(action)
+                return
+        action()
+
+    def _spread_settings(self, settings: DynamicSettings) -> None:
+        """What was changed on the running broker, for those without an image. Called by the controller."""
+        self._settings = settings
+        for agent in (*self._acceptors, *self._processors):
+            if hasattr(agent, "apply_settings"):
+                self._post(agent, partial(agent.apply_settings, settings))
+
+    def _ask(self, what: str, body: dict[str, Any], on_reply: OnReply) -> None:
+        """What the controller asks of the supervisor where there is one (desk.py)."""
+        if what not in ("clients", "kill_client"):
+            counts = {"processors": len(self._processors), "handlers": len(self._handlers)}
+            on_reply({"error": _NO_PROCESSES, "counts": counts})
+            return
+
+        def on_all(replies: dict[Hashable, Reply]) -> None:
+            on_reply(joined_clients(replies) if what == "clients" else was_killed(replies))
+
+        gathering = Gathering(len(self._processors), on_all)
+        for processor in self._processors:
+            taker = gathering.taker(processor.id)
+            self._post(processor, partial(self._serve_asked, processor, what, body, taker))
+
+    def _serve_asked(self, processor: Processor, what: str, body: dict[str, Any], taker: OnReply) -> None:
+        reply = serve_processor(processor, what, body)
+        self._post(self._controller, lambda: taker(reply))
 
     # -- running -----------------------------------------------------------------------------------------------
 

@@ -15,10 +15,19 @@ from kproc.ipc.fdpass import make_socket_pair
 from kproc.ipc.link import create_link
 from kproc.ipc.region import Region, RegionKind
 from kproc.ipc.wait import make_eventfd
-from kproc.metrics.slab import SLAB_BYTES
+from kproc.metrics.slab import SLAB_BYTES, Slab
 from kproc.metrics.spec import SPEC_CRC
 from kproc.server.partition_table import TABLE_BYTES
-from kproc.server.roles import ACCEPTOR, CLEANER, CONTROLLER, HANDLER, PROCESSOR
+from kproc.server.roles import (
+    ACCEPTOR,
+    CLEANER,
+    CONTROLLER,
+    HANDLER,
+    PROCESSOR,
+    hands_over,
+    is_control,
+    slab_row,
+)
 from kproc.transport.agent import AgentId
 from kproc.transport.process import Child
 
@@ -29,6 +38,7 @@ _LINKS: Final[dict[tuple[str, str], int | None]] = {
     (HANDLER, HANDLER): _INTERNAL_BYTES,
     (CONTROLLER.role, HANDLER): _INTERNAL_BYTES,
     (CONTROLLER.role, CLEANER.role): 64 * 1024,
+    (PROCESSOR, CONTROLLER.role): _INTERNAL_BYTES,  # That of the control listener alone.
     (CLEANER.role, HANDLER): 64 * 1024,
 }
 # How much of a Processor's arena stays allocated between frames, so that steady traffic faults no pages.
@@ -47,12 +57,23 @@ class Regions:
         self._eventfds: dict[AgentId, int] = {}
         self._arenas: dict[AgentId, Region] = {}
 
-    def give_own(self, child: Child, *, listening: int = -1) -> None:
-        """Send a new child what belongs to it alone, and tell it to build its role. Raises as `connect`."""
+    def heartbeat_ns(self, agent: AgentId) -> int:
+        """When the agent last stored its row, by the monotonic clock; 0 if it never did."""
+        return self.metric(agent, "heartbeat_ns")
+
+    def metric(self, agent: AgentId, name: str) -> int:
+        """One word of an agent's row, read through the descriptor: the supervisor maps nothing."""
+        return self._slab.read_word(8 * Slab.metric_word(slab_row(agent), name))
+
+    def give_own(self, child: Child, *, listening: int = -1, start: dict[str, object] | None = None) -> None:
+        """Send a new child what belongs to it alone, and tell it to build its role. Raises as `connect`.
+
+        `start` goes into that last message.
+        """
         agent, control = child.agent, child.control
         control.send({"do": "slab"}, self._slab.fd)
         control.send({"do": "eventfd"}, self._eventfd(agent))
-        start: dict[str, object] = {"do": "start"}
+        start = {"do": "start", **(start or {})}
         if agent.role == PROCESSOR:
             self._generation += 1
             # Twice the largest request, as address space: one being received while another is being handled.
@@ -73,11 +94,8 @@ class Regions:
         Raises BrokenPipeError or ConnectionResetError when one of them has just died; the other may have been
         told of a link by then, which it drops when it hears of the death.
         """
-        if {one.agent.role, other.agent.role} == {ACCEPTOR, PROCESSOR}:
-            ours, theirs = make_socket_pair()
-            with ours, theirs:
-                one.control.send({"do": "handoff", "peer": other.agent}, ours.fileno())
-                other.control.send({"do": "handoff", "peer": one.agent}, theirs.fileno())
+        if hands_over(one.agent, other.agent):
+            self._pair("handoff", one, other)
             return True
         first, second = (one, other) if self._talks(one, other) else (other, one)
         if not self._talks(first, second):
@@ -89,11 +107,20 @@ class Regions:
             self._send_link(second, first, region, is_first=False)
         return True
 
-    def forget(self, agent: AgentId) -> None:
-        """An agent was reaped: its arena goes, its eventfd and its row wait for the successor."""
+    def connect_transfer(self, one: Child, other: Child) -> None:
+        """Let two Processors give each other connections. Raises as `connect`."""
+        self._pair("transfer", one, other)
+
+    def forget(self, agent: AgentId, *, is_final: bool = False) -> None:
+        """An agent was reaped: its arena goes, its eventfd waits for the successor unless there will be none.
+
+        Its row in the slab stays: counters go on if an agent of that name comes again.
+        """
         arena = self._arenas.pop(agent, None)
         if arena is not None:
             arena.close()
+        if is_final and agent in self._eventfds:
+            os.close(self._eventfds.pop(agent))
 
     def close(self) -> None:
         for agent in list(self._arenas):
@@ -104,8 +131,17 @@ class Regions:
         self._slab.close()
         self._table.close()
 
+    def _pair(self, what: str, one: Child, other: Child) -> None:
+        ours, theirs = make_socket_pair()
+        with ours, theirs:
+            one.control.send({"do": what, "peer": other.agent}, ours.fileno())
+            other.control.send({"do": what, "peer": one.agent}, theirs.fileno())
+
     def _talks(self, first: Child, second: Child) -> bool:
-        return (first.agent.role, second.agent.role) in _LINKS
+        if (first.agent.role, second.agent.role) not in _LINKS:
+            return False
+        # The control listener's Processor talks with the controller alone, and the others never do.
+        return first.agent.role != PROCESSOR or is_control(first.agent) == (second.agent == CONTROLLER)
 
     def _eventfd(self, agent: AgentId) -> int:
         if agent not in self._eventfds:

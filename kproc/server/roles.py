@@ -17,6 +17,16 @@ CLEANER: Final = AgentId("cleaner", 0)
 _FIRST_ROW: Final = {"controller": 0, "cleaner": 1, ACCEPTOR: 16, PROCESSOR: 128, HANDLER: 576}
 ROLE_COUNT_MAX: Final = 448
 assert _FIRST_ROW[HANDLER] + ROLE_COUNT_MAX <= ROWS_MAX
+ACCEPTOR_COUNT_MAX: Final = _FIRST_ROW[PROCESSOR] - _FIRST_ROW[ACCEPTOR]
+
+# The control listener's own Acceptor and Processor: the last places, so that no count ever reaches them.
+CONTROL_ACCEPTOR: Final = AgentId(ACCEPTOR, ACCEPTOR_COUNT_MAX - 1)
+CONTROL_PROCESSOR: Final = AgentId(PROCESSOR, ROLE_COUNT_MAX - 1)
+_CONTROL_PLANE: Final = frozenset((CONTROL_ACCEPTOR, CONTROL_PROCESSOR))
+
+# In the order in which roles start and are introduced to each other: a Processor must have its Handlers before the
+# first Acceptor gives it a client.
+ROLE_ORDER: Final = (CONTROLLER.role, CLEANER.role, HANDLER, PROCESSOR, ACCEPTOR)
 
 
 def processor_id(index: int) -> AgentId:
@@ -34,3 +44,18 @@ def acceptor_id(index: int) -> AgentId:
 def slab_row(agent: AgentId) -> int:
     """The agent's row in the metrics slab."""
     return _FIRST_ROW[agent.role] + agent.index
+
+
+def is_control(agent: AgentId) -> bool:
+    """Whether the agent serves the control listener and nothing else."""
+    return agent in _CONTROL_PLANE
+
+
+def start_order(agent: AgentId) -> tuple[int, int]:
+    """Sorts agents: who must be there first comes first."""
+    return ROLE_ORDER.index(agent.role), agent.index
+
+
+def hands_over(one: AgentId, other: AgentId) -> bool:
+    """Whether the two are an Acceptor and a Processor of the same plane."""
+    return {one.role, other.role} == {ACCEPTOR, PROCESSOR} and is_control(one) == is_control(other)

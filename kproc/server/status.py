@@ -13,7 +13,6 @@ from kproc.cluster.image import ClusterImage
 from kproc.metrics.slab import Slab
 from kproc.metrics.spec import SLOT
 from kproc.server.broker import Plan
-from kproc.server.controller import PrivateOperation
 from kproc.server.roles import slab_row
 from kproc.transport.agent import AgentId
 
@@ -22,7 +21,7 @@ _KIB: Final = 1024
 
 
 class Status:
-    """Answers the private operation `status`. `processes` is what the supervisor last said."""
+    """What the private operation `status` answers. `processes` is what the supervisor last said."""
 
     def __init__(self, plan: Plan, slab: Slab) -> None:
         self._plan = plan
@@ -32,11 +31,8 @@ class Status:
         self.processes: list[dict[str, Any]] = []
         self.image: ClusterImage | None = None
 
-    def operations(self) -> dict[str, PrivateOperation]:
-        """By name, for the controller."""
-        return {"status": self._status}
-
-    def _status(self, _body: dict[str, Any]) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
+        """All of it, as `kproc status --json` shows it."""
         plan, image = self._plan, self.image
         rows = [self._row(each) for each in self.processes]
         mapped = sum(row.pop("_pss_shmem_bytes") for row in rows)
@@ -74,6 +70,8 @@ class Status:
             "pid": pid,
             "state": process["state"],
             "restarts": process["restarts"],
+            "hung_ms": process["hung_ms"],
+            "pool": process["pool"],
             "cpu_percent": round(100 * max(0.0, cpu_seconds - before_cpu) / seconds, 1),
             "cpu_seconds": round(cpu_seconds, 2),
             "pss_bytes": pss_bytes,

@@ -2,8 +2,9 @@
 
 Single-threaded: it forks. It owns what must survive any role: listening sockets, the slab, the partition
 table, arenas, eventfds, the data directory's lock. It never blocks on a child and survives the death of
-any. The order of a stop: Acceptors, Processors and Handlers take nothing new and drain within one deadline;
-then Processors, Handlers, controller close; the cleaner, last, writes the checkpoints.
+any (children.py). How many roles there are is decided by the settings in force and changed by scale.py. The order
+of a stop: Acceptors, Processors and Handlers take nothing new and drain within one deadline; then Processors,
+Handlers, controller close; the cleaner, last, writes the checkpoints.
 """
 
 from __future__ import annotations
@@ -13,22 +14,24 @@ import logging
 import os
 import select
 import signal
+import socket
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from kproc.api import load_all
 from kproc.clock import SystemClock
 from kproc.config import Config
-from kproc.errors import FatalError
+from kproc.config.dynamic import DynamicSettings
 from kproc.server import logs, ready, signals
+from kproc.server.asks import answer
 from kproc.server.broker import Plan
-from kproc.server.child import ChildRole
+from kproc.server.children import Children
 from kproc.server.data_directory import DataDirectory
+from kproc.server.desk import SupervisorDesk
 from kproc.server.janitor import Janitor
 from kproc.server.listeners import open_listeners
-from kproc.server.regions import Regions
+from kproc.server.pulse import Pulse
 from kproc.server.roles import (
     ACCEPTOR,
     CLEANER,
@@ -39,40 +42,13 @@ from kproc.server.roles import (
     handler_id,
     processor_id,
 )
+from kproc.server.roles_table import Role
+from kproc.server.scale import Scaler, Wanted
 from kproc.transport.agent import AgentId
-from kproc.transport.process import Child, fork_child
 
 logger = logging.getLogger(__name__)
 
 _READY_TIMEOUT_NS: Final = 30_000_000_000
-# A role that dies this soon after it was started is in trouble of its own making, not killed by somebody.
-_QUICK_DEATH_NS: Final = 2_000_000_000
-_QUICK_DEATHS_MAX: Final = 8  # With the back-off below about 16 s of trying.
-_BACKOFF_NS: Final = 50_000_000
-_BACKOFF_NS_MAX: Final = 5_000_000_000
-
-
-@dataclass
-class Role:
-    """One role to keep alive: its child, and its history."""
-
-    agent: AgentId
-    child: Child | None = None
-    is_ready: bool = False
-    is_drained: bool = False
-    is_closed: bool = False
-    closed_cleanly: bool = False
-    restarts: int = 0
-    quick_deaths: int = 0
-    started_ns: int = 0
-    restart_at_ns: int = 0
-    peers: set[AgentId] = field(default_factory=set)
-
-    @property
-    def state(self) -> str:
-        if self.child is None:
-            return "restarting"
-        return "running" if self.is_ready else "starting"
 
 
 def run(
@@ -111,55 +87,93 @@ class Supervisor:
             self._directory.close()
             raise
         self._config = config
-        self._plan = Plan(
-            config=config,
-            clock=self._clock,
-            endpoints=[endpoint for endpoint, _ in self._listeners],
-            cluster_id=self._directory.cluster_id,
-            was_clean=self._directory.was_clean,
-        )
-        self._regions = Regions(config)
         self._signals = signals.SignalPipe()
         self._epoll = select.epoll()
         self._epoll.register(self._signals.fd, select.EPOLLIN)
         self._guardian = signals.watch_process(config.kproc_exit_with_pid)
         if self._guardian is not None:
             self._epoll.register(self._guardian, select.EPOLLIN)
-        self._roles = {agent: Role(agent) for agent in self._agents()}
-        self._by_fd: dict[int, Role] = {}
+        plan = Plan(
+            config=config,
+            clock=self._clock,
+            endpoints=[endpoint for endpoint, _ in self._listeners],
+            cluster_id=self._directory.cluster_id,
+            was_clean=self._directory.was_clean,
+        )
+        self._listening: dict[AgentId, socket.socket] = {
+            acceptor_id(index): sock for index, (_, sock) in enumerate(self._listeners)
+        }
+        self._children = Children(
+            plan,
+            lock_fd=self._directory.lock_fd,
+            listening=self._listening,
+            epoll=self._epoll,
+            on_message=self._take,
+            on_failure=self._fail,
+            on_change=self._tell_processes,
+        )
+        self._table = self._children.table
+        self._scaler = Scaler(self._children, self._listener_names)
+        self._desk = SupervisorDesk(self._children, self._scaler)
+        self._pulse = Pulse(self._children, on_change=self._tell_processes)
+        self._has_settings = False
+        self._has_started = False
         self._must_stop = False
         self._failure: str | None = None
 
-    def _agents(self) -> list[AgentId]:
-        """In the order in which they start: who must be there first comes first."""
-        config = self._config
-        return [
-            CONTROLLER,
-            CLEANER,
-            *(handler_id(index) for index in range(config.num_io_threads)),
-            *(processor_id(index) for index in range(config.num_network_threads)),
-            *(acceptor_id(index) for index in range(len(self._listeners))),
-        ]
+    @property
+    def _plan(self) -> Plan:
+        return self._children.plan
+
+    def _listener_names(self) -> dict[int, str]:
+        return {index: endpoint.name for index, (endpoint, _) in enumerate(self._listeners)}
 
     # -- life --------------------------------------------------------------------------------------------------
 
     def run(self, ready_file: Path | None, on_ready: Callable[[dict[str, Any]], None]) -> int:
         gc.disable()
-        for role in self._roles.values():
-            self._start(role, is_restart=False)
-        for role in self._roles.values():
-            self._introduce(role)
         deadline_ns = self._clock.now_ns() + _READY_TIMEOUT_NS
-        while not all(role.is_ready for role in self._roles.values()) and not self._must_stop:
-            if self._clock.now_ns() > deadline_ns:
-                waiting = [str(role.agent) for role in self._roles.values() if not role.is_ready]
-                self._fail(f"not ready after {_READY_TIMEOUT_NS // 10**9} s: {', '.join(waiting)}")
-            self._turn()
+        # The metadata says how many roles there are to be, and only the controller reads it.
+        self._children.start(self._table.add(CONTROLLER), is_restart=False)
+        self._turn_until(lambda: self._has_settings, deadline_ns)
+        if not self._must_stop:
+            self._start_rest()
+            self._turn_until(lambda: all(role.is_ready for role in self._table), deadline_ns)
         if not self._must_stop:
             self._announce(ready_file, on_ready)
+        self._has_started = True
         while not self._must_stop:
             self._turn()
         return self._stop()
+
+    def _start_rest(self) -> None:
+        """Every role that the settings in force want, in the order in which they are needed."""
+        wanted = Wanted.of(self._config, self._children.settings, list(self._listener_names().values()))
+        self._children.handler_count = wanted.handlers
+        self._table.add(CLEANER)
+        for index in range(wanted.handlers):
+            self._table.add(handler_id(index))
+        index = 0
+        for pool, count in wanted.pools.items():
+            for _ in range(count):
+                self._table.add(processor_id(index), pool=pool)
+                index += 1
+        for agent in self._listening:
+            self._table.add(agent)
+        for role in self._table:
+            if role.agent != CONTROLLER:
+                self._children.start(role, is_restart=False)
+        for role in self._table:
+            self._children.introduce(role)
+        self._scaler.assign_acceptors()
+
+    def _turn_until(self, is_so: Callable[[], bool], deadline_ns: int) -> None:
+        """Turn until it is so or the broker must stop; fail at the deadline."""
+        while not self._must_stop and not is_so():
+            if self._clock.now_ns() > deadline_ns:
+                waiting = [str(role.agent) for role in self._table if not role.is_ready]
+                self._fail(f"not ready after {_READY_TIMEOUT_NS // 10**9} s: {', '.join(waiting)}")
+            self._turn()
 
     def _announce(self, ready_file: Path | None, on_ready: Callable[[dict[str, Any]], None]) -> None:
         """Say that clients may come: a Metadata and a Produce round trip have worked."""
@@ -167,7 +181,7 @@ class Supervisor:
         if problem is not None:
             self._fail(f"the broker started but does not answer: {problem}")
             return
-        announcement = ready.describe(self._plan, self._processes())
+        announcement = ready.describe(self._plan, self._table.rows())
         if ready_file is not None:
             ready.write(ready_file, announcement)
         on_ready(announcement)
@@ -177,206 +191,88 @@ class Supervisor:
         """Give up: stop everything and end with status 1."""
         logger.error("%s", reason)
         self._failure = self._failure or reason
-        self._must_stop = True
+        self._must_stop = self._children.is_stopping = True
 
     def _turn(self, timeout_ms: int = 1000) -> None:
         """Wait for something to happen and take it in."""
-        now_ns = self._clock.now_ns()
-        waits = [role.restart_at_ns for role in self._roles.values() if role.restart_at_ns]
-        if waits:
-            timeout_ms = max(0, min(timeout_ms, (min(waits) - now_ns) // 1_000_000 + 1))
+        restart_ns = self._children.next_restart_ns()
+        if restart_ns is not None:
+            timeout_ms = max(0, min(timeout_ms, (restart_ns - self._clock.now_ns()) // 1_000_000 + 1))
         for fd, _ in self._epoll.poll(timeout_ms / 1000):
             if fd == self._signals.fd:
                 number = self._signals.read()
                 if number is not None:
                     logger.info("stopping: signal=%s", signal.Signals(number).name)
-                    self._must_stop = True
+                    self._must_stop = self._children.is_stopping = True
             elif fd == self._guardian:
                 logger.info("stopping: process %d has ended", self._config.kproc_exit_with_pid)
                 self._epoll.unregister(fd)
-                self._must_stop = True
-            elif fd in self._by_fd:
-                self._on_child(self._by_fd[fd], fd)
-        for role in self._roles.values():
-            if role.child is not None:
-                self._flush(role.child)
-            elif role.restart_at_ns and self._clock.now_ns() >= role.restart_at_ns and not self._must_stop:
-                self._restart(role)
+                self._must_stop = self._children.is_stopping = True
+            else:
+                self._children.on_event(fd)
+        self._children.restart_due()
+        self._pulse.look()
+        if self._has_started and not self._must_stop:
+            self._scaler.advance()
+            self._desk.advance()
 
-    # -- children ----------------------------------------------------------------------------------------------
-
-    def _start(self, role: Role, *, is_restart: bool) -> None:
-        """Fork one role and give it what is its own."""
-        agent = role.agent
-        plan = self._plan
-        role.started_ns = self._clock.now_ns()
-        role.restart_at_ns = 0
-        role.is_ready = role.is_drained = role.is_closed = False
-        role.peers = set()
-        # What a child inherits is moved out of its collector's sight: collecting it would copy pages, and could
-        # close descriptor numbers that stand for something else there.
-        gc.freeze()
-        is_writer = agent.role in (HANDLER, CONTROLLER.role, CLEANER.role)
-        role.child = fork_child(
-            agent,
-            lambda control: ChildRole(agent, plan, control, is_restart=is_restart).run(),
-            keep=[self._directory.lock_fd] if is_writer else [],
-        )
-        for fd in (role.child.pidfd, role.child.control.fd):
-            self._by_fd[fd] = role
-            self._epoll.register(fd, select.EPOLLIN)
-        listening = self._listeners[agent.index][1].fileno() if agent.role == ACCEPTOR else -1
-        try:
-            self._regions.give_own(role.child, listening=listening)
-        except (BrokenPipeError, ConnectionResetError):
-            logger.debug("%s has ended; its exit comes next", agent)
-
-    def _introduce(self, role: Role) -> None:
-        """Link a role with every peer that is there; both sides get a link of a new generation."""
-        assert role.child is not None
-        for other in self._roles.values():
-            child = other.child
-            if other is role or child is None or other.agent in role.peers:
-                continue
-            try:
-                is_linked = self._regions.connect(role.child, child)
-            except (BrokenPipeError, ConnectionResetError):
-                # One of them has ended. Its exit comes next and tells the other; its successor is linked anew.
-                is_linked = True
-            if is_linked:
-                role.peers.add(other.agent)
-                other.peers.add(role.agent)
-        self._send(role.child, {"do": "go"})
-        self._tell_processes()
-
-    def _on_child(self, role: Role, fd: int) -> None:
-        child = role.child
-        assert child is not None
-        if fd == child.control.fd:
-            try:
-                while (message := child.control.receive()) is not None:
-                    self._take(role, message[0])
-                return
-            except EOFError:
-                self._epoll.unregister(fd)  # Its pidfd tells the rest.
-                del self._by_fd[fd]
-                return
-        self._on_exit(role, child)
+    # -- what children say -------------------------------------------------------------------------------------
 
     def _take(self, role: Role, message: dict[str, Any]) -> None:
-        if message["do"] == "ready":
+        what = message["do"]
+        if what == "ready":
             role.is_ready = True
             self._tell_processes()
-        elif message["do"] == "drained":
+        elif what == "drained":
             role.is_drained = True
+        elif what == "unused":
+            handler = self._table.get(AgentId(*message["peer"]))
+            if handler is not None:
+                handler.users.discard(role.agent)
+        elif what == "answer":
+            self._children.asks.take(message)
+        elif what == "settings":
+            self._take_settings(DynamicSettings.of_message(message))
+        elif what == "ask":
+            self._serve(role, message)
         else:
-            assert message["do"] == "closed", message
+            assert what == "closed", message
             role.is_closed = True
             role.closed_cleanly = message["is_clean"]
 
-    def _on_exit(self, role: Role, child: Child) -> None:
-        """A child ended: reap it, tell its peers, plan its successor."""
-        self._drain_control(role, child)
-        for fd in (child.pidfd, child.control.fd):
-            if self._by_fd.pop(fd, None) is not None:
-                self._epoll.unregister(fd)
-        status = child.reap()
-        role.child = None
-        if role.is_closed:
+    def _serve(self, role: Role, message: dict[str, Any]) -> None:
+        asker, token = role.child, message["token"]
+
+        def on_reply(reply: dict[str, Any]) -> None:
+            if role.child is asker:  # Its successor counts its tokens anew.
+                self._children.send(role, answer(token, reply))
+
+        self._desk.serve(message["what"], message["body"], on_reply)
+
+    def _take_settings(self, settings: DynamicSettings) -> None:
+        """The controller says what was changed; it says it again whenever it starts."""
+        is_first = not self._has_settings
+        self._has_settings = True
+        if not is_first and settings == self._children.settings:
             return
-        lived_ns = self._clock.now_ns() - role.started_ns
-        logger.error("%s (pid %d) ended: %s", role.agent, child.pid, _describe(status))
-        # Its peers may free what they had lent it only now that it has been reaped.
-        for other in self._roles.values():
-            if role.agent in other.peers:
-                other.peers.discard(role.agent)
-                if other.child is not None:
-                    self._send(other.child, {"do": "detach", "peer": role.agent})
-        self._regions.forget(role.agent)
-        if self._must_stop:
-            return
-        if not role.is_ready and role.restarts == 0:
-            self._fail(f"{role.agent} could not start: {_describe(status)}")
-            return
-        self._plan_restart(role, lived_ns)
-        self._tell_processes()
-
-    def _plan_restart(self, role: Role, lived_ns: int) -> None:
-        """When the successor starts: at once, or later and later after quick deaths; too many end the broker."""
-        role.quick_deaths = role.quick_deaths + 1 if lived_ns < _QUICK_DEATH_NS else 0
-        if role.quick_deaths > _QUICK_DEATHS_MAX:
-            self._fail(
-                f"{role.agent} ended {role.quick_deaths} times in a row right after its start: giving up"
-            )
-            return
-        delay_ns = min(_BACKOFF_NS_MAX, _BACKOFF_NS << role.quick_deaths) if role.quick_deaths > 1 else 0
-        role.restart_at_ns = self._clock.now_ns() + delay_ns
-
-    def _drain_control(self, role: Role, child: Child) -> None:
-        """What it said before it ended still counts."""
-        try:
-            while (message := child.control.receive()) is not None:
-                self._take(role, message[0])
-        except EOFError:
-            return
-
-    def _restart(self, role: Role) -> None:
-        role.restarts += 1
-        logger.info("restarting %s: restarts=%d", role.agent, role.restarts)
-        try:
-            self._start(role, is_restart=True)
-            self._introduce(role)
-        except (OSError, FatalError) as error:
-            # The host is short of processes, memory or descriptors. Everybody else goes on, and this role gets
-            # another try: as after a quick death, of which it dies if it was forked at all.
-            logger.error("%s cannot be started now: %s", role.agent, error)
-            if role.child is not None:
-                role.child.kill()
-            else:
-                self._plan_restart(role, 0)
-
-    def _send(self, child: Child, message: dict[str, Any]) -> None:
-        try:
-            child.control.send(message)
-        except (BrokenPipeError, ConnectionResetError):
-            logger.debug("%s has ended; its exit comes next", child.agent)
-
-    def _flush(self, child: Child) -> None:
-        try:
-            child.control.flush()
-        except (BrokenPipeError, ConnectionResetError):
-            logger.debug("%s has ended; its exit comes next", child.agent)
-
-    def _processes(self) -> list[dict[str, Any]]:
-        """What runs, for the ready file and for the controller's status."""
-        rows: list[dict[str, Any]] = [
-            {"role": "supervisor", "index": 0, "pid": os.getpid(), "state": "running", "restarts": 0}
-        ]
-        for role in self._roles.values():
-            pid = role.child.pid if role.child is not None else 0
-            rows.append(
-                {
-                    "role": role.agent.role,
-                    "index": role.agent.index,
-                    "pid": pid,
-                    "state": role.state,
-                    "restarts": role.restarts,
-                }
-            )
-        return rows
+        self._children.spread_settings(settings)
+        self._scaler.want(settings)
 
     def _tell_processes(self) -> None:
-        controller = self._roles[CONTROLLER].child
+        controller = self._table.get(CONTROLLER)
         if controller is not None:
-            self._send(controller, {"do": "processes", "processes": self._processes()})
+            self._children.send(controller, {"do": "processes", "processes": self._table.rows()})
 
     # -- stopping ----------------------------------------------------------------------------------------------
 
     def _stop(self) -> int:
         """Drain, close, reap; within kproc.drain.timeout.ms, then by force. The exit status."""
+        self._children.is_stopping = True
         deadline_ns = self._clock.now_ns() + self._config.kproc_drain_timeout_ms * 1_000_000
-        for _, sock in self._listeners:
+        for sock in self._listening.values():
             sock.close()
+        for role in self._table:
+            role.is_drained = False  # One that was leaving has said so of something else.
         for wave in ((ACCEPTOR, PROCESSOR), (HANDLER,)):
             self._tell(wave, {"do": "stop"})
         is_drained = self._await(lambda role: role.is_drained, (ACCEPTOR, PROCESSOR, HANDLER), deadline_ns)
@@ -386,31 +282,26 @@ class Supervisor:
         deadline_ns = max(deadline_ns, self._clock.now_ns() + 1_000_000_000)
         is_clean = self._failure is None
         for wave in ((ACCEPTOR, PROCESSOR), (HANDLER,), (CONTROLLER.role,), (CLEANER.role,)):
-            expected = [role for role in self._roles.values() if role.agent.role in wave]
+            expected = self._table.of(*wave)
             if wave[0] in (HANDLER, CONTROLLER.role, CLEANER.role):
                 is_clean = is_clean and all(role.child is not None for role in expected)
             self._tell(wave, {"do": "close", "is_clean": is_clean})
             self._await(lambda role: role.child is None, wave, deadline_ns)
             if wave[0] in (HANDLER, CONTROLLER.role):
                 is_clean = is_clean and all(role.is_closed and role.closed_cleanly for role in expected)
-        self._kill_rest()
+        self._children.kill_all()
         if not is_clean:
             logger.warning("the stop was not clean: the next start recovers")
         return 0 if self._failure is None else 1
 
     def _tell(self, wave: tuple[str, ...], message: dict[str, Any]) -> None:
-        for role in self._roles.values():
-            if role.agent.role in wave and role.child is not None:
-                self._send(role.child, message)
+        for role in self._table.of(*wave):
+            self._children.send(role, message)
 
     def _await(self, is_done: Callable[[Role], bool], wave: tuple[str, ...], deadline_ns: int) -> bool:
         """Turn until every role of the wave is done or gone; False at the deadline."""
         while True:
-            waiting = [
-                r
-                for r in self._roles.values()
-                if r.agent.role in wave and r.child is not None and not is_done(r)
-            ]
+            waiting = [r for r in self._table.of(*wave) if r.child is not None and not is_done(r)]
             if not waiting:
                 return True
             left_ms = (deadline_ns - self._clock.now_ns()) // 1_000_000
@@ -418,32 +309,14 @@ class Supervisor:
                 return False
             self._turn(min(100, left_ms))
 
-    def _kill_rest(self) -> None:
-        for role in self._roles.values():
-            if role.child is not None:
-                logger.warning("%s did not end in time: killing it", role.agent)
-                role.child.kill()
-                role.child.reap()
-                role.child = None
-
     def release(self) -> None:
         """Whatever happened: no child, no descriptor, no region stays."""
         self._must_stop = True
-        self._kill_rest()
-        for _, sock in self._listeners:
+        self._children.close()
+        for sock in self._listening.values():
             sock.close()
-        self._regions.close()
         self._signals.close()
         self._epoll.close()
         if self._guardian is not None:
             os.close(self._guardian)
         self._directory.close()
-
-
-def _describe(status: int) -> str:
-    if status >= 0:
-        return f"exit status {status}"
-    try:
-        return f"killed by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"killed by signal {-status}"

@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NoReturn
 
@@ -24,7 +25,9 @@ from kproc.transport.agent import AgentId
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NAME: Final = 15
-_MESSAGE_BYTES_MAX: Final = 128 * 1024  # A list of processes for the controller is the longest: ~100 B each.
+# One packet: the kernel's default for a socket's unsent bytes is 208 KiB. Longer messages go in several.
+_PACKET_BYTES_MAX: Final = 64 * 1024
+_LAST, _MORE = b"\0", b"\1"
 _STDIO: Final = (0, 1, 2)
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -35,21 +38,34 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class ControlSocket:
     """One end of the socket between the supervisor and a child: messages in order, none lost.
 
-    A message is a dict with the key `do`; it may carry one descriptor. The supervisor never blocks on a
-    child: what the kernel does not take waits in `_unsent`, with a duplicate of its descriptor.
+    A message is a dict with the key `do`; it may carry one descriptor. One that is longer than a packet (the
+    connections of a Processor) goes in several. The supervisor never blocks on a child: what the kernel does not
+    take waits in `_unsent`, with a duplicate of its descriptor.
     """
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self.fd = sock.fileno()
-        self._unsent: list[tuple[bytes, int | None]] = []
+        self._unsent: deque[tuple[bytes, int | None]] = deque()
+        self._partial = bytearray()
+
+    @property
+    def has_unsent(self) -> bool:
+        """True while something waits for `flush`."""
+        return bool(self._unsent)
 
     def send(self, message: dict[str, Any], fd: int | None = None) -> None:
         """Send, or keep until `flush`. Raises BrokenPipeError or ConnectionResetError if the peer is gone."""
         payload = _encode(message)
-        assert len(payload) <= _MESSAGE_BYTES_MAX, message.get("do")
-        if self._unsent or not send_fd(self.sock, payload, fd):
-            self._unsent.append((payload, None if fd is None else os.dup(fd)))
+        start = 0
+        while len(payload) - start > _PACKET_BYTES_MAX:
+            self._send_packet(_MORE + payload[start : start + _PACKET_BYTES_MAX], None)
+            start += _PACKET_BYTES_MAX
+        self._send_packet(_LAST + payload[start:], fd)
+
+    def _send_packet(self, packet: bytes, fd: int | None) -> None:
+        if self._unsent or not send_fd(self.sock, packet, fd):
+            self._unsent.append((packet, None if fd is None else os.dup(fd)))
 
     def flush(self) -> bool:
         """Send what waits; True when nothing waits any more."""
@@ -59,15 +75,20 @@ class ControlSocket:
                 return False
             if fd is not None:
                 os.close(fd)
-            del self._unsent[0]
+            self._unsent.popleft()
         return True
 
     def receive(self) -> tuple[dict[str, Any], int | None] | None:
         """The next message and its descriptor, or None; raises EOFError when the peer is gone."""
-        received = recv_fd(self.sock, _MESSAGE_BYTES_MAX)
-        if received is None:
-            return None
-        return _decode(received[0]), received[1]
+        while (received := recv_fd(self.sock, 1 + _PACKET_BYTES_MAX)) is not None:
+            packet, fd = received
+            if packet[:1] == _MORE:
+                self._partial += packet[1:]
+                continue
+            payload = bytes(self._partial) + packet[1:]
+            self._partial.clear()
+            return _decode(payload), fd
+        return None
 
     def close(self) -> None:
         for _, fd in self._unsent:

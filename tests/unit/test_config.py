@@ -233,6 +233,8 @@ REFUSED = [
     ("kproc.ring.bytes", "300000"),  # No power of two.
     ("kproc.ring.bytes", "2g"),
     ("kproc.handler.batch.max", "0"),
+    ("kproc.hung.ms", "-1"),
+    ("kproc.rebalance", "sometimes"),
     ("kproc.exit.with.pid", "-1"),
     ("listeners", ""),
     ("listeners", "PLAINTEXT"),

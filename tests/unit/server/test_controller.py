@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,16 @@ from kproc.clock import ManualClock
 from kproc.cluster.image import ClusterImage
 from kproc.cluster.metadata_log import MetadataLog
 from kproc.config import Config
+from kproc.config.dynamic import DynamicSettings
 from kproc.errors import ErrorCode, FatalError, KafkaError
 from kproc.ipc.wait import Sleeper, make_eventfd
 from kproc.metrics.slab import MetricsRow
 from kproc.server import broker
 from kproc.server.calls import Calls
 from kproc.server.controller import Controller
+from kproc.server.operations import Operations
 from kproc.server.roles import CLEANER, CONTROLLER, handler_id
+from kproc.server.status import Status
 from kproc.transport.agent import AgentId
 from kproc.transport.envelope import CALL, DELTA, DELTA_ACK, REPLY, SNAPSHOT, TOKEN
 from kproc.transport.outbox import Inbox, Outbox
@@ -88,12 +91,16 @@ class ControllerRig:
         eventfd = make_eventfd()
         stack.callback(os.close, eventfd)
         config = Config.build({"log.dirs": str(directory), "num.io.threads": 2})
-        self.private: list[Reply] = []
+        self.asked: list[tuple[str, Reply, Callable[[Reply], None]]] = []
+        self.settings: list[DynamicSettings] = []
+        plan = broker.Plan(config, self.clock, [], "the-cluster", was_clean=True)
         self.controller: Controller = broker.make_controller(
-            broker.Plan(config, self.clock, [], "the-cluster", was_clean=True),
+            plan,
             doze=Sleeper(slab.words, metrics.sleeping_word, eventfd, is_edge_triggered=True),
             metrics=metrics,
-            private_operations={"echo": lambda body: self.private.append(body) or {"heard": body}},
+            operations=Operations(plan, Status(plan, slab), lambda *asked: self.asked.append(asked)),
+            on_settings=self.settings.append,
+            handler_count=None,
             is_restart=is_restart,
         )
         stack.callback(self.controller.close)
@@ -295,12 +302,15 @@ def test_data_of_another_cluster_is_refused(tmp_path: Path) -> None:
     with ExitStack() as stack:
         ControllerRig(stack, tmp_path)
     config = Config.build({"log.dirs": str(tmp_path)})
+    plan = broker.Plan(config, ManualClock(), [], "another-cluster", was_clean=True)
     with pytest.raises(FatalError, match="of cluster the-cluster"):
         broker.make_controller(
-            broker.Plan(config, ManualClock(), [], "another-cluster", was_clean=True),
+            plan,
             doze=None,  # type: ignore[arg-type]  # It ends before it would sleep.
             metrics=None,  # type: ignore[arg-type]
-            private_operations={},
+            operations=Operations(plan, Status(plan, new_slab()), lambda *_: None),
+            on_settings=lambda _: None,
+            handler_count=None,
             is_restart=False,
         )
 
@@ -308,11 +318,63 @@ def test_data_of_another_cluster_is_refused(tmp_path: Path) -> None:
 def test_private_operations_are_served_and_unknown_ones_named(
     rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
 ) -> None:
-    heard = peers[0].ask("private:echo", word="x")
+    heard = peers[0].ask("private:status")
     unknown = peers[0].ask("private:dance")
     rig.settle()
-    assert heard == [{"error": None, "result": {"heard": {"word": "x"}}}]
+    assert [(reply["error"], reply["result"]["cluster_id"]) for reply in heard] == [(None, "the-cluster")]
     assert unknown == [{"error": "unknown operation 'dance'", "result": None}]
+
+
+def test_scale_is_answered_when_the_supervisor_has_done_it(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
+) -> None:
+    first, second = peers[0].ask("private:scale", processors=3), peers[0].ask("private:scale", handlers=4)
+    rig.settle()
+    assert rig.settings[-1].overrides == {"num.network.threads": "3"}, "the second one waits"
+    ((what, _, on_reply),) = rig.asked
+    assert what == "settle"
+    assert first == []
+    on_reply({"counts": {"processors": 3, "handlers": 2}, "steps": [], "took_ms": 7})
+    rig.settle()
+    assert first[0]["result"] == {"counts": {"processors": 3, "handlers": 2}, "steps": [], "took_ms": 7}
+    assert rig.settings[-1].overrides == {"num.network.threads": "3", "num.io.threads": "4"}
+    rig.asked[1][2]({"counts": {"processors": 3, "handlers": 4}, "steps": [], "took_ms": 7})
+    rig.settle()
+    assert second[0]["error"] is None
+
+
+def test_counts_that_could_not_be_reached_are_not_kept(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
+) -> None:
+    replies = peers[0].ask("private:scale", processors=3)
+    rig.settle()
+    rig.asked[0][2]({"counts": {"processors": 1, "handlers": 2}, "error": "no memory"})
+    rig.settle()
+    assert replies == [{"error": "no memory", "result": None}]
+    assert rig.settings[-1].overrides == {"num.network.threads": "1", "num.io.threads": "2"}
+
+
+@pytest.mark.parametrize("body", [{}, {"processors": 0}, {"handlers": 10_000}, {"handlers": True}])
+def test_scale_to_nonsense_is_refused(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer], body: dict[str, int]
+) -> None:
+    replies = peers[0].ask("private:scale", **body)
+    rig.settle()
+    assert replies[0]["error"]
+    assert rig.asked == []
+
+
+def test_what_was_changed_is_told_at_once_and_at_the_next_start(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        rig = ControllerRig(stack, tmp_path)
+        assert rig.settings == [DynamicSettings()]
+        body = {"node": "1", "configs": {"num.io.threads": "5"}}
+        rig.controller.serve("override_broker_configs", body, lambda _: None)
+        assert rig.settings[-1].integer("num.io.threads", 2) == 5
+    with ExitStack() as stack:
+        again = ControllerRig(stack, tmp_path)
+        assert again.settings == [DynamicSettings({"num.io.threads": "5"})]
+        assert again.controller.image.handler_count == 5, "what was changed beats what it is started with"
 
 
 def test_controller_is_drained_when_every_change_is_answered(

@@ -5,19 +5,20 @@ from __future__ import annotations
 import pytest
 
 from kproc.clock import ManualClock
+from kproc.server.children import Children, describe_exit
 from kproc.server.roles import handler_id
-from kproc.server.supervisor import Role, Supervisor, _describe
+from kproc.server.roles_table import Role
 
 SECOND_NS = 1_000_000_000
 
 
-class Planner(Supervisor):
-    """A supervisor that only plans: it forks nobody."""
+class Planner(Children):
+    """Plans only: it forks nobody."""
 
     def __init__(self) -> None:
-        self._clock = ManualClock()  # type: ignore[assignment]
-        self._must_stop = False
-        self._failure = None
+        self._clock = ManualClock()
+        self.failures: list[str] = []
+        self._on_failure = self.failures.append
 
     def deaths(self, role: Role, *lived_ns: int) -> list[float]:
         """Milliseconds until the next start, after each death."""
@@ -36,14 +37,14 @@ def test_role_that_dies_right_after_its_start_waits_longer_each_time() -> None:
     planner, role = Planner(), Role(handler_id(0))
     delays = planner.deaths(role, *[SECOND_NS // 10] * 8)
     assert delays == [0.0, 200.0, 400.0, 800.0, 1600.0, 3200.0, 5000.0, 5000.0]
-    assert planner._failure is None
+    assert planner.failures == []
 
 
 def test_ninth_quick_death_in_a_row_ends_the_broker() -> None:
     planner, role = Planner(), Role(handler_id(0))
     planner.deaths(role, *[0] * 9)
-    assert planner._must_stop
-    assert "handler-0 ended 9 times in a row" in str(planner._failure)
+    (failure,) = planner.failures
+    assert "handler-0 ended 9 times in a row" in failure
 
 
 def test_role_that_lived_for_a_while_is_forgiven() -> None:
@@ -51,7 +52,7 @@ def test_role_that_lived_for_a_while_is_forgiven() -> None:
     planner.deaths(role, *[0] * 8)
     assert planner.deaths(role, 3 * SECOND_NS) == [0.0]
     assert planner.deaths(role, *[0] * 8)[-1] == 5000.0
-    assert planner._failure is None
+    assert planner.failures == []
 
 
 @pytest.mark.parametrize(
@@ -64,7 +65,7 @@ def test_role_that_lived_for_a_while_is_forgiven() -> None:
     ],
 )
 def test_end_of_a_child_is_told_in_words(status: int, words: str) -> None:
-    assert _describe(status) == words
+    assert describe_exit(status) == words
 
 
 def test_state_of_a_role_follows_its_child() -> None:
@@ -74,3 +75,7 @@ def test_state_of_a_role_follows_its_child() -> None:
     assert role.state == "starting"
     role.is_ready = True
     assert role.state == "running"
+    role.is_leaving = True
+    assert role.state == "leaving"
+    role.hung_ms = 5000
+    assert role.state == "hung"

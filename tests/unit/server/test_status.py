@@ -39,11 +39,19 @@ class StatusRig:
 
     def describe(self, role: str, index: int = 0, pid: int | None = None) -> None:
         self.status.processes.append(
-            {"role": role, "index": index, "pid": pid or os.getpid(), "state": "running", "restarts": 2}
+            {
+                "role": role,
+                "index": index,
+                "pid": pid or os.getpid(),
+                "state": "running",
+                "restarts": 2,
+                "hung_ms": 0,
+                "pool": "",
+            }
         )
 
     def ask(self) -> dict[str, Any]:
-        return self.status.operations()["status"]({})
+        return self.status.describe()
 
     def count(self, agent: Any, **numbers: int) -> None:
         row = MetricsRow(self.slab, slab_row(agent), os.getpid())

@@ -1,0 +1,117 @@
+"""Balancer: moves connections from busy Processors to idle ones, asked for or by itself.
+
+Busy is what a Processor passed on in a while: its requests, by the counter in its row of the slab. Where nobody is
+busy the number of connections counts, so that idle clients are spread too. The Processor chooses which of its
+connections go; none is dropped, and requests in work go with them (net/transfer.py).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator
+from typing import Any, Final
+
+from kproc.server.children import Children
+from kproc.server.roles_table import Role
+from kproc.transport.agent import AgentId
+
+logger = logging.getLogger(__name__)
+
+Steps = Generator[Callable[[], bool], None, None]
+# Requests in a second by which a Processor has anything to give away.
+_BUSY_REQUESTS_PER_S: Final = 100
+# The busiest may do so many times the mean before it gives away, and may hold so many connections more.
+_UNEVEN: Final = 1.25
+_MOVE_NS: Final = 10_000_000_000
+
+
+class Balancer:
+    """One per supervisor."""
+
+    def __init__(self, children: Children) -> None:
+        self._children = children
+        self._clock = children.plan.clock
+        self._seen_ns = 0
+        self._seen: dict[AgentId, int] = {}
+        self._rates: dict[AgentId, float] = {}
+
+    def look(self) -> None:
+        """Measure: about once a second."""
+        now_ns = self._clock.now_ns()
+        seconds = (now_ns - self._seen_ns) / 1e9
+        seen = {
+            role.agent: self._children.regions.metric(role.agent, "requests")
+            for role in self._children.table.processors()
+        }
+        if self._seen_ns and seconds > 0:
+            self._rates = {
+                agent: max(0, count - self._seen.get(agent, count)) / seconds for agent, count in seen.items()
+            }
+        self._seen_ns, self._seen = now_ns, seen
+
+    def plan(self, pool: str, *, by_rate: bool) -> list[tuple[Role, Role, int]]:
+        """(from, to, how many connections) for each move that would make the set even."""
+        roles = self._children.table.processors(pool)
+        held = {
+            role.agent: self._children.regions.metric(role.agent, "connections")
+            for role in roles
+            if role.child is not None
+        }
+        roles = [role for role in roles if role.agent in held]
+        if len(roles) < 2:
+            return []
+        rates = {role.agent: self._rates.get(role.agent, 0.0) for role in roles}
+        if by_rate and sum(rates.values()) >= _BUSY_REQUESTS_PER_S:
+            return _moves(roles, rates, held)
+        return _moves(roles, {agent: float(count) for agent, count in held.items()}, held)
+
+    def is_uneven(self, pool: str) -> bool:
+        """Whether the busiest of a set does much more than its share."""
+        rates = [self._rates.get(role.agent, 0.0) for role in self._children.table.processors(pool)]
+        return sum(rates) >= _BUSY_REQUESTS_PER_S and max(rates) > 2 * _UNEVEN * sum(rates) / len(rates)
+
+    def spread(self, pool: str) -> Steps:
+        """Even out the number of connections, after Processors were added."""
+        yield from self.move(self.plan(pool, by_rate=False), [])
+
+    def move(self, moves: list[tuple[Role, Role, int]], moved: list[dict[str, Any]]) -> Steps:
+        """Make these moves; what each Processor began to move is appended to `moved`."""
+        waiting = len(moves)
+
+        def take(source: Role, target: Role) -> Callable[[dict[str, Any]], None]:
+            def on_reply(reply: dict[str, Any]) -> None:
+                nonlocal waiting
+                waiting -= 1
+                count = reply.get("moving", 0)
+                moved.append({"from": source.agent.index, "to": target.agent.index, "connections": count})
+
+            return on_reply
+
+        for source, target, count in moves:
+            self._children.connect_transfer(source, target)
+            body = {"count": count, "target": target.agent}
+            self._children.ask(source, "move", body, take(source, target))
+        yield lambda: waiting == 0
+
+
+def _moves(
+    roles: list[Role], loads: dict[AgentId, float], held: dict[AgentId, int]
+) -> list[tuple[Role, Role, int]]:
+    """From those above the mean to those below it, in units of the source's mean connection."""
+    mean = sum(loads.values()) / len(roles)
+    givers = sorted((r for r in roles if loads[r.agent] > mean), key=lambda r: -loads[r.agent])
+    takers = sorted((r for r in roles if loads[r.agent] < mean), key=lambda r: loads[r.agent])
+    room = {role.agent: mean - loads[role.agent] for role in takers}
+    moves = []
+    for giver in givers:
+        if not held[giver.agent]:
+            continue
+        each = loads[giver.agent] / held[giver.agent]
+        surplus = loads[giver.agent] - mean
+        for taker in takers:
+            count = min(int(min(surplus, room[taker.agent]) / each + 0.5), held[giver.agent] - 1)
+            if count > 0:
+                moves.append((giver, taker, count))
+                surplus -= count * each
+                room[taker.agent] -= count * each
+    return moves

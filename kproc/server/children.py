@@ -1,0 +1,294 @@
+"""Children: the supervisor's roles as processes: forked, linked with each other, watched by pidfd, restarted.
+
+It knows what a role is started with and who talks with whom, but not why there are as many as there are: that is
+the supervisor's life (supervisor.py) and scale.py. It never blocks on a child and survives the death of any at
+any moment.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import select
+import signal
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from kproc.config.dynamic import DynamicSettings
+from kproc.errors import FatalError
+from kproc.server.asks import Asks, OnReply
+from kproc.server.broker import Plan
+from kproc.server.child import ChildRole
+from kproc.server.regions import Regions
+from kproc.server.roles import ACCEPTOR, CLEANER, CONTROLLER, HANDLER, PROCESSOR
+from kproc.server.roles_table import Role, RolesTable
+from kproc.transport.agent import AgentId
+from kproc.transport.process import Child, fork_child
+
+logger = logging.getLogger(__name__)
+
+# A role that dies this soon after it was started is in trouble of its own making, not killed by somebody.
+_QUICK_DEATH_NS: Final = 2_000_000_000
+_QUICK_DEATHS_MAX: Final = 8  # With the back-off below about 16 s of trying.
+_BACKOFF_NS: Final = 50_000_000
+_BACKOFF_NS_MAX: Final = 5_000_000_000
+_ENDED: Final = (BrokenPipeError, ConnectionResetError)
+
+OnMessage = Callable[[Role, dict[str, Any]], None]
+
+
+class Children:
+    """All child processes of one broker. Owned by the supervisor, in its one thread."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        lock_fd: int,
+        listening: Mapping[AgentId, socket.socket],
+        epoll: select.epoll,
+        on_message: OnMessage,
+        on_failure: Callable[[str], None],
+        on_change: Callable[[], None],
+    ) -> None:
+        self.plan = plan
+        self.table = RolesTable()
+        self.regions = Regions(plan.config)
+        self.asks = Asks()
+        self.settings = DynamicSettings()
+        # How many Handlers the routing table names; the controller enters it whenever it starts. None: it decides.
+        self.handler_count: int | None = None
+        self.is_stopping = False
+        self._clock = plan.clock
+        self._lock_fd = lock_fd
+        self._listening = listening
+        self._epoll = epoll
+        self._by_fd: dict[int, Role] = {}
+        self._on_message = on_message
+        self._on_failure = on_failure
+        self._on_change = on_change
+
+    # -- starting ----------------------------------------------------------------------------------------------
+
+    def start(self, role: Role, *, is_restart: bool) -> None:
+        """Fork one role and give it what is its own. OSError or FatalError when the host is short of something."""
+        agent, plan = role.agent, self.plan
+        role.begin(self._clock.now_ns())
+        # What a child inherits is moved out of its collector's sight: collecting it would copy pages, and could
+        # close descriptor numbers that stand for something else there.
+        gc.freeze()
+        is_writer = agent.role in (HANDLER, CONTROLLER.role, CLEANER.role)
+        role.child = child = fork_child(
+            agent,
+            lambda control: ChildRole(agent, plan, control, is_restart=is_restart).run(),
+            keep=[self._lock_fd] if is_writer else [],
+        )
+        for fd in (child.pidfd, child.control.fd):
+            self._by_fd[fd] = role
+            self._epoll.register(fd, select.EPOLLIN)
+        listening = self._listening[agent].fileno() if agent.role == ACCEPTOR else -1
+        start: dict[str, object] = {"handler_count": self.handler_count} if agent == CONTROLLER else {}
+        try:
+            self.regions.give_own(child, listening=listening, start=start)
+            if agent.role in (ACCEPTOR, PROCESSOR):
+                child.control.send(self.settings.as_message())
+        except _ENDED:
+            logger.debug("%s has ended; its exit comes next", agent)
+
+    def introduce(self, role: Role) -> None:
+        """Link a role with every peer that is there; both sides get a link of a new generation."""
+        for other in self.table:
+            if role.child is None:
+                return
+            if other is role or other.child is None or other.agent in role.peers:
+                continue
+            try:
+                is_linked = self._connect(role, other)
+            except _ENDED:
+                # One of them has ended. Its exit comes next and tells the other; its successor is linked anew.
+                is_linked = True
+            if is_linked:
+                role.peers.add(other.agent)
+                other.peers.add(role.agent)
+        self.send(role, {"do": "go"})
+        self._on_change()
+
+    def _connect(self, one: Role, other: Role) -> bool:
+        assert one.child is not None
+        assert other.child is not None
+        if _is_parting(one, other) or _is_parting(other, one):
+            return False
+        if one.agent in other.targets or other.agent in one.targets:
+            # Where connections go died and is there again: the one that leaves may go on with it.
+            self.regions.connect_transfer(one.child, other.child)
+            return False
+        return self.regions.connect(one.child, other.child)
+
+    def connect_transfer(self, one: Role, other: Role) -> None:
+        """Let two Processors give each other connections."""
+        if one.child is not None and other.child is not None:
+            try:
+                self.regions.connect_transfer(one.child, other.child)
+            except _ENDED:
+                logger.debug("%s or %s has ended; its exit comes next", one.agent, other.agent)
+
+    def restart_due(self) -> None:
+        """Start again what ended and has waited long enough; and send what children did not take before."""
+        for role in self.table:
+            if role.child is not None:
+                self.flush(role)
+            elif role.restart_at_ns and self._clock.now_ns() >= role.restart_at_ns and not self.is_stopping:
+                self._restart(role)
+
+    def next_restart_ns(self) -> int | None:
+        """When `restart_due` has something to start; None when nobody waits."""
+        return min((role.restart_at_ns for role in self.table if role.restart_at_ns), default=None)
+
+    def _restart(self, role: Role) -> None:
+        role.restarts += 1
+        logger.info("restarting %s: restarts=%d", role.agent, role.restarts)
+        try:
+            self.start(role, is_restart=True)
+            self.introduce(role)
+        except (OSError, FatalError) as error:
+            # The host is short of processes, memory or descriptors. Everybody else goes on, and this role gets
+            # another try: as after a quick death, of which it dies if it was forked at all.
+            logger.error("%s cannot be started now: %s", role.agent, error)
+            if role.child is not None:
+                role.child.kill()
+            else:
+                self._plan_restart(role, 0)
+
+    # -- talking -----------------------------------------------------------------------------------------------
+
+    def send(self, role: Role, message: dict[str, Any]) -> None:
+        """Tell a role something; one that has ended does not mind."""
+        if role.child is not None:
+            try:
+                role.child.control.send(message)
+            except _ENDED:
+                logger.debug("%s has ended; its exit comes next", role.agent)
+
+    def flush(self, role: Role) -> None:
+        """Send what its socket had no room for."""
+        if role.child is not None:
+            try:
+                role.child.control.flush()
+            except _ENDED:
+                logger.debug("%s has ended; its exit comes next", role.agent)
+
+    def ask(self, role: Role, what: str, body: dict[str, Any], on_reply: OnReply) -> None:
+        """Ask a role; on_reply({"lost": True}) when it ends before it answers, or is not there."""
+        self.asks.ask(role.agent, lambda message: self.send(role, message), what, body, on_reply)
+        if role.child is None:
+            self.asks.lose(role.agent)
+
+    def spread_settings(self, settings: DynamicSettings) -> None:
+        """Keep the latest, for roles that start later, and tell those that there are."""
+        self.settings = settings
+        for role in self.table.of(ACCEPTOR, PROCESSOR):
+            self.send(role, settings.as_message())
+
+    # -- hearing -----------------------------------------------------------------------------------------------
+
+    def on_event(self, fd: int) -> None:
+        """A descriptor of the epoll is readable; those of others are ignored."""
+        role = self._by_fd.get(fd)
+        if role is None:
+            return
+        child = role.child
+        assert child is not None
+        if fd == child.control.fd:
+            try:
+                while role.child is child and (message := child.control.receive()) is not None:
+                    self._on_message(role, message[0])
+            except EOFError:
+                self._epoll.unregister(fd)  # Its pidfd tells the rest.
+                del self._by_fd[fd]
+        else:
+            self._on_exit(role, child)
+
+    def _on_exit(self, role: Role, child: Child) -> None:
+        """A child ended: reap it, tell its peers, plan its successor."""
+        self._drain_control(role, child)
+        for fd in (child.pidfd, child.control.fd):
+            if self._by_fd.pop(fd, None) is not None:
+                self._epoll.unregister(fd)
+        status = child.reap()
+        role.child = None
+        self.asks.lose(role.agent)
+        if role.is_closed and self.is_stopping:
+            return
+        is_final = role.is_leaving or role.is_trial
+        lived_ns = self._clock.now_ns() - role.started_ns
+        if not role.is_closed:
+            logger.error("%s (pid %d) ended: %s", role.agent, child.pid, describe_exit(status))
+        # Its peers may free what they had lent it only now that it has been reaped.
+        for other in self.table:
+            other.users.discard(role.agent)
+            if role.agent in other.peers:
+                other.peers.discard(role.agent)
+                self.send(other, {"do": "detach", "peer": role.agent, "is_final": is_final})
+        self.regions.forget(role.agent, is_final=is_final)
+        if self.is_stopping:
+            return
+        if is_final:
+            self.table.remove(role.agent)
+        elif not role.is_ready and role.restarts == 0:
+            self._on_failure(f"{role.agent} could not start: {describe_exit(status)}")
+            return
+        else:
+            self._plan_restart(role, lived_ns)
+        self._on_change()
+
+    def _plan_restart(self, role: Role, lived_ns: int) -> None:
+        """When the successor starts: at once, or later and later after quick deaths; too many end the broker."""
+        role.quick_deaths = role.quick_deaths + 1 if lived_ns < _QUICK_DEATH_NS else 0
+        if role.quick_deaths > _QUICK_DEATHS_MAX:
+            self._on_failure(
+                f"{role.agent} ended {role.quick_deaths} times in a row right after its start: giving up"
+            )
+            return
+        delay_ns = min(_BACKOFF_NS_MAX, _BACKOFF_NS << role.quick_deaths) if role.quick_deaths > 1 else 0
+        role.restart_at_ns = self._clock.now_ns() + delay_ns
+
+    def _drain_control(self, role: Role, child: Child) -> None:
+        """What it said before it ended still counts."""
+        try:
+            while (message := child.control.receive()) is not None:
+                self._on_message(role, message[0])
+        except EOFError:
+            return
+
+    # -- the end -----------------------------------------------------------------------------------------------
+
+    def kill_all(self) -> None:
+        """Whoever still runs did not end in time."""
+        self.is_stopping = True
+        for role in self.table:
+            if role.child is not None:
+                logger.warning("%s did not end in time: killing it", role.agent)
+                role.child.kill()
+                role.child.reap()
+                role.child = None
+
+    def close(self) -> None:
+        """No child, no region stays."""
+        self.kill_all()
+        self.regions.close()
+
+
+def _is_parting(handler: Role, processor: Role) -> bool:
+    """A leaving Handler gets no new users: not even the successor of a Processor that died."""
+    return handler.is_leaving and handler.agent.role == HANDLER and processor.agent.role == PROCESSOR
+
+
+def describe_exit(status: int) -> str:
+    """How a child ended, in words."""
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        return f"killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"killed by signal {-status}"

@@ -1,0 +1,135 @@
+"""RoleDesk: what whoever runs the broker may tell or ask one of its roles, on any transport.
+
+A child process takes it from its control socket (child.py), a role in a thread between two duty cycles
+(inprocess.py). It answers by `say`, which takes a message for the supervisor's side.
+
+told         settings, targets, leave, handler_leaving, endpoints, close_listener, stop
+asked        Processor: clients, kill_client, move.  Handler: endpoints.  controller: every operation of its
+says         drained      it has nothing left, after stop or leave
+             unused       nothing of its clients is at a leaving Handler any more
+             answer       to what it was asked
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from kproc.config.dynamic import DynamicSettings
+from kproc.net.acceptor import Acceptor
+from kproc.net.processor import Processor
+from kproc.server.asks import answer
+from kproc.server.controller import Controller
+from kproc.server.handler import Handler
+from kproc.server.listeners import Endpoint
+from kproc.transport.agent import Agent, AgentId
+
+logger = logging.getLogger(__name__)
+
+Say = Callable[[dict[str, Any]], None]
+OnReply = Callable[[dict[str, Any]], None]
+
+
+class RoleDesk:
+    """One per role; called by the one thread that runs the role."""
+
+    def __init__(self, agent: Agent, say: Say) -> None:
+        self._agent = agent
+        self._say = say
+        self._leaving_handlers: set[AgentId] = set()
+        self._awaits_drain = False
+
+    @property
+    def owes_news(self) -> bool:
+        """True while somebody waits to hear of a change that only `report` notices."""
+        return self._awaits_drain or bool(self._leaving_handlers)
+
+    def knows(self, what: str) -> bool:
+        """Whether `take` has something to do with that message."""
+        return hasattr(self, f"_do_{what}")
+
+    def take(self, message: dict[str, Any]) -> None:
+        """One message; what it means stands at the head of this file."""
+        getattr(self, f"_do_{message['do']}")(message)
+
+    def report(self) -> None:
+        """Say what has come true since the last call. Between two duty cycles, while news are owed."""
+        agent = self._agent
+        if self._awaits_drain and agent.is_drained():
+            self._awaits_drain = False
+            self._say({"do": "drained"})
+        if self._leaving_handlers:
+            assert isinstance(agent, Processor)
+            for peer in [each for each in self._leaving_handlers if not agent.uses(each)]:
+                self._leaving_handlers.discard(peer)
+                self._say({"do": "unused", "peer": peer})
+
+    def forget(self, peer: AgentId) -> None:
+        """A peer is gone: nobody waits for it to be unused."""
+        self._leaving_handlers.discard(peer)
+
+    # -- told --------------------------------------------------------------------------------------------------
+
+    def _do_stop(self, _message: dict[str, Any]) -> None:
+        self._awaits_drain = True
+        self._agent.begin_stop()
+
+    def _do_settings(self, message: dict[str, Any]) -> None:
+        if hasattr(self._agent, "apply_settings"):
+            self._agent.apply_settings(DynamicSettings.of_message(message))
+
+    def _do_targets(self, message: dict[str, Any]) -> None:
+        assert isinstance(self._agent, Acceptor)
+        if hasattr(self._agent, "use_only"):
+            self._agent.use_only(frozenset(AgentId(*peer) for peer in message["peers"]))
+
+    def _do_leave(self, message: dict[str, Any]) -> None:
+        self._awaits_drain = True
+        if isinstance(self._agent, Processor):
+            self._agent.begin_leave([AgentId(*peer) for peer in message["targets"]])
+        else:
+            assert isinstance(self._agent, Handler)
+            self._agent.begin_leave()
+
+    def _do_handler_leaving(self, message: dict[str, Any]) -> None:
+        assert isinstance(self._agent, Processor)
+        peer = AgentId(*message["peer"])
+        self._agent.handler_leaving(peer)
+        self._leaving_handlers.add(peer)
+
+    def _do_close_listener(self, message: dict[str, Any]) -> None:
+        assert isinstance(self._agent, Processor)
+        self._agent.close_listener(message["listener"])
+
+    # -- asked -------------------------------------------------------------------------------------------------
+
+    def _do_ask(self, message: dict[str, Any]) -> None:
+        token = message["token"]
+
+        def on_reply(reply: dict[str, Any]) -> None:
+            self._say(answer(token, reply))
+
+        self._serve(message["what"], message["body"], on_reply)
+
+    def _serve(self, what: str, body: dict[str, Any], on_reply: OnReply) -> None:
+        agent = self._agent
+        if isinstance(agent, Controller):
+            agent.serve(what, body, on_reply)
+        elif what == "endpoints":
+            assert isinstance(agent, Handler)
+            agent.apply_endpoints({int(at): Endpoint(**fields) for at, fields in body["endpoints"].items()})
+            on_reply({})
+        else:
+            assert isinstance(agent, Processor), what
+            on_reply(serve_processor(agent, what, body))
+
+
+def serve_processor(processor: Processor, what: str, body: dict[str, Any]) -> dict[str, Any]:
+    """The reply to what was asked of a Processor."""
+    if what == "clients":
+        return {"clients": processor.describe_connections()}
+    if what == "kill_client":
+        return {"is_killed": processor.kill_connection(body["id"])}
+    assert what == "move", what
+    return {"moving": processor.move_connections(body["count"], AgentId(*body["target"]))}

@@ -1,0 +1,133 @@
+"""The supervisor's table of roles: which there are, their children, and what is going on with each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from kproc.server.roles import HANDLER, PROCESSOR, is_control, start_order
+from kproc.transport.agent import AgentId
+from kproc.transport.process import Child
+
+
+@dataclass
+class Role:
+    """One role to keep alive: its child, and its history."""
+
+    agent: AgentId
+    # Processors: the listener (in lower case) whose own set it belongs to; "" serves every listener without one.
+    pool: str = ""
+    child: Child | None = None
+    is_ready: bool = False
+    is_drained: bool = False
+    is_closed: bool = False
+    closed_cleanly: bool = False
+    # Started by a change of the counts and not ready yet: if it ends now, the change has failed, not the broker.
+    is_trial: bool = False
+    # It hands over what it has and then ends; if it dies meanwhile nobody takes its place.
+    is_leaving: bool = False
+    targets: tuple[AgentId, ...] = ()  # Where a leaving Processor's connections go.
+    users: set[AgentId] = field(default_factory=set)  # Processors that still use a leaving Handler.
+    restarts: int = 0
+    quick_deaths: int = 0
+    started_ns: int = 0
+    restart_at_ns: int = 0
+    hung_ms: int = 0  # For how long it has made no duty cycle; 0 while all is well.
+    peers: set[AgentId] = field(default_factory=set)
+
+    @property
+    def state(self) -> str:
+        if self.child is None:
+            return "restarting"
+        if self.hung_ms:
+            return "hung"
+        if self.is_leaving:
+            return "leaving"
+        return "running" if self.is_ready else "starting"
+
+    def begin(self, now_ns: int) -> None:
+        """A new child is about to be forked."""
+        self.started_ns = now_ns
+        self.restart_at_ns = self.hung_ms = 0
+        self.is_ready = self.is_drained = self.is_closed = self.closed_cleanly = False
+        self.peers = set()
+
+    def row(self) -> dict[str, Any]:
+        """What the ready file and the controller's status are told of it."""
+        return {
+            "role": self.agent.role,
+            "index": self.agent.index,
+            "pid": self.child.pid if self.child is not None else 0,
+            "state": self.state,
+            "restarts": self.restarts,
+            "hung_ms": self.hung_ms,
+            "pool": "control" if is_control(self.agent) else self.pool,
+        }
+
+
+class RolesTable:
+    """All roles by their agent. Iterates in the order of start, whenever each of them was added."""
+
+    def __init__(self) -> None:
+        self._roles: dict[AgentId, Role] = {}
+
+    def __iter__(self) -> Iterator[Role]:
+        return iter([self._roles[agent] for agent in sorted(self._roles, key=start_order)])
+
+    def __getitem__(self, agent: AgentId) -> Role:
+        return self._roles[agent]
+
+    def __contains__(self, agent: AgentId) -> bool:
+        return agent in self._roles
+
+    def get(self, agent: AgentId) -> Role | None:
+        """The role, or None when there is none of that name (any more)."""
+        return self._roles.get(agent)
+
+    def add(self, agent: AgentId, *, pool: str = "") -> Role:
+        """A role that is to be kept alive from now on."""
+        assert agent not in self._roles, agent
+        role = self._roles[agent] = Role(agent, pool=pool)
+        return role
+
+    def remove(self, agent: AgentId) -> None:
+        """Nobody is to take its place."""
+        del self._roles[agent]
+
+    def of(self, *roles: str) -> list[Role]:
+        """Every role of these kinds."""
+        return [each for each in self if each.agent.role in roles]
+
+    def handlers(self) -> list[Role]:
+        """The Handlers that stay."""
+        return [each for each in self.of(HANDLER) if not each.is_leaving]
+
+    def processors(self, pool: str | None = None) -> list[Role]:
+        """The Processors of the data plane that stay, of one set or of all."""
+        return [
+            each
+            for each in self.of(PROCESSOR)
+            if not each.is_leaving and not is_control(each.agent) and pool in (None, each.pool)
+        ]
+
+    def pools(self) -> dict[str, int]:
+        """How many Processors each set has."""
+        counts: dict[str, int] = {}
+        for role in self.processors():
+            counts[role.pool] = counts.get(role.pool, 0) + 1
+        return counts
+
+    def rows(self) -> list[dict[str, Any]]:
+        """What runs, for the ready file and for the controller's status."""
+        supervisor: dict[str, Any] = {
+            "role": "supervisor",
+            "index": 0,
+            "pid": os.getpid(),
+            "state": "running",
+            "restarts": 0,
+            "hung_ms": 0,
+            "pool": "",
+        }
+        return [supervisor, *(role.row() for role in self)]

@@ -1,0 +1,302 @@
+"""Scaler: brings the number of Processors and Handlers to what the settings in force want, while clients work.
+
+A change is a list of steps written as a generator: it yields the condition it waits for, and the supervisor asks
+again at every turn of its loop. One change at a time; settings that come meanwhile are looked at when it is done.
+Every condition also comes true by a death, so a change ends in a consistent state whatever dies in the middle:
+a role that stays is started again by children.py, one that leaves is not, one that could not start ends its change.
+
+Processors, more     start, link, ready; Acceptors are told; connections are spread
+Processors, fewer    Acceptors forget them; they move their connections to the others, drained, close, detach
+Handlers, more       start, link, ready; the routing table counts them, partitions are handed over
+Handlers, fewer      the routing table counts them no more; they hand over and park nothing; Processors move their
+                     connections' home away; drained and unused, close, detach
+
+Which listeners a Processor serves: `num.network.threads` is one set for all listeners; a listener with a value of its
+own (`listener.name.<x>.num.network.threads`) has a set of its own. A connection stays where it is when its
+listener gets its own set, and goes to the common one when it loses it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kproc.cluster.role_counts import IO_THREADS, NETWORK_THREADS
+from kproc.config import Config
+from kproc.config.dynamic import DynamicSettings, split_listener_key
+from kproc.errors import FatalError
+from kproc.server.balance import Balancer
+from kproc.server.children import Children
+from kproc.server.roles import ACCEPTOR, CONTROLLER, PROCESSOR, handler_id, is_control, processor_id
+from kproc.server.roles_table import Role
+
+logger = logging.getLogger(__name__)
+
+Condition = Callable[[], bool]
+Steps = Generator[Condition, None, None]
+_START_NS: Final = 30_000_000_000
+# A client may keep a request in work as long as it likes to (a Produce waits for a slow disk). Then the role is
+# closed all the same: what is left there ends in closed connections, as if it had died.
+_LEAVE_NS: Final = 60_000_000_000
+_CLOSE_NS: Final = 10_000_000_000
+
+
+class ScaleFailed(Exception):
+    """The change could not be made; what is said says what there is now."""
+
+
+@dataclass
+class Wanted:
+    """How many roles there should be."""
+
+    handlers: int
+    pools: dict[str, int] = field(default_factory=dict)  # "" is the set of all listeners without their own.
+
+    @classmethod
+    def of(cls, config: Config, settings: DynamicSettings, listeners: Sequence[str]) -> Wanted:
+        """What the settings say; sets of listeners that do not exist are left out."""
+        pools = {"": settings.integer(NETWORK_THREADS, config.num_network_threads)}
+        names = {name.lower() for name in listeners}
+        for key, value in settings.overrides.items():
+            listener, plain = split_listener_key(key)
+            if listener in names and plain == NETWORK_THREADS:
+                pools[listener] = int(value)
+        return cls(settings.integer(IO_THREADS, config.num_io_threads), pools)
+
+
+class Scaler:
+    """One per supervisor. `advance` is called at every turn."""
+
+    def __init__(self, children: Children, listeners: Callable[[], dict[int, str]]) -> None:
+        self._children = children
+        self._table = children.table
+        self._config = children.plan.config
+        self._clock = children.plan.clock
+        self._listeners = listeners
+        self._wanted: Wanted | None = None
+        self._refused: Wanted | None = None  # Tried and failed: not again until something else is wanted.
+        self._steps: Steps | None = None
+        self._condition: Condition = lambda: True
+        self._deadline_ns = 0
+        self._is_late = False
+        self._done: list[dict[str, Any]] = []
+        self._waiters: list[tuple[int, int, Callable[[dict[str, Any]], None]]] = []
+        self._error: str | None = None
+        self.balancer = Balancer(children)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a change is being made, which `advance` must be called for."""
+        return self._steps is not None or self._target() is not None
+
+    def want(self, settings: DynamicSettings) -> None:
+        """These settings are in force: counts that differ are changed from the next turn on."""
+        self._wanted = Wanted.of(self._config, settings, list(self._listeners().values()))
+        if self._wanted != self._refused:
+            self._refused = None
+
+    def when_settled(self, on_reply: Callable[[dict[str, Any]], None]) -> None:
+        """Call back once there is nothing to change (any more), with what was changed since now and for how long."""
+        self._waiters.append((len(self._done), self._clock.now_ns(), on_reply))
+
+    def advance(self) -> None:
+        """Go on as far as what is waited for has come true."""
+        while True:
+            if self._steps is None:
+                target = self._target()
+                if target is None:
+                    self._settle()
+                    return
+                self._error = None
+                self._steps = self._change(target)
+                self._condition = lambda: True
+            self._is_late = bool(self._deadline_ns) and self._clock.now_ns() >= self._deadline_ns
+            if not self._is_late and not self._condition():
+                return
+            self._step()
+
+    def _step(self) -> None:
+        assert self._steps is not None
+        try:
+            self._condition = next(self._steps)
+        except StopIteration:
+            self._steps = None
+        except ScaleFailed as failure:
+            logger.error("%s", failure)
+            self._error = str(failure)
+            self._steps, self._refused = None, self._wanted
+        if self._steps is None:
+            self._deadline_ns = 0
+
+    def _settle(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        counts = {"processors": len(self._table.processors("")), "handlers": len(self._table.handlers())}
+        now_ns = self._clock.now_ns()
+        for start, asked_ns, on_reply in waiters:
+            took_ms = (now_ns - asked_ns) // 1_000_000
+            reply: dict[str, Any] = {"counts": counts, "steps": self._done[start:], "took_ms": took_ms}
+            on_reply({**reply, "error": self._error} if self._refused is not None else reply)
+        if waiters:
+            self._done.clear()
+
+    def _target(self) -> Wanted | None:
+        """What is wanted, if it is not what there is."""
+        wanted = self._wanted
+        if wanted is None or self._refused is not None:
+            return None
+        is_there = len(self._table.handlers()) == wanted.handlers and self._table.pools() == wanted.pools
+        return None if is_there else wanted
+
+    # -- one change --------------------------------------------------------------------------------------------
+
+    def _change(self, wanted: Wanted) -> Steps:
+        """More before fewer, so that what leaves has somewhere to go."""
+        if wanted.handlers > (have := len(self._table.handlers())):
+            yield from self._timed("handlers", have, wanted.handlers, self._add_handlers(wanted.handlers))
+        before = self._table.pools()
+        for pool, count in wanted.pools.items():
+            if count > (have := before.get(pool, 0)):
+                what = f"processors {pool}".rstrip()
+                yield from self._timed(what, have, count, self._add_processors(pool, count - have))
+        for pool, have in before.items():
+            if (count := wanted.pools.get(pool, 0)) < have:
+                what = f"processors {pool}".rstrip()
+                yield from self._timed(what, have, count, self._remove_processors(pool, have - count))
+        if wanted.handlers < (have := len(self._table.handlers())):
+            yield from self._timed("handlers", have, wanted.handlers, self._remove_handlers(wanted.handlers))
+
+    def _timed(self, what: str, before: int, after: int, steps: Steps) -> Steps:
+        began_ns = self._clock.now_ns()
+        logger.info("scaling %s: from %d to %d", what, before, after)
+        yield from steps
+        took_ms = (self._clock.now_ns() - began_ns) // 1_000_000
+        logger.info("scaled %s: from %d to %d in %d ms", what, before, after, took_ms)
+        self._done.append({"what": what, "from": before, "to": after, "took_ms": took_ms})
+
+    def _wait(self, condition: Condition, timeout_ns: int) -> Generator[Condition, None, bool]:
+        """Wait; False if the time was over first."""
+        self._deadline_ns = self._clock.now_ns() + timeout_ns
+        yield condition
+        self._deadline_ns = 0
+        return not self._is_late or condition()
+
+    # -- Processors --------------------------------------------------------------------------------------------
+
+    def _add_processors(self, pool: str, count: int) -> Steps:
+        taken = {role.agent.index for role in self._table.of(PROCESSOR) if not is_control(role.agent)}
+        free = [index for index in range(len(taken) + count) if index not in taken]
+        yield from self._start([self._table.add(processor_id(index), pool=pool) for index in free[:count]])
+        self.assign_acceptors()
+        yield from self.balancer.spread(pool)
+
+    def _remove_processors(self, pool: str, count: int) -> Steps:
+        """The last ones leave. A set that ends gives its connections to the common one."""
+        roles = self._table.processors(pool)
+        leaving = roles[len(roles) - count :]
+        for role in leaving:
+            role.is_leaving = True
+        staying = self._table.processors(pool) or self._table.processors("")
+        assert staying, "no count is below 1"
+        self.assign_acceptors()
+        for role in leaving:
+            role.targets = tuple(each.agent for each in staying)
+            for target in staying:
+                self._children.connect_transfer(role, target)
+            self._children.send(role, {"do": "leave", "targets": role.targets})
+        if not (
+            yield from self._wait(lambda: all(r.child is None or r.is_drained for r in leaving), _LEAVE_NS)
+        ):
+            logger.warning("closing Processors that could not hand over every connection in time")
+        yield from self._close(leaving)
+
+    def assign_acceptors(self) -> None:
+        """Tell each Acceptor which Processors serve its listener."""
+        listeners = self._listeners()
+        pools = self._table.pools()
+        for role in self._table.of(ACCEPTOR):
+            if is_control(role.agent):
+                continue
+            pool = listeners[role.agent.index].lower()
+            serving = self._table.processors(pool if pool in pools else "")
+            self._children.send(role, {"do": "targets", "peers": [each.agent for each in serving]})
+
+    # -- Handlers ----------------------------------------------------------------------------------------------
+
+    def _add_handlers(self, count: int) -> Steps:
+        have = len(self._table.handlers())
+        yield from self._start([self._table.add(handler_id(index)) for index in range(have, count)])
+        yield from self._count_handlers(count)
+
+    def _remove_handlers(self, count: int) -> Steps:
+        yield from self._count_handlers(count)
+        leaving = self._table.handlers()[count:]
+        for role in leaving:
+            role.is_leaving = True
+            self._children.send(role, {"do": "leave"})
+            for user in self._table.of(PROCESSOR):
+                if not is_control(user.agent) and user.child is not None:
+                    role.users.add(user.agent)
+                    self._children.send(user, {"do": "handler_leaving", "peer": role.agent})
+
+        def is_free() -> bool:
+            return all(role.child is None or (not role.users and role.is_drained) for role in leaving)
+
+        if not (yield from self._wait(is_free, _LEAVE_NS)):
+            logger.warning("closing Handlers that could not finish every request in time")
+        yield from self._close(leaving)
+
+    def _count_handlers(self, count: int) -> Steps:
+        """Let the routing table name so many; again if the controller dies before it says that it did."""
+        self._children.handler_count = count
+        controller = self._table[CONTROLLER]
+        while True:
+            replies: list[dict[str, Any]] = []
+            yield lambda: controller.is_ready and controller.child is not None
+            self._children.ask(controller, "set_handler_count", {"count": count}, replies.append)
+            yield lambda replies=replies: bool(replies)  # type: ignore[misc]
+            if not replies[0].get("lost"):
+                if "failure" in replies[0]:
+                    raise ScaleFailed(f"the routing table cannot be changed: {replies[0]['failure'][1]}")
+                return
+
+    # -- both --------------------------------------------------------------------------------------------------
+
+    def _start(self, roles: list[Role]) -> Steps:
+        """Start new roles and wait until they are ready; all of them, or none stays."""
+        for role in roles:
+            role.is_trial = True
+        problem = None
+        try:
+            for role in roles:
+                # As a successor: what it will own may be open elsewhere, or have been left by somebody who died.
+                self._children.start(role, is_restart=True)
+            for role in roles:
+                self._children.introduce(role)
+        except (OSError, FatalError) as error:
+            problem = str(error)
+        if problem is None:
+            in_time = yield from self._wait(
+                lambda: all(r.is_ready or r.child is None for r in roles), _START_NS
+            )
+            if all(role.is_ready and role.child is not None for role in roles):
+                for role in roles:
+                    role.is_trial = False
+                return
+            problem = "a new role ended at once" if in_time else "a new role was not ready in time"
+        yield from self._close(roles)
+        raise ScaleFailed(f"the number of roles cannot be raised: {problem}")
+
+    def _close(self, roles: list[Role]) -> Steps:
+        """End roles for good: they close what they have; whoever does not in time is killed."""
+        for role in roles:
+            self._children.send(role, {"do": "close", "is_clean": True})
+            if role.child is None and self._table.get(role.agent) is role:
+                self._table.remove(role.agent)  # It was never forked, or ended before it became one to leave.
+        if not (yield from self._wait(lambda: all(role.child is None for role in roles), _CLOSE_NS)):
+            for role in roles:
+                if role.child is not None:
+                    logger.warning("%s did not end in time: killing it", role.agent)
+                    role.child.kill()
+            yield lambda: all(role.child is None for role in roles)
