@@ -81,7 +81,7 @@ def parse_given(
 
 
 def _parse_own(name: str, raw: object, row: Setting) -> int:
-    """The value of a listener's own setting. Kafka checks on updates only that it is not 0; here nobody could connect."""
+    """The value of a listener's own setting. Kafka refuses 0 on updates only; with it nobody could connect."""
     value = row.parse(raw)
     if value < 1:
         raise ConfigError(f"{name}={show(raw)}: must be at least 1")
@@ -202,9 +202,11 @@ def _derive_listeners(values: dict[str, Any], warnings: list[str]) -> None:
     _check_early_start(values, controllers)
     own = values["listener.overrides"] = tuple(values.get("listener.overrides", ()))
     names = _names_of(values, "listeners") or {"PLAINTEXT"}
-    for listener in dict.fromkeys(listener for listener, _, _ in own):
-        if listener.upper() not in names:
-            warnings.append(f"listener.name.{listener}.* has no effect: listeners has no {listener.upper()}")
+    warnings += [
+        f"listener.name.{listener}.* has no effect: listeners has no {listener.upper()}"
+        for listener in dict.fromkeys(listener for listener, _, _ in own)
+        if listener.upper() not in names
+    ]
 
 
 def _names_of(values: Mapping[str, Any], setting: str) -> set[str]:

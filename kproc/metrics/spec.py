@@ -78,6 +78,29 @@ METRICS: Final = (
     ),
     Metric("logs_open", Kind.GAUGE, "partitions", "Partition logs a Handler has open."),
     Metric("errors", Kind.COUNTER, "requests", "Requests that ended in a surprise (UNKNOWN_SERVER_ERROR)."),
+    Metric(
+        "acceptor_blocked_ns",
+        Kind.COUNTER,
+        "ns",
+        "Time that an Acceptor let a connection wait for a Processor, a rate or a place.",
+    ),
+    Metric(
+        "connections_rejected", Kind.COUNTER, "connections", "Sockets closed for max.connections.per.ip."
+    ),
+    Metric(
+        "connections_throttled",
+        Kind.COUNTER,
+        "connections",
+        "Sockets parked, then closed, for the connection_creation_rate of their address.",
+    ),
+    Metric("connections_parked", Kind.GAUGE, "connections", "Throttled sockets that wait to be closed."),
+    Metric(
+        "connection_rate_events",
+        Kind.COUNTER,
+        "connections",
+        "Connections that count for the broker's max.connection.creation.rate.",
+    ),
+    Metric("accept_throttle_ns", Kind.COUNTER, "ns", "Waits that creation rates imposed on an Acceptor."),
 )
 SLOT: Final = {metric.name: slot for slot, metric in enumerate(METRICS)}
 SPEC_CRC: Final = zlib.crc32(repr(METRICS).encode())  # In the slab's header: readers refuse another table.

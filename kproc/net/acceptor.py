@@ -1,26 +1,31 @@
-"""Acceptor: takes connections from one listener and hands each to a Processor, round robin.
+"""Acceptor: takes connections from one listener, as far as quotas allow, and hands each to a Processor, round robin.
 
-Each Processor has credits for 20 sockets that it has not registered yet (Kafka's newConnections queue).
-When every Processor is out of credits, or none is there, the Acceptor stops looking at the listening socket:
-the kernel's backlog holds the clients. The listening socket itself belongs to the supervisor, so an Acceptor's
-death refuses nobody.
+It looks at the next connection only when it may take it: a Processor has a credit (handoff_queue.py), rates and counts
+have room (connection_quotas.py). Until then it is blocked: a state of its loop, metered as Kafka meters its blocked
+Acceptor thread, in which it goes on reading reports and closing parked sockets. Who waits does so in the kernel's
+backlog. The listening socket itself belongs to the supervisor, so an Acceptor's death refuses nobody.
 """
 
 from __future__ import annotations
 
 import errno
+import heapq
 import logging
 import os
 import select
 import socket
-from collections import deque
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from typing import Final
 
 from kproc.clock import Clock
-from kproc.ipc.fdpass import send_fd
+from kproc.config.dynamic import DynamicSettings
 from kproc.metrics.slab import MetricsRow
 from kproc.metrics.spec import SLOT
-from kproc.net.handoff import ACK, ANSWER_BYTES_MAX, CREDITS, HANDOFF, NO_ADDRESS, REFUSED, pack_address
+from kproc.net.connection_counts import ConnectionCounts
+from kproc.net.connection_limits import ConnectionLimits
+from kproc.net.connection_quotas import TOO_MANY, ConnectionQuotas
+from kproc.net.handoff import NO_ADDRESS, address_text, pack_address
+from kproc.net.handoff_queue import Accepted, HandoffQueue
 from kproc.transport.agent import AgentId, Doze, Link
 from kproc.transport.envelope import FLAG_LOOPBACK
 
@@ -31,24 +36,7 @@ _OUT_OF_FDS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _BACKOFF_NS: Final = (
     100_000_000  # Descriptors come back when connections close; asking more often only burns CPU.
 )
-
-
-class _Accepted(NamedTuple):
-    """A configured client socket that no Processor has registered yet."""
-
-    sock: socket.socket
-    flags: int
-    address: bytes
-    port: int
-
-
-class _Target:
-    """One Processor as this Acceptor sees it: the hand-over socket and what it has not acknowledged."""
-
-    def __init__(self, peer: AgentId, sock: socket.socket) -> None:
-        self.peer = peer
-        self.sock = sock
-        self.unacknowledged: dict[int, _Accepted] = {}
+_IDLE_MS: Final = 1000
 
 
 class Acceptor:
@@ -64,19 +52,38 @@ class Acceptor:
         metrics: MetricsRow,
         clock: Clock,
         send_buffer_bytes: int = -1,
+        limits_for: Callable[[DynamicSettings], ConnectionLimits] = lambda _: ConnectionLimits(),
+        rate_samples: int = 11,
+        rate_sample_ns: int = 1_000_000_000,
+        rate_events_elsewhere: Callable[[], int] = lambda: 0,
     ) -> None:
+        """`limits_for` says what holds under some dynamic settings; it may look names up.
+
+        `rate_events_elsewhere` sums the metric connection_rate_events over the other Acceptors.
+        """
         self.id = agent_id
-        self._listener_index = listener_index
         self._listening = listening
         self._doze = doze
         self._metrics = metrics
+        self._values = metrics.values
         self._clock = clock
         self._send_buffer_bytes = send_buffer_bytes
-        self._targets: list[_Target] = []
-        self._next_target = 0
-        self._serial = 0
-        self._waiting: deque[_Accepted] = deque()  # Sockets that came back from a Processor that died.
-        self._is_listening = False
+        self._limits_for = limits_for
+        self._counts = ConnectionCounts()
+        self.quotas = ConnectionQuotas(
+            listener_index,
+            counts=self._counts,
+            limits=limits_for(DynamicSettings()),
+            now_ns=clock.now_ns(),
+            samples=rate_samples,
+            sample_ns=rate_sample_ns,
+            elsewhere=rate_events_elsewhere,
+        )
+        self._base_events = self._values[_EVENTS]
+        self._parked: list[tuple[int, int, socket.socket]] = []  # A heap of (when to close, fd, socket).
+        self._is_watching = False
+        self._is_level_triggered = False
+        self._blocked_since_ns = 0
         self._is_stopping = False
         self._watched_fd = -1
         self.is_called = False
@@ -84,7 +91,16 @@ class Acceptor:
         self._next_store_ns = 0
         self._epoll = select.epoll()
         self._epoll.register(doze.fd, select.EPOLLIN | select.EPOLLET)
+        self._queue = HandoffQueue(
+            listener_index,
+            epoll=self._epoll,
+            counts=self._counts,
+            metrics=metrics,
+            release=self.quotas.release,
+        )
         listening.setblocking(False)
+
+    # -- wiring ------------------------------------------------------------------------------------------------
 
     def attach(self, link: Link) -> None:
         """An Acceptor has no links: it talks by hand-over sockets."""
@@ -92,19 +108,15 @@ class Acceptor:
 
     def attach_handoff(self, peer: AgentId, sock: socket.socket) -> None:
         """A Processor is there (again): hand it sockets from now on."""
-        self.detach(peer)
-        sock.setblocking(False)
-        self._targets.append(_Target(peer, sock))
-        self._epoll.register(sock.fileno(), select.EPOLLIN)
+        self._queue.attach(peer, sock)
 
     def detach(self, peer: AgentId) -> None:
         """A Processor is gone: what it had not acknowledged goes to the others."""
-        for target in [each for each in self._targets if each.peer == peer]:
-            self._targets.remove(target)
-            self._read_acknowledgements(target)
-            self._epoll.unregister(target.sock.fileno())
-            target.sock.close()
-            self._waiting.extend(target.unacknowledged.values())
+        self._queue.detach(peer)
+
+    def apply_settings(self, settings: DynamicSettings) -> None:
+        """Limits changed on the running broker. They hold from the next connection on."""
+        self.quotas.apply(self._limits_for(settings))
 
     def watch(self, fd: int) -> None:
         self._watched_fd = fd
@@ -114,107 +126,168 @@ class Acceptor:
         return self._epoll.fileno()
 
     def next_deadline_ms(self) -> int:
+        now_ns = self._clock.now_ns()
+        return max(0, min((self._next_timer_ns(now_ns) - now_ns) // 1_000_000 + 1, _IDLE_MS))
+
+    def _next_timer_ns(self, now_ns: int) -> int:
+        """When something is due that no descriptor tells of."""
+        due = [1 << 62]
         if self._backoff_until_ns:
-            return max(0, (self._backoff_until_ns - self._clock.now_ns()) // 1_000_000 + 1)
-        return 1000
+            due.append(self._backoff_until_ns)
+        if self._parked:
+            due.append(self._parked[0][0])
+        # What is over and still waits, waits for something else as well: a place, or another Processor.
+        if self._blocked_since_ns and self.quotas.ready_ns > now_ns:
+            due.append(self.quotas.ready_ns)
+        due += [each for each in self._queue.pauses() if each > now_ns]
+        return min(due)
+
+    # -- the duty cycle ----------------------------------------------------------------------------------------
 
     def do_work(self, timeout_ms: int) -> int:
-        """Read acknowledgements, pass waiting sockets on, accept what there is room for."""
-        self._watch_listener()
+        """Read what Processors say, pass waiting sockets on, accept what there is room for."""
+        now_ns = self._clock.now_ns()
+        work = self._queue.hand_over_waiting(now_ns)
+        self._look(now_ns)
+        timeout_ns = min(timeout_ms * 1_000_000, max(self._next_timer_ns(now_ns) - now_ns, 0))
         self._doze.prepare()
-        events = self._epoll.poll(timeout_ms / 1000)
+        events = self._epoll.poll(timeout_ns / 1e9)
         self._doze.cancel()
-        work = 0
-        listening_fd = -1 if self._is_stopping else self._listening.fileno()
+        now_ns = self._clock.now_ns()
+        has_clients = False
         for fd, _ in events:
-            if fd == listening_fd:
-                work += self._accept()
+            if self._is_watching and fd == self._listening.fileno():
+                has_clients = True
             elif fd == self._watched_fd:
                 self.is_called = True
             else:
-                for target in self._targets:
-                    if target.sock.fileno() == fd:
-                        work += self._read_acknowledgements(target)
-        is_backing_off = self._backoff_until_ns > self._clock.now_ns()
-        while self._waiting and not is_backing_off and self._hand_over(self._waiting[0]):
-            self._waiting.popleft()
-            work += 1
-        self._store_metrics()
+                work += self._queue.on_readable(fd, now_ns)
+        work += self._queue.hand_over_waiting(now_ns)
+        if has_clients:
+            work += self._accept(now_ns)
+        work += self._close_parked(now_ns)
+        evicted = self.quotas.evictions(now_ns)
+        if evicted:
+            self._queue.evict(evicted)
+        self._store_metrics(now_ns)
         return work
 
     def begin_stop(self) -> None:
         self._is_stopping = True
-        self._watch_listener()
+        self._watch_listener(False)
+        self._close_parked(1 << 62)
 
     def is_drained(self) -> bool:
-        return self._is_stopping and not self._waiting and not any(t.unacknowledged for t in self._targets)
+        return self._is_stopping and self._queue.is_empty
 
     def close(self) -> None:
-        for target in self._targets:
-            target.sock.close()
-            for accepted in target.unacknowledged.values():
-                accepted.sock.close()
-        for accepted in self._waiting:
-            accepted.sock.close()
-        self._targets.clear()
-        self._waiting.clear()
+        self._close_parked(1 << 62)
+        self._queue.close()
         self._epoll.close()
         self._listening.close()
 
-    def _watch_listener(self) -> None:
-        """Look at the listening socket only while a Processor has credit for what it would bring."""
-        is_backing_off = self._backoff_until_ns > self._clock.now_ns()
-        if not is_backing_off:
+    # -- looking at the listener -------------------------------------------------------------------------------
+
+    def _look(self, now_ns: int) -> None:
+        """Look at the listening socket unless a connection waits there that may not come in yet."""
+        if now_ns >= self._backoff_until_ns:
             self._backoff_until_ns = 0
-        wanted = (
-            not self._is_stopping and not is_backing_off and not self._waiting and self._pick() is not None
+        if self._blocked_since_ns and self._queue.has_room(now_ns) and self.quotas.admit(now_ns):
+            self._values[_BLOCKED] += now_ns - self._blocked_since_ns
+            self._blocked_since_ns = 0
+        self._watch_listener(
+            not self._is_stopping and not self._backoff_until_ns and not self._blocked_since_ns
         )
-        if wanted == self._is_listening:
+
+    def _watch_listener(self, wanted: bool) -> None:
+        fd = self._listening.fileno()
+        if wanted and self._is_watching and not self._is_level_triggered and self._is_open():
+            self._epoll.modify(fd, select.EPOLLIN)
+            self._is_level_triggered = True
+        if wanted == self._is_watching:
             return
         if wanted:
-            self._epoll.register(self._listening.fileno(), select.EPOLLIN)
+            # A socket that is bound but does not listen yet hangs up all the time: hear of it once. Its first client
+            # is news again.
+            self._is_level_triggered = self._is_open()
+            self._epoll.register(fd, select.EPOLLIN | (0 if self._is_level_triggered else select.EPOLLET))
         else:
-            self._epoll.unregister(self._listening.fileno())
-        self._is_listening = wanted
+            self._epoll.unregister(fd)
+        self._is_watching = wanted
 
-    def _pick(self) -> _Target | None:
-        """The next Processor in turn that has a credit left."""
-        targets = self._targets
-        for step in range(len(targets)):
-            at = (self._next_target + step) % len(targets)
-            if len(targets[at].unacknowledged) < CREDITS:
-                self._next_target = at
-                return targets[at]
-        return None
+    def _is_open(self) -> bool:
+        """Whether the supervisor has opened the port."""
+        return self._listening.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 1
 
-    def _accept(self) -> int:
-        accepted = 0
-        while accepted < _ACCEPTS_PER_PASS and self._pick() is not None:
+    def _block(self, now_ns: int) -> None:
+        """A connection waits and may not come in: stop looking."""
+        self._blocked_since_ns = now_ns
+        self._watch_listener(False)
+
+    # -- accepting ---------------------------------------------------------------------------------------------
+
+    def _accept(self, now_ns: int) -> int:
+        """Take what is there; blocked as soon as the next one would have to wait."""
+        taken = 0
+        while taken < _ACCEPTS_PER_PASS:
+            if not self._queue.has_room(now_ns) or not self.quotas.admit(now_ns):
+                if self._has_client():
+                    self._block(now_ns)
+                else:
+                    self.quotas.give_back(now_ns)
+                return taken
             try:
                 sock, address = self._listening.accept()
             except BlockingIOError:
-                break
+                self.quotas.give_back(now_ns)
+                return taken
             except OSError as error:
+                if error.errno == errno.EINVAL and not self._is_open():
+                    self.quotas.give_back(now_ns)
+                    return taken
                 if error.errno in _OUT_OF_FDS:
-                    logger.error(
-                        "cannot accept connections: %s; trying again in 0.1 s", os.strerror(error.errno or 0)
-                    )
-                    self._backoff_until_ns = self._clock.now_ns() + _BACKOFF_NS
-                    break
+                    self._on_no_descriptors(error, now_ns)
+                    return taken
                 logger.info("a connection was gone before it was accepted: %s", error)
-                accepted += 1  # An error that stays must not keep us here.
+                self.quotas.give_back(now_ns)
+                taken += 1  # An error that stays must not keep us here.
                 continue
-            accepted += 1
-            self._metrics.values[SLOT["connections_accepted"]] += 1
+            taken += 1
+            self._values[_ACCEPTED] += 1
+            self._take(sock, address, now_ns)
+            self._values[_EVENTS] = self._base_events + self.quotas.broker_events
+            self._metrics.store_one(_EVENTS)  # Other Acceptors hold the same rate by it.
+        return taken
+
+    def _has_client(self) -> bool:
+        """Whether somebody waits in the backlog."""
+        poll = select.poll()
+        poll.register(self._listening.fileno(), select.POLLIN)
+        return any(mask & select.POLLIN for _, mask in poll.poll(0))
+
+    def _take(self, sock: socket.socket, address: object, now_ns: int) -> None:
+        """One accepted socket: to a Processor, parked, or closed."""
+        packed, port = _remote(address)
+        answer = self.quotas.take(packed, now_ns)
+        if answer == TOO_MANY:
+            logger.info("closing a connection: too many from %s", address_text(packed))
+            self._values[_REJECTED] += 1
+            sock.close()
+        elif answer:
+            logger.info(
+                "closing a connection in %d ms: too fast from %s", answer // 1_000_000, address_text(packed)
+            )
+            self._values[_THROTTLED] += 1
+            heapq.heappush(self._parked, (now_ns + answer, sock.fileno(), sock))
+        else:
             try:
-                connection = _Accepted(sock, self._configure(sock), *_remote(address))
+                flags = self._configure(sock)
             except OSError as error:  # This one socket is broken (already reset); the others are not.
                 logger.info("closing a connection from %s: %s", address, error)
+                self.quotas.release(packed)
                 sock.close()
-                continue
-            if not self._hand_over(connection):
-                self._waiting.append(connection)
-        return accepted
+                return
+            self._queue.hand_over(Accepted(sock, flags, packed, port), now_ns)
 
     def _configure(self, sock: socket.socket) -> int:
         """Set the socket's options; return the flags that travel with it."""
@@ -226,54 +299,32 @@ class Acceptor:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_bytes)
         return FLAG_LOOPBACK if _is_loopback(sock) else 0
 
-    def _hand_over(self, accepted: _Accepted) -> bool:
-        target = self._pick()
-        if target is None:
-            return False
-        self._next_target += 1
-        self._serial += 1
-        try:
-            message = HANDOFF.pack(
-                self._serial, self._listener_index, accepted.flags, accepted.address, accepted.port
-            )
-            if not send_fd(target.sock, message, accepted.sock.fileno()):
-                return False
-        except OSError as error:  # The Processor died; the supervisor will say so. Its sockets stay with us.
-            logger.info("%s cannot take a connection: %s", target.peer, error)
-            return False
-        target.unacknowledged[self._serial] = accepted
-        return True
+    def _on_no_descriptors(self, error: OSError, now_ns: int) -> None:
+        """Parked sockets would be closed anyway; then wait."""
+        self.quotas.give_back(now_ns)
+        if self._close_parked(1 << 62):
+            return
+        logger.error("cannot accept connections: %s; trying again in 0.1 s", os.strerror(error.errno or 0))
+        self._backoff_until_ns = now_ns + _BACKOFF_NS
 
-    def _read_acknowledgements(self, target: _Target) -> int:
+    def _close_parked(self, now_ns: int) -> int:
+        """Close the sockets whose delay is over."""
         count = 0
-        while True:
-            try:
-                message = target.sock.recv(ANSWER_BYTES_MAX)
-            except BlockingIOError:
-                return count
-            except OSError as error:
-                logger.info("%s: hand-over socket: %s", target.peer, error)
-                return count
-            if not message:
-                return count  # Closed by a Processor that ends; detach() follows.
-            if len(message) != ACK.size:
-                continue  # Count changes.
-            (serial,) = ACK.unpack(message)
-            accepted = target.unacknowledged.pop(serial & ~REFUSED, None)
-            if accepted is not None and serial & REFUSED:
-                # It will not have room before something closes there: look elsewhere first, and not at once again.
-                self._metrics.values[SLOT["connections_refused"]] += 1
-                self._waiting.append(accepted)
-                self._backoff_until_ns = self._clock.now_ns() + _BACKOFF_NS
-            elif accepted is not None:
-                accepted.sock.close()
+        while self._parked and self._parked[0][0] <= now_ns:
+            heapq.heappop(self._parked)[2].close()
             count += 1
+        return count
 
-    def _store_metrics(self) -> None:
-        now_ns = self._clock.now_ns()
+    def _store_metrics(self, now_ns: int) -> None:
         if now_ns >= self._next_store_ns:
             self._next_store_ns = now_ns + 100_000_000
-            self._metrics.values[SLOT["heartbeat_ns"]] = now_ns
+            values = self._values
+            values[_HEARTBEAT] = now_ns
+            values[_CONNECTIONS_PARKED] = len(self._parked)
+            values[_RATE_WAIT] = self.quotas.throttled_ns
+            if self._blocked_since_ns:
+                values[_BLOCKED] += now_ns - self._blocked_since_ns
+                self._blocked_since_ns = now_ns
             self._metrics.store()
 
 
@@ -291,3 +342,13 @@ def _is_loopback(sock: socket.socket) -> bool:
         return True
     host = str(peer[0])
     return host.startswith(("127.", "::ffff:127.")) or host == "::1"
+
+
+_HEARTBEAT: Final = SLOT["heartbeat_ns"]
+_ACCEPTED: Final = SLOT["connections_accepted"]
+_BLOCKED: Final = SLOT["acceptor_blocked_ns"]
+_REJECTED: Final = SLOT["connections_rejected"]
+_THROTTLED: Final = SLOT["connections_throttled"]
+_CONNECTIONS_PARKED: Final = SLOT["connections_parked"]
+_EVENTS: Final = SLOT["connection_rate_events"]
+_RATE_WAIT: Final = SLOT["accept_throttle_ns"]

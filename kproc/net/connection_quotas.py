@@ -58,6 +58,7 @@ class ConnectionQuotas:
         self._next_sweep_ns = now_ns + _HOUR_NS
         self._has_ticket = False
         self._ready_ns = 0
+        self._wait_ns = 0
         self._evict_down_to = 0
         self._evict_again_ns = 0
         self.broker_events = 0
@@ -81,7 +82,8 @@ class ConnectionQuotas:
         """May the connection that waits in the backlog be accepted now? The first call for it records its event."""
         if not self._has_ticket:
             self._has_ticket = True
-            self._ready_ns = now_ns + self._record(now_ns)
+            self._wait_ns = self._record(now_ns)
+            self._ready_ns = now_ns + self._wait_ns
         return now_ns >= self._ready_ns and self.has_slot()
 
     def give_back(self, now_ns: int) -> None:
@@ -113,13 +115,7 @@ class ConnectionQuotas:
             self.broker_events += 1
             throttle_ns = self._throttle_ns(self._broker_rate, self.limits.broker_rate, now_ns)
         self._listener_rate.record(1, now_ns)
-        throttle_ns = max(
-            throttle_ns, self._throttle_ns(self._listener_rate, self.limits.listener_rate, now_ns)
-        )
-        if throttle_ns:
-            self.throttled_count += 1
-            self.throttled_ns += throttle_ns
-        return throttle_ns
+        return max(throttle_ns, self._throttle_ns(self._listener_rate, self.limits.listener_rate, now_ns))
 
     def _hear_elsewhere(self, now_ns: int) -> None:
         events = self._elsewhere()
@@ -142,6 +138,9 @@ class ConnectionQuotas:
     def take(self, address: bytes, now_ns: int) -> int:
         """Take in what `admit` allowed. 0: it is counted. TOO_MANY: close it. Else: close it after so many ns."""
         self._has_ticket = False
+        if self._wait_ns:
+            self.throttled_count += 1
+            self.throttled_ns += self._wait_ns
         throttle_ns = self._record_address(address, now_ns)
         if throttle_ns:
             self._take_back(now_ns)

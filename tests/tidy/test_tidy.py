@@ -54,7 +54,7 @@ LAYER_EXCEPTIONS = {
         "kproc/transport/envelope.py",
         "kproc.wire.file_range",
     ): "a file range travels in an envelope; it has no meaning",
-    ("kproc/net/acceptor.py", "kproc.ipc.fdpass"): "an Acceptor's work is to pass sockets on",
+    ("kproc/net/handoff_queue.py", "kproc.ipc.fdpass"): "an Acceptor's work is to pass sockets on",
     ("kproc/net/processor.py", "kproc.ipc.fdpass"): "and a Processor's to take them",
     ("kproc/server/ready.py", "kproc.client"): "ready means that a client's round trips work: one is made",
 }

@@ -338,11 +338,11 @@ def test_inter_broker_listener_is_named_or_follows_from_the_protocol():
     names = {"listeners": "IN://:1,OUT://:2", "listener.security.protocol.map": "IN:PLAINTEXT,OUT:PLAINTEXT"}
     assert Config.build(names).inter_broker_listener == "PLAINTEXT"
     assert Config.build({**names, "inter.broker.listener.name": "in"}).inter_broker_listener == "IN"
+    both = {"inter.broker.listener.name": "in", "security.inter.broker.protocol": "PLAINTEXT"}
     with pytest.raises(ConfigError, match="only one of it"):
-        both = {"inter.broker.listener.name": "in", "security.inter.broker.protocol": "PLAINTEXT"}
         Config.build({**names, **both})
+    only_out = {"inter.broker.listener.name": "in", "advertised.listeners": "OUT://host:2"}
     with pytest.raises(ConfigError, match="must be an advertised listener"):
-        only_out = {"inter.broker.listener.name": "in", "advertised.listeners": "OUT://host:2"}
         Config.build({**names, **only_out})
 
 

@@ -343,14 +343,19 @@ def test_socket_that_one_processor_refused_goes_to_another(rig: AcceptorRig) -> 
         assert full.take() == 1
     full.sockets.pop().close()  # Only the bytes arrived.
     refuse(full)
-    rig.step(3)
-    assert rig.taken() == [0, 0], "not at once: nothing has changed"
-    rig.clock.advance_ms(101)
-    rig.step(3)
+    rig.step()
     assert other.take() == 1
+    other.acknowledge()
     assert peers(other) == ports([client])
     with pytest.raises(BlockingIOError):
         client.recv(1)
+    rig.connect(2)
+    rig.step(3)
+    assert (full.take(), other.take()) == (0, 2), "it is spared for a while"
+    rig.clock.advance_ms(101)
+    rig.connect(2)
+    rig.step(3)
+    assert (full.take(), other.take()) == (1, 1)
 
 
 def test_only_processor_that_refuses_is_asked_again_and_nobody_is_accepted_meanwhile(
