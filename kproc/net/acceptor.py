@@ -114,6 +114,10 @@ class Acceptor:
         """A Processor is gone: what it had not acknowledged goes to the others."""
         self._queue.detach(peer)
 
+    def use_only(self, peers: frozenset[AgentId]) -> None:
+        """These Processors serve the listener from now on; one that is named may not be there yet."""
+        self._queue.use_only(peers)
+
     def apply_settings(self, settings: DynamicSettings) -> None:
         """Limits changed on the running broker. They hold from the next connection on."""
         self.quotas.apply(self._limits_for(settings))

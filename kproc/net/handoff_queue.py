@@ -82,6 +82,7 @@ class HandoffQueue:
         self._turn = 0
         self._serial = 0
         self._waiting: deque[Accepted] = deque()  # Sockets that came back from a Processor.
+        self._serving: frozenset[AgentId] | None = None
 
     def attach(self, peer: AgentId, sock: socket.socket) -> None:
         """A Processor is there (again): hand it sockets from now on."""
@@ -102,6 +103,10 @@ class HandoffQueue:
             target.sock.close()
             self._waiting.extend(target.unacknowledged.values())
             self._counts.drop(target)
+
+    def use_only(self, peers: frozenset[AgentId]) -> None:
+        """Hand sockets to these Processors alone; the others go on acknowledging and counting."""
+        self._serving = peers
 
     def on_readable(self, fd: int, now_ns: int) -> int:
         """Acknowledgements and counts came; how many messages, or 0 if `fd` is none of ours."""
@@ -169,7 +174,12 @@ class HandoffQueue:
             target = targets[at]
             if target.paused_until_ns and now_ns >= target.paused_until_ns:
                 target.paused_until_ns = 0
-            if len(target.unacknowledged) < CREDITS and not target.paused_until_ns and not target.is_gone:
+            if (
+                len(target.unacknowledged) < CREDITS
+                and not target.paused_until_ns
+                and not target.is_gone
+                and (self._serving is None or target.peer in self._serving)
+            ):
                 self._turn = at
                 return target
         return None

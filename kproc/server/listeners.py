@@ -61,6 +61,13 @@ def open_listeners(config: Config) -> list[tuple[Endpoint, socket.socket]]:
     ]
 
 
+def open_one(end_point: EndPoint, config: Config) -> tuple[Endpoint, socket.socket]:
+    """Bind one listener that is advertised as what it is bound to; FatalError if it cannot be."""
+    sock = _bind(end_point, config)
+    host, port = sock.getsockname()[:2]
+    return Endpoint(end_point.name, str(host), int(port), str(host), int(port)), sock
+
+
 def find(endpoints: Sequence[Endpoint], name: str) -> Endpoint:
     """The endpoint called `name`."""
     return next(each for each in endpoints if each.name == name)

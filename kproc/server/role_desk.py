@@ -81,8 +81,7 @@ class RoleDesk:
 
     def _do_targets(self, message: dict[str, Any]) -> None:
         assert isinstance(self._agent, Acceptor)
-        if hasattr(self._agent, "use_only"):
-            self._agent.use_only(frozenset(AgentId(*peer) for peer in message["peers"]))
+        self._agent.use_only(frozenset(AgentId(*peer) for peer in message["peers"]))
 
     def _do_leave(self, message: dict[str, Any]) -> None:
         self._awaits_drain = True
