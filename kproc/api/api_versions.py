@@ -3,7 +3,7 @@
 What this broker serves, read from the registry. A version we do not know is answered in the shape of v0 with
 UNSUPPORTED_VERSION and our ranges, and the connection stays (KIP-511); server/dispatch.py sees to that,
 because such a body must not be parsed. The response header is v0 in every version.
-Versions: v3 client software name and version, flexible; v4 accepts a zero minimum in finalised features.
+Versions: v3 client software name and version, features (KIP-584), flexible; v4 features with a minimum of 0.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from kproc.api.context import RequestContext
 from kproc.api.registry import advertised, api
+from kproc.cluster import features
 from kproc.errors import ErrorCode
 from kproc.wire.header import ApiKey
 
@@ -23,12 +24,13 @@ _SOFTWARE: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9\-.]*[A-Za-z0-9])?")
 @api(ApiKey.API_VERSIONS, versions=(0, 4))
 def handle_api_versions(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
     """List the served APIs; refuse a client name that breaks Kafka's rule, as Kafka does."""
-    if context.api_version >= 3:
-        for field in ("client_software_name", "client_software_version"):
-            if not _SOFTWARE.fullmatch(request[field]):
-                return answer(ErrorCode.INVALID_REQUEST)
-        context.note_client(request["client_software_name"], request["client_software_version"])
-    return answer(ErrorCode.NONE)
+    if context.api_version < 3:
+        return answer(ErrorCode.NONE)
+    for field in ("client_software_name", "client_software_version"):
+        if not _SOFTWARE.fullmatch(request[field]):
+            return answer(ErrorCode.INVALID_REQUEST)
+    context.note_client(request["client_software_name"], request["client_software_version"])
+    return {**answer(ErrorCode.NONE), **features.advertised(context.services.image, context.api_version)}
 
 
 def answer(code: int) -> dict[str, Any]:

@@ -14,7 +14,9 @@ import uuid
 from collections.abc import Callable
 from typing import Any, Final
 
+from kproc.cluster import features
 from kproc.cluster import records as r
+from kproc.cluster.client_quotas import QuotaChanges
 from kproc.cluster.config_changes import ConfigChanges
 from kproc.cluster.image import ClusterImage
 from kproc.cluster.topic_changes import NO_TOPIC_ID, TopicChanges
@@ -84,7 +86,9 @@ class ControllerState:
             "create_partitions": self._topic_changes.add_partitions,
             "alter_configs": lambda body: self._config_changes.alter(body, incremental=False),
             "incremental_alter_configs": lambda body: self._config_changes.alter(body, incremental=True),
+            "alter_client_quotas": QuotaChanges(lambda: image.client_quotas).alter,
             "override_broker_configs": self._override_broker_configs,
+            "update_features": lambda body: features.update(image, config.node_id, body),
             "allocate_producer_ids": self._allocate_producer_ids,
             "raise_leader_epoch": self._raise_leader_epoch,
             "set_handler_count": self._set_handler_count,

@@ -111,7 +111,7 @@ def _new_level(image: ClusterImage, node_id: int, wish: dict[str, Any]) -> int:
             "unsafe downgrade."
         )
     elif level > level_of(image, feature) and kind != UPGRADE:
-        complaint = "Can't upgrade the version of this feature with a downgrade upgrade type."
+        complaint = "Can't downgrade to a newer version."
     if complaint is not None or feature is None:
         raise KafkaError(
             ErrorCode.INVALID_UPDATE_VERSION,

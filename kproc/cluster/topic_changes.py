@@ -13,6 +13,7 @@ from kproc.cluster import records as r
 from kproc.cluster.describe import describe_topic
 from kproc.cluster.image import SLOT_COUNT, ClusterImage, TopicImage
 from kproc.cluster.internal_topics import automatic_wish
+from kproc.cluster.replication import complaint_about_assignment, complaint_about_factor
 from kproc.cluster.topic_config import check_all
 from kproc.cluster.topic_names import check_new_name, collision_key
 from kproc.config import Config
@@ -178,12 +179,9 @@ class TopicChanges:
                 ErrorCode.INVALID_PARTITIONS,
                 "Number of partitions was set to an invalid non-positive value.",
             )
-        if replicas > 1:
-            raise KafkaError(
-                ErrorCode.INVALID_REPLICATION_FACTOR,
-                f"Unable to replicate the partition {replicas} time(s): The target replication factor of "
-                f"{replicas} cannot be reached because only 1 broker(s) are registered.",
-            )
+        wanted = self._config.default_replication_factor if replicas == USE_DEFAULT else replicas
+        if complaint := complaint_about_factor(wanted, self._config):
+            raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, complaint)
         return self._config.num_partitions if count == USE_DEFAULT else int(count)
 
     def _check_manual(self, wish: dict[str, Any], count: int, replicas: int) -> None:
@@ -207,19 +205,9 @@ class TopicChanges:
             )
 
     def _check_brokers(self, assignments: Sequence[Sequence[int]]) -> None:
-        """Every partition on this broker, once: there is no other."""
         for broker_ids in assignments:
-            if not broker_ids:
-                why = "an empty replica list."
-            elif others := [broker for broker in broker_ids if broker != self._config.node_id]:
-                why = f"broker {others[0]}, but no such broker is registered."
-            elif len(broker_ids) > 1:
-                why = f"the broker {broker_ids[0]} more than once."
-            else:
-                continue
-            raise KafkaError(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"The manual partition assignment includes {why}"
-            )
+            if complaint := complaint_about_assignment(broker_ids, self._config):
+                raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, complaint)
 
     def _grow_one(self, wish: dict[str, Any], pending: Pending) -> None:
         topic = self._image.topic(wish["name"])

@@ -128,8 +128,7 @@ def derive(values: dict[str, Any], warnings: list[str]) -> None:
     """Apply the rules that span several settings, in place; names absent from `values` have their default."""
     _derive_directory(values)
     _derive_node_id(values)
-    if "default.replication.factor" in values:
-        values["default.replication.factor"] = 1  # A larger one has warned: a topic must still be creatable.
+    _derive_replication(values, warnings)
     _derive_times(values)
     _derive_listeners(values, warnings)
 
@@ -155,6 +154,21 @@ def _derive_node_id(values: dict[str, Any]) -> None:
     if values.setdefault("node.id", broker_id) != broker_id:
         raise ConfigError(
             f"node.id={values['node.id']} conflicts with broker.id={broker_id}: set one, or both alike"
+        )
+
+
+def _derive_replication(values: dict[str, Any], warnings: list[str]) -> None:
+    """default.replication.factor is what kproc.clamp.replication.factor makes of it, and both are told."""
+    factor = values.get("default.replication.factor", 1)
+    if factor == 1:
+        return
+    if values.get("kproc.clamp.replication.factor", False):
+        values["default.replication.factor"] = 1
+        warnings.append(f"default.replication.factor={factor} counts as 1: one host keeps one replica")
+    else:
+        warnings.append(
+            f"default.replication.factor={factor}: one host keeps one replica, so topics that are created without "
+            "a factor will be refused; set it to 1, or kproc.clamp.replication.factor=true"
         )
 
 

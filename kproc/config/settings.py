@@ -56,6 +56,16 @@ def _check_overrides(text: str) -> str | None:
     return None
 
 
+def _check_address(text: str) -> str | None:
+    if not text:
+        return None
+    try:
+        split_address(text, any_port=True)
+    except ConfigError:
+        return "expected host:port, such as 127.0.0.1:9091"
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """Every setting of one broker, checked. Built once, passed down, never changed."""
@@ -190,9 +200,11 @@ class Config:
     default_replication_factor: int = setting(
         INT,
         1,
-        "Replicas of a topic created without a count; one host has one.",
+        "Replicas of a topic created without a count; one host has one, and more are refused when the topic is made.",
         at_least(1),
-        unhonoured=ONE_REPLICA,
+    )
+    max_request_partition_size_limit: int = setting(
+        INT, 2000, "Most partitions of one DescribeTopicPartitions answer.", at_least(1)
     )
     delete_topic_enable: bool = setting(BOOLEAN, True, "Clients may delete topics.")
     min_insync_replicas: int = setting(
@@ -207,10 +219,22 @@ class Config:
     compression_type: str = setting(
         STRING,
         "producer",
-        "Codec on disk; producer keeps what was sent.",
+        "Codec on disk; producer keeps what was sent, any other has the broker compress again.",
         one_of("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
         dynamic=CLUSTER,
-        unhonoured="batches are stored as the producer compressed them",
+    )
+    compression_gzip_level: int = setting(
+        INT,
+        -1,
+        "Level of gzip where the broker compresses; -1: zlib's own, which is 6.",
+        lambda value: None if value == -1 or 1 <= value <= 9 else "must be -1 or from 1 to 9",
+        dynamic=CLUSTER,
+    )
+    compression_lz4_level: int = setting(
+        INT, 9, "Level of lz4 where the broker compresses.", between(1, 17), dynamic=CLUSTER
+    )
+    compression_zstd_level: int = setting(
+        INT, 3, "Level of zstd where the broker compresses.", between(-131_072, 22), dynamic=CLUSTER
     )
     log_segment_bytes: int = setting(
         INT, 1 << 30, "A segment is rolled at this size.", at_least(1 << 20), dynamic=CLUSTER
@@ -394,8 +418,21 @@ class Config:
         # A Processor reserves a whole read (32 KiB and the beginning of a frame), a record takes a quarter of a ring.
         power_of_two(256 << 10, 1 << 30),
     )
+    kproc_clamp_replication_factor: bool = setting(
+        BOOLEAN,
+        False,
+        "Replication factors above 1 count as 1 and other brokers of an assignment are overlooked: for suites and "
+        "compose files written for three brokers. Off: they are refused, as Kafka does with one broker.",
+    )
     kproc_handler_batch_max: int = setting(
         INT, 256, "Most requests that a Handler takes in one go.", at_least(4)
+    )
+    kproc_control_listener: str = setting(
+        STRING,
+        "",
+        "host:port of a listener for administration alone: its own Acceptor and Processor, straight to the "
+        "controller. Empty: none, and these requests travel the data plane.",
+        _check_address,
     )
     kproc_rebalance: str = setting(
         STRING,
@@ -408,7 +445,9 @@ class Config:
         LONG, 5000, "A role without a duty cycle for so long is reported as hung; 0: never.", at_least(0)
     )
     kproc_hung_kill: bool = setting(
-        BOOLEAN, False, "A hung role is killed and started again. It may only be slow: what it had in work is lost."
+        BOOLEAN,
+        False,
+        "A hung role is killed and started again. It may only be slow: what it had in work is lost.",
     )
     kproc_exit_with_pid: int = setting(
         INT, 0, "Stop when this process ends; 0: never.", at_least(0), internal=True

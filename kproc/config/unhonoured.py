@@ -15,8 +15,8 @@ KNOWN_UNHONOURED: Final = frozenset(
     alter.log.dirs.replication.quota.window.num alter.log.dirs.replication.quota.window.size.seconds
     authorizer.class.name authorizer.properties auto.include.jmx.reporter auto.leader.rebalance.enable
     background.threads broker.heartbeat.interval.ms broker.id.generation.enable broker.rack
-    broker.session.timeout.ms client.quota.callback.class compression.gzip.level compression.lz4.level
-    compression.zstd.level config.providers connection.failed.authentication.delay.ms
+    broker.session.timeout.ms client.quota.callback.class
+    config.providers connection.failed.authentication.delay.ms
     connections.max.reauth.ms control.plane.listener.name controlled.shutdown.enable
     controlled.shutdown.max.retries controlled.shutdown.retry.backoff.ms
     controller.performance.always.log.threshold.ms controller.performance.sample.period.ms
@@ -64,7 +64,7 @@ KNOWN_UNHONOURED: Final = frozenset(
     log.dir.failure.timeout.ms
     log.initial.task.delay.ms log.local.retention.bytes log.local.retention.ms
     log.message.downconversion.enable log.message.format.version log.message.timestamp.difference.max.ms
-    max.request.partition.size.limit metadata.log.dir metadata.log.max.record.bytes.between.snapshots
+    metadata.log.dir metadata.log.max.record.bytes.between.snapshots
     metadata.log.max.snapshot.interval.ms metadata.log.segment.bytes metadata.log.segment.ms
     metadata.max.idle.interval.ms metadata.max.retention.bytes metadata.max.retention.ms
     metadata.max.snapshot.interval.ms metric.reporters metrics.num.samples metrics.recording.level

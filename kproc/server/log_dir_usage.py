@@ -19,7 +19,12 @@ def log_dir_usage(directory: Path, topics: list[list[Any]]) -> dict[str, Any]:
     """
     sizes = [[_log_bytes(directory / f"{topic}-{index}") for index in indexes] for topic, indexes in topics]
     usage = shutil.disk_usage(directory)
-    return {"sizes": sizes, "total_bytes": usage.total, "usable_bytes": usage.free}
+    return {
+        "log_dir": str(directory.absolute()),
+        "sizes": sizes,
+        "total_bytes": usage.total,
+        "usable_bytes": usage.free,
+    }
 
 
 def _log_bytes(directory: Path) -> int:

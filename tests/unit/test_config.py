@@ -184,6 +184,11 @@ REFUSED = [
     ("auto.create.topics.enable", "maybe"),
     ("num.partitions", "0"),
     ("default.replication.factor", "0"),
+    ("max.request.partition.size.limit", "0"),
+    ("compression.gzip.level", "0"),
+    ("compression.gzip.level", "10"),
+    ("compression.lz4.level", "0"),
+    ("compression.zstd.level", "23"),
     ("min.insync.replicas", "0"),
     ("message.max.bytes", "-1"),
     ("compression.type", "brotli"),
@@ -363,9 +368,16 @@ def test_another_value_than_the_default_warns_where_it_has_no_effect():
     build(warnings, log_cleanup_policy="delete", min_insync_replicas="1")
     assert warnings == []
     config = build(warnings, log_cleanup_policy="compact", default_replication_factor=3)
-    assert len(warnings) == 2
     assert config.log_cleanup_policy == ("compact",)
+    assert config.default_replication_factor == 3
+    assert "kproc.clamp.replication.factor" in warnings[-1]
+
+
+def test_replication_factors_are_clamped_when_that_is_asked_for():
+    warnings: list[str] = []
+    config = build(warnings, default_replication_factor=3, kproc_clamp_replication_factor=True)
     assert config.default_replication_factor == 1
+    assert warnings == ["default.replication.factor=3 counts as 1: one host keeps one replica"]
 
 
 # -- sources

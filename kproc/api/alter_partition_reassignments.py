@@ -1,0 +1,65 @@
+"""AlterPartitionReassignments (key 45), versions 0-1: a partition may be assigned to this broker, where it is.
+
+Anything else is refused in Kafka's words: there is no other broker. With kproc.clamp.replication.factor the other
+brokers of an assignment are overlooked. Versions: v1 whether the number of replicas may change (KIP-860).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kproc.api.registry import api
+from kproc.cluster.replication import complaint_about_assignment
+from kproc.errors import ErrorCode
+from kproc.wire.header import ApiKey
+
+if TYPE_CHECKING:
+    from kproc.api.context import RequestContext, Services
+
+Row = dict[str, Any]
+
+
+@api(ApiKey.ALTER_PARTITION_REASSIGNMENTS, versions=(0, 1))
+def handle_alter_partition_reassignments(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
+    responses = [
+        {
+            "name": topic["name"],
+            "partitions": [
+                _result(context.services, topic["name"], wanted) for wanted in topic["partitions"]
+            ],
+        }
+        for topic in request["topics"]
+    ]
+    return {
+        "allow_replication_factor_change": request.get("allow_replication_factor_change", True),
+        "error_code": int(ErrorCode.NONE),
+        "error_message": None,
+        "responses": responses,
+    }
+
+
+def error_response(request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:
+    return {
+        "allow_replication_factor_change": request.get("allow_replication_factor_change", True),
+        "error_code": int(code),
+        "error_message": message,
+        "responses": [],
+    }
+
+
+def _result(services: Services, name: str, wanted: dict[str, Any]) -> Row:
+    index, replicas = wanted["partition_index"], wanted["replicas"]
+    if services.image.topic(name) is None:
+        return _row(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}.")
+    if services.image.partition(name, index) is None:
+        return _row(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{index}.")
+    if replicas is None:  # Null cancels.
+        return _row(index, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, None)
+    complaint = complaint_about_assignment(replicas, services.config)
+    if complaint is not None:
+        return _row(index, ErrorCode.INVALID_REPLICA_ASSIGNMENT, complaint)
+    return _row(index, ErrorCode.NONE, None)
+
+
+def _row(index: int, code: int, message: str | None) -> Row:
+    return {"partition_index": index, "error_code": int(code), "error_message": message}

@@ -1,0 +1,61 @@
+"""AlterReplicaLogDirs (key 34), versions 1-2: there is one directory, so whatever is to be moved there is there.
+
+Any other path is LOG_DIR_NOT_FOUND, as in Kafka. Versions: v2 flexible.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kproc.api.registry import api
+from kproc.cluster.image import ClusterImage
+from kproc.errors import ErrorCode
+from kproc.wire.header import ApiKey
+
+if TYPE_CHECKING:
+    from kproc.api.context import RequestContext
+
+
+@api(ApiKey.ALTER_REPLICA_LOG_DIRS, versions=(1, 2))
+def handle_alter_replica_log_dirs(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
+    image = context.services.image
+    ours = str(Path(context.services.config.log_dirs).absolute())
+    # By topic, as the answer has no directories.
+    codes: dict[str, dict[int, int]] = {}
+    for directory in request["dirs"]:
+        for topic in directory["topics"]:
+            for index in topic["partitions"]:
+                code = (
+                    _code(image, topic["name"], index)
+                    if directory["path"] == ours
+                    else ErrorCode.LOG_DIR_NOT_FOUND
+                )
+                codes.setdefault(topic["name"], {})[index] = int(code)
+    return _answer(codes)
+
+
+def error_response(request: dict[str, Any], code: int, _message: str | None) -> dict[str, Any]:
+    codes: dict[str, dict[int, int]] = {}
+    for directory in request["dirs"]:
+        for topic in directory["topics"]:
+            codes.setdefault(topic["name"], {}).update(dict.fromkeys(topic["partitions"], code))
+    return _answer(codes)
+
+
+def _code(image: ClusterImage, name: str, index: int) -> ErrorCode:
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if image.partition(name, index) is None else ErrorCode.NONE
+
+
+def _answer(codes: dict[str, dict[int, int]]) -> dict[str, Any]:
+    return {
+        "results": [
+            {
+                "topic_name": name,
+                "partitions": [
+                    {"partition_index": index, "error_code": code} for index, code in rows.items()
+                ],
+            }
+            for name, rows in codes.items()
+        ]
+    }

@@ -1,0 +1,97 @@
+"""DeleteRecords (key 21), versions 0-2.
+
+The log begins at the offset asked for, -1 being the high watermark; whole segments below it go. The new start is in
+log-start-offset-checkpoint, and synced, before the answer. Differs from Kafka, which writes that file once a minute
+and may forget a deletion in a crash; and `timeout_ms` is not looked at, since there is no follower to wait for.
+Versions: v2 flexible.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from kproc.api.forwarding import Answer, OnAnswer, gather, operation
+from kproc.api.registry import api
+from kproc.cluster.image import PartitionImage
+from kproc.errors import ErrorCode, KafkaError
+from kproc.wire.header import ApiKey
+
+if TYPE_CHECKING:
+    from kproc.api.context import RequestContext, Services
+
+_OPERATION: Final = "delete_records"
+_HIGH_WATERMARK: Final = -1
+_UNKNOWN: Final = -1
+
+
+@api(ApiKey.DELETE_RECORDS, versions=(0, 2))
+def handle_delete_records(context: RequestContext, request: dict[str, Any]) -> None:
+    topics = request["topics"]
+    parts = [
+        (topic["name"], row["partition_index"], row["offset"])
+        for topic in topics
+        for row in topic["partitions"]
+    ]
+
+    def on_done(answers: list[Answer]) -> None:
+        rows = iter(answers)
+        context.reply(
+            {
+                "topics": [
+                    {"name": topic["name"], "partitions": [next(rows) for _ in topic["partitions"]]}
+                    for topic in topics
+                ]
+            }
+        )
+
+    gather(context.services, _OPERATION, parts, on_done)
+
+
+def error_response(request: dict[str, Any], code: int, _message: str | None) -> dict[str, Any]:
+    return {
+        "topics": [
+            {
+                "name": topic["name"],
+                "partitions": [_failed(row["partition_index"], code) for row in topic["partitions"]],
+            }
+            for topic in request["topics"]
+        ]
+    }
+
+
+def _failed(index: int, code: int, _message: str | None = None) -> Answer:
+    return {"partition_index": index, "low_watermark": _UNKNOWN, "error_code": int(code)}
+
+
+@operation(_OPERATION, _failed)
+def serve(services: Services, name: str, partition: PartitionImage, offset: int, on_answer: OnAnswer) -> None:
+    """Move one log's start, and answer when that is on the disk."""
+    index = partition.index
+    topic = services.image.topics_by_name[name]
+    try:
+        if topic.is_internal:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+        owned = services.partitions.get(name, partition)
+        log = owned.log
+        if log.config.cleanup_policy == {
+            "compact"
+        }:  # Only the newest record of a key may replace a record there.
+            raise KafkaError(ErrorCode.POLICY_VIOLATION)
+        before = log.start_offset
+        start = log.advance_start(log.end_offset if offset == _HIGH_WATERMARK else offset)
+    except KafkaError as error:
+        on_answer(_failed(index, error.code))
+        return
+    answer = {"partition_index": index, "low_watermark": start, "error_code": int(ErrorCode.NONE)}
+    if start == before:
+        on_answer(answer)
+        return
+    owned.after_append()  # Publishes the start, and lets parked fetches from below it end.
+
+    def on_reply(reply: dict[str, Any]) -> None:
+        if reply.get("lost"):  # The next cleaner writes it within a minute, but nobody knows that now.
+            on_answer(_failed(index, ErrorCode.REQUEST_TIMED_OUT))
+        else:
+            on_answer(answer if reply["error"] is None else _failed(index, ErrorCode.KAFKA_STORAGE_ERROR))
+
+    services.peers.call_cleaner("write_checkpoints", {}, on_reply)

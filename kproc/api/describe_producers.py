@@ -1,0 +1,88 @@
+"""DescribeProducers (key 61), version 0: the idempotent producers that a partition remembers (KIP-664)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from kproc.api.forwarding import Answer, OnAnswer, gather, operation
+from kproc.api.registry import api
+from kproc.cluster.image import PartitionImage
+from kproc.errors import ErrorCode, KafkaError
+from kproc.storage.producer_state import NO_SEQUENCE
+from kproc.wire.header import ApiKey
+
+if TYPE_CHECKING:
+    from kproc.api.context import RequestContext, Services
+
+_OPERATION: Final = "describe_producers"
+
+
+@api(ApiKey.DESCRIBE_PRODUCERS, versions=(0, 0))
+def handle_describe_producers(context: RequestContext, request: dict[str, Any]) -> None:
+    topics = request["topics"]
+    parts = [(topic["name"], index, None) for topic in topics for index in topic["partition_indexes"]]
+
+    def on_done(answers: list[Answer]) -> None:
+        rows = iter(answers)
+        context.reply(
+            {
+                "topics": [
+                    {"name": topic["name"], "partitions": [next(rows) for _ in topic["partition_indexes"]]}
+                    for topic in topics
+                ]
+            }
+        )
+
+    gather(context.services, _OPERATION, parts, on_done)
+
+
+def error_response(request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:
+    return {
+        "topics": [
+            {
+                "name": topic["name"],
+                "partitions": [_failed(index, code, message) for index in topic["partition_indexes"]],
+            }
+            for topic in request["topics"]
+        ]
+    }
+
+
+def _failed(index: int, code: int, message: str | None) -> Answer:
+    return {
+        "partition_index": index,
+        "error_code": int(code),
+        "error_message": message,
+        "active_producers": [],
+    }
+
+
+@operation(_OPERATION, _failed)
+def serve(
+    services: Services, name: str, partition: PartitionImage, _wanted: None, on_answer: OnAnswer
+) -> None:
+    """The producers of one of our logs."""
+    try:
+        entries = services.partitions.get(name, partition).log.producers.entries()
+    except KafkaError as error:
+        on_answer(_failed(partition.index, error.code, error.message))
+        return
+    producers = [
+        {
+            "producer_id": entry.producer_id,
+            "producer_epoch": entry.epoch,
+            "last_sequence": entry.batches[-1][0] if entry.batches else NO_SEQUENCE,
+            "last_timestamp": entry.last_timestamp,
+            "coordinator_epoch": entry.coordinator_epoch,
+            "current_txn_start_offset": entry.open_txn_offset,
+        }
+        for entry in entries
+    ]
+    on_answer(
+        {
+            "partition_index": partition.index,
+            "error_code": int(ErrorCode.NONE),
+            "error_message": None,
+            "active_producers": producers,
+        }
+    )

@@ -1,0 +1,105 @@
+"""DescribeTopicPartitions (key 75), version 0: Metadata in pages (KIP-966).
+
+Topics come in the order of their names. At most `response_partition_limit` partitions fit in an answer (and
+max.request.partition.size.limit); the cursor says where the next page begins.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kproc.api.authorized_operations import ALL_ON_TOPIC, NOT_TOLD
+from kproc.api.registry import api
+from kproc.cluster.image import ClusterImage, TopicImage
+from kproc.cluster.topic_changes import NO_TOPIC_ID
+from kproc.cluster.topic_names import INTERNAL_TOPICS, complaint_about
+from kproc.errors import ErrorCode, KafkaError
+from kproc.wire.header import ApiKey
+
+if TYPE_CHECKING:
+    from kproc.api.context import RequestContext
+
+Cursor = dict[str, Any]
+
+
+@api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, versions=(0, 0))
+def handle_describe_topic_partitions(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
+    services, cursor = context.services, request["cursor"]
+    names = _names(services.image, request["topics"], cursor)
+    room = max(1, min(services.config.max_request_partition_size_limit, request["response_partition_limit"]))
+    rows: list[dict[str, Any]] = []
+    following: Cursor | None = None
+    for name in names:
+        first = cursor["partition_index"] if cursor is not None and cursor["topic_name"] == name else 0
+        topic = services.image.topic(name)
+        if topic is None:
+            rows.append(_missing(name))
+            continue
+        if not room:
+            following = {"topic_name": name, "partition_index": 0}
+            break
+        rows.append(_topic_row(topic, services.config.node_id, first, room))
+        if first + room < len(topic.partitions):
+            following = {"topic_name": name, "partition_index": first + room}
+            break
+        room -= max(0, len(topic.partitions) - first)
+    return {"topics": rows, "next_cursor": following}
+
+
+def error_response(request: dict[str, Any], code: int, _message: str | None) -> dict[str, Any]:
+    rows = [
+        {**_missing(topic["name"]), "error_code": int(code), "topic_authorized_operations": NOT_TOLD}
+        for topic in request["topics"]
+    ]
+    return {"topics": rows, "next_cursor": None}
+
+
+def _names(image: ClusterImage, wanted: list[dict[str, Any]], cursor: Cursor | None) -> list[str]:
+    """The topics of this page and of those after it: none named means all."""
+    names = sorted({topic["name"] for topic in wanted} or image.topics_by_name)
+    if cursor is None:
+        return names
+    if cursor["partition_index"] < 0:
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
+    if wanted and cursor["topic_name"] not in names:
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
+    return [name for name in names if name >= cursor["topic_name"]]
+
+
+def _missing(name: str) -> dict[str, Any]:
+    is_valid = complaint_about(name) is None
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_valid else ErrorCode.INVALID_TOPIC_EXCEPTION
+    return {
+        "error_code": int(code),
+        "name": name,
+        "topic_id": NO_TOPIC_ID,
+        "is_internal": name in INTERNAL_TOPICS,
+        "partitions": [],
+        "topic_authorized_operations": ALL_ON_TOPIC,
+    }
+
+
+def _topic_row(topic: TopicImage, node_id: int, first: int, room: int) -> dict[str, Any]:
+    replicas = [node_id]
+    return {
+        "error_code": int(ErrorCode.NONE),
+        "name": topic.name,
+        "topic_id": topic.topic_id,
+        "is_internal": topic.is_internal,
+        "partitions": [
+            {
+                "error_code": int(ErrorCode.NONE),
+                "partition_index": partition.index,
+                "leader_id": node_id,
+                "leader_epoch": partition.leader_epoch,
+                "replica_nodes": replicas,
+                "isr_nodes": replicas,
+                # No replica was ever lost, so none waits to be trusted again.
+                "eligible_leader_replicas": [],
+                "last_known_elr": [],
+                "offline_replicas": [],
+            }
+            for partition in topic.partitions[first : first + room]
+        ],
+        "topic_authorized_operations": ALL_ON_TOPIC,
+    }

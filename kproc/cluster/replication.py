@@ -1,0 +1,36 @@
+"""One host keeps one replica: what is said of wishes for more, and the option that overlooks them.
+
+kproc.clamp.replication.factor is for suites and compose files that were written for three brokers: a factor above 1
+counts as 1, and of an assignment only this broker counts. Words are Kafka's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kproc.config import Config
+
+
+def complaint_about_factor(factor: int, config: Config) -> str | None:
+    """Why a topic cannot have so many replicas, or None."""
+    if factor <= 1 or config.kproc_clamp_replication_factor:
+        return None
+    return (
+        f"Unable to replicate the partition {factor} time(s): The target replication factor of "
+        f"{factor} cannot be reached because only 1 broker(s) are registered."
+    )
+
+
+def complaint_about_assignment(broker_ids: Sequence[int], config: Config) -> str | None:
+    """Why a partition cannot be on these brokers, or None: on this one, once, and nowhere else."""
+    if not broker_ids:
+        why = "an empty replica list."
+    elif config.kproc_clamp_replication_factor:
+        return None
+    elif others := [broker for broker in broker_ids if broker != config.node_id]:
+        why = f"broker {others[0]}, but no such broker is registered."
+    elif len(broker_ids) > 1:
+        why = f"the broker {broker_ids[0]} more than once."
+    else:
+        return None
+    return f"The manual partition assignment includes {why}"
