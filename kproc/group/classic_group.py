@@ -236,9 +236,13 @@ class ClassicGroup(ClassicJoin):
     def resign(self) -> None:
         """The group has another owner: answer all that wait with NOT_COORDINATOR. The object is dead afterwards."""
         self._die(ErrorCode.NOT_COORDINATOR)
+        writes, self._writes = self._writes, {}
+        for then in writes.values():
+            then(ErrorCode.NOT_COORDINATOR, 0)
 
     def kill(self) -> None:
-        """The group was deleted or its offsets expired: Dead. What waits is answered COORDINATOR_NOT_AVAILABLE."""
+        """The group was deleted or its offsets expired: Dead. What waits is answered COORDINATOR_NOT_AVAILABLE, save
+        for a leave whose write is on its way: the write will report."""
         self._die(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def _die(self, code: ErrorCode) -> None:
@@ -249,9 +253,6 @@ class ClassicGroup(ClassicJoin):
             self.roster.remove(member)
         self.roster.pending.clear()
         self._wake_ms = self._join_deadline_ms = self._sync_deadline_ms = NEVER_MS
-        writes, self._writes = self._writes, {}
-        for then in writes.values():
-            then(code, 0)
 
     # What else may be asked of it.
 
