@@ -24,6 +24,8 @@ MODULES: Final = (
     "create_partitions",
     "incremental_alter_configs",
     "describe_cluster",
+    "describe_client_quotas",
+    "alter_client_quotas",
     "delete_records",
     "offset_for_leader_epoch",
     "describe_acls",

@@ -8,8 +8,8 @@ from kproc.config.dynamic import DynamicSettings
 
 
 def settings_in_force(image: ClusterImage, config: Config) -> DynamicSettings:
-    """The dynamic configs of this node over the cluster's defaults."""
+    """The dynamic configs of this node over the cluster's defaults, and the quotas of addresses."""
     overrides: dict[str, str] = {}
     for node in (CLUSTER_DEFAULT_NODE, str(config.node_id)):
         overrides |= image.broker_configs.get(node, {})
-    return DynamicSettings(overrides)
+    return DynamicSettings(overrides, image.client_quotas.ip_rates())

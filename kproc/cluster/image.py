@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from kproc.cluster import records as r
+from kproc.cluster.client_quotas import ClientQuotas
 from kproc.cluster.placement import owners_of_block
 from kproc.cluster.topic_names import INTERNAL_TOPICS, collision_key
 from kproc.errors import FatalError
@@ -74,6 +75,7 @@ class ImageChange(msgspec.Struct):
     moved: list[MovedPartition] = []
     epochs_raised: bool = False
     broker_configs_changed: bool = False
+    client_quotas_changed: bool = False
 
 
 class ClusterImage:
@@ -86,6 +88,7 @@ class ClusterImage:
     __slots__ = (
         "broker_configs",
         "broker_epoch",
+        "client_quotas",
         "cluster_id",
         "feature_levels",
         "handler_count",
@@ -111,6 +114,7 @@ class ClusterImage:
         self.names_by_collision_key: dict[str, str] = {}
         # Node id as text, or CLUSTER_DEFAULT_NODE, to its overrides.
         self.broker_configs: dict[str, dict[str, str]] = {}
+        self.client_quotas = ClientQuotas()
         # (resource type, name) of groups and client-metrics subscriptions to their configs.
         self.resource_configs: dict[tuple[int, str], dict[str, str]] = {}
         # Only what UpdateFeatures has set: see cluster/features.py.
@@ -195,6 +199,7 @@ class ClusterImage:
                 yield r.ResourceConfigSet(kind, resource, name, value)
         for feature, level in self.feature_levels.items():
             yield r.FeatureLevelSet(feature, level)
+        yield from self.client_quotas.records()
         if self.retired_slots:
             slots, generations = zip(*self.retired_slots, strict=True)
             yield r.SlotsRetired(slots, generations)
@@ -225,6 +230,9 @@ class ClusterImage:
                     del self.resource_configs[key]
             case r.FeatureLevelSet():
                 self.feature_levels[record.name] = record.level
+            case r.ClientQuotaSet():
+                self.client_quotas.set(record.entity, record.key, record.value)
+                change.client_quotas_changed = True
             case r.ProducerIdsTaken():
                 self.next_producer_id = record.next_producer_id
             case r.LeaderEpochRaised():

@@ -129,6 +129,14 @@ class FeatureLevelSet(msgspec.Struct, frozen=True, array_like=True, tag=15):
     level: int
 
 
+class ClientQuotaSet(msgspec.Struct, frozen=True, array_like=True, tag=12):
+    """One quota of an entity (see client_quotas.py): (type, name) pairs sorted by type; None takes it away."""
+
+    entity: tuple[tuple[str, str | None], ...]
+    key: str
+    value: float | None
+
+
 Record = (
     ClusterRegistered
     | BrokerStarted
@@ -141,6 +149,7 @@ Record = (
     | ProducerIdsTaken
     | LeaderEpochRaised
     | SlotsRetired
+    | ClientQuotaSet
     | ResourceConfigSet
     | FeatureLevelSet
 )

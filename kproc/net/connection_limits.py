@@ -78,8 +78,11 @@ def limits_for(
         static = config.listener_value(listener, key)
         return static if static is not None else plain(key)
 
+    resolve = resolve or addresses_of
     overrides = settings.text("max.connections.per.ip.overrides")
-    rates = {address: rate for address, rate in settings.ip_rates.items() if address}
+    if overrides is None:
+        overrides = config.max_connections_per_ip_overrides
+    rates = [(host, rate) for host, rate in settings.ip_rates.items() if host]
     return ConnectionLimits(
         broker_max=plain("max.connections"),
         listener_max=own("max.connections"),
@@ -91,7 +94,11 @@ def limits_for(
             resolve or addresses_of,
         ),
         address_rate=settings.ip_rates.get("", UNLIMITED),
-        address_rate_overrides={pack_address(address): rate for address, rate in rates.items()},
+        address_rate_overrides={
+            address: rate
+            for host, rate in rates
+            for address in _resolve(host, resolve, "connection_creation_rate")
+        },
         protected=protected,
     )
 
@@ -101,12 +108,17 @@ def parse_overrides(text: str, resolve: Resolve) -> dict[bytes, int]:
     found: dict[bytes, int] = {}
     for item in filter(None, (part.strip() for part in text.split(","))):
         host, _, count = item.rpartition(":")
-        try:
-            for address in resolve(host.strip("[]")):
-                found[pack_address(address)] = int(count)
-        except OSError as error:
-            logger.error("max.connections.per.ip.overrides: cannot resolve %s: %s", host, error)
+        for address in _resolve(host.strip("[]"), resolve, "max.connections.per.ip.overrides"):
+            found[address] = int(count)
     return found
+
+
+def _resolve(host: str, resolve: Resolve, what: str) -> list[bytes]:
+    try:
+        return [pack_address(address) for address in resolve(host)]
+    except (OSError, UnicodeError) as error:
+        logger.error("%s: cannot resolve %s: %s", what, host, error)
+        return []
 
 
 def addresses_of(host: str) -> list[str]:

@@ -48,6 +48,16 @@ MINIMAL: dict[ApiKey, Callable[[str, bytes], Fields]] = {
         "resources": [{"resource_type": 2, "resource_name": name, "configs": []}],
         "validate_only": True,
     },
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: lambda name, topic_id: {"components": [], "strict": False},
+    ApiKey.ALTER_CLIENT_QUOTAS: lambda name, topic_id: {
+        "entries": [
+            {
+                "entity": [{"entity_type": "client-id", "entity_name": name}],
+                "ops": [{"key": "request_percentage", "value": 50.0, "remove": False}],
+            }
+        ],
+        "validate_only": True,
+    },
     ApiKey.DESCRIBE_CLUSTER: lambda name, topic_id: {"endpoint_type": 1},
     ApiKey.INIT_PRODUCER_ID: lambda name, topic_id: {
         "transactional_id": None,

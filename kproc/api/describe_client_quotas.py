@@ -1,0 +1,32 @@
+"""DescribeClientQuotas (key 48), versions 0-1 (KIP-546).
+
+A filter names exact entities, their defaults, or all of a type; `strict` leaves out entities of further types.
+Versions: v1 flexible.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kproc.api.registry import api
+from kproc.wire.header import ApiKey
+
+if TYPE_CHECKING:
+    from kproc.api.context import RequestContext
+
+
+@api(ApiKey.DESCRIBE_CLIENT_QUOTAS, versions=(0, 1))
+def handle_describe_client_quotas(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
+    found = context.services.image.client_quotas.describe(request["components"], strict=request["strict"])
+    entries = [
+        {
+            "entity": [{"entity_type": kind, "entity_name": name} for kind, name in entity],
+            "values": [{"key": key, "value": value} for key, value in quotas.items()],
+        }
+        for entity, quotas in found
+    ]
+    return {"error_code": 0, "error_message": None, "entries": entries}
+
+
+def error_response(_request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:
+    return {"error_code": code, "error_message": message, "entries": None}

@@ -1,0 +1,246 @@
+"""Client quotas (KIP-546, KIP-599, KIP-612): which user, client id or address may do how much.
+
+An entity is a user, a client id, both, or an address; a name of None stands for all that have no quota of their own.
+`ClientQuotas` is the part of the image that holds them, `QuotaChanges` turns AlterClientQuotas into records as Kafka's
+controller does. Differs from Kafka: a negative value is refused, which Kafka stores and never acts on.
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from kproc.cluster import records as r
+from kproc.config.values import INT_MAX, LONG_MAX
+from kproc.errors import ErrorCode, KafkaError
+
+USER: Final = "user"
+CLIENT_ID: Final = "client-id"
+IP: Final = "ip"
+PRODUCER_BYTE_RATE: Final = "producer_byte_rate"
+CONSUMER_BYTE_RATE: Final = "consumer_byte_rate"
+REQUEST_PERCENTAGE: Final = "request_percentage"
+CONTROLLER_MUTATION_RATE: Final = "controller_mutation_rate"
+CONNECTION_CREATION_RATE: Final = "connection_creation_rate"
+# The largest value of each key; None where any number will do, also one with a fraction.
+_CLIENT_KEYS: Final[Mapping[str, int | None]] = {
+    PRODUCER_BYTE_RATE: LONG_MAX,
+    CONSUMER_BYTE_RATE: LONG_MAX,
+    REQUEST_PERCENTAGE: None,
+    CONTROLLER_MUTATION_RATE: None,
+}
+_IP_KEYS: Final[Mapping[str, int | None]] = {CONNECTION_CREATION_RATE: INT_MAX}
+_EPSILON: Final = 1e-6  # Kafka's: a double is a whole number if it is this close to one.
+
+Entity = tuple[tuple[str, str | None], ...]
+"""(type, name) pairs sorted by type, each type once."""
+Reply = dict[str, Any]
+Row = dict[str, Any]
+
+
+class ClientQuotas:
+    """The quotas at one version of the image. Only the image writes it."""
+
+    __slots__ = ("_entities", "version")
+
+    def __init__(self) -> None:
+        self._entities: dict[Entity, dict[str, float]] = {}
+        # Grows with each change: whoever keeps what it looked up compares this.
+        self.version = 0
+
+    def set(self, entity: Entity, key: str, value: float | None) -> None:
+        """None takes the quota away."""
+        quotas = self._entities.setdefault(entity, {})
+        if value is None:
+            quotas.pop(key, None)
+        else:
+            quotas[key] = value
+        if not quotas:
+            del self._entities[entity]
+        self.version += 1
+
+    def of(self, entity: Entity) -> Mapping[str, float]:
+        """The quotas of exactly this entity."""
+        return self._entities.get(entity, {})
+
+    def entities(self) -> Iterator[tuple[Entity, Mapping[str, float]]]:
+        return iter(self._entities.items())
+
+    def quota_for(self, user: str, client_id: str, key: str) -> float | None:
+        """The quota in force for a client, in Kafka's precedence; None: unlimited."""
+        if not self._entities:
+            return None
+        for name in (user, None):
+            for client in (client_id, None):
+                value = self.of(((CLIENT_ID, client), (USER, name))).get(key)
+                if value is not None:
+                    return value
+            value = self.of(((USER, name),)).get(key)
+            if value is not None:
+                return value
+        for client in (client_id, None):
+            value = self.of(((CLIENT_ID, client),)).get(key)
+            if value is not None:
+                return value
+        return None
+
+    def ip_rates(self) -> dict[str, float]:
+        """connection_creation_rate by address or host name; "" is the default of all."""
+        return {
+            entity[0][1] or "": quotas[CONNECTION_CREATION_RATE]
+            for entity, quotas in self._entities.items()
+            if CONNECTION_CREATION_RATE in quotas
+        }
+
+    def records(self) -> Iterator[r.ClientQuotaSet]:
+        """What rebuilds this."""
+        for entity, quotas in self._entities.items():
+            for key, value in quotas.items():
+                yield r.ClientQuotaSet(entity, key, value)
+
+    def describe(self, components: list[Row], *, strict: bool) -> list[tuple[Entity, Mapping[str, float]]]:
+        """What DescribeClientQuotas asks for; KafkaError for a filter that makes no sense."""
+        exact, specified = _parse_filter(components)
+        found: list[tuple[Entity, Mapping[str, float]]] = []
+        for entity, quotas in self._entities.items():
+            names = dict(entity)
+            if strict and len(names) != len(exact) + len(specified):
+                continue
+            if all(kind in names and names[kind] == name for kind, name in exact.items()) and all(
+                kind in names for kind in specified
+            ):
+                found.append((entity, quotas))
+        return found
+
+
+def can_be_resolved(host: str) -> bool:
+    """Whether a host name, or a literal, is an address."""
+    try:
+        return bool(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
+    except (OSError, UnicodeError):
+        return False
+
+
+class QuotaChanges:
+    """Validates AlterClientQuotas against an image's quotas. Holds no state of its own."""
+
+    __slots__ = ("_can_be_resolved", "_quotas")
+
+    def __init__(
+        self, quotas: Callable[[], ClientQuotas], *, resolvable: Callable[[str], bool] = can_be_resolved
+    ) -> None:
+        self._quotas = quotas
+        self._can_be_resolved = resolvable
+
+    def alter(self, body: Row) -> tuple[Reply, list[r.Record]]:
+        """Each entry succeeds or fails as a whole and by itself."""
+        entries: list[Row] = []
+        records: list[r.Record] = []
+        seen: set[Entity] = set()
+        for entry in body["entries"]:
+            code, message = ErrorCode.NONE, None
+            try:
+                records += self._alter_one(entry, seen)
+            except KafkaError as error:
+                code, message = error.code, error.message
+            entries.append({"error_code": int(code), "error_message": message, "entity": entry["entity"]})
+        return {"entries": entries}, [] if body["validate_only"] else records
+
+    def _alter_one(self, entry: Row, seen: set[Entity]) -> list[r.Record]:
+        entity = _parse_entity(entry["entity"])
+        if entity in seen:
+            raise _invalid(f"Ignoring duplicate entity {dict(entity)}")
+        seen.add(entity)
+        names = dict(entity)
+        if IP in names and names[IP] is not None and not self._can_be_resolved(names[IP]):
+            raise _invalid(f"{names[IP]} is not a valid IP or resolvable host.")
+        keys = _IP_KEYS if IP in names else _CLIENT_KEYS
+        before, given = self._quotas().of(entity), set()
+        records: list[r.Record] = []
+        for op in entry["ops"]:
+            key, value = op["key"], None if op["remove"] else op["value"]
+            if key in given:
+                raise _invalid(f"Duplicate quota key {key} not updated for this entity {names}")
+            given.add(key)
+            if value is not None:
+                _check_value(keys, key, value)
+            if before.get(key) != value:
+                records.append(r.ClientQuotaSet(entity, key, value))
+        return records
+
+
+def _parse_entity(rows: list[Row]) -> Entity:
+    names: dict[str, str | None] = {}
+    for row in rows:
+        kind, name = row["entity_type"], row["entity_name"]
+        if kind in names:
+            raise _invalid(f"Invalid client quota entity, duplicate entity entry {kind}")
+        if kind not in (USER, CLIENT_ID, IP):
+            raise _invalid(f"Unhandled client quota entity type: {kind}")
+        if name == "":
+            raise _invalid(f"Empty {kind} not supported")
+        names[kind] = name
+    if not names:
+        raise _invalid("Invalid empty client quota entity")
+    if IP in names and len(names) > 1:
+        raise _invalid(
+            "Invalid quota entity combination, IP entity should not be combined with User or ClientId"
+        )
+    return tuple(sorted(names.items(), key=lambda pair: pair[0]))
+
+
+def _check_value(keys: Mapping[str, int | None], key: str, value: float) -> None:
+    if key not in keys:
+        raise _invalid(f"Invalid configuration key {key}")
+    if math.isnan(value) or value < 0:
+        raise _invalid(f"Invalid value {value} for {key}: must not be negative")
+    largest = keys[key]
+    if largest is None:
+        return
+    if value > largest:
+        raise _invalid(
+            f"Proposed value for {key} is too large for {'an INT' if largest == INT_MAX else 'a LONG'}."
+        )
+    if abs(int(value + _EPSILON) - value) > _EPSILON:
+        raise _invalid(f"{key} cannot be a fractional value.")
+
+
+def _parse_filter(components: list[Row]) -> tuple[dict[str, str | None], set[str]]:
+    """(type -> name that must match, types that must be there)."""
+    exact: dict[str, str | None] = {}
+    specified: set[str] = set()
+    for row in components:
+        kind, match_type, match = row["entity_type"], row["match_type"], row["match"]
+        if not kind:
+            raise _invalid("Invalid empty entity type.")
+        if kind in exact or kind in specified:
+            raise _invalid(f"Entity type {kind} cannot appear more than once in the filter.")
+        if kind not in (USER, CLIENT_ID, IP):
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"Unsupported entity type: {kind}")
+        if match_type == 0:
+            if match is None:
+                raise _invalid("Request specified MATCH_TYPE_EXACT, but set match string to null.")
+            exact[kind] = match
+        elif match_type in (1, 2):
+            name = "MATCH_TYPE_DEFAULT" if match_type == 1 else "MATCH_TYPE_SPECIFIED"
+            if match is not None:
+                raise _invalid(f"Request specified {name}, but also specified a match string.")
+            if match_type == 1:
+                exact[kind] = None
+            else:
+                specified.add(kind)
+        else:
+            raise _invalid(f"Unknown match type {match_type}")
+    kinds = exact.keys() | specified
+    if IP in kinds and len(kinds) > 1:
+        raise _invalid(
+            "Invalid entity filter component combination. IP filter component should not be used with "
+            "user or clientId filter component."
+        )
+    return exact, specified
+
+
+def _invalid(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, message)
