@@ -15,5 +15,6 @@ def _bits(*operations: int) -> int:
 
 ALL_ON_TOPIC: Final = _bits(3, 4, 5, 6, 7, 8, 10, 11)
 ALL_ON_CLUSTER: Final = _bits(5, 7, 8, 9, 10, 11, 12)
+ALL_ON_GROUP: Final = _bits(3, 6, 8, 10, 11)
 # "Not asked for, or not known": the smallest int32.
 NOT_TOLD: Final = -(2**31)

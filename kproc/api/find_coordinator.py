@@ -1,13 +1,11 @@
 """FindCoordinator (key 10), versions 0-6.
 
-This broker coordinates neither groups nor transactions yet, and says so. Leaving the API out of ApiVersions
-is no answer: librdkafka then looks for a coordinator for ever, in silence. Seen with librdkafka 2.16, the
-Java client 4.3, kafka-python 3.0 and aiokafka 0.14, each at its first call:
-- for a group, UNSUPPORTED_VERSION is an error for the application in all of them, with our words in
-  librdkafka;
-- for a transactional id, librdkafka retries every code but those of authorization until init_transactions()
-  times out, so TRANSACTIONAL_ID_AUTHORIZATION_FAILED it is: fatal in all of them.
-Versions: v1 key types; v3 flexible; v4 many keys in one request (KIP-699); v6 share groups.
+Every group is coordinated by this broker, whichever Handler does it. The first request makes `__consumer_offsets`
+and waits for it; Kafka answers COORDINATOR_NOT_AVAILABLE until it is there. Transactions are not coordinated yet:
+librdkafka retries every code but those of authorization until init_transactions() times out, so
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED it is, fatal in librdkafka 2.16, the Java client 4.3, kafka-python 3.0 and
+aiokafka 0.14. Versions: v1 key types; v3 flexible; v4 many keys in one request (KIP-699); v6 share groups, which
+there are none of.
 """
 
 from __future__ import annotations
@@ -15,28 +13,59 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.api.registry import api
-from kproc.errors import ErrorCode
+from kproc.cluster.controller import failure_of
+from kproc.cluster.topic_names import GROUP_METADATA_TOPIC
+from kproc.errors import ErrorCode, KafkaError
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
     from kproc.api.context import RequestContext
 
+_GROUP: Final = 0
 _TRANSACTION: Final = 1
-_NO_GROUPS: Final = (
-    "This broker does not coordinate consumer groups yet: assign partitions instead of subscribing."
-)
 NO_TRANSACTIONS: Final = "This broker does not coordinate transactions yet: leave transactional.id unset."
+
+Fields = dict[str, Any]
 
 
 @api(ApiKey.FIND_COORDINATOR, versions=(0, 6))
-def handle_find_coordinator(_context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
-    if request.get("key_type") == _TRANSACTION:
-        return error_response(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
-    return error_response(request, ErrorCode.UNSUPPORTED_VERSION, _NO_GROUPS)
+def handle_find_coordinator(context: RequestContext, request: Fields) -> Fields | None:
+    key_type = request.get("key_type", _GROUP)
+    if key_type == _TRANSACTION:
+        raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
+    if key_type != _GROUP:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Coordinators of type {key_type} are not served.")
+    if context.services.image.topic(GROUP_METADATA_TOPIC) is not None:
+        return _found(context, request)
+
+    def on_reply(reply: Fields) -> None:
+        if context.services.image.topic(GROUP_METADATA_TOPIC) is not None:
+            context.reply(_found(context, request))
+            return
+        error = failure_of(reply)
+        why = error.message if error is not None else reply["topics"][0]["error_message"]
+        context.reply(error_response(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, why))
+
+    context.call_controller("auto_create_topics", {"names": [GROUP_METADATA_TOPIC]}, on_reply)
+    return None
 
 
-def error_response(request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:
-    nobody = {"node_id": -1, "host": "", "port": -1, "error_code": int(code), "error_message": message}
+def _found(context: RequestContext, request: Fields) -> Fields:
+    here = {
+        "node_id": context.services.config.node_id,
+        "host": context.advertised_host,
+        "port": context.advertised_port,
+    }
+    return _answer(request, {**here, "error_code": int(ErrorCode.NONE), "error_message": None})
+
+
+def error_response(request: Fields, code: int, message: str | None) -> Fields:
+    return _answer(
+        request, {"node_id": -1, "host": "", "port": -1, "error_code": int(code), "error_message": message}
+    )
+
+
+def _answer(request: Fields, node: Fields) -> Fields:
     if "coordinator_keys" in request:
-        return {"coordinators": [{"key": key, **nobody} for key in request["coordinator_keys"]]}
-    return nobody
+        return {"coordinators": [{"key": key, **node} for key in request["coordinator_keys"]]}
+    return node

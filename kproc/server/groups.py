@@ -17,7 +17,7 @@ from typing import Final
 
 from kproc.api.context import OwnedPartition, PartitionMoving
 from kproc.clock import NS_PER_MS, Clock
-from kproc.cluster.image import ClusterImage, PartitionImage, TopicImage
+from kproc.cluster.image import ClusterImage, MovedPartition, PartitionImage, TopicImage
 from kproc.cluster.topic_names import GROUP_METADATA_TOPIC
 from kproc.config import Config
 from kproc.errors import Corrupt, ErrorCode, KafkaError
@@ -287,6 +287,12 @@ class Groups:
             shard.coordinator.resign()
             shard.flush()
             self.dirty.pop(shard, None)
+
+    def on_moved(self, moved: Sequence[MovedPartition]) -> None:
+        """The routing table changed. Called while the logs are still open here: what waits is appended first."""
+        for each in moved:
+            if each.topic.name == GROUP_METADATA_TOPIC and each.partition.owner != self._handler_index:
+                self.release(each.partition.index)
 
     def topics_deleted(self, topics: Sequence[TopicImage]) -> None:
         """Their offsets go with them; with `__consumer_offsets` itself, all goes."""

@@ -1,0 +1,47 @@
+"""DeleteGroups (key 42), versions 0-2.
+
+A group without members goes with its committed offsets; one with members stays (NON_EMPTY_GROUP). Versions: v2
+flexible.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from kproc.api.group_call import Caller, Fields, Item, OnOutcome, Outcome, ask_coordinators, group_operation
+from kproc.api.registry import api
+from kproc.wire.header import ApiKey
+
+if TYPE_CHECKING:
+    from kproc.api.context import RequestContext
+    from kproc.group.coordinator import GroupCoordinator
+
+_NAME: Final = "delete_groups"
+
+
+@api(ApiKey.DELETE_GROUPS, versions=(0, 2))
+def handle_delete_groups(context: RequestContext, request: Fields) -> None:
+    group_ids = list(dict.fromkeys(request["groups_names"]))
+
+    def on_done(outcomes: list[Outcome]) -> None:
+        results = [
+            {"group_id": group_id, "error_code": outcome}
+            for group_id, outcome in zip(group_ids, outcomes, strict=True)
+        ]
+        context.reply({"results": results})
+
+    ask_coordinators(context, _NAME, [Item(group_id, None) for group_id in group_ids], on_done)
+
+
+def error_response(request: Fields, code: int, message: str | None) -> Fields:
+    del message  # The response has no room for it.
+    return {
+        "results": [{"group_id": group_id, "error_code": int(code)} for group_id in request["groups_names"]]
+    }
+
+
+@group_operation(_NAME)
+def _serve(
+    coordinator: GroupCoordinator, _caller: Caller, group_id: str, _wanted: Any, on_outcome: OnOutcome
+) -> None:
+    coordinator.delete_group(group_id, lambda code: on_outcome(int(code)))

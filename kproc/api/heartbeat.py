@@ -1,0 +1,43 @@
+"""Heartbeat (key 12), versions 0-4.
+
+While a coordinator loads, every heartbeat is answered NONE, as in Kafka: the member is very likely still one.
+Versions: v3 static members; v4 flexible.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from kproc.api.group_call import Caller, Fields, OnOutcome, ask_coordinator, group_operation
+from kproc.api.registry import api
+from kproc.errors import ErrorCode
+from kproc.wire.header import ApiKey
+
+if TYPE_CHECKING:
+    from kproc.api.context import RequestContext
+    from kproc.group.coordinator import GroupCoordinator
+
+_NAME: Final = "heartbeat"
+
+
+@api(ApiKey.HEARTBEAT, versions=(0, 4))
+def handle_heartbeat(context: RequestContext, request: Fields) -> None:
+    def on_done(outcome: Fields | int) -> None:
+        assert isinstance(outcome, int)
+        code = ErrorCode.NONE if outcome == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else outcome
+        context.reply({"error_code": int(code)})
+
+    wanted = [request["member_id"], request.get("group_instance_id"), request["generation_id"]]
+    ask_coordinator(context, _NAME, request["group_id"], wanted, on_done)
+
+
+def error_response(_request: Fields, code: int, message: str | None) -> Fields:
+    del message  # The response has no room for it.
+    return {"error_code": int(code)}
+
+
+@group_operation(_NAME)
+def _serve(
+    coordinator: GroupCoordinator, _caller: Caller, group_id: str, wanted: Any, on_outcome: OnOutcome
+) -> None:
+    on_outcome(int(coordinator.heartbeat(group_id, *wanted)))

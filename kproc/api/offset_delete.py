@@ -1,0 +1,76 @@
+"""OffsetDelete (key 47), version 0 (KIP-496).
+
+Takes committed offsets away. A group with members keeps those of the topics that it is subscribed to
+(GROUP_SUBSCRIBED_TO_TOPIC); one whose subscriptions nobody knows keeps all (NON_EMPTY_GROUP).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from kproc.api.group_call import Caller, Fields, OnOutcome, ask_coordinator, group_operation
+from kproc.api.registry import api
+from kproc.errors import ErrorCode
+from kproc.group.records import OffsetKey
+from kproc.wire.header import ApiKey
+
+if TYPE_CHECKING:
+    from kproc.api.context import RequestContext
+    from kproc.group.coordinator import GroupCoordinator
+
+_NAME: Final = "offset_delete"
+
+
+@api(ApiKey.OFFSET_DELETE, versions=(0, 0))
+def handle_offset_delete(context: RequestContext, request: Fields) -> None:
+    image = context.services.image
+    wanted = [
+        [topic["name"], each["partition_index"]]
+        for topic in request["topics"]
+        for each in topic["partitions"]
+        if image.topic(topic["name"]) is not None
+    ]
+    if not request["group_id"]:
+        context.reply(error_response(request, ErrorCode.INVALID_GROUP_ID, None))
+        return
+
+    def on_done(outcome: Fields | int) -> None:
+        if isinstance(outcome, int):
+            context.reply(error_response(request, outcome, None))
+            return
+        subscribed = set(outcome["subscribed"])
+        known = {name for name, _ in wanted}
+        context.reply(
+            {"error_code": 0, "topics": [_topic(topic, known, subscribed) for topic in request["topics"]]}
+        )
+
+    ask_coordinator(context, _NAME, request["group_id"], wanted, on_done)
+
+
+def _topic(topic: Fields, known: set[str], subscribed: set[str]) -> Fields:
+    code = ErrorCode.NONE
+    if topic["name"] not in known:
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    elif topic["name"] in subscribed:
+        code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+    rows = [
+        {"partition_index": each["partition_index"], "error_code": int(code)} for each in topic["partitions"]
+    ]
+    return {"name": topic["name"], "partitions": rows}
+
+
+def error_response(_request: Fields, code: int, message: str | None) -> Fields:
+    del message  # The response has no room for it.
+    return {"error_code": int(code), "topics": []}
+
+
+@group_operation(_NAME)
+def _serve(
+    coordinator: GroupCoordinator, _caller: Caller, group_id: str, wanted: Any, on_outcome: OnOutcome
+) -> None:
+    keys = [OffsetKey(group_id, topic, partition) for topic, partition in wanted]
+
+    def on_done(code: int, subscribed: frozenset[str]) -> None:
+        on_outcome(int(code) if code else {"subscribed": sorted(subscribed)})
+
+    coordinator.delete_offsets(group_id, keys, on_done)
