@@ -22,9 +22,11 @@ from kproc.wire.header import ApiKey, RequestHeader
 
 if TYPE_CHECKING:
     from kproc.api.fetch_session import SessionCache
+    from kproc.group.coordinator import GroupCoordinator
 
 OnReply = Callable[[dict[str, Any]], None]
 PartitionKey = tuple[str, int]
+OnReady = Callable[[bool], None]
 
 
 class PartitionMoving(KafkaError):
@@ -76,7 +78,7 @@ class Partitions(Protocol):
 class HandOver(Protocol):
     """Changes of the owners, as they reach this Handler."""
 
-    def when_ready(self, key: PartitionKey, on_ready: Callable[[bool], None]) -> None:
+    def when_ready(self, key: PartitionKey, on_ready: OnReady) -> None:
         """Call back when a moving partition can be asked again; with False when that takes too long."""
 
     def when_image(self, version: int, on_image: Callable[[], None]) -> None:
@@ -103,6 +105,22 @@ class ProducerIds(Protocol):
     def allocate(self, on_id: Callable[[int], None], on_failure: Callable[[KafkaError], None]) -> None: ...
 
 
+class Groups(Protocol):
+    """The group coordinators of this Handler, and where the others are."""
+
+    def partition_of(self, group_id: str) -> PartitionImage | None:
+        """The partition of `__consumer_offsets` that keeps the group; None before the topic is made."""
+
+    def coordinator(self, index: int) -> GroupCoordinator:
+        """The coordinator of a partition of ours. KafkaError with what its clients must be told otherwise."""
+
+    def loaded(self) -> list[GroupCoordinator]:
+        """All coordinators of ours that can be asked."""
+
+    def when_loaded(self, on_loaded: Callable[[], None]) -> None:
+        """Load every partition of ours that has been written to, then call back."""
+
+
 class Services:
     """Everything a Handler offers to the APIs. One per Handler, made by server/handler.py."""
 
@@ -110,6 +128,7 @@ class Services:
         "clock",
         "config",
         "endpoints",
+        "groups",
         "hand_over",
         "handler_index",
         "image",
@@ -117,6 +136,7 @@ class Services:
         "peers",
         "producer_ids",
         "purgatory",
+        "served",
         "session_cache",
         "waits_for_sync",
     )
@@ -142,9 +162,12 @@ class Services:
         self.peers = peers
         self.purgatory = purgatory
         self.waits_for_sync = config.kproc_flush == "group"
+        # The API keys that are served here; None: all. The control listener serves few.
+        self.served: frozenset[int] | None = None
         self.producer_ids: ProducerIds
         self.session_cache: SessionCache
         self.hand_over: HandOver
+        self.groups: Groups
 
 
 class RequestContext:
@@ -188,6 +211,11 @@ class RequestContext:
     def call_controller(self, op: str, body: dict[str, Any], on_reply: OnReply) -> None:
         """Ask the controller; `on_reply` runs after every Handler has taken in the change."""
         self.services.peers.call_controller(op, body, on_reply)
+
+    @property
+    def client_host(self) -> str:
+        """The client's address as Kafka shows it to those who describe groups: `/127.0.0.1`."""
+        raise NotImplementedError
 
     def reply(self, fields: Mapping[str, Any]) -> None:
         """Answer with the response's fields in any version's shape."""

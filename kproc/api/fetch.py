@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import itertools
 import logging
+from collections.abc import Iterable
 from typing import Any, Final
 
 from msgspec.structs import astuple
 
-from kproc.api.context import OnReply, PartitionKey, RequestContext, Services
+from kproc.api.context import OnReply, PartitionKey, PartitionMoving, RequestContext, Services
 from kproc.api.fetch_session import FetchSession, FetchTarget
 from kproc.api.registry import api
 from kproc.cluster.image import PartitionImage
@@ -70,6 +71,9 @@ def read_partition(
         if offset == log.end_offset or (limit <= 0 and log.start_offset <= offset <= log.end_offset):
             return PartitionRead(0, log.start_offset, log.end_offset, [], 0)
         found = log.read(offset, min(limit, request.max_bytes), minimum_one=minimum_one)
+    except PartitionMoving as moving:
+        # Nothing yet; its arrival wakes like an append. Offsets of -1 mean that nobody knows them yet.
+        return PartitionRead(0, moving.start_offset, moving.end_offset, [], 0)
     except KafkaError as error:
         return _error(error.code)
     except (Corrupt, OSError) as error:  # Of this partition alone: the others of the request are served.
@@ -106,7 +110,9 @@ class DelayedFetch(DelayedOperation):
     """
 
     __slots__ = (
+        "_attempt",
         "_context",
+        "_has_moved",
         "_is_incremental",
         "_local",
         "_reads",
@@ -139,6 +145,8 @@ class DelayedFetch(DelayedOperation):
         self._remote: dict[int, list[tuple[int, str, PartitionImage]]] = {}
         self._replies_due = 0
         self._watches: dict[int, list[int]] = {}  # Owner -> the watch that it keeps for us.
+        self._attempt = 0  # Grows when owners have changed: answers of those of before do not count.
+        self._has_moved = False
 
     # -- the life of the operation -----------------------------------------------------------------------------
 
@@ -166,7 +174,23 @@ class DelayedFetch(DelayedOperation):
     def try_complete(self) -> bool:
         """An append happened to a partition of ours that this Fetch watches. Other owners tell of theirs."""
         self._read_local()
+        if self._has_moved:
+            self.restart()
+            return self.is_completed
         return self._complete_if_enough()
+
+    def restart(self) -> None:
+        """Owners have changed: find the new ones and read again."""
+        if self.is_completed:
+            return
+        self._end_watches()
+        self._context.services.purgatory.finished(self)
+        self._attempt += 1
+        self._has_moved = False
+        self._local = []  # What was read stays: files do not change with their owner, and the deadline may come first.
+        self._remote = {}
+        self._replies_due = 0
+        self.start()
 
     def on_expire(self) -> None:
         """max.wait.ms is over: answer with what the last reads found."""
@@ -179,6 +203,9 @@ class DelayedFetch(DelayedOperation):
             return
         if self._remote and not self.is_parked:
             self._read_local()  # What was appended while the others were asked woke nobody: we watch from here on.
+        if self._has_moved:
+            self.restart()
+            return
         if self._complete_if_enough() or self.is_parked:
             return
         services = self._context.services
@@ -227,6 +254,9 @@ class DelayedFetch(DelayedOperation):
             if partition is None:
                 self._reads[at] = _error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                 continue
+            if partition.owner != services.handler_index:
+                self._has_moved = True
+                continue
             read = read_partition(
                 services, name, partition, self._targets[at].request, left, minimum_one=not has_data
             )
@@ -239,16 +269,29 @@ class DelayedFetch(DelayedOperation):
         parts = self._remote[owner]
         watch = [self._context.services.handler_index, next(_watch_numbers)]
         body = {
+            "image": self._context.services.image.version,
             "watch": watch,
             "min_bytes": self._request.min_bytes,
             "max_bytes": self._budget(),
             "wait_ns": 0 if self._request.max_wait_ms <= 0 else self.deadline_ns,
             "parts": [[name, *astuple(self._targets[at].request)] for at, name, _ in parts],
         }
-        self._context.services.peers.call(owner, "fetch", body, _RemoteRead(self, owner, watch))
+        on_reply = _RemoteRead(self, owner, watch, self._attempt)
+        self._context.services.peers.call(owner, "fetch", body, on_reply)
 
-    def on_reads(self, owner: int, reply: dict[str, Any], watch: list[int]) -> None:
-        """An owner's first reply: what it read, or that it is lost."""
+    def on_reads(self, owner: int, reply: dict[str, Any], watch: list[int], attempt: int) -> None:
+        """An owner's first reply: what it read, that it is lost, or that it is the owner no more."""
+        services = self._context.services
+        if attempt != self._attempt:
+            if reply.get("is_open"):
+                services.peers.call(owner, "fetch", {"end": watch}, lambda _reply: None)
+            return
+        if "moved" in reply:
+            services.hand_over.when_image(reply["moved"], lambda: self._restart_of(attempt))
+            return
+        if reply.get("lost") and self._is_moved(owner):
+            self.restart()
+            return
         self._replies_due -= 1
         if reply.get("is_open"):
             self._watches[owner] = watch
@@ -267,18 +310,36 @@ class DelayedFetch(DelayedOperation):
         if not self._replies_due:
             self._decide()
 
-    def on_watched(self, owner: int) -> None:
+    def on_watched(self, owner: int, attempt: int) -> None:
         """An owner's watch has ended."""
-        self._watches.pop(owner, None)
+        if attempt == self._attempt:
+            self._watches.pop(owner, None)
 
-    def on_more(self, owner: int) -> None:
+    def on_more(self, owner: int, attempt: int) -> None:
         """An owner's second reply: something was appended there (or it died, and its successor must be asked).
 
         Only that owner is asked again: the others still watch for us.
         """
-        if not self.is_completed:
-            self._replies_due += 1
-            self._ask(owner)
+        if self.is_completed or attempt != self._attempt:
+            return
+        if self._is_moved(owner):
+            self.restart()
+            return
+        self._replies_due += 1
+        self._ask(owner)
+
+    def _restart_of(self, attempt: int) -> None:
+        if attempt == self._attempt:
+            self.restart()
+
+    def _is_moved(self, owner: int) -> bool:
+        """Whether something that was asked of that owner belongs to another one now."""
+        image = self._context.services.image
+        for _, name, before in self._remote[owner]:
+            partition = image.partition(name, before.index)
+            if partition is not None and partition.owner != owner:
+                return True
+        return False
 
     # -- the answer --------------------------------------------------------------------------------------------
 
@@ -291,7 +352,9 @@ class DelayedFetch(DelayedOperation):
         topics: dict[str | bytes | None, tuple[str | None, bytes | None, list[FetchPartitionResult]]] = {}
         served: list[tuple[str | bytes | None, int]] = []
         for at, target in enumerate(self._targets):
-            read = self._reads.get(at) or _error(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            read = self._reads.get(at)
+            if read is None or (read.end < 0 and not read.error):
+                read = _error(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             if read.bytes and has_data and read.bytes > budget:
                 read = PartitionRead(
                     0, read.start, read.end, [], 0
@@ -346,9 +409,10 @@ def _find(services: Services, target: FetchTarget) -> tuple[str, PartitionImage]
 class _RemoteRead:
     """Takes the one or two replies of an owner: the reads, and later `more` or `end`."""
 
-    __slots__ = ("_fetch", "_has_read", "_owner", "_watch")
+    __slots__ = ("_attempt", "_fetch", "_has_read", "_owner", "_watch")
 
-    def __init__(self, fetch: DelayedFetch, owner: int, watch: list[int]) -> None:
+    def __init__(self, fetch: DelayedFetch, owner: int, watch: list[int], attempt: int) -> None:
+        self._attempt = attempt
         self._fetch = fetch
         self._owner = owner
         self._watch = watch
@@ -357,11 +421,11 @@ class _RemoteRead:
     def __call__(self, reply: dict[str, Any]) -> None:
         if not self._has_read:
             self._has_read = True
-            self._fetch.on_reads(self._owner, reply, self._watch)
+            self._fetch.on_reads(self._owner, reply, self._watch, self._attempt)
             return
-        self._fetch.on_watched(self._owner)
+        self._fetch.on_watched(self._owner, self._attempt)
         if not reply.get("end"):
-            self._fetch.on_more(self._owner)
+            self._fetch.on_more(self._owner, self._attempt)
 
 
 class _RemoteWatch(DelayedOperation):
@@ -390,6 +454,11 @@ def serve_forwarded(services: Services, body: dict[str, Any], on_reply: OnReply)
         services.purgatory.check(("watch", *body["end"]))
         on_reply({})
         return
+    if _has_moved(services, [(name, fields[0]) for name, *fields in body["parts"]]):
+        on_reply(
+            {"moved": services.image.version}
+        )  # The other side finds the new owner when it knows as much.
+        return
     left = body["max_bytes"]
     has_data = False
     reads: list[list[Any]] = []
@@ -399,8 +468,6 @@ def serve_forwarded(services: Services, body: dict[str, Any], on_reply: OnReply)
         partition = services.image.partition(name, request.index)
         if partition is None:
             read = _error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        elif partition.owner != services.handler_index:
-            read = _error(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         else:
             read = read_partition(services, name, partition, request, left, minimum_one=not has_data)
             watched.append((name, request.index))
@@ -414,3 +481,12 @@ def serve_forwarded(services: Services, body: dict[str, Any], on_reply: OnReply)
     if waits:
         keys = [*watched, ("watch", *body["watch"])]
         services.purgatory.watch(_RemoteWatch(body["wait_ns"], on_reply), keys)
+
+
+def _has_moved(services: Services, keys: Iterable[PartitionKey]) -> bool:
+    """Whether one of these belongs to another Handler by now."""
+    for name, index in keys:
+        partition = services.image.partition(name, index)
+        if partition is not None and partition.owner != services.handler_index:
+            return True
+    return False

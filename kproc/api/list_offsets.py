@@ -12,9 +12,9 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from kproc.api.context import RequestContext, Services
+from kproc.api.context import OnReply, PartitionMoving, RequestContext, Services
 from kproc.api.registry import api
 from kproc.cluster.image import PartitionImage
 from kproc.errors import Corrupt, ErrorCode, KafkaError
@@ -37,6 +37,7 @@ _SINCE: Final = {
 }
 
 Answer = dict[str, Any]
+At = tuple[int, int]  # Position of the topic, and of the partition in it.
 
 
 @api(ApiKey.LIST_OFFSETS, versions=(1, 11))
@@ -65,49 +66,86 @@ class _Lookup:
     def __init__(self, context: RequestContext, request: dict[str, Any]) -> None:
         self._context = context
         self._topics = request["topics"]
-        self._answers: dict[tuple[int, int], Answer] = {}
+        self._answers: dict[At, Answer] = {}
         self._replies_due = 1  # Ours, until start() is through.
 
     def start(self) -> None:
-        services = self._context.services
-        remote: dict[int, list[tuple[tuple[int, int], str, dict[str, Any]]]] = {}
         times_asked = Counter(
             (topic["name"], wanted["partition_index"])
             for topic in self._topics
             for wanted in topic["partitions"]
         )
+        once: list[At] = []
         for topic_at, topic in enumerate(self._topics):
             for part_at, wanted in enumerate(topic["partitions"]):
-                at = (topic_at, part_at)
                 index = wanted["partition_index"]
-                partition = services.image.partition(topic["name"], index)
                 if times_asked[topic["name"], index] > 1:
-                    self._answers[at] = _failed(index, ErrorCode.INVALID_REQUEST)
-                elif partition is None:
-                    self._answers[at] = _failed(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-                elif partition.owner == services.handler_index:
-                    version = self._context.api_version
-                    self._answers[at] = look_up(services, topic["name"], partition, wanted, version)
+                    self._answers[topic_at, part_at] = _failed(index, ErrorCode.INVALID_REQUEST)
                 else:
-                    remote.setdefault(partition.owner, []).append((at, topic["name"], wanted))
-        for owner, parts in remote.items():
-            self._replies_due += 1
-            body = {
-                "version": self._context.api_version,
-                "parts": [[name, wanted] for _, name, wanted in parts],
-            }
-            services.peers.call(owner, "list_offsets", body, self._on_reply([at for at, _, _ in parts]))
+                    once.append((topic_at, part_at))
+        self._look_up(once)
         self._finish_one()
 
-    def _on_reply(self, ats: list[tuple[int, int]]) -> Callable[[dict[str, Any]], None]:
+    def _look_up(self, ats: list[At]) -> None:
+        """Find these, here or at their owners. Some of them a second time, when their owner has changed."""
+        services = self._context.services
+        version = self._context.api_version
+        remote: dict[int, list[At]] = {}
+        for at in ats:
+            name, wanted = self._wanted(at)
+            partition = services.image.partition(name, wanted["partition_index"])
+            if partition is None:
+                self._answers[at] = _failed(wanted["partition_index"], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            elif partition.owner != services.handler_index:
+                remote.setdefault(partition.owner, []).append(at)
+            else:
+                try:
+                    self._answers[at] = look_up(services, name, partition, wanted, version)
+                except PartitionMoving as moving:
+                    self._replies_due += 1
+                    services.hand_over.when_ready(moving.key, self._on_ready(at))
+        for owner, asked in remote.items():
+            self._replies_due += 1
+            parts = [list(self._wanted(at)) for at in asked]
+            body = {"image": services.image.version, "version": version, "parts": parts}
+            services.peers.call(owner, "list_offsets", body, self._on_reply(asked))
+
+    def _wanted(self, at: At) -> tuple[str, dict[str, Any]]:
+        topic = self._topics[at[0]]
+        return topic["name"], topic["partitions"][at[1]]
+
+    def _on_ready(self, at: At) -> Callable[[bool], None]:
+        def go_on(is_ready: bool) -> None:
+            if is_ready:
+                self._look_up([at])
+            else:
+                self._fail([at])
+            self._finish_one()
+
+        return go_on
+
+    def _on_reply(self, ats: list[At]) -> OnReply:
         def take(reply: dict[str, Any]) -> None:
-            for number, (topic_at, part_at) in enumerate(ats):
-                index = self._topics[topic_at]["partitions"][part_at]["partition_index"]
-                lost = _failed(index, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-                self._answers[topic_at, part_at] = reply["answers"][number] if "answers" in reply else lost
+            if "moved" in reply:
+                self._context.services.hand_over.when_image(reply["moved"], lambda: self._ask_again(ats))
+                return
+            if "answers" in reply:
+                self._answers.update(zip(ats, reply["answers"], strict=True))
+            else:
+                self._fail(ats)
             self._finish_one()
 
         return take
+
+    def _ask_again(self, ats: list[At]) -> None:
+        self._look_up(ats)
+        self._finish_one()
+
+    def _fail(self, ats: list[At]) -> None:
+        """The owner died, or does not give it up."""
+        for at in ats:
+            index = self._wanted(at)[1]["partition_index"]
+            self._answers[at] = _failed(index, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def _finish_one(self) -> None:
         self._replies_due -= 1
@@ -128,7 +166,7 @@ class _Lookup:
 def look_up(
     services: Services, name: str, partition: PartitionImage, wanted: dict[str, Any], version: int
 ) -> Answer:
-    """Answer for one partition of ours."""
+    """Answer for one partition of ours; raises PartitionMoving."""
     index = partition.index
     epoch = wanted.get("current_leader_epoch", -1)
     if 0 <= epoch != partition.leader_epoch:
@@ -150,6 +188,8 @@ def look_up(
             found = None
         else:
             found = log.offset_for_timestamp(timestamp)
+    except PartitionMoving:
+        raise
     except KafkaError as error:
         return _failed(index, error.code)
     except (Corrupt, OSError) as error:
@@ -165,16 +205,39 @@ def look_up(
     }
 
 
-def serve_forwarded(services: Services, body: dict[str, Any]) -> dict[str, Any]:
+def serve_forwarded(services: Services, body: dict[str, Any], on_reply: OnReply) -> None:
     """Look up our partitions for another Handler."""
     answers = []
     for name, wanted in body["parts"]:
         partition = services.image.partition(name, wanted["partition_index"])
-        if partition is None or partition.owner != services.handler_index:
-            answers.append(_failed(wanted["partition_index"], ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        if partition is None:
+            answers.append(_failed(wanted["partition_index"], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+        elif partition.owner != services.handler_index:
+            on_reply(
+                {"moved": services.image.version}
+            )  # The other side asks the owner when it knows as much.
+            return
         else:
-            answers.append(look_up(services, name, partition, wanted, body["version"]))
-    return {"answers": answers}
+            try:
+                answers.append(look_up(services, name, partition, wanted, body["version"]))
+            except PartitionMoving as moving:
+                services.hand_over.when_ready(moving.key, _Again(services, body, on_reply).go_on)
+                return
+    on_reply({"answers": answers})
+
+
+class _Again(NamedTuple):
+    """A call that waits for a partition on its way to us."""
+
+    services: Services
+    body: dict[str, Any]
+    on_reply: OnReply
+
+    def go_on(self, is_ready: bool) -> None:
+        if is_ready:
+            serve_forwarded(self.services, self.body, self.on_reply)
+        else:
+            self.on_reply({})
 
 
 def _failed(index: int, code: int) -> Answer:

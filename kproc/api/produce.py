@@ -16,9 +16,9 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol
 
-from kproc.api.context import OwnedPartition, RequestContext, Services
+from kproc.api.context import OwnedPartition, PartitionKey, PartitionMoving, RequestContext, Services
 from kproc.api.registry import api
-from kproc.cluster.image import PartitionImage, TopicImage
+from kproc.cluster.image import MovedPartition, PartitionImage, TopicImage
 from kproc.errors import ErrorCode, KafkaError
 from kproc.wire.compression import Compression
 from kproc.wire.header import ApiKey
@@ -130,6 +130,9 @@ class ProduceBatcher:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._appends: dict[OwnedPartition, tuple[list[memoryview], list[tuple[Pending, int]]]] = {}
+        # By owner, in the order in which they were sent: what it has not answered yet.
+        self._open_forwards: dict[int, dict[_ForwardReply, None]] = {}
+        self._fences: dict[PartitionKey, _Fence] = {}
         self.append_calls = 0
         self.batches = 0
         self.bytes = 0
@@ -158,8 +161,14 @@ class ProduceBatcher:
                 return None
             image, partition = found
             size = len(records) if records is not None else 0
+            fence = self._fences.get((image.name, index)) if self._fences else None
+            if fence is not None and records:
+                fence.waiting.append(
+                    _Later(self, image.topic_id, index, bytearray(records), pending, 0, version)
+                )
+                return None
             if partition.owner == self._services.handler_index:
-                owned = self._append(image.name, partition, records, pending, 0, version)
+                owned = self._append(image, partition, records, pending, 0, version)
                 if owned is None:
                     return None
                 return Placed(partition.owner, owned, size, acks, topic.name, topic.topic_id)
@@ -191,8 +200,20 @@ class ProduceBatcher:
                 found = self._find(topic.name, topic.topic_id, index) if refusal is None else refusal
                 if isinstance(found, int):
                     pending.decide(at, _failed(index, found))
+                elif (fence := self._fences.get((found[0].name, index))) is not None and records:
+                    fence.waiting.append(
+                        _Later(
+                            self,
+                            found[0].topic_id,
+                            index,
+                            bytearray(records),
+                            pending,
+                            at,
+                            context.api_version,
+                        )
+                    )
                 elif found[1].owner == self._services.handler_index:
-                    self._append(found[0].name, found[1], records, pending, at, context.api_version)
+                    self._append(found[0], found[1], records, pending, at, context.api_version)
                 else:
                     remote.setdefault(found[1].owner, []).append((at, topic_at, part_at))
                 at += 1
@@ -215,7 +236,7 @@ class ProduceBatcher:
 
     def _append(
         self,
-        topic: str,
+        topic: TopicImage,
         partition: PartitionImage,
         records: memoryview | None,
         pending: Pending,
@@ -234,7 +255,12 @@ class ProduceBatcher:
             pending.decide(at, _failed(partition.index, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE))
             return None
         try:
-            owned = self._services.partitions.get(topic, partition)
+            owned = self._services.partitions.get(topic.name, partition)
+        except PartitionMoving as moving:
+            # A copy: the view dies with this pass.
+            later = _Later(self, topic.topic_id, partition.index, bytearray(records), pending, at, version)
+            self._services.hand_over.when_ready(moving.key, later.go_on)
+            return None
         except KafkaError as error:
             pending.decide(at, _failed(partition.index, error.code, error.message))
             return None
@@ -274,6 +300,8 @@ class ProduceBatcher:
                 else:
                     owned.when_synced(result.last_offset + 1, _DecideWhenSynced(pending, at, answer))
 
+    # -- partitions of others ----------------------------------------------------------------------------------
+
     def _forward(
         self,
         context: RequestContext,
@@ -284,19 +312,34 @@ class ProduceBatcher:
     ) -> None:
         """Give each owner the whole body and say which of its partitions are meant."""
         for owner, parts in remote.items():
-            self.forwarded += 1
             indexes = [request.topics[topic_at].partitions[part_at][0] for _, topic_at, part_at in parts]
-            on_reply = _ForwardReply(pending, [at for at, _, _ in parts], indexes)
+            on_reply = _ForwardReply(self, owner, pending, [at for at, _, _ in parts], indexes)
             wanted = [[topic_at, part_at] for _, topic_at, part_at in parts]
-            self._services.peers.call(
-                owner, "produce", {"version": context.api_version, "parts": wanted}, on_reply, payload=body
-            )
+            self._ask(owner, "produce", {"version": context.api_version, "parts": wanted}, on_reply, body)
+
+    def _forward_records(
+        self, partition: PartitionImage, topic_id: bytes, records: bytes | memoryview, pending: Pending, at: int,
+        version: int,
+    ) -> None:  # fmt: skip
+        """Give the owner one partition's records of a request whose body is gone, or is not all its."""
+        on_reply = _ForwardReply(self, partition.owner, pending, [at], [partition.index])
+        body = {"version": version, "acks": pending.acks, "topic_id": topic_id, "index": partition.index}
+        self._ask(partition.owner, "produce_records", body, on_reply, records)
+
+    def _ask(
+        self, owner: int, op: str, body: dict[str, Any], on_reply: _ForwardReply, payload: bytes | memoryview
+    ) -> None:
+        self.forwarded += 1
+        self._open_forwards.setdefault(owner, {})[on_reply] = None
+        body["image"] = self._services.image.version
+        self._services.peers.call(owner, op, body, on_reply, payload=payload)
 
     def serve_forwarded(
-        self, body: dict[str, Any], payload: memoryview, on_reply: Callable[[Any], None]
+        self, body: dict[str, Any], payload: memoryview | bytearray, on_reply: Callable[[Any], None]
     ) -> None:
         """Another Handler's request for partitions of ours; answered with a list of results."""
-        request = decode_produce(body["version"], payload)
+        version = body["version"]
+        request = decode_produce(version, memoryview(payload))
         wanted = [(request.topics[topic_at], part_at) for topic_at, part_at in body["parts"]]
         pending = PendingProduce(request.acks, len(wanted), lambda done: on_reply({"results": done.results}))
         for at, (topic, part_at) in enumerate(wanted):
@@ -304,10 +347,106 @@ class ProduceBatcher:
             found = self._find(topic.name, topic.topic_id, index)
             if isinstance(found, int):
                 pending.decide(at, _failed(index, found))
-            elif found[1].owner != self._services.handler_index:
-                pending.decide(at, _failed(index, ErrorCode.NOT_LEADER_OR_FOLLOWER))
             else:
-                self._append(found[0].name, found[1], records, pending, at, body["version"])
+                self.place(found[0], found[1], records, pending, at, version)
+
+    def serve_records(
+        self, body: dict[str, Any], payload: memoryview | bytearray, on_reply: Callable[[Any], None]
+    ) -> None:
+        """The same for one partition's records alone."""
+        pending = PendingProduce(body["acks"], 1, lambda done: on_reply({"results": done.results}))
+        records = memoryview(payload)
+        self.place_later(_Later(self, body["topic_id"], body["index"], records, pending, 0, body["version"]))
+
+    def place(
+        self,
+        topic: TopicImage,
+        partition: PartitionImage,
+        records: memoryview | None,
+        pending: Pending,
+        at: int,
+        version: int,
+    ) -> None:
+        """Append, or pass on to the owner: it has changed since these records were sent to us."""
+        if partition.owner == self._services.handler_index:
+            self._append(topic, partition, records, pending, at, version)
+        else:
+            self._forward_records(partition, topic.topic_id, records or b"", pending, at, version)
+
+    def place_later(self, later: _Later) -> None:
+        """Records alone, by topic id: they go where their partition is now."""
+        found = self._find(None, later.topic_id, later.partition)
+        if isinstance(found, int):  # It was deleted meanwhile.
+            code = ErrorCode.UNKNOWN_TOPIC_ID if later.version >= 13 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            later.pending.decide(later.at, _failed(later.partition, code))
+        else:
+            self.place(*found, memoryview(later.records), later.pending, later.at, later.version)
+
+    # -- order over a change of owners -------------------------------------------------------------------------
+
+    def on_moved(self, moved: list[MovedPartition]) -> None:
+        """Owners have changed. What was forwarded to an owner of before may still be on its way, and that owner
+        passes it on; so what comes for these partitions now must wait until it has been answered.
+        """
+        fences: dict[int, _Fence] = {}
+        for each in moved:
+            owner = each.owner_before
+            waits_for = self._open_forwards.get(owner)
+            key = (each.topic.name, each.partition.index)
+            if not waits_for or key in self._fences:
+                continue
+            fence = fences.get(owner)
+            if fence is None:
+                fence = fences[owner] = _Fence(self._fences, len(waits_for))
+                for reply in waits_for:
+                    reply.fences.append(fence)
+            fence.keys.append(key)
+            self._fences[key] = fence
+
+    def answered(self, owner: int, reply: _ForwardReply) -> None:
+        """An owner has answered what was forwarded to it."""
+        del self._open_forwards[owner][reply]
+        for fence in reply.fences:
+            fence.count_down()
+
+
+class _Later(NamedTuple):
+    """One partition's records that wait for a hand-over."""
+
+    batcher: ProduceBatcher
+    topic_id: bytes
+    partition: int
+    records: bytearray | memoryview  # Offsets are written into it.
+    pending: Pending
+    at: int
+    version: int
+
+    def go_on(self, is_ready: bool) -> None:
+        if is_ready:
+            self.batcher.place_later(self)
+        else:
+            self.pending.decide(self.at, _failed(self.partition, ErrorCode.NOT_LEADER_OR_FOLLOWER))
+
+
+class _Fence:
+    """Records for partitions that moved wait until their owner of before has answered what it was sent."""
+
+    __slots__ = ("_fences", "_left", "keys", "waiting")
+
+    def __init__(self, fences: dict[PartitionKey, _Fence], left: int) -> None:
+        self._fences = fences
+        self._left = left
+        self.keys: list[PartitionKey] = []
+        self.waiting: list[_Later] = []
+
+    def count_down(self) -> None:
+        self._left -= 1
+        if self._left:
+            return
+        for key in self.keys:
+            del self._fences[key]
+        for later in self.waiting:
+            later.go_on(True)
 
 
 class _DecideWhenSynced:
@@ -330,14 +469,20 @@ class _DecideWhenSynced:
 class _ForwardReply:
     """Puts an owner's results into the request that waits for them."""
 
-    __slots__ = ("_ats", "_indexes", "_pending")
+    __slots__ = ("_ats", "_batcher", "_indexes", "_owner", "_pending", "fences")
 
-    def __init__(self, pending: Pending, ats: list[int], indexes: list[int]) -> None:
+    def __init__(
+        self, batcher: ProduceBatcher, owner: int, pending: Pending, ats: list[int], indexes: list[int]
+    ) -> None:
+        self._batcher = batcher
+        self._owner = owner
         self._pending = pending
         self._ats = ats
         self._indexes = indexes
+        self.fences: list[_Fence] = []
 
     def __call__(self, reply: dict[str, Any]) -> None:
+        self._batcher.answered(self._owner, self)
         results = reply.get("results")
         if results is None:
             # The owner died. Whether it appended is not known; a retry of an idempotent producer is sorted out

@@ -12,13 +12,13 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from kproc.api import fetch, forwarding, list_offsets
+from kproc.api import fetch, forwarding, group_call, list_groups, list_offsets
 from kproc.api.context import Endpoint, OnReply, Services
 from kproc.api.fetch_session import SessionCache
 from kproc.api.init_producer_id import ProducerIdAllocator
 from kproc.api.produce import Placed, ProduceBatcher
 from kproc.clock import Clock
-from kproc.cluster.image import ClusterImage
+from kproc.cluster.image import ClusterImage, MovedPartition, TopicImage
 from kproc.config import Config
 from kproc.errors import FatalError, KafkaError, ProtocolError
 from kproc.metrics.slab import MetricsRow
@@ -26,6 +26,8 @@ from kproc.metrics.spec import SLOT
 from kproc.purgatory.purgatory import Purgatory
 from kproc.server.calls import serve_call
 from kproc.server.dispatch import after_header_tags, dispatch
+from kproc.server.groups import Groups
+from kproc.server.hand_over import HandOver, moved_between
 from kproc.server.known_produce import AFTER_CORRELATION_ID, KnownProduce, ProduceShape
 from kproc.server.linked_agent import LinkedAgent, LinkedPeer
 from kproc.server.moving import MovingConnections
@@ -135,6 +137,23 @@ class Handler(LinkedAgent):
         self._services.session_cache = SessionCache(config.max_incremental_fetch_session_cache_slots)
         self._services.producer_ids = ProducerIdAllocator(self._services.peers.call_controller)
         self._produce = ProduceBatcher(self._services)
+        self._hand_over = HandOver(
+            handler_index=agent_id.index,
+            image=lambda: self._services.image,
+            partitions=self._partitions,
+            ask=self._services.peers.call,
+            is_linked=lambda index: handler_id(index) in self._peers,
+            now_ns=clock.now_ns,
+        )
+        self._services.hand_over = self._hand_over
+        self._groups = Groups(
+            config=config,
+            clock=clock,
+            image=lambda: self._services.image,
+            partitions=self._partitions,
+            handler_index=agent_id.index,
+        )
+        self._services.groups = self._groups
         self._has_image = False
         # A successor may own partitions that somebody else still has open: it must know whom to ask.
         self._is_linked = is_linked
@@ -185,6 +204,7 @@ class Handler(LinkedAgent):
     def begin_stop(self) -> None:
         """Answer what waits: nothing more will be appended."""
         super().begin_stop()
+        self._groups.begin_stop()
         self._purgatory.expire_all()
 
     def is_drained(self) -> bool:
@@ -192,6 +212,7 @@ class Handler(LinkedAgent):
         if self._is_leaving and not self._is_stopping:
             return not (
                 len(self._partitions)
+                or not self._hand_over.is_idle
                 or self._partitions.is_syncing
                 or len(self._purgatory)
                 or len(self._calls)
@@ -199,36 +220,47 @@ class Handler(LinkedAgent):
                 or any(each.has_overflow for each in self._outboxes)
                 or self._has_input()
             )
-        is_synced = not self._partitions.unsynced and not self._partitions.is_syncing
+        is_synced = (
+            not self._partitions.unsynced and not self._partitions.is_syncing and self._hand_over.is_idle
+        )
         return super().is_drained() and is_synced and not self._moving.has_holders()
 
     def close(self) -> None:
         """Close every log cleanly; raises OSError when one could not be flushed."""
         self._syncer.close()
         self._partitions.finish_sync()
-        self._partitions.close(is_clean=True)
+        try:
+            self._hand_over.close()
+        finally:
+            self._partitions.close(is_clean=True)
         super().close()
 
     # -- the duty cycle ----------------------------------------------------------------------------------------
 
     def next_deadline_ms(self) -> int:
+        now_ns = self._clock.now_ns()
+        deadline_ms = min(super().next_deadline_ms(), self._groups.next_deadline_ms(now_ns))
         deadline_ns = self._purgatory.next_deadline_ns()
         if deadline_ns is None:
-            return super().next_deadline_ms()
-        left_ms = (deadline_ns - self._clock.now_ns() + 999_999) // 1_000_000
-        return max(0, min(super().next_deadline_ms(), left_ms))
+            return deadline_ms
+        left_ms = (deadline_ns - now_ns + 999_999) // 1_000_000
+        return max(0, min(deadline_ms, left_ms))
 
     def _work(self) -> int:
         work = 0
+        # Peers first: a change of the owners that is there must be known before anything new is appended.
+        for peer in list(self._peers.values()):
+            work += self._take_from_peer(peer)
+        self._produce.flush()  # What waited for a partition goes on between two passes, too.
         if self._has_image and self._is_linked:
             for client in self._clients.values():
                 work += self._drain(client)
-        for peer in list(self._peers.values()):
-            work += self._take_from_peer(peer)
         if self._is_stopping or self._is_leaving:
             self._purgatory.expire_all()  # Requests that were still in the rings must not wait, either.
+        work += self._groups.work()
         if self._partitions.is_syncing:
             work += self._partitions.finish_sync()
+            self._hand_over.retire()
         if self._partitions.unsynced:
             self._partitions.start_sync()
         return work + self._purgatory.expire()
@@ -257,6 +289,7 @@ class Handler(LinkedAgent):
                 else:
                     self._take_news(client, kind, view)
             self._produce.flush()
+            self._groups.flush()
             client.inbox.release()
             client.outbox.flush()
             taken += len(batch)
@@ -355,10 +388,10 @@ class Handler(LinkedAgent):
 
     def _take_news(self, client: _Client, kind: int, view: memoryview) -> None:
         """A connection of that Processor has ended, leaves it, or has come to it: see moving.py."""
-        connection_id, _, _, flags = HEAD.unpack_from(view)
+        connection_id, attempt, _, flags = HEAD.unpack_from(view)
         if kind == MOVE_OUT:
             self._produce.flush()  # What was gathered is answered in the old way.
-            self._moving.move_out(client.requests, connection_id)
+            self._moving.move_out(client.requests, connection_id, attempt)
         elif kind == DISCONNECTED:
             client.requests.forget(connection_id)
             client.shapes.pop(connection_id, None)
@@ -423,12 +456,14 @@ class Handler(LinkedAgent):
             elif kind == REPLY:
                 self._calls.take_reply(view)
             elif kind == DELTA:
+                self._produce.flush()  # What we were sent as the owner.
                 self._apply(view)
                 peer.outbox.push(DELTA_ACK, TOKEN.pack(self._services.image.version, 0))
             elif kind == SNAPSHOT:
                 self._adopt(ClusterImage.from_snapshot(view))
                 peer.outbox.push(DELTA_ACK, TOKEN.pack(self._services.image.version, 0))
         self._produce.flush()
+        self._groups.flush()
         peer.inbox.release()
         return len(batch)
 
@@ -437,14 +472,27 @@ class Handler(LinkedAgent):
     ) -> None:
         self._calls.call(self._outbox(peer), peer, op, body, on_reply, payload)
 
-    def _serve_call(self, op: str, body: Any, payload: memoryview, on_reply: OnReply) -> None:
-        """What other Handlers and the cleaner ask of the owner."""
-        if op == "produce":
+    def _serve_call(self, op: str, body: Any, payload: memoryview | bytearray, on_reply: OnReply) -> None:
+        """What other Handlers and the cleaner ask of the owner. A call from somebody who knows newer metadata than
+        we do waits for ours, and with it every later one of that caller."""
+        version = body.get("image", 0)
+        if version > self._services.image.version:
+            kept = bytearray(payload)  # The view dies with this pass; offsets are written into the bytes.
+            self._hand_over.when_image(version, lambda: self._serve_call(op, body, kept, on_reply))
+        elif op == "produce":
             self._produce.serve_forwarded(body, payload, on_reply)
+        elif op == "produce_records":
+            self._produce.serve_records(body, payload, on_reply)
         elif op == "fetch":
             fetch.serve_forwarded(self._services, body, on_reply)
         elif op == "list_offsets":
-            on_reply(list_offsets.serve_forwarded(self._services, body))
+            list_offsets.serve_forwarded(self._services, body, on_reply)
+        elif op == "take_partitions":
+            self._hand_over.serve_claim(body, on_reply)
+        elif op == group_call.CALL:
+            group_call.serve_call(self._services, body, on_reply)
+        elif op == list_groups.CALL:
+            list_groups.serve_call(self._services, body, on_reply)
         elif op in forwarding.OPERATIONS:
             forwarding.serve(self._services, op, body, on_reply)
         elif op == "enforce_retention":
@@ -459,24 +507,38 @@ class Handler(LinkedAgent):
 
     def _adopt(self, image: ClusterImage) -> None:
         """A whole image, at our start or after the controller's: what changed in between was no delta."""
-        before, self._services.image = self._services.image, image
+        before = self._services.image
+        gone = [
+            topic for topic_id, topic in before.topics_by_id.items() if topic_id not in image.topics_by_id
+        ]
+        self._change_image(image, gone, moved_between(before, image))
         self._has_image = True
-        self._forget_shapes()
-        for topic_id, topic in before.topics_by_id.items():
-            if topic_id not in image.topics_by_id:
-                self._partitions.delete(topic)
         for topic in image.topics_by_name.values():
             self._partitions.reconfigure(topic)
 
     def _apply(self, view: memoryview) -> None:
         """Take in a metadata change and do what the owner must do about it."""
         change = self._services.image.apply(view)
-        self._forget_shapes()
-        for topic in change.deleted:
-            self._partitions.delete(topic)
+        self._change_image(self._services.image, change.deleted, change.moved)
         image = self._services.image
         for topic in image.topics_by_name.values() if change.broker_configs_changed else change.configured:
             self._partitions.reconfigure(topic)
+
+    def _change_image(
+        self, image: ClusterImage, deleted: list[TopicImage], moved: list[MovedPartition]
+    ) -> None:
+        self._services.image = image
+        self._forget_shapes()
+        for topic in deleted:
+            self._hand_over.forget(topic)
+            self._partitions.delete(topic)
+        if deleted:
+            self._groups.topics_deleted(deleted)
+        if moved:
+            self._groups.on_moved(moved)
+            self._produce.on_moved(moved)
+            self._hand_over.on_moved(moved)
+        self._hand_over.on_image()
 
     def _forget_shapes(self) -> None:
         """They lead to topics and owners as they were."""
@@ -502,6 +564,7 @@ class Handler(LinkedAgent):
             self._moving.expire(now_ns)
         if self._ticks % _TICKS_PER_SECOND == 0 and self._has_image:
             self._partitions.tick()
+            self._hand_over.tick(is_leaving=self._is_leaving)
         values = self._metrics.values
         produce = self._produce
         values[SLOT["requests"]] += self._requests

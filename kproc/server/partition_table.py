@@ -15,13 +15,19 @@ from kproc.ipc.words import RowWriter, read_row
 
 _ROW_WORDS: Final = 8  # One cache line: sequence word and seven values.
 TABLE_BYTES: Final = 8 * _ROW_WORDS * SLOT_COUNT  # 8 MiB, sparse.
-_WRITTEN: Final = 1
+NOBODY: Final = -1
+_HOLDER: Final = (
+    2  # Added to the holder in its word: 0 is a row that was never written, 1 one that nobody holds.
+)
 
 
 class PartitionRow(NamedTuple):
-    """A consistent reading of one row. Offsets count records, `position` bytes in the segment `segment_base`."""
+    """A consistent reading of one row. Offsets count records, `position` bytes in the segment `segment_base`.
 
-    is_written: int
+    `holder` is the Handler that has the log open, or its state for the next owner; NOBODY when it gave both up.
+    """
+
+    holder: int
     generation: int
     start_offset: int
     end_offset: int
@@ -45,5 +51,11 @@ class PartitionTable:
         values = read_row(self._words, partition.slot * _ROW_WORDS, _ROW_WORDS - 1)
         if values is None:
             return None
-        row = PartitionRow(*values)
-        return row if row.is_written == _WRITTEN and row.generation == partition.slot_generation else None
+        if not values[0] or values[1] != partition.slot_generation:
+            return None
+        return PartitionRow(values[0] - _HOLDER, *values[1:])
+
+
+def holder_word(handler_index: int) -> int:
+    """The row's first word."""
+    return handler_index + _HOLDER

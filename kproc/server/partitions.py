@@ -21,10 +21,10 @@ from kproc.config import Config
 from kproc.errors import Corrupt, ErrorCode, KafkaError
 from kproc.ipc.words import RowWriter
 from kproc.purgatory.purgatory import Purgatory
-from kproc.server.partition_table import PartitionTable
+from kproc.server.partition_table import NOBODY, PartitionRow, PartitionTable, holder_word
 from kproc.server.syncer import Syncer
 from kproc.storage import checkpoints
-from kproc.storage.fs import OsFs
+from kproc.storage.fs import OsFs, StorageFailure
 from kproc.storage.log import Log, SyncPoint, TrustedEnd
 from kproc.storage.log_config import LogConfig
 
@@ -71,7 +71,7 @@ def _modified_ns(path: Path) -> int:
 class OwnedPartition:
     """One open partition: its log, its row of the shared table, and who waits for the disk."""
 
-    __slots__ = ("_owner", "_row", "_waiting", "generation", "key", "log", "slot")
+    __slots__ = ("_holder_word", "_owner", "_row", "_waiting", "generation", "key", "log", "slot")
 
     def __init__(
         self, owner: Partitions, key: PartitionKey, log: Log, row: RowWriter, partition: PartitionImage
@@ -81,6 +81,7 @@ class OwnedPartition:
         self.slot = partition.slot
         self.generation = partition.slot_generation
         self._owner = owner
+        self._holder_word = holder_word(owner.handler_index)
         self._row = row
         self._waiting: deque[tuple[int, Callable[[int], None]]] = deque()
 
@@ -89,7 +90,7 @@ class OwnedPartition:
         log = self.log
         self._row.publish(
             (
-                1,
+                self._holder_word,
                 self.generation,
                 log.start_offset,
                 log.end_offset,
@@ -98,6 +99,11 @@ class OwnedPartition:
                 log.recovery_point,
             )
         )
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether somebody waits for the disk."""
+        return bool(self._waiting)
 
     def after_append(self) -> None:
         self.publish()
@@ -142,7 +148,7 @@ class Partitions:
         is_clean: bool,
     ) -> None:
         self._directory = directory
-        self._handler_index = handler_index
+        self.handler_index = handler_index
         self._config = config
         self._image = image
         self._clock = clock
@@ -156,12 +162,15 @@ class Partitions:
         self._open: dict[PartitionKey, OwnedPartition] = {}
         self._damaged: dict[PartitionKey, str] = {}
         self.syncs = 0
+        # Raises PartitionMoving while another Handler may have the log: set by whoever moves partitions.
+        self.before_open: Callable[[PartitionKey, PartitionRow | None], None] = lambda _key, _row: None
 
     def __len__(self) -> int:
         return len(self._open)
 
     def get(self, topic: str, partition: PartitionImage) -> OwnedPartition:
-        """The open partition; opens, and if need be recovers, its log. Raises KafkaError."""
+        """The open partition; opens, and if need be recovers, its log. Raises KafkaError, and PartitionMoving for one
+        that is ours but not here yet."""
         owned = self._open.get((topic, partition.index))
         if owned is not None:
             if owned.log.is_offline:
@@ -178,7 +187,7 @@ class Partitions:
 
     def _open_log(self, key: PartitionKey, partition: PartitionImage) -> OwnedPartition:
         topic = self._image().topics_by_name[key[0]]
-        if partition.owner != self._handler_index:
+        if partition.owner != self.handler_index:
             raise KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key[0]}-{key[1]} is owned by another Handler"
             )
@@ -186,6 +195,7 @@ class Partitions:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self._damaged[key])
         directory = self._directory / f"{key[0]}-{key[1]}"
         row = self._table.read(partition)
+        self.before_open(key, row)
         trusted = None
         if row is not None:
             trusted = TrustedEnd(row.end_offset, row.segment_base, row.position, row.start_offset)
@@ -268,26 +278,47 @@ class Partitions:
 
     # -- hand-over ---------------------------------------------------------------------------------------------
 
-    def export(self, key: PartitionKey) -> dict[str, Any] | None:
+    def export(self, key: PartitionKey, topic_id: bytes) -> dict[str, Any] | None:
         """Give an open partition up: all that its next owner needs to go on, as plain values.
 
-        The routing table names the next owner already, so that nothing opens the log here again. Who waits for
-        the disk is answered first; parked requests end with NOT_LEADER_OR_FOLLOWER and are tried again by their
-        clients. None if the log is not open here (there is nothing that its files do not tell), or if a
-        sync round is using it: ask again when that has ended.
+        The routing table names the next owner already, so that nothing opens the log here again. None while somebody
+        waits for the disk, or a sync round is using the log: ask again when that has ended. What no sync has confirmed
+        is in the page cache, which no death of a role touches, and stays unconfirmed in the state.
         """
-        owned = self._open.get(key)
-        if owned is None or owned.log in self._syncing:
+        owned = self._open[key]
+        log = owned.log
+        if log in self._syncing or (owned.is_waited_for and not log.is_offline):
             return None
         self.unsynced.pop(owned, None)
-        if not owned.log.is_offline:
-            owned.log.sync()
         owned.on_synced(None)
-        state = owned.log.export_state()
-        owned.log.close(clean=False)
         del self._open[key]
+        try:
+            if checkpoints.read_partition_metadata(OsFs(), log.directory) == topic_id:
+                state = log.export_state()  # Writes a snapshot of the producers, by path.
+            else:
+                # Its topic was deleted, its owner has heard of that and we have not.
+                state = None
+        except (StorageFailure, Corrupt) as error:
+            logger.error("hand-over of %s-%d: %s", *key, error)
+            state = None
+        owned.publish()
+        log.close(clean=False)
         self.purgatory.check(key)
-        return state
+        return state or {}
+
+    def abandon(self, key: PartitionKey) -> None:
+        """Close a partition that is not ours any more and whose topic was deleted: its owner renames the directory."""
+        owned = self._open.pop(key)
+        self.unsynced.pop(owned, None)
+        owned.log.close(clean=False)
+        owned.on_synced(OSError("the topic was deleted"))
+        self.purgatory.check(key)
+
+    def disown(self, partition: PartitionImage) -> None:
+        """Say in its row that nobody holds a partition that we gave up and nobody came for."""
+        row = self._table.read(partition)
+        if row is not None and row.holder == self.handler_index:
+            self._table.writer(partition.slot).publish((holder_word(NOBODY), *row[1:]))
 
     def import_state(
         self, topic: TopicImage, partition: PartitionImage, state: dict[str, Any]
@@ -315,7 +346,7 @@ class Partitions:
         """A topic is gone: rename our directories of it. The cleaner removes them, after file.delete.delay.ms."""
         for partition in topic.partitions:
             key = (topic.name, partition.index)
-            if partition.owner != self._handler_index:
+            if partition.owner != self.handler_index:
                 continue
             owned = self._open.pop(key, None)
             self._damaged.pop(key, None)
@@ -346,7 +377,7 @@ class Partitions:
     def enforce_retention(self, key: PartitionKey) -> int:
         """The cleaner asks for a look at one partition: delete what is past its retention; how many segments."""
         partition = self._image().partition(*key)
-        if partition is None or partition.owner != self._handler_index:
+        if partition is None or partition.owner != self.handler_index:
             return 0
         owned = self.get(key[0], partition)
         now_ms = self._clock.wall_ms()

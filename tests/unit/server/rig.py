@@ -28,6 +28,7 @@ from kproc.server.handler import Handler
 from kproc.server.listeners import Endpoint
 from kproc.server.partition_table import PartitionTable
 from kproc.server.partitions import OwnedPartition, Partitions
+from kproc.server.plan import Plan
 from kproc.server.roles import CONTROLLER, handler_id, processor_id
 from kproc.server.syncer import Outcome
 from kproc.storage.log import Log, SyncPoint
@@ -218,7 +219,7 @@ class HandlerRig:
         )
         self._sent_deltas = len(self.cluster.deltas)
         endpoint = Endpoint("PLAINTEXT", "127.0.0.1", 9092, "127.0.0.1", 9092)
-        self.plan = broker.Plan(
+        self.plan = Plan(
             config=self.cluster.config,
             clock=self.clock,
             endpoints=[endpoint],
@@ -338,7 +339,7 @@ class HandlerRig:
 
     # -- the cluster -----------------------------------------------------------------------------------------
 
-    def tell(self) -> None:
+    def tell(self, *, settles: bool = True) -> None:
         """Send the Handlers what the controller has decided since."""
         for delta in self.cluster.deltas[self._sent_deltas :]:
             for index, handler in enumerate(self.handlers):
@@ -347,7 +348,13 @@ class HandlerRig:
                     outbox.push(DELTA, delta)
                     outbox.flush()
         self._sent_deltas = len(self.cluster.deltas)
-        self.settle()
+        if settles:
+            self.settle()
+
+    def set_handler_count(self, count: int, *, settles: bool = True) -> None:
+        """The routing table names the first `count` Handlers; the others stay, and own nothing."""
+        self.cluster.do("set_handler_count", count=count)
+        self.tell(settles=settles)
 
     def send_snapshot(self, index: int) -> None:
         """The controller was started anew: it sends all it knows, and no deltas of before."""

@@ -6,10 +6,10 @@ import pytest
 
 from kproc.cluster.image import SLOT_COUNT, PartitionImage
 from kproc.ipc.region import Region, RegionKind
-from kproc.server.partition_table import TABLE_BYTES, PartitionTable
+from kproc.server.partition_table import NOBODY, TABLE_BYTES, PartitionTable, holder_word
 from tests.support.ring_pair import Forked
 
-ROW = (1, 7, 10, 20, 10, 4096, 15)
+ROW = (holder_word(NOBODY), 7, 10, 20, 10, 4096, 15)
 
 
 def partition(slot: int = 3, generation: int = 7) -> PartitionImage:
@@ -77,5 +77,5 @@ def test_other_processes_see_what_the_owner_published() -> None:
         assert Forked(child).result() == 0
         row = PartitionTable(region.words).read(partition(slot=SLOT_COUNT - 1))
         assert row is not None
-        assert tuple(row) == ROW
+        assert tuple(row) == (NOBODY, *ROW[1:])
         assert region.resident_bytes() < 1 << 20, "sparse: one row takes one page"
