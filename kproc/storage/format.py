@@ -24,6 +24,9 @@ SNAPSHOT_SUFFIX: Final = ".snapshot"
 DELETED_SUFFIX: Final = ".deleted"
 DELETE_DIRECTORY_SUFFIX: Final = "-delete"
 TEMPORARY_SUFFIX: Final = ".tmp"
+# Behind the suffixes above while compaction replaces segments: see compaction_files.py.
+CLEANED_SUFFIX: Final = ".cleaned"
+SWAP_SUFFIX: Final = ".swap"
 
 # The files that belong to one segment, in the order in which they go away: the data last, so that a crash
 # in between leaves a segment with a missing index, which is rebuilt, and never an index without its data.

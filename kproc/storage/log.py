@@ -11,8 +11,9 @@ it was.
 The high watermark is the log's end at append: there is one replica. What is known to be on the disk is
 `recovery_point`; a sync thread moves it (sync_point, fdatasync of the descriptors, mark_synced).
 
-One class in four files, by concern: log_state (fields, rolling, snapshots), log_append (the hot path),
-log_read, and here the life of a log: opening, syncing, retention, hand-over.
+One class in five files, by concern: log_state (fields, rolling, snapshots), log_append (the hot path),
+log_read, log_compact (the swap of compacted segments), and here the life of a log: opening, syncing,
+retention, hand-over.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from kproc.storage.format import (
 from kproc.storage.fs import DiskFull, Fs, OsFs, StorageFailure
 from kproc.storage.leader_epochs import LeaderEpochs
 from kproc.storage.log_append import AppendingLog
+from kproc.storage.log_compact import CompactableLog
 from kproc.storage.log_config import LogConfig
 from kproc.storage.log_read import ReadableLog
 from kproc.storage.producer_state import ProducerTable
@@ -50,7 +52,7 @@ logger = logging.getLogger(__name__)
 _STATE_VERSION: Final = 1
 
 
-class Log(AppendingLog, ReadableLog):
+class Log(AppendingLog, ReadableLog, CompactableLog):
     """The log of one partition. Made by open() or import_state(), ended by close() or rename_for_delete()."""
 
     # -- opening and closing -------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from typing import Final, NamedTuple
 from kproc.errors import Corrupt
 from kproc.storage.batch_scan import BadBatch, Header, find_good_batch, walk_checked, walk_headers
 from kproc.storage.checkpoints import read_leader_epochs
+from kproc.storage.compaction_files import finish_swaps
 from kproc.storage.format import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -107,7 +108,8 @@ def load(
 
 
 def _tidy(fs: Fs, directory: Path) -> tuple[list[int], list[int]]:
-    """(segment bases, snapshot offsets), both growing; removes what a crash left of deletions and writes."""
+    """(segment bases, snapshot offsets), both growing; ends what a crash left of swaps, deletions and writes."""
+    finish_swaps(fs, directory)
     names = fs.list_directory(directory)
     bases = sorted(base for name in names if (base := parse_segment_file_name(name, LOG_SUFFIX)) is not None)
     for name in names:
@@ -155,7 +157,7 @@ class _Rebuild:
                     )
                 if position == 0:
                     segment.first_timestamp = header[8]
-                if header[8] > segment.max_timestamp:
+                if header[8] > segment.max_timestamp and header[12]:  # One without records dates nothing.
                     segment.max_timestamp, segment.max_timestamp_offset = header[8], last
                 if segment.bytes_since_index > self._interval_bytes:
                     pairs.append((last, position))

@@ -16,6 +16,7 @@ from kproc.storage.format import (
     LOG_SUFFIX,
     NO_TIMESTAMP,
     SEGMENT_SUFFIXES,
+    SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     segment_file_name,
@@ -285,18 +286,24 @@ class LogSegment:
             self._fs.close(self.fd)
             self.fd = CLOSED
 
-    def mark_deleted(self) -> list[Path]:
-        """Rename all files to .deleted; returns those that wait to be unlinked.
+    def mark_deleted(self, *, with_snapshot: bool = True) -> list[Path]:
+        """Rename all files (but a snapshot that stays) to .deleted; returns those that wait to be unlinked.
 
         Open descriptors go on reading, so a Processor in the middle of a sendfile is not disturbed.
         """
         doomed = []
         for suffix in SEGMENT_SUFFIXES:
+            if suffix == SNAPSHOT_SUFFIX and not with_snapshot:
+                continue
             source = self.path(suffix)
-            target = source.with_name(source.name + DELETED_SUFFIX)
+            target = _deleted(source)
             if self._fs.rename(source, target):
                 doomed.append(target)
         return doomed
+
+    def deleted_paths(self) -> list[Path]:
+        """The names that mark_deleted() gives."""
+        return [_deleted(self.path(suffix)) for suffix in SEGMENT_SUFFIXES]
 
     def move(self, directory: Path) -> None:
         """The partition's directory was renamed."""
@@ -310,3 +317,7 @@ class LogSegment:
     def txn_index_path(self) -> Path:
         """Where the aborted transactions are, if there are any."""
         return self.path(TXN_INDEX_SUFFIX)
+
+
+def _deleted(path: Path) -> Path:
+    return path.with_name(path.name + DELETED_SUFFIX)

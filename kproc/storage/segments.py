@@ -97,11 +97,36 @@ class SegmentList:
         gone = self._segments[:count]
         del self._segments[:count], self._bases[:count]
         for segment in gone:
-            self._doomed.extend(Doomed(due_ms, path) for path in segment.mark_deleted())
-            segment.close()
-            if segment in self._cold:
-                self._cold.remove(segment)
+            self._retire(segment, due_ms=due_ms, with_snapshot=True)
         return gone
+
+    def retire_for(self, base_offset: int, number: int, count: int, *, due_ms: int) -> list[LogSegment]:
+        """Rename neighbours' files to .deleted, for a compacted segment that begins at `base_offset`.
+
+        The log still counts them: replace() comes next. The first one's snapshot stays, it is of that offset.
+        """
+        gone = self._segments[number : number + count]
+        # Files of these names may be waiting already, of segments that were replaced before. They go now.
+        names = {path.name for segment in gone for path in segment.deleted_paths()}
+        self._doomed = deque(each for each in self._doomed if each.path.name not in names)
+        for segment in gone:
+            self._retire(segment, due_ms=due_ms, with_snapshot=segment.base_offset != base_offset)
+        return gone
+
+    def replace(self, number: int, count: int, segment: LogSegment) -> None:
+        """Put a compacted segment where retired ones were; the active one is never among them."""
+        assert number + count < len(self._segments), (number, count, len(self._segments))
+        assert segment.base_offset == self._bases[number], (segment.base_offset, self._bases[number])
+        self._segments[number : number + count] = [segment]
+        self._bases[number : number + count] = [segment.base_offset]
+
+    def _retire(self, segment: LogSegment, *, due_ms: int, with_snapshot: bool) -> None:
+        self._doomed.extend(
+            Doomed(due_ms, path) for path in segment.mark_deleted(with_snapshot=with_snapshot)
+        )
+        segment.close()
+        if segment in self._cold:
+            self._cold.remove(segment)
 
     def unlink_due(self, now_ms: int) -> int:
         """Unlink what has waited long enough; returns how many files."""

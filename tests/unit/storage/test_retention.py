@@ -10,7 +10,7 @@ import pytest
 from kproc.errors import ErrorCode, KafkaError
 from kproc.storage.fs import OsFs
 from kproc.storage.log import LogConfig
-from kproc.storage.retention import SegmentFacts, below_start, expired, oversized, proposals
+from kproc.storage.retention import SegmentFacts, below_start, expired, oversized
 from tests.support.logs import NOW_MS, LogRig, append_one, batch, read_all
 
 FS = OsFs()
@@ -142,27 +142,6 @@ def test_delete_records(rig: LogRig) -> None:
     log.close()
     log = rig.open(start_offset=4)
     assert append_one(log, batch("x")).base_offset == 4
-    log.close()
-
-
-def test_the_cleaner_proposes_from_the_files(rig: LogRig) -> None:
-    assert proposals(FS, rig.directory, rig.config, NOW_MS) is None
-    log = rig.open()
-    for number in range(4):
-        append_one(log, batch(bytes(150), timestamp=NOW_MS + 400 * number))
-    before = rig.files
-    now_ms = NOW_MS + 1401
-    assert proposals(FS, rig.directory, rig.config, now_ms) == (2, "retention.ms")
-    by_size = LogConfig(retention_bytes=300)
-    assert proposals(FS, rig.directory, by_size, NOW_MS) == (2, "retention.bytes")
-    assert proposals(FS, rig.directory, LogConfig(), NOW_MS) is None
-    # The active segment is as old as its file at least, and is named by where it ends now.
-    os.utime(rig.directory / f"{3:020d}.log", (0, 0))
-    assert proposals(FS, rig.directory, rig.config, NOW_MS + 10_000_000) == (4, "retention.ms")
-    assert rig.files == before
-    append_one(log, batch("late"))
-    assert log.delete_segments_before(4, "late proposal") == 3
-    assert [offset for offset, _ in read_all(log)] == [4] or log.start_offset == 3
     log.close()
 
 

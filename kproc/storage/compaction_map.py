@@ -1,0 +1,84 @@
+"""KeyMap: the newest offset of each key in the dirty section of a log, in bounded memory.
+
+Kafka's map has 24 bytes for each key (an MD5 and the offset) and is an array. A Python dict of exact keys takes
+150 to 250 bytes for each, and is ten times as fast as an array that Python code probes; what a run cannot hold
+is left to the next pass. Beside the keys there is one byte for each offset of the section, so that the second
+reading of a batch (what of it survives?) is mostly one count over bytes instead of a walk over its records.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
+
+from kproc.errors import Corrupt
+from kproc.storage.batch_scan import Header
+from kproc.storage.compaction_records import Newest, Survivors, note_newest
+
+# What a key's object and its offset's take beside the key's own bytes: 33 and 32 bytes, rounded up by the
+# allocator to multiples of 16.
+_OBJECTS_BYTES: Final = 80
+_FLAGS_AT_ONCE: Final = 20_000
+
+
+class KeyMap:
+    """Filled batch by batch from `first_dirty` on, then asked for the survivors."""
+
+    def __init__(self, first_dirty: int, *, memory_bytes: int) -> None:
+        self._newest: Newest = {}
+        self._first_dirty = first_dirty
+        self._memory_bytes = memory_bytes
+        self._key_bytes = 0
+        self.latest = first_dirty - 1
+        """Everything up to this offset has been taken."""
+
+    def __len__(self) -> int:
+        return len(self._newest)
+
+    @property
+    def used_bytes(self) -> int:
+        """Memory of keys, offsets, table and flags, as the allocator gives it."""
+        newest = self._newest
+        flags = self.latest - self._first_dirty + 1
+        return sys.getsizeof(newest) + len(newest) * _OBJECTS_BYTES + self._key_bytes + flags
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the rest of the section has to wait for another pass. A batch may overshoot."""
+        return self.used_bytes >= self._memory_bytes
+
+    def add(self, header: Header, raw: bytes, position: int, end: int) -> None:
+        """Take the records of a batch."""
+        newest = self._newest
+        before = len(newest)
+        if header[0] >= self._first_dirty:
+            note_newest(newest, header, raw, position, end)
+        else:  # The log's start lies inside.
+            inside: Newest = {}
+            note_newest(inside, header, raw, position, end)
+            newest.update({key: at for key, at in inside.items() if at >> 1 >= self._first_dirty})
+        new_keys = len(newest) - before
+        if new_keys:
+            # An upper bound by the batch: its keys are no longer than its records.
+            self._key_bytes += min((end - position) * new_keys // max(1, header[12]), new_keys * 32)
+        self.advance(header[0] + header[6])
+
+    def advance(self, offset: int) -> None:
+        """There is nothing more to take up to an offset: gaps, aborted and control batches."""
+        self.latest = max(self.latest, offset)
+
+    def finish(self) -> Iterator[Survivors | None]:
+        """Yields None between steps, the survivors at the end."""
+        flags = bytearray(self.latest - self._first_dirty + 1)
+        first_dirty = self._first_dirty
+        entries = iter(self._newest.values())
+        try:
+            while part := list(islice(entries, _FLAGS_AT_ONCE)):
+                for at in part:
+                    flags[(at >> 1) - first_dirty] = 1 + (at & 1)
+                yield None
+        except IndexError:
+            raise Corrupt("a record's offset lies outside of its batch") from None
+        yield Survivors(self._newest, first_dirty, self.latest, flags)

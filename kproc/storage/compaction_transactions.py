@@ -1,0 +1,61 @@
+"""What compaction knows of transactions while it goes over a log: Kafka's CleanedTransactionMetadata.
+
+Records of aborted transactions go. A marker stays as long as anything of its transaction was found in front of
+it, and from then on until its delete horizon: consumers that read the transaction must also see how it ended.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+
+from kproc.storage.batch_scan import Header
+from kproc.storage.format import AbortedTransaction
+from kproc.wire.record_batch import TRANSACTIONAL
+
+
+class CleanedTransactions:
+    """Fed with every transactional and control batch of a pass, in the order of the log."""
+
+    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
+        self._coming = [(entry.first_offset, entry) for entry in aborted]
+        heapq.heapify(self._coming)
+        self._aborted: dict[int, AbortedTransaction] = {}  # Open where we are, by producer id.
+        self._seen: set[int] = set()  # Of those, the producers of which a batch was found.
+        self._committed: set[int] = set()
+
+    def on_batch(self, header: Header) -> bool:
+        """Whether the records of a data batch go: it belongs to an aborted transaction."""
+        if not header[5] & TRANSACTIONAL:
+            return False
+        self._advance(header[0] + header[6])
+        producer_id = header[9]
+        if producer_id in self._aborted:
+            self._seen.add(producer_id)
+            return True
+        self._committed.add(producer_id)
+        return False
+
+    def on_marker(self, header: Header, is_abort: bool | None) -> tuple[bool, AbortedTransaction | None]:
+        """(whether a marker may go, what the transaction index must still say).
+
+        `is_abort` is None for a control batch that is empty: its marker went before.
+        """
+        self._advance(header[0] + header[6])
+        producer_id = header[9]
+        if is_abort is None:
+            return True, None
+        if not is_abort:
+            found = producer_id in self._committed
+            self._committed.discard(producer_id)
+            return not found, None
+        entry = self._aborted.pop(producer_id, None)
+        if entry is None or producer_id not in self._seen:
+            return True, None
+        self._seen.discard(producer_id)
+        return False, entry
+
+    def _advance(self, offset: int) -> None:
+        while self._coming and self._coming[0][0] <= offset:
+            entry = heapq.heappop(self._coming)[1]
+            self._aborted.setdefault(entry.producer_id, entry)

@@ -1,0 +1,113 @@
+"""The owner's side of compaction: what a pass may know of the log, and the swap of segments. See log.py.
+
+A pass reads and writes beside the owner; what the owner does is a handful of renames in one step. Between two
+of them the log is never read by anybody else but through open descriptors, and a crash between them is ended
+by the next opening (compaction_files.finish_swaps).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from kproc.storage.compaction_files import SWAPPED_SUFFIXES, SegmentIdentity
+from kproc.storage.format import CLEANED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX, segment_file_name
+from kproc.storage.fs import StorageFailure
+from kproc.storage.log_state import LogState
+from kproc.storage.segment import LogSegment
+
+logger = logging.getLogger(__name__)
+
+
+class SwapRefused(Exception):
+    """The log is not what the pass began with, or cannot change now; nothing was done."""
+
+
+class CompactableLog(LogState):
+    """The part of Log that compaction needs."""
+
+    def segment_identities(self) -> list[SegmentIdentity]:
+        """Every segment, oldest first; the last one is the active one. No I/O."""
+        return [
+            SegmentIdentity(segment.base_offset, segment.size, segment.inode)
+            for segment in self._segments.all()
+        ]
+
+    def newest_batches(self) -> dict[int, tuple[int, int]]:
+        """(offset of the newest data batch or -1, epoch) of every producer: their batches must stay."""
+        return {
+            entry.producer_id: (entry.batches[-1][1] if entry.batches else -1, entry.epoch)
+            for entry in self._producers.entries()
+        }
+
+    def swap_segments(self, old: Sequence[SegmentIdentity], new: SegmentIdentity) -> None:
+        """Take a segment that the cleaner made in place of some neighbours.
+
+        SwapRefused leaves everything as it was. A failure of the disk in the middle takes the log offline:
+        its next opening ends the swap.
+        """
+        if self._offline is not None:
+            raise SwapRefused(self._offline)
+        number = self._find_run(old)
+        self._check_cleaned(new)
+        self._rename_cleaned(new.base_offset)
+        try:
+            self._put_in_place(number, len(old), new.base_offset)
+        except StorageFailure as failure:
+            self._note_failure(StorageFailure(f"a swap of segments was interrupted: {failure}"))
+            raise
+        logger.info(
+            "segments=compacted partition=%s-%d base=%d count=%d bytes=%d before=%d",
+            self.topic, self.partition, new.base_offset, len(old), new.size, sum(each.size for each in old),
+        )  # fmt: skip
+
+    def _find_run(self, old: Sequence[SegmentIdentity]) -> int:
+        """The number of the first of these neighbours; the active segment is never among them."""
+        sealed = self.segment_identities()[:-1]
+        for number, identity in enumerate(sealed):
+            if identity == old[0]:
+                if sealed[number : number + len(old)] == list(old):
+                    return number
+                break
+        raise SwapRefused("the segments have changed meanwhile")
+
+    def _check_cleaned(self, new: SegmentIdentity) -> None:
+        """The cleaner's file is there, and the one that it names."""
+        try:
+            descriptor = self._fs.open(self._compaction_path(new.base_offset, LOG_SUFFIX, CLEANED_SUFFIX))
+        except StorageFailure as failure:
+            raise SwapRefused(str(failure)) from failure
+        facts = self._fs.facts(descriptor)
+        self._fs.close(descriptor)
+        if (facts.st_size, facts.st_ino) != (new.size, new.inode):
+            raise SwapRefused("the new segment is another one")
+
+    def _compaction_path(self, base: int, suffix: str, second: str = "") -> Path:
+        return self.directory / (segment_file_name(base, suffix) + second)
+
+    def _rename_cleaned(self, base: int) -> None:
+        """Step 1: .cleaned -> .swap, the data last. A failure leaves no .swap file: the next swap must not find it."""
+        try:
+            for suffix in SWAPPED_SUFFIXES:
+                cleaned = self._compaction_path(base, suffix, CLEANED_SUFFIX)
+                self._fs.rename(cleaned, self._compaction_path(base, suffix, SWAP_SUFFIX))
+        except StorageFailure as failure:
+            for suffix in SWAPPED_SUFFIXES:
+                self._fs.unlink(self._compaction_path(base, suffix, SWAP_SUFFIX))
+            raise SwapRefused(str(failure)) from failure
+
+    def _put_in_place(self, number: int, count: int, base: int) -> None:
+        """Steps 2 and 3, and the log's own view of its segments."""
+        due_ms = self._clock.wall_ms() + self._config.file_delete_delay_ms
+        gone = self._segments.retire_for(base, number, count, due_ms=due_ms)
+        for suffix in SWAPPED_SUFFIXES:
+            swap = self._compaction_path(base, suffix, SWAP_SUFFIX)
+            self._fs.rename(swap, self._compaction_path(base, suffix))
+        new = LogSegment.open(self._fs, self.directory, base)
+        new.close()
+        self._segments.replace(number, count, new)
+        replaced = {segment.base_offset for segment in gone} - {base}
+        self._snapshots = [offset for offset in self._snapshots if offset not in replaced]
+        self._unsynced = [segment for segment in self._unsynced if segment not in gone]
+        self._directories_dirty = self._directories_dirty or [self.directory]

@@ -1,0 +1,82 @@
+"""Compaction of a Log without roles: the same steps as the cleaner and the owner take, in one call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kproc.storage.compaction import CompactionPass, PassFacts
+from kproc.storage.compaction_policy import assess, group_segments
+from kproc.storage.fs import Fs
+from kproc.storage.log import Log
+from kproc.storage.segment_files import (
+    aborted_transactions,
+    facts_from_files,
+    first_timestamp,
+    sealed_segments,
+)
+from tests.support.logs import LogRig
+
+
+@dataclass
+class Compacted:
+    """What a pass did."""
+
+    first_dirty: int
+    end_offset: int
+    swaps: int
+    records_read: int
+
+
+def compact(
+    rig: LogRig,
+    log: Log,
+    *,
+    checkpoint: int | None = None,
+    memory_bytes: int = 1 << 24,
+    chunk_bytes: int = 0,
+    fs: Fs | None = None,
+) -> Compacted:
+    """One pass over everything that can be compacted, and its swaps."""
+    fs = fs or rig.fs
+    now_ms = rig.clock.wall_ms()
+    identities = log.segment_identities()
+    bases = [each.base_offset for each in identities]
+    section = assess(
+        facts_from_files(fs, rig.directory, bases, log.end_offset),
+        log.config,
+        checkpoint=checkpoint,
+        start_offset=log.start_offset,
+        stable_offset=log.last_stable_offset,
+        now_ms=now_ms,
+        first_timestamp=lambda base: first_timestamp(fs, rig.directory, base),
+    )
+    taken = [each for each in identities if each.base_offset < section.first_uncleanable]
+    sealed = sealed_segments(fs, rig.directory, taken, section.first_uncleanable)
+    run = CompactionPass(
+        fs,
+        rig.directory,
+        PassFacts(
+            section.first_dirty,
+            section.first_uncleanable,
+            sealed,
+            log.newest_batches(),
+            aborted_transactions(fs, rig.directory, bases),
+        ),
+        interval_bytes=log.config.index_interval_bytes,
+        delete_retention_ms=log.config.delete_retention_ms,
+        now_ms=now_ms,
+        memory_bytes=memory_bytes,
+        chunk_bytes=chunk_bytes,
+    )
+    for _ in run.map_keys():
+        pass
+    swaps = 0
+    for group in group_segments([s for s in sealed if s.base_offset < run.end_offset], log.config):
+        for _ in run.rewrite(group):
+            pass
+        new = run.finish(group)
+        if new is not None:
+            old = [each for each in taken if group[0].base_offset <= each.base_offset < group[-1].next_offset]
+            log.swap_segments(old, new)
+            swaps += 1
+    return Compacted(section.first_dirty, run.end_offset, swaps, run.records_read)

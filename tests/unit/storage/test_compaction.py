@@ -1,0 +1,434 @@
+"""What stays of a log after compaction: table by table, against Kafka's rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kproc.storage.log import Log, LogConfig
+from kproc.storage.validate import COORDINATOR
+from kproc.wire.record_batch import (
+    HAS_DELETE_HORIZON,
+    TRANSACTIONAL,
+    BatchHeader,
+    ControlType,
+    encode_batch,
+    encode_end_transaction,
+    parse_header,
+)
+from kproc.wire.records import Record
+from tests.support.compaction import compact
+from tests.support.logs import NOW_MS, LogRig, append_one, records_in
+
+DAY_MS = 86_400_000
+COMPACT = frozenset({"compact"})
+
+
+def keyed(*pairs: tuple[str | None, str | None], timestamp: int = NOW_MS, **fields: Any) -> memoryview:
+    """A batch of (key, value) pairs."""
+    records = [
+        Record(
+            None if key is None else key.encode(),
+            None if value is None else value.encode(),
+            timestamp + number,
+        )
+        for number, (key, value) in enumerate(pairs)
+    ]
+    return memoryview(encode_batch(records, **fields))
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[LogRig]:
+    config = LogConfig(segment_bytes=300, cleanup_policy=COMPACT, index_interval_bytes=100)
+    with ExitStack() as stack:
+        yield ClosingRig(tmp_path / "t-0", config=config, stack=stack)
+
+
+@dataclass
+class ClosingRig(LogRig):
+    """Closes its logs when the test ends."""
+
+    stack: ExitStack = field(default_factory=ExitStack)
+
+    def open(self, **fields: Any) -> Log:
+        log = super().open(**fields)
+        self.stack.callback(log.close, clean=False)
+        return log
+
+
+def append_keyless(log: Log, view: memoryview) -> None:
+    """As it was before the topic became a compacted one: such a topic refuses them."""
+    config = log.config
+    log.reconfigure(replace(config, cleanup_policy=frozenset({"delete"})))
+    assert append_one(log, view).error_code == 0
+    log.reconfigure(config)
+
+
+def roll(log: Log) -> None:
+    """Seal what is there: the active segment is never compacted."""
+    log._roll(log.end_offset, NOW_MS)
+
+
+def batches_of(log: Log) -> list[BatchHeader]:
+    found = []
+    for segment in log._segments.all():
+        content = segment.path(".log").read_bytes()
+        position = 0
+        while position < len(content):
+            found.append(parse_header(content, position))
+            position += found[-1].total_bytes
+    return found
+
+
+def contents(log: Log) -> list[tuple[int, bytes | None, bytes | None]]:
+    """(offset, key, value) of all records in the files."""
+    found = []
+    for segment in log._segments.all():
+        for record in records_in(segment.path(".log").read_bytes()):
+            found.append((record.offset, record.key, record.value))
+    return found
+
+
+def test_the_newest_record_of_each_key_stays_at_its_offset(rig: LogRig) -> None:
+    log = rig.open()
+    append_one(log, keyed(("a", "1"), ("b", "1"), ("a", "2")))
+    append_one(log, keyed(("c", "1"), ("b", "2")))
+    roll(log)
+    append_one(log, keyed(("a", "in the active segment")))
+    done = compact(rig, log)
+    assert done.end_offset == 5
+    assert contents(log) == [
+        (2, b"a", b"2"),
+        (3, b"c", b"1"),
+        (4, b"b", b"2"),
+        (5, b"a", b"in the active segment"),
+    ]
+    first, second, _ = batches_of(log)
+    assert (first.base_offset, first.last_offset, first.record_count) == (0, 2, 1)
+    assert (second.base_offset, second.last_offset, second.record_count) == (3, 4, 2)
+
+
+def test_a_batch_of_which_all_records_stay_is_copied_as_it_is(rig: LogRig) -> None:
+    log = rig.open()
+    append_one(log, keyed(("a", "1")))
+    append_one(log, keyed(("a", "2")))
+    append_one(log, keyed(("b", "1" * 50), ("c", "1"), codec=3))
+    roll(log)
+    before = log._segments.all()[0].path(".log").read_bytes()
+    compact(rig, log)
+    after = log._segments.all()[0].path(".log").read_bytes()
+    assert after == before[parse_header(before).total_bytes :]
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_a_batch_is_written_anew_with_its_codec_and_producer(rig: LogRig, codec: int) -> None:
+    log = rig.open()
+    fields = {"producer_id": 7, "producer_epoch": 3, "base_sequence": 0}
+    append_one(log, keyed(("a", "1"), ("b", "1"), ("c", "x" * 100), codec=codec, **fields))
+    append_one(log, keyed(("a", "2"), timestamp=NOW_MS + 10))
+    roll(log)
+    compact(rig, log)
+    header = batches_of(log)[0]
+    assert (header.codec, header.producer_id, header.producer_epoch, header.base_sequence) == (codec, 7, 3, 0)
+    assert (header.last_offset, header.record_count, header.max_timestamp) == (2, 2, NOW_MS + 2)
+    assert [(offset, key) for offset, key, _ in contents(log)] == [(1, b"b"), (2, b"c"), (3, b"a")]
+    assert parse_header(bytes(log._segments.all()[0].path(".log").read_bytes())).last_sequence == 2
+
+
+def test_the_largest_timestamp_is_that_of_the_records_that_stay(rig: LogRig) -> None:
+    log = rig.open()
+    append_one(log, keyed(("a", "1"), ("b", "1"), ("c", "late"), timestamp=NOW_MS))
+    append_one(log, keyed(("c", "2"), timestamp=NOW_MS - 50))
+    roll(log)
+    compact(rig, log)
+    header = batches_of(log)[0]
+    assert header.max_timestamp == NOW_MS + 1
+    found = log.max_timestamp()
+    assert found is not None
+    assert (found.offset, found.timestamp) == (1, NOW_MS + 1)
+
+
+def test_records_without_a_key_go(rig: LogRig) -> None:
+    log = rig.open()
+    append_keyless(log, keyed((None, "1"), ("a", "1"), (None, None)))
+    append_one(log, keyed(("b", "1")))
+    roll(log)
+    compact(rig, log)
+    assert [offset for offset, _, _ in contents(log)] == [1, 3]
+
+
+def test_keys_longer_than_the_exact_ones_are_told_apart(rig: LogRig) -> None:
+    rig.config = LogConfig(cleanup_policy=COMPACT)
+    log = rig.open()
+    long = "k" * 200
+    append_one(log, keyed((long + "1", "1"), (long + "2", "1"), ("k" * 31, "1"), ("k" * 32, "1")))
+    append_one(log, keyed((long + "1", "2"), ("k" * 31, "2"), ("k" * 32, "2")))
+    roll(log)
+    compact(rig, log)
+    assert [offset for offset, _, _ in contents(log)] == [1, 4, 5, 6]
+
+
+def test_a_tombstone_stays_for_delete_retention_after_its_section_became_clean(rig: LogRig) -> None:
+    log = rig.open()
+    append_one(log, keyed(("a", "1"), ("b", "1")))
+    append_one(log, keyed(("a", None), ("c", "1"), timestamp=NOW_MS - 1000))
+    roll(log)
+    compact(rig, log)
+    assert contents(log) == [(1, b"b", b"1"), (2, b"a", None), (3, b"c", b"1")]
+    marked = batches_of(log)[1]
+    assert marked.attributes & HAS_DELETE_HORIZON
+    assert marked.base_timestamp == NOW_MS + DAY_MS
+    times = [r.timestamp_ms for r in records_in(log._segments.all()[0].path(".log").read_bytes())]
+    assert times == [NOW_MS + 1, NOW_MS - 1000, NOW_MS - 999]
+    # Not by itself: something must be dirty, as in Kafka. And not before the time is over.
+    rig.clock.advance_ms(DAY_MS - 1)
+    append_one(log, keyed(("d", "1")))
+    roll(log)
+    compact(rig, log, checkpoint=4)
+    assert (2, b"a", None) in contents(log)
+    rig.clock.advance_ms(1)
+    append_one(log, keyed(("e", "1")))
+    roll(log)
+    compact(rig, log, checkpoint=5)
+    assert [offset for offset, _, _ in contents(log)] == [1, 3, 4, 5]
+    assert batches_of(log)[1].base_timestamp == NOW_MS + DAY_MS
+
+
+def test_a_tombstone_keeps_older_records_of_its_key_away_as_long_as_it_stays(rig: LogRig) -> None:
+    log = rig.open()
+    append_one(log, keyed(("a", "1")))
+    roll(log)
+    append_one(log, keyed(("b", "1")))
+    roll(log)
+    done = compact(rig, log)
+    append_one(log, keyed(("a", None)))
+    append_one(log, keyed(("b", "2")))
+    roll(log)
+    compact(rig, log, checkpoint=done.end_offset)
+    assert contents(log) == [(2, b"a", None), (3, b"b", b"2")]
+
+
+def test_a_producers_newest_batch_stays_without_its_records(rig: LogRig) -> None:
+    log = rig.open()
+    fields = {"producer_id": 7, "producer_epoch": 3}
+    append_one(log, keyed(("a", "1"), base_sequence=0, **fields))
+    append_one(log, keyed(("a", "2"), ("a", "3"), base_sequence=1, codec=1, **fields))
+    append_one(log, keyed(("a", "4"), timestamp=NOW_MS - 1))
+    append_one(log, keyed(("b", "4"), timestamp=NOW_MS - 1))
+    roll(log)
+    compact(rig, log)
+    empty, *_ = batches_of(log)
+    assert (empty.base_offset, empty.last_offset, empty.record_count, empty.codec) == (1, 2, 0, 0)
+    assert (empty.producer_id, empty.producer_epoch, empty.base_sequence, empty.last_sequence) == (7, 3, 1, 2)
+    assert empty.max_timestamp == NOW_MS + 1
+    found = log.max_timestamp()
+    assert found is not None
+    assert (found.offset, found.timestamp) == (3, NOW_MS - 1)  # An empty batch dates no record.
+    # Its state is learned from it again, without a snapshot.
+    log.close(clean=False)
+    for path in rig.directory.glob("*.snapshot"):
+        path.unlink()
+    again = rig.open()
+    known = again.producers.get(7)
+    assert known is not None
+    assert known.batches[-1][:3] == (2, 2, 1)
+    duplicate = append_one(again, keyed(("a", "2"), ("a", "3"), base_sequence=1, codec=1, **fields))
+    assert (duplicate.error_code, duplicate.is_duplicate, duplicate.base_offset) == (0, True, 1)
+    # When the producer has sent something newer, the empty batch goes.
+    append_one(again, keyed(("c", "1"), base_sequence=3, **fields))
+    roll(again)
+    compact(rig, again)
+    assert [header.base_offset for header in batches_of(again)] == [3, 4, 5]
+
+
+def test_the_last_batch_that_is_replaced_stays_without_its_records(rig: LogRig) -> None:
+    log = rig.open()
+    append_one(log, keyed(("a", "1")))
+    append_keyless(log, keyed((None, "1"), (None, "2")))
+    roll(log)
+    compact(rig, log)
+    assert [(h.base_offset, h.last_offset, h.record_count) for h in batches_of(log)] == [(0, 0, 1), (1, 2, 0)]
+
+
+def test_small_segments_become_one(rig: LogRig) -> None:
+    log = rig.open()
+    for number in range(6):
+        append_one(log, keyed((f"k{number % 2}", "v")))
+        roll(log)
+    assert log.segment_count == 7
+    assert compact(rig, log).swaps == 2
+    assert log.segment_count == 3  # 68 bytes each before, and 300 are the limit.
+    assert [offset for offset, _, _ in contents(log)] == [4, 5]
+    compact(rig, log, checkpoint=0)
+    assert log.segment_count == 2
+
+
+def test_a_full_memory_ends_the_pass_and_the_next_goes_on_there(rig: LogRig) -> None:
+    log = rig.open()
+    for number in range(40):
+        append_one(log, keyed((f"key-{number % 20}", f"{number}")))
+    roll(log)
+    checkpoint, ends = 0, []
+    while checkpoint < 40:
+        checkpoint = compact(rig, log, checkpoint=checkpoint, memory_bytes=1500).end_offset
+        ends.append(checkpoint)
+    assert len(ends) > 2
+    assert [(offset, value) for offset, _, value in contents(log)] == [(n, b"%d" % n) for n in range(20, 40)]
+
+
+def test_a_segment_that_loses_nothing_is_not_swapped(rig: LogRig) -> None:
+    log = rig.open()
+    append_one(log, keyed(("a", "1" * 200)))
+    append_one(log, keyed(("b", "1" * 200)))
+    roll(log)
+    inode = log._segments.all()[0].inode
+    assert compact(rig, log).swaps == 0
+    assert log._segments.all()[0].inode == inode
+    assert not list(rig.directory.glob("*.cleaned"))
+
+
+def test_a_batch_larger_than_a_chunk_is_read_whole(rig: LogRig) -> None:
+    rig.config = LogConfig(cleanup_policy=COMPACT)
+    log = rig.open()
+    append_one(log, keyed(("a", "x" * 200_000), ("b", "y" * 200_000)))
+    append_one(log, keyed(("a", "1")))
+    roll(log)
+    compact(rig, log, chunk_bytes=1)
+    assert [(offset, key) for offset, key, _ in contents(log)] == [(1, b"b"), (2, b"a")]
+
+
+def test_append_times_stay_when_a_batch_gets_its_horizon(rig: LogRig) -> None:
+    rig.config = LogConfig(cleanup_policy=COMPACT, timestamp_type="LogAppendTime")
+    log = rig.open()
+    append_one(log, keyed(("a", "1"), ("b", None), ("a", "2"), timestamp=5))
+    roll(log)
+    compact(rig, log)
+    (header,) = batches_of(log)
+    assert header.is_log_append_time
+    assert header.attributes & HAS_DELETE_HORIZON
+    times = {r.timestamp_ms for r in records_in(log._segments.all()[0].path(".log").read_bytes())}
+    assert times == {NOW_MS}
+
+
+def test_records_below_the_logs_start_are_no_newest(rig: LogRig) -> None:
+    log = rig.open()
+    append_one(log, keyed(("a", "1"), ("b", "1"), ("c", "1")))
+    roll(log)
+    log.advance_start(2)
+    done = compact(rig, log)
+    assert done.first_dirty == 2
+    assert [key for _, key, _ in contents(log)] == [b"a", b"b", b"c"]
+
+
+# -- transactions
+
+
+def marker(outcome: ControlType, producer_id: int = 9, epoch: int = 0) -> memoryview:
+    return memoryview(
+        encode_end_transaction(
+            outcome,
+            timestamp_ms=NOW_MS,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            coordinator_epoch=0,
+        )
+    )
+
+
+def in_transaction(sequence: int, *pairs: tuple[str, str | None], producer_id: int = 9) -> memoryview:
+    return keyed(
+        *pairs, producer_id=producer_id, producer_epoch=0, base_sequence=sequence, flags=TRANSACTIONAL
+    )
+
+
+def end(log: Log, outcome: ControlType, producer_id: int = 9) -> None:
+    append_one(log, marker(outcome, producer_id), origin=COORDINATOR)
+
+
+def test_aborted_records_go_and_count_for_nothing(rig: LogRig) -> None:
+    rig.config = LogConfig(cleanup_policy=COMPACT)
+    log = rig.open()
+    append_one(log, keyed(("a", "kept")))
+    append_one(log, in_transaction(0, ("a", "aborted"), ("b", "aborted")))
+    end(log, ControlType.ABORT)
+    append_one(log, in_transaction(2, ("c", "committed")))
+    end(log, ControlType.COMMIT)
+    append_one(log, keyed(("d", "1")))
+    roll(log)
+    done = compact(rig, log)
+    kept = [(h.base_offset, h.is_control, h.record_count) for h in batches_of(log)]
+    assert kept == [(0, False, 1), (3, True, 1), (4, False, 1), (5, True, 1), (6, False, 1)]
+    assert len(log.aborted_transactions(0, 7)) == 1, "the marker is there, so readers are told of it"
+    # The next pass finds nothing of it any more: the marker gets its horizon, and goes after that.
+    append_one(log, keyed(("e", "1")))
+    roll(log)
+    done = compact(rig, log, checkpoint=done.end_offset)
+    abort = next(h for h in batches_of(log) if h.base_offset == 3)
+    assert abort.attributes & HAS_DELETE_HORIZON
+    assert abort.base_timestamp == NOW_MS + DAY_MS
+    assert log.aborted_transactions(0, 7) == []
+    rig.clock.advance_ms(DAY_MS)
+    append_one(log, keyed(("f", "1")))
+    roll(log)
+    compact(rig, log, checkpoint=done.end_offset)
+    assert [h.base_offset for h in batches_of(log)] == [0, 4, 5, 6, 7, 8]
+
+
+def test_a_commit_marker_goes_when_all_of_its_transaction_has(rig: LogRig) -> None:
+    log = rig.open()
+    append_one(log, in_transaction(0, ("a", "1")))
+    end(log, ControlType.COMMIT)
+    append_one(log, in_transaction(1, ("b", "1")))
+    end(log, ControlType.COMMIT)
+    append_one(log, keyed(("a", "2")))
+    roll(log)
+    done = compact(rig, log)
+    assert [(h.base_offset, h.is_control) for h in batches_of(log)] == [
+        (1, True),
+        (2, False),
+        (3, True),
+        (4, False),
+    ]
+    rig.clock.advance_ms(DAY_MS)
+    for _ in range(2):
+        append_one(log, keyed(("a", "2")))
+        roll(log)
+        done = compact(rig, log, checkpoint=done.end_offset)
+        rig.clock.advance_ms(DAY_MS)
+    assert [h.base_offset for h in batches_of(log)][:2] == [2, 3]
+
+
+def test_an_open_transaction_is_not_touched(rig: LogRig) -> None:
+    log = rig.open()
+    append_one(log, keyed(("a", "1")))
+    append_one(log, keyed(("a", "2")))
+    roll(log)
+    append_one(log, in_transaction(0, ("a", "3")))
+    roll(log)
+    append_one(log, keyed(("a", "4")))
+    roll(log)
+    assert compact(rig, log).end_offset == 2
+    assert [offset for offset, _, _ in contents(log)] == [1, 2, 3]
+
+
+def test_an_aborted_transaction_before_the_dirty_section_says_nothing_of_later_ones(rig: LogRig) -> None:
+    log = rig.open()
+    append_one(log, in_transaction(0, ("a", "aborted")))
+    end(log, ControlType.ABORT)
+    roll(log)
+    done = compact(rig, log)
+    append_one(log, in_transaction(1, ("a", "1"), ("b", "1")))
+    end(log, ControlType.COMMIT)
+    append_one(log, in_transaction(3, ("a", "2")))
+    end(log, ControlType.COMMIT)
+    roll(log)
+    compact(rig, log, checkpoint=done.end_offset)
+    assert [(k, v) for _, k, v in contents(log) if v in (b"1", b"2", b"aborted")] == [
+        (b"b", b"1"),
+        (b"a", b"2"),
+    ]
