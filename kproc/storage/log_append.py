@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from struct import Struct
 from typing import Final
 
@@ -57,11 +56,11 @@ class _Run:
 class AppendingLog(LogState):
     """The part of Log that writes records."""
 
-    def append(self, batches: Sequence[memoryview], origin: str = CLIENT) -> list[AppendResult]:
+    def append(self, batches: list[memoryview], origin: str = CLIENT) -> list[AppendResult]:
         """Append batches, each the records of one partition of one Produce; one result per batch, in order.
 
-        The views are numbered (and with LogAppendTime dated) in place; none is kept. A batch that is
-        refused does not hold back the others.
+        The views are numbered (and with LogAppendTime dated) in place; none is kept. One that had to be
+        compressed again is replaced in the list. A batch that is refused does not hold back the others.
         """
         if self._offline is not None:
             return [self._refused(ErrorCode.KAFKA_STORAGE_ERROR, self._offline)] * len(batches)
@@ -80,7 +79,7 @@ class AppendingLog(LogState):
         return results
 
     def _append_run(
-        self, batches: Sequence[memoryview], start: int, origin: str, now_ms: int, results: list[AppendResult]
+        self, batches: list[memoryview], start: int, origin: str, now_ms: int, results: list[AppendResult]
     ) -> int:
         """Append from batch `start` on up to where the segment must roll; returns the next batch's number.
 
@@ -108,7 +107,8 @@ class AppendingLog(LogState):
                     and count == delta + 1 > 0 and timestamp <= latest and first <= latest
                     and (pid < 0 or sequence >= 0) and crc32c(view[21:]) == crc
                 ):  # fmt: skip
-                    header, marker = self._examine(view, origin, now_ms)
+                    view, header, marker = self._examine(view, origin, now_ms)
+                    batches[number], total = view, len(view)
                     _, length, _, _, _, _, delta, _, timestamp, pid, _, _, _ = header
                 if pid >= 0 and origin is CLIENT and (duplicate := self._find_duplicate(header)) is not None:
                     results.append(duplicate)
@@ -153,7 +153,7 @@ class AppendingLog(LogState):
     def _plain_bounds(self, origin: str, now_ms: int) -> tuple[int, int]:
         """The size and timestamp up to which a batch may be plain; size 0 sends all to _examine()."""
         config = self._config
-        if origin is not CLIENT or config.timestamp_before_max_ms != INT64_MAX:
+        if origin is not CLIENT or config.looks_inside:
             return 0, 0
         latest = INT64_MAX if config.is_append_time else now_ms + config.timestamp_after_max_ms
         return min(config.max_message_bytes, config.segment_bytes), latest
@@ -189,15 +189,15 @@ class AppendingLog(LogState):
             if aborted is not None:
                 run.aborted.append(aborted)
 
-    def _examine(self, view: memoryview, origin: str, now_ms: int) -> tuple[Header, _Marker]:
-        """(header, what its marker says) of a batch that is not plain; KafkaError when it is refused."""
-        header = examine(view, self._config, origin=origin, now_ms=now_ms)
+    def _examine(self, view: memoryview, origin: str, now_ms: int) -> tuple[memoryview, Header, _Marker]:
+        """(as it is stored, header, what its marker says) of a batch that is not plain; KafkaError refuses it."""
+        view, header = examine(view, self._config, origin=origin, now_ms=now_ms)
         marker = read_marker(view, header.attributes)
         if origin is not CLIENT and header.producer_id >= 0:
             self._producers.check_epoch(
                 header.producer_id, header.producer_epoch, None if marker is None else marker[1]
             )
-        return header, marker
+        return view, header, marker
 
     def _finish_run(self, run: _Run, results: list[AppendResult], first_result: int) -> None:
         """Write a run and make it visible; or put everything back and turn its results into refusals."""

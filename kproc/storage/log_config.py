@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Final, Protocol
 
 from kproc.storage.format import INT32_MAX
 
 INT64_MAX: Final = 2**63 - 1
 APPEND_TIME: Final = "LogAppendTime"
+AS_PRODUCED: Final = "producer"
 
 
 class BrokerSettings(Protocol):
@@ -54,6 +55,14 @@ class BrokerSettings(Protocol):
     @property
     def log_cleaner_min_cleanable_ratio(self) -> float: ...
     @property
+    def compression_type(self) -> str: ...
+    @property
+    def compression_gzip_level(self) -> int: ...
+    @property
+    def compression_lz4_level(self) -> int: ...
+    @property
+    def compression_zstd_level(self) -> int: ...
+    @property
     def producer_id_expiration_ms(self) -> int: ...
 
 
@@ -80,10 +89,22 @@ class LogConfig:
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = INT64_MAX
     min_cleanable_dirty_ratio: float = 0.5
+    compression_type: str = AS_PRODUCED  # or a codec: the broker compresses again
+    compression_gzip_level: int = -1
+    compression_lz4_level: int = 9
+    compression_zstd_level: int = 3
     producer_id_expiration_ms: int = 86_400_000
+    # Whether appends must decode the records; computed here because every append asks.
+    looks_inside: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         assert 0 < self.segment_bytes <= INT32_MAX, self.segment_bytes  # positions are int32 in the index
+        looks_inside = (
+            self.is_compacting
+            or self.compression_type != AS_PRODUCED
+            or self.timestamp_before_max_ms != INT64_MAX
+        )
+        object.__setattr__(self, "looks_inside", looks_inside)
 
     @property
     def is_append_time(self) -> bool:
@@ -135,6 +156,10 @@ class LogConfig:
             min_compaction_lag_ms=settings.log_cleaner_min_compaction_lag_ms,
             max_compaction_lag_ms=settings.log_cleaner_max_compaction_lag_ms,
             min_cleanable_dirty_ratio=settings.log_cleaner_min_cleanable_ratio,
+            compression_type=settings.compression_type,
+            compression_gzip_level=settings.compression_gzip_level,
+            compression_lz4_level=settings.compression_lz4_level,
+            compression_zstd_level=settings.compression_zstd_level,
             producer_id_expiration_ms=settings.producer_id_expiration_ms,
         )
         return config.with_overrides(overrides) if overrides else config
@@ -143,23 +168,23 @@ class LogConfig:
         """This config with a topic's own settings (Kafka's names and text values) put over it."""
         changes: dict[str, int | float | str | frozenset[str]] = {}
         for name, text in overrides.items():
-            field = _FIELD_OF.get(name)
-            if field is None:
+            target = _FIELD_OF.get(name)
+            if target is None:
                 continue
-            if field == "cleanup_policy":
-                changes[field] = frozenset(policy.strip() for policy in text.split(",") if policy.strip())
-            elif field == "timestamp_type":
-                changes[field] = text
-            elif field == "min_cleanable_dirty_ratio":
-                changes[field] = float(text)
+            if target == "cleanup_policy":
+                changes[target] = frozenset(policy.strip() for policy in text.split(",") if policy.strip())
+            elif target in ("timestamp_type", "compression_type"):
+                changes[target] = text
+            elif target == "min_cleanable_dirty_ratio":
+                changes[target] = float(text)
             else:
-                changes[field] = int(text)
+                changes[target] = int(text)
         return replace(self, **changes)  # type: ignore[arg-type]  # each field gets the type of its branch
 
 
 # Topic setting -> field. Most are the field's name with dots.
 _FIELD_OF: Final[Mapping[str, str]] = {
-    **{field.name.replace("_", "."): field.name for field in fields(LogConfig)},
+    **{each.name.replace("_", "."): each.name for each in fields(LogConfig) if each.init},
     "message.timestamp.type": "timestamp_type",
     "message.timestamp.before.max.ms": "timestamp_before_max_ms",
     "message.timestamp.after.max.ms": "timestamp_after_max_ms",

@@ -1,8 +1,8 @@
 """The slow half of append's checks: batches that are not plain, and the reason why one is refused.
 
 The hot loop of `Log.append` recognises the plain batch by itself (one unpack, one CRC, a few comparisons).
-All others come here: compressed topics' timestamps with a lower bound, transactions, markers, append-time
-topics, and everything that is wrong.
+All others come here: logs that must know the records inside (records_inside.py), transactions, markers, and
+everything that is wrong.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import Final
 
 from kproc.errors import ErrorCode, KafkaError
-from kproc.storage.log_config import INT64_MAX, LogConfig
+from kproc.storage.log_config import LogConfig
+from kproc.storage.records_inside import look_inside
 from kproc.wire.record_batch import (
     CONTROL,
     LOG_APPEND_TIME,
-    NO_TIMESTAMP,
     BatchHeader,
     ControlType,
     check_batch,
@@ -28,52 +28,49 @@ CLIENT: Final = "client"
 COORDINATOR: Final = "coordinator"
 
 
-def examine(view: memoryview, config: LogConfig, *, origin: str, now_ms: int) -> BatchHeader:
-    """The header of a batch that may be appended; KafkaError with Kafka's code otherwise.
+def examine(
+    view: memoryview, config: LogConfig, *, origin: str, now_ms: int
+) -> tuple[memoryview, BatchHeader]:
+    """A batch that may be appended, as it is to be stored, and its header; KafkaError with Kafka's code otherwise.
 
-    Origin "coordinator" is the broker's own: markers are allowed, and timestamps, which it sets itself, not
-    checked.
+    It is the given view, unless the topic wants another codec. Origin "coordinator" is the broker's own: markers are
+    allowed, and timestamps, which it sets itself, not checked.
     """
     header = check_batch(view)
     if origin == CLIENT:
         check_from_client(header)
         if header.attributes & LOG_APPEND_TIME:
             raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "a producer cannot set the type LogAppendTime")
-    if len(view) > config.max_message_bytes:
-        raise KafkaError(
-            ErrorCode.MESSAGE_TOO_LARGE,
-            f"batch of {len(view)} bytes is larger than max.message.bytes={config.max_message_bytes}",
-        )
-    if origin == CLIENT and not config.is_append_time:
-        _check_timestamps(view, header, config, now_ms)
+    _check_size(view, config)
+    if origin == CLIENT:
+        if config.looks_inside:
+            view, header = look_inside(view, header, config, now_ms=now_ms)
+            _check_size(view, config)  # Another codec may have made it larger.
+        elif not config.is_append_time:
+            _check_timestamps(header, config, now_ms)
     if len(view) > config.segment_bytes:
         raise KafkaError(
             ErrorCode.RECORD_LIST_TOO_LARGE,
             f"batch of {len(view)} bytes is larger than segment.bytes={config.segment_bytes}",
         )
-    return header
+    return view, header
 
 
-def _check_timestamps(view: memoryview, header: BatchHeader, config: LogConfig, now_ms: int) -> None:
-    """message.timestamp.before.max.ms and .after.max.ms (KIP-937).
+def _check_size(view: memoryview, config: LogConfig) -> None:
+    if len(view) > config.max_message_bytes:
+        raise KafkaError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"batch of {len(view)} bytes is larger than max.message.bytes={config.max_message_bytes}",
+        )
 
-    The upper bound is checked on the header, which names the largest timestamp. The lower bound is off by
-    default; where it is set the records are decoded, because the smallest one is in no header.
-    """
+
+def _check_timestamps(header: BatchHeader, config: LogConfig, now_ms: int) -> None:
+    """message.timestamp.after.max.ms (KIP-937), on the header, which names the largest timestamp."""
     latest = now_ms + config.timestamp_after_max_ms
     if header.max_timestamp > latest or header.base_timestamp > latest:
         raise KafkaError(
             ErrorCode.INVALID_TIMESTAMP, f"timestamp {header.max_timestamp} lies after the allowed {latest}"
         )
-    if config.timestamp_before_max_ms == INT64_MAX:
-        return
-    earliest = now_ms - config.timestamp_before_max_ms
-    for record in decode_records(view):
-        if record.timestamp_ms != NO_TIMESTAMP and record.timestamp_ms < earliest:
-            raise KafkaError(
-                ErrorCode.INVALID_TIMESTAMP,
-                f"timestamp {record.timestamp_ms} lies before the allowed {earliest}",
-            )
 
 
 def read_marker(view: memoryview, attributes: int) -> tuple[bool, int] | None:

@@ -58,21 +58,24 @@ def _compress_xerial(raw: Buffer) -> bytes:
     return b"".join(parts)
 
 
-def compress(codec: int, raw: Buffer) -> bytes:
-    """Records compressed so that every Kafka client reads them. `raw` may be a view of anything."""
+def compress(codec: int, raw: Buffer, level: int | None = None) -> bytes:
+    """Records compressed so that every Kafka client reads them. `raw` may be a view of anything.
+
+    `level` is Kafka's compression.<codec>.level; without it gzip, lz4 and zstd take their own default.
+    """
     match codec:
         case Compression.NONE:
             return bytes(raw)
         case Compression.GZIP:
-            return bytes(cramjam.gzip.compress(raw))
+            return bytes(cramjam.gzip.compress(raw, level=level))
         case Compression.SNAPPY:
             return _compress_xerial(raw)
         case Compression.LZ4:
-            compressor = cramjam.lz4.Compressor(block_linked=False)
+            compressor = cramjam.lz4.Compressor(level=level, block_linked=False)
             compressor.compress(bytes(raw))
             return bytes(compressor.finish())
         case Compression.ZSTD:
-            return bytes(cramjam.zstd.compress(raw))
+            return bytes(cramjam.zstd.compress(raw, level=level))
     raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown compression codec {codec}")
 
 

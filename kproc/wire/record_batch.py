@@ -232,6 +232,22 @@ def stamp_append_time(view: memoryview | bytearray, append_time_ms: int) -> None
     view[_CRC_AT:_CRC_FROM] = _UINT32.pack(crc32c(memoryview(view)[_CRC_FROM:]))
 
 
+def rebuild(
+    header: BatchHeader, payload: bytes, *, codec: int, max_timestamp: int
+) -> tuple[bytearray, BatchHeader]:
+    """The batch of `header` with its records compressed otherwise: all that does not follow from that stays."""
+    header = header._replace(
+        batch_length=HEADER_BYTES - LOG_OVERHEAD_BYTES + len(payload),
+        attributes=header.attributes & ~CODEC_MASK | codec,
+        max_timestamp=max_timestamp,
+    )
+    batch = bytearray(_HEADER.pack(*header))
+    batch += payload
+    crc = crc_of(batch)
+    batch[_CRC_AT:_CRC_FROM] = _UINT32.pack(crc)
+    return batch, header._replace(crc=crc)
+
+
 def encode_batch(
     records: Sequence[Record],
     *,

@@ -1,0 +1,93 @@
+"""What must be known of the records inside a produced batch, and the batch compressed as its topic wants it.
+
+Only logs come here that ask for it (`LogConfig.looks_inside`): compacted ones, those with a lower bound of
+timestamps, and those whose compression.type is a codec. It costs about what the producer's own work cost, in the
+Handler; every other batch is stored as it came.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kproc.errors import ErrorCode, KafkaError
+from kproc.storage.log_config import INT64_MAX, LogConfig
+from kproc.wire.compression import Compression, compress, decompress
+from kproc.wire.record_batch import HEADER_BYTES, NO_TIMESTAMP, BatchHeader, rebuild
+from kproc.wire.records import Record, decode_records
+
+_CODECS: Final = {
+    "uncompressed": Compression.NONE,
+    "gzip": Compression.GZIP,
+    "snappy": Compression.SNAPPY,
+    "lz4": Compression.LZ4,
+    "zstd": Compression.ZSTD,
+}
+
+
+def look_inside(
+    view: memoryview, header: BatchHeader, config: LogConfig, *, now_ms: int
+) -> tuple[memoryview, BatchHeader]:
+    """The batch as it is stored, and its header; KafkaError for records that may not stand in this log."""
+    raw = decompress(header.codec, view[HEADER_BYTES:])
+    records = decode_records(raw, header.record_count, header.base_timestamp, header.base_offset)
+    _check_offsets(records)
+    if config.is_compacting:
+        _check_keys(records)
+    if not config.is_append_time:
+        _check_timestamps(records, config, now_ms)
+    codec = _CODECS.get(config.compression_type, header.codec)
+    if codec == header.codec:
+        return view, header
+    batch = rebuild(
+        header,
+        compress(codec, raw, level=_level(codec, config)),
+        codec=codec,
+        max_timestamp=max(record.timestamp_ms for record in records),
+    )
+    return memoryview(batch[0]), batch[1]
+
+
+def _level(codec: Compression | int, config: LogConfig) -> int | None:
+    """The topic's level for a codec; None where it has none, or leaves it to the codec."""
+    levels = {
+        Compression.GZIP: config.compression_gzip_level,
+        Compression.LZ4: config.compression_lz4_level,
+        Compression.ZSTD: config.compression_zstd_level,
+    }
+    level = levels.get(Compression(codec))
+    return None if codec == Compression.GZIP and level == -1 else level
+
+
+def _check_offsets(records: list[Record]) -> None:
+    """Consecutive from 0: the header's count and last delta stand for that. Kafka renumbers such a batch."""
+    for number, record in enumerate(records):
+        if record.offset != number:
+            raise KafkaError(
+                ErrorCode.INVALID_RECORD, f"record {number} of the batch has the offset delta {record.offset}"
+            )
+
+
+def _check_keys(records: list[Record]) -> None:
+    for number, record in enumerate(records):
+        if record.key is None:
+            raise KafkaError(
+                ErrorCode.INVALID_RECORD,
+                f"Compacted topic cannot accept message without key: record {number} of the batch has none",
+            )
+
+
+def _check_timestamps(records: list[Record], config: LogConfig, now_ms: int) -> None:
+    """message.timestamp.before.max.ms and .after.max.ms (KIP-937) of each record."""
+    latest = now_ms + config.timestamp_after_max_ms
+    earliest = now_ms - config.timestamp_before_max_ms if config.timestamp_before_max_ms < INT64_MAX else None
+    for number, record in enumerate(records):
+        timestamp = record.timestamp_ms
+        if timestamp == NO_TIMESTAMP:
+            continue
+        if timestamp > latest or (earliest is not None and timestamp < earliest):
+            within = f"[{'-' if earliest is None else earliest}, {latest}]"
+            raise KafkaError(
+                ErrorCode.INVALID_TIMESTAMP,
+                f"Timestamp {timestamp} of record {number} is out of range. "
+                f"The timestamp should be within {within}",
+            )
