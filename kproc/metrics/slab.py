@@ -9,6 +9,7 @@ AgentId for the life of the broker; a restarted role takes its row over and its 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from kproc.errors import FatalError
@@ -74,3 +75,8 @@ class MetricsRow:
     def store_one(self, slot: int) -> None:
         """Publish one value at once, for who reads it as a shared count."""
         self._words[self._start + slot] = self.values[slot]
+
+    def sum_elsewhere(self, name: str, rows: Iterable[int]) -> int:
+        """The sum of one metric over other roles' rows."""
+        words = self._words
+        return sum(words[Slab.metric_word(row, name)] for row in rows)

@@ -74,6 +74,8 @@ class ConnectionQuotas:
 
     def apply(self, limits: ConnectionLimits) -> None:
         """New limits. They hold for the next connection; a wait for a rate that has begun is not cut short."""
+        if self.limits.broker_rate >= UNLIMITED:
+            self._heard_elsewhere = self._elsewhere()  # What was before is over, and was not listened to.
         self.limits = limits
 
     # -- before accept -----------------------------------------------------------------------------------------
@@ -110,7 +112,8 @@ class ConnectionQuotas:
         """Record one connection; how long it must wait for the rates."""
         throttle_ns = 0
         if not self.is_protected:
-            self._hear_elsewhere(now_ns)
+            if self.limits.broker_rate < UNLIMITED:
+                self._hear_elsewhere(now_ns)
             self._broker_rate.record(1, now_ns)
             self.broker_events += 1
             throttle_ns = self._throttle_ns(self._broker_rate, self.limits.broker_rate, now_ns)

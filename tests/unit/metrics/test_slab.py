@@ -29,6 +29,17 @@ def test_counts_are_seen_at_store_and_not_before() -> None:
     assert slab.pid(2) == 77
 
 
+def test_one_value_may_be_stored_at_once_and_summed_over_other_rows() -> None:
+    slab = plain_slab()
+    rows = [MetricsRow(slab, index, pid=1) for index in range(3)]
+    for index, row in enumerate(rows):
+        row.values[SLOT["requests"]] = 10**index
+        row.values[SLOT["responses"]] = 7
+        row.store_one(SLOT["requests"])
+    assert rows[0].sum_elsewhere("requests", (1, 2)) == 110
+    assert slab.read(1)["responses"] == 0
+
+
 def test_rows_do_not_touch_each_other() -> None:
     slab = plain_slab(3)
     rows = [MetricsRow(slab, index, pid=index + 1) for index in range(3)]

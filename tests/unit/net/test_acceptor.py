@@ -7,111 +7,24 @@ import os
 import select
 import socket
 import struct
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
 
-from kproc.clock import ManualClock
-from kproc.ipc.fdpass import make_socket_pair, recv_fd
-from kproc.ipc.wait import Sleeper, make_eventfd
-from kproc.metrics.slab import MetricsRow
 from kproc.metrics.spec import SLOT
 from kproc.net.acceptor import Acceptor
-from kproc.net.handoff import ACK, CREDITS, HANDOFF, REFUSED, address_text
+from kproc.net.handoff import (
+    ACK,
+    CREDITS,
+    HANDOFF,
+    REFUSED,
+)
 from kproc.transport.agent import AgentId, Link
 from kproc.transport.envelope import FLAG_LOOPBACK
 from tests.support.links import LinkMaker
-from tests.unit.net.rig import new_slab, no_more_descriptors, reset
-
-
-class ScriptedProcessor:
-    """The other end of one hand-over socket."""
-
-    def __init__(self, index: int, sock: socket.socket) -> None:
-        self.id = AgentId("processor", index)
-        self.sock = sock
-        self.serials: deque[int] = deque()
-        self.sockets: list[socket.socket] = []
-        self.heads: list[tuple[int, int]] = []  # Listener, flags.
-        self.remotes: list[tuple[str, int]] = []
-
-    def take(self) -> int:
-        """Receive what was handed over; how many sockets."""
-        count = 0
-        while (message := recv_fd(self.sock, HANDOFF.size)) is not None:
-            payload, fd = message
-            serial, listener, flags, address, port = HANDOFF.unpack(payload)
-            assert fd is not None
-            self.serials.append(serial)
-            self.sockets.append(socket.socket(fileno=fd))
-            self.heads.append((listener, flags))
-            self.remotes.append((address_text(address), port))
-            count += 1
-        return count
-
-    def acknowledge(self, count: int = 1 << 30) -> None:
-        """Say of the oldest that they were registered."""
-        for _ in range(min(count, len(self.serials))):
-            self.sock.send(ACK.pack(self.serials.popleft()))
-
-    def close(self) -> None:
-        self.sock.close()
-        for sock in self.sockets:
-            sock.close()
-
-
-class AcceptorRig:
-    """One Acceptor on a port of its own."""
-
-    def __init__(self, stack: ExitStack, processors: int = 2, *, send_buffer_bytes: int = -1) -> None:
-        self._stack = stack
-        self.clock = ManualClock()
-        slab = new_slab()
-        self.metrics = MetricsRow(slab, 0, 1)
-        eventfd = make_eventfd()
-        stack.callback(os.close, eventfd)
-        self.listening = socket.create_server(("127.0.0.1", 0), backlog=256)
-        self.address = self.listening.getsockname()
-        self.acceptor = Acceptor(
-            AgentId("acceptor", 5),
-            listener_index=5,
-            listening=self.listening,
-            doze=Sleeper(slab.words, self.metrics.sleeping_word, eventfd, is_edge_triggered=True),
-            metrics=self.metrics,
-            clock=self.clock,
-            send_buffer_bytes=send_buffer_bytes,
-        )
-        stack.callback(self.acceptor.close)
-        self.processors = [self.attach(index) for index in range(processors)]
-        self.clients: list[socket.socket] = []
-
-    def attach(self, index: int) -> ScriptedProcessor:
-        ours, theirs = make_socket_pair()
-        self.acceptor.attach_handoff(AgentId("processor", index), ours)
-        processor = ScriptedProcessor(index, theirs)
-        self._stack.callback(processor.close)
-        return processor
-
-    def connect(self, count: int = 1) -> list[socket.socket]:
-        """Clients whose connections wait in the kernel's backlog."""
-        made = [socket.create_connection(self.address) for _ in range(count)]
-        for sock in made:
-            sock.setblocking(False)
-            self._stack.callback(sock.close)
-        self.clients += made
-        return made
-
-    def step(self, count: int = 1) -> int:
-        return sum(self.acceptor.do_work(0) for _ in range(count))
-
-    def taken(self) -> list[int]:
-        """How many sockets each Processor has been handed since the last look."""
-        return [processor.take() for processor in self.processors]
-
-    def accepted(self) -> int:
-        return self.metrics.values[SLOT["connections_accepted"]]
+from tests.unit.net.acceptor_rig import AcceptorRig, ScriptedProcessor, peers, ports
+from tests.unit.net.rig import no_more_descriptors, reset
 
 
 @pytest.fixture
@@ -123,15 +36,6 @@ def start() -> Iterator[Callable[..., AcceptorRig]]:
 @pytest.fixture
 def rig(start: Callable[..., AcceptorRig]) -> AcceptorRig:
     return start()
-
-
-def peers(processor: ScriptedProcessor) -> list[int]:
-    """The client ports of what it was handed."""
-    return [sock.getpeername()[1] for sock in processor.sockets]
-
-
-def ports(clients: list[socket.socket]) -> list[int]:
-    return [sock.getsockname()[1] for sock in clients]
 
 
 # -- the usual case ------------------------------------------------------------------------------------------
