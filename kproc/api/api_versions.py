@@ -25,15 +25,19 @@ _SOFTWARE: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9\-.]*[A-Za-z0-9])?")
 def handle_api_versions(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
     """List the served APIs; refuse a client name that breaks Kafka's rule, as Kafka does."""
     if context.api_version < 3:
-        return answer(ErrorCode.NONE)
+        return answer(ErrorCode.NONE, context.services.served)
     for field in ("client_software_name", "client_software_version"):
         if not _SOFTWARE.fullmatch(request[field]):
-            return answer(ErrorCode.INVALID_REQUEST)
+            return answer(ErrorCode.INVALID_REQUEST, context.services.served)
     context.note_client(request["client_software_name"], request["client_software_version"])
-    return {**answer(ErrorCode.NONE), **features.advertised(context.services.image, context.api_version)}
+    return {**answer(ErrorCode.NONE, context.services.served), **features.advertised(context.services.image, context.api_version)}
 
 
-def answer(code: int) -> dict[str, Any]:
+def answer(code: int, served: frozenset[int] | None = None) -> dict[str, Any]:
     """The response's fields; every error carries the ranges, so that a client can choose again."""
-    ranges = [{"api_key": key, "min_version": lo, "max_version": hi} for key, lo, hi in advertised()]
+    ranges = [
+        {"api_key": key, "min_version": lo, "max_version": hi}
+        for key, lo, hi in advertised()
+        if served is None or key in served
+    ]
     return {"error_code": int(code), "api_keys": ranges}

@@ -35,6 +35,14 @@ Handlers = Annotated[int | None, typer.Option(metavar="N", help="Processes for r
 Transport = Annotated[
     str | None, typer.Option(metavar="KIND", help="process, thread or inline. [kproc.transport]")
 ]
+Control = Annotated[
+    str | None,
+    typer.Option(
+        "--control-listener",
+        metavar="HOST:PORT",
+        help="For administration, apart from the clients. [kproc.control.listener]",
+    ),
+]
 Flush = Annotated[str | None, typer.Option(metavar="KIND", help="group or none. [kproc.flush]")]
 Assignments = Annotated[
     list[str] | None, typer.Option("--set", "-s", metavar="NAME=VALUE", help="Any setting.")
@@ -57,6 +65,7 @@ def serve(
     handlers: Handlers = None,
     transport: Transport = None,
     flush: Flush = None,
+    control_listener: Control = None,
     settings: Assignments = None,
     ready_file: ReadyFile = None,
     exit_with_parent: ParentPid = None,
@@ -71,6 +80,7 @@ def serve(
         ("--handlers", "num.io.threads", handlers),
         ("--transport", "kproc.transport", transport),
         ("--flush", "kproc.flush", flush),
+        ("--control-listener", "kproc.control.listener", control_listener),
         ("--exit-with-parent", "kproc.exit.with.pid", exit_with_parent),
     )
     _run(_build(flags, settings, file=config), ready_file=ready_file, quiet=quiet)
@@ -84,6 +94,7 @@ def dev(
     processors: Processors = None,
     handlers: Handlers = None,
     transport: Transport = None,
+    control_listener: Control = None,
     settings: Assignments = None,
     ready_file: ReadyFile = None,
     exit_with_parent: ParentPid = None,
@@ -96,6 +107,7 @@ def dev(
         ("--processors", "num.network.threads", processors),
         ("--handlers", "num.io.threads", handlers),
         ("--transport", "kproc.transport", transport),
+        ("--control-listener", "kproc.control.listener", control_listener),
         ("--exit-with-parent", "kproc.exit.with.pid", exit_with_parent),
     )
     directory = Path(tempfile.mkdtemp(prefix="kproc-dev-"))
@@ -161,8 +173,9 @@ def _announce(config: Config, ready: dict[str, Any]) -> None:
         )
         for name, listener in ready["listeners"].items()
     )
+    control = f"control={ready['control']} " if "control" in ready else ""
     line = (
-        f"kproc ready: {addresses}; bootstrap={ready['bootstrap']} data={ready['data']} pid={ready['pid']} "
+        f"kproc ready: {addresses}; {control}bootstrap={ready['bootstrap']} data={ready['data']} pid={ready['pid']} "
         f"transport={config.kproc_transport} processors={config.num_network_threads} "
         f"handlers={config.num_io_threads} flush={config.kproc_flush}\n"
     )

@@ -52,8 +52,9 @@ def status(
 
 def _print_status(answer: dict[str, Any]) -> None:
     listeners = " ".join(f"{name}={_address(value)}" for name, value in answer["listeners"].items())
+    control = f"  control {answer['control']}" if answer.get("control") else ""
     sys.stdout.write(
-        f"cluster {answer['cluster_id']}  up {_duration(answer['uptime_ms'])}  listeners {listeners}\n"
+        f"cluster {answer['cluster_id']}  up {_duration(answer['uptime_ms'])}  listeners {listeners}{control}\n"
         f"data {answer['data']}  transport {answer['transport']}  flush {answer['flush']}  "
         f"topics {answer['topics']}  partitions {answer['partitions']}\n\n"
     )

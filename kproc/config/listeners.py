@@ -50,11 +50,16 @@ def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def split_address(text: str, *, default_port: int | None = None) -> tuple[str, int]:
-    """Host and port of `host:port`, `[v6]:port` or, with a default port, a bare host; else ConfigError."""
+def split_address(
+    text: str, *, default_port: int | None = None, may_be_free: bool = False
+) -> tuple[str, int]:
+    """Host and port of `host:port`, `[v6]:port` or, with a default port, a bare host; else ConfigError.
+
+    Port 0, a free one, is for who listens: `may_be_free`.
+    """
     match = re.fullmatch(r"(?:\[([^\[\]]+)\]|([^:\[\]\s/]+))(?::([0-9]{1,5}))?", text.strip())
     port = int(match[3]) if match and match[3] else default_port
-    if match is None or port is None or not 0 < port < 65536:
+    if match is None or port is None or not (0 if may_be_free else 1) <= port < 65536:
         raise ConfigError(f"{show(text)} is not an address: expected host:port, such as 127.0.0.1:9092")
     return match[1] or match[2], port
 

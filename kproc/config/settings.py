@@ -15,11 +15,12 @@ from typing import Final
 
 from kproc.config.build import check_together, derive, merge, parse_given
 from kproc.config.cpus import default_role_count
-from kproc.config.listeners import DEFAULT_PROTOCOL_MAP, EndPoint, resolve_advertised
+from kproc.config.listeners import DEFAULT_PROTOCOL_MAP, EndPoint, resolve_advertised, split_address
 from kproc.config.sources import Flag, read_settings_file
 from kproc.config.values import (
     INT_MAX,
     LONG_MAX,
+    ConfigError,
     Dynamic,
     Kind,
     Setting,
@@ -60,7 +61,7 @@ def _check_address(text: str) -> str | None:
     if not text:
         return None
     try:
-        split_address(text, any_port=True)
+        split_address(text, may_be_free=True)
     except ConfigError:
         return "expected host:port, such as 127.0.0.1:9091"
     return None

@@ -7,61 +7,77 @@ arguments; this file does not know which transport it builds for.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kproc.clock import Clock
+from kproc.clock import NS_PER_S
 from kproc.cluster.controller import ControllerState, failure_of
 from kproc.cluster.dynamic_settings import settings_in_force
 from kproc.cluster.image import ClusterImage
 from kproc.cluster.metadata_log import MetadataLog
-from kproc.config import Config
 from kproc.config.dynamic import DynamicSettings
 from kproc.errors import FatalError
 from kproc.metrics.slab import MetricsRow
 from kproc.net.acceptor import Acceptor
+from kproc.net.connection_limits import ConnectionLimits, limits_for
 from kproc.net.processor import Processor, Router
 from kproc.purgatory.purgatory import Purgatory
 from kproc.server.cleaner import Cleaner
 from kproc.server.controller import Controller
 from kproc.server.handler import Handler
-from kproc.server.listeners import Endpoint
 from kproc.server.partition_table import PartitionTable
 from kproc.server.partitions import Checkpoint, Partitions
-from kproc.server.roles import CLEANER, CONTROLLER, acceptor_id, handler_id, processor_id
+from kproc.server.plan import Plan
+from kproc.server.roles import (
+    ACCEPTOR_COUNT_MAX,
+    CLEANER,
+    CONTROLLER,
+    acceptor_id,
+    handler_id,
+    is_control,
+    processor_id,
+    slab_row,
+)
 from kproc.server.syncer import Syncer
 from kproc.storage.fs import OsFs
-from kproc.transport.agent import BlockOwner, Doze
+from kproc.transport.agent import AgentId, BlockOwner, Doze
 
 if TYPE_CHECKING:
     from kproc.server.operations import Operations
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What holds for the whole life of a broker; made once, before any role."""
-
-    config: Config
-    clock: Clock
-    endpoints: Sequence[Endpoint]
-    cluster_id: str
-    was_clean: bool
-
-
 def make_acceptor(
     plan: Plan, index: int, *, listening: socket.socket, doze: Doze, metrics: MetricsRow
 ) -> Acceptor:
+    agent, config = acceptor_id(index), plan.config
+    others = [slab_row(acceptor_id(n)) for n in range(ACCEPTOR_COUNT_MAX) if n != index]
     return Acceptor(
-        acceptor_id(index),
-        listener_index=index,
+        agent,
+        # Connections of the control listener are counted among themselves.
+        listener_index=0 if is_control(agent) else index,
         listening=listening,
         doze=doze,
         metrics=metrics,
         clock=plan.clock,
-        send_buffer_bytes=plan.config.socket_send_buffer_bytes,
+        send_buffer_bytes=config.socket_send_buffer_bytes,
+        limits_for=lambda settings: _connection_limits(plan, agent, settings),
+        rate_samples=config.quota_window_num,
+        rate_sample_ns=config.quota_window_size_seconds * NS_PER_S,
+        rate_events_elsewhere=lambda: metrics.sum_elsewhere("connection_rate_events", others),
     )
+
+
+def _connection_limits(plan: Plan, acceptor: AgentId, settings: DynamicSettings) -> ConnectionLimits:
+    """The control listener is protected; so is the inter-broker one, if it is not the only one (Kafka)."""
+    if is_control(acceptor):
+        return limits_for("CONTROL", plan.config, settings, protected=frozenset({0}))
+    names = [endpoint.name for endpoint in plan.endpoints]
+    dynamic = settings.text("listeners")
+    count = len(names) if dynamic is None else len([each for each in dynamic.split(",") if each.strip()])
+    inter_broker = {at for at, name in enumerate(names) if name == plan.config.inter_broker_listener}
+    protected = frozenset(inter_broker) if count > 1 else frozenset[int]()
+    return limits_for(names[acceptor.index], plan.config, settings, protected=protected)
 
 
 def make_processor(
@@ -167,9 +183,9 @@ def make_controller(
         raise
     return Controller(
         CONTROLLER,
+        plan=plan,
         doze=doze,
         metrics=metrics,
-        clock=plan.clock,
         state=state,
         image=image,
         log=log,

@@ -37,8 +37,9 @@ from kproc.server.handler import Handler
 from kproc.server.logs import set_role
 from kproc.server.operations import Operations
 from kproc.server.partition_table import PartitionTable
+from kproc.server.plan import Plan
 from kproc.server.role_desk import RoleDesk
-from kproc.server.roles import ACCEPTOR, CLEANER, HANDLER, PROCESSOR, slab_row
+from kproc.server.roles import ACCEPTOR, CLEANER, HANDLER, PROCESSOR, is_control, slab_row
 from kproc.server.routing import ProduceRouter
 from kproc.server.status import Status
 from kproc.server.syncer import ThreadSyncer
@@ -58,9 +59,7 @@ _TURNS_MAX: Final = 64
 class ChildRole:
     """Runs one role in this process. One instance, made after the fork."""
 
-    def __init__(
-        self, agent_id: AgentId, plan: broker.Plan, control: ControlSocket, *, is_restart: bool
-    ) -> None:
+    def __init__(self, agent_id: AgentId, plan: Plan, control: ControlSocket, *, is_restart: bool) -> None:
         self._id = agent_id
         self._plan = plan
         self._control = control
@@ -270,7 +269,7 @@ class ChildRole:
     def _build_processor(self, doze: Sleeper, metrics: MetricsRow, message: dict[str, Any]) -> Agent:
         region = Region.attach(self._fds["arena"], kind=RegionKind.ARENA)
         arena = Arena(region, min(message["arena_warm_bytes"], region.payload_bytes))
-        router = ProduceRouter() if self._plan.config.num_io_threads > 1 else None
+        router = None if is_control(self._id) else ProduceRouter()
         return broker.make_processor(
             self._plan, self._id.index, doze=doze, metrics=metrics, arena=arena, router=router
         )

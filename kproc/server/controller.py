@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kproc.api.context import OnReply
-from kproc.clock import Clock
 from kproc.cluster.controller import ControllerState, failure_reply
 from kproc.cluster.image import ClusterImage
 from kproc.cluster.metadata_log import MetadataLog
@@ -23,13 +22,15 @@ from kproc.config.dynamic import DynamicSettings
 from kproc.errors import KafkaError
 from kproc.metrics.slab import MetricsRow
 from kproc.server.calls import serve_call
+from kproc.server.control_plane import ControlPlane
 from kproc.server.linked_agent import LinkedAgent, LinkedPeer
-from kproc.server.roles import CLEANER, HANDLER
+from kproc.server.roles import CLEANER, CONTROL_PROCESSOR, HANDLER
 from kproc.transport.agent import AgentId, Doze, Link
 from kproc.transport.envelope import CALL, DELTA, DELTA_ACK, REPLY, SNAPSHOT, TOKEN
 
 if TYPE_CHECKING:
     from kproc.server.operations import Operations
+    from kproc.server.plan import Plan
 
 logger = logging.getLogger(__name__)
 
@@ -57,9 +58,9 @@ class Controller(LinkedAgent):
         self,
         agent_id: AgentId,
         *,
+        plan: Plan,
         doze: Doze,
         metrics: MetricsRow,
-        clock: Clock,
         state: ControllerState,
         image: ClusterImage,
         log: MetadataLog,
@@ -67,12 +68,14 @@ class Controller(LinkedAgent):
         settings_in_force: Callable[[], DynamicSettings],
         on_settings: Callable[[DynamicSettings], None],
     ) -> None:
-        super().__init__(agent_id, doze=doze, metrics=metrics, clock=clock)
+        super().__init__(agent_id, doze=doze, metrics=metrics, clock=plan.clock)
         self._state = state
         self.image = image
         self._log = log
         self._operations = operations
         operations.controller = self
+        self._control: LinkedPeer | None = None
+        self._control_plane = ControlPlane(plan, self)
         self._commits: deque[_Commit] = deque()
         # Acceptors and Processors have no image: who runs us tells them what was changed.
         self._settings_in_force = settings_in_force
@@ -83,12 +86,21 @@ class Controller(LinkedAgent):
     def attach(self, link: Link) -> None:
         """A peer is there (again): it starts from a snapshot and follows by deltas."""
         super().attach(link)
-        if link.peer.role in (HANDLER, CLEANER.role):
+        if link.peer == CONTROL_PROCESSOR:
+            self._control = self._peers.pop(link.peer)
+            self._control_plane.attach(self._control)
+            self._list_outboxes()
+        elif link.peer.role in (HANDLER, CLEANER.role):
             outbox = self._peers[link.peer].outbox
             outbox.push(SNAPSHOT, self.image.snapshot())
             outbox.flush()
 
     def detach(self, peer: AgentId) -> None:
+        if peer == CONTROL_PROCESSOR:
+            self._control = None
+            self._control_plane.detach()
+            self._list_outboxes()
+            return
         super().detach(peer)
         for commit in self._commits:
             commit.waiting_for.discard(peer)
@@ -101,8 +113,16 @@ class Controller(LinkedAgent):
         self._log.close()
         super().close()
 
+    def _list_outboxes(self) -> None:
+        super()._list_outboxes()
+        if self._control is not None:
+            self._outboxes.append(self._control.outbox)
+
+    def _has_input(self) -> bool:
+        return self._control_plane.has_input() or super()._has_input()
+
     def _work(self) -> int:
-        work = 0
+        work = self._control_plane.work()
         for peer in list(self._peers.values()):
             batch = peer.inbox.poll(_CALLS_PER_PASS)
             for kind, view in batch:
@@ -121,8 +141,11 @@ class Controller(LinkedAgent):
     def _serve_call(self, op: str, body: Any, _payload: memoryview, on_reply: OnReply) -> None:
         self.serve(op, body, on_reply)
 
-    def serve(self, op: str, body: Any, on_reply: OnReply) -> None:
-        """An operation on the metadata, or one of kproc's own with `private:` before its name."""
+    def serve(self, op: str, body: Any, on_reply: OnReply, *, waits_for_handlers: bool = True) -> None:
+        """An operation on the metadata, or one of kproc's own with `private:` before its name.
+
+        A change is answered when every Handler knows it, or as soon as it is on disk.
+        """
         if op.startswith("private:"):
             self._operations.serve(op.removeprefix("private:"), body, on_reply)
             return
@@ -131,22 +154,27 @@ class Controller(LinkedAgent):
             on_reply(reply)
             return
         try:
-            self._commit(reply, records, on_reply)
+            self._commit(reply, records, on_reply, waits_for_handlers)
         except KafkaError as error:  # The disk is full: undone, and worth another try later.
             logger.error("the metadata log cannot be written: %s", error)
             on_reply(failure_reply(error.code, error.message))
 
-    def _commit(self, reply: dict[str, Any], records: list[Record], on_reply: OnReply) -> None:
+    def _commit(
+        self, reply: dict[str, Any], records: list[Record], on_reply: OnReply, waits_for_handlers: bool
+    ) -> None:
         """Disk first, then our image, then everybody else's."""
         delta, _ = self._log.commit(self.image, records)
         handlers = {peer.id for peer in self._peers.values() if peer.id.role == HANDLER}
-        self._commits.append(_Commit(self.image.version, handlers, reply, on_reply))
+        if waits_for_handlers:
+            self._commits.append(_Commit(self.image.version, handlers, reply, on_reply))
         for peer in self._peers.values():
             peer.outbox.push(DELTA, delta)
         settings = self._settings_in_force()
         if settings != self._settings:
             self._settings = settings
             self._on_settings(settings)
+        if not waits_for_handlers:
+            on_reply(reply)
         self._answer_known()
 
     def _acknowledged(self, peer: LinkedPeer, version: int) -> None:

@@ -34,12 +34,23 @@ from kproc.server.controller import Controller
 from kproc.server.data_directory import DataDirectory
 from kproc.server.desk import joined_clients, was_killed
 from kproc.server.handler import Handler
-from kproc.server.listeners import open_listeners
+from kproc.server.listeners import open_control_listener, open_listeners
 from kproc.server.operations import Operations
 from kproc.server.partition_table import TABLE_BYTES, PartitionTable
+from kproc.server.plan import Plan
 from kproc.server.regions import ARENA_WARM_BYTES
 from kproc.server.role_desk import serve_processor
-from kproc.server.roles import CLEANER, CONTROLLER, acceptor_id, handler_id, processor_id, slab_row
+from kproc.server.roles import (
+    CLEANER,
+    CONTROL_ACCEPTOR,
+    CONTROL_PROCESSOR,
+    CONTROLLER,
+    acceptor_id,
+    handler_id,
+    is_control,
+    processor_id,
+    slab_row,
+)
 from kproc.server.routing import ProduceRouter
 from kproc.server.status import Status
 from kproc.server.syncer import InlineSyncer, Syncer, ThreadSyncer
@@ -82,12 +93,14 @@ class BrokerProcess:
         self._config = config
         self._is_inline = config.kproc_transport == "inline"
         self._listeners = open_listeners(config)
-        self._plan = broker.Plan(
+        self._control = open_control_listener(config)
+        self._plan = Plan(
             config=config,
             clock=SystemClock(),
             endpoints=[endpoint for endpoint, _ in self._listeners],
             cluster_id=directory.cluster_id,
             was_clean=directory.was_clean,
+            control=self._control[0] if self._control is not None else None,
         )
         self._slab_region = Region.create(RegionKind.SLAB, SLAB_BYTES, 0, is_sparse=True)
         self._table_region = Region.create(RegionKind.TABLE, TABLE_BYTES, 0, is_sparse=True)
@@ -95,7 +108,7 @@ class BrokerProcess:
         self._table = PartitionTable(self._table_region.words)
         self._dozes: dict[AgentId, Sleeper] = {}
         self._wakers: dict[AgentId, Waker] = {}
-        self._arenas: list[Arena] = []
+        self._arenas: dict[AgentId, Arena] = {}
         self._threads: list[AgentThread] = []
         self._failure: BaseException | None = None
         self._settings = DynamicSettings()
@@ -138,16 +151,14 @@ class BrokerProcess:
             for index in range(handler_count)
         ]
         for index in range(processor_count):
-            arena = Arena.create(2 * config.socket_request_max_bytes, index, warm_bytes=ARENA_WARM_BYTES)
-            self._arenas.append(arena)
             router = ProduceRouter() if handler_count > 1 else None
-            own = self._own(processor_id(index))
-            self._processors.append(broker.make_processor(plan, index, **own, arena=arena, router=router))
+            self._processors.append(self._make_processor(processor_id(index), router))
         self._acceptors = [
             broker.make_acceptor(plan, index, **self._own(acceptor_id(index)), listening=sock)
             for index, (_, sock) in enumerate(self._listeners)
         ]
         self._connect_all()
+        self._control_plane = self._build_control_plane()
         self._spread_settings(self._settings)
         self.agents: list[Agent] = [
             self._controller,
@@ -155,8 +166,31 @@ class BrokerProcess:
             *self._handlers,
             *self._processors,
             *self._acceptors,
+            *self._control_plane,
         ]
         status.processes = self._describe()
+
+    def _make_processor(self, agent: AgentId, router: ProduceRouter | None) -> Processor:
+        arena = Arena.create(
+            2 * self._config.socket_request_max_bytes, agent.index, warm_bytes=ARENA_WARM_BYTES
+        )
+        self._arenas[agent] = arena
+        return broker.make_processor(self._plan, agent.index, **self._own(agent), arena=arena, router=router)
+
+    def _build_control_plane(self) -> list[Processor | Acceptor]:
+        """The control listener's own Processor and Acceptor, if there is one."""
+        if self._control is None:
+            return []
+        processor = self._make_processor(CONTROL_PROCESSOR, None)
+        acceptor = broker.make_acceptor(
+            self._plan,
+            CONTROL_ACCEPTOR.index,
+            **self._own(CONTROL_ACCEPTOR),
+            listening=self._control[1],
+        )
+        self._connect(processor, self._controller, _INTERNAL_BYTES, self._arenas[CONTROL_PROCESSOR])
+        self._hand_over(acceptor, processor)
+        return [processor, acceptor]
 
     def _own(self, agent: AgentId) -> dict[str, Any]:
         """An agent's way to sleep and its metrics row."""
@@ -176,16 +210,19 @@ class BrokerProcess:
         for index, handler in enumerate(self._handlers):
             self._connect(self._controller, handler, _INTERNAL_BYTES)
             self._connect(self._cleaner, handler, _INTERNAL_BYTES)
-            for processor, arena in zip(self._processors, self._arenas, strict=True):
-                self._connect(processor, handler, ring_bytes, arena)
+            for processor in self._processors:
+                self._connect(processor, handler, ring_bytes, self._arenas[processor.id])
             for other in self._handlers[index + 1 :]:
                 self._connect(handler, other, _INTERNAL_BYTES)
         self._connect(self._controller, self._cleaner, _INTERNAL_BYTES)
         for acceptor in self._acceptors:
             for processor in self._processors:
-                ours, theirs = make_socket_pair()
-                acceptor.attach_handoff(processor.id, ours)
-                processor.attach_handoff(acceptor.id, theirs)
+                self._hand_over(acceptor, processor)
+
+    def _hand_over(self, acceptor: Acceptor, processor: Processor) -> None:
+        ours, theirs = make_socket_pair()
+        acceptor.attach_handoff(processor.id, ours)
+        processor.attach_handoff(acceptor.id, theirs)
 
     def _connect(self, one: Agent, other: Agent, capacity: int, arena: Arena | None = None) -> None:
         """Two pipes between two agents; the second may read the first one's arena."""
@@ -216,7 +253,7 @@ class BrokerProcess:
                 "state": "running",
                 "restarts": 0,
                 "hung_ms": 0,
-                "pool": "",
+                "pool": "control" if is_control(each.id) else "",
             }
             for each in self.agents
         ]
@@ -234,7 +271,8 @@ class BrokerProcess:
     def _spread_settings(self, settings: DynamicSettings) -> None:
         """What was changed on the running broker, for those without an image. Called by the controller."""
         self._settings = settings
-        for agent in (*self._acceptors, *self._processors):
+        agents: tuple[Acceptor | Processor, ...] = (*self._acceptors, *self._processors)
+        for agent in agents:
             if hasattr(agent, "apply_settings"):
                 self._post(agent, partial(agent.apply_settings, settings))
 
@@ -324,7 +362,12 @@ class BrokerProcess:
     def _stop(self) -> int:
         """Drain within kproc.drain.timeout.ms, then close in order; the exit status."""
         deadline_ns = self._plan.clock.now_ns() + self._config.kproc_drain_timeout_ms * 1_000_000
-        draining: list[Agent] = [*self._acceptors, *self._processors, *self._handlers]
+        draining: list[Agent] = [
+            *self._acceptors,
+            *self._control_plane,
+            *self._processors,
+            *self._handlers,
+        ]
         if self._is_inline:
             for agent in draining:
                 agent.begin_stop()
@@ -357,9 +400,11 @@ class BrokerProcess:
             thread.stop(1.0)
         for _, sock in self._listeners:
             sock.close()
+        if self._control is not None:
+            self._control[1].close()
         for doze in self._dozes.values():
             os.close(doze.fd)
-        for arena in self._arenas:
+        for arena in self._arenas.values():
             arena.close()
         self._slab_region.close()
         self._table_region.close()

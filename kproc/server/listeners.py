@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from kproc.config import Config, EndPoint
-from kproc.config.listeners import join_address
+from kproc.config.listeners import join_address, split_address
 from kproc.errors import FatalError
 
 
@@ -61,11 +61,15 @@ def open_listeners(config: Config) -> list[tuple[Endpoint, socket.socket]]:
     ]
 
 
-def open_one(end_point: EndPoint, config: Config) -> tuple[Endpoint, socket.socket]:
-    """Bind one listener that is advertised as what it is bound to; FatalError if it cannot be."""
-    sock = _bind(end_point, config)
-    host, port = sock.getsockname()[:2]
-    return Endpoint(end_point.name, str(host), int(port), str(host), int(port)), sock
+def open_control_listener(config: Config) -> tuple[Endpoint, socket.socket] | None:
+    """Bind `kproc.control.listener`, if there is to be one; FatalError if it cannot be."""
+    if not config.kproc_control_listener:
+        return None
+    host, port = split_address(config.kproc_control_listener, may_be_free=True)
+    sock = _bind(EndPoint("CONTROL", "PLAINTEXT", host, port), config)
+    bound_host, bound_port = sock.getsockname()[:2]
+    endpoint = Endpoint("CONTROL", str(bound_host), int(bound_port), str(bound_host), int(bound_port))
+    return endpoint, sock
 
 
 def find(endpoints: Sequence[Endpoint], name: str) -> Endpoint:

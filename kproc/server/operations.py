@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kproc.cluster.controller import failure_of
 from kproc.cluster.role_counts import role_count_max
 from kproc.server.asks import OnReply
-from kproc.server.broker import Plan
+from kproc.server.plan import Plan
 from kproc.server.status import Status
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ import orjson
 
 from kproc.client import Client, ClientError
 from kproc.errors import ErrorCode
-from kproc.server.broker import Plan
 from kproc.server.listeners import Endpoint
+from kproc.server.plan import Plan
 from kproc.wire.header import ApiKey
 
 _TIMEOUT_MS: Final = 10_000
@@ -50,12 +50,14 @@ def round_trips(endpoint: Endpoint) -> str | None:
 
 def describe(plan: Plan, processes: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """What the ready file holds."""
+    control = {"control": plan.control.bound} if plan.control is not None else {}
     return {
         "bootstrap": plan.endpoints[0].advertised,
         "pid": os.getpid(),
         "processes": [{key: row[key] for key in ("role", "index", "pid")} for row in processes],
         "data": str(Path(plan.config.log_dirs).absolute()),
         "listeners": {e.name: {"bound": e.bound, "advertised": e.advertised} for e in plan.endpoints},
+        **control,
     }
 
 

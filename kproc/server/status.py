@@ -12,7 +12,7 @@ from typing import Any, Final
 from kproc.cluster.image import ClusterImage
 from kproc.metrics.slab import Slab
 from kproc.metrics.spec import SLOT
-from kproc.server.broker import Plan
+from kproc.server.plan import Plan
 from kproc.server.roles import slab_row
 from kproc.transport.agent import AgentId
 
@@ -43,6 +43,7 @@ class Status:
             "flush": plan.config.kproc_flush,
             "uptime_ms": (plan.clock.now_ns() - self._started_ns) // 1_000_000,
             "listeners": {e.name: {"bound": e.bound, "advertised": e.advertised} for e in plan.endpoints},
+            "control": plan.control.bound if plan.control is not None else None,
             "processes": rows,
             "shared_memory_unmapped_bytes": max(0, self._shared_bytes() - mapped),
             "topics": len(image.topics_by_name) if image else 0,

@@ -25,16 +25,18 @@ from kproc.config import Config
 from kproc.config.dynamic import DynamicSettings
 from kproc.server import logs, ready, signals
 from kproc.server.asks import answer
-from kproc.server.broker import Plan
 from kproc.server.children import Children
 from kproc.server.data_directory import DataDirectory
 from kproc.server.desk import SupervisorDesk
 from kproc.server.janitor import Janitor
-from kproc.server.listeners import open_listeners
+from kproc.server.listeners import open_control_listener, open_listeners
+from kproc.server.plan import Plan
 from kproc.server.pulse import Pulse
 from kproc.server.roles import (
     ACCEPTOR,
     CLEANER,
+    CONTROL_ACCEPTOR,
+    CONTROL_PROCESSOR,
     CONTROLLER,
     HANDLER,
     PROCESSOR,
@@ -83,6 +85,7 @@ class Supervisor:
         self._directory = DataDirectory(config)
         try:
             self._listeners = open_listeners(config)
+            control = open_control_listener(config)
         except BaseException:
             self._directory.close()
             raise
@@ -99,10 +102,13 @@ class Supervisor:
             endpoints=[endpoint for endpoint, _ in self._listeners],
             cluster_id=self._directory.cluster_id,
             was_clean=self._directory.was_clean,
+            control=control[0] if control is not None else None,
         )
         self._listening: dict[AgentId, socket.socket] = {
             acceptor_id(index): sock for index, (_, sock) in enumerate(self._listeners)
         }
+        if control is not None:
+            self._listening[CONTROL_ACCEPTOR] = control[1]
         self._children = Children(
             plan,
             lock_fd=self._directory.lock_fd,
@@ -158,6 +164,8 @@ class Supervisor:
             for _ in range(count):
                 self._table.add(processor_id(index), pool=pool)
                 index += 1
+        if CONTROL_ACCEPTOR in self._listening:
+            self._table.add(CONTROL_PROCESSOR)
         for agent in self._listening:
             self._table.add(agent)
         for role in self._table:

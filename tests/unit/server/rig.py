@@ -169,9 +169,10 @@ class ScriptedProcessor:
         self._outbox.push(DISCONNECTED, HEAD.pack(connection, 0, 0, 0))
         self._outbox.flush()
 
-    def answers(self) -> list[Answer]:
+    def answers(self, *, settles: bool = True) -> list[Answer]:
         """What has been answered since the last look, after the Handlers have run until nothing moves."""
-        self._rig.settle()
+        if settles:
+            self._rig.settle()
         found: list[Answer] = []
         while batch := self._inbox.poll(1000):
             for kind, view in batch:
@@ -187,7 +188,8 @@ class ScriptedProcessor:
                 assert kind in (SEND, SEND_PARTS, NO_OP, CLOSE), kind
                 found.append(Answer(kind, connection_id, sequence, parts))
             self._inbox.release()
-            self._rig.settle()
+            if settles:
+                self._rig.settle()
         return found
 
     def ask(self, key: ApiKey, version: int, fields: Fields, *, connection: int = 1) -> Fields:
@@ -251,7 +253,7 @@ class HandlerRig:
 
     # -- who is there ----------------------------------------------------------------------------------------
 
-    def start_handler(self, index: int, *, is_restart: bool = False) -> None:
+    def start_handler(self, index: int, *, is_restart: bool = False, settles: bool = True) -> None:
         """A Handler is there (again), linked with everybody and told of the cluster."""
         eventfd = make_eventfd()
         self._stack.callback(os.close, eventfd)
@@ -282,7 +284,8 @@ class HandlerRig:
                 other.attach(far)
         handler.set_linked()
         self.handlers[index] = handler
-        self.settle()
+        if settles:
+            self.settle()
 
     def kill(self, index: int) -> None:
         """A Handler dies as by SIGKILL: nothing is closed in order, the others are told."""

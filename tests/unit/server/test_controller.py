@@ -23,6 +23,7 @@ from kproc.server import broker
 from kproc.server.calls import Calls
 from kproc.server.controller import Controller
 from kproc.server.operations import Operations
+from kproc.server.plan import Plan
 from kproc.server.roles import CLEANER, CONTROLLER, handler_id
 from kproc.server.status import Status
 from kproc.transport.agent import AgentId
@@ -93,7 +94,7 @@ class ControllerRig:
         config = Config.build({"log.dirs": str(directory), "num.io.threads": 2})
         self.asked: list[tuple[str, Reply, Callable[[Reply], None]]] = []
         self.settings: list[DynamicSettings] = []
-        plan = broker.Plan(config, self.clock, [], "the-cluster", was_clean=True)
+        plan = Plan(config, self.clock, [], "the-cluster", was_clean=True)
         self.controller: Controller = broker.make_controller(
             plan,
             doze=Sleeper(slab.words, metrics.sleeping_word, eventfd, is_edge_triggered=True),
@@ -302,7 +303,7 @@ def test_data_of_another_cluster_is_refused(tmp_path: Path) -> None:
     with ExitStack() as stack:
         ControllerRig(stack, tmp_path)
     config = Config.build({"log.dirs": str(tmp_path)})
-    plan = broker.Plan(config, ManualClock(), [], "another-cluster", was_clean=True)
+    plan = Plan(config, ManualClock(), [], "another-cluster", was_clean=True)
     with pytest.raises(FatalError, match="of cluster the-cluster"):
         broker.make_controller(
             plan,

@@ -15,6 +15,7 @@ import pytest
 from kproc.clock import ManualClock
 from kproc.config import Config
 from kproc.errors import ErrorCode
+from kproc.server.plan import Plan
 from kproc.server import broker, ready
 from kproc.server.listeners import Endpoint
 from kproc.wire import codec
@@ -112,7 +113,7 @@ def test_port_without_a_listener_is_a_problem() -> None:
 
 
 def test_announcement_says_where_and_who(tmp_path: Path) -> None:
-    plan = broker.Plan(
+    plan = Plan(
         Config.build({"log.dirs": str(tmp_path)}),
         ManualClock(),
         [endpoint("127.0.0.1", 9092)],

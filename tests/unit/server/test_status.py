@@ -14,8 +14,8 @@ from kproc.config import Config
 from kproc.ipc.region import Region, RegionKind
 from kproc.metrics.slab import ROWS_MAX, MetricsRow, Slab
 from kproc.metrics.spec import METRICS, SLOT
-from kproc.server import broker
 from kproc.server.listeners import Endpoint
+from kproc.server.plan import Plan
 from kproc.server.roles import CLEANER, CONTROLLER, acceptor_id, handler_id, processor_id, slab_row
 from kproc.server.status import Status
 from tests.support.ring_pair import Forked
@@ -28,7 +28,7 @@ class StatusRig:
     def __init__(self, directory: Path) -> None:
         self.clock = ManualClock()
         self.slab: Slab = new_slab(ROWS_MAX)
-        plan = broker.Plan(
+        plan = Plan(
             Config.build({"log.dirs": str(directory)}),
             self.clock,
             [Endpoint("PLAINTEXT", "127.0.0.1", 9092, "example", 19092)],
