@@ -62,7 +62,7 @@ class ClassicRebalance(ClassicState):
         self._enter(GroupState.PREPARING_REBALANCE)
         if self._is_initial:
             self._start_initial_delay(now_ms)
-        elif self.roster.all_joined:
+        elif self.roster.all_joined or not self.roster.members:
             self._complete_join(now_ms)
         else:
             self._join_deadline_ms = self._wake_by(now_ms + self.roster.rebalance_timeout_ms)
@@ -103,9 +103,7 @@ class ClassicRebalance(ClassicState):
                 self._remove(member, ErrorCode.UNKNOWN_MEMBER_ID)
         if roster.members and not roster.elect_joined_leader():
             # Only static members, and none came: nobody could assign. Wait for their sessions to end.
-            # At least 1 ms, or a timeout of 0 would have us spin.
-            timeout_ms = max(roster.rebalance_timeout_ms, 1)
-            self._join_deadline_ms = self._wake_by(now_ms + timeout_ms)
+            self._join_deadline_ms = self._wake_by(now_ms + roster.rebalance_timeout_ms)
             return
         self._is_initial = False
         self.generation += 1

@@ -101,8 +101,8 @@ class Roster:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest that a member asks for; 0 without members."""
-        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+        """The longest that a member asks for. At least 1, or a client that asks for 0 would have the group spin."""
+        return max(1, max((member.rebalance_timeout_ms for member in self.members.values()), default=1))
 
     def refusal(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
         """Is this who it says it is? UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID (KIP-345) or NONE."""

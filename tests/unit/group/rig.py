@@ -61,6 +61,7 @@ class GroupRig:
         self.log: list[GroupSnapshot] = []  # what was written and is durable
         self.writing: list[tuple[GroupSnapshot, OnWritten]] = []
         self.holds_writes = False  # else they are durable at once
+        self.is_log_behind = False  # the last write failed
         self.ids = 0
         config.setdefault("group_initial_rebalance_delay_ms", INITIAL_DELAY_MS)
         self.environment = GroupEnvironment(
@@ -81,6 +82,7 @@ class GroupRig:
         """The writes that wait end with `code`."""
         writing, self.writing = self.writing, []
         for snapshot, on_written in writing:
+            self.is_log_behind = bool(code)
             if not code:
                 self.log.append(snapshot)
             on_written(code, self.now_ms)

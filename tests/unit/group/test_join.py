@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from kproc.errors import ErrorCode
@@ -110,7 +112,7 @@ def test_an_id_given_to_a_dynamic_member_is_not_for_a_static_one(rig: GroupRig) 
     "fields",
     [{"protocol_type": ""}, {"protocols": ()}],
 )
-def test_the_first_member_has_to_speak_something(rig: GroupRig, fields: dict[str, object]) -> None:
+def test_the_first_member_has_to_speak_something(rig: GroupRig, fields: dict[str, Any]) -> None:
     assert rig.join(**fields).code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     assert rig.group.has_no_history
 
@@ -119,9 +121,7 @@ def test_the_first_member_has_to_speak_something(rig: GroupRig, fields: dict[str
     "fields",
     [{"protocol_type": "connect"}, {"protocols": (("sticky", b""),)}, {"protocols": ()}],
 )
-def test_a_member_that_the_others_do_not_understand_is_refused(
-    rig: GroupRig, fields: dict[str, object]
-) -> None:
+def test_a_member_that_the_others_do_not_understand_is_refused(rig: GroupRig, fields: dict[str, Any]) -> None:
     leader, _ = rig.make_stable()
     assert rig.join(**fields).code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     assert rig.join(leader, **fields).code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
