@@ -1,9 +1,9 @@
 """Listeners: `NAME://host:port`, the protocol behind each name, and what clients are told to connect to.
 
 Rules as in Kafka: names are upper-cased and unique, an empty host binds everything, port 0 asks the kernel
-for a free one, fixed ports are unique save for one IPv4 and one IPv6 literal that share one. Differs from
-Kafka: a wildcard is advertised as the address of the interface that leads outside, not as the canonical host
-name, because a container's or laptop's own name seldom resolves for its clients.
+for a free one, fixed ports are unique save for one IPv4 and one IPv6 literal that share one. A wildcard is
+advertised as the canonical host name. Differs from Kafka: a name that does not stand for the address of the
+interface that leads outside (`localhost`, 127.0.1.1 of a laptop) is of no use to a client, which gets that address.
 """
 
 from __future__ import annotations
@@ -111,6 +111,14 @@ def _checked_ipv6(setting: str, item: str, host: str) -> str:
         raise ConfigError(f"{setting}: {show(item)}: {host!r} is not an IPv6 address") from None
 
 
+def parse_listeners(text: str, protocol_map: Sequence[str]) -> tuple[EndPoint, ...]:
+    """A value of `listeners` that a client sent to the running broker; ConfigError for what cannot be."""
+    items = [item for item in (part.strip() for part in text.split(",")) if item]
+    end_points = parse_end_points("listeners", items, parse_protocol_map(protocol_map))
+    check_listeners(end_points)
+    return end_points
+
+
 def check_listeners(end_points: Sequence[EndPoint]) -> None:
     """Refuse what cannot all be bound, or not served."""
     if not end_points:
@@ -176,9 +184,20 @@ def resolve_advertised(
         if told := explicit.get(listener.name):
             answer[listener.name] = told._replace(port=told.port or port)
         else:
-            host = outward_address(listener.host) if listener.is_wildcard else listener.host
+            host = outward_host(listener.host) if listener.is_wildcard else listener.host
             answer[listener.name] = listener._replace(host=host, port=port)
     return answer
+
+
+def outward_host(wildcard: str = "") -> str:
+    """What a wildcard is advertised as: the canonical host name if it stands for the outward address."""
+    address = outward_address(wildcard)
+    name = socket.getfqdn()
+    try:
+        meant = {str(found[0]) for *_, found in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
+    except (OSError, UnicodeError):
+        return address
+    return name if address in meant and not ipaddress.ip_address(address).is_loopback else address
 
 
 def outward_address(wildcard: str = "") -> str:

@@ -1,16 +1,20 @@
-"""Listening sockets: bound by the supervisor, which keeps them, so that an Acceptor's death refuses nobody."""
+"""Listening sockets: bound by the supervisor, which keeps them, so that an Acceptor's death refuses nobody.
+
+Every port is bound at the start, where a taken one is an error, and opened when the broker can serve it: an open port
+means ready, as in Kafka. Until then a client is refused. Only `early.start.listeners` are open at once.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from kproc.config import Config, EndPoint
-from kproc.config.listeners import join_address, split_address
+from kproc.config.listeners import join_address, resolve_advertised, split_address
 from kproc.errors import FatalError
 
 
@@ -33,13 +37,16 @@ class Endpoint(msgspec.Struct, frozen=True):
 
 
 def open_listeners(config: Config) -> list[tuple[Endpoint, socket.socket]]:
-    """Bind every listener; FatalError with the listener's name if one cannot be."""
+    """Bind every listener, open the early ones; FatalError with the listener's name if one cannot be."""
     sockets: list[tuple[EndPoint, socket.socket]] = []
     try:
         for (
             end_point
         ) in config.listeners:  # One by one: what is bound when the next one fails must be closed.
             sockets.append((end_point, _bind(end_point, config)))  # noqa: PERF401
+        start_listening(
+            [sock for end_point, sock in sockets if end_point.name in config.early_start_listeners], config
+        )
         bound = {end_point.name: sock.getsockname()[:2] for end_point, sock in sockets}
         advertised = config.resolve_advertised(bound)
     except BaseException:
@@ -72,6 +79,42 @@ def open_control_listener(config: Config) -> tuple[Endpoint, socket.socket] | No
     return endpoint, sock
 
 
+def start_listening(socks: Iterable[socket.socket], config: Config) -> None:
+    """Open bound ports: clients may come. FatalError if somebody opened one between our bind and now."""
+    for sock in socks:
+        try:
+            sock.listen(config.socket_listen_backlog_size)
+        except OSError as error:
+            host, port = sock.getsockname()[:2]
+            raise FatalError(
+                f"listeners: cannot open {join_address(host, port)}: {os.strerror(error.errno or 0)}"
+            ) from error
+
+
+def open_listener(end_point: EndPoint, config: Config) -> tuple[Endpoint, socket.socket]:
+    """One more listener of a running broker: bound and open; clients wait in its backlog for its Acceptor.
+
+    FatalError if it cannot be.
+    """
+    sock = _bind(end_point, config)
+    try:
+        start_listening([sock], config)
+        host, port = sock.getsockname()[:2]
+        told = resolve_advertised([end_point], config.advertised_listeners, {end_point.name: (host, port)})
+    except BaseException:
+        sock.close()
+        raise
+    advertised = told[end_point.name]
+    return Endpoint(end_point.name, str(host), int(port), advertised.host, advertised.port), sock
+
+
+def close_listener(sock: socket.socket) -> None:
+    """Nobody new gets in, at once, though its Acceptor still holds a copy; who waits in the backlog is reset."""
+    with contextlib.suppress(OSError):  # It was bound and never opened.
+        sock.shutdown(socket.SHUT_RDWR)
+    sock.close()
+
+
 def find(endpoints: Sequence[Endpoint], name: str) -> Endpoint:
     """The endpoint called `name`."""
     return next(each for each in endpoints if each.name == name)
@@ -91,7 +134,6 @@ def _bind(end_point: EndPoint, config: Config) -> socket.socket:
                 # Before listen: accepted sockets inherit it, and the window scale is fixed by it.
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, config.socket_receive_buffer_bytes)
             sock.bind(address)
-            sock.listen(config.socket_listen_backlog_size)
             sock.setblocking(False)
         except OSError as error:
             sock.close()

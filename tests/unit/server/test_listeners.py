@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kproc.config import Config
+from kproc.config import Config, EndPoint
 from kproc.errors import FatalError
 from kproc.server import listeners
 from kproc.server.listeners import Endpoint, find, open_listeners
@@ -36,13 +36,57 @@ def test_port_0_becomes_a_real_one_that_is_advertised(sockets: list[socket.socke
     (endpoint,) = bind(sockets, "PLAINTEXT://127.0.0.1:0")
     assert endpoint.bound_port > 0
     assert endpoint.bound == endpoint.advertised == f"127.0.0.1:{endpoint.bound_port}"
+    with pytest.raises(ConnectionRefusedError):  # An open port means ready.
+        socket.create_connection(("127.0.0.1", endpoint.bound_port))
+    listeners.start_listening(sockets, Config.build())
     with socket.create_connection(("127.0.0.1", endpoint.bound_port)):
         pass
+
+
+def test_early_listener_is_open_at_once(sockets: list[socket.socket]) -> None:
+    """Kafka's testStagedListenerStartup, as far as it applies: there is no authorizer to wait for."""
+    early, late = bind(
+        sockets,
+        "EARLY://127.0.0.1:0,LATE://127.0.0.1:0",
+        listener_security_protocol_map="EARLY:PLAINTEXT,LATE:PLAINTEXT",
+        early_start_listeners="early",
+    )
+    with socket.create_connection(("127.0.0.1", early.bound_port)):
+        pass
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", late.bound_port))
+
+
+def test_port_that_somebody_else_opened_meanwhile_is_named(sockets: list[socket.socket]) -> None:
+    """Kafka's testFailedAcceptorStartupCausesEnableRequestProcessingFailure."""
+    (endpoint,) = bind(sockets, "PLAINTEXT://127.0.0.1:0")
+    rival = socket.create_server(("127.0.0.1", endpoint.bound_port), reuse_port=False)
+    sockets.append(rival)
+    with pytest.raises(FatalError, match=rf"cannot open 127.0.0.1:{endpoint.bound_port}.*in use"):
+        listeners.start_listening(sockets[:1], Config.build())
+
+
+def test_listener_of_a_running_broker_is_opened_and_closed(sockets: list[socket.socket]) -> None:
+    config = Config.build({"socket.receive.buffer.bytes": "50000"})
+    endpoint, sock = listeners.open_listener(EndPoint("MORE", "PLAINTEXT", "127.0.0.1", 0), config)
+    copy = sock.dup()  # The Acceptor's.
+    sockets.append(copy)
+    assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 100_000, (
+        "before bind, as the kernel doubles it"
+    )
+    assert endpoint.advertised == endpoint.bound
+    with socket.create_connection(("127.0.0.1", endpoint.bound_port)) as waiting:
+        listeners.close_listener(sock)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", endpoint.bound_port))
+        with pytest.raises(ConnectionResetError):
+            waiting.recv(1)
 
 
 def test_backlog_holds_clients_before_anybody_accepts(sockets: list[socket.socket]) -> None:
     """Kafka's testListenBacklogSize."""
     (endpoint,) = bind(sockets, "PLAINTEXT://127.0.0.1:0", socket_listen_backlog_size=128)
+    listeners.start_listening(sockets, Config.build({"socket.listen.backlog.size": "128"}))
     clients = [socket.create_connection(("127.0.0.1", endpoint.bound_port), timeout=5) for _ in range(100)]
     for client in clients:
         client.close()
@@ -88,6 +132,7 @@ def test_host_that_does_not_resolve_is_named(
 
 def test_empty_host_binds_every_interface(sockets: list[socket.socket]) -> None:
     (endpoint,) = bind(sockets, "PLAINTEXT://:0", advertised_listeners="PLAINTEXT://127.0.0.1:9")
+    listeners.start_listening(sockets, Config.build())
     with socket.create_connection(("127.0.0.1", endpoint.bound_port)):
         pass
 
