@@ -78,6 +78,17 @@ METRICS: Final = (
     ),
     Metric("logs_open", Kind.GAUGE, "partitions", "Partition logs a Handler has open."),
     Metric("errors", Kind.COUNTER, "requests", "Requests that ended in a surprise (UNKNOWN_SERVER_ERROR)."),
+    Metric("compactions", Kind.COUNTER, "logs", "Compactions of a log that were finished."),
+    Metric("compaction_io_bytes", Kind.COUNTER, "bytes", "Bytes that compaction read and wrote."),
+    Metric("compaction_bytes_freed", Kind.COUNTER, "bytes", "Bytes by which swapped segments became smaller."),
+    Metric("compaction_records_read", Kind.COUNTER, "records", "Records whose keys compaction noted."),
+    Metric("compaction_swaps_refused", Kind.COUNTER, "swaps", "Compacted segments that their owner refused."),
+    Metric("compaction_swap_us_max", Kind.GAUGE, "us", "Longest swap of segments in a Handler's loop."),
+    Metric(
+        "compaction_dirty_percent_max", Kind.GAUGE, "%", "Dirty share of the dirtiest compacted topic's log."
+    ),
+    Metric("compaction_last_run_ms", Kind.GAUGE, "ms", "Wall time of the last finished compaction; 0: none."),
+    Metric("connections_moved", Kind.COUNTER, "connections", "Connections a Processor gave to another one."),
     Metric(
         "acceptor_blocked_ns",
         Kind.COUNTER,

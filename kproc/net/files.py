@@ -29,6 +29,14 @@ class OpenFile:
         self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self.inode = os.fstat(self.fd).st_ino
 
+    @classmethod
+    def of_descriptor(cls, fd: int) -> OpenFile:
+        """Take over a descriptor that another Processor sent: its path may lead nowhere by now."""
+        file = cls.__new__(cls)
+        file.fd = fd
+        file.inode = os.fstat(fd).st_ino
+        return file
+
     def __del__(self) -> None:
         if self.fd >= 0:
             os.close(self.fd)
@@ -45,12 +53,16 @@ class FileCache:
         found = self._files.get(wanted.path)
         if found is not None and found.inode == wanted.inode:
             return found
-        try:
-            opened = OpenFile(wanted.path)
-        except FileNotFoundError:
-            # Retention has just taken the segment; its file stays, renamed, for file.delete.delay.ms.
-            opened = OpenFile(wanted.path + b".deleted")
-        if opened.inode != wanted.inode:
+        # Retention may just have taken the segment, or compaction have put another in its place: its file stays,
+        # renamed, for file.delete.delay.ms.
+        for path in (wanted.path, wanted.path + b".deleted"):
+            try:
+                opened = OpenFile(path)
+            except FileNotFoundError:
+                continue
+            if opened.inode == wanted.inode:
+                break
+        else:
             raise StaleFile(f"{os.fsdecode(wanted.path)} was replaced")
         self._files.pop(wanted.path, None)
         while len(self._files) >= _FILES_MAX:

@@ -1,9 +1,9 @@
-"""Cleaner: retention checks, checkpoint files and deleted topics' directories, away from the Handlers' loops.
+"""Cleaner: retention checks, compaction, checkpoint files and deleted topics' directories, away from the Handlers.
 
-Of a log it only looks and proposes: its owner removes segments. What the cleaner alone writes are
-recovery-point-offset-checkpoint, log-start-offset-checkpoint and the clean-shutdown marker, from the rows of
-the shared partition table; what it alone removes are the directories that owners renamed because their topic
-was deleted. It is the last role to stop.
+Of a log it only looks and proposes: its owner removes segments, and swaps those that were compacted (see
+compactor.py). What the cleaner alone writes are recovery-point-offset-checkpoint, log-start-offset-checkpoint
+and the clean-shutdown marker, from the rows of the shared partition table; what it alone removes are the
+directories that owners renamed because their topic was deleted. It is the last role to stop.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from kproc.config import Config
 from kproc.errors import Corrupt
 from kproc.metrics.slab import MetricsRow
 from kproc.server.calls import OnReply, serve_call
+from kproc.server.compactor import Compactor
 from kproc.server.linked_agent import LinkedAgent
 from kproc.server.log_dir_usage import log_dir_usage
 from kproc.server.partition_table import PartitionRow, PartitionTable
@@ -69,9 +70,18 @@ class Cleaner(LinkedAgent):
         self._next_removal_ns: int | None = clock.now_ns()  # Earlier runs may have left something.
         self._deleted: deque[tuple[int, TopicImage]] = deque()  # (when to look for them, topic)
         self._wait_for_checkpoint: list[OnReply] = []
+        self._compactor = Compactor(
+            config=config,
+            clock=clock,
+            fs=fs,
+            table=table,
+            image=lambda: self._image,
+            call=self._call_handler,
+            metrics=metrics,
+        )
 
     def next_deadline_ms(self) -> int:
-        return 500
+        return 500 if self._is_stopping else self._compactor.next_deadline_ms()
 
     def _work(self) -> int:
         work = 0
@@ -94,7 +104,12 @@ class Cleaner(LinkedAgent):
             self._answer_checkpoint()
         if not self._is_stopping:
             work += self._check_retention()
+            work += self._compactor.work()
         return work
+
+    def _call_handler(self, index: int, op: str, body: dict[str, Any], on_reply: OnReply) -> None:
+        owner = handler_id(index)
+        self._calls.call(self._outbox(owner), owner, op, body, on_reply)
 
     def _serve(self, op: str, body: Any, payload: memoryview, on_reply: OnReply) -> None:
         """What Handlers ask."""
@@ -155,6 +170,7 @@ class Cleaner(LinkedAgent):
 
     def finish(self, *, is_clean: bool) -> None:
         """The Handlers have closed their logs: write the last checkpoints, and the marker if all went well."""
+        self._compactor.close()
         self.write_checkpoints()
         if is_clean:
             checkpoints.write_clean_shutdown(self._fs, self._directory, self._image.broker_epoch)
@@ -180,9 +196,8 @@ class Cleaner(LinkedAgent):
         for topic, partition in self._round:
             looked_at += 1
             if self._may_be_due(topic, partition):
-                owner = handler_id(partition.owner)
                 body = {"topic": topic.name, "partition": partition.index}
-                self._calls.call(self._outbox(owner), owner, "enforce_retention", body, lambda _reply: None)
+                self._call_handler(partition.owner, "enforce_retention", body, lambda _reply: None)
             if looked_at >= _PARTITIONS_PER_PASS:
                 break
         return looked_at

@@ -24,6 +24,7 @@ from kproc.errors import FatalError, KafkaError, ProtocolError
 from kproc.metrics.slab import MetricsRow
 from kproc.metrics.spec import SLOT
 from kproc.purgatory.purgatory import Purgatory
+from kproc.server import compaction_calls
 from kproc.server.calls import serve_call
 from kproc.server.dispatch import after_header_tags, dispatch
 from kproc.server.groups import Groups
@@ -495,6 +496,17 @@ class Handler(LinkedAgent):
             list_groups.serve_call(self._services, body, on_reply)
         elif op in forwarding.OPERATIONS:
             forwarding.serve(self._services, op, body, on_reply)
+        elif op in compaction_calls.OPERATIONS:
+            on_reply(
+                compaction_calls.serve(
+                    self._partitions,
+                    self._services.image,
+                    self._clock.now_ns,
+                    op,
+                    body,
+                    is_stopping=self._is_stopping,
+                )
+            )
         elif op == "enforce_retention":
             try:
                 count = self._partitions.enforce_retention((body["topic"], body["partition"]))

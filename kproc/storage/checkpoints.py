@@ -5,6 +5,7 @@ In the data directory (each has ONE writer, as everything has; see kproc/ARCHITE
     meta.properties                   whose data this is: cluster id, node id, directory id
     recovery-point-offset-checkpoint  per partition: everything before this offset is known to be on the disk
     log-start-offset-checkpoint       per partition: the first offset, where it lies inside a segment
+    cleaner-offset-checkpoint         per partition: everything before this offset was compacted
     .kafka_cleanshutdown              the logs were closed: no scan is needed. Removed as soon as it was read.
 
 In a partition's directory:
@@ -31,6 +32,7 @@ from kproc.storage.fs import Fs, replace_file
 
 RECOVERY_POINT_FILE: Final = "recovery-point-offset-checkpoint"
 LOG_START_FILE: Final = "log-start-offset-checkpoint"
+CLEANER_OFFSET_FILE: Final = "cleaner-offset-checkpoint"
 CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
 META_PROPERTIES_FILE: Final = "meta.properties"
 LEADER_EPOCH_FILE: Final = "leader-epoch-checkpoint"
@@ -121,6 +123,16 @@ def write_log_starts(fs: Fs, data_directory: Path, offsets: Mapping[TopicPartiti
 def read_log_starts(fs: Fs, data_directory: Path) -> dict[TopicPartition, int]:
     """All log start offsets that lie above their first segment's base."""
     return _read_offsets(fs, data_directory / LOG_START_FILE)
+
+
+def write_cleaner_offsets(fs: Fs, data_directory: Path, offsets: Mapping[TopicPartition, int]) -> None:
+    """Replace the offsets up to which logs are compacted."""
+    _write_offsets(fs, data_directory / CLEANER_OFFSET_FILE, offsets)
+
+
+def read_cleaner_offsets(fs: Fs, data_directory: Path) -> dict[TopicPartition, int]:
+    """All offsets up to which logs are compacted; a partition that is missing never was."""
+    return _read_offsets(fs, data_directory / CLEANER_OFFSET_FILE)
 
 
 def write_leader_epochs(
