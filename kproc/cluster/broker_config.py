@@ -10,22 +10,27 @@ from __future__ import annotations
 from typing import Final
 
 from kproc.cluster.image import CLUSTER_DEFAULT_NODE, ClusterImage
+from kproc.cluster.role_counts import ROLE_COUNTS
 from kproc.cluster.topic_config import ROWS, not_a, told
 from kproc.config import SETTINGS, Config, ConfigError, Dynamic, Setting
+from kproc.config.dynamic import split_listener_key
 from kproc.config.values import parse_value, wire_text
 from kproc.errors import ErrorCode, KafkaError
 
-# What is acted on when a delta brings it: the defaults of topic configs, which every log reads again. The
-# roles that learn to follow another setting add its name here.
+# What is acted on when a delta brings it: the defaults of topic configs, which every log reads again; what Acceptors,
+# Processors and the supervisor are told of (config/dynamic.py). Whoever learns to follow another setting adds its name.
 _TOPIC_ROWS: Final = {
     row.settings[0]: row for row in ROWS if row.settings and SETTINGS[row.settings[0]].is_dynamic
 }
-APPLIED_LIVE: Final = frozenset(_TOPIC_ROWS)
+APPLIED_LIVE: Final = frozenset(_TOPIC_ROWS) | ROLE_COUNTS
+# Kafka: on an existing listener nothing else may be changed by a key with its prefix.
+LISTENER_KEYS: Final = frozenset(("num.network.threads", "max.connections", "max.connection.creation.rate"))
 
 
 def is_live(name: str) -> bool:
-    """Whether a client may change this setting on the running broker."""
-    return name in APPLIED_LIVE
+    """Whether a client may change this setting, or its value for one listener, on the running broker."""
+    listener, plain = split_listener_key(name)
+    return plain in APPLIED_LIVE and (not listener or plain in LISTENER_KEYS)
 
 
 def check_node(resource_name: str, node_id: int) -> str:
@@ -47,7 +52,7 @@ def check_node(resource_name: str, node_id: int) -> str:
 
 def check_settable(name: str, node: str) -> Setting:
     """The row of a setting that may be changed now for `node`; KafkaError says why not."""
-    row = SETTINGS.get(name)
+    row = SETTINGS.get(split_listener_key(name)[1])
     if row is None or row.is_internal:
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown broker config name: {name}")
     if not is_live(name):
@@ -70,7 +75,8 @@ def normalize(row: Setting, text: str) -> str:
     else:
         # What a topic may not have must not become every topic's default either.
         own = told(row.check(value)) if row.check is not None else None
-        complaint = own or _TOPIC_ROWS[row.name].complaint_about(value)
+        topic_row = _TOPIC_ROWS.get(row.name)
+        complaint = own or (topic_row.complaint_about(value) if topic_row is not None else None)
     if complaint:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f"Invalid value {text} for configuration {row.name}: {complaint}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Final
 
-from kproc.cluster import broker_config, client_metrics_config, group_config, topic_config
+from kproc.cluster import broker_config, client_metrics_config, group_config, role_counts, topic_config
 from kproc.cluster import records as r
 from kproc.cluster.image import ClusterImage
 from kproc.cluster.topic_names import check_name
@@ -119,6 +119,7 @@ class ConfigChanges:
                 start = after.get(key) or broker_config.current_value(self._image, self._config, key) or ""
                 value = _edit_list(start, operation, value)
             after[key] = broker_config.normalize(row, value)
+        role_counts.check_change(self._image, self._config, node, after)
         return [r.BrokerConfigSet(node, key, value) for key, value in _difference(before, after)]
 
     def _alter_stored(

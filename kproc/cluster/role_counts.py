@@ -6,11 +6,13 @@ division, to twice of it. `kproc scale` is not bound by it, only by `role_count_
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from kproc.cluster.image import CLUSTER_DEFAULT_NODE, ClusterImage
 from kproc.config import Config, available_cpus
-from kproc.config.dynamic import listener_key, split_listener_key
+from kproc.config.dynamic import split_listener_key
+from kproc.errors import ErrorCode, KafkaError
 
 NETWORK_THREADS: Final = "num.network.threads"
 IO_THREADS: Final = "num.io.threads"
@@ -25,23 +27,40 @@ def role_count_max() -> int:
     return max(_COUNT_MAX_LEAST, int(_PER_CPU_MAX * available_cpus()))
 
 
-def current_count(image: ClusterImage, config: Config, key: str) -> int:
-    """The count in force for a key, which may be prefixed for one listener."""
+def check_change(image: ClusterImage, config: Config, node: str, after: Mapping[str, str]) -> None:
+    """Refuse, as Kafka does, what `after` as the configs of `node` would make of a count."""
+    nodes = (str(config.node_id), CLUSTER_DEFAULT_NODE)
+    before = [image.broker_configs.get(each, {}) for each in nodes]
+    wanted = [after if each == node else now for each, now in zip(nodes, before, strict=True)]
+    for key in sorted({*image.broker_configs.get(node, {}), *after}):
+        if split_listener_key(key)[1] not in ROLE_COUNTS:
+            continue
+        complaint = _complaint_about(key, _count(config, before, key), _count(config, wanted, key), config)
+        if complaint is not None:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, complaint)
+
+
+def _count(config: Config, layers: Sequence[Mapping[str, str]], key: str) -> int:
+    """The count in force for a key, which may be prefixed for one listener: then that beats the plain one."""
     listener, name = split_listener_key(key)
-    names = (listener_key(listener, name), name) if listener else (name,)
-    for each in names:
-        for node in (str(config.node_id), CLUSTER_DEFAULT_NODE):
-            found = image.broker_configs.get(node, {}).get(each)
-            if found is not None:
-                return int(found)
+    if listener:
+        own = next((layer[key] for layer in layers if key in layer), None)
+        if own is not None:
+            return int(own)
+        static = config.listener_value(listener, name)
+        if static is not None:
+            return static
+    plain = next((layer[name] for layer in layers if name in layer), None)
+    if plain is not None:
+        return int(plain)
     return int(config.num_io_threads if name == IO_THREADS else config.num_network_threads)
 
 
-def complaint_about(image: ClusterImage, config: Config, key: str, count: int) -> str | None:
-    """Why this change of a count is refused, or None."""
-    current = current_count(image, config, key)
+def _complaint_about(key: str, current: int, count: int, config: Config) -> str | None:
     if count == current:
         return None
+    if config.kproc_transport != "process":
+        return f"Cannot update these configs dynamically: [{key}]: the roles share one process"
     if count < 1:
         reason = "value should be at least 1"
     elif count < current // 2:

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from kproc.cluster.role_counts import IO_THREADS, NETWORK_THREADS
 from kproc.config import Config
-from kproc.config.dynamic import DynamicSettings, split_listener_key
+from kproc.config.dynamic import DynamicSettings, listener_key
 from kproc.errors import FatalError
 from kproc.server.balance import Balancer
 from kproc.server.children import Children
@@ -58,11 +58,11 @@ class Wanted:
     def of(cls, config: Config, settings: DynamicSettings, listeners: Sequence[str]) -> Wanted:
         """What the settings say; sets of listeners that do not exist are left out."""
         pools = {"": settings.integer(NETWORK_THREADS, config.num_network_threads)}
-        names = {name.lower() for name in listeners}
-        for key, value in settings.overrides.items():
-            listener, plain = split_listener_key(key)
-            if listener in names and plain == NETWORK_THREADS:
-                pools[listener] = int(value)
+        for name in sorted(name.lower() for name in listeners):
+            own = settings.overrides.get(listener_key(name, NETWORK_THREADS))
+            count = int(own) if own is not None else config.listener_value(name, NETWORK_THREADS)
+            if count is not None:
+                pools[name] = count
         return cls(settings.integer(IO_THREADS, config.num_io_threads), pools)
 
 

@@ -1,0 +1,87 @@
+"""Counts of roles as dynamic configs: Kafka's rule of half and double, in Kafka's words."""
+
+from __future__ import annotations
+
+import pytest
+
+from kproc.cluster.image import ClusterImage
+from kproc.cluster.records import BrokerConfigSet
+from kproc.cluster.role_counts import check_change, role_count_max
+from kproc.config import Config
+from kproc.errors import ErrorCode, KafkaError
+
+CONFIG = Config.build({"num.io.threads": 4, "num.network.threads": 5})
+
+
+def image_with(**configs: str) -> ClusterImage:
+    image = ClusterImage()
+    for name, value in configs.items():
+        image.apply_records([BrokerConfigSet("1", name.replace("_", "."), value)], image.version + 1)
+    return image
+
+
+def refusal(image: ClusterImage, node: str, after: dict[str, str], config: Config = CONFIG) -> str | None:
+    try:
+        check_change(image, config, node, after)
+    except KafkaError as error:
+        assert error.code == ErrorCode.INVALID_REQUEST
+        return error.message
+    return None
+
+
+@pytest.mark.parametrize("count", ["2", "3", "4", "8"])
+def test_from_half_to_double_is_allowed(count: str) -> None:
+    assert refusal(image_with(), "1", {"num.io.threads": count}) is None
+
+
+def test_half_is_by_integer_division() -> None:
+    assert refusal(image_with(), "1", {"num.network.threads": "2"}) is None
+
+
+@pytest.mark.parametrize(
+    ("count", "reason"),
+    [
+        ("1", "value should be at least half the current value 4"),
+        ("9", "value should not be greater than double the current value 4"),
+        ("0", "value should be at least 1"),
+    ],
+)
+def test_more_or_less_is_refused_in_kafkas_words(count: str, reason: str) -> None:
+    told = refusal(image_with(), "1", {"num.io.threads": count})
+    assert told == f"Dynamic thread count update validation failed for num.io.threads={count}, {reason}"
+
+
+def test_what_counts_is_the_value_in_force() -> None:
+    image = image_with(num_io_threads="8")
+    assert refusal(image, "1", {"num.io.threads": "16"}) is None
+    assert refusal(image, "1", {"num.io.threads": "3"}) is not None
+
+
+def test_taking_an_override_back_is_a_change_as_well() -> None:
+    image = image_with(num_io_threads="12")
+    assert "at least half the current value 12" in str(refusal(image, "1", {}))
+
+
+def test_default_of_the_cluster_changes_nothing_under_an_override() -> None:
+    image = image_with(num_io_threads="4")
+    assert refusal(image, "", {"num.io.threads": "100"}) is None
+
+
+def test_listener_is_measured_by_its_own_count() -> None:
+    key = "listener.name.external.num.network.threads"
+    assert refusal(image_with(), "1", {key: "10"}) is None, "5 until now, by the plain setting"
+    assert refusal(image_with(), "1", {key: "11"}) is not None
+
+
+def test_host_has_its_own_limit() -> None:
+    most = role_count_max()
+    image = image_with(num_io_threads=str(most))
+    assert f"not be greater than {most} on this host" in str(
+        refusal(image, "1", {"num.io.threads": str(most + 1)})
+    )
+
+
+def test_roles_of_one_process_are_as_many_as_at_the_start() -> None:
+    config = Config.build({"num.io.threads": 4, "kproc.transport": "thread"})
+    told = refusal(image_with(), "1", {"num.io.threads": "5"}, config)
+    assert "Cannot update these configs dynamically: [num.io.threads]" in str(told)
