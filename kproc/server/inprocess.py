@@ -34,7 +34,7 @@ from kproc.server.controller import Controller
 from kproc.server.data_directory import DataDirectory
 from kproc.server.desk import joined_clients, was_killed
 from kproc.server.handler import Handler
-from kproc.server.listeners import open_control_listener, open_listeners
+from kproc.server.listeners import open_control_listener, open_listeners, start_listening
 from kproc.server.operations import Operations
 from kproc.server.partition_table import TABLE_BYTES, PartitionTable
 from kproc.server.plan import Plan
@@ -305,6 +305,8 @@ class BrokerProcess:
             self._threads = [AgentThread(agent, self._on_error) for agent in self.agents]
             for thread in self._threads:
                 thread.start()
+        control = [self._control[1]] if self._control is not None else []
+        start_listening([*(sock for _, sock in self._listeners), *control], self._config)
         problem = self._check_ready()
         if problem is not None:
             logger.error("the broker started but does not answer: %s", problem)

@@ -29,7 +29,7 @@ from kproc.server.children import Children
 from kproc.server.data_directory import DataDirectory
 from kproc.server.desk import SupervisorDesk
 from kproc.server.janitor import Janitor
-from kproc.server.listeners import open_control_listener, open_listeners
+from kproc.server.listeners import open_control_listener, open_listeners, start_listening
 from kproc.server.plan import Plan
 from kproc.server.pulse import Pulse
 from kproc.server.roles import (
@@ -184,7 +184,12 @@ class Supervisor:
             self._turn()
 
     def _announce(self, ready_file: Path | None, on_ready: Callable[[dict[str, Any]], None]) -> None:
-        """Say that clients may come: a Metadata and a Produce round trip have worked."""
+        """Open the ports and say that clients may come: a Metadata and a Produce round trip have worked."""
+        try:
+            start_listening(self._listening.values(), self._config)
+        except FatalError as error:
+            self._fail(str(error))
+            return
         problem = ready.round_trips(self._plan.endpoints[0])
         if problem is not None:
             self._fail(f"the broker started but does not answer: {problem}")
