@@ -19,6 +19,7 @@ from kproc.cli import (
     dump_log,
     groups,
     produce,
+    scale,
     serve,
     status,
     topic_changes,
@@ -44,6 +45,8 @@ app.add_typer(configs.app, name="config")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.command("status")(status.status)
+app.command("scale")(scale.scale)
+app.command("rebalance")(scale.rebalance)
 app.command("dump-log")(dump_log.dump_log)
 app.command("api")(api_ledger.api)
 

@@ -21,11 +21,11 @@ def image_with(**configs: str) -> ClusterImage:
 
 
 def refusal(image: ClusterImage, node: str, after: dict[str, str], config: Config = CONFIG) -> str | None:
+    """What it is refused with, or None."""
     try:
         check_change(image, config, node, after)
     except KafkaError as error:
-        assert error.code == ErrorCode.INVALID_REQUEST
-        return error.message
+        return f"{error.message}" if error.code == ErrorCode.INVALID_REQUEST else repr(error)
     return None
 
 

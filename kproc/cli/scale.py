@@ -1,0 +1,64 @@
+"""`kproc scale` and `kproc rebalance`: how many processes serve, and which of them serves whom, while it runs."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from kproc.cli.common import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    Format,
+    OutputFormat,
+    connect,
+    print_json,
+    print_table,
+    usage_error,
+)
+
+# A leaving process is given a minute to hand over what it has, several one after the other.
+_TIMEOUT_MS = 300_000
+
+
+def scale(
+    processors: Annotated[
+        int | None, typer.Option("--processors", "-p", metavar="N", min=1, help="Processes for sockets.")
+    ] = None,
+    handlers: Annotated[
+        int | None, typer.Option("--handlers", "-n", metavar="M", min=1, help="Processes for requests.")
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: OutputFormat = Format.TABLE,
+) -> None:
+    """Change the number of processes of a running broker; no connection is dropped. Kept over a restart."""
+    if processors is None and handlers is None:
+        usage_error("scale: name --processors, --handlers or both")
+    wanted = {"processors": processors, "handlers": handlers}
+    with connect(bootstrap, timeout_ms=_TIMEOUT_MS) as client:
+        answer = client.operate(
+            "scale", **{name: count for name, count in wanted.items() if count is not None}
+        )
+    if output is Format.JSON:
+        print_json(answer)
+        return
+    for step in answer["steps"]:
+        sys.stdout.write(f"{step['what']}: {step['from']} -> {step['to']} in {step['took_ms']} ms\n")
+    counts = answer["counts"]
+    sys.stdout.write(f"processors={counts['processors']} handlers={counts['handlers']}\n")
+
+
+def rebalance(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: OutputFormat = Format.TABLE) -> None:
+    """Move connections from busy processes to idle ones; none is dropped. [kproc.rebalance=auto does it by itself]"""
+    with connect(bootstrap, timeout_ms=_TIMEOUT_MS) as client:
+        answer = client.operate("rebalance")
+    if output is Format.JSON:
+        print_json(answer)
+    elif not answer["moves"]:
+        sys.stdout.write("nothing to move\n")
+    else:
+        print_table(
+            ["FROM", "TO", "CONNECTIONS"],
+            [[move["from"], move["to"], move["connections"]] for move in answer["moves"]],
+        )
