@@ -136,7 +136,7 @@ class Config:
         unhonoured=NO_QUEUE_LIMIT,
     )
     queued_max_request_bytes: int = setting(
-        LONG, -1, "Bytes of requests in memory before reading stops; -1: no limit.", unhonoured=NO_QUEUE_LIMIT
+        LONG, -1, "Bytes of requests in memory before reading stops; -1: no limit."
     )
     socket_request_max_bytes: int = setting(
         INT, 104_857_600, "Longest request; a longer one closes its connection.", at_least(1)

@@ -5,20 +5,25 @@ arena block (large ones), so that half a frame never blocks what is behind it in
 leave in request order; one that comes early waits in `stash`. What the socket does not take waits in
 `out`, and while something waits there nothing more is read: a client that does not read cannot make the
 broker hold its answers.
+
+An idle connection has no buffer: `held` is the empty bytes and `out` is None.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import socket
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from kproc.net.channel_state import MuteState, mute_state
 from kproc.net.files import FileCache, OpenFile
+from kproc.net.handler_peer import HandlerPeer
 from kproc.wire.file_range import FileRange
 
 if TYPE_CHECKING:
-    from kproc.net.processor import HandlerPeer
+    from kproc.net.moves import Move
 
 _SEND_BYTES_MAX: Final = 1 << 20  # One sendfile call; keeps one fast reader from holding the loop.
 # Up to this a pread into the header's buffer costs no more than a second system call with MSG_MORE. Measured: 1.9
@@ -49,11 +54,27 @@ class FileSend:
         self.remaining = remaining
 
 
+class Origin(NamedTuple):
+    """Where and when a connection came in; travels with it when it moves."""
+
+    processor: (
+        int  # The index of the Processor that first had it, and its count there: for Kafka's connection id.
+    )
+    number: int
+    listener: int
+    flags: int
+    address: bytes  # The client's, as handoff.pack_address packs it.
+    port: int
+    accepted_ms: int  # Since 1970.
+
+
 class Connection:
-    """One client. Owned by one Processor for its life; closed exactly once."""
+    """One client. One Processor has it at a time; closed exactly once."""
 
     __slots__ = (
+        "activity_slot",
         "block",
+        "client",
         "fd",
         "flags",
         "held",
@@ -62,11 +83,16 @@ class Connection:
         "inflight",
         "interest",
         "is_closing",
+        "is_ended",
+        "is_short_of_memory",
         "is_stalled",
         "last_active_ns",
         "listener",
+        "move",
+        "next_home",
         "next_send",
         "next_sequence",
+        "origin",
         "out",
         "ready",
         "recv_into",
@@ -74,6 +100,7 @@ class Connection:
         "sock",
         "stash",
         "target",
+        "throttled_until_ns",
     )
 
     def __init__(
@@ -81,8 +108,7 @@ class Connection:
         connection_id: int,
         sock: socket.socket,
         *,
-        listener: int,
-        flags: int,
+        origin: Origin,
         home: HandlerPeer,
         now_ns: int,
     ) -> None:
@@ -91,9 +117,14 @@ class Connection:
         self.fd = sock.fileno()
         self.recv_into = sock.recv_into
         self.send = sock.send
-        self.listener = listener
-        self.flags = flags
+        self.origin = origin
+        self.listener = origin.listener
+        self.flags = origin.flags
+        self.client: tuple[str, str, str] | None = (
+            None  # Client id, software name, software version; once known.
+        )
         self.home = home
+        self.next_home: HandlerPeer | None = None  # Goes there when it has nothing in work.
         self.target = home  # The Handler that its requests in work went to.
         self.held: bytes | memoryview = b""
         self.block: Block | None = None
@@ -102,11 +133,26 @@ class Connection:
         self.next_send = 0
         self.stash: dict[int, tuple[int, bytes]] = {}
         self.ready: list[bytes | memoryview | FileSend] = []  # Answers of this pass; views die with the pass.
-        self.out: deque[bytes | FileSend] = deque()
+        self.out: deque[bytes | FileSend] | None = None
         self.interest = 0
         self.is_closing = False  # Close when everything in `out` has left.
+        self.is_ended = (
+            False  # Its bytes made no sense: nothing is read any more, what was read before is answered.
+        )
         self.is_stalled = False
+        self.is_short_of_memory = False
+        self.throttled_until_ns = 0
+        self.move: Move | None = None
         self.last_active_ns = now_ns
+        self.activity_slot = 0
+
+    def mute_state(self) -> MuteState:
+        """Kafka's word for what this connection is doing."""
+        return mute_state(
+            is_read=self.interest == select.EPOLLIN,
+            is_throttled=self.throttled_until_ns > 0,
+            has_work=self.inflight > 0,
+        )
 
     def send_ready(self) -> int:
         """Send this pass's answers, or keep what the socket does not take; return bytes sent.
@@ -122,24 +168,28 @@ class Connection:
             except BlockingIOError:
                 sent = 0
             if sent < len(data):
-                self.out.append(bytes(data[sent:]))
+                self.out = deque((bytes(data[sent:]),))
             return sent
+        out = self.out
+        if out is None:
+            out = self.out = deque()
         run: list[bytes | memoryview] = []
         for item in ready:
             if isinstance(item, FileSend):
                 if run:
-                    self.out.append(b"".join(run))
+                    out.append(b"".join(run))
                     run = []
-                self.out.append(item)
+                out.append(item)
             else:
                 run.append(item)
         if run:
-            self.out.append(b"".join(run))
+            out.append(b"".join(run))
         return self.flush()
 
     def flush(self) -> int:
         """Send what waits in `out` until the socket is full; return bytes sent. Raises OSError, EOFError."""
         out = self.out
+        assert out is not None
         total = 0
         try:
             while out:
@@ -163,6 +213,7 @@ class Connection:
                 total += sent
         except BlockingIOError:
             return total
+        self.out = None
         return total
 
     def add_parts(self, parts: list[bytes | FileRange], files: FileCache) -> None:
@@ -173,7 +224,8 @@ class Connection:
                 ready.append(part)
                 continue
             file = files.get(part)
-            if part.length <= _COPY_BYTES_MAX:
+            # A client that does not read shall not have its answers copied into our memory.
+            if part.length <= _COPY_BYTES_MAX and not self.out:
                 data = os.pread(file.fd, part.length, part.position)
                 if len(data) != part.length:
                     raise EOFError("a segment file is shorter than the answer says")

@@ -7,30 +7,35 @@ connections, never what is in them: which Handler gets a frame is decided by the
     socket --recv_into--> request ring (whole frames)            small frames, no copy
     socket --recv_into--> arena block, ring record names it      frames above LARGE_FRAME_BYTES
 
-This file is long because reading, stalling and answering all change the same few fields of a connection, and
-because the hot loops are written out: a Python call costs 50 ns, a request passes here twice.
+What is not per request is in holder.py, the base class. This file is long because reading, stalling and answering
+all change the same few fields of a connection, and because the hot loops are written out: a Python call costs
+50 ns, a request passes here twice.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import select
 import socket
 import struct
-from typing import Final, Protocol
+from typing import Final
 
 from kproc.clock import Clock
+from kproc.config.dynamic import DynamicSettings
 from kproc.ipc.fdpass import TruncatedDescriptor, recv_fd
 from kproc.metrics.slab import MetricsRow
 from kproc.metrics.spec import SLOT
 from kproc.net.connection import Block, Connection
+from kproc.net.describe import client_of
 from kproc.net.files import FileCache, StaleFile
-from kproc.net.handoff import ACK, HANDOFF, REFUSED
-from kproc.transport.agent import AgentId, BlockOwner, Doze, Link
+from kproc.net.handler_peer import Router
+from kproc.net.handoff import EVICT, HANDOFF, REFUSED
+from kproc.net.holder import ACTIVE, INFLIGHT_MAX, PAUSED, ConnectionHolder
+from kproc.transport.agent import AgentId, BlockOwner, Doze
 from kproc.transport.envelope import (
     BLOCK,
     CLOSE,
-    DISCONNECTED,
     HEAD,
     HEAD_BYTES,
     HINT,
@@ -42,7 +47,6 @@ from kproc.transport.envelope import (
     SEQUENCE_MASK,
     decode_parts,
 )
-from kproc.transport.outbox import Inbox, Outbox
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +54,6 @@ logger = logging.getLogger(__name__)
 READ_BYTES: Final = 32 * 1024
 # What is held of a frame and one read must fit together into a record of the smallest ring.
 LARGE_FRAME_BYTES: Final = 16 * 1024
-INFLIGHT_MAX: Final = 64  # Requests of one connection in work. Kafka takes 1, its clients send at most 5.
 _RESPONSES_PER_PASS: Final = 512
 _STUCK_NS: Final = 5_000_000_000  # A sender that lives resends within this long.
 _ROOM_BYTES: Final = 2 * (
@@ -58,51 +61,10 @@ _ROOM_BYTES: Final = 2 * (
 )  # For one read, with what is held and the ring's padding.
 _STALL_POLL_MS: Final = 2  # Answers wake a stalled Processor; this only covers room made by parked requests.
 _LENGTH: Final = struct.Struct(">i")
-_ACTIVE, _PAUSED, _WRITING = select.EPOLLIN, 0, select.EPOLLOUT
 _HTTP_METHODS: Final = (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"DELE")
 
 
-class Router(Protocol):
-    """Says which Handler should get a frame; supplied by the protocol layer."""
-
-    def route(self, frame: memoryview) -> int:
-        """The Handler's index, or -1 for the connection's home Handler."""
-
-    def learn(self, hint: memoryview) -> None:
-        """A Handler says where frames like this one belong."""
-
-
-class HandlerPeer:
-    """One Handler as this Processor sees it; stays when the Handler is restarted, its link does not."""
-
-    def __init__(self, peer: AgentId) -> None:
-        self.peer = peer
-        self.link: Link | None = None
-        self.inbox: Inbox | None = None
-        self.notices: Outbox | None = None
-        self.homes = 0
-        self.has_unpublished = False
-
-    def attach(self, link: Link) -> None:
-        self.link = link
-        self.inbox = Inbox(link.receiver)
-        self.notices = Outbox(link.sender, link.waker)
-        self.has_unpublished = False
-
-    def detach(self) -> None:
-        self.link = self.inbox = self.notices = None
-
-    def publish(self) -> None:
-        """Make this pass's requests visible and wake the Handler if it sleeps."""
-        if self.has_unpublished and self.link is not None:
-            self.link.sender.publish()
-            self.link.waker.wake()
-        self.has_unpublished = False
-        if self.notices is not None:
-            self.notices.flush()
-
-
-class Processor:
+class Processor(ConnectionHolder):
     """Owns the client connections given to it. One instance runs in one role."""
 
     def __init__(
@@ -116,65 +78,36 @@ class Processor:
         request_bytes_max: int,
         idle_ms_max: int,
         router: Router | None = None,
+        queued_bytes_max: int = -1,
+        processor_count: int = 1,
     ) -> None:
-        self.id = agent_id
+        """`queued_bytes_max` is the whole broker's, shared evenly by its `processor_count` Processors."""
+        super().__init__(agent_id, doze=doze, metrics=metrics, clock=clock, arena=arena, router=router)
         self._doze = doze
-        self._metrics = metrics
-        self._counts = metrics.values
-        self._clock = clock
-        self._arena = arena
         self._request_bytes_max = request_bytes_max
         self._idle_ns_max = idle_ms_max * 1_000_000 if idle_ms_max >= 0 else 0
-        self._router = router
-        self._handlers: dict[AgentId, HandlerPeer] = {}
-        self._by_index: dict[
-            int, HandlerPeer
-        ] = {}  # They come in any order when one of them is being restarted.
-        self._connections: dict[int, Connection] = {}  # by descriptor
-        self._by_id: dict[int, Connection] = {}
-        self._lent: dict[
-            tuple[int, int], tuple[int, HandlerPeer]
-        ] = {}  # (connection, sequence) -> arena block
-        self._stalled: dict[Connection, None] = {}
+        self._queued_bytes_max = queued_bytes_max
+        self._processor_count = processor_count
+        self._read = self._on_readable if queued_bytes_max <= 0 else self._on_readable_within_budget
         self._handoffs: dict[int, tuple[AgentId, socket.socket]] = {}
         self._files = FileCache()
-        self._next_id = clock.wall_ms() << 20  # A restarted Processor never repeats an id of its predecessor.
-        self._now_ns = clock.now_ns()
         self._next_second_ns = 0
         self._next_store_ns = 0
-        self._is_stopping = False
         self._watched_fd = -1
         self.is_called = False
-        self._epoll = select.epoll()
-        self._poll = self._epoll.poll
-        self._epoll.register(doze.fd, select.EPOLLIN | select.EPOLLET)
 
     # -- wiring ------------------------------------------------------------------------------------------------
-
-    def attach(self, link: Link) -> None:
-        handler = self._handlers.setdefault(link.peer, HandlerPeer(link.peer))
-        self._by_index[link.peer.index] = handler
-        handler.attach(link)
-
-    def detach(self, peer: AgentId) -> None:
-        """A Handler died and was reaped: what it had in work ends in closed connections, its blocks come back."""
-        handler = self._handlers.get(peer)
-        if handler is None or handler.link is None:
-            return
-        handler.detach()
-        for connection in list(self._connections.values()):
-            if connection.target is handler and connection.inflight:
-                self._close(connection, "its Handler died")
-        for key, (offset, lent_to) in list(self._lent.items()):
-            if lent_to is handler:
-                self._arena.free(offset)
-                del self._lent[key]
 
     def attach_handoff(self, peer: AgentId, sock: socket.socket) -> None:
         """An Acceptor is there (again)."""
         sock.setblocking(False)
         self._handoffs[sock.fileno()] = (peer, sock)
         self._epoll.register(sock.fileno(), select.EPOLLIN)
+        self._reporter.attach(peer, sock)
+
+    def apply_settings(self, settings: DynamicSettings) -> None:
+        """The broker's settings were changed: the memory budget has another number of shares."""
+        self._processor_count = settings.integer("num.network.threads", self._processor_count)
 
     def watch(self, fd: int) -> None:
         self._watched_fd = fd
@@ -184,29 +117,32 @@ class Processor:
         return self._epoll.fileno()
 
     def next_deadline_ms(self) -> int:
-        return _STALL_POLL_MS if self._stalled else 500
+        if self._throttles:
+            return min(self._pressed_ms(), self._throttles.wait_ms(self._clock.now_ns()))
+        return self._pressed_ms() if self._is_pressed else 500
 
     # -- the duty cycle ----------------------------------------------------------------------------------------
 
     def do_work(self, timeout_ms: int) -> int:
         """Answers out, requests in. Sleeps only when no Handler has answered and no socket is ready."""
         work = self._take_responses()
-        if self._stalled:
-            self._retry_stalled()
-            for handler in self._handlers.values():
-                handler.publish()
-            timeout_ms = min(timeout_ms, _STALL_POLL_MS)
+        if self._is_pressed:
+            work += self._relieve()
+            timeout_ms = min(timeout_ms, self.next_deadline_ms())
         # Also after work: with something ready it does not sleep, and one system call is saved.
         events = (
             self._doze.wait(self._poll, timeout_ms / 1000, self._has_answers) if timeout_ms else self._poll(0)
         )
         self._now_ns = self._clock.now_ns()
         connections = self._connections
+        read = self._read
         for fd, mask in events:
             connection = connections.get(fd)
             if connection is None:
                 if fd in self._handoffs:
                     work += self._take_sockets(fd)
+                elif fd in self._channels:
+                    work += self._on_channel(fd)
                 elif fd == self._watched_fd:
                     self.is_called = True
             elif mask & select.EPOLLOUT:
@@ -214,11 +150,13 @@ class Processor:
                 self._on_writable(connection)
             elif mask & select.EPOLLIN:
                 work += 1
-                self._on_readable(connection)
+                read(connection)
             else:
-                self._close(connection, "the client is gone")
+                self._on_hang_up(connection)
         for handler in self._handlers.values():
             handler.publish()
+        if self._reporter.has_unsent:
+            self._reporter.flush()
         if self._now_ns >= self._next_store_ns:
             self._on_tick()
         return work
@@ -230,15 +168,44 @@ class Processor:
                 return True
         return False
 
+    def _relieve(self) -> int:
+        """Go on with what no descriptor announces: room, moves, the end of a throttle."""
+        work = 0
+        if self._stalled:
+            self._retry_stalled()
+        if self._short_of_memory and self._has_memory():
+            for connection in list(self._short_of_memory):
+                del self._short_of_memory[connection]
+                connection.is_short_of_memory = False
+                self._update_interest(connection)
+        if self._throttles:
+            self._end_throttles(self._clock.now_ns())
+        is_moving = self._moves.is_active
+        if is_moving:
+            work += self._moves.work()
+        for handler in self._handlers.values():
+            handler.publish()
+        self._is_pressed = bool(is_moving or self._stalled or self._short_of_memory or self._throttles)
+        return work
+
+    def _pressed_ms(self) -> int:
+        """How long to sleep while something may get room without a word; a throttle alone has its own time."""
+        return _STALL_POLL_MS if self._stalled or self._short_of_memory or self._moves.is_active else 500
+
     def begin_stop(self) -> None:
         """Read nothing more; what was read is answered."""
         self._is_stopping = True
+        self._moves.cancel_all()
         for connection in list(self._connections.values()):
             if not connection.out:
-                self._set_interest(connection, _PAUSED)
+                self._set_interest(connection, PAUSED)
 
     def is_drained(self) -> bool:
-        if not self._is_stopping:
+        """Stopping: nothing is left to answer. Leaving: every connection and every block is elsewhere."""
+        if self._is_leaving and not self._is_stopping:
+            has_waiting = self._connections or self._moves.is_active or self._lent
+            return not has_waiting and not self._reporter.has_unsent
+        if not self._is_stopping or self._moves.is_active:
             return False
         # A stalled connection may hold whole requests: frames that wait for another Handler, a large one that waits for
         # room in a ring. Copies, because the thread transport asks from its main thread.
@@ -251,6 +218,7 @@ class Processor:
     def close(self) -> None:
         for connection in list(self._connections.values()):
             self._close(connection, "the broker stops")
+        self._moves.close()
         for _, sock in self._handoffs.values():
             sock.close()
         self._files.close()
@@ -259,7 +227,7 @@ class Processor:
     # -- connections -------------------------------------------------------------------------------------------
 
     def _take_sockets(self, fd: int) -> int:
-        """Register what an Acceptor handed over, and acknowledge each socket."""
+        """Register what an Acceptor handed over, acknowledge each socket, evict what it asks for."""
         peer, sock = self._handoffs[fd]
         taken = 0
         while True:
@@ -267,93 +235,49 @@ class Processor:
                 message = recv_fd(sock, HANDOFF.size)
             except (EOFError, ConnectionError):  # That Acceptor ended; its successor brings a new pair.
                 self._epoll.unregister(fd)
-                self._handoffs.pop(fd)[1].close()
+                del self._handoffs[fd]
+                self._reporter.detach(peer, sock)
+                sock.close()
                 return taken
             except TruncatedDescriptor as error:  # Out of descriptors: the Acceptor still has the socket.
                 logger.error("cannot take a connection from %s: %s", peer, error)
-                self._acknowledge(peer, sock, HANDOFF.unpack(error.payload)[0] | REFUSED)
+                self._reporter.acknowledge(sock, HANDOFF.unpack(error.payload)[0] | REFUSED)
                 return taken
             if message is None:
                 return taken
             payload, client_fd = message
-            serial, listener, flags, _address, _port = HANDOFF.unpack(payload)
-            if client_fd is not None:
-                self._register(socket.socket(fileno=client_fd), listener, flags)
+            serial, listener, flags, address, port = HANDOFF.unpack(payload)
+            if serial == EVICT:
+                self._evict(flags, listener)
                 taken += 1
-            self._acknowledge(peer, sock, serial)
-
-    def _acknowledge(self, peer: AgentId, sock: socket.socket, answer: int) -> None:
-        try:
-            sock.send(ACK.pack(answer))
-        except OSError as error:  # That Acceptor ended; a connection that it gave us is ours all the same.
-            logger.info("%s cannot be told of a connection: %s", peer, error)
-
-    def _register(self, sock: socket.socket, listener: int, flags: int) -> None:
-        handlers = self._handlers.values()
-        if not handlers or self._is_stopping:
-            sock.close()
-            return
-        home = min(handlers, key=lambda each: each.homes)
-        self._next_id += 1
-        connection = Connection(
-            self._next_id, sock, listener=listener, flags=flags, home=home, now_ns=self._clock.now_ns()
-        )
-        try:
-            sock.setblocking(False)
-            self._epoll.register(connection.fd, _ACTIVE)
-        except OSError as error:  # This one socket cannot be used; the others can.
-            logger.info("closing a connection that cannot be registered: %s", error)
-            sock.close()
-            return
-        connection.interest = _ACTIVE
-        home.homes += 1
-        self._connections[connection.fd] = connection
-        self._by_id[connection.id] = connection
-        self._counts[SLOT["connections_accepted"]] += 1
-
-    def _close(self, connection: Connection, reason: str) -> None:
-        """Close one connection and tell the Handlers that its waiting requests are nobody's."""
-        logger.debug("closing connection %d: %s", connection.id, reason)
-        del self._connections[connection.fd]
-        del self._by_id[connection.id]
-        self._stalled.pop(connection, None)
-        if connection.block is not None:
-            connection.block.view.release()
-            self._arena.free(connection.block.offset)
-        self._epoll.unregister(connection.fd)
-        try:
-            # The Acceptor may not have closed its copy yet; without this the client would not see the end.
-            connection.sock.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            logger.debug("connection %d was already closed by its client", connection.id)
-        connection.sock.close()
-        connection.home.homes -= 1
-        # With several Handlers each may remember something of it: it has been at any of them.
-        for handler in (connection.home,) if self._router is None else self._handlers.values():
-            if handler.notices is not None:
-                handler.notices.push(DISCONNECTED, HEAD.pack(connection.id, 0, 0, 0))
-        self._counts[SLOT["connections_closed"]] += 1
-
-    def _set_interest(self, connection: Connection, interest: int) -> None:
-        if connection.interest != interest:
-            connection.interest = interest
-            self._epoll.modify(connection.fd, interest)
-
-    def _update_interest(self, connection: Connection) -> None:
-        """What to wait for: room to write before anything else, then more requests if more are welcome."""
-        if connection.out:
-            self._set_interest(connection, _WRITING)
-        elif (
-            connection.is_stalled
-            or connection.inflight >= INFLIGHT_MAX
-            or self._is_stopping
-            or connection.is_closing
-        ):
-            self._set_interest(connection, _PAUSED)
-        else:
-            self._set_interest(connection, _ACTIVE)
+                continue
+            if client_fd is not None and self._is_leaving:
+                os.close(client_fd)
+                serial |= REFUSED
+            elif client_fd is not None:
+                self._register(socket.socket(fileno=client_fd), listener, flags, address, port)
+                taken += 1
+            self._reporter.acknowledge(sock, serial)
 
     # -- requests in -------------------------------------------------------------------------------------------
+
+    def _has_memory(self) -> bool:
+        """Kafka's queued.max.request.bytes: the last request may exceed it, the next is not read."""
+        links = [each.link.sender for each in self._handlers.values() if each.link is not None]
+        queued = sum(sender.capacity - sender.free_bytes() for sender in links)
+        lent = self._arena.lent_bytes
+        return (queued + lent + self._held_bytes) * self._processor_count < self._queued_bytes_max
+
+    def _on_readable_within_budget(self, connection: Connection) -> None:
+        """A frame that has begun must get on, because only its end gives memory back; a new one waits for room."""
+        if connection.block is not None or connection.held or self._has_memory():
+            self._on_readable(connection)
+            return
+        connection.is_short_of_memory = True
+        self._short_of_memory[connection] = None
+        self._is_pressed = True
+        self._counts[SLOT["reads_stalled"]] += 1
+        self._update_interest(connection)
 
     def _on_readable(self, connection: Connection) -> None:
         """Read once, straight to where a Handler will look, and pass on every whole frame."""
@@ -382,6 +306,7 @@ class Processor:
         if held:
             view[HEAD_BYTES:start] = held
             connection.held = b""
+            self._held_bytes -= len(held)
         self._pass_on(connection, view, start + count)
 
     def _pass_on(self, connection: Connection, view: memoryview, end: int) -> None:
@@ -393,13 +318,16 @@ class Processor:
             (length,) = _LENGTH.unpack_from(view, position)
             if not 0 <= length <= self._request_bytes_max:
                 self._refuse(connection, bytes(view[position : position + 4]), length)
-                return
+                end = position  # What came before it is served.
+                break
             if position + 4 + length > end:
                 break
             position += 4 + length
             frames += 1
         rest = bytes(view[position:end]) if position < end else b""
         if frames:
+            if connection.client is None:
+                connection.client = client_of(view[HEAD_BYTES + 4 : position])
             if self._router is not None:
                 self._pass_on_routed(connection, bytes(view[HEAD_BYTES:position]), rest)
                 return
@@ -417,6 +345,8 @@ class Processor:
                 self._update_interest(connection)
         if rest:
             self._hold(connection, rest)
+        elif connection.is_ended:
+            self._update_interest(connection)
 
     def _pass_on_routed(self, connection: Connection, frames: bytes, rest: bytes) -> None:
         """Several Handlers: each frame goes where the router says.
@@ -447,10 +377,11 @@ class Processor:
             position = end
         if position < len(frames):
             connection.held = frames[position:] + rest
+            self._held_bytes += len(connection.held)
             self._stall(connection)
         elif rest:
             self._hold(connection, rest)
-        if connection.inflight >= INFLIGHT_MAX:
+        if connection.inflight >= INFLIGHT_MAX or connection.is_ended:
             self._update_interest(connection)
 
     def _hold(self, connection: Connection, rest: bytes) -> None:
@@ -461,6 +392,7 @@ class Processor:
                 offset = self._arena.allocate(length)
                 if offset is None:
                     connection.held = rest
+                    self._held_bytes += len(rest)
                     self._stall(connection)
                     return
                 block = Block(offset, length, self._arena.view(offset, length))
@@ -469,6 +401,7 @@ class Processor:
                 connection.block = block
                 return
         connection.held = rest
+        self._held_bytes += len(rest)
 
     def _read_block(self, connection: Connection, block: Block) -> None:
         """Read on into the arena; pass the frame on when its last byte is there."""
@@ -490,6 +423,8 @@ class Processor:
             self._pass_on_block(connection, block)
 
     def _pass_on_block(self, connection: Connection, block: Block) -> None:
+        if connection.client is None:
+            connection.client = client_of(block.view)
         target = connection.home
         if self._router is not None:
             index = self._router.route(block.view)
@@ -520,12 +455,15 @@ class Processor:
         """No room for this connection's bytes: stop reading it, and TCP pushes back on the client."""
         connection.is_stalled = True
         self._stalled[connection] = None
+        self._is_pressed = True
         self._counts[SLOT["reads_stalled"]] += 1
         self._update_interest(connection)
 
     def _retry_stalled(self) -> None:
         """Go on with the connections that had no room; those that still have none stall again."""
         for connection in list(self._stalled):
+            if connection.move is not None or (connection.throttled_until_ns and not self._is_stopping):
+                continue
             link = connection.home.link
             # Without room for a read it would only stall again, and the Processor spin instead of sleep.
             if link is None or link.sender.free_bytes() < _ROOM_BYTES:
@@ -548,11 +486,12 @@ class Processor:
             self._stall(connection)
             return
         connection.held = b""
+        self._held_bytes -= len(held)
         view[HEAD_BYTES : HEAD_BYTES + len(held)] = held
         self._pass_on(connection, view, HEAD_BYTES + len(held))
 
     def _refuse(self, connection: Connection, start: bytes, length: int) -> None:
-        """Close a connection whose length word cannot be one, with a word for the usual mistakes."""
+        """The length word cannot be one: read nothing more, and close when what came before it is answered."""
         self._counts[SLOT["malformed"]] += 1
         if start in _HTTP_METHODS:
             reason = "an HTTP request came to a Kafka listener"
@@ -561,7 +500,7 @@ class Processor:
         else:
             reason = f"invalid frame length {length} (socket.request.max.bytes is {self._request_bytes_max})"
         logger.warning("closing connection %d: %s", connection.id, reason)
-        self._close(connection, reason)
+        connection.is_ended = True
 
     # -- answers out -------------------------------------------------------------------------------------------
 
@@ -580,7 +519,9 @@ class Processor:
             for kind, view in batch:
                 if kind <= CLOSE:
                     self._take_response(kind, view, touched)
-                elif kind == HINT and self._router is not None:
+                elif kind != HINT:
+                    self._take_word(kind, view)
+                elif self._router is not None:
                     self._router.learn(view)
             for connection in touched:
                 self._send(connection)
@@ -651,7 +592,7 @@ class Processor:
     def _after_send(self, connection: Connection) -> None:
         if connection.is_closing and not connection.out:
             self._close(connection, "a Handler asked for it")
-        elif connection.out or connection.interest != _ACTIVE:
+        elif connection.out or connection.interest != ACTIVE:
             self._update_interest(connection)
 
     # -- now and then ------------------------------------------------------------------------------------------
@@ -690,12 +631,6 @@ class Processor:
                 and connection.last_active_ns < before_ns
             ):
                 self._close(connection, "its frame makes no progress and others wait for the room")
-
-    def _expire_idle(self, before_ns: int) -> None:
-        """Kafka's connections.max.idle.ms: no byte read or written for that long, a request in work or not."""
-        idle = [each for each in self._connections.values() if each.last_active_ns < before_ns]
-        for connection in idle:
-            self._close(connection, "idle for connections.max.idle.ms")
 
 
 _BYTES_IN: Final = SLOT["bytes_in"]

@@ -21,7 +21,8 @@ from kproc.errors import FatalError
 from kproc.metrics.slab import MetricsRow
 from kproc.net.acceptor import Acceptor
 from kproc.net.connection_limits import ConnectionLimits, limits_for
-from kproc.net.processor import Processor, Router
+from kproc.net.handler_peer import Router
+from kproc.net.processor import Processor
 from kproc.purgatory.purgatory import Purgatory
 from kproc.server.cleaner import Cleaner
 from kproc.server.controller import Controller
@@ -97,6 +98,8 @@ def make_processor(
         arena=arena,
         request_bytes_max=plan.config.socket_request_max_bytes,
         idle_ms_max=plan.config.connections_max_idle_ms,
+        queued_bytes_max=plan.config.queued_max_request_bytes,
+        processor_count=plan.config.num_network_threads,
         router=router,
     )
 

@@ -54,18 +54,18 @@ class MovingConnections:
         """Whether a living Processor still has one of them, and will claim it or give it away."""
         return any(not moving.expires_ns for moving in self._moving.values())
 
-    def move_out(self, origin: ClientPeer, connection_id: int) -> None:
+    def move_out(self, origin: ClientPeer, connection_id: int, attempt: int) -> None:
         """Keep the answers of the parked requests from now on, and say which these are."""
         self.forget(connection_id)  # Of an earlier attempt that nobody ended.
         moving = self._moving[connection_id] = _Moving(origin)
-        origin.moving[connection_id] = moving.kept
+        origin.moving[connection_id] = moving.kept, attempt
         requests = origin.waiting.pop(connection_id, None)
         if requests:
             moving.kept.waiting[connection_id] = requests
             for request in requests:
                 request.peer = moving.kept
             sequences = pack_sequences(request.sequence for request in requests)
-            origin.outbox.push(MOVED, HEAD.pack(connection_id, 0, 0, 0), sequences)
+            origin.outbox.push(MOVED, HEAD.pack(connection_id, attempt, 0, 0), sequences)
 
     def move_in(self, peer: ClientPeer, connection_id: int, sequences: list[int]) -> None:
         """A Processor has the socket and expects these answers; those that nobody knows end its connection."""

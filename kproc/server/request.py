@@ -38,8 +38,8 @@ class ClientPeer:
 
     def __init__(self, outbox: Answers) -> None:
         self.outbox = outbox
-        # Connections that are leaving this Processor, and who keeps their answers: see moving.py.
-        self.moving: dict[int, ClientPeer] = {}
+        # Connections that are leaving this Processor: who keeps their answers, and the attempt; see moving.py.
+        self.moving: dict[int, tuple[ClientPeer, int]] = {}
         # Connection id -> what to cancel when the client leaves. Only parked requests are in here.
         self.waiting: dict[int, dict[HandlerRequest, Callable[[], None]]] = {}
 
@@ -89,6 +89,10 @@ class HandlerRequest(RequestContext):
     def is_from_loopback(self) -> bool:
         return bool(self._flags & FLAG_LOOPBACK)
 
+    @property
+    def client_host(self) -> str:
+        return "/127.0.0.1" if self.is_from_loopback else "/unknown"
+
     def send(self, frame: bytes) -> None:
         if self._is_waiting:
             self._stop_waiting()
@@ -121,10 +125,11 @@ class HandlerRequest(RequestContext):
 
     def when_gone(self, on_gone: Callable[[], None]) -> None:
         self._is_waiting = True
-        keeper = self.peer.moving.get(self.connection_id)
-        if keeper is not None:  # It parks only now: the Processor, which waits for the answer, need not.
+        moving = self.peer.moving.get(self.connection_id)
+        if moving is not None:  # It parks only now: the Processor, which waits for the answer, need not.
+            keeper, attempt = moving
             sequences = pack_sequences((self.sequence,))
-            self.peer.outbox.push(MOVED, HEAD.pack(self.connection_id, 0, 0, 0), sequences)
+            self.peer.outbox.push(MOVED, HEAD.pack(self.connection_id, attempt, 0, 0), sequences)
             self.peer = keeper
         self.peer.waiting.setdefault(self.connection_id, {})[self] = on_gone
 

@@ -5,8 +5,8 @@ REQUEST        head, one or more whole frames          SEND         head, one re
 REQUEST_BLOCK  head, block offset, frame length        SEND_PARTS   head, parts (bytes and file ranges)
 DISCONNECTED   head                                    NO_OP        head (acks=0: nothing is sent)
                                                        CLOSE        head (close the connection)
-MOVE_OUT       head                                    HINT         what the Processor's router may learn
-MOVE_IN        head, sequences                         MOVED        head, sequences
+MOVE_OUT       head (sequence: attempt)                HINT         what the Processor's router may learn
+MOVE_IN        head, sequences                         MOVED        head (sequence: attempt), sequences
                                                        THROTTLE     head, milliseconds
                                                        NOTE         head, client software
 Handler <-> Handler, Controller <-> Handler, Cleaner <-> Handler

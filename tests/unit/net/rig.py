@@ -21,8 +21,9 @@ from kproc.ipc.fdpass import make_socket_pair, send_fd
 from kproc.ipc.wait import Sleeper, Waker, make_eventfd
 from kproc.metrics.slab import ROW_WORDS, MetricsRow, Slab
 from kproc.metrics.spec import SLOT
-from kproc.net.handoff import ACK, HANDOFF, pack_address
-from kproc.net.processor import Processor, Router
+from kproc.net.handler_peer import Router
+from kproc.net.handoff import ACK, ANSWER_BYTES_MAX, COUNT, COUNTS, HANDOFF, pack_address
+from kproc.net.processor import Processor
 from kproc.transport.agent import AgentId, Link
 from kproc.transport.envelope import (
     BLOCK,
@@ -184,6 +185,7 @@ class ProcessorRig:
         self.handlers = [self.attach_handler(index) for index in range(handlers)]
         self.acceptor = self.attach_acceptor()
         self._serial = 0
+        self.counted: dict[tuple[bytes, int], int] = {}  # Open connections, as the Acceptor is told.
 
     def __enter__(self) -> ProcessorRig:
         return self
@@ -224,13 +226,20 @@ class ProcessorRig:
         return self._serial
 
     def acknowledged(self) -> list[int]:
-        """The serials that came back."""
-        serials = []
+        """The serials that came back; changes of counts go into `counted`."""
+        serials: list[int] = []
         while True:
             try:
-                serials.append(ACK.unpack(self.acceptor.recv(ACK.size))[0])
+                message = self.acceptor.recv(ANSWER_BYTES_MAX)
             except BlockingIOError:
                 return serials
+            (word,) = ACK.unpack_from(message)
+            if word != COUNTS:
+                serials.append(word)
+                continue
+            for address, listener, change in COUNT.iter_unpack(message[ACK.size :]):
+                key = address, listener
+                self.counted[key] = self.counted.get(key, 0) + change
 
     def connect(self, *, listener: int = 0, flags: int = 0) -> Client:
         """A client whose connection the Processor has registered."""
@@ -292,7 +301,7 @@ class Client:
 
     def received(self) -> bytes:
         """All that has arrived."""
-        chunks = []
+        chunks: list[bytes] = []
         while True:
             try:
                 chunk = self.sock.recv(1 << 20)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kproc.net.processor import INFLIGHT_MAX
+from kproc.net.holder import INFLIGHT_MAX
 from kproc.transport.envelope import CLOSE, SEND
 from kproc.wire.file_range import FileRange
 from tests.support.proc import open_descriptors

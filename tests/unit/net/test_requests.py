@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from kproc.net.processor import INFLIGHT_MAX, LARGE_FRAME_BYTES, READ_BYTES
+from kproc.net.holder import INFLIGHT_MAX
+from kproc.net.processor import LARGE_FRAME_BYTES, READ_BYTES
 from kproc.transport.envelope import FLAG_LOOPBACK
 from tests.unit.net.rig import REQUEST_BYTES_MAX, ProcessorRig, framed
 

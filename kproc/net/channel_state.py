@@ -1,0 +1,41 @@
+"""The mute state of a connection: Kafka's KafkaChannel.ChannelMuteState, worked out instead of kept.
+
+Kafka mutes a channel at every request, because it has one in work. Here a connection may have many in work and is
+read meanwhile, so the state follows from three facts, and none of Kafka's illegal transitions can be made:
+
+    is it read    throttled    requests in work    state
+    yes           no           any                 NOT_MUTED
+    no            no           none                MUTED                        stalled, short of memory, `out` waits
+    no            no           some                MUTED_AND_RESPONSE_PENDING
+    no            yes          none                MUTED_AND_THROTTLED
+    no            yes          some                MUTED_AND_THROTTLED_AND_RESPONSE_PENDING
+
+The five response actions are records of transport/envelope.py: Send (SEND, SEND_PARTS) and NoOp (NO_OP) take one
+request out of work; CloseConnection (CLOSE) ends the connection; StartThrottling (THROTTLE) comes before the answer it
+belongs to, which leaves at once; EndThrottling is the Processor's own timer (throttle.py).
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class MuteState(enum.Enum):
+    """Kafka's names."""
+
+    NOT_MUTED = "NOT_MUTED"
+    MUTED = "MUTED"
+    MUTED_AND_RESPONSE_PENDING = "MUTED_AND_RESPONSE_PENDING"
+    MUTED_AND_THROTTLED = "MUTED_AND_THROTTLED"
+    MUTED_AND_THROTTLED_AND_RESPONSE_PENDING = "MUTED_AND_THROTTLED_AND_RESPONSE_PENDING"
+
+
+def mute_state(*, is_read: bool, is_throttled: bool, has_work: bool) -> MuteState:
+    """The state that these facts mean. A throttled connection is never read."""
+    if is_throttled:
+        return (
+            MuteState.MUTED_AND_THROTTLED_AND_RESPONSE_PENDING if has_work else MuteState.MUTED_AND_THROTTLED
+        )
+    if is_read:
+        return MuteState.NOT_MUTED
+    return MuteState.MUTED_AND_RESPONSE_PENDING if has_work else MuteState.MUTED

@@ -1,0 +1,84 @@
+"""What people are told of a connection: its name in Kafka's form, its client, and counters that cost nothing.
+
+Bytes are the kernel's own counts (TCP_INFO), read when somebody asks, so that the hot path need not count them.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import struct
+import sys
+from typing import Any, Final
+
+from kproc.net.connection import Connection
+from kproc.net.handoff import address_text
+
+logger = logging.getLogger(__name__)
+
+_HEADER: Final = struct.Struct(">hhih")  # API key, version, correlation id, length of the client id
+UNKNOWN: Final = "unknown"  # Kafka's word for a client that has not named its software.
+_TCP_INFO_BYTES: Final = 256
+# linux/tcp.h: struct tcp_info, tcpi_bytes_acked and tcpi_bytes_received; in kernels since 4.1.
+_TCP_BYTES: Final = struct.Struct("=QQ")
+_TCP_BYTES_AT: Final = 120
+
+
+def client_of(frame: memoryview) -> tuple[str, str, str]:
+    """What a connection's first frame says of its client: the client id; ApiVersions tells the software later."""
+    client_id = ""
+    if len(frame) >= _HEADER.size:
+        length = max(0, _HEADER.unpack_from(frame)[3])
+        client_id = bytes(frame[_HEADER.size : _HEADER.size + length]).decode("utf-8", "replace")
+    return sys.intern(client_id), UNKNOWN, UNKNOWN
+
+
+def connection_name(connection: Connection) -> str:
+    """Kafka's connection id: `local:port-remote:port-processor-index`. It stays the same when the connection moves."""
+    origin = connection.origin
+    host, port = _local(connection.sock)
+    remote = address_text(origin.address)
+    return f"{host}:{port}-{remote}:{origin.port}-{origin.processor}-{origin.number}"
+
+
+def describe(connection: Connection, processor: int, now_ns: int) -> dict[str, Any]:
+    """One connection as `kproc clients` shows it."""
+    origin = connection.origin
+    client_id, software_name, software_version = connection.client or ("", UNKNOWN, UNKNOWN)
+    bytes_out, bytes_in = _tcp_bytes(connection.sock)
+    return {
+        "id": connection_name(connection),
+        "processor": processor,
+        "listener": origin.listener,
+        "address": address_text(origin.address),
+        "port": origin.port,
+        "client_id": client_id,
+        "software_name": software_name,
+        "software_version": software_version,
+        "accepted_ms": origin.accepted_ms,
+        "idle_ms": max(0, now_ns - connection.last_active_ns) // 1_000_000,
+        "requests": connection.next_sequence,
+        "inflight": connection.inflight,
+        "state": connection.mute_state().value,
+        "bytes_in": bytes_in,
+        "bytes_out": bytes_out,
+        "unsent_parts": len(connection.out or ()),
+    }
+
+
+def _local(sock: socket.socket) -> tuple[str, int]:
+    try:
+        name = sock.getsockname()
+    except OSError as error:
+        logger.debug("a connection has no local address any more: %s", error)
+        return "", 0
+    return (str(name[0]), int(name[1])) if isinstance(name, tuple) else ("", 0)
+
+
+def _tcp_bytes(sock: socket.socket) -> tuple[int, int]:
+    """Bytes that the client has acknowledged, and bytes received of it; zeros for what is not TCP."""
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+    except OSError:
+        return 0, 0  # A Unix socket.
+    return _TCP_BYTES.unpack_from(info, _TCP_BYTES_AT) if len(info) >= _TCP_BYTES_AT + 16 else (0, 0)

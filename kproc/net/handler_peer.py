@@ -1,0 +1,49 @@
+"""HandlerPeer: one Handler as a Processor sees it, and the Router that says which Handler gets a frame."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from kproc.transport.agent import AgentId, Link
+from kproc.transport.outbox import Inbox, Outbox
+
+
+class Router(Protocol):
+    """Says which Handler should get a frame; supplied by the protocol layer."""
+
+    def route(self, frame: memoryview) -> int:
+        """The Handler's index, or -1 for the connection's home Handler."""
+
+    def learn(self, hint: memoryview) -> None:
+        """A Handler says where frames like this one belong."""
+
+
+class HandlerPeer:
+    """One Handler as this Processor sees it; stays when the Handler is restarted, its link does not."""
+
+    def __init__(self, peer: AgentId) -> None:
+        self.peer = peer
+        self.link: Link | None = None
+        self.inbox: Inbox | None = None
+        self.notices: Outbox | None = None
+        self.homes = 0
+        self.has_unpublished = False
+        self.is_leaving = False
+
+    def attach(self, link: Link) -> None:
+        self.link = link
+        self.inbox = Inbox(link.receiver)
+        self.notices = Outbox(link.sender, link.waker)
+        self.has_unpublished = False
+
+    def detach(self) -> None:
+        self.link = self.inbox = self.notices = None
+
+    def publish(self) -> None:
+        """Make this pass's requests visible and wake the Handler if it sleeps."""
+        if self.has_unpublished and self.link is not None:
+            self.link.sender.publish()
+            self.link.waker.wake()
+        self.has_unpublished = False
+        if self.notices is not None:
+            self.notices.flush()

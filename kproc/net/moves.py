@@ -1,0 +1,322 @@
+"""Moves: the connections of one Processor that are on their way to another one.
+
+One connection, step by step; nothing of it is read meanwhile:
+
+    asked    MOVE_OUT went to the Handler that has its requests, behind them. Those that are parked, or park later, are
+             kept there and named in MOVED; all others are answered here, as ever
+    ready    nothing is outstanding but what is kept, and every early answer is in the stash
+    given    state and socket are under way (transfer.py); here it is in no table and in no epoll, but still ours
+    gone     TAKEN: closed here, and its Handlers are told. The taker claims the kept answers with MOVE_IN
+
+If a target refuses or dies, a connection that must leave goes to the next one, and one that was only to be rebalanced
+stays: MOVE_IN by ourselves brings its kept answers back. Nobody else has to know.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+from kproc.clock import Clock
+from kproc.net.connection import Connection
+from kproc.net.handler_peer import HandlerPeer
+from kproc.net.transfer import GIVE, REFUSED, TAKEN, Channel, Given
+from kproc.transport.agent import AgentId
+from kproc.transport.envelope import HEAD, MOVE_IN, MOVE_OUT, SEQUENCE_MASK, pack_sequences
+
+logger = logging.getLogger(__name__)
+
+_ASKED_MAX: Final = 256  # Connections that are not read because they wait for their Handler's word.
+_RETRY_NS: Final = 100_000_000  # A target that has no room, or none at all: look again after this.
+
+
+class Move:
+    """What a connection carries while it moves."""
+
+    __slots__ = ("attempt", "is_asked", "is_lost", "kept", "target")
+
+    def __init__(self, target: AgentId | None, attempt: int) -> None:
+        self.target = target  # None: whichever target has room; it must leave.
+        self.attempt = (
+            attempt  # Tells the Handler's word on this attempt from one on an attempt that was given up.
+        )
+        self.is_asked = False
+        self.is_lost = False  # The Handler that keeps its answers died while it was given.
+        self.kept: list[int] = []
+
+
+class Holder(Protocol):
+    """What the Processor does with its tables and epoll."""
+
+    def take_out(self, connection: Connection) -> None:
+        """It is in no table and no epoll from now on; nothing is closed."""
+
+    def take_back(self, connection: Connection) -> None:
+        """It is as it was before `take_out`, and still not read."""
+
+    def let_go(self, connection: Connection) -> None:
+        """Another Processor has it: forget it, without a word to the client."""
+
+    def resume(self, connection: Connection) -> None:
+        """Its move was given up: go on with it."""
+
+    def drop(self, connection: Connection, reason: str) -> None:
+        """Close it."""
+
+    def can_adopt(self, given: Given) -> bool:
+        """Whether `adopt` will do: room in the arena, a link to its Handler."""
+
+    def adopt(self, given: Given) -> None:
+        """The giver has been told TAKEN: the connection is ours."""
+
+
+class Moves:
+    """One per Processor. `work` once per duty cycle while `is_active`."""
+
+    def __init__(self, holder: Holder, clock: Clock) -> None:
+        self._holder = holder
+        self._clock = clock
+        self._channels: dict[AgentId, Channel] = {}
+        self._todo: dict[Connection, None] = {}
+        self._asked: dict[Connection, None] = {}
+        self._ready: dict[Connection, None] = {}
+        self._targets: deque[AgentId] = deque()
+        self._arrived: deque[tuple[Channel, Given]] = deque()
+        self._attempt = 0
+        self._retry_ns = 0
+
+    @property
+    def is_active(self) -> bool:
+        """True while a connection is on its way out, or a message could not be sent."""
+        return bool(
+            self._todo
+            or self._asked
+            or self._ready
+            or self._arrived
+            or any(channel.given or channel.has_unsent for channel in self._channels.values())
+        )
+
+    # -- wiring ------------------------------------------------------------------------------------------------
+
+    def attach(self, channel: Channel) -> None:
+        self._channels[channel.peer] = channel
+
+    def channel(self, peer: AgentId) -> Channel | None:
+        return self._channels.get(peer)
+
+    def detach(self, peer: AgentId) -> int:
+        """The pair has ended: what was not taken is ours again. The descriptor that was closed, or -1."""
+        channel = self._channels.get(peer)
+        if channel is None:
+            return -1
+        self.on_readable(channel)  # It may have taken some before it ended.
+        del self._channels[peer]
+        given = list(channel.given.values())
+        channel.given.clear()
+        fd = channel.fd
+        channel.close()
+        for connection in given:
+            self._came_back(connection)
+        return fd
+
+    def close(self) -> None:
+        """The Processor ends, and with it what is still ours."""
+        for channel in self._channels.values():
+            for connection in channel.given.values():
+                connection.sock.close()
+            channel.close()
+        for _, given in self._arrived:
+            given.close()
+        self._channels.clear()
+
+    # -- what is to move ---------------------------------------------------------------------------------------
+
+    def leave(self, connections: Iterable[Connection], targets: Iterable[AgentId]) -> None:
+        """Give every connection to these, in turn."""
+        self._targets = deque(targets)
+        for connection in connections:
+            if connection.move is not None:
+                connection.move.target = None
+            else:
+                self._plan(connection, None)
+
+    def rebalance(self, connections: Iterable[Connection], target: AgentId) -> None:
+        for connection in connections:
+            self._plan(connection, target)
+
+    def cancel_all(self) -> None:
+        """The broker stops: whatever is not given stays and is answered here."""
+        for connection in [*self._todo, *self._asked, *self._ready]:
+            self._give_up(connection)
+
+    def forget(self, connection: Connection) -> None:
+        """It was closed on its way."""
+        for stage in (self._todo, self._asked, self._ready):
+            stage.pop(connection, None)
+
+    def given(self) -> list[Connection]:
+        """Those that are in no table of the Processor and may still come back."""
+        return [each for channel in self._channels.values() for each in channel.given.values()]
+
+    def handler_lost(self, handler: HandlerPeer) -> None:
+        """A Handler died with answers that it kept for a connection that is given."""
+        for connection in self.given():
+            if connection.target is handler and connection.inflight and connection.move is not None:
+                connection.move.is_lost = True
+
+    # -- step by step ------------------------------------------------------------------------------------------
+
+    def work(self) -> int:
+        """Ask for more, give what is ready, send what was not sent."""
+        done = 0
+        while self._todo and len(self._asked) < _ASKED_MAX:
+            connection = next(iter(self._todo))
+            del self._todo[connection]
+            self._ask(connection)
+            done += 1
+        if self._ready and self._clock.now_ns() >= self._retry_ns:
+            for connection in list(self._ready):
+                if connection in self._ready and not self._give(connection):
+                    break
+                done += 1
+        for channel in self._channels.values():
+            channel.flush()
+        while self._arrived and self._take(*self._arrived[0]):
+            self._arrived.popleft()
+            done += 1
+        return done
+
+    def advance(self, connection: Connection) -> None:
+        """Something of it was answered: is that all?"""
+        move = connection.move
+        if (
+            move is not None
+            and connection in self._asked
+            and connection.inflight == len(move.kept) + len(connection.stash)
+            and not connection.ready
+        ):
+            del self._asked[connection]
+            self._ready[connection] = None
+
+    def on_moved(self, connection: Connection, attempt: int, sequences: list[int]) -> None:
+        """Its Handler keeps these; the others are answered here."""
+        move = connection.move
+        if move is not None and move.attempt == attempt:
+            move.kept += sequences
+            self.advance(connection)
+
+    def _plan(self, connection: Connection, target: AgentId | None) -> None:
+        self._attempt = (self._attempt + 1) & SEQUENCE_MASK
+        connection.move = Move(target, self._attempt)
+        self._todo[connection] = None
+        self._holder.resume(connection)  # That is: not read any more, now that it has a move.
+
+    def _ask(self, connection: Connection) -> None:
+        move = connection.move
+        assert move is not None
+        self._asked[connection] = None
+        if connection.inflight and not move.is_asked:
+            notices = connection.target.notices
+            assert notices is not None, "a Handler that died takes its connections with it"
+            notices.push(MOVE_OUT, HEAD.pack(connection.id, move.attempt, 0, 0))
+            move.is_asked = True
+        self.advance(connection)
+
+    def _give(self, connection: Connection) -> bool:
+        """Send it off; False when nobody can be given anything just now."""
+        move = connection.move
+        assert move is not None
+        if move.target is not None:
+            channel = self._channels.get(move.target)
+            if channel is None:
+                self._give_up(connection)
+                return True
+            if not channel.has_window:
+                return False
+        else:
+            channel = self._next_channel()
+            if channel is None:
+                return False
+        del self._ready[connection]
+        self._holder.take_out(connection)
+        channel.give(connection, move.kept)
+        return True
+
+    def _next_channel(self) -> Channel | None:
+        for _ in range(len(self._targets)):
+            channel = self._channels.get(self._targets[0])
+            self._targets.rotate(-1)
+            if channel is not None and channel.has_window:
+                return channel
+        return None
+
+    def _came_back(self, connection: Connection) -> None:
+        """Refused, or the target died before it took it."""
+        move = connection.move
+        assert move is not None
+        self._holder.take_back(connection)
+        if move.is_lost:
+            self._holder.drop(connection, "its Handler died")
+        elif move.target is None:
+            self._ready[connection] = None
+            self._retry_ns = self._clock.now_ns() + _RETRY_NS
+        else:
+            self._give_up(connection)
+
+    def _give_up(self, connection: Connection) -> None:
+        """It stays: its kept answers come back to us."""
+        self.forget(connection)
+        move, connection.move = connection.move, None
+        assert move is not None
+        if move.is_asked and connection.target.notices is not None:
+            claim(connection, move.kept)
+        self._holder.resume(connection)
+
+    # -- what the other Processors say -------------------------------------------------------------------------
+
+    def on_readable(self, channel: Channel) -> bool:
+        """Take what has arrived; False when the pair has ended."""
+        while True:
+            try:
+                message = channel.receive()
+            except EOFError:
+                return False
+            if message is None:
+                return True
+            kind, connection_id, given = message
+            if kind == GIVE:
+                assert given is not None
+                if self._arrived or not self._take(channel, given):
+                    self._arrived.append((channel, given))
+                continue
+            connection = channel.given.pop(connection_id)
+            if kind == TAKEN:
+                connection.move = None
+                self._holder.let_go(connection)
+            else:
+                assert kind == REFUSED, kind
+                self._came_back(connection)
+
+    def _take(self, channel: Channel, given: Given) -> bool:
+        """Answer and adopt; False when the answer cannot be sent yet."""
+        if not given.is_whole or given.state is None or not self._holder.can_adopt(given):
+            if not channel.try_answer(REFUSED, given.id):
+                return False
+            given.close()
+            return True
+        # First the word to the giver: should we die now, it reads it and gives the connection to nobody else. Only
+        # then may the connection be read and its kept answers be claimed.
+        if not channel.try_answer(TAKEN, given.id):
+            return False
+        self._holder.adopt(given)
+        return True
+
+
+def claim(connection: Connection, kept: list[int]) -> None:
+    """Tell its Handler that the answers of these requests are ours."""
+    notices = connection.target.notices
+    assert notices is not None
+    head = HEAD.pack(connection.id, 0, connection.listener, connection.flags)
+    notices.push(MOVE_IN, head, pack_sequences(kept))
