@@ -72,7 +72,7 @@ def serve(
             "producer_id": entry.producer_id,
             "producer_epoch": entry.epoch,
             "last_sequence": entry.batches[-1][0] if entry.batches else NO_SEQUENCE,
-            "last_timestamp": entry.last_timestamp,
+            "last_timestamp": entry.batches[-1][3] if entry.batches else entry.last_timestamp,
             "coordinator_epoch": entry.coordinator_epoch,
             "current_txn_start_offset": entry.open_txn_offset,
         }

@@ -2,7 +2,8 @@
 
 A field is Kafka's own name with underscores; ours start with `kproc_`. Flags, DescribeConfigs and README's
 table come from these rows. Defaults are Kafka 4.3's, except where the row's text gives the reason. Kafka's
-other settings are in unhonoured.py. To add one, add the row: a test fails if no code reads it.
+other settings are in unhonoured.py. To add one, add the row: a test fails if no code reads it. It is one file, because
+it is one table.
 """
 
 from __future__ import annotations

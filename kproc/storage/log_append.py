@@ -107,8 +107,7 @@ class AppendingLog(LogState):
                     and count == delta + 1 > 0 and timestamp <= latest and first <= latest
                     and (pid < 0 or sequence >= 0) and crc32c(view[21:]) == crc
                 ):  # fmt: skip
-                    view, header, marker = self._examine(view, origin, now_ms)
-                    batches[number], total = view, len(view)
+                    view, total, header, marker = self._examine(batches, number, origin, now_ms)
                     _, length, _, _, _, _, delta, _, timestamp, pid, _, _, _ = header
                 if pid >= 0 and origin is CLIENT and (duplicate := self._find_duplicate(header)) is not None:
                     results.append(duplicate)
@@ -189,15 +188,21 @@ class AppendingLog(LogState):
             if aborted is not None:
                 run.aborted.append(aborted)
 
-    def _examine(self, view: memoryview, origin: str, now_ms: int) -> tuple[memoryview, Header, _Marker]:
-        """(as it is stored, header, what its marker says) of a batch that is not plain; KafkaError refuses it."""
-        view, header = examine(view, self._config, origin=origin, now_ms=now_ms)
+    def _examine(
+        self, batches: list[memoryview], number: int, origin: str, now_ms: int
+    ) -> tuple[memoryview, int, Header, _Marker]:
+        """A batch that is not plain: as it is to be stored, its size, header, and what its marker says.
+
+        KafkaError when it is refused. It is put back into the list, for a roll makes us come here again.
+        """
+        view, header = examine(batches[number], self._config, origin=origin, now_ms=now_ms)
+        batches[number] = view
         marker = read_marker(view, header.attributes)
         if origin is not CLIENT and header.producer_id >= 0:
             self._producers.check_epoch(
                 header.producer_id, header.producer_epoch, None if marker is None else marker[1]
             )
-        return view, header, marker
+        return view, len(view), header, marker
 
     def _finish_run(self, run: _Run, results: list[AppendResult], first_result: int) -> None:
         """Write a run and make it visible; or put everything back and turn its results into refusals."""
