@@ -55,6 +55,7 @@ class FileCache:
             return found
         # Retention may just have taken the segment, or compaction have put another in its place: its file stays,
         # renamed, for file.delete.delay.ms.
+        opened = None
         for path in (wanted.path, wanted.path + b".deleted"):
             try:
                 opened = OpenFile(path)
@@ -62,7 +63,9 @@ class FileCache:
                 continue
             if opened.inode == wanted.inode:
                 break
-        else:
+        if opened is None:
+            raise FileNotFoundError(f"{os.fsdecode(wanted.path)} is gone")
+        if opened.inode != wanted.inode:
             raise StaleFile(f"{os.fsdecode(wanted.path)} was replaced")
         self._files.pop(wanted.path, None)
         while len(self._files) >= _FILES_MAX:

@@ -49,6 +49,7 @@ _SLICE_NS: Final = 5_000_000
 _PARTITIONS_PER_STEP: Final = 16
 _MS: Final = 1_000_000
 _IDLE_MS: Final = 500
+_PAUSE_MS_MIN: Final = 100  # A backoff of 0 must not turn the cleaner into a loop over all logs.
 
 Steps = Generator[int | None, None, Any]
 Call = Callable[[int, str, dict[str, Any], OnReply], None]
@@ -152,7 +153,7 @@ class Compactor:
                 self._uncleanable.add((topic.topic_id, partition.index))
 
     def _pause(self, duration_ms: int) -> Steps:
-        end_ns = self._clock.now_ns() + duration_ms * _MS
+        end_ns = self._clock.now_ns() + max(duration_ms, _PAUSE_MS_MIN) * _MS
         while self._clock.now_ns() < end_ns:
             self._resume_ns = end_ns
             yield None
@@ -191,7 +192,6 @@ class Compactor:
                 if section.is_due(config) and (best is None or section.ratio > best.ratio):
                     best = _Candidate(topic, partition, section.ratio)
         self._values[SLOT["compaction_dirty_percent_max"]] = int(100 * largest)
-        yield 0
         return best
 
     def _look_at(

@@ -44,10 +44,23 @@ def test_file_that_was_replaced_is_stale(cache: FileCache, tmp_path: Path) -> No
     path = tmp_path / "0.log"
     path.write_bytes(b"old")
     before = wanted(path)
-    path.rename(tmp_path / "0.log.deleted")
+    path.rename(tmp_path / "kept")
     path.write_bytes(b"new")
     with pytest.raises(StaleFile, match="was replaced"):
         cache.get(before)
+    assert os.pread(cache.get(wanted(path)).fd, 3, 0) == b"new"
+
+
+def test_a_file_that_compaction_replaced_is_served_under_its_deleted_name(
+    cache: FileCache, tmp_path: Path
+) -> None:
+    """The answer was made before the swap; the Processor opens the file after it."""
+    path = tmp_path / "0.log"
+    path.write_bytes(b"old")
+    before = wanted(path)
+    path.rename(tmp_path / "0.log.deleted")
+    path.write_bytes(b"new")
+    assert os.pread(cache.get(before).fd, 3, 0) == b"old"
     assert os.pread(cache.get(wanted(path)).fd, 3, 0) == b"new"
 
 
