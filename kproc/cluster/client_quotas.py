@@ -50,6 +50,12 @@ class ClientQuotas:
         # Grows with each change: whoever keeps what it looked up compares this.
         self.version = 0
 
+    def __eq__(self, other: object) -> bool:
+        """The same quotas, whatever happened on the way there."""
+        return isinstance(other, ClientQuotas) and self._entities == other._entities
+
+    __hash__ = None  # type: ignore[assignment]  # It changes.
+
     def set(self, entity: Entity, key: str, value: float | None) -> None:
         """None takes the quota away."""
         quotas = self._entities.setdefault(entity, {})

@@ -8,7 +8,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Final
 
-from kproc.cluster import broker_config, client_metrics_config, group_config, role_counts, topic_config
+from kproc.cluster import (
+    broker_config,
+    client_metrics_config,
+    connection_limits,
+    group_config,
+    role_counts,
+    topic_config,
+)
 from kproc.cluster import records as r
 from kproc.cluster.image import ClusterImage
 from kproc.cluster.topic_names import check_name
@@ -120,6 +127,7 @@ class ConfigChanges:
                 value = _edit_list(start, operation, value)
             after[key] = broker_config.normalize(row, value)
         role_counts.check_change(self._image, self._config, node, after)
+        connection_limits.check_change(self._image, self._config, node, after)
         return [r.BrokerConfigSet(node, key, value) for key, value in _difference(before, after)]
 
     def _alter_stored(

@@ -94,8 +94,8 @@ def cluster() -> InMemoryController:
         (changes(BROKER, "", ("nope", SET, "5")), (INVALID_CONFIG, "Unknown broker config name: nope")),
         # Refused and not stored: nothing in this broker would act on it while it runs.
         (
-            changes(BROKER, "", ("max.connections", SET, "5")),
-            (INVALID_REQUEST, "Cannot update these configs dynamically: [max.connections]"),
+            changes(BROKER, "", ("producer.id.expiration.ms", SET, "5")),
+            (INVALID_REQUEST, "Cannot update these configs dynamically: [producer.id.expiration.ms]"),
         ),
     ],
 )

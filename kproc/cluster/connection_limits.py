@@ -1,0 +1,37 @@
+"""Limits on connections, changed on the running broker: what Kafka refuses beyond each setting's own check."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from kproc.cluster.image import CLUSTER_DEFAULT_NODE, ClusterImage
+from kproc.config import Config
+from kproc.config.dynamic import split_listener_key
+from kproc.errors import ErrorCode, KafkaError
+
+PER_IP: Final = "max.connections.per.ip"
+PER_IP_OVERRIDES: Final = "max.connections.per.ip.overrides"
+# Each is the broker's and, with or without a prefix, every listener's: 0 would shut one.
+_OF_LISTENERS: Final = ("max.connections", "max.connection.creation.rate")
+CONNECTION_LIMITS: Final = frozenset((PER_IP, PER_IP_OVERRIDES, *_OF_LISTENERS))
+
+
+def check_change(image: ClusterImage, config: Config, node: str, after: Mapping[str, str]) -> None:
+    """Refuse limits that would let nobody in, if `after` became the configs of `node`."""
+    for key, value in after.items():
+        if split_listener_key(key)[1] in _OF_LISTENERS and int(value) < 1:
+            raise _refused(f"Invalid {key} {value}: a listener's limit must be above 0")
+    nodes = (str(config.node_id), CLUSTER_DEFAULT_NODE)
+    layers = [after if each == node else image.broker_configs.get(each, {}) for each in nodes]
+    if int(_value(layers, config, PER_IP)) == 0 and not _value(layers, config, PER_IP_OVERRIDES):
+        raise _refused(f"{PER_IP} can be set to zero only if {PER_IP_OVERRIDES} property is set.")
+
+
+def _value(layers: list[Mapping[str, str]], config: Config, key: str) -> str:
+    found = next((layer[key] for layer in layers if key in layer), None)
+    return found if found is not None else config.wire_value(key) or ""
+
+
+def _refused(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, message)
