@@ -3,8 +3,8 @@
 Requests that arrive together are gathered by `ProduceBatcher` and appended per partition with one
 Log.append, that is one writev. acks=0 answers nothing and closes the connection on an error; acks=1 is
 answered once the bytes are in the page cache; acks=all (-1) waits for fdatasync when kproc.flush=group.
-Differs from Kafka: one replica, so min.insync.replicas is 1. A transactional id is refused
-(TRANSACTIONAL_ID_AUTHORIZATION_FAILED) until the broker has transactions.
+min.insync.replicas asks for no more replicas than there are, as in Kafka since 4.0: for one. A transactional
+id is refused (TRANSACTIONAL_ID_AUTHORIZATION_FAILED) until the broker has transactions.
 Versions: v3 record batch v2; v5 log start offset; v8 record errors; v9 flexible; v10 current leader; v13
 topic ids instead of names (KIP-516).
 """
@@ -12,13 +12,13 @@ topic ids instead of names (KIP-516).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol
 
 from kproc.api.context import OwnedPartition, PartitionKey, PartitionMoving, RequestContext, Services
 from kproc.api.registry import api
-from kproc.cluster.image import MovedPartition, PartitionImage, TopicImage
+from kproc.cluster.image import PartitionImage, TopicImage
 from kproc.errors import ErrorCode, KafkaError
 from kproc.wire.compression import Compression
 from kproc.wire.header import ApiKey
@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 Result = tuple[int, int, int, int, int, str | None]
 _NO_TOPIC_ID: Final = bytes(16)
 _FIRST_WITH_ZSTD: Final = 7  # KIP-110: an older client could not read such a batch back.
+_FIRST_WITH_IDS: Final = 13
 _CODEC_AT: Final = 22  # The low byte of a batch's attributes.
 
 
@@ -46,6 +47,11 @@ def _failed(index: int, code: int, message: str | None = None) -> Result:
 def handle_produce(context: RequestContext, request: ProduceRequest) -> None:
     """Listed for the registry. The Handler gives Produce requests to its ProduceBatcher instead."""
     raise AssertionError("Produce is handled by ProduceBatcher")
+
+
+def _unknown(version: int) -> int:
+    """The error for a topic that is not there, as a client of that version names topics."""
+    return ErrorCode.UNKNOWN_TOPIC_ID if version >= _FIRST_WITH_IDS else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 class PendingProduce:
@@ -130,9 +136,11 @@ class ProduceBatcher:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._appends: dict[OwnedPartition, tuple[list[memoryview], list[tuple[Pending, int]]]] = {}
-        # By owner, in the order in which they were sent: what it has not answered yet.
-        self._open_forwards: dict[int, dict[_ForwardReply, None]] = {}
+        self._open_forwards: dict[_ForwardReply, None] = {}  # What other owners have not answered yet.
+        # Order over changes of the owners: see "partitions of others" below.
         self._fences: dict[PartitionKey, _Fence] = {}
+        self._moved_at: dict[PartitionKey, int] = {}
+        self._known_since = 0
         self.append_calls = 0
         self.batches = 0
         self.bytes = 0
@@ -163,16 +171,14 @@ class ProduceBatcher:
             size = len(records) if records is not None else 0
             fence = self._fences.get((image.name, index)) if self._fences else None
             if fence is not None and records:
-                fence.waiting.append(
-                    _Later(self, image.topic_id, index, bytearray(records), pending, 0, version)
-                )
+                fence.waiting.append(_Later(image.topic_id, index, bytearray(records), pending, 0, version))
                 return None
             if partition.owner == self._services.handler_index:
                 owned = self._append(image, partition, records, pending, 0, version)
                 if owned is None:
                     return None
                 return Placed(partition.owner, owned, size, acks, topic.name, topic.topic_id)
-            self._forward(context, body, pending, {partition.owner: [(0, 0, 0)]}, request)
+            self._forward(context, body, pending, {partition.owner: [(0, 0, 0, (image.name, index))]})
             return Placed(partition.owner, None, size, acks, topic.name, topic.topic_id)
         self._add_many(context, body, request)
         return None
@@ -193,7 +199,7 @@ class ProduceBatcher:
             pending.on_done(pending)
             return
         refusal = _refusal(request)
-        remote: dict[int, list[tuple[int, int, int]]] = {}
+        remote: dict[int, list[tuple[int, int, int, PartitionKey]]] = {}
         at = 0
         for topic_at, topic in enumerate(request.topics):
             for part_at, (index, records) in enumerate(topic.partitions):
@@ -202,23 +208,16 @@ class ProduceBatcher:
                     pending.decide(at, _failed(index, found))
                 elif (fence := self._fences.get((found[0].name, index))) is not None and records:
                     fence.waiting.append(
-                        _Later(
-                            self,
-                            found[0].topic_id,
-                            index,
-                            bytearray(records),
-                            pending,
-                            at,
-                            context.api_version,
-                        )
+                        _Later(found[0].topic_id, index, bytearray(records), pending, at, context.api_version)
                     )
                 elif found[1].owner == self._services.handler_index:
                     self._append(found[0], found[1], records, pending, at, context.api_version)
                 else:
-                    remote.setdefault(found[1].owner, []).append((at, topic_at, part_at))
+                    key = (found[0].name, index)
+                    remote.setdefault(found[1].owner, []).append((at, topic_at, part_at, key))
                 at += 1
         if remote:
-            self._forward(context, body, pending, remote, request)
+            self._forward(context, body, pending, remote)
 
     def _find(
         self, name: str | None, topic_id: bytes | None, index: int
@@ -232,6 +231,8 @@ class ProduceBatcher:
                 return ErrorCode.UNKNOWN_TOPIC_ID
         if topic is None or not 0 <= index < len(topic.partitions):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if topic.is_internal:
+            return ErrorCode.INVALID_TOPIC_EXCEPTION  # Its coordinator writes it, and nobody else.
         return topic, topic.partitions[index]
 
     def _append(
@@ -258,8 +259,8 @@ class ProduceBatcher:
             owned = self._services.partitions.get(topic.name, partition)
         except PartitionMoving as moving:
             # A copy: the view dies with this pass.
-            later = _Later(self, topic.topic_id, partition.index, bytearray(records), pending, at, version)
-            self._services.hand_over.when_ready(moving.key, later.go_on)
+            later = _Later(topic.topic_id, partition.index, bytearray(records), pending, at, version)
+            self._services.hand_over.when_ready(moving.key, _Moving(self, later).go_on)
             return None
         except KafkaError as error:
             pending.decide(at, _failed(partition.index, error.code, error.message))
@@ -284,6 +285,9 @@ class ProduceBatcher:
             self.batches += len(views)
             self.bytes += sum(map(len, views))
             owned.after_append()
+            log = owned.log
+            # flush.messages: the answer waits for the disk whatever was asked for, as in Kafka.
+            must_flush = log.end_offset - log.recovery_point >= log.config.flush_messages
             index = owned.key[1]
             for result, (pending, at) in zip(results, targets, strict=True):
                 code = result.error_code
@@ -295,42 +299,38 @@ class ProduceBatcher:
                     result.log_start_offset,
                     result.message,
                 )
-                if code or pending.acks != -1 or not waits_for_sync:
+                if code or not (must_flush or (waits_for_sync and pending.acks == -1)):
                     pending.decide(at, answer)
                 else:
                     owned.when_synced(result.last_offset + 1, _DecideWhenSynced(pending, at, answer))
 
     # -- partitions of others ----------------------------------------------------------------------------------
+    #
+    # Records are sent to their owner with the image version that named it. An owner takes them only if the partition
+    # has not moved since then, else it gives them back ("bounced"): so the records that one Handler sends to one owner
+    # are taken up to some point, and all after it come back. That Handler places them anew when it knows of the move,
+    # and lets later ones for that partition wait until all that it had sent before is decided or placed. No record can
+    # overtake another one of its connection, and none makes more than one hop.
 
     def _forward(
         self,
         context: RequestContext,
         body: memoryview,
         pending: Pending,
-        remote: dict[int, list[tuple[int, int, int]]],
-        request: ProduceRequest,
+        remote: dict[int, list[tuple[int, int, int, PartitionKey]]],
     ) -> None:
         """Give each owner the whole body and say which of its partitions are meant."""
+        version = context.api_version
         for owner, parts in remote.items():
-            indexes = [request.topics[topic_at].partitions[part_at][0] for _, topic_at, part_at in parts]
-            on_reply = _ForwardReply(self, owner, pending, [at for at, _, _ in parts], indexes)
-            wanted = [[topic_at, part_at] for _, topic_at, part_at in parts]
-            self._ask(owner, "produce", {"version": context.api_version, "parts": wanted}, on_reply, body)
-
-    def _forward_records(
-        self, partition: PartitionImage, topic_id: bytes, records: bytes | memoryview, pending: Pending, at: int,
-        version: int,
-    ) -> None:  # fmt: skip
-        """Give the owner one partition's records of a request whose body is gone, or is not all its."""
-        on_reply = _ForwardReply(self, partition.owner, pending, [at], [partition.index])
-        body = {"version": version, "acks": pending.acks, "topic_id": topic_id, "index": partition.index}
-        self._ask(partition.owner, "produce_records", body, on_reply, records)
+            on_reply = _ForwardReply(self, pending, version, [(at, key) for at, _, _, key in parts])
+            wanted = [[topic_at, part_at] for _, topic_at, part_at, _ in parts]
+            self._ask(owner, "produce", {"version": version, "parts": wanted}, on_reply, body)
 
     def _ask(
         self, owner: int, op: str, body: dict[str, Any], on_reply: _ForwardReply, payload: bytes | memoryview
     ) -> None:
         self.forwarded += 1
-        self._open_forwards.setdefault(owner, {})[on_reply] = None
+        self._open_forwards[on_reply] = None
         body["image"] = self._services.image.version
         self._services.peers.call(owner, op, body, on_reply, payload=payload)
 
@@ -341,112 +341,172 @@ class ProduceBatcher:
         version = body["version"]
         request = decode_produce(version, memoryview(payload))
         wanted = [(request.topics[topic_at], part_at) for topic_at, part_at in body["parts"]]
-        pending = PendingProduce(request.acks, len(wanted), lambda done: on_reply({"results": done.results}))
+        pending = _Served(self._services, request.acks, len(wanted), on_reply)
         for at, (topic, part_at) in enumerate(wanted):
             index, records = topic.partitions[part_at]
             found = self._find(topic.name, topic.topic_id, index)
             if isinstance(found, int):
                 pending.decide(at, _failed(index, found))
             else:
-                self.place(found[0], found[1], records, pending, at, version)
+                self._take(*found, records, pending, at, version, sent_at=body["image"])
 
     def serve_records(
         self, body: dict[str, Any], payload: memoryview | bytearray, on_reply: Callable[[Any], None]
     ) -> None:
-        """The same for one partition's records alone."""
-        pending = PendingProduce(body["acks"], 1, lambda done: on_reply({"results": done.results}))
-        records = memoryview(payload)
-        self.place_later(_Later(self, body["topic_id"], body["index"], records, pending, 0, body["version"]))
+        """The same for records that an owner of before gave back, without their request."""
+        pending = _Served(self._services, body["acks"], 1, on_reply)
+        found = self._find(None, body["topic_id"], body["index"])
+        if isinstance(found, int):
+            pending.decide(0, _failed(body["index"], _unknown(body["version"])))
+        else:
+            self._take(*found, memoryview(payload), pending, 0, body["version"], sent_at=body["image"])
 
-    def place(
+    def _take(
         self,
         topic: TopicImage,
         partition: PartitionImage,
         records: memoryview | None,
-        pending: Pending,
+        pending: _Served,
         at: int,
         version: int,
+        *,
+        sent_at: int,
     ) -> None:
-        """Append, or pass on to the owner: it has changed since these records were sent to us."""
-        if partition.owner == self._services.handler_index:
+        """Append what another Handler sent, or give it back."""
+        moved_at = self._moved_at.get((topic.name, partition.index), self._known_since)
+        if partition.owner != self._services.handler_index or sent_at < moved_at:
+            pending.bounce(at, topic.topic_id, partition.index, records)
+        else:
             self._append(topic, partition, records, pending, at, version)
-        else:
-            self._forward_records(partition, topic.topic_id, records or b"", pending, at, version)
 
-    def place_later(self, later: _Later) -> None:
-        """Records alone, by topic id: they go where their partition is now."""
+    def place(self, later: _Later) -> None:
+        """What waited, or was given back, goes where its partition is now."""
         found = self._find(None, later.topic_id, later.partition)
+        records, pending, version = later.records, later.pending, later.version
         if isinstance(found, int):  # It was deleted meanwhile.
-            code = ErrorCode.UNKNOWN_TOPIC_ID if later.version >= 13 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            later.pending.decide(later.at, _failed(later.partition, code))
+            pending.decide(later.at, _failed(later.partition, _unknown(version)))
+        elif found[1].owner == self._services.handler_index:
+            self._append(*found, memoryview(records), pending, later.at, version)
+        elif isinstance(pending, _Served):
+            pending.bounce(later.at, later.topic_id, later.partition, records)
         else:
-            self.place(*found, memoryview(later.records), later.pending, later.at, later.version)
+            on_reply = _ForwardReply(self, pending, version, [(later.at, (found[0].name, later.partition))])
+            body = {
+                "version": version,
+                "acks": pending.acks,
+                "topic_id": later.topic_id,
+                "index": later.partition,
+            }
+            self._ask(found[1].owner, "produce_records", body, on_reply, memoryview(records))
 
-    # -- order over a change of owners -------------------------------------------------------------------------
+    def on_moved(self, moved: Iterable[PartitionKey]) -> None:
+        """These have new owners."""
+        version = self._services.image.version
+        for key in moved:
+            self._moved_at[key] = version
+        for reply in self._open_forwards:
+            for _, key in reply.parts:
+                if self._moved_at.get(key) == version:
+                    self._fence(key, reply)
 
-    def on_moved(self, moved: list[MovedPartition]) -> None:
-        """Owners have changed. What was forwarded to an owner of before may still be on its way, and that owner
-        passes it on; so what comes for these partitions now must wait until it has been answered.
-        """
-        fences: dict[int, _Fence] = {}
-        for each in moved:
-            owner = each.owner_before
-            waits_for = self._open_forwards.get(owner)
-            key = (each.topic.name, each.partition.index)
-            if not waits_for or key in self._fences:
-                continue
-            fence = fences.get(owner)
-            if fence is None:
-                fence = fences[owner] = _Fence(self._fences, len(waits_for))
-                for reply in waits_for:
-                    reply.fences.append(fence)
-            fence.keys.append(key)
-            self._fences[key] = fence
+    def on_unknown(self) -> None:
+        """The image was replaced as a whole: what moved meanwhile, and came back, is not known."""
+        self._known_since = self._services.image.version
+        self._moved_at.clear()
+        for reply in self._open_forwards:
+            for _, key in reply.parts:
+                self._fence(key, reply)
 
-    def answered(self, owner: int, reply: _ForwardReply) -> None:
-        """An owner has answered what was forwarded to it."""
-        del self._open_forwards[owner][reply]
+    def _fence(self, key: PartitionKey, reply: _ForwardReply) -> None:
+        fence = self._fences.get(key)
+        if fence is None:
+            fence = self._fences[key] = _Fence(key)
+        if fence not in reply.fences:
+            fence.left += 1
+            reply.fences.append(fence)
+
+    def settled(self, reply: _ForwardReply) -> None:
+        """All that this forwarding was about is decided or placed anew."""
+        del self._open_forwards[reply]
         for fence in reply.fences:
-            fence.count_down()
+            fence.left -= 1
+            if not fence.left:
+                del self._fences[fence.key]
+                for later in fence.waiting:
+                    self.place(later)
+
+    def when_image(self, version: int, on_image: Callable[[], None]) -> None:
+        self._services.hand_over.when_image(version, on_image)
 
 
 class _Later(NamedTuple):
-    """One partition's records that wait for a hand-over."""
+    """One partition's records that wait for a change of its owner to end. Offsets are written into them."""
 
-    batcher: ProduceBatcher
     topic_id: bytes
     partition: int
-    records: bytearray | memoryview  # Offsets are written into it.
+    records: bytearray | memoryview
     pending: Pending
     at: int
     version: int
 
+
+class _Moving(NamedTuple):
+    """Records that wait for a partition on its way to us."""
+
+    batcher: ProduceBatcher
+    later: _Later
+
     def go_on(self, is_ready: bool) -> None:
         if is_ready:
-            self.batcher.place_later(self)
+            self.batcher.place(self.later)
         else:
-            self.pending.decide(self.at, _failed(self.partition, ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            failed = _failed(self.later.partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            self.later.pending.decide(self.later.at, failed)
 
 
 class _Fence:
-    """Records for partitions that moved wait until their owner of before has answered what it was sent."""
+    """Records for a partition that moved wait until all that was sent before them is settled."""
 
-    __slots__ = ("_fences", "_left", "keys", "waiting")
+    __slots__ = ("key", "left", "waiting")
 
-    def __init__(self, fences: dict[PartitionKey, _Fence], left: int) -> None:
-        self._fences = fences
-        self._left = left
-        self.keys: list[PartitionKey] = []
+    def __init__(self, key: PartitionKey) -> None:
+        self.key = key
+        self.left = 0
         self.waiting: list[_Later] = []
 
-    def count_down(self) -> None:
+
+class _Served:
+    """What another Handler asked of us, until every part has a result or goes back."""
+
+    __slots__ = ("_bounced", "_left", "_on_reply", "_results", "_services", "acks")
+
+    def __init__(
+        self, services: Services, acks: int, count: int, on_reply: Callable[[dict[str, Any]], None]
+    ) -> None:
+        self.acks = acks
+        self._services = services
+        self._left = count
+        self._on_reply = on_reply
+        self._results: list[Result | None] = [None] * count
+        self._bounced: list[tuple[int, bytes, int, bytes]] = []
+
+    def decide(self, at: int, result: Result) -> None:
+        self._results[at] = result
+        self._finish_one()
+
+    def bounce(self, at: int, topic_id: bytes, index: int, records: bytearray | memoryview | None) -> None:
+        self._bounced.append((at, topic_id, index, bytes(records or b"")))
+        self._finish_one()
+
+    def _finish_one(self) -> None:
         self._left -= 1
         if self._left:
             return
-        for key in self.keys:
-            del self._fences[key]
-        for later in self.waiting:
-            later.go_on(True)
+        reply: dict[str, Any] = {"results": self._results}
+        if self._bounced:
+            reply["bounced"] = self._bounced
+            reply["image"] = self._services.image.version
+        self._on_reply(reply)
 
 
 class _DecideWhenSynced:
@@ -469,27 +529,38 @@ class _DecideWhenSynced:
 class _ForwardReply:
     """Puts an owner's results into the request that waits for them."""
 
-    __slots__ = ("_ats", "_batcher", "_indexes", "_owner", "_pending", "fences")
+    __slots__ = ("_batcher", "_pending", "_version", "fences", "parts")
 
     def __init__(
-        self, batcher: ProduceBatcher, owner: int, pending: Pending, ats: list[int], indexes: list[int]
+        self, batcher: ProduceBatcher, pending: Pending, version: int, parts: list[tuple[int, PartitionKey]]
     ) -> None:
         self._batcher = batcher
-        self._owner = owner
         self._pending = pending
-        self._ats = ats
-        self._indexes = indexes
+        self._version = version
+        self.parts = parts  # Place in the request, and which partition it is.
         self.fences: list[_Fence] = []
 
     def __call__(self, reply: dict[str, Any]) -> None:
-        self._batcher.answered(self._owner, self)
         results = reply.get("results")
         if results is None:
             # The owner died. Whether it appended is not known; a retry of an idempotent producer is sorted out
             # by its sequence, so a retriable error is right.
-            results = [_failed(index, ErrorCode.NOT_LEADER_OR_FOLLOWER) for index in self._indexes]
-        for at, result in zip(self._ats, results, strict=True):
-            self._pending.decide(at, tuple(result))
+            results = [_failed(index, ErrorCode.NOT_LEADER_OR_FOLLOWER) for _, (_, index) in self.parts]
+        for (at, _), result in zip(self.parts, results, strict=True):
+            if result is not None:
+                self._pending.decide(at, tuple(result))
+        bounced = reply.get("bounced")
+        if bounced is None:
+            self._batcher.settled(self)
+        else:
+            self._batcher.when_image(reply["image"], lambda: self._place_anew(bounced))
+
+    def _place_anew(self, bounced: list[tuple[int, bytes, int, bytes]]) -> None:
+        for number, topic_id, index, records in bounced:
+            at = self.parts[number][0]
+            kept = bytearray(records)
+            self._batcher.place(_Later(topic_id, index, kept, self._pending, at, self._version))
+        self._batcher.settled(self)
 
 
 class _ManyAnswer:

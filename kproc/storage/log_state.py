@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 from typing import Final
+from zlib import crc32
 
 from kproc.clock import Clock
 from kproc.storage import checkpoints
@@ -156,12 +157,22 @@ class LogState:
         first = segment.load_first_timestamp()
         if first is None:
             return INT64_MAX
-        wait_ms = self._config.roll_ms - self._config.segment_jitter_ms
+        wait_ms = self._config.roll_ms - self._jitter_ms(segment)
         if segment.is_index_full(self._config.segment_index_bytes):
             return ROLL_NOW
         if first >= 0:
             return first + wait_ms
         return ROLL_NOW if now_ms - segment.created_ms > wait_ms else INT64_MAX
+
+    def _jitter_ms(self, segment: LogSegment) -> int:
+        """How much earlier this segment rolls: by chance, so that logs made together do not all roll at once.
+
+        Chance is a hash of what the segment is, so it needs no memory over restarts.
+        """
+        most = min(self._config.segment_jitter_ms, self._config.roll_ms)
+        if most <= 0:
+            return 0
+        return crc32(b"%b/%d/%d" % (self.topic_id, self.partition, segment.base_offset)) % most
 
     def _roll(self, base_offset: int, now_ms: int) -> None:
         """Seal the active segment and begin a new one; if that fails, the old one stays active."""

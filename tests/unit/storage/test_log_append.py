@@ -188,11 +188,19 @@ def test_rolls_by_the_clock_where_records_have_no_time(rig: LogRig) -> None:
     log.close()
 
 
-def test_jitter_brings_the_roll_forward(rig: LogRig) -> None:
-    rig.config = LogConfig(segment_ms=1000, segment_jitter_ms=400)
+def test_jitter_brings_each_roll_forward_by_another_time(rig: LogRig) -> None:
+    rig.config = LogConfig(segment_ms=1000, segment_jitter_ms=400, index_interval_bytes=0)
     log = rig.open()
-    log.append([batch("a"), batch("b", timestamp=NOW_MS + 601)])
-    assert log.segment_count == 2
+    at, ages = NOW_MS, []
+    while len(ages) < 6:
+        began, base = at, log.active_base
+        append_one(log, batch("x", timestamp=at))
+        while log.active_base == base:
+            at += 10
+            append_one(log, batch("x", timestamp=at))
+        ages.append(at - began)
+    assert all(600 <= age <= 1010 for age in ages), ages
+    assert len(set(ages)) > 1, "by chance"
     log.close()
 
 
