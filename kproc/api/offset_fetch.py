@@ -70,18 +70,19 @@ def _wanted_of(group: Fields, image: ClusterImage, *, has_ids: bool) -> list[lis
 
 def _group_answer(group: Fields, outcome: Fields, image: ClusterImage, *, has_ids: bool) -> Fields:
     topics: list[Fields] = []
+    shown: set[bytes] = set()
     for name, topic_id, rows in outcome["topics"]:
-        # Asked for everything by id: a topic that has none cannot be shown.
-        known = image.topic(name) if has_ids and topic_id == ZERO_UUID else None
-        if known is not None:
+        partitions = [_partition(*row) for row in rows]
+        if not has_ids:
+            topics.append({"name": name, "partitions": partitions})
+            continue
+        if topic_id == ZERO_UUID and (known := image.topic(name)) is not None:  # Everything was asked for.
             topic_id = known.topic_id
-        if not has_ids or topic_id != ZERO_UUID:
-            topics.append(
-                {"name": name, "topic_id": topic_id, "partitions": [_partition(*row) for row in rows]}
-            )
+        if topic_id != ZERO_UUID:  # A topic that was deleted meanwhile cannot be named.
+            shown.add(topic_id)
+            topics.append({"topic_id": topic_id, "partitions": partitions})
     if has_ids and group["topics"] is not None:
-        asked = {topic["topic_id"] for topic in topics}
-        unknown = [topic for topic in group["topics"] if topic["topic_id"] not in asked]
+        unknown = [topic for topic in group["topics"] if topic["topic_id"] not in shown]
         topics += [_topic_failed(topic, ErrorCode.UNKNOWN_TOPIC_ID) for topic in unknown]
     return {"group_id": group["group_id"], "topics": topics, "error_code": int(ErrorCode.NONE)}
 
@@ -98,7 +99,8 @@ def _partition(index: int, offset: int, epoch: int, metadata: str, code: int = E
 
 def _topic_failed(topic: Fields, code: int) -> Fields:
     rows = [_partition(index, _NO_OFFSET, NO_EPOCH, "", code) for index in topic["partition_indexes"]]
-    return {"name": topic.get("name", ""), "topic_id": topic.get("topic_id"), "partitions": rows}
+    label = "topic_id" if "topic_id" in topic else "name"
+    return {label: topic[label], "partitions": rows}
 
 
 def _group_failed(version: int, group: Fields, code: int) -> Fields:
