@@ -44,6 +44,13 @@ Control = Annotated[
     ),
 ]
 Flush = Annotated[str | None, typer.Option(metavar="KIND", help="group or none. [kproc.flush]")]
+ClampReplication = Annotated[
+    bool,
+    typer.Option(
+        "--clamp-replication",
+        help="A replication factor above 1 counts as 1. [kproc.clamp.replication.factor]",
+    ),
+]
 Assignments = Annotated[
     list[str] | None, typer.Option("--set", "-s", metavar="NAME=VALUE", help="Any setting.")
 ]
@@ -66,6 +73,7 @@ def serve(
     transport: Transport = None,
     flush: Flush = None,
     control_listener: Control = None,
+    clamp_replication: ClampReplication = False,
     settings: Assignments = None,
     ready_file: ReadyFile = None,
     exit_with_parent: ParentPid = None,
@@ -81,6 +89,7 @@ def serve(
         ("--transport", "kproc.transport", transport),
         ("--flush", "kproc.flush", flush),
         ("--control-listener", "kproc.control.listener", control_listener),
+        ("--clamp-replication", "kproc.clamp.replication.factor", _if_given(clamp_replication)),
         ("--exit-with-parent", "kproc.exit.with.pid", exit_with_parent),
     )
     _run(_build(flags, settings, file=config), ready_file=ready_file, quiet=quiet)
@@ -95,6 +104,7 @@ def dev(
     handlers: Handlers = None,
     transport: Transport = None,
     control_listener: Control = None,
+    clamp_replication: ClampReplication = False,
     settings: Assignments = None,
     ready_file: ReadyFile = None,
     exit_with_parent: ParentPid = None,
@@ -108,6 +118,7 @@ def dev(
         ("--handlers", "num.io.threads", handlers),
         ("--transport", "kproc.transport", transport),
         ("--control-listener", "kproc.control.listener", control_listener),
+        ("--clamp-replication", "kproc.clamp.replication.factor", _if_given(clamp_replication)),
         ("--exit-with-parent", "kproc.exit.with.pid", exit_with_parent),
     )
     directory = Path(tempfile.mkdtemp(prefix="kproc-dev-"))
@@ -125,6 +136,11 @@ def dev(
         # A forked role that unwinds through here must not take the directory from its siblings.
         if os.getpid() == owner:
             shutil.rmtree(directory, ignore_errors=True)
+
+
+def _if_given(switch: bool) -> str | None:
+    """A switch that is not given leaves the setting to --set and the file."""
+    return "true" if switch else None
 
 
 def _flags(*rows: tuple[str, str, object]) -> list[Flag]:
