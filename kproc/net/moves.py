@@ -86,6 +86,7 @@ class Moves:
         self._arrived: deque[tuple[Channel, Given]] = deque()
         self._attempt = 0
         self._retry_ns = 0
+        self._is_over = False
 
     @property
     def is_active(self) -> bool:
@@ -147,7 +148,8 @@ class Moves:
             self._plan(connection, target)
 
     def cancel_all(self) -> None:
-        """The broker stops: whatever is not given stays and is answered here."""
+        """The broker stops: whatever is not given, or comes back, stays and is answered here."""
+        self._is_over = True
         for connection in [*self._todo, *self._asked, *self._ready]:
             self._give_up(connection)
 
@@ -259,7 +261,7 @@ class Moves:
         self._holder.take_back(connection)
         if move.is_lost:
             self._holder.drop(connection, "its Handler died")
-        elif move.target is None:
+        elif move.target is None and not self._is_over:
             self._ready[connection] = None
             self._retry_ns = self._clock.now_ns() + _RETRY_NS
         else:
