@@ -57,7 +57,7 @@ def sealed_segments(
     """What compaction groups segments by. `end_offset` is where the last of them ends."""
     segments = []
     nexts = [*(each.base_offset for each in identities[1:]), end_offset]
-    for identity, following in zip(identities, nexts, strict=True):
+    for identity, following in zip(identities, nexts, strict=False):  # There may be none.
         log, index, time_index = (
             _facts_of(fs, directory / segment_file_name(identity.base_offset, suffix))
             for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
