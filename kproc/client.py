@@ -283,6 +283,17 @@ class Client:
             raise ConnectionLost(f"{self.address} is not a kproc broker: its answer cannot be read")
         return result
 
+    def scale(self, **counts: int) -> dict[str, Any]:
+        """Change the number of `processors` and `handlers` and return what was done, once it is.
+
+        The broker answers several times a second that it is not done yet: a request that waited for the whole
+        change would keep the very process that holds it from leaving.
+        """
+        answer = self.operate("scale", **counts)
+        while not answer["is_done"]:
+            answer = self.operate("scale", ticket=answer["ticket"])
+        return answer
+
     def _check_correlation(self, correlation_id: int, pending: _Pending) -> None:
         if correlation_id != pending.correlation_id:
             raise ConnectionLost(

@@ -18,9 +18,6 @@ from kproc.cli.common import (
     usage_error,
 )
 
-# A leaving process is given a minute to hand over what it has, several one after the other.
-_TIMEOUT_MS = 300_000
-
 
 def scale(
     processors: Annotated[
@@ -36,10 +33,8 @@ def scale(
     if processors is None and handlers is None:
         usage_error("scale: name --processors, --handlers or both")
     wanted = {"processors": processors, "handlers": handlers}
-    with connect(bootstrap, timeout_ms=_TIMEOUT_MS) as client:
-        answer = client.operate(
-            "scale", **{name: count for name, count in wanted.items() if count is not None}
-        )
+    with connect(bootstrap) as client:
+        answer = client.scale(**{name: count for name, count in wanted.items() if count is not None})
     if output is Format.JSON:
         print_json(answer)
         return
@@ -51,7 +46,7 @@ def scale(
 
 def rebalance(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: OutputFormat = Format.TABLE) -> None:
     """Move connections from busy processes to idle ones; none is dropped. [kproc.rebalance=auto does it by itself]"""
-    with connect(bootstrap, timeout_ms=_TIMEOUT_MS) as client:
+    with connect(bootstrap) as client:
         answer = client.operate("rebalance")
     if output is Format.JSON:
         print_json(answer)

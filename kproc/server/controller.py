@@ -106,6 +106,9 @@ class Controller(LinkedAgent):
             commit.waiting_for.discard(peer)
         self._answer_known()
 
+    def _on_tick(self, now_ns: int) -> None:
+        self._operations.tick()
+
     def is_drained(self) -> bool:
         return super().is_drained() and not self._commits
 

@@ -273,8 +273,7 @@ class BrokerProcess:
         self._settings = settings
         agents: tuple[Acceptor | Processor, ...] = (*self._acceptors, *self._processors)
         for agent in agents:
-            if hasattr(agent, "apply_settings"):
-                self._post(agent, partial(agent.apply_settings, settings))
+            self._post(agent, partial(agent.apply_settings, settings))
 
     def _ask(self, what: str, body: dict[str, Any], on_reply: OnReply) -> None:
         """What the controller asks of the supervisor where there is one (desk.py)."""

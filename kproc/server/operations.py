@@ -7,6 +7,7 @@ a restart of the broker; Kafka's rule of half and double does not bind them, the
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -28,6 +29,9 @@ COUNTS: Final = {"processors": "num.network.threads", "handlers": "num.io.thread
 _LOST: Final = "the controller lost its question to the supervisor; try again"
 
 
+_REMEMBERED: Final = 16  # Finished changes whose askers may still come back for the answer.
+
+
 class OperationFailed(Exception):
     """What the asker is told instead of a result; one line."""
 
@@ -42,6 +46,28 @@ def refused(on_reply: OnReply, reason: str) -> None:
     on_reply({"error": reason, "result": None})
 
 
+class _Scale:
+    """One wanted change of the counts, and who waits for it."""
+
+    def __init__(self, ticket: str, wanted: dict[str, int]) -> None:
+        self.ticket = ticket
+        self.wanted = wanted
+        self.has_begun = False
+        self.reply: dict[str, Any] | None = None
+        self.waiting: list[OnReply] = []
+
+    def answer(self) -> None:
+        """Tell everybody who waits how it stands."""
+        waiting, self.waiting = self.waiting, []
+        for on_reply in waiting:
+            if self.reply is None:
+                answered(on_reply, {"is_done": False, "ticket": self.ticket})
+            elif self.reply.get("error"):
+                refused(on_reply, str(self.reply["error"]))
+            else:
+                answered(on_reply, {"is_done": True, **self.reply})
+
+
 class Operations:
     """The table of operations of one controller. Tells nobody who runs the roles."""
 
@@ -49,7 +75,10 @@ class Operations:
         self._status = status
         self._ask = ask_supervisor
         self._node = str(plan.config.node_id)
-        self._scales: deque[tuple[dict[str, int], OnReply]] = deque()
+        self._scales: deque[_Scale] = deque()
+        self._past_scales: deque[_Scale] = deque(maxlen=_REMEMBERED)
+        self._numbers = itertools.count(1)
+        self._started_ms = plan.clock.wall_ms()  # A controller knows its predecessor's tickets from its own.
         self.controller: Controller  # Set by the controller itself, when it is made.
         self._operations: dict[str, PrivateOperation] = {
             "status": self._show_status,
@@ -76,13 +105,35 @@ class Operations:
     # -- scale -------------------------------------------------------------------------------------------------
 
     def _scale(self, body: dict[str, Any], on_reply: OnReply) -> None:
-        """{"processors": N, "handlers": M}, either or both. One at a time: the next begins when this one is done."""
-        self._scales.append((_wanted_counts(body), on_reply))
-        if len(self._scales) == 1:
+        """{"processors": N, "handlers": M}, either or both; later {"ticket"}: has that been done?
+
+        Answered when it is done, or at the next tick with {"is_done": False, "ticket"}: a request that waited for
+        the end would keep the Handler that holds it from leaving.
+        """
+        ticket = body.get("ticket")
+        if ticket is None:
+            ticket = f"{self._started_ms}-{next(self._numbers)}"
+            self._scales.append(_Scale(ticket, _wanted_counts(body)))
+        scale = next((each for each in (*self._scales, *self._past_scales) if each.ticket == ticket), None)
+        if scale is None:
+            raise OperationFailed(
+                "nobody remembers that change: the controller was restarted; see kproc status"
+            )
+        scale.waiting.append(on_reply)
+        if scale.reply is not None:
+            scale.answer()
+        elif len(self._scales) == 1 and not scale.has_begun:
             self._begin_scale()
 
+    def tick(self) -> None:
+        """Ten times a second: nobody is kept waiting for what takes long."""
+        for scale in self._scales:
+            scale.answer()
+
     def _begin_scale(self) -> None:
-        wanted, _ = self._scales[0]
+        """One at a time: the next begins when this one is done."""
+        scale = self._scales[0]
+        scale.has_begun = True
 
         def on_written(reply: dict[str, Any]) -> None:
             error = failure_of(reply)
@@ -91,29 +142,29 @@ class Operations:
             else:
                 self._ask("settle", {}, self._end_scale)
 
-        self._write_counts(wanted, on_written)
+        self._write_counts(scale.wanted, on_written)
 
     def _write_counts(self, counts: dict[str, int], on_written: OnReply) -> None:
         configs = {COUNTS[what]: str(count) for what, count in counts.items()}
-        self.controller.serve("override_broker_configs", {"node": self._node, "configs": configs}, on_written)
+        body = {"node": self._node, "configs": configs}
+        # Who leaves must learn of it from the supervisor, not be waited for.
+        self.controller.serve("override_broker_configs", body, on_written, waits_for_handlers=False)
 
     def _end_scale(self, reply: dict[str, Any]) -> None:
         """The supervisor has done what it could: {"error", "steps", "counts", "took_ms"}."""
         if reply.get("lost"):
             reply = {"error": _LOST}
-        error = reply.get("error")
-        if error and "counts" in reply:
+        if reply.get("error") and "counts" in reply:
             # What could not be reached must not be tried again at every start.
-            self._write_counts(reply["counts"], lambda _: self._answer_scale(reply))
+            self._write_counts(reply["counts"], lambda _: self._finish_scale(reply))
         else:
-            self._answer_scale(reply)
+            self._finish_scale(reply)
 
-    def _answer_scale(self, reply: dict[str, Any]) -> None:
-        _, on_reply = self._scales.popleft()
-        if reply.get("error"):
-            refused(on_reply, str(reply["error"]))
-        else:
-            answered(on_reply, {key: reply[key] for key in ("counts", "steps", "took_ms")})
+    def _finish_scale(self, reply: dict[str, Any]) -> None:
+        scale = self._scales.popleft()
+        scale.reply = reply
+        scale.answer()
+        self._past_scales.append(scale)
         if self._scales:
             self._begin_scale()
 
@@ -127,7 +178,7 @@ class Operations:
 
     def _kill_client(self, body: dict[str, Any], on_reply: OnReply) -> None:
         connection_id = body.get("id")
-        if not isinstance(connection_id, int) or isinstance(connection_id, bool):
+        if not isinstance(connection_id, str):
             raise OperationFailed("kill-client needs the id of a connection, as `kproc clients` shows it")
         self._ask("kill_client", {"id": connection_id}, _passes_on(on_reply))
 

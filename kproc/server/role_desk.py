@@ -76,8 +76,8 @@ class RoleDesk:
         self._agent.begin_stop()
 
     def _do_settings(self, message: dict[str, Any]) -> None:
-        if hasattr(self._agent, "apply_settings"):
-            self._agent.apply_settings(DynamicSettings.of_message(message))
+        assert isinstance(self._agent, (Acceptor, Processor))
+        self._agent.apply_settings(DynamicSettings.of_message(message))
 
     def _do_targets(self, message: dict[str, Any]) -> None:
         assert isinstance(self._agent, Acceptor)

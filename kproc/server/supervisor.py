@@ -23,6 +23,7 @@ from kproc.api import load_all
 from kproc.clock import SystemClock
 from kproc.config import Config
 from kproc.config.dynamic import DynamicSettings
+from kproc.errors import FatalError
 from kproc.server import logs, ready, signals
 from kproc.server.asks import answer
 from kproc.server.children import Children

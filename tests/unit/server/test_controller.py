@@ -337,11 +337,37 @@ def test_scale_is_answered_when_the_supervisor_has_done_it(
     assert first == []
     on_reply({"counts": {"processors": 3, "handlers": 2}, "steps": [], "took_ms": 7})
     rig.settle()
-    assert first[0]["result"] == {"counts": {"processors": 3, "handlers": 2}, "steps": [], "took_ms": 7}
+    assert first[0]["result"] == {
+        "is_done": True,
+        "counts": {"processors": 3, "handlers": 2},
+        "steps": [],
+        "took_ms": 7,
+    }
     assert rig.settings[-1].overrides == {"num.network.threads": "3", "num.io.threads": "4"}
     rig.asked[1][2]({"counts": {"processors": 3, "handlers": 4}, "steps": [], "took_ms": 7})
     rig.settle()
     assert second[0]["error"] is None
+
+
+def test_who_asked_for_a_long_change_is_told_to_ask_again(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
+) -> None:
+    first = peers[0].ask("private:scale", processors=3)
+    rig.settle()
+    rig.clock.advance_ms(200)
+    rig.settle()
+    assert first[0]["result"]["is_done"] is False
+    again = peers[1].ask("private:scale", ticket=first[0]["result"]["ticket"])
+    rig.settle()
+    assert again == []
+    rig.asked[0][2]({"counts": {"processors": 3, "handlers": 2}, "steps": [], "took_ms": 7})
+    rig.settle()
+    assert again[0]["result"]["is_done"] is True
+    late = peers[0].ask("private:scale", ticket=first[0]["result"]["ticket"])
+    unknown = peers[0].ask("private:scale", ticket="another")
+    rig.settle()
+    assert late == again
+    assert "nobody remembers" in unknown[0]["error"]
 
 
 def test_counts_that_could_not_be_reached_are_not_kept(
