@@ -2,7 +2,7 @@
 
 An entity is a user, a client id, both, or an address; a name of None stands for all that have no quota of their own.
 `ClientQuotas` is the part of the image that holds them, `QuotaChanges` turns AlterClientQuotas into records as Kafka's
-controller does. Differs from Kafka: a negative value is refused, which Kafka stores and never acts on.
+controller does, in its words. Differs from Kafka: not-a-number is refused, and so is an entity that names a type twice.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class QuotaChanges:
     def _alter_one(self, entry: Row, seen: set[Entity]) -> list[r.Record]:
         entity = _parse_entity(entry["entity"])
         if entity in seen:
-            raise _invalid(f"Ignoring duplicate entity {dict(entity)}")
+            raise _invalid(f"Ignoring duplicate entity {_shown(entity)}")
         seen.add(entity)
         names = dict(entity)
         if IP in names and names[IP] is not None and not self._can_be_resolved(names[IP]):
@@ -168,7 +168,7 @@ class QuotaChanges:
         for op in entry["ops"]:
             key, value = op["key"], None if op["remove"] else op["value"]
             if key in given:
-                raise _invalid(f"Duplicate quota key {key} not updated for this entity {names}")
+                raise _invalid(f"Ignoring duplicate entity {_shown(entity)}")
             given.add(key)
             if value is not None:
                 _check_value(keys, key, value)
@@ -192,16 +192,21 @@ def _parse_entity(rows: list[Row]) -> Entity:
         raise _invalid("Invalid empty client quota entity")
     if IP in names and len(names) > 1:
         raise _invalid(
-            "Invalid quota entity combination, IP entity should not be combined with User or ClientId"
+            "Invalid quota entity combination, IP entity shouldnot be combined with User or ClientId"
         )
     return tuple(sorted(names.items(), key=lambda pair: pair[0]))
+
+
+def _shown(entity: Entity) -> str:
+    names = ", ".join(f"{kind}={'null' if name is None else name}" for kind, name in entity)
+    return f"ClientQuotaEntity(entries={{{names}}})"
 
 
 def _check_value(keys: Mapping[str, int | None], key: str, value: float) -> None:
     if key not in keys:
         raise _invalid(f"Invalid configuration key {key}")
-    if math.isnan(value) or value < 0:
-        raise _invalid(f"Invalid value {value} for {key}: must not be negative")
+    if math.isnan(value) or value <= 0:
+        raise _invalid(f"Quota {key} must be greater than 0")
     largest = keys[key]
     if largest is None:
         return
@@ -224,7 +229,7 @@ def _parse_filter(components: list[Row]) -> tuple[dict[str, str | None], set[str
         if kind in exact or kind in specified:
             raise _invalid(f"Entity type {kind} cannot appear more than once in the filter.")
         if kind not in (USER, CLIENT_ID, IP):
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"Unsupported entity type: {kind}")
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"Unsupported entity type {kind}")
         if match_type == 0:
             if match is None:
                 raise _invalid("Request specified MATCH_TYPE_EXACT, but set match string to null.")

@@ -21,11 +21,13 @@ def check_change(image: ClusterImage, config: Config, node: str, after: Mapping[
     """Refuse limits that would let nobody in, if `after` became the configs of `node`."""
     for key, value in after.items():
         if split_listener_key(key)[1] in _OF_LISTENERS and int(value) < 1:
-            raise _refused(f"Invalid {key} {value}: a listener's limit must be above 0")
+            raise _refused(f"Invalid {key} {value}")
     nodes = (str(config.node_id), CLUSTER_DEFAULT_NODE)
     layers = [after if each == node else image.broker_configs.get(each, {}) for each in nodes]
     if int(_value(layers, config, PER_IP)) == 0 and not _value(layers, config, PER_IP_OVERRIDES):
-        raise _refused(f"{PER_IP} can be set to zero only if {PER_IP_OVERRIDES} property is set.")
+        raise _refused(
+            f"requirement failed: {PER_IP} can be set to zero only if {PER_IP_OVERRIDES} property is set."
+        )
 
 
 def _value(layers: list[Mapping[str, str]], config: Config, key: str) -> str:

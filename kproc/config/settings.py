@@ -9,6 +9,7 @@ it is one table.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +56,8 @@ def _check_overrides(text: str) -> str | None:
         host, colon, count = item.rpartition(":")
         if not colon or not host or not count.isdecimal() or int(count) > INT_MAX:
             return "expected host:count, separated by commas"
+        if not re.fullmatch(r"[0-9a-zA-Z\-%._:\[\]]+", host):
+            return f"contains invalid addresses : {host}"
     return None
 
 

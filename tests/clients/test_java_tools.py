@@ -250,3 +250,35 @@ def test_dump_log_segments_reads_our_files_without_complaint(
         assert files, f"no {pattern}"
         dumped = run_tool(DUMP_LOG_SEGMENTS, "--files", ",".join(map(str, files))).stdout
         assert not [words for words in complaints if words in dumped], dumped[:3000]
+
+
+def test_config_command_sets_shows_and_takes_away_quotas_of_addresses_and_clients(
+    broker: BrokerUnderTest,
+) -> None:
+    client = fresh_name("client")
+    entities = {
+        ("--entity-type", "ips", "--entity-name", "127.0.0.77"): "connection_creation_rate=20",
+        ("--entity-type", "clients", "--entity-name", client): "producer_byte_rate=5000000",
+        ("--entity-type", "users", "--entity-name", client, "--entity-type", "clients", "--entity-default"): (
+            "request_percentage=12.5"
+        ),
+    }
+    server = ("--bootstrap-server", broker.bootstrap)
+    for entity, quota in entities.items():
+        run_tool(CONFIG_COMMAND, *server, "--alter", *entity, "--add-config", quota)
+        key, _, value = quota.partition("=")
+        shown = run_tool(CONFIG_COMMAND, *server, "--describe", *entity).stdout
+        assert f"{key}={float(value)}" in shown or f"{key}=5.0E6" in shown
+        run_tool(CONFIG_COMMAND, *server, "--alter", *entity, "--delete-config", key)
+        assert key not in run_tool(CONFIG_COMMAND, *server, "--describe", *entity).stdout
+
+
+def test_config_command_is_told_why_a_quota_is_refused(broker: BrokerUnderTest) -> None:
+    result = run_tool(
+        CONFIG_COMMAND,
+        *("--bootstrap-server", broker.bootstrap, "--alter", "--entity-type", "ips", "--entity-default"),
+        *("--add-config", "connection_creation_rate=1.5"),
+        check=False,
+    )
+    assert result.returncode != 0
+    assert "connection_creation_rate cannot be a fractional value" in result.stdout + result.stderr

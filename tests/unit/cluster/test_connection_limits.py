@@ -45,6 +45,7 @@ def test_limits_come_into_force_with_the_nodes_own_first(cluster: InMemoryContro
         (PER_IP, "0"),
         (OVERRIDES, "host"),
         (OVERRIDES, "host:many"),
+        (OVERRIDES, "ba d:5"),
     ],
 )
 def test_limit_that_nobody_could_live_with_is_refused(
