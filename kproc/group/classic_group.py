@@ -81,14 +81,13 @@ class ClassicGroup(ClassicJoin):
             reply(SyncResult(refusal))
             return
         member = self.roster.members[request.member_id]
+        self._pending_sync.discard(member.member_id)
         if self.state is GroupState.STABLE:
-            self._synced(member)
             self._renew(member, now_ms)
             reply(self._assigned(member))
             return
         self._answer_sync(member, SyncResult(ErrorCode.REBALANCE_IN_PROGRESS))
         member.sync_reply = reply
-        self._synced(member)
         if self.roster.leader == member.member_id and not self._is_assigning:
             self._assign(dict(request.assignments))
 

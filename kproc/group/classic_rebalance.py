@@ -105,7 +105,6 @@ class ClassicRebalance(ClassicState):
             # Only static members, and none came: nobody could assign. Wait for their sessions to end.
             self._join_deadline_ms = self._wake_by(now_ms + roster.rebalance_timeout_ms)
             return
-        self._is_initial = False
         self.generation += 1
         if roster.members:
             self.protocol_name = roster.select_protocol()
@@ -146,13 +145,11 @@ class ClassicRebalance(ClassicState):
             if self._answer_sync(member, SyncResult(code)):
                 self._renew(member, now_ms)
 
-    def _synced(self, member: Member) -> None:
-        self._pending_sync.discard(member.member_id)
-        if not self._pending_sync:
-            self._sync_deadline_ms = NEVER_MS
-
     def _end_sync_phase(self, now_ms: int) -> None:
-        """Members that joined but did not sync in time leave, static ones too; the others rebalance."""
+        """Members that joined but did not sync in time leave, static ones too; the others rebalance.
+
+        Nobody is late if all have synced: then the deadline has no meaning any more.
+        """
         self._sync_deadline_ms = NEVER_MS
         late, self._pending_sync = self._pending_sync, set()
         for member_id in late:
@@ -166,7 +163,6 @@ class ClassicRebalance(ClassicState):
         """Forget a member; a request of it that waits is answered with `code`, upon which a live one joins anew."""
         self.roster.answer_join(member, join_failed(code, UNKNOWN_MEMBER_ID))
         self._answer_sync(member, SyncResult(code))
-        self._pending_sync.discard(member.member_id)
         self.roster.remove(member)
 
     def _end_session(self, member: Member, now_ms: int) -> None:

@@ -70,7 +70,7 @@ class ClassicState:
         self.subscribed_topics: frozenset[str] | None = None
         self.current_state_timestamp_ms = environment.wall_ms()
         self._environment = environment
-        # Members that have not sent their SyncGroup in this generation.
+        # Members that have not sent their SyncGroup in this generation; empty in a join phase.
         self._pending_sync: set[str] = set()
         self._join_deadline_ms = NEVER_MS
         self._sync_deadline_ms = NEVER_MS

@@ -78,9 +78,10 @@ class GroupRig:
         if not self.holds_writes:
             self.write()
 
-    def write(self, code: int = ErrorCode.NONE) -> None:
-        """The writes that wait end with `code`."""
-        writing, self.writing = self.writing, []
+    def write(self, code: int = ErrorCode.NONE, *, count: int | None = None) -> None:
+        """The writes that wait, or the first ones of them, end with `code`."""
+        stop = len(self.writing) if count is None else count
+        writing, self.writing = self.writing[:stop], self.writing[stop:]
         for snapshot, on_written in writing:
             self.is_log_behind = bool(code)
             if not code:

@@ -103,6 +103,16 @@ def test_and_the_join_phase_does_not_wait_for_it_any_more(rig: GroupRig) -> None
     assert joins[0].value.generation == 2
 
 
+def test_a_group_whose_members_left_is_empty_whoever_was_told_an_id(rig: GroupRig) -> None:
+    members = rig.make_stable()
+    pending = rig.join(requires_known_member_id=True).value.member_id
+    rig.leave(*members)
+    assert (rig.state, rig.group.generation) == ("Empty", 2)
+    join = rig.join(pending)
+    rig.pass_ms(INITIAL_DELAY_MS)
+    assert join.value.generation == 3
+
+
 def test_a_dead_group_says_look_elsewhere(rig: GroupRig) -> None:
     rig.group.kill()
     assert rig.leave("m").code == ErrorCode.COORDINATOR_NOT_AVAILABLE

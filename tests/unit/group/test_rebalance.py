@@ -274,6 +274,15 @@ def test_what_fell_due_during_a_long_pause_happens_in_order(rig: GroupRig) -> No
     assert list(rig.group.roster.members) == members[:1]
 
 
+def test_an_absent_static_member_is_not_out_because_of_a_long_pause(rig: GroupRig) -> None:
+    """The join phase ended first, and began its session anew."""
+    members = rig.make_stable(2, static=True, rebalance_timeout_ms=5_000)
+    join = rig.join(members[0], rebalance_timeout_ms=5_000)
+    rig.clock.advance_ms(1_000_000)
+    rig.group.tick(rig.now_ms)
+    assert [each.member_id for each in join.value.members] == members
+
+
 # The answer to next_deadline_ms.
 
 

@@ -86,6 +86,26 @@ def test_other_metadata_with_the_same_protocol_do_not_rebalance(rig: GroupRig, m
     assert rig.log[-1].members[1].subscription == b"new"
 
 
+def test_what_it_reads_now_is_known(rig: GroupRig) -> None:
+    def reads(topic: bytes) -> tuple[tuple[str, bytes], ...]:
+        return (("range", b"\0\0\0\0\0\1\0\1" + topic),)
+
+    rig.make_stable(1, static=True, protocols=reads(b"a"))
+    rig.join(group_instance_id="i0", protocols=reads(b"b"))
+    assert rig.group.subscribed_topics == {"b"}
+
+
+def test_a_restart_does_not_excuse_from_the_sync(rig: GroupRig) -> None:
+    joins = [rig.join(group_instance_id="i0"), rig.join(group_instance_id="i1")]
+    rig.pass_ms(2 * INITIAL_DELAY_MS)
+    leader = joins[0].value.member_id
+    rig.sync(leader)
+    back = rig.join(group_instance_id="i1").value.member_id
+    assert rig.state == "Stable"
+    rig.pass_ms(REBALANCE_MS, before=lambda: [rig.heartbeat(each, 1) for each in (leader, back)])
+    assert (rig.state, list(rig.group.roster.members)) == ("PreparingRebalance", [leader])
+
+
 def test_another_protocol_does(rig: GroupRig) -> None:
     both = (("range", b"r"), ("sticky", b"s"))
     (member,) = rig.make_stable(1, static=True, protocols=both)
@@ -116,6 +136,16 @@ def test_a_restart_during_the_write_of_a_restart(rig: GroupRig, members: list[st
     first = rig.join(group_instance_id="i1")
     second = rig.join(group_instance_id="i1")
     assert (first.code, first.value.member_id) == (ErrorCode.FENCED_INSTANCE_ID, "i1-id3")
+    rig.write()
+    assert (second.code, second.value.member_id) == (ErrorCode.NONE, "i1-id4")
+
+
+def test_the_write_of_the_restart_before_does_not_answer_for_it(rig: GroupRig, members: list[str]) -> None:
+    rig.holds_writes = True
+    rig.join(group_instance_id="i1")
+    second = rig.join(group_instance_id="i1")
+    rig.write(ErrorCode.KAFKA_STORAGE_ERROR, count=1)
+    assert second.is_open
     rig.write()
     assert (second.code, second.value.member_id) == (ErrorCode.NONE, "i1-id4")
 

@@ -64,6 +64,12 @@ def test_a_sync_after_the_leaders_is_answered_at_once(rig: GroupRig) -> None:
     assert rig.sync(follower).value.assignment == b"1"
 
 
+def test_that_counts_as_a_heartbeat(rig: GroupRig) -> None:
+    members = rig.make_stable()
+    rig.pass_ms(2 * SESSION_MS, before=lambda: [rig.sync(each) for each in members])
+    assert rig.state == "Stable"
+
+
 def test_a_sync_while_the_leaders_is_being_written_waits_for_it(rig: GroupRig) -> None:
     leader, follower = completing(rig)
     rig.holds_writes = True

@@ -203,6 +203,12 @@ def test_a_stable_group_comes_back_as_it_was(rig: GroupRig) -> None:
         break
 
 
+def test_the_leader_stays_the_leader(rig: GroupRig) -> None:
+    members = rig.make_stable()
+    reloaded(rig, msgspec.structs.replace(rig.log[-1], leader=members[1]))
+    assert rig.group.roster.leader == members[1]
+
+
 def test_its_members_have_a_whole_session_to_be_heard_of(rig: GroupRig) -> None:
     members = rig.make_stable()
     snapshot = rig.log[-1]
