@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kproc.wire.header import ApiKey
+from tests.support.groups import commit_fields, join_fields
 from tests.support.raw import (
     NO_TOPIC_ID,
     batch,
@@ -66,6 +67,49 @@ MINIMAL: dict[ApiKey, Callable[[str, bytes], Fields]] = {
         "producer_epoch": -1,
     },
     ApiKey.FIND_COORDINATOR: lambda name, topic_id: {"key": "g", "key_type": 0, "coordinator_keys": ["g"]},
+    ApiKey.JOIN_GROUP: lambda name, topic_id: join_fields(fresh_name("g")),
+    ApiKey.SYNC_GROUP: lambda name, topic_id: {
+        "group_id": fresh_name("g"),
+        "generation_id": 1,
+        "member_id": "m",
+        "protocol_type": "consumer",
+        "protocol_name": "range",
+        "assignments": [],
+    },
+    ApiKey.HEARTBEAT: lambda name, topic_id: {
+        "group_id": fresh_name("g"),
+        "generation_id": 1,
+        "member_id": "m",
+    },
+    ApiKey.LEAVE_GROUP: lambda name, topic_id: {
+        "group_id": fresh_name("g"),
+        "member_id": "m",
+        "members": [{"member_id": "m", "group_instance_id": None}],
+    },
+    ApiKey.OFFSET_COMMIT: lambda name, topic_id: {
+        **commit_fields("g", name, {0: 0}),
+        "topics": [
+            {
+                "name": name,
+                "topic_id": topic_id,
+                "partitions": [{"partition_index": 0, "committed_offset": 0, "committed_metadata": None}],
+            }
+        ],
+    },
+    ApiKey.OFFSET_FETCH: lambda name, topic_id: {
+        "group_id": "g",
+        "topics": [{"name": name, "partition_indexes": [0]}],
+        "groups": [
+            {"group_id": "g", "topics": [{"name": name, "topic_id": topic_id, "partition_indexes": [0]}]}
+        ],
+    },
+    ApiKey.OFFSET_DELETE: lambda name, topic_id: {
+        "group_id": fresh_name("g"),
+        "topics": [{"name": name, "partitions": [{"partition_index": 0}]}],
+    },
+    ApiKey.DESCRIBE_GROUPS: lambda name, topic_id: {"groups": [fresh_name("g")]},
+    ApiKey.LIST_GROUPS: lambda name, topic_id: {},
+    ApiKey.DELETE_GROUPS: lambda name, topic_id: {"groups_names": [fresh_name("g")]},
     ApiKey.OFFSET_FOR_LEADER_EPOCH: lambda name, topic_id: {
         "replica_id": -1,
         "topics": [
