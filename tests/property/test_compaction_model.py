@@ -149,8 +149,7 @@ class CountingFs(OsFs):
         return super().unlink(path)
 
     def sync(self, descriptor: int) -> None:
-        self._step()
-        super().sync(descriptor)
+        self._step()  # No more: the host does not crash here, and thousands of real ones take their time.
 
     def write(self, descriptor: int, buffers: object, *, position: int) -> None:
         self._step()
