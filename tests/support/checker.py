@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from tests.support.adapters.confluent import is_group_notice
 from tests.support.raw import Closed, RawClient, values_of
 from tests.support.wait import pause, wait_until
 
@@ -159,9 +158,7 @@ class LoadConsumer:
                 error = message.error()
                 if error is None:
                     self.seen[message.partition()].append((message.offset(), message.value() or b""))
-                elif not (
-                    error.retriable() or is_group_notice(error) or error.code() == KafkaError._TRANSPORT
-                ):
+                elif not (error.retriable() or error.code() == KafkaError._TRANSPORT):
                     self.problems.append(f"consumer: {error}")
 
 
