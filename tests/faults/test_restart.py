@@ -157,3 +157,26 @@ def test_damage_in_the_middle_is_refused_loudly_and_others_are_served(served: Se
         assert client.end_offset("well") == 10
     assert "hurt-0" in served.log()
     assert len(segment.read_bytes()) == len(damaged), "nothing was cut off the evidence"
+
+
+@both_ways
+def test_deleted_records_stay_deleted_and_configs_of_groups_stay(served: ServedBroker, how: str) -> None:
+    group = {"resource_type": 32, "resource_name": "g"}
+    change = {"name": "consumer.session.timeout.ms", "config_operation": 0, "value": "50000"}
+    with RawClient(served.bootstrap) as client:
+        client.create_topic("cut")
+        for _ in range(10):
+            client.produce("cut", batch(b"v"))
+        rows = [{"name": "cut", "partitions": [{"partition_index": 0, "offset": 7}]}]
+        (row,) = client.call(ApiKey.DELETE_RECORDS, 2, {"topics": rows, "timeout": 5_000})["topics"]
+        assert [(part["error_code"], part["low_watermark"]) for part in row["partitions"]] == [(0, 7)]
+        altered = {"resources": [{**group, "configs": [change]}], "validate_only": False}
+        assert client.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, altered)["responses"][0]["error_code"] == 0
+    restart(served, how)
+    with RawClient(served.bootstrap) as client:
+        assert client.list_offset("cut", -2)["offset"] == 7
+        assert client.fetch("cut", 6)["error_code"] == ErrorCode.OFFSET_OUT_OF_RANGE
+        assert client.end_offset("cut") == 10
+        asked = {"resources": [{**group, "configuration_keys": [change["name"]]}]}
+        shown = client.call(ApiKey.DESCRIBE_CONFIGS, 4, asked)["results"][0]["configs"]
+        assert [one["value"] for one in shown] == ["50000"]
