@@ -88,12 +88,14 @@ class ConnectionHolder:
         self._moves = Moves(self, clock)
         self._channels: dict[int, Channel] = {}  # by descriptor
         self._reporter = CountReporter()
+        self._has_counts = False  # Asked at every cycle, so no property.
         self._number = -1
         # Unique in the broker, also after a restart: time, count, Processor. A connection keeps it when it moves.
         self._next_id = (clock.wall_ms() << _ID_TIME_SHIFT) | agent_id.index
         self._now_ns = clock.now_ns()
         self._is_stopping = False
         self._is_leaving = False
+        self._closed_listeners: set[int] = set()
         # Something waits that no descriptor will announce: stalled, throttled, moving or muted connections.
         self._is_pressed = False
         self._epoll = select.epoll()
@@ -263,6 +265,7 @@ class ConnectionHolder:
         connection.sock.close()
         self._tell_handlers(connection, 0)
         self._reporter.closed(connection.listener, connection.origin.address)
+        self._has_counts = True
         self._counts[SLOT["connections_closed"]] += 1
 
     def _free_block(self, connection: Connection) -> None:
@@ -373,6 +376,7 @@ class ConnectionHolder:
         connection.sock.close()
         self._tell_handlers(connection, FLAG_MOVED)
         self._reporter.closed(connection.listener, connection.origin.address)
+        self._has_counts = True
         self._counts[SLOT["connections_moved"]] += 1
 
     def resume(self, connection: Connection) -> None:
@@ -420,6 +424,7 @@ class ConnectionHolder:
         self._epoll.register(connection.fd, PAUSED)
         self._keep(connection)
         self._reporter.opened(connection.listener, connection.origin.address)
+        self._has_counts = True
         if connection.is_stalled:
             self._stalled[connection] = None
         if state.throttled_until_ns:
@@ -428,6 +433,8 @@ class ConnectionHolder:
             claim(connection, state.kept)
         self._is_pressed = True
         self._update_interest(connection)
+        if connection.listener in self._closed_listeners:
+            self._close(connection, "its listener was removed")
 
     def _adopt_block(self, given: Given, length: int, filled: int) -> Block:
         offset = given.block_offset
@@ -504,6 +511,14 @@ class ConnectionHolder:
             if victim is None:
                 return
             self._close(victim, "max.connections is exceeded")
+
+    def close_listener(self, listener: int) -> int:
+        """That listener was removed: close what came by it, also what another Processor still gives us; how many."""
+        self._closed_listeners.add(listener)
+        those = [each for each in self._connections.values() if each.origin.listener == listener]
+        for connection in those:
+            self._close(connection, "its listener was removed")
+        return len(those)
 
     def describe_connections(self) -> list[dict[str, Any]]:
         """One entry for each connection, for people and `kproc clients`."""

@@ -104,6 +104,7 @@ class Processor(ConnectionHolder):
         self._handoffs[sock.fileno()] = (peer, sock)
         self._epoll.register(sock.fileno(), select.EPOLLIN)
         self._reporter.attach(peer, sock)
+        self._has_counts = True
 
     def apply_settings(self, settings: DynamicSettings) -> None:
         """The broker's settings were changed: the memory budget has another number of shares."""
@@ -155,8 +156,9 @@ class Processor(ConnectionHolder):
                 self._on_hang_up(connection)
         for handler in self._handlers.values():
             handler.publish()
-        if self._reporter.has_unsent:
+        if self._has_counts:
             self._reporter.flush()
+            self._has_counts = self._reporter.has_unsent
         if self._now_ns >= self._next_store_ns:
             self._on_tick()
         return work
@@ -229,6 +231,7 @@ class Processor(ConnectionHolder):
     def _take_sockets(self, fd: int) -> int:
         """Register what an Acceptor handed over, acknowledge each socket, evict what it asks for."""
         peer, sock = self._handoffs[fd]
+        self._has_counts = True
         taken = 0
         while True:
             try:
@@ -317,9 +320,10 @@ class Processor(ConnectionHolder):
         while end - position >= 4:
             (length,) = _LENGTH.unpack_from(view, position)
             if not 0 <= length <= self._request_bytes_max:
-                self._refuse(connection, bytes(view[position : position + 4]), length)
-                end = position  # What came before it is served.
-                break
+                start = bytes(view[position : position + 4])
+                self._pass_on(connection, view, position)  # What came before it is served.
+                self._refuse(connection, start, length)
+                return
             if position + 4 + length > end:
                 break
             position += 4 + length
@@ -345,8 +349,6 @@ class Processor(ConnectionHolder):
                 self._update_interest(connection)
         if rest:
             self._hold(connection, rest)
-        elif connection.is_ended:
-            self._update_interest(connection)
 
     def _pass_on_routed(self, connection: Connection, frames: bytes, rest: bytes) -> None:
         """Several Handlers: each frame goes where the router says.
@@ -381,7 +383,7 @@ class Processor(ConnectionHolder):
             self._stall(connection)
         elif rest:
             self._hold(connection, rest)
-        if connection.inflight >= INFLIGHT_MAX or connection.is_ended:
+        if connection.inflight >= INFLIGHT_MAX:
             self._update_interest(connection)
 
     def _hold(self, connection: Connection, rest: bytes) -> None:
@@ -501,6 +503,7 @@ class Processor(ConnectionHolder):
             reason = f"invalid frame length {length} (socket.request.max.bytes is {self._request_bytes_max})"
         logger.warning("closing connection %d: %s", connection.id, reason)
         connection.is_ended = True
+        self._update_interest(connection)
 
     # -- answers out -------------------------------------------------------------------------------------------
 

@@ -197,7 +197,7 @@ def test_file_that_was_replaced_closes_the_connection(
 ) -> None:
     file = segment(tmp_path / "0.log", b"a" * length)
     wanted = part_of(file, 0, length)
-    file.rename(tmp_path / "0.log.deleted")
+    file.rename(tmp_path / "0.log.elsewhere")
     segment(tmp_path / "0.log", b"b" * length)
     client, other = rig.connect(), rig.connect()
     (request,) = ask(rig, client, 1)
@@ -212,7 +212,7 @@ def test_file_that_was_replaced_closes_the_connection(
 def test_nothing_of_an_answer_leaves_whose_file_was_replaced(rig: ProcessorRig, tmp_path: Path) -> None:
     file = segment(tmp_path / "0.log", b"a" * 100)
     wanted = part_of(file, 0, 100)
-    file.rename(tmp_path / "0.log.deleted")
+    file.rename(tmp_path / "0.log.elsewhere")
     segment(tmp_path / "0.log", b"b" * 100)
     client = rig.connect()
     (request,) = ask(rig, client, 1)
