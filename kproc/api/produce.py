@@ -476,9 +476,12 @@ class _Fence:
 
 
 class _Served:
-    """What another Handler asked of us, until every part has a result or goes back."""
+    """What another Handler asked of us: results in the last reply, what goes back in replies before it.
 
-    __slots__ = ("_bounced", "_left", "_on_reply", "_results", "_services", "acks")
+    Records go back at once: the next request's come back at once, too, and must not be the first.
+    """
+
+    __slots__ = ("_left", "_on_reply", "_results", "_services", "acks")
 
     def __init__(
         self, services: Services, acks: int, count: int, on_reply: Callable[[dict[str, Any]], None]
@@ -488,25 +491,24 @@ class _Served:
         self._left = count
         self._on_reply = on_reply
         self._results: list[Result | None] = [None] * count
-        self._bounced: list[tuple[int, bytes, int, bytes]] = []
 
     def decide(self, at: int, result: Result) -> None:
         self._results[at] = result
-        self._finish_one()
+        self._left -= 1
+        if not self._left:
+            self._on_reply({"results": self._results})
 
     def bounce(self, at: int, topic_id: bytes, index: int, records: bytearray | memoryview | None) -> None:
-        self._bounced.append((at, topic_id, index, bytes(records or b"")))
-        self._finish_one()
-
-    def _finish_one(self) -> None:
         self._left -= 1
-        if self._left:
-            return
-        reply: dict[str, Any] = {"results": self._results}
-        if self._bounced:
-            reply["bounced"] = self._bounced
-            reply["image"] = self._services.image.version
-        self._on_reply(reply)
+        version = self._services.image.version
+        self._on_reply(
+            {
+                "bounced": [at, topic_id, index, bytes(records or b"")],
+                "image": version,
+                "is_open": self._left > 0,
+                "results": self._results,
+            }
+        )
 
 
 class _DecideWhenSynced:
@@ -529,7 +531,7 @@ class _DecideWhenSynced:
 class _ForwardReply:
     """Puts an owner's results into the request that waits for them."""
 
-    __slots__ = ("_batcher", "_pending", "_version", "fences", "parts")
+    __slots__ = ("_batcher", "_bounced", "_image", "_pending", "_version", "fences", "parts")
 
     def __init__(
         self, batcher: ProduceBatcher, pending: Pending, version: int, parts: list[tuple[int, PartitionKey]]
@@ -537,29 +539,38 @@ class _ForwardReply:
         self._batcher = batcher
         self._pending = pending
         self._version = version
+        self._image = 0
+        self._bounced: list[int] = []
         self.parts = parts  # Place in the request, and which partition it is.
         self.fences: list[_Fence] = []
 
     def __call__(self, reply: dict[str, Any]) -> None:
+        """What was given back waits for our image; what comes behind it waits with it."""
+        self._image = max(self._image, reply.get("image", 0))
+        if self._image:
+            self._batcher.when_image(self._image, lambda: self._take(reply))
+        else:
+            self._take(reply)
+
+    def _take(self, reply: dict[str, Any]) -> None:
+        bounced = reply.get("bounced")
+        if bounced is not None:
+            number, topic_id, index, records = bounced
+            later = _Later(
+                topic_id, index, bytearray(records), self._pending, self.parts[number][0], self._version
+            )
+            self._bounced.append(number)
+            self._batcher.place(later)
+        if reply.get("is_open"):
+            return
         results = reply.get("results")
         if results is None:
             # The owner died. Whether it appended is not known; a retry of an idempotent producer is sorted out
             # by its sequence, so a retriable error is right.
             results = [_failed(index, ErrorCode.NOT_LEADER_OR_FOLLOWER) for _, (_, index) in self.parts]
-        for (at, _), result in zip(self.parts, results, strict=True):
-            if result is not None:
+        for number, ((at, _), result) in enumerate(zip(self.parts, results, strict=True)):
+            if number not in self._bounced:
                 self._pending.decide(at, tuple(result))
-        bounced = reply.get("bounced")
-        if bounced is None:
-            self._batcher.settled(self)
-        else:
-            self._batcher.when_image(reply["image"], lambda: self._place_anew(bounced))
-
-    def _place_anew(self, bounced: list[tuple[int, bytes, int, bytes]]) -> None:
-        for number, topic_id, index, records in bounced:
-            at = self.parts[number][0]
-            kept = bytearray(records)
-            self._batcher.place(_Later(topic_id, index, kept, self._pending, at, self._version))
         self._batcher.settled(self)
 
 

@@ -10,9 +10,12 @@ or "not open here" has come. It opens nothing until then, so that a log has one 
                           nobody claims it   +-> row says that nobody holds it: opened from its files
 
 - Claims and answers name the image version they were made at; whoever is behind waits for its own delta first.
-- A partition that moves on before it has arrived is passed on; one that comes back is taken up again where it is.
+- Only the owner, as the holder's image has it, is given a state. A partition that moves on before it has arrived is
+  passed on to who claims it next; one that comes back is taken up again where it is.
+- The row names who has the log open (`holder`). A new owner that was refused by the owner of before, or a successor
+  of which no delta told anything, asks that one.
 - A new owner that dies after the answer, or an old one before it: the log is opened from row and files, as after
-  any death. A successor learns from the row (`holder`) whom it must ask first, because no delta tells it.
+  any death.
 """
 
 from __future__ import annotations
@@ -38,21 +41,21 @@ _STATES_PER_REPLY: Final = 16  # A state is about 1 KB, with many producers far 
 _WAIT_NS: Final = 20_000_000_000
 # How long a state is kept that nobody claims: its owner died after the delta, and files and row say the same but for
 # the older four of each producer's last five batches.
-_KEEP_NS: Final = 60_000_000_000
-_KEEP_LEAVING_NS: Final = 2_000_000_000  # A Handler that leaves does not wait for a successor that long.
+_KEEP_NS: Final = 5_000_000_000
 
 
 class _Arrival:
     """A partition that another Handler may hold, and the requests that wait for it here."""
 
-    __slots__ = ("holder", "key", "since_ns", "version", "waiters")
+    __slots__ = ("holder", "key", "later_holder", "since_ns", "waiters")
 
-    def __init__(self, key: PartitionKey, holder: int, version: int, since_ns: int) -> None:
+    def __init__(self, key: PartitionKey, holder: int, since_ns: int) -> None:
         self.key = key
         self.holder = holder
-        self.version = version
         self.since_ns = since_ns
         self.waiters: list[OnReady] = []
+        # It went away and came back while we waited: from whom. A refusal of `holder` is about the time before that.
+        self.later_holder: int | None = None
 
 
 class _Retired(NamedTuple):
@@ -66,13 +69,10 @@ class _Retired(NamedTuple):
 class _Claim:
     """What another Handler asked for and has not got yet."""
 
-    __slots__ = ("_image", "_left", "_on_reply", "version")
+    __slots__ = ("_image", "_left", "_on_reply")
 
-    def __init__(
-        self, image: Callable[[], ClusterImage], version: int, count: int, on_reply: OnReply
-    ) -> None:
+    def __init__(self, image: Callable[[], ClusterImage], count: int, on_reply: OnReply) -> None:
         self._image = image
-        self.version = version
         self._left = count
         self._on_reply = on_reply
 
@@ -105,7 +105,7 @@ class HandOver:
         self._retiring: dict[PartitionKey, None] = {}
         self._retired: dict[PartitionKey, _Retired] = {}
         self._claims: dict[PartitionKey, list[_Claim]] = {}
-        # Whom the row names, and who has said that it holds nothing: such a log may be opened from its files.
+        # Who said last that it does not hold it: if the row names that one, the log may be opened from its files.
         self._denied: dict[PartitionKey, int] = {}
         self._for_image: list[tuple[int, Callable[[], None]]] = []
         partitions.before_open = self._before_open
@@ -118,7 +118,8 @@ class HandOver:
     # -- for the APIs ------------------------------------------------------------------------------------------
 
     def when_ready(self, key: PartitionKey, on_ready: OnReady) -> None:
-        """Call back when a partition that raised PartitionMoving can be asked again, False when that takes too long."""
+        """Call back when a partition that raised PartitionMoving can be asked again; with False when that takes
+        too long."""
         arrival = self._arrivals.get(key)
         if arrival is None:
             on_ready(True)
@@ -140,14 +141,18 @@ class HandOver:
         for each in moved:
             key = (each.topic.name, each.partition.index)
             self._denied.pop(key, None)
+            self._refuse_claims(key, each.topic)  # They were made for an owner of before.
             if each.partition.owner != self._handler_index:
                 if self._partitions.find(key) is not None:
                     self._retiring[key] = None
+                self._release_waiters(key)  # They look for the new owner before any request behind them does.
             elif key in self._retiring:
                 del self._retiring[key]  # It comes back before it was gone.
             elif key in self._retired:
                 self._take_back(key)
-            elif key not in self._arrivals:
+            elif key in self._arrivals:
+                self._arrivals[key].later_holder = each.owner_before
+            else:
                 claimed.setdefault(each.owner_before, []).append(key)
         self.retire()
         for holder, keys in claimed.items():
@@ -167,11 +172,9 @@ class HandOver:
             if key in self._retiring:
                 del self._retiring[key]
                 self._partitions.abandon(key)
-            for claim in self._claims.pop(key, ()):
-                claim.give([[topic.topic_id, partition.index, None]])
-            arrival = self._arrivals.pop(key, None)
-            for on_ready in arrival.waiters if arrival is not None else ():
-                on_ready(True)
+            self._refuse_claims(key, topic)
+            self._release_waiters(key)
+            self._arrivals.pop(key, None)
 
     # -- giving away -------------------------------------------------------------------------------------------
 
@@ -185,58 +188,64 @@ class HandOver:
             del self._retiring[key]
             if state:
                 self._retired[key] = _Retired(topic.topic_id, state, self._now_ns())
-            self._answer_claims(key)
+            self._answer_claims(key, topic)
 
     def serve_claim(self, body: dict[str, Any], on_reply: OnReply) -> None:
-        """Another Handler owns these now. Its image is not newer than ours: the caller saw to that."""
-        claim = _Claim(self._image, body["image"], len(body["parts"]), on_reply)
+        """Another Handler owns these. Its image is not newer than ours: the caller saw to that."""
+        claim = _Claim(self._image, len(body["parts"]), on_reply)
         parts: list[list[Any]] = []
         for topic_id, index in body["parts"]:
             topic = self._image().topics_by_id.get(topic_id)
-            key = (topic.name, index) if topic is not None else ("", index)
-            arrival = self._arrivals.get(key)
-            # What we began to await after the claim comes from the claimer in the end: it must not wait for us.
-            if key in self._retiring or (arrival is not None and arrival.version < claim.version):
-                self._claims.setdefault(key, []).append(claim)
-                continue
-            retired = self._retired.pop(key, None)
-            parts.append([topic_id, index, retired.state if retired is not None else None])
+            state = None
+            if topic is not None and topic.partitions[index].owner == body["claimer"]:
+                key = (topic.name, index)
+                if key in self._retiring or key in self._arrivals:
+                    self._claims.setdefault(key, []).append(claim)
+                    continue
+                retired = self._retired.pop(key, None)
+                state = retired.state if retired is not None else None
+            parts.append([topic_id, index, state])
             if len(parts) >= _STATES_PER_REPLY:
                 claim.give(parts)
                 parts = []
         if parts:
             claim.give(parts)
 
-    def _answer_claims(self, key: PartitionKey) -> None:
+    def _answer_claims(self, key: PartitionKey, topic: TopicImage) -> None:
         """It is closed, or has come for somebody else: the first who asked gets it."""
         claims = self._claims.pop(key, None)
         if not claims:
             return
         retired = self._retired.pop(key, None)
-        topic = self._image().topics_by_name[key[0]]
         for claim in claims:
             claim.give([[topic.topic_id, key[1], retired.state if retired is not None else None]])
             retired = None
+
+    def _refuse_claims(self, key: PartitionKey, topic: TopicImage) -> None:
+        for claim in self._claims.pop(key, ()):
+            claim.give([[topic.topic_id, key[1], None]])
 
     # -- waiting -----------------------------------------------------------------------------------------------
 
     def _before_open(self, key: PartitionKey, row: PartitionRow | None) -> None:
         """Raises PartitionMoving while another Handler may have this log."""
-        arrival = self._arrivals.get(key)
-        if arrival is None:
-            if (
-                row is None
-                or row.holder in (NOBODY, self._handler_index)
-                or self._denied.get(key) == row.holder
-                or not self._is_linked(row.holder)
-            ):
+        if key not in self._arrivals:
+            if self._may_be_held(key, row):
+                # We are a successor: the delta that moved it came before our time.
+                assert row is not None
+                self._claim(row.holder, [key])
+            if key not in self._arrivals:
                 self._denied.pop(key, None)
                 return
-            # We are a successor: the delta that moved it came before our time.
-            self._claim(row.holder, [key])
-            if key not in self._arrivals:
-                return
         raise PartitionMoving(key, row.start_offset if row else -1, row.end_offset if row else -1)
+
+    def _may_be_held(self, key: PartitionKey, row: PartitionRow | None) -> bool:
+        return (
+            row is not None
+            and row.holder not in (NOBODY, self._handler_index)
+            and self._denied.get(key) != row.holder
+            and self._is_linked(row.holder)
+        )
 
     def _claim(self, holder: int, keys: list[PartitionKey]) -> None:
         image = self._image()
@@ -247,10 +256,9 @@ class HandOver:
             for key in keys[start : start + _CLAIMED_AT_ONCE]:
                 topic_id = image.topics_by_name[key[0]].topic_id
                 parts.append([topic_id, key[1]])
-                asked.arrivals[topic_id, key[1]] = self._arrivals[key] = _Arrival(
-                    key, holder, image.version, now_ns
-                )
-            self._ask(holder, "take_partitions", {"image": image.version, "parts": parts}, asked)
+                asked.arrivals[topic_id, key[1]] = self._arrivals[key] = _Arrival(key, holder, now_ns)
+            body = {"image": image.version, "claimer": self._handler_index, "parts": parts}
+            self._ask(holder, "take_partitions", body, asked)
 
     def _arrived(self, arrival: _Arrival, topic_id: bytes, state: dict[str, Any] | None) -> None:
         """The holder has given a partition up, never had it, or died: then what it had is in row and files."""
@@ -260,17 +268,39 @@ class HandOver:
         del self._arrivals[key]
         topic = self._image().topics_by_id[topic_id]
         partition = topic.partitions[key[1]]
-        if partition.owner != self._handler_index:
-            if state is not None:
-                self._retired[key] = _Retired(topic_id, state, self._now_ns())
-        elif state is None:
-            self._denied[key] = arrival.holder
-        else:
+        is_ours = partition.owner == self._handler_index
+        if state is not None and is_ours:
             self._import(topic, partition, state)
-        self._answer_claims(key)
+        elif state is not None:
+            self._retired[key] = _Retired(topic_id, state, self._now_ns())
+        elif is_ours and self._asks_another(key, partition, arrival):
+            return
+        self._answer_claims(key, topic)
         for on_ready in arrival.waiters:
             on_ready(True)
         self._partitions.purgatory.check(key)
+
+    def _asks_another(self, key: PartitionKey, partition: PartitionImage, arrival: _Arrival) -> bool:
+        """Whether somebody else than who was asked may have it; then that one is asked."""
+        holder = arrival.later_holder
+        if holder is None:
+            self._denied[key] = arrival.holder
+            row = self._partitions.row(partition)
+            if row is None or not self._may_be_held(key, row):
+                return False
+            holder = row.holder
+        self._claim(holder, [key])
+        claimed = self._arrivals.get(key)
+        if claimed is not None:
+            claimed.waiters = arrival.waiters
+        return claimed is not None
+
+    def _release_waiters(self, key: PartitionKey) -> None:
+        arrival = self._arrivals.get(key)
+        if arrival is not None:
+            waiters, arrival.waiters = arrival.waiters, []
+            for on_ready in waiters:
+                on_ready(True)
 
     def _import(self, topic: TopicImage, partition: PartitionImage, state: dict[str, Any]) -> None:
         try:
@@ -286,18 +316,17 @@ class HandOver:
 
     # -- now and then ------------------------------------------------------------------------------------------
 
-    def tick(self, *, is_leaving: bool) -> None:
-        """Let nobody wait for ever, and keep nothing for ever."""
+    def tick(self) -> None:
+        """Once a second: let nobody wait for ever, and keep nothing for ever."""
         now_ns = self._now_ns()
         for arrival in list(self._arrivals.values()):
             if arrival.waiters and now_ns - arrival.since_ns > _WAIT_NS:
                 waiters, arrival.waiters = arrival.waiters, []
                 for on_ready in waiters:
                     on_ready(False)
-        keep_ns = _KEEP_LEAVING_NS if is_leaving else _KEEP_NS
         for key, retired in list(self._retired.items()):
             partition = self._image().topics_by_id[retired.topic_id].partitions[key[1]]
-            if now_ns - retired.since_ns > keep_ns or not self._is_linked(partition.owner):
+            if now_ns - retired.since_ns > _KEEP_NS or not self._is_linked(partition.owner):
                 del self._retired[key]
                 self._partitions.disown(partition)
 

@@ -189,6 +189,10 @@ class Handler(LinkedAgent):
         """True once the controller has sent its metadata: before that no request can be answered."""
         return self._has_image
 
+    def apply_endpoints(self, endpoints: Sequence[Endpoint]) -> None:
+        """Listeners came or went: what their clients are told to connect to."""
+        self._services.endpoints = endpoints
+
     def set_linked(self) -> None:
         """Every peer of the start is attached: from now on a peer that is not there is dead or has left."""
         self._is_linked = True
@@ -523,7 +527,7 @@ class Handler(LinkedAgent):
         gone = [
             topic for topic_id, topic in before.topics_by_id.items() if topic_id not in image.topics_by_id
         ]
-        self._change_image(image, gone, moved_between(before, image))
+        self._change_image(image, gone, moved_between(before, image), is_whole=True)
         self._has_image = True
         for topic in image.topics_by_name.values():
             self._partitions.reconfigure(topic)
@@ -537,9 +541,16 @@ class Handler(LinkedAgent):
             self._partitions.reconfigure(topic)
 
     def _change_image(
-        self, image: ClusterImage, deleted: list[TopicImage], moved: list[MovedPartition]
+        self,
+        image: ClusterImage,
+        deleted: list[TopicImage],
+        moved: list[MovedPartition],
+        *,
+        is_whole: bool = False,
     ) -> None:
         self._services.image = image
+        if is_whole:
+            self._produce.on_unknown()
         self._forget_shapes()
         for topic in deleted:
             self._hand_over.forget(topic)
@@ -548,7 +559,7 @@ class Handler(LinkedAgent):
             self._groups.topics_deleted(deleted)
         if moved:
             self._groups.on_moved(moved)
-            self._produce.on_moved(moved)
+            self._produce.on_moved((each.topic.name, each.partition.index) for each in moved)
             self._hand_over.on_moved(moved)
         self._hand_over.on_image()
 
@@ -576,7 +587,7 @@ class Handler(LinkedAgent):
             self._moving.expire(now_ns)
         if self._ticks % _TICKS_PER_SECOND == 0 and self._has_image:
             self._partitions.tick()
-            self._hand_over.tick(is_leaving=self._is_leaving)
+            self._hand_over.tick()
         values = self._metrics.values
         produce = self._produce
         values[SLOT["requests"]] += self._requests

@@ -314,6 +314,10 @@ class Partitions:
         owned.on_synced(OSError("the topic was deleted"))
         self.purgatory.check(key)
 
+    def row(self, partition: PartitionImage) -> PartitionRow | None:
+        """What its holder last published."""
+        return self._table.read(partition)
+
     def disown(self, partition: PartitionImage) -> None:
         """Say in its row that nobody holds a partition that we gave up and nobody came for."""
         row = self._table.read(partition)

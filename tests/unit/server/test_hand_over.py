@@ -94,7 +94,7 @@ def assert_at_rest(rig: HandlerRig) -> None:
             assert handler._hand_over.is_idle, handler.id
             assert len(handler._calls) == 0, handler.id
             assert not handler._produce._fences, handler.id
-            assert not any(handler._produce._open_forwards.values()), handler.id
+            assert not handler._produce._open_forwards, handler.id
             for owned in handler._partitions.opened():
                 assert rig.owner(*owned.key) == handler.id.index, owned.key
 
