@@ -15,6 +15,7 @@ from kproc.cluster.role_counts import ROLE_COUNTS
 from kproc.cluster.topic_config import ROWS, not_a, told
 from kproc.config import SETTINGS, Config, ConfigError, Dynamic, Setting
 from kproc.config.dynamic import split_listener_key
+from kproc.config.listeners import parse_listeners
 from kproc.config.values import parse_value, wire_text
 from kproc.errors import ErrorCode, KafkaError
 
@@ -23,7 +24,7 @@ from kproc.errors import ErrorCode, KafkaError
 _TOPIC_ROWS: Final = {
     row.settings[0]: row for row in ROWS if row.settings and SETTINGS[row.settings[0]].is_dynamic
 }
-APPLIED_LIVE: Final = frozenset(_TOPIC_ROWS) | ROLE_COUNTS | CONNECTION_LIMITS
+APPLIED_LIVE: Final = frozenset(_TOPIC_ROWS) | ROLE_COUNTS | CONNECTION_LIMITS | {"listeners"}
 # Kafka: on an existing listener nothing else may be changed by a key with its prefix.
 LISTENER_KEYS: Final = frozenset(("num.network.threads", "max.connections", "max.connection.creation.rate"))
 
@@ -91,3 +92,18 @@ def current_value(image: ClusterImage, config: Config, name: str) -> str | None:
         if (value := image.broker_configs.get(node, {}).get(name)) is not None:
             return value
     return config.wire_value(name)
+
+
+def check_listeners_change(config: Config, before: str | None, after: str | None) -> None:
+    """Refuse `listeners` that could not be opened on the running broker; None: no dynamic value."""
+    if after is None or after == before:
+        return
+    if config.kproc_transport != "process":
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            "Cannot update these configs dynamically: [listeners]: the roles share one process",
+        )
+    try:
+        parse_listeners(after, config.listener_security_protocol_map)
+    except ConfigError as error:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error

@@ -127,6 +127,7 @@ class ConfigChanges:
                 value = _edit_list(start, operation, value)
             after[key] = broker_config.normalize(row, value)
         role_counts.check_change(self._image, self._config, node, after)
+        broker_config.check_listeners_change(self._config, before.get("listeners"), after.get("listeners"))
         connection_limits.check_change(self._image, self._config, node, after)
         return [r.BrokerConfigSet(node, key, value) for key, value in _difference(before, after)]
 

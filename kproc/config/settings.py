@@ -90,6 +90,7 @@ class Config:
         "NAME://host:port of each listener; no host binds all interfaces, port 0 takes a free one. "
         "The default is the loopback, unlike Kafka's: a broker without authentication should not be open by "
         "surprise.",
+        dynamic=PER_BROKER,
     )
     advertised_listeners: tuple[EndPoint, ...] = setting(
         LIST, (), "What clients are told to connect to; by default what is bound."

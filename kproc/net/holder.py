@@ -533,11 +533,6 @@ class ConnectionHolder:
                 return True
         return False
 
-    def close_listener(self, listener: int) -> None:
-        """The listener is no more, and with it those who came by it."""
-        for connection in [each for each in self._connections.values() if each.listener == listener]:
-            self._close(connection, "its listener was closed")
-
     def _expire_idle(self, before_ns: int) -> None:
         """Kafka's connections.max.idle.ms: no byte read or written for that long, a request in work or not."""
         for connection in self._activity.idle_since(before_ns):

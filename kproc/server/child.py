@@ -225,6 +225,7 @@ class ChildRole:
     def _do_processes(self, message: dict[str, Any], _fd: None) -> None:
         if self._status is not None:
             self._status.processes = message["processes"]
+            self._status.listeners = message["listeners"]
 
     def _do_answer(self, message: dict[str, Any], _fd: None) -> None:
         self._asks.take(message)

@@ -67,7 +67,7 @@ class Children:
         self._by_fd: dict[int, Role] = {}
         self._on_message = on_message
         self._on_failure = on_failure
-        self._on_change = on_change
+        self.on_change = on_change
 
     # -- starting ----------------------------------------------------------------------------------------------
 
@@ -112,7 +112,7 @@ class Children:
                 role.peers.add(other.agent)
                 other.peers.add(role.agent)
         self.send(role, {"do": "go"})
-        self._on_change()
+        self.on_change()
 
     def _connect(self, one: Role, other: Role) -> bool:
         assert one.child is not None
@@ -240,7 +240,7 @@ class Children:
             return
         else:
             self._plan_restart(role, lived_ns)
-        self._on_change()
+        self.on_change()
 
     def _plan_restart(self, role: Role, lived_ns: int) -> None:
         """When the successor starts: at once, or later and later after quick deaths; too many end the broker."""

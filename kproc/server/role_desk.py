@@ -3,8 +3,9 @@
 A child process takes it from its control socket (child.py), a role in a thread between two duty cycles
 (inprocess.py). It answers by `say`, which takes a message for the supervisor's side.
 
-told         settings, targets, leave, handler_leaving, endpoints, close_listener, stop
-asked        Processor: clients, kill_client, move.  Handler: endpoints.  controller: every operation of its
+told         settings, targets, leave, handler_leaving, stop
+asked        Processor: clients, kill_client, move, close_listener.  Handler: endpoints.
+             controller: every operation on the metadata
 says         drained      it has nothing left, after stop or leave
              unused       nothing of its clients is at a leaving Handler any more
              answer       to what it was asked
@@ -97,10 +98,6 @@ class RoleDesk:
         self._agent.handler_leaving(peer)
         self._leaving_handlers.add(peer)
 
-    def _do_close_listener(self, message: dict[str, Any]) -> None:
-        assert isinstance(self._agent, Processor)
-        self._agent.close_listener(message["listener"])
-
     # -- asked -------------------------------------------------------------------------------------------------
 
     def _do_ask(self, message: dict[str, Any]) -> None:
@@ -117,7 +114,7 @@ class RoleDesk:
             agent.serve(what, body, on_reply)
         elif what == "endpoints":
             assert isinstance(agent, Handler)
-            agent.apply_endpoints({int(at): Endpoint(**fields) for at, fields in body["endpoints"].items()})
+            agent.apply_endpoints([Endpoint(**fields) for fields in body["endpoints"]])
             on_reply({})
         else:
             assert isinstance(agent, Processor), what
@@ -130,5 +127,7 @@ def serve_processor(processor: Processor, what: str, body: dict[str, Any]) -> di
         return {"clients": processor.describe_connections()}
     if what == "kill_client":
         return {"is_killed": processor.kill_connection(body["id"])}
+    if what == "close_listener":
+        return {"closed": processor.close_listener(body["listener"])}
     assert what == "move", what
     return {"moving": processor.move_connections(body["count"], AgentId(*body["target"]))}

@@ -1,10 +1,12 @@
-"""Scaler: brings the number of Processors and Handlers to what the settings in force want, while clients work.
+"""Scaler: brings Processors, Handlers and listeners to what the settings in force want, while clients work.
 
 A change is a list of steps written as a generator: it yields the condition it waits for, and the supervisor asks
 again at every turn of its loop. One change at a time; settings that come meanwhile are looked at when it is done.
 Every condition also comes true by a death, so a change ends in a consistent state whatever dies in the middle:
 a role that stays is started again by children.py, one that leaves is not, one that could not start ends its change.
 
+listener, new        bind, tell Handlers, start its Acceptor
+listener, gone       close the port, end its Acceptor, close its connections
 Processors, more     start, link, ready; Acceptors are told; connections are spread
 Processors, fewer    Acceptors forget them; they move their connections to the others, drained, close, detach
 Handlers, more       start, link, ready; the routing table counts them, partitions are handed over
@@ -19,17 +21,26 @@ listener gets its own set, and goes to the common one when it loses it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from typing import Any, Final
 
 from kproc.cluster.role_counts import IO_THREADS, NETWORK_THREADS
-from kproc.config import Config
+from kproc.config import Config, EndPoint
 from kproc.config.dynamic import DynamicSettings, listener_key
 from kproc.errors import FatalError
 from kproc.server.balance import Balancer
 from kproc.server.children import Children
-from kproc.server.roles import ACCEPTOR, CONTROLLER, PROCESSOR, handler_id, is_control, processor_id
+from kproc.server.listener_set import ListenerSet, wanted_listeners
+from kproc.server.roles import (
+    ACCEPTOR,
+    CONTROLLER,
+    PROCESSOR,
+    acceptor_id,
+    handler_id,
+    is_control,
+    processor_id,
+)
 from kproc.server.roles_table import Role
 
 logger = logging.getLogger(__name__)
@@ -52,24 +63,26 @@ class Wanted:
     """How many roles there should be."""
 
     handlers: int
-    pools: dict[str, int] = field(default_factory=dict)  # "" is the set of all listeners without their own.
+    pools: dict[str, int]  # "" is the set of all listeners without their own.
+    listeners: dict[str, EndPoint]
 
     @classmethod
-    def of(cls, config: Config, settings: DynamicSettings, listeners: Sequence[str]) -> Wanted:
+    def of(cls, config: Config, settings: DynamicSettings) -> Wanted:
         """What the settings say; sets of listeners that do not exist are left out."""
+        listeners = {each.name: each for each in wanted_listeners(config, settings)}
         pools = {"": settings.integer(NETWORK_THREADS, config.num_network_threads)}
         for name in sorted(name.lower() for name in listeners):
             own = settings.overrides.get(listener_key(name, NETWORK_THREADS))
             count = int(own) if own is not None else config.listener_value(name, NETWORK_THREADS)
             if count is not None:
                 pools[name] = count
-        return cls(settings.integer(IO_THREADS, config.num_io_threads), pools)
+        return cls(settings.integer(IO_THREADS, config.num_io_threads), pools, listeners)
 
 
 class Scaler:
     """One per supervisor. `advance` is called at every turn."""
 
-    def __init__(self, children: Children, listeners: Callable[[], dict[int, str]]) -> None:
+    def __init__(self, children: Children, listeners: ListenerSet) -> None:
         self._children = children
         self._table = children.table
         self._config = children.plan.config
@@ -93,7 +106,7 @@ class Scaler:
 
     def want(self, settings: DynamicSettings) -> None:
         """These settings are in force: counts that differ are changed from the next turn on."""
-        self._wanted = Wanted.of(self._config, settings, list(self._listeners().values()))
+        self._wanted = Wanted.of(self._config, settings)
         if self._wanted != self._refused:
             self._refused = None
 
@@ -146,13 +159,18 @@ class Scaler:
         wanted = self._wanted
         if wanted is None or self._refused is not None:
             return None
-        is_there = len(self._table.handlers()) == wanted.handlers and self._table.pools() == wanted.pools
+        is_there = (
+            len(self._table.handlers()) == wanted.handlers
+            and self._table.pools() == wanted.pools
+            and set(self._listeners.names().values()) == set(wanted.listeners)
+        )
         return None if is_there else wanted
 
     # -- one change --------------------------------------------------------------------------------------------
 
     def _change(self, wanted: Wanted) -> Steps:
-        """More before fewer, so that what leaves has somewhere to go."""
+        """More before fewer, so that what leaves has somewhere to go; listeners before the sets that serve them."""
+        yield from self._change_listeners(wanted)
         if wanted.handlers > (have := len(self._table.handlers())):
             yield from self._timed("handlers", have, wanted.handlers, self._add_handlers(wanted.handlers))
         before = self._table.pools()
@@ -213,14 +231,46 @@ class Scaler:
 
     def assign_acceptors(self) -> None:
         """Tell each Acceptor which Processors serve its listener."""
-        listeners = self._listeners()
+        listeners = self._listeners.names()
         pools = self._table.pools()
         for role in self._table.of(ACCEPTOR):
-            if is_control(role.agent):
+            if is_control(role.agent) or role.is_leaving:
                 continue
             pool = listeners[role.agent.index].lower()
             serving = self._table.processors(pool if pool in pools else "")
             self._children.send(role, {"do": "targets", "peers": [each.agent for each in serving]})
+
+    # -- listeners ---------------------------------------------------------------------------------------------
+
+    def _change_listeners(self, wanted: Wanted) -> Steps:
+        """Those that go, first: a new one may want the port of an old one."""
+        names = self._listeners.names()
+        for index in [at for at, name in names.items() if name not in wanted.listeners]:
+            yield from self._timed(f"listener {names[index]}", 1, 0, self._remove_listener(index))
+        for name in [name for name in wanted.listeners if name not in names.values()]:
+            yield from self._timed(f"listener {name}", 0, 1, self._add_listener(wanted.listeners[name]))
+
+    def _add_listener(self, end_point: EndPoint) -> Steps:
+        try:
+            role = yield from self._listeners.add(end_point)
+        except FatalError as error:
+            raise ScaleFailed(str(error)) from error
+        try:
+            yield from self._start([role])
+        except ScaleFailed:
+            self._listeners.shut(role.agent.index)
+            yield from self._listeners.forget(role.agent.index)
+            raise
+        self.assign_acceptors()
+
+    def _remove_listener(self, index: int) -> Steps:
+        role = self._table[acceptor_id(index)]
+        role.is_leaving = True
+        self._listeners.shut(index)
+        self._children.send(role, {"do": "stop"})
+        yield from self._wait(lambda: role.child is None or role.is_drained, _CLOSE_NS)
+        yield from self._close([role])
+        yield from self._listeners.forget(index)
 
     # -- Handlers ----------------------------------------------------------------------------------------------
 

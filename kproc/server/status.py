@@ -29,6 +29,9 @@ class Status:
         self._started_ns = plan.clock.now_ns()
         self._before: dict[tuple[str, int], tuple[int, float, int]] = {}
         self.processes: list[dict[str, Any]] = []
+        self.listeners: dict[str, dict[str, str]] = {
+            each.name: {"bound": each.bound, "advertised": each.advertised} for each in plan.endpoints
+        }
         self.image: ClusterImage | None = None
 
     def describe(self) -> dict[str, Any]:
@@ -42,7 +45,7 @@ class Status:
             "transport": plan.config.kproc_transport,
             "flush": plan.config.kproc_flush,
             "uptime_ms": (plan.clock.now_ns() - self._started_ns) // 1_000_000,
-            "listeners": {e.name: {"bound": e.bound, "advertised": e.advertised} for e in plan.endpoints},
+            "listeners": self.listeners,
             "control": plan.control.bound if plan.control is not None else None,
             "processes": rows,
             "shared_memory_unmapped_bytes": max(0, self._shared_bytes() - mapped),

@@ -30,6 +30,7 @@ from kproc.server.children import Children
 from kproc.server.data_directory import DataDirectory
 from kproc.server.desk import SupervisorDesk
 from kproc.server.janitor import Janitor
+from kproc.server.listener_set import ListenerSet
 from kproc.server.listeners import open_control_listener, open_listeners, start_listening
 from kproc.server.plan import Plan
 from kproc.server.pulse import Pulse
@@ -85,7 +86,7 @@ class Supervisor:
         ready.raise_nofile_limit()
         self._directory = DataDirectory(config)
         try:
-            self._listeners = open_listeners(config)
+            opened = open_listeners(config)
             control = open_control_listener(config)
         except BaseException:
             self._directory.close()
@@ -100,13 +101,13 @@ class Supervisor:
         plan = Plan(
             config=config,
             clock=self._clock,
-            endpoints=[endpoint for endpoint, _ in self._listeners],
+            endpoints=[endpoint for endpoint, _ in opened],
             cluster_id=self._directory.cluster_id,
             was_clean=self._directory.was_clean,
             control=control[0] if control is not None else None,
         )
         self._listening: dict[AgentId, socket.socket] = {
-            acceptor_id(index): sock for index, (_, sock) in enumerate(self._listeners)
+            acceptor_id(index): sock for index, (_, sock) in enumerate(opened)
         }
         if control is not None:
             self._listening[CONTROL_ACCEPTOR] = control[1]
@@ -120,7 +121,8 @@ class Supervisor:
             on_change=self._tell_processes,
         )
         self._table = self._children.table
-        self._scaler = Scaler(self._children, self._listener_names)
+        self._listeners = ListenerSet(self._children, self._listening)
+        self._scaler = Scaler(self._children, self._listeners)
         self._desk = SupervisorDesk(self._children, self._scaler)
         self._pulse = Pulse(self._children, on_change=self._tell_processes)
         self._has_settings = False
@@ -132,9 +134,6 @@ class Supervisor:
     def _plan(self) -> Plan:
         return self._children.plan
 
-    def _listener_names(self) -> dict[int, str]:
-        return {index: endpoint.name for index, (endpoint, _) in enumerate(self._listeners)}
-
     # -- life --------------------------------------------------------------------------------------------------
 
     def run(self, ready_file: Path | None, on_ready: Callable[[dict[str, Any]], None]) -> int:
@@ -145,6 +144,7 @@ class Supervisor:
         self._turn_until(lambda: self._has_settings, deadline_ns)
         if not self._must_stop:
             self._start_rest()
+        if not self._must_stop:
             self._turn_until(lambda: all(role.is_ready for role in self._table), deadline_ns)
         if not self._must_stop:
             self._announce(ready_file, on_ready)
@@ -155,7 +155,12 @@ class Supervisor:
 
     def _start_rest(self) -> None:
         """Every role that the settings in force want, in the order in which they are needed."""
-        wanted = Wanted.of(self._config, self._children.settings, list(self._listener_names().values()))
+        wanted = Wanted.of(self._config, self._children.settings)
+        try:
+            self._listeners.replace_before_start(tuple(wanted.listeners.values()))
+        except FatalError as error:
+            self._fail(str(error))
+            return
         self._children.handler_count = wanted.handlers
         self._table.add(CLEANER)
         for index in range(wanted.handlers):
@@ -275,7 +280,14 @@ class Supervisor:
     def _tell_processes(self) -> None:
         controller = self._table.get(CONTROLLER)
         if controller is not None:
-            self._children.send(controller, {"do": "processes", "processes": self._table.rows()})
+            listeners = {
+                each.name: {"bound": each.bound, "advertised": each.advertised}
+                for each in self._plan.endpoints
+                if each.name
+            }
+            self._children.send(
+                controller, {"do": "processes", "processes": self._table.rows(), "listeners": listeners}
+            )
 
     # -- stopping ----------------------------------------------------------------------------------------------
 

@@ -178,6 +178,11 @@ class ServedBroker:
         return str(self._ready["bootstrap"])
 
     @property
+    def control(self) -> str:
+        """Where the control listener is: host:port. KeyError when there is none."""
+        return str(self._ready["control"])
+
+    @property
     def port(self) -> int:
         """The bound port."""
         return int(self.bootstrap.rpartition(":")[2])

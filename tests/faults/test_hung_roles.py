@@ -1,0 +1,91 @@
+"""A role that hangs without dying is seen by its heartbeat, reported, and left alone unless told otherwise."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.support.broker import ServedBroker
+from tests.support.checker import Load, clients_are_served
+from tests.support.raw import RawClient
+from tests.support.status import Role, processes, rows, wait_replaced
+from tests.support.wait import pause, wait_until
+
+pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process")]
+
+HUNG_MS = 600
+SETTINGS = {"num.network.threads": 2, "num.io.threads": 2, "kproc.hung.ms": HUNG_MS}
+
+
+def state(bootstrap: str, role: Role) -> tuple[str, int]:
+    row = next(r for r in rows(bootstrap) if (r["role"], r["index"]) == role)
+    return row["state"], row["hung_ms"]
+
+
+@pytest.mark.parametrize("role", [("cleaner", 0), ("acceptor", 0), ("processor", 1)])
+def test_stopped_role_is_shown_and_said_once_until_it_goes_on(
+    tmp_path: Path, transport: str, role: Role
+) -> None:
+    settings = {**SETTINGS, "kproc.control.listener": "127.0.0.1:0"}
+    with ServedBroker(tmp_path / "data", transport=transport, settings=settings) as broker:
+        control = broker.control  # A stopped Acceptor or Processor would keep us out of the data plane.
+        pid = processes(control)[role]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            wait_until(lambda: state(control, role)[0] == "hung", what="it is seen")
+            assert state(control, role)[1] >= HUNG_MS
+            pause(1.0)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        wait_until(lambda: state(control, role) == ("running", 0), what="it goes on")
+        assert processes(control)[role] == pid, "reported, not killed"
+        name = f"{role[0]}-{role[1]}"
+        assert broker.log().count(f"{name} (pid {pid}) hangs") == 1
+        assert broker.log().count(f"{name} goes on again") == 1
+
+
+def test_hung_role_is_replaced_where_that_is_wanted(tmp_path: Path, transport: str) -> None:
+    settings = {**SETTINGS, "kproc.hung.kill": "true"}
+    with ServedBroker(tmp_path / "data", transport=transport, settings=settings) as broker:
+        pid = processes(broker.bootstrap)["cleaner", 0]
+        os.kill(pid, signal.SIGSTOP)
+        wait_replaced(broker.bootstrap, ("cleaner", 0), pid)
+
+
+def test_a_stopped_broker_takes_nobody_for_hung_when_it_goes_on(tmp_path: Path, transport: str) -> None:
+    with ServedBroker(tmp_path / "data", transport=transport, settings=SETTINGS, new_session=True) as broker:
+        for pid in broker.pids():
+            os.kill(pid, signal.SIGSTOP)
+        pause(3.0)  # Longer than the supervisor's own gap, and than kproc.hung.ms.
+        for pid in broker.pids():
+            os.kill(pid, signal.SIGCONT)
+        wait_until(lambda: bool(processes(broker.bootstrap)), what="it answers")
+        pause(1.0)
+        assert "hangs" not in broker.log()
+
+
+def test_stops_of_random_roles_under_load_lose_nothing(
+    tmp_path: Path, transport: str, pytestconfig: pytest.Config
+) -> None:
+    rounds, seed = int(pytestconfig.getoption("rounds")), int(pytestconfig.getoption("seed"))
+    source = random.Random(seed)
+    with ServedBroker(tmp_path / "data", transport=transport, settings=SETTINGS) as broker:
+        with RawClient(broker.bootstrap) as client:
+            client.create_topic("load", partitions=6)
+        alive = processes(broker.bootstrap)
+        roles = sorted(role for role, pid in alive.items() if pid != broker.pid)
+        with Load(broker.bootstrap, "load", 6) as load:
+            for number in range(rounds):
+                role = source.choice(roles)
+                os.kill(alive[role], signal.SIGSTOP)
+                pause(source.uniform(0.05, 0.8))
+                os.kill(alive[role], signal.SIGCONT)
+                wait_until(clients_are_served(broker.bootstrap, "load"), what=f"served after {role}")
+                load.wait_progress(f"round {number}, {role}")
+            violations = load.finish()
+        assert not violations, f"seed {seed}:\n" + "\n".join(violations[:20])
+        assert processes(broker.bootstrap) == alive, "nobody was replaced"

@@ -1,0 +1,123 @@
+"""Listeners come and go by AlterConfigs of `listeners`: nobody else notices, and the port is free at once."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kproc.wire.header import ApiKey
+from tests.support.broker import ServedBroker
+from tests.support.raw import Closed, RawClient, batch
+from tests.support.status import rows
+from tests.support.wait import wait_until
+
+pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process")]
+
+BROKER, SET = 4, 0
+SETTINGS = {
+    "num.network.threads": 2,
+    "num.io.threads": 2,
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,EXTERNAL:PLAINTEXT",
+}
+BOTH = "PLAINTEXT://127.0.0.1:0,EXTERNAL://127.0.0.1:0"
+ONE = "PLAINTEXT://127.0.0.1:0"
+
+
+def set_listeners(client: RawClient, text: str) -> tuple[int, str | None]:
+    config = {"name": "listeners", "config_operation": SET, "value": text}
+    resource = {"resource_type": BROKER, "resource_name": "1", "configs": [config]}
+    fields = {"resources": [resource], "validate_only": False}
+    row = client.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, fields)["responses"][0]
+    return row["error_code"], row["error_message"]
+
+
+def bound(broker: ServedBroker) -> dict[str, str]:
+    from kproc.client import Client
+
+    with Client.connect("127.0.0.1", broker.port) as client:
+        return {name: row["bound"] for name, row in client.operate("status")["listeners"].items()}
+
+
+def has(broker: ServedBroker, *names: str) -> Callable[[], bool]:
+    return lambda: set(bound(broker)) == set(names)
+
+
+def test_a_listener_is_added_serves_and_is_removed(tmp_path: Path, transport: str) -> None:
+    with (
+        ServedBroker(tmp_path / "data", transport=transport, settings=SETTINGS) as broker,
+        RawClient(broker.bootstrap) as client,
+    ):
+        client.create_topic("t")
+        assert set_listeners(client, BOTH) == (0, None)
+        wait_until(has(broker, "PLAINTEXT", "EXTERNAL"), what="both listeners")
+        address = bound(broker)["EXTERNAL"]
+        with RawClient(address) as stranger:
+            (node,) = stranger.call(ApiKey.METADATA, 9, {"topics": []})["brokers"]
+            assert f"{node['host']}:{node['port']}" == address, "told by the listener that it came by"
+            assert stranger.produce("t", batch(b"x"))["error_code"] == 0
+            assert set_listeners(client, ONE) == (0, None)
+            assert stranger.is_closed_by_broker()
+        wait_until(has(broker, "PLAINTEXT"), what="one listener")
+        host, _, port = address.rpartition(":")
+        with socket.socket() as again:  # As servers do: the closed connection is remembered for a minute.
+            again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            again.bind((host, int(port)))
+            again.listen()
+        assert client.end_offset("t") == 1, "this connection has noticed nothing"
+        roles = [row["role"] for row in rows(broker.bootstrap)]
+        assert roles.count("acceptor") == 1
+
+
+def test_it_is_there_again_after_a_restart(tmp_path: Path, transport: str) -> None:
+    broker = ServedBroker(tmp_path / "data", transport=transport, settings=SETTINGS)
+    with broker, RawClient(broker.bootstrap) as client:
+        assert set_listeners(client, BOTH) == (0, None)
+        wait_until(has(broker, "PLAINTEXT", "EXTERNAL"), what="both listeners")
+    with broker.start(), RawClient(bound(broker)["EXTERNAL"]) as stranger:
+        stranger.call(ApiKey.METADATA, 9, {"topics": []})
+
+
+def test_what_cannot_be_opened_is_refused_or_logged_and_harms_nobody(tmp_path: Path, transport: str) -> None:
+    with (
+        ServedBroker(tmp_path / "data", transport=transport, settings=SETTINGS) as broker,
+        RawClient(broker.bootstrap) as client,
+        socket.socket() as holder,
+    ):
+        assert set_listeners(client, "NOBODY://127.0.0.1:0")[0] != 0
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        taken = f"{ONE},EXTERNAL://127.0.0.1:{holder.getsockname()[1]}"
+        assert set_listeners(client, taken) == (0, None), "only the supervisor tries"
+        wait_until(lambda: "cannot bind" in broker.log(), what="the log says why not")
+        assert has(broker, "PLAINTEXT")()
+        assert set_listeners(client, BOTH) == (0, None)
+        wait_until(has(broker, "PLAINTEXT", "EXTERNAL"), what="another try")
+
+
+def test_listener_with_a_count_of_its_own_has_processors_of_its_own(tmp_path: Path, transport: str) -> None:
+    settings = {**SETTINGS, "listener.name.external.num.network.threads": 1}
+    with (
+        ServedBroker(tmp_path / "data", transport=transport, settings=settings) as broker,
+        RawClient(broker.bootstrap) as client,
+    ):
+        assert set_listeners(client, BOTH) == (0, None)
+        wait_until(has(broker, "PLAINTEXT", "EXTERNAL"), what="both listeners")
+
+        def pools() -> list[str]:
+            return sorted(r["pool"] for r in rows(broker.bootstrap) if r["role"] == "processor")
+
+        wait_until(lambda: pools() == ["", "", "external"], what="a set of its own")
+        with RawClient(bound(broker)["EXTERNAL"]) as stranger:
+            stranger.call(ApiKey.METADATA, 9, {"topics": []})
+
+            def held() -> dict[str, int]:
+                return {r["pool"]: r["connections"] for r in rows(broker.bootstrap) if r["pool"]}
+
+            wait_until(lambda: held() == {"external": 1}, what="it has the connection")
+            assert set_listeners(client, ONE) == (0, None)
+            wait_until(lambda: pools() == ["", ""], what="the set is gone with its listener")
+            with pytest.raises((Closed, OSError)):
+                stranger.call(ApiKey.METADATA, 9, {"topics": []})
