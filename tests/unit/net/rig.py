@@ -22,7 +22,7 @@ from kproc.ipc.wait import Sleeper, Waker, make_eventfd
 from kproc.metrics.slab import ROW_WORDS, MetricsRow, Slab
 from kproc.metrics.spec import SLOT
 from kproc.net.handler_peer import Router
-from kproc.net.handoff import ACK, ANSWER_BYTES_MAX, COUNT, COUNTS, HANDOFF, pack_address
+from kproc.net.handoff import ACK, ANSWER_BYTES_MAX, COUNT, COUNTS, EVICT, HANDOFF, NO_LISTENER, pack_address
 from kproc.net.processor import Processor
 from kproc.transport.agent import AgentId, Link
 from kproc.transport.envelope import (
@@ -37,6 +37,8 @@ from kproc.transport.envelope import (
     REQUEST_BLOCK,
     SEND,
     SEND_PARTS,
+    THROTTLE,
+    THROTTLE_MS,
     encode_parts,
 )
 from kproc.transport.outbox import Inbox, Outbox
@@ -139,6 +141,10 @@ class ScriptedHandler:
         self.push(CLOSE, request)
         self.outbox.flush()
 
+    def throttle(self, request: Request, duration_ms: int) -> None:
+        """StartThrottling, which comes before the answer."""
+        self.push(THROTTLE, request, THROTTLE_MS.pack(duration_ms))
+
     def hint(self, *parts: bytes) -> None:
         self.outbox.push(HINT, *parts)
         self.outbox.flush()
@@ -157,6 +163,8 @@ class ProcessorRig:
         idle_ms_max: int = 600_000,
         router: Router | None = None,
         age_ms: int = 0,
+        queued_bytes_max: int = -1,
+        processor_count: int = 1,
     ) -> None:
         self._stack = ExitStack()
         self._links = self._stack.enter_context(LinkMaker(link_kind))
@@ -180,11 +188,14 @@ class ProcessorRig:
             request_bytes_max=REQUEST_BYTES_MAX,
             idle_ms_max=idle_ms_max,
             router=router,
+            queued_bytes_max=queued_bytes_max,
+            processor_count=processor_count,
         )
         self._stack.callback(self.processor.close)
         self.handlers = [self.attach_handler(index) for index in range(handlers)]
         self.acceptor = self.attach_acceptor()
         self._serial = 0
+        self.clients: list[Client] = []
         self.counted: dict[tuple[bytes, int], int] = {}  # Open connections, as the Acceptor is told.
 
     def __enter__(self) -> ProcessorRig:
@@ -225,6 +236,20 @@ class ProcessorRig:
         assert send_fd(self.acceptor, HANDOFF.pack(self._serial, listener, flags, LOOPBACK, 40_000), fd)
         return self._serial
 
+    def evict(self, count: int, *, spared_listener: int = NO_LISTENER) -> None:
+        """An Acceptor asks for connections to be closed."""
+        self.acceptor.send(HANDOFF.pack(EVICT, spared_listener, count, LOOPBACK, 0))
+        self.step()
+
+    def state(self) -> str:
+        """Kafka's mute state of the only connection."""
+        (seen,) = self.processor.describe_connections()
+        return str(seen["state"])
+
+    def state_of(self, client: Client) -> str:
+        """Of one connection of several, by the order in which they came."""
+        return str(self.processor.describe_connections()[self.clients.index(client)]["state"])
+
     def acknowledged(self) -> list[int]:
         """The serials that came back; changes of counts go into `counted`."""
         serials: list[int] = []
@@ -254,7 +279,8 @@ class ProcessorRig:
         theirs.close()
         self.step()
         assert self.acknowledged() == [serial]
-        return Client(self, ours)
+        self.clients.append(Client(self, ours))
+        return self.clients[-1]
 
     def step(self, count: int = 1) -> int:
         """Duty cycles that do not sleep; how much was done."""
@@ -298,6 +324,17 @@ class Client:
                 self.rig.settle()
                 return
         raise AssertionError(f"{len(rest)} bytes were not read")
+
+    def send_through_until_stalled(self) -> None:
+        """Send requests that no Handler takes until the ring has no room for another read."""
+        stalled = self.rig.metric("reads_stalled")
+        for _ in range(1000):
+            with suppress(BlockingIOError):
+                self.sock.send(framed(b"filler" * 1000))
+            self.rig.step()
+            if self.rig.metric("reads_stalled") > stalled:
+                return
+        raise AssertionError("the ring never was full")
 
     def received(self) -> bytes:
         """All that has arrived."""
