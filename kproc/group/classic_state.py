@@ -28,20 +28,10 @@ from kproc.group.roster import Roster
 from kproc.group.snapshot import GroupSnapshot, MemberSnapshot, Persist
 from kproc.group.state import PREVIOUS, GroupState
 from kproc.group.subscription import CONSUMER_PROTOCOL_TYPE, topics_of_all
+from kproc.group.write_errors import write_error
 
 logger = logging.getLogger(__name__)
 
-# What a failed append means to a client of the group, as Kafka translates it; others are answered as they are.
-_ANSWERED_AS: Final = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
-}
 # (code as the client shall see it, now_ms)
 AfterWrite = Callable[[int, int], None]
 
@@ -107,7 +97,7 @@ class ClassicState:
             return  # `resign` or `kill` has answered for it.
         if code:
             logger.warning("group=%s generation=%d write failed: %s", self.group_id, self.generation, code)
-        then(_ANSWERED_AS.get(ErrorCode(code), ErrorCode(code)), now_ms)
+        then(write_error(code), now_ms)
 
     def _answer_sync(self, member: Member, result: SyncResult) -> bool:
         reply = member.sync_reply

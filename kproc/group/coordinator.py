@@ -48,6 +48,7 @@ from kproc.group.records import (
     encode_offset_value,
 )
 from kproc.group.snapshot import GroupSnapshot, OnWritten
+from kproc.group.write_errors import write_error
 
 logger = logging.getLogger(__name__)
 
@@ -387,22 +388,6 @@ class GroupCoordinator:
         for group_id, group in groups.items():
             self._deadlines.discard((self, group_id))
             group.resign()
-
-
-def write_error(code: Code) -> Code:
-    """What a client is told when an append failed, as in Kafka: look for the coordinator again, or give up."""
-    return _TOLD.get(code, code)
-
-
-_TOLD: Final[dict[int, ErrorCode]] = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-}
 
 
 def _unknown_member(group_id: str) -> Code:
