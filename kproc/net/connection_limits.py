@@ -89,10 +89,7 @@ def limits_for(
         broker_rate=plain("max.connection.creation.rate"),
         listener_rate=own("max.connection.creation.rate"),
         address_max=plain("max.connections.per.ip"),
-        address_max_overrides=parse_overrides(
-            config.max_connections_per_ip_overrides if overrides is None else overrides,
-            resolve or addresses_of,
-        ),
+        address_max_overrides=parse_overrides(overrides, resolve),
         address_rate=settings.ip_rates.get("", UNLIMITED),
         address_rate_overrides={
             address: rate

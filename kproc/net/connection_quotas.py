@@ -22,7 +22,7 @@ from typing import Final
 
 from kproc.net.connection_counts import OWN, ConnectionCounts
 from kproc.net.connection_limits import UNLIMITED, ConnectionLimits
-from kproc.net.rate import WindowedRate
+from kproc.net.rate import PacedRate, WindowedRate
 
 TOO_MANY: Final = -1
 _HOUR_NS: Final = (
@@ -52,8 +52,8 @@ class ConnectionQuotas:
         self._sample_ns = sample_ns
         self._elsewhere = elsewhere
         self._heard_elsewhere = elsewhere()
-        self._broker_rate = WindowedRate(samples, sample_ns, now_ns)
-        self._listener_rate = WindowedRate(samples, sample_ns, now_ns)
+        self._broker_rate = PacedRate(samples, sample_ns, now_ns)
+        self._listener_rate = PacedRate(samples, sample_ns, now_ns)
         self._address_rates: dict[bytes, tuple[WindowedRate, int]] = {}
         self._next_sweep_ns = now_ns + _HOUR_NS
         self._has_ticket = False
@@ -109,16 +109,27 @@ class ConnectionQuotas:
         return self.is_protected or counts.total < limits.broker_max
 
     def _record(self, now_ns: int) -> int:
-        """Record one connection; how long it must wait for the rates."""
-        throttle_ns = 0
+        """Record one connection; how long it must wait for the rates.
+
+        At most quota.window.size.seconds, so that a low limit does not look like a dead broker.
+        """
+        limits, wait_ns = self.limits, 0
+        self._listener_rate.record(1, now_ns)
+        if limits.listener_rate < UNLIMITED:
+            wait_ns = self._listener_rate.grant(limits.listener_rate, now_ns, self._sample_ns)
         if not self.is_protected:
-            if self.limits.broker_rate < UNLIMITED:
+            if limits.broker_rate < UNLIMITED:
                 self._hear_elsewhere(now_ns)
             self._broker_rate.record(1, now_ns)
             self.broker_events += 1
-            throttle_ns = self._throttle_ns(self._broker_rate, self.limits.broker_rate, now_ns)
-        self._listener_rate.record(1, now_ns)
-        return max(throttle_ns, self._throttle_ns(self._listener_rate, self.limits.listener_rate, now_ns))
+            if limits.broker_rate < UNLIMITED:
+                own, all_of_them = self.listener_rate(now_ns), self.broker_rate(now_ns)
+                share = min(own / all_of_them, 1.0) if all_of_them > 0 and own > 0 else 1.0
+                broker_wait_ns = self._broker_rate.grant(
+                    limits.broker_rate, now_ns, self._sample_ns, share=share
+                )
+                wait_ns = max(wait_ns, broker_wait_ns)
+        return wait_ns
 
     def _hear_elsewhere(self, now_ns: int) -> None:
         events = self._elsewhere()
@@ -127,14 +138,10 @@ class ConnectionQuotas:
             self._heard_elsewhere = events
 
     def _take_back(self, now_ns: int) -> None:
-        self._listener_rate.record(-1, now_ns)
+        self._listener_rate.take_back(now_ns)
         if not self.is_protected:
-            self._broker_rate.record(-1, now_ns)
+            self._broker_rate.take_back(now_ns)
             self.broker_events -= 1
-
-    def _throttle_ns(self, rate: WindowedRate, limit: float, now_ns: int) -> int:
-        """At most quota.window.size.seconds, so that a low limit does not look like a dead broker."""
-        return 0 if limit >= UNLIMITED else min(rate.throttle_ns(limit, now_ns), self._sample_ns)
 
     # -- after accept ------------------------------------------------------------------------------------------
 
@@ -167,7 +174,7 @@ class ConnectionQuotas:
             self._sweep(now_ns)
         rate = self._rate_of(address, now_ns)
         rate.record(1, now_ns)
-        throttle_ns = self._throttle_ns(rate, limit, now_ns)
+        throttle_ns = min(rate.throttle_ns(limit, now_ns), self._sample_ns)
         if throttle_ns:
             rate.record(-1, now_ns)
         return throttle_ns

@@ -63,3 +63,40 @@ class WindowedRate:
         if excess <= 0:
             return 0
         return round(excess / limit * window_ns) if limit > 0 else len(self._sums) * self._length_ns
+
+
+class PacedRate(WindowedRate):
+    """A windowed rate for those who wait instead of being refused.
+
+    Kafka's window alone lets everybody in at once whenever a burst has left it and then, while the window is full, one
+    event in each longest wait: under steady pressure the rate comes in bursts, one per window. Here events are spaced
+    evenly from the first wait on until the pressure is over: never more than Kafka lets in, and evenly.
+    """
+
+    __slots__ = ("_granted_before_ns", "_granted_ns", "_pressed_until_ns")
+
+    def __init__(self, count: int, length_ns: int, now_ns: int) -> None:
+        super().__init__(count, length_ns, now_ns)
+        self._granted_ns = self._granted_before_ns = now_ns
+        self._pressed_until_ns = 0
+
+    def grant(self, limit: float, now_ns: int, wait_max_ns: int, *, share: float = 1.0) -> int:
+        """How long the event that was recorded just now must wait.
+
+        `share` is the part of the rate that is this caller's, where others record events, too.
+        """
+        wait_ns = self.throttle_ns(limit, now_ns)
+        if wait_ns or now_ns < self._pressed_until_ns:
+            spacing_ns = round(_NS / (limit * share)) if limit > 0 else wait_max_ns
+            wait_ns = min(max(wait_ns, self._granted_ns + spacing_ns - now_ns), wait_max_ns)
+        wait_ns = max(wait_ns, 0)
+        if wait_ns:
+            self._pressed_until_ns = now_ns + wait_ns + len(self._sums) * self._length_ns
+        self._granted_before_ns = self._granted_ns
+        self._granted_ns = now_ns + wait_ns
+        return wait_ns
+
+    def take_back(self, now_ns: int) -> None:
+        """The event that was granted last did not happen."""
+        self.record(-1, now_ns)
+        self._granted_ns = self._granted_before_ns

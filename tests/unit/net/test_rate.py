@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.net.rate import WindowedRate
+from kproc.net.rate import PacedRate, WindowedRate
 
 S = 1_000_000_000
 
@@ -65,3 +65,57 @@ def test_waiting_as_told_holds_the_limit(limit: int, samples: int) -> None:
         now_ns += min(rate.throttle_ns(limit, now_ns), S)
         taken += now_ns >= 20 * S  # After the burst that the empty window allowed.
     assert taken / 40 == pytest.approx(limit, rel=0.1)
+
+
+def granted(rate: PacedRate, limit: float, seconds: float, *, from_ns: int = 0) -> list[int]:
+    """When events under steady pressure happen."""
+    now_ns, times = from_ns, []
+    while now_ns < from_ns + seconds * S:
+        rate.record(1, now_ns)
+        now_ns += rate.grant(limit, now_ns, S)
+        times.append(now_ns)
+    return times
+
+
+def test_pressure_is_let_in_evenly_after_the_first_window() -> None:
+    """Kafka's window lets 550 in within the first second, then one a second, and 550 again after eleven."""
+    times = granted(PacedRate(11, S, 0), 50, 60)
+    assert 500 <= sum(at < S for at in times) <= 551, "a burst from idle is as in Kafka"
+    for second in range(13, 60):
+        assert sum(second * S <= at < (second + 1) * S for at in times) in (49, 50, 51), second
+
+
+def test_pace_is_over_when_the_pressure_is() -> None:
+    rate = PacedRate(11, S, 0)
+    granted(rate, 10, 30)
+    later = 60 * S
+    for _ in range(100):
+        rate.record(1, later)
+        assert rate.grant(10, later, S) == 0, "a burst from idle again"
+
+
+def test_event_that_did_not_happen_does_not_delay_the_next() -> None:
+    rate = PacedRate(2, S, 0)
+    granted(rate, 10, 10)
+    now_ns = 10 * S + S // 2
+    rate.record(1, now_ns)
+    first = rate.grant(10, now_ns, S)
+    for _ in range(20):
+        rate.take_back(now_ns)
+        rate.record(1, now_ns)
+        assert rate.grant(10, now_ns, S) == first
+
+
+def test_part_of_a_rate_is_paced_as_that_part() -> None:
+    """Two who share a limit: each keeps to its half."""
+    ours, theirs = PacedRate(11, S, 0), PacedRate(11, S, 0)
+    due, counts = [0, 0], [0, 0]
+    for now_ns in range(0, 60 * S, S // 200):
+        for at, rate in enumerate((ours, theirs)):
+            if now_ns >= due[at]:
+                ours.record(1, now_ns)
+                theirs.record(1, now_ns)
+                due[at] = now_ns + rate.grant(40, now_ns, S, share=0.5)
+                counts[at] += now_ns >= 20 * S
+    assert sum(counts) / 40 == pytest.approx(40, rel=0.1)
+    assert min(counts) / max(counts) > 0.8
