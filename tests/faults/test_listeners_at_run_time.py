@@ -76,7 +76,7 @@ def test_it_is_there_again_after_a_restart(tmp_path: Path, transport: str) -> No
     with broker, RawClient(broker.bootstrap) as client:
         assert set_listeners(client, BOTH) == (0, None)
         wait_until(has(broker, "PLAINTEXT", "EXTERNAL"), what="both listeners")
-    with broker.start(), RawClient(bound(broker)["EXTERNAL"]) as stranger:
+    with broker, RawClient(bound(broker)["EXTERNAL"]) as stranger:
         stranger.call(ApiKey.METADATA, 9, {"topics": []})
 
 

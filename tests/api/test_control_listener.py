@@ -1,0 +1,118 @@
+"""The control listener: administration apart from the clients, straight to the controller."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from kproc.client import Client, ClientError
+from kproc.wire.header import ApiKey
+from tests.support.broker import BrokerUnderTest, EmbeddedBroker
+from tests.support.raw import RawClient, batch, create_topics_fields
+from tests.support.topics import fresh_name
+from tests.support.wait import wait_until
+
+pytestmark = pytest.mark.own_broker
+
+SETTINGS = {"num.io.threads": 2, "num.network.threads": 2, "kproc.control.listener": "127.0.0.1:0"}
+BROKER, TOPIC, SET = 4, 2, 0
+
+
+@pytest.fixture(scope="module")
+def managed(transport: str) -> Iterator[BrokerUnderTest]:
+    """One broker with a control listener, for all tests of a transport."""
+    with EmbeddedBroker(transport=transport, settings=SETTINGS) as running:
+        yield running
+
+
+@pytest.fixture
+def control(managed: BrokerUnderTest) -> str:
+    """Where the control listener is."""
+    with connect(managed.bootstrap) as client:
+        return str(client.operate("status")["control"])
+
+
+def connect(address: str) -> Client:
+    host, _, port = address.rpartition(":")
+    return Client.connect(host, int(port))
+
+
+def test_topics_and_configs_are_changed_there_and_seen_by_clients(
+    managed: BrokerUnderTest, control: str
+) -> None:
+    name = fresh_name("managed")
+    with RawClient(control) as admin, RawClient(managed.bootstrap) as client:
+        (made,) = admin.call(ApiKey.CREATE_TOPICS, 7, create_topics_fields(name, partitions=2))["topics"]
+        assert made["error_code"] == 0
+        wait_until(lambda: client.describe_topic(name)["error_code"] == 0, what="every Handler knows it")
+        assert client.produce(name, batch(b"x"), partition=1)["error_code"] == 0
+        row = {"name": name, "count": 3, "assignments": None}
+        fields = {"topics": [row], "timeout": 1000, "validate_only": False}
+        (grown,) = admin.call(ApiKey.CREATE_PARTITIONS, 3, fields)["results"]
+        assert grown["error_code"] == 0
+        config = {"name": "retention.ms", "config_operation": SET, "value": "12345"}
+        resource = {"resource_type": TOPIC, "resource_name": name, "configs": [config]}
+        altered = admin.call(
+            ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, {"resources": [resource], "validate_only": False}
+        )
+        assert altered["responses"][0]["error_code"] == 0
+        asked = {"resource_type": TOPIC, "resource_name": name, "configuration_keys": ["retention.ms"]}
+        shown = admin.call(
+            ApiKey.DESCRIBE_CONFIGS,
+            4,
+            {"resources": [asked], "include_synonyms": False, "include_documentation": False},
+        )
+        assert shown["results"][0]["configs"][0]["value"] == "12345"
+        deleted = admin.call(ApiKey.DELETE_TOPICS, 5, {"topic_names": [name], "timeout": 1000})
+        assert deleted["responses"][0]["error_code"] == 0
+        wait_until(lambda: client.describe_topic(name)["error_code"] != 0, what="it is gone")
+
+
+def test_its_clients_are_told_its_own_address(control: str) -> None:
+    with RawClient(control) as admin:
+        (node,) = admin.call(ApiKey.METADATA, 9, {"topics": []})["brokers"]
+        assert f"{node['host']}:{node['port']}" == control
+        (described,) = admin.call(ApiKey.DESCRIBE_CLUSTER, 0, {})["brokers"]
+        assert f"{described['host']}:{described['port']}" == control
+
+
+def test_it_says_what_it_serves_and_closes_on_anything_else(control: str) -> None:
+    with RawClient(control) as admin:
+        fields = {"client_software_name": "test", "client_software_version": "1"}
+        keys = {row["api_key"] for row in admin.call(ApiKey.API_VERSIONS, 3, fields)["api_keys"]}
+        assert {ApiKey.CREATE_TOPICS, ApiKey.METADATA, ApiKey.INCREMENTAL_ALTER_CONFIGS} <= keys
+        assert not keys & {ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.JOIN_GROUP}
+        admin.send(ApiKey.LIST_OFFSETS, 7, {"replica_id": -1, "isolation_level": 0, "topics": []})
+        assert admin.is_closed_by_broker()
+
+
+def test_a_request_that_goes_through_the_arena_is_served(control: str) -> None:
+    names = [fresh_name("many") for _ in range(500)]
+    with RawClient(control) as admin:
+        fields = create_topics_fields(names[0], validate_only=True)
+        fields["topics"] = [{**fields["topics"][0], "name": name} for name in names]
+        rows = admin.call(ApiKey.CREATE_TOPICS, 7, fields)["topics"]
+        assert [row["error_code"] for row in rows] == [0] * len(names)
+
+
+def test_requests_of_one_connection_are_answered_in_order_through_a_queue_of_twenty(control: str) -> None:
+    with RawClient(control) as admin:
+        sent = [admin.send(ApiKey.METADATA, 9, {"topics": []}) for _ in range(60)]
+        assert [admin.receive(ApiKey.METADATA, 9)[0] for _ in sent] == sent
+
+
+def test_operations_are_served_there(control: str) -> None:
+    with connect(control) as admin:
+        assert admin.operate("status")["control"] == control
+        roles = {(row["role"], row["pool"]) for row in admin.operate("status")["processes"]}
+        assert ("processor", "control") in roles
+        assert admin.operate("clients")["clients"] is not None
+        with pytest.raises(ClientError, match="unknown operation 'dance'"):
+            admin.operate("dance")
+
+
+@pytest.mark.transports("thread", "inline")
+def test_roles_of_one_process_refuse_to_be_scaled(control: str) -> None:
+    with connect(control) as admin, pytest.raises(ClientError, match="at the next start only"):
+        admin.scale(processors=3)
