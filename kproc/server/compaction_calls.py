@@ -7,11 +7,13 @@ What cannot be done now is refused with a reason, and the cleaner tries again so
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
 from kproc.cluster.image import ClusterImage
 from kproc.errors import Corrupt, KafkaError
+from kproc.server.calls import OnReply
 from kproc.server.partitions import OwnedPartition, Partitions
 from kproc.storage.compaction_files import SegmentIdentity
 from kproc.storage.log_compact import SwapRefused
@@ -23,29 +25,62 @@ SWAP: Final = "swap_segments"
 OPERATIONS: Final = frozenset({PREPARE, SWAP})
 
 
-def serve(
-    partitions: Partitions,
-    image: ClusterImage,
-    now_ns: Callable[[], int],
-    op: str,
-    body: dict[str, Any],
-    *,
-    is_stopping: bool,
-) -> dict[str, Any]:
-    """The answer to one call; {"refused": why} when it cannot be done."""
-    if is_stopping:
-        return {"refused": "the Handler is stopping"}
-    try:
-        if op == PREPARE:
-            return _facts(_open(partitions, image, body))
-        started_ns = now_ns()
-        _swap(partitions, body)
-        return {"took_us": (now_ns() - started_ns) // 1000}
-    except (SwapRefused, KafkaError) as refusal:
-        return {"refused": str(refusal)}
-    except (OSError, Corrupt) as error:
-        logger.error("%s of %s-%d: %s", op, body["topic"], body["partition"], error)
-        return {"refused": str(error)}
+class CompactionDesk:
+    """Where the cleaner's calls are served. One per Handler.
+
+    A swap waits for the end of the sync round in work: renames and the journal's commit keep each other waiting,
+    and the Handler's loop would stand still for as long as the disk takes.
+    """
+
+    def __init__(
+        self, partitions: Partitions, image: Callable[[], ClusterImage], now_ns: Callable[[], int]
+    ) -> None:
+        self._partitions = partitions
+        self._image = image
+        self._now_ns = now_ns
+        self._swaps: deque[tuple[dict[str, Any], OnReply]] = deque()
+
+    def serve(self, op: str, body: dict[str, Any], on_reply: OnReply, *, is_stopping: bool) -> None:
+        """Answer a call now, or put it off until work()."""
+        if is_stopping:
+            on_reply({"refused": "the Handler is stopping"})
+        elif op == PREPARE:
+            on_reply(self._try(op, body, lambda: _facts(_open(self._partitions, self._image(), body))))
+        else:
+            self._swaps.append((body, on_reply))
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether work() has something to do."""
+        return bool(self._swaps)
+
+    def work(self) -> int:
+        """Do one swap; not while a sync round is in work."""
+        body, on_reply = self._swaps.popleft()
+        on_reply(self._try(SWAP, body, lambda: self._swap(body)))
+        return 1
+
+    def forget(self) -> None:
+        """The cleaner died: its successor begins again, and may remove what would be swapped."""
+        self._swaps.clear()
+
+    def _swap(self, body: dict[str, Any]) -> dict[str, Any]:
+        started_ns = self._now_ns()
+        owned = self._partitions.find((body["topic"], body["partition"]))
+        if owned is None or owned.log.topic_id != body["topic_id"]:
+            raise SwapRefused("the partition is not open here")
+        old = [SegmentIdentity(*fields) for fields in body["old"]]
+        owned.log.swap_segments(old, SegmentIdentity(*body["new"]))
+        return {"took_us": (self._now_ns() - started_ns) // 1000}
+
+    def _try(self, op: str, body: dict[str, Any], what: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        try:
+            return what()
+        except (SwapRefused, KafkaError) as refusal:
+            return {"refused": str(refusal)}
+        except (OSError, Corrupt) as error:
+            logger.error("%s of %s-%d: %s", op, body["topic"], body["partition"], error)
+            return {"refused": str(error)}
 
 
 def _open(partitions: Partitions, image: ClusterImage, body: dict[str, Any]) -> OwnedPartition:
@@ -64,11 +99,3 @@ def _facts(owned: OwnedPartition) -> dict[str, Any]:
         "segments": log.segment_identities(),
         "producers": log.newest_batches(),
     }
-
-
-def _swap(partitions: Partitions, body: dict[str, Any]) -> None:
-    owned = partitions.find((body["topic"], body["partition"]))
-    if owned is None or owned.log.topic_id != body["topic_id"]:
-        raise SwapRefused("the partition is not open here")
-    old = [SegmentIdentity(*fields) for fields in body["old"]]
-    owned.log.swap_segments(old, SegmentIdentity(*body["new"]))

@@ -138,6 +138,9 @@ class Handler(LinkedAgent):
         self._services.session_cache = SessionCache(config.max_incremental_fetch_session_cache_slots)
         self._services.producer_ids = ProducerIdAllocator(self._services.peers.call_controller)
         self._produce = ProduceBatcher(self._services)
+        self._compaction = compaction_calls.CompactionDesk(
+            self._partitions, lambda: self._services.image, clock.now_ns
+        )
         self._hand_over = HandOver(
             handler_index=agent_id.index,
             image=lambda: self._services.image,
@@ -179,6 +182,8 @@ class Handler(LinkedAgent):
         client = self._clients.pop(peer, None)
         if client is None:
             super().detach(peer)
+            if peer == CLEANER:
+                self._compaction.forget()
             return
         for connection_id in list(client.requests.waiting):
             client.requests.forget(connection_id)
@@ -266,6 +271,8 @@ class Handler(LinkedAgent):
         if self._partitions.is_syncing:
             work += self._partitions.finish_sync()
             self._hand_over.retire()
+        if self._compaction.is_waiting and not self._partitions.is_syncing:
+            work += self._compaction.work()
         if self._partitions.unsynced:
             self._partitions.start_sync()
         return work + self._purgatory.expire()
@@ -501,16 +508,7 @@ class Handler(LinkedAgent):
         elif op in forwarding.OPERATIONS:
             forwarding.serve(self._services, op, body, on_reply)
         elif op in compaction_calls.OPERATIONS:
-            on_reply(
-                compaction_calls.serve(
-                    self._partitions,
-                    self._services.image,
-                    self._clock.now_ns,
-                    op,
-                    body,
-                    is_stopping=self._is_stopping,
-                )
-            )
+            self._compaction.serve(op, body, on_reply, is_stopping=self._is_stopping)
         elif op == "enforce_retention":
             try:
                 count = self._partitions.enforce_retention((body["topic"], body["partition"]))

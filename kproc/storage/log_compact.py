@@ -12,7 +12,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kproc.storage.compaction_files import SWAPPED_SUFFIXES, SegmentIdentity
-from kproc.storage.format import CLEANED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX, segment_file_name
+from kproc.storage.format import (
+    CLEANED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    segment_file_name,
+)
 from kproc.storage.fs import StorageFailure
 from kproc.storage.log_state import LogState
 from kproc.storage.segment import LogSegment
@@ -73,7 +80,10 @@ class CompactableLog(LogState):
         raise SwapRefused("the segments have changed meanwhile")
 
     def _check_cleaned(self, new: SegmentIdentity) -> None:
-        """The cleaner's file is there, and the one that it names."""
+        """The cleaner's file is there, the one that it names, with its indexes."""
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            if not self._fs.exists(self._compaction_path(new.base_offset, suffix, CLEANED_SUFFIX)):
+                raise SwapRefused(f"the new segment has no {suffix}")
         try:
             descriptor = self._fs.open(self._compaction_path(new.base_offset, LOG_SUFFIX, CLEANED_SUFFIX))
         except StorageFailure as failure:
