@@ -1,7 +1,7 @@
 """The messages between an Acceptor and a Processor: sockets one way, acknowledgements and counts the other.
 
     Acceptor -> Processor   | serial u64 | listener u16 | flags u16 | address 16 | port u16 |  + one descriptor
-                            | EVICT u64  | spared listener u16 | count u16 | ...           |  no descriptor
+                            | EVICT u64  | listener u16 | count u16 | ...                  |  no descriptor
     Processor -> Acceptor   | serial u64 |   with REFUSED set when only the bytes arrived
                             | COUNTS u64 | (address 16 | listener u16 | change i32) ... |
 
@@ -17,10 +17,9 @@ import struct
 from typing import Final
 
 HANDOFF: Final = struct.Struct("=QHH16sH")
-# In the place of a serial, which counts from 1: close `flags` connections of the lowest priority that did not come by
-# the listener named (NO_LISTENER spares none).
+# In the place of a serial, which counts from 1: close so many connections of the lowest priority that came by the
+# listener named, the Acceptor's own. The flags' place holds the count.
 EVICT: Final = 0
-NO_LISTENER: Final = 0xFFFF
 
 ACK: Final = struct.Struct("=Q")
 # In an acknowledgement: no descriptor arrived (the Processor is at its nofile limit); the socket goes

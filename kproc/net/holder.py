@@ -23,7 +23,6 @@ from kproc.net.connection import Block, Connection, Origin
 from kproc.net.count_reporter import CountReporter
 from kproc.net.describe import connection_name, describe
 from kproc.net.handler_peer import HandlerPeer, Router
-from kproc.net.handoff import NO_LISTENER
 from kproc.net.moves import Moves, claim
 from kproc.net.throttle import Throttles
 from kproc.net.transfer import Channel, Given, unsent_of
@@ -268,6 +267,18 @@ class ConnectionHolder:
         self._has_counts = True
         self._counts[SLOT["connections_closed"]] += 1
 
+    def _close_failed(self, connection: Connection, error: OSError) -> None:
+        """The kernel refused what never fails: this one connection ends, whatever state its descriptor is in."""
+        logger.error("closing connection %d: %s", connection.id, error)
+        if connection.fd not in self._connections:
+            return
+        try:
+            self._epoll.unregister(connection.fd)
+        except OSError as also:
+            logger.debug("connection %d is in no epoll: %s", connection.id, also)
+        connection.interest = _DETACHED
+        self._close(connection, str(error))
+
     def _free_block(self, connection: Connection) -> None:
         if connection.block is not None:
             connection.block.view.release()
@@ -502,12 +513,10 @@ class ConnectionHolder:
                 connection.throttled_until_ns = 0
                 self._update_interest(connection)
 
-    def _evict(self, count: int, spared_listener: int) -> None:
-        """The broker has too many connections: close those of the lowest priority (Kafka: idle for longest)."""
+    def _evict(self, count: int, listener: int) -> None:
+        """The broker has too many connections: close those of this listener that have been idle for longest."""
         for _ in range(count):
-            victim = self._activity.least_recent(
-                lambda each: spared_listener == NO_LISTENER or each.listener != spared_listener
-            )
+            victim = self._activity.least_recent(lambda each: each.listener == listener)
             if victim is None:
                 return
             self._close(victim, "max.connections is exceeded")

@@ -22,7 +22,7 @@ from kproc.ipc.wait import Sleeper, Waker, make_eventfd
 from kproc.metrics.slab import ROW_WORDS, MetricsRow, Slab
 from kproc.metrics.spec import SLOT
 from kproc.net.handler_peer import Router
-from kproc.net.handoff import ACK, ANSWER_BYTES_MAX, COUNT, COUNTS, EVICT, HANDOFF, NO_LISTENER, pack_address
+from kproc.net.handoff import ACK, ANSWER_BYTES_MAX, COUNT, COUNTS, EVICT, HANDOFF, pack_address
 from kproc.net.processor import Processor
 from kproc.transport.agent import AgentId, Link
 from kproc.transport.envelope import (
@@ -236,9 +236,9 @@ class ProcessorRig:
         assert send_fd(self.acceptor, HANDOFF.pack(self._serial, listener, flags, LOOPBACK, 40_000), fd)
         return self._serial
 
-    def evict(self, count: int, *, spared_listener: int = NO_LISTENER) -> None:
-        """An Acceptor asks for connections to be closed."""
-        self.acceptor.send(HANDOFF.pack(EVICT, spared_listener, count, LOOPBACK, 0))
+    def evict(self, count: int, *, listener: int = 0) -> None:
+        """An Acceptor asks for connections of its listener to be closed."""
+        self.acceptor.send(HANDOFF.pack(EVICT, listener, count, LOOPBACK, 0))
         self.step()
 
     def state(self) -> str:

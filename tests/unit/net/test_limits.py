@@ -101,11 +101,11 @@ def test_connection_that_was_idle_longest_is_evicted(rig: ProcessorRig) -> None:
     assert [client.is_closed() for client in clients] == [True, False, True, True]
 
 
-def test_spared_listener_keeps_its_connections(rig: ProcessorRig) -> None:
+def test_only_connections_of_the_listener_named_are_evicted(rig: ProcessorRig) -> None:
     spared = rig.connect(listener=1)
     rig.advance_ms(5000)
     other = rig.connect(listener=0)
-    rig.evict(5, spared_listener=1)
+    rig.evict(5, listener=0)
     assert (spared.is_closed(), other.is_closed()) == (False, True)
 
 
