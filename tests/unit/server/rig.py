@@ -81,6 +81,13 @@ class HeldSyncer:
         done, self._done = self._done, []
         return done
 
+    def drop(self) -> None:
+        """Its Handler is dead: what it kept open for the rounds is closed with the process."""
+        for log, point in itertools.chain(*self.rounds, ((log, point) for log, point, _ in self._done)):
+            log._give_back(point)
+        self.rounds.clear()
+        self._done = []
+
     def close(self) -> None:
         self.is_closed = True
         while self.rounds:
@@ -295,6 +302,7 @@ class HandlerRig:
         for other in self.handlers:
             if other is not None:
                 other.detach(handler_id(index))
+        self.syncers[index].drop()
         for owned in dead._partitions.opened():
             owned.log.close(clean=False)
         dead._epoll.close()

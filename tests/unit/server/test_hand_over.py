@@ -214,7 +214,7 @@ def test_order_holds_when_the_home_owns_it_neither_before_nor_after(start: Start
 
 
 def test_one_request_over_partitions_that_stay_and_that_move(start: Start) -> None:
-    rig, index = start_with(start)
+    rig, _ = start_with(start)
     order = [3, 0, 2, 1]
     fields = produce_fields([("t", NO_ID, [(n, batch(b"v")) for n in order])])
     rig.processors[0].ask(ApiKey.PRODUCE, PRODUCE_VERSION, fields)
