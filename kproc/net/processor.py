@@ -146,14 +146,19 @@ class Processor(ConnectionHolder):
                     work += self._on_channel(fd)
                 elif fd == self._watched_fd:
                     self.is_called = True
-            elif mask & select.EPOLLOUT:
-                work += 1
-                self._on_writable(connection)
-            elif mask & select.EPOLLIN:
-                work += 1
-                read(connection)
-            else:
-                self._on_hang_up(connection)
+                continue
+            work += 1
+            try:
+                if mask & select.EPOLLOUT:
+                    self._on_writable(connection)
+                elif mask & select.EPOLLIN:
+                    read(connection)
+                else:
+                    self._on_hang_up(connection)
+            except (
+                OSError
+            ) as error:  # The kernel refuses something for this one; costs nothing while it does not.
+                self._close_failed(connection, error)
         for handler in self._handlers.values():
             handler.publish()
         if self._has_counts:
@@ -527,7 +532,10 @@ class Processor(ConnectionHolder):
                 elif self._router is not None:
                     self._router.learn(view)
             for connection in touched:
-                self._send(connection)
+                try:
+                    self._send(connection)
+                except OSError as error:
+                    self._close_failed(connection, error)
             inbox.release()
         return work
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import socket
 from collections.abc import Callable
+from typing import Any
 
+import pytest
+
+from kproc.net.holder import INFLIGHT_MAX
 from kproc.transport.agent import AgentId
 from tests.unit.net.rig import ProcessorRig, framed, no_more_descriptors
 
@@ -291,3 +296,75 @@ def test_answer_wakes_a_sleeping_processor(rig: ProcessorRig) -> None:
 def test_detaching_a_stranger_does_no_harm(rig: ProcessorRig) -> None:
     rig.processor.detach(AgentId("handler", 9))
     assert not rig.connect().is_closed()
+
+
+# -- one connection that the kernel refuses something for ------------------------------------------------------
+
+
+class RefusingEpoll:
+    """The Processor's epoll, but for one operation on one descriptor."""
+
+    def __init__(self, rig: ProcessorRig, operation: str) -> None:
+        self._real = rig.processor._epoll
+        self._operation = operation
+        self.fd = -1
+        rig.processor._epoll = self  # type: ignore[assignment]
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(self._real, name)
+        if name != self._operation:
+            return real
+
+        def refuse(fd: int, *rest: int) -> None:
+            if fd == self.fd or self.fd < 0:
+                raise OSError(errno.ENOMEM, "no memory for it")
+            real(fd, *rest)
+
+        return refuse
+
+
+def test_socket_that_cannot_be_registered_is_closed_and_the_next_is_served(rig: ProcessorRig) -> None:
+    epoll = RefusingEpoll(rig, "register")
+    broken = rig.connect()
+    assert broken.is_closed()
+    epoll.fd = 10_000_000  # Nobody.
+    rig.connect().send(framed(b"served"))
+    assert rig.handler.bodies() == [b"served"]
+    assert len(rig.processor.describe_connections()) == 1
+
+
+@pytest.mark.parametrize("when", ["muted", "unmuted"])
+def test_connection_that_cannot_be_muted_or_unmuted_is_closed_alone(rig: ProcessorRig, when: str) -> None:
+    client, other = rig.connect(), rig.connect()
+    (connection, _) = rig.processor._connections.values()
+    epoll = RefusingEpoll(rig, "modify")
+    epoll.fd = connection.fd if when == "muted" else 10_000_000
+    client.send(framed(b"x") * INFLIGHT_MAX)
+    requests = rig.handler.take()
+    if when == "unmuted":
+        epoll.fd = connection.fd
+        rig.handler.no_op(requests[0])
+        rig.step()
+    assert client.is_closed()
+    other.send(framed(b"served"))
+    assert rig.handler.bodies() == [b"served"]
+    rig.acknowledged()
+    assert list(rig.counted.values()) == [1]
+
+
+def test_muted_connection_with_unread_requests_expires_and_they_are_not_delivered(start: Start) -> None:
+    """Polling does not make it active; its late answer is harmless."""
+    rig = start(idle_ms_max=60_000)
+    client = rig.connect()
+    client.send(framed(b"x") * INFLIGHT_MAX)
+    client.sock.send(framed(b"unread"))
+    for _ in range(6):
+        rig.advance_ms(10_000)
+    assert not client.has_end()
+    rig.advance_ms(2_000)
+    assert client.has_end()
+    requests = rig.handler.take()
+    assert {request.body for request in requests} == {b"x"}
+    rig.handler.answer(requests[0], framed(b"late"))
+    rig.step(2)
+    assert rig.handler.take() == []
