@@ -22,7 +22,8 @@ Steps = Generator[Callable[[], bool], None, None]
 _BUSY_REQUESTS_PER_S: Final = 100
 # The busiest may do so many times the mean before it gives away, and may hold so many connections more.
 _UNEVEN: Final = 1.25
-_MOVE_NS: Final = 10_000_000_000
+# A Processor that does not store its row within this long hangs: what it last said must do.
+_MEASURE_NS: Final = 1_000_000_000
 
 
 class Balancer:
@@ -72,7 +73,20 @@ class Balancer:
 
     def spread(self, pool: str) -> Steps:
         """Even out the number of connections, after Processors were added."""
+        yield from self.measure(pool)
         yield from self.move(self.plan(pool, by_rate=False), [])
+
+    def measure(self, pool: str) -> Steps:
+        """Wait until every Processor has stored its row anew, which it does ten times a second."""
+        began_ns = self._clock.now_ns()
+        metric = self._children.regions.heartbeat_ns
+        roles = self._children.table.processors(pool)
+        yield (
+            lambda: (
+                all(role.child is None or metric(role.agent) >= began_ns for role in roles)
+                or self._clock.now_ns() >= began_ns + _MEASURE_NS
+            )
+        )
 
     def move(self, moves: list[tuple[Role, Role, int]], moved: list[dict[str, Any]]) -> Steps:
         """Make these moves; what each Processor began to move is appended to `moved`."""

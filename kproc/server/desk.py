@@ -48,6 +48,11 @@ class SupervisorDesk:
             assert what == "kill_client", what
             self._ask_processors(what, body, lambda replies: on_reply(was_killed(replies)))
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether `advance` waits for something that sends no message."""
+        return self._steps is not None
+
     def advance(self) -> None:
         """Measure, and move connections when it was asked for or is worth it; never while the counts change."""
         now_ns = self._clock.now_ns()
@@ -76,6 +81,7 @@ class SupervisorDesk:
     def _rebalance(self, waiters: list[OnReply]) -> Generator[Callable[[], bool], None, None]:
         moved: list[dict[str, Any]] = []
         for pool in self._children.table.pools():
+            yield from self._balancer.measure(pool)
             yield from self._balancer.move(self._balancer.plan(pool, by_rate=True), moved)
         for on_reply in waiters:
             on_reply({"moves": moved})

@@ -53,6 +53,7 @@ from kproc.transport.agent import AgentId
 logger = logging.getLogger(__name__)
 
 _READY_TIMEOUT_NS: Final = 30_000_000_000
+_BUSY_MS: Final = 20
 
 
 def run(
@@ -214,6 +215,8 @@ class Supervisor:
 
     def _turn(self, timeout_ms: int = 1000) -> None:
         """Wait for something to happen and take it in."""
+        if self._has_started and (self._scaler.is_busy or self._desk.is_busy):
+            timeout_ms = min(timeout_ms, _BUSY_MS)  # What they wait for may show in shared memory alone.
         restart_ns = self._children.next_restart_ns()
         if restart_ns is not None:
             timeout_ms = max(0, min(timeout_ms, (restart_ns - self._clock.now_ns()) // 1_000_000 + 1))
