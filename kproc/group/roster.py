@@ -79,8 +79,9 @@ class Roster:
         self._known_by.update(names_of(member.protocols))
 
     def await_join(self, member: Member, reply: JoinReply) -> None:
-        """Keep the reply of a join. One that waited already is of a connection that is gone, or should be."""
-        self.answer_join(member, join_failed(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
+        """Keep the reply of a join. One that waited already is of a connection that is gone, or should be: should it
+        be heard all the same, every client takes COORDINATOR_NOT_AVAILABLE for "join again as who you are"."""
+        self.answer_join(member, join_failed(ErrorCode.COORDINATOR_NOT_AVAILABLE, member.member_id))
         member.join_reply = reply
         self.joined_count += 1
 
