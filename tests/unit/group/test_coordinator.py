@@ -1,0 +1,319 @@
+"""One coordinator on a log in memory: what it writes, when its state changes, what it forgets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kproc.clock import NS_PER_MS, ManualClock
+from kproc.config import Config
+from kproc.errors import Corrupt, ErrorCode
+from kproc.group.coordinator import CommitRequest, GroupCoordinator, GroupOf, Timing, Write
+from kproc.group.deadlines import Deadlines
+from kproc.group.messages import JoinRequest, LeavingMember, SyncRequest
+from kproc.group.records import CommittedOffset, OffsetKey, decode_record, encode_offset_key
+
+TOPIC_ID = bytes(range(16))
+
+
+class MemoryLog:
+    """Appends at flush; durable at sync, as with kproc.flush=group."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[bytes, bytes | None]] = []
+        self.waiting: list[Write] = []
+        self.unsynced: list[Write] = []
+        self.error = 0
+
+    def write(self, write: Write) -> None:
+        self.waiting.append(write)
+
+    def flush(self) -> None:
+        writes, self.waiting = self.waiting, []
+        for write in writes:
+            if self.error:
+                write.on_done(self.error)
+                continue
+            self.records += write.records
+            if write.on_appended is not None:
+                write.on_appended()
+            self.unsynced.append(write)
+
+    def sync(self) -> None:
+        self.flush()
+        writes, self.unsynced = self.unsynced, []
+        for write in writes:
+            write.on_done(0)
+
+
+class Rig:
+    """A coordinator that may be lost and loaded again from its log."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.topics = {"t": TOPIC_ID, "u": bytes(15) + b"u"}
+        self.log = MemoryLog()
+        self.make()
+
+    def make(self) -> None:
+        self.deadlines: Deadlines[GroupOf] = Deadlines()
+        timing = Timing(self._now_ms, self.clock.wall_ms, iter(map(str, range(1000))).__next__)
+        config = Config.build({"group.initial.rebalance.delay.ms": 0, "offsets.retention.minutes": 60})
+        self.coordinator = GroupCoordinator(config, timing, self.deadlines, self.log)
+        for key, value in list(self.log.records):
+            self.coordinator.replay(key, value)
+        self.coordinator.finish_loading(self.topics.get)
+
+    def _now_ms(self) -> int:
+        return self.clock.now_ns() // NS_PER_MS
+
+    def pass_ms(self, duration_ms: int) -> None:
+        self.clock.advance_ms(duration_ms)
+        for coordinator, group_id in self.deadlines.pop_due(self._now_ms()):
+            coordinator.tick(group_id)
+
+    def commit(self, offset: int, *, topic: str = "t", group: str = "g", **more: Any) -> list[int]:
+        codes: list[int] = []
+        value = CommittedOffset(
+            offset=offset,
+            commit_timestamp_ms=self.clock.wall_ms(),
+            topic_id=self.topics.get(topic, TOPIC_ID),
+            expire_timestamp_ms=more.pop("expires", -1),
+        )
+        fields = {"member_id": "", "group_instance_id": None, "generation": -1, "tells_unknown_group": True}
+        request = CommitRequest(
+            group_id=group, offsets=[(OffsetKey(group, topic, 0), value)], **{**fields, **more}
+        )
+        self.coordinator.commit(request, codes.append)
+        return codes
+
+    def offset(self, topic: str = "t", group: str = "g") -> int | None:
+        found = self.coordinator.offsets.get(group, topic, 0)
+        return found.offset if found is not None else None
+
+    def join(self, group: str = "g", member_id: str = "") -> Any:
+        results: list[Any] = []
+        request = JoinRequest(
+            member_id=member_id,
+            client_id="c",
+            client_host="/h",
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=10_000,
+            protocol_type="consumer",
+            protocols=(("range", b"\0\0\0\0\0\1\0\1t\xff\xff\xff\xff"),),
+        )
+        self.coordinator.join(group, request, results.append)
+        return results
+
+    def settle(self) -> str:
+        """One member in a stable group, durable; its id."""
+        (joined,) = self.join()
+        sync = SyncRequest(member_id=joined.member_id, generation=1, assignments=((joined.member_id, b"a"),))
+        results: list[Any] = []
+        self.coordinator.sync("g", sync, results.append)
+        assert not results  # Not before it is written.
+        self.log.sync()
+        assert results[0].assignment == b"a"
+        return str(joined.member_id)
+
+    def sweep(self) -> None:
+        self.coordinator.begin_sweep()
+        while self.coordinator.is_sweeping:
+            self.coordinator.sweep_some()
+        self.log.sync()
+
+    def states(self) -> dict[str, str]:
+        return {row.group_id: row.state for row in self.coordinator.overviews()}
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+def test_a_commit_is_answered_when_it_is_durable_and_seen_when_it_is_appended(rig: Rig) -> None:
+    codes = rig.commit(5)
+    assert (rig.offset(), codes) == (None, [])
+    rig.log.flush()
+    assert (rig.offset(), codes) == (5, [])
+    rig.log.sync()
+    assert codes == [0]
+
+
+def test_a_read_waits_for_what_it_shows(rig: Rig) -> None:
+    codes: list[int] = []
+    rig.commit(5)
+    rig.coordinator.when_durable(codes.append)
+    assert rig.offset() == 5
+    assert not codes
+    rig.log.sync()
+    assert codes == [0]
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_COORDINATOR),
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_COORDINATOR),
+        (ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR),
+    ],
+)
+def test_a_commit_that_was_not_appended_changes_nothing(rig: Rig, error: ErrorCode, told: ErrorCode) -> None:
+    rig.log.error = error
+    codes = rig.commit(5)
+    rig.log.flush()
+    assert (rig.offset(), codes, rig.states()) == (None, [told], {})
+
+
+def test_a_successor_goes_on_with_groups_and_offsets(rig: Rig) -> None:
+    member_id = rig.settle()
+    rig.commit(7, member_id=member_id, generation=1)
+    rig.commit(8, group="simple")
+    rig.log.sync()
+    rig.make()
+    assert rig.states() == {"g": "Stable", "simple": "Empty"}
+    assert (rig.offset(), rig.offset(group="simple")) == (7, 8)
+    assert rig.coordinator.heartbeat("g", member_id, None, 1) == 0
+    rig.pass_ms(10_000)
+    assert rig.states()["g"] != "Stable"  # Its session began anew, and has ended.
+
+
+def test_what_was_deleted_stays_deleted(rig: Rig) -> None:
+    rig.commit(7)
+    rig.log.sync()
+    codes: list[int] = []
+    rig.coordinator.delete_group("g", codes.append)
+    rig.log.sync()
+    rig.coordinator.delete_group("g", codes.append)
+    assert (codes, rig.states()) == ([0, ErrorCode.GROUP_ID_NOT_FOUND], {})
+    rig.make()
+    assert (rig.states(), rig.offset()) == ({}, None)
+
+
+def test_a_deletion_takes_commits_along_that_were_asked_for_before_it(rig: Rig) -> None:
+    rig.commit(1)
+    rig.log.sync()
+    rig.commit(2, topic="u")
+    rig.coordinator.delete_group("g", lambda code: None)
+    rig.log.sync()
+    rig.make()
+    assert (rig.offset(), rig.offset("u")) == (None, None)
+
+
+def test_a_group_with_members_is_not_deleted(rig: Rig) -> None:
+    rig.settle()
+    codes: list[int] = []
+    rig.coordinator.delete_group("g", codes.append)
+    assert codes == [ErrorCode.NON_EMPTY_GROUP]
+
+
+def test_offsets_of_subscribed_topics_are_kept(rig: Rig) -> None:
+    member_id = rig.settle()
+    for topic in ("t", "u"):
+        rig.commit(1, topic=topic, member_id=member_id, generation=1)
+    rig.log.sync()
+    told: list[Any] = []
+    keys = [OffsetKey("g", "t", 0), OffsetKey("g", "u", 0), OffsetKey("g", "u", 9)]
+    rig.coordinator.delete_offsets("g", keys, lambda code, subscribed: told.append((code, subscribed)))
+    rig.log.sync()
+    assert told == [(0, frozenset({"t"}))]
+    assert (rig.offset("t"), rig.offset("u")) == (1, None)
+
+
+def test_a_deleted_topic_takes_its_offsets_and_a_namesake_inherits_none(rig: Rig) -> None:
+    rig.commit(1)
+    rig.commit(2, topic="u")
+    rig.log.sync()
+    rig.topics["t"] = b"n" * 16
+    assert rig.coordinator.offsets.get("g", "t", 0, b"n" * 16) is None
+    rig.coordinator.topics_deleted(rig.topics.get)
+    rig.log.sync()
+    assert (rig.offset("t"), rig.offset("u")) == (None, 2)
+
+
+def test_a_topic_that_was_deleted_while_nobody_coordinated_is_noticed(rig: Rig) -> None:
+    rig.commit(1)
+    rig.log.sync()
+    del rig.topics["t"]
+    rig.make()
+    rig.log.sync()
+    assert rig.offset() is None
+    key, value = rig.log.records[-1]
+    assert (decode_record(key, value), value) == ((OffsetKey("g", "t", 0), None), None)
+
+
+HOUR_MS = 3_600_000
+
+
+def test_offsets_of_a_simple_consumer_expire_after_its_last_commit(rig: Rig) -> None:
+    rig.commit(1)
+    rig.log.sync()
+    rig.pass_ms(HOUR_MS - 1)
+    rig.sweep()
+    assert rig.offset() == 1
+    rig.pass_ms(1)
+    rig.sweep()
+    assert (rig.offset(), rig.states()) == (None, {})
+    rig.make()
+    assert rig.states() == {}
+
+
+def test_offsets_of_a_group_expire_after_it_became_empty(rig: Rig) -> None:
+    member_id = rig.settle()
+    rig.commit(1, member_id=member_id, generation=1)
+    rig.commit(1, topic="u", member_id=member_id, generation=1)
+    rig.log.sync()
+    for _ in range(4):
+        rig.clock.advance_ms(HOUR_MS // 2)
+        assert rig.coordinator.heartbeat("g", member_id, None, 1) == 0
+    rig.sweep()
+    # The group is alive and reads t; what it does not read expires.
+    assert (rig.offset("t"), rig.offset("u"), rig.states()) == (1, None, {"g": "Stable"})
+    rig.coordinator.leave("g", [LeavingMember(member_id)], lambda result: None)
+    rig.log.sync()
+    rig.pass_ms(HOUR_MS - 1)
+    rig.sweep()
+    assert rig.offset() == 1
+    rig.pass_ms(1)
+    rig.sweep()
+    assert (rig.offset(), rig.states()) == (None, {})
+
+
+def test_an_expiry_that_a_client_set_comes_before_the_brokers(rig: Rig) -> None:
+    rig.commit(1, expires=rig.clock.wall_ms() + 10)
+    rig.log.sync()
+    rig.pass_ms(10)
+    rig.sweep()
+    assert rig.offset() is None
+
+
+def test_a_group_of_which_nothing_was_written_goes_without_a_tombstone(rig: Rig) -> None:
+    (joined,) = rig.join()
+    rig.pass_ms(60_000)
+    rig.log.sync()
+    before = len(rig.log.records)
+    rig.sweep()
+    assert "g" not in rig.states()
+    assert joined.error_code == 0
+    rig.make()
+    assert rig.states() == {}
+    assert before <= len(rig.log.records)
+
+
+def test_who_waits_is_sent_to_the_next_owner(rig: Rig) -> None:
+    rig.settle()
+    waiting = rig.join()
+    rig.coordinator.resign()
+    assert waiting[0].error_code == ErrorCode.NOT_COORDINATOR
+    assert rig.deadlines.next_ms() is None
+
+
+def test_unknown_record_types_are_skipped_and_damage_is_not(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        rig.coordinator.replay(b"\0\3\0\1g", b"\0\0")
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    with pytest.raises(Corrupt):
+        rig.coordinator.replay(encode_offset_key(OffsetKey("g", "t", 0)), b"\0\4")
