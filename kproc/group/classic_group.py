@@ -4,11 +4,11 @@ No I/O, no clock, no thread: time comes with each call, records go out through `
 through the replies. Read `state.py` first, then the parts from the bottom: `roster.py`, `classic_state.py`,
 `classic_rebalance.py`, `classic_join.py`, and the other requests here.
 
-Differs from Kafka in what its own clients cannot tell: a waiting request that a later one of the same member replaces
-is answered (Kafka forgets it): a join COORDINATOR_NOT_AVAILABLE, a sync REBALANCE_IN_PROGRESS; a member that is removed while its SyncGroup waits gets
-UNKNOWN_MEMBER_ID (likewise), a static member may return to a full group, a leader's repeated SyncGroup waits for the
-first one's write, a member that leaves before its second join step disturbs nobody, and any request that is
-answered well begins the session anew.
+Differs from Kafka in what its own clients cannot tell. A waiting request that a later one of the same member replaces
+is answered (Kafka forgets it): a join COORDINATOR_NOT_AVAILABLE, a sync REBALANCE_IN_PROGRESS. A member that is removed
+while its SyncGroup waits gets UNKNOWN_MEMBER_ID (likewise). A static member may return to a full group, a leader's
+repeated SyncGroup waits for the first one's write, a member that leaves before its second join step disturbs nobody,
+and any request that is answered well begins the session anew.
 """
 
 from __future__ import annotations
