@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from kproc.client import Client
 from tests.support.broker import EmbeddedBroker, ServedBroker
 from tests.support.proc import child_pids, open_descriptors
 from tests.support.raw import RawClient, batch
@@ -65,6 +66,12 @@ WANTED: dict[str, Counter[str]] = {
     ),
 }
 
+# The control listener's own two: a Processor with one link, to the controller, and an Acceptor with one hand-over.
+CONTROL: dict[Role, Counter[str]] = {
+    ("processor", 447): EVERY_CHILD + on_links(1) + Counter({ARENA: 2, SOCKET: 1}),
+    ("acceptor", 111): EVERY_CHILD + Counter({SOCKET: 2}),
+}
+
 
 def kind_of(target: str) -> str:
     """What a link of /proc/PID/fd points at, in the words above."""
@@ -85,7 +92,13 @@ def held(pid: int) -> dict[int, str]:
     return {number: target for number, target in open_descriptors(pid).items() if number > 2}
 
 
-def check_all(broker: ServedBroker, roles: dict[Role, int], *, extra: dict[str, Counter[str]]) -> None:
+def check_all(roles: dict[Role, int], *, extra: dict[str, Counter[str]]) -> None:
+    """Every role against the table, and each socket in one process only."""
+    check_each(roles, extra=extra)
+    check_sockets(roles)
+
+
+def check_each(roles: dict[Role, int], *, extra: dict[str, Counter[str]]) -> None:
     """Every role against the table."""
     for (role, index), pid in roles.items():
         found = Counter(map(kind_of, held(pid).values()))
@@ -96,7 +109,6 @@ def check_all(broker: ServedBroker, roles: dict[Role, int], *, extra: dict[str, 
         assert found == wanted, (
             f"{role}-{index}: too much {dict(found - wanted)}, missing {dict(wanted - found)}"
         )
-    check_sockets(roles)
 
 
 def check_sockets(roles: dict[Role, int]) -> None:
@@ -122,7 +134,7 @@ def wait_checked(
     broker: ServedBroker, roles: dict[Role, int], extra: dict[str, Counter[str]] | None = None
 ) -> None:
     def is_as_wanted() -> bool:
-        check_all(broker, roles, extra=extra or {})
+        check_all(roles, extra=extra or {})
         return True
 
     # The connection that asked for the status takes a moment to be closed.
@@ -166,6 +178,46 @@ def test_a_client_costs_its_processor_one_descriptor_and_nobody_else_any(
             for client in clients:
                 client.close()
         wait_checked(broker, roles)
+
+
+def test_roles_that_came_and_went_leave_nothing_behind_in_the_others(tmp_path: Path, transport: str) -> None:
+    with ServedBroker(tmp_path / "data", transport=transport, settings=SETTINGS) as broker:
+        touch_all(broker)
+        clients = [RawClient(broker.bootstrap) for _ in range(4 * PROCESSORS)]
+        try:
+            for _ in range(2):
+                with Client.connect("127.0.0.1", broker.port) as operator:
+                    # Connections go to the new Processors and come back when those leave.
+                    operator.scale(processors=PROCESSORS + 2, handlers=HANDLERS + 2)
+                    operator.scale(processors=PROCESSORS, handlers=HANDLERS)
+            roles = processes(broker.bootstrap)
+            assert len(roles) == CHILDREN + 1
+            check_sockets(roles)
+        finally:
+            for client in clients:
+                client.close()
+        wait_checked(broker, roles)
+
+
+def test_the_control_plane_holds_what_it_needs(tmp_path: Path, transport: str) -> None:
+    settings = {**SETTINGS, "kproc.control.listener": "127.0.0.1:0"}
+    with ServedBroker(tmp_path / "data", transport=transport, settings=settings) as broker:
+        roles = processes(broker.control)
+        pids = {role: roles.pop(role) for role in CONTROL}
+
+        def is_as_wanted() -> bool:
+            for role, wanted in CONTROL.items():
+                found = Counter(map(kind_of, held(pids[role]).values()))
+                assert found == wanted, f"{role}: {found} instead of {wanted}"
+            extra = {
+                "controller": on_links(1) + Counter({ARENA: 2}),
+                # Two children more, a listening socket and an arena.
+                "supervisor": Counter({EVENTFD: 2, PIDFD: 2, SOCKET: 3, ARENA: 1}),
+            }
+            check_each(roles, extra=extra)
+            return True
+
+        wait_until(is_as_wanted, seconds=5, what="every role holds what it needs")
 
 
 def test_the_janitor_holds_only_the_brokers_pidfd(transport: str) -> None:
