@@ -1,0 +1,205 @@
+"""What consumer groups cost: heartbeats of many groups, and one look at all of them.
+
+    python -m bench.groups [--groups 1000] [--members 3] [--seconds 20]
+
+Starts a broker, lets every member join on a connection of its own, and then only heartbeats, each member once in
+three seconds as the clients' default is. Reports the broker's CPU while that goes on, and the time of ListGroups,
+DescribeGroups and OffsetFetch over all groups, one request each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import heapq
+import resource
+import select
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+
+from kproc import Broker
+from kproc.wire import codec
+from kproc.wire.header import ApiKey
+from tests.support.groups import (
+    commit,
+    describe,
+    find_coordinator,
+    join_fields,
+    list_groups,
+    subscription,
+)
+from tests.support.raw import RawClient
+
+HEARTBEAT_SECONDS = 3.0
+JOIN_VERSION, SYNC_VERSION, HEARTBEAT_VERSION = 3, 2, 3
+SETTLE_SECONDS_MAX = 120.0
+# The members of a group arrive within this, so that each group rebalances once.
+REBALANCE_DELAY_MS = 3_000
+TOPIC = "bench"
+
+
+class Member:
+    """One connection that joins, syncs and then only heartbeats."""
+
+    def __init__(self, address: tuple[str, int], group_id: str) -> None:
+        self.socket = socket.create_connection(address)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.group_id = group_id
+        self.is_stable = False
+        self.errors = 0
+        self._received = b""
+        self._waits_for = ApiKey.JOIN_GROUP
+        self._heartbeat = b""
+        fields = join_fields(group_id, protocols=[{"name": "range", "metadata": subscription(TOPIC)}])
+        self.socket.sendall(codec.encode_request(ApiKey.JOIN_GROUP, JOIN_VERSION, 1, "bench", fields))
+
+    def heartbeat(self) -> None:
+        """Send one."""
+        self.socket.sendall(self._heartbeat)
+
+    def on_readable(self) -> int:
+        """Take what came; how many heartbeats were answered."""
+        self._received += self.socket.recv(65_536)
+        answered = 0
+        while len(self._received) >= 4:
+            length = struct.unpack_from(">i", self._received)[0]
+            if len(self._received) < 4 + length:
+                break
+            frame, self._received = self._received[4 : 4 + length], self._received[4 + length :]
+            answered += self._on_frame(frame)
+        return answered
+
+    def _on_frame(self, frame: bytes) -> int:
+        if self._waits_for == ApiKey.JOIN_GROUP:
+            self._on_joined(codec.decode_response(ApiKey.JOIN_GROUP, JOIN_VERSION, frame)[1])
+        elif self._waits_for == ApiKey.SYNC_GROUP:
+            answer = codec.decode_response(ApiKey.SYNC_GROUP, SYNC_VERSION, frame)[1]
+            assert answer["error_code"] == 0, answer
+            self.is_stable, self._waits_for = True, ApiKey.HEARTBEAT
+        else:
+            self.errors += frame[-2:] != b"\0\0"
+            return 1
+        return 0
+
+    def _on_joined(self, answer: dict[str, Any]) -> None:
+        assert answer["error_code"] == 0, answer
+        who = {
+            "group_id": self.group_id,
+            "generation_id": answer["generation_id"],
+            "member_id": answer["member_id"],
+            "group_instance_id": None,
+        }
+        self._heartbeat = codec.encode_request(ApiKey.HEARTBEAT, HEARTBEAT_VERSION, 2, "bench", who)
+        assignments = [
+            {"member_id": each["member_id"], "assignment": bytes(40)} for each in answer["members"]
+        ]
+        sync = codec.encode_request(
+            ApiKey.SYNC_GROUP, SYNC_VERSION, 3, "bench", {**who, "assignments": assignments}
+        )
+        self._waits_for = ApiKey.SYNC_GROUP
+        self.socket.sendall(sync)
+
+
+class Members:
+    """All of them on one epoll."""
+
+    def __init__(self, members: list[Member]) -> None:
+        self.members = members
+        self._by_fd = {member.socket.fileno(): member for member in members}
+        self._epoll = select.epoll()
+        for fd in self._by_fd:
+            self._epoll.register(fd, select.EPOLLIN)
+
+    def take(self, seconds: float) -> int:
+        """Wait that long for answers at most; how many heartbeats were answered."""
+        return sum(self._by_fd[fd].on_readable() for fd, _ in self._epoll.poll(max(0.0, seconds)))
+
+    def settle(self) -> None:
+        """Until everybody is in a stable group."""
+        deadline = time.monotonic() + SETTLE_SECONDS_MAX
+        while not all(member.is_stable for member in self.members):
+            assert time.monotonic() < deadline, "the groups did not settle"
+            self.take(0.2)
+
+    def run(self, seconds: float) -> tuple[int, int]:
+        """(heartbeats sent, answered), evenly spread."""
+        begun = time.monotonic()
+        count = len(self.members)
+        due = [(begun + HEARTBEAT_SECONDS * n / count, n) for n in range(count)]
+        sent = answered = 0
+        while (now := time.monotonic()) < begun + seconds:
+            while due[0][0] <= now:
+                at, number = due[0]
+                self.members[number].heartbeat()
+                sent += 1
+                heapq.heapreplace(due, (at + HEARTBEAT_SECONDS, number))
+            answered += self.take(min(due[0][0] - now, 0.05))
+        return sent, answered + self.take(0.2)
+
+
+@contextlib.contextmanager
+def measured(title: str) -> Iterator[None]:
+    begun = time.perf_counter()
+    yield
+    print(f"{title}: {(time.perf_counter() - begun) * 1000:.0f} ms")
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU of all of the broker's processes so far; none of them ends meanwhile."""
+    top = psutil.Process(pid)
+    return sum(sum(process.cpu_times()[:2]) for process in [top, *top.children(recursive=True)])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--groups", type=int, default=1_000)
+    parser.add_argument("--members", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--handlers", type=int, default=1)
+    options = parser.parse_args()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 20_000)), hard))
+    settings = {
+        "group.initial.rebalance.delay.ms": REBALANCE_DELAY_MS,
+        "num.io.threads": options.handlers,
+    }
+    with Broker(settings=settings) as broker, RawClient(broker.bootstrap, timeout=60.0) as client:
+        client.create_topic(TOPIC, partitions=options.members)
+        find_coordinator(client, "g0")
+        group_ids = [f"g{number}" for number in range(options.groups)]
+        for group_id in group_ids:
+            commit(client, group_id, TOPIC, dict.fromkeys(range(options.members), 1))
+        address = (broker.host, broker.port)
+        everybody = Members([Member(address, each) for each in group_ids for _ in range(options.members)])
+        everybody.settle()
+        sizes = {len(describe(client, group_id)["members"]) for group_id in group_ids[:50]}
+        assert sizes == {options.members}, sizes
+        before, begun = cpu_seconds(broker.pid), time.monotonic()
+        sent, answered = everybody.run(options.seconds)
+        took = time.monotonic() - begun
+        used = cpu_seconds(broker.pid) - before
+        errors = sum(member.errors for member in everybody.members)
+        print(
+            f"{options.groups} groups of {options.members}: {sent / took:.0f} heartbeats/s, {answered} of {sent} "
+            f"answered, {errors} errors, {100 * used / took:.1f} % of a core, {1e6 * used / sent:.0f} us each"
+        )
+        with measured("ListGroups"):
+            assert len(list_groups(client)) == options.groups
+        with measured("DescribeGroups"):
+            rows = client.call(ApiKey.DESCRIBE_GROUPS, 5, {"groups": group_ids})["groups"]
+        assert {row["group_state"] for row in rows} == {"Stable"}
+        with measured("OffsetFetch"):
+            fields = {"groups": [{"group_id": each, "topics": None} for each in group_ids]}
+            rows = client.call(ApiKey.OFFSET_FETCH, 8, fields)["groups"]
+        assert {len(row["topics"][0]["partitions"]) for row in rows} == {options.members}
+        for member in everybody.members:
+            member.socket.close()
+
+
+if __name__ == "__main__":
+    main()
