@@ -12,7 +12,7 @@ from typing import Final
 from kproc.cluster.connection_limits import CONNECTION_LIMITS
 from kproc.cluster.image import CLUSTER_DEFAULT_NODE, ClusterImage
 from kproc.cluster.role_counts import ROLE_COUNTS
-from kproc.cluster.topic_config import ROWS, not_a, told
+from kproc.cluster.topic_config import LOG_SETTINGS, ROWS, not_a, told
 from kproc.config import SETTINGS, Config, ConfigError, Dynamic, Setting
 from kproc.config.dynamic import split_listener_key
 from kproc.config.listeners import parse_listeners
@@ -24,7 +24,7 @@ from kproc.errors import ErrorCode, KafkaError
 _TOPIC_ROWS: Final = {
     row.settings[0]: row for row in ROWS if row.settings and SETTINGS[row.settings[0]].is_dynamic
 }
-APPLIED_LIVE: Final = frozenset(_TOPIC_ROWS) | ROLE_COUNTS | CONNECTION_LIMITS | {"listeners"}
+APPLIED_LIVE: Final = frozenset(_TOPIC_ROWS) | LOG_SETTINGS | ROLE_COUNTS | CONNECTION_LIMITS | {"listeners"}
 # Kafka: on an existing listener nothing else may be changed by a key with its prefix.
 LISTENER_KEYS: Final = frozenset(("num.network.threads", "max.connections", "max.connection.creation.rate"))
 

@@ -6,7 +6,7 @@ names.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any, Final
 
 from kproc.cluster import client_metrics_config, group_config
@@ -15,6 +15,7 @@ from kproc.cluster.config_changes import RESOURCE_CLIENT_METRICS, RESOURCE_GROUP
 from kproc.cluster.image import CLUSTER_DEFAULT_NODE, ClusterImage
 from kproc.cluster.topic_config import ROWS, TopicConfig
 from kproc.config import SETTINGS, Config, Kind, Setting
+from kproc.config.dynamic import split_listener_key
 from kproc.config.values import wire_text
 
 SOURCE_TOPIC: Final = 1
@@ -62,6 +63,24 @@ def describe_broker(
         rows.append(
             _row(name, value, source, synonyms, setting.kind, _doc(setting), read_only=not is_live(name))
         )
+    return rows + _listener_rows(image, config, None if names is None else wanted)
+
+
+def _listener_rows(
+    image: ClusterImage, config: Config, wanted: Container[str] | None
+) -> list[dict[str, Any]]:
+    """What was set for single listeners on the running broker: keys that are no rows of the table of settings."""
+    nodes = (str(config.node_id), CLUSTER_DEFAULT_NODE)
+    keys = dict.fromkeys(key for node in nodes for key in image.broker_configs.get(node, {}))
+    rows: list[dict[str, Any]] = []
+    for key in keys:
+        listener, plain = split_listener_key(key)
+        if not listener or (wanted is not None and key not in wanted):
+            continue
+        setting = SETTINGS[plain]
+        synonyms = _broker_synonyms((key, plain), image, config)
+        value, source = _first(synonyms, None)
+        rows.append(_row(key, value, source, synonyms, setting.kind, _doc(setting), read_only=False))
     return rows
 
 
@@ -71,7 +90,7 @@ def describe_cluster_default(image: ClusterImage, names: Iterable[str] | None = 
     rows: list[dict[str, Any]] = []
     for name, value in image.broker_configs.get(CLUSTER_DEFAULT_NODE, {}).items():
         if wanted is None or name in wanted:
-            setting = SETTINGS[name]
+            setting = SETTINGS[split_listener_key(name)[1]]
             synonyms = [{"name": name, "value": value, "source": SOURCE_DYNAMIC_DEFAULT}]
             source = SOURCE_DYNAMIC_DEFAULT
             rows.append(_row(name, value, source, synonyms, setting.kind, _doc(setting), read_only=False))

@@ -150,14 +150,14 @@ ROWS: Final = (
     TopicConfig(
         "flush.messages",
         Kind.LONG,
-        "The log is synced after this many records.",
+        "After this many records the log is synced, and the last of them answered when that is done.",
         ("log.flush.interval.messages",),
         at_least(1),
     ),
     TopicConfig(
         "flush.ms",
         Kind.LONG,
-        "The log is synced after this time.",
+        "The log is synced after this time, to about a second.",
         ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
         at_least(0),
     ),
@@ -224,12 +224,15 @@ ROWS: Final = (
     TopicConfig(
         "min.insync.replicas",
         Kind.INT,
-        "Kept for clients; a partition has one replica, which is always in sync.",
+        "Stored. acks=all asks for no more replicas than there are, as in Kafka: for the one that there is.",
         ("min.insync.replicas",),
         at_least(1),
     ),
     TopicConfig(
-        "preallocate", Kind.BOOLEAN, "Whether a new segment's file gets its full size.", ("log.preallocate",)
+        "preallocate",
+        Kind.BOOLEAN,
+        "Stored, without effect: files grow as they are written.",
+        ("log.preallocate",),
     ),
     TopicConfig("remote.log.copy.disable", Kind.BOOLEAN, _TIERED_UNUSED, (), None, "false"),
     TopicConfig("remote.log.delete.on.disable", Kind.BOOLEAN, _TIERED_UNUSED, (), None, "false"),
@@ -282,6 +285,8 @@ ROWS: Final = (
         ("unclean.leader.election.enable",),
     ),
 )
+# Broker settings that logs follow and topics cannot override.
+LOG_SETTINGS: Final = frozenset({"producer.id.expiration.ms"})
 TOPIC_CONFIGS: Final[Mapping[str, TopicConfig]] = {row.name: row for row in ROWS}
 assert all(name in SETTINGS for row in ROWS for name in row.settings), "a row names a setting that is none"
 
@@ -309,14 +314,15 @@ def check_all(configs: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def dynamic_defaults(image: ClusterImage, node_id: int) -> dict[str, str]:
-    """Topic configs whose default was changed on the running broker (KIP-226), by the topic's names."""
+    """What logs follow and was changed on the running broker (KIP-226): topic configs by the topic's names."""
     changed = {
         **image.broker_configs.get(CLUSTER_DEFAULT_NODE, {}),
         **image.broker_configs.get(str(node_id), {}),
     }
     if not changed:
         return {}
-    return {row.name: changed[row.settings[0]] for row in ROWS if row.settings and row.settings[0] in changed}
+    found = {row.name: changed[row.settings[0]] for row in ROWS if row.settings and row.settings[0] in changed}
+    return found | {name: changed[name] for name in LOG_SETTINGS if name in changed}
 
 
 def log_overrides(image: ClusterImage, topic: TopicImage, node_id: int) -> dict[str, str]:

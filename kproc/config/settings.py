@@ -273,7 +273,13 @@ class Config:
     log_segment_delete_delay_ms: int = setting(
         LONG, 60_000, "From renaming a file to .deleted until it is removed.", at_least(0), dynamic=CLUSTER
     )
-    log_preallocate: bool = setting(BOOLEAN, False, "Default of preallocate.", dynamic=CLUSTER)
+    log_preallocate: bool = setting(
+        BOOLEAN,
+        False,
+        "Default of preallocate.",
+        dynamic=CLUSTER,
+        unhonoured="files grow as they are written",
+    )
     log_cleanup_policy: tuple[str, ...] = setting(
         LIST,
         ("delete",),

@@ -94,8 +94,8 @@ def cluster() -> InMemoryController:
         (changes(BROKER, "", ("nope", SET, "5")), (INVALID_CONFIG, "Unknown broker config name: nope")),
         # Refused and not stored: nothing in this broker would act on it while it runs.
         (
-            changes(BROKER, "", ("producer.id.expiration.ms", SET, "5")),
-            (INVALID_REQUEST, "Cannot update these configs dynamically: [producer.id.expiration.ms]"),
+            changes(BROKER, "", ("num.partitions", SET, "5")),
+            (INVALID_REQUEST, "Cannot update these configs dynamically: [num.partitions]"),
         ),
     ],
 )
@@ -174,3 +174,36 @@ def test_the_old_api_replaces_all_configs_of_a_resource(cluster):
     broker = {"resource_type": BROKER, "resource_name": ""}
     cluster.replace_configs({**broker, "configs": [{"name": "log.retention.ms", "value": "78"}]})
     assert cluster.image.broker_configs == {"": {"log.retention.ms": "78"}}
+
+
+def test_configs_of_groups_and_subscriptions_outlive_a_snapshot(cluster):
+    group, subscription = 32, 16
+    cluster.alter(
+        changes(group, "g", ("consumer.session.timeout.ms", SET, "50000")),
+        changes(subscription, "s", ("interval.ms", SET, "1000"), ("metrics", SET, "a, b,,a")),
+    )
+    expected = {
+        (group, "g"): {"consumer.session.timeout.ms": "50000"},
+        (subscription, "s"): {"interval.ms": "1000", "metrics": "a,b"},
+    }
+    assert cluster.image.resource_configs == expected
+    assert type(cluster.image).from_snapshot(cluster.image.snapshot()).resource_configs == expected
+    cluster.replace_configs({"resource_type": group, "resource_name": "g", "configs": []})
+    assert set(cluster.image.resource_configs) == {(subscription, "s")}
+
+
+def test_lists_of_a_subscription_are_not_appended_to(cluster):
+    # Kafka has the same: it does not look at the type there.
+    rows = cluster.alter(changes(16, "s", ("metrics", APPEND, "a")))
+    assert outcome(rows) == [(INVALID_CONFIG, "Can't APPEND to key metrics because its type is not LIST.")]
+
+
+@pytest.mark.parametrize("node", ["", "1"])
+def test_a_limit_of_one_listener_is_shown_under_its_key(cluster, node):
+    key = "listener.name.plaintext.max.connections"
+    assert outcome(cluster.alter(changes(BROKER, node, (key, SET, "7")))) == [(0, None)]
+    rows = describe_broker(cluster.image, cluster.config, [key, "max.connections"])
+    shown = {row["name"]: row["value"] for row in rows}
+    assert shown == {"max.connections": "2147483647", key: "7"}
+    default = {row["name"]: row["value"] for row in describe_cluster_default(cluster.image)}
+    assert default == ({} if node else {key: "7"})
