@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kproc.cluster.describe import describe_broker, describe_cluster_default
 from tests.unit.cluster.in_memory import InMemoryController, changes, outcome, topic
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
