@@ -13,6 +13,7 @@ was lost, and the log's turn comes again.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -30,7 +31,7 @@ from kproc.server.cleaner_offsets import CleanerOffsets
 from kproc.server.compaction_calls import PREPARE, SWAP
 from kproc.server.partition_table import PartitionTable
 from kproc.storage.compaction import CompactionPass, PassFacts, SegmentChanged
-from kproc.storage.compaction_files import SegmentIdentity, remove_cleaned
+from kproc.storage.compaction_files import SegmentIdentity, deleted_files, remove_cleaned
 from kproc.storage.compaction_policy import DirtySection, SealedSegment, assess, group_segments
 from kproc.storage.fs import Fs, StorageFailure, sync_directory
 from kproc.storage.log_config import LogConfig
@@ -87,6 +88,7 @@ class Compactor:
         # By topic id and index. A damaged log is left alone until the next start, as in Kafka.
         self._uncleanable: set[tuple[bytes, int]] = set()
         self._postponed_ns: dict[tuple[bytes, int], int] = {}
+        self._replaced: deque[tuple[int, Path]] = deque()  # (when to unlink it, what)
         self._steps = self._run()
         self._is_waiting = False
         self._resume_ns = 0
@@ -99,7 +101,7 @@ class Compactor:
         if self._is_closed:
             return 0
         now_ns = self._clock.now_ns()
-        steps, until_ns = 0, now_ns + _SLICE_NS
+        steps, until_ns = self._unlink_due(now_ns), now_ns + _SLICE_NS
         while now_ns >= self._resume_ns and now_ns <= until_ns:
             moved = next(self._steps)
             self._is_waiting = moved is None
@@ -121,9 +123,11 @@ class Compactor:
         return _IDLE_MS if self._is_waiting else 0
 
     def close(self) -> None:
-        """End whatever is in work, and remove what was being written for it."""
+        """End whatever is in work, and remove what was being written for it, and what was replaced."""
         self._is_closed = True
         self._steps.close()
+        for _, path in self._replaced:
+            self._fs.unlink(path)
 
     # -- the steps ---------------------------------------------------------------------------------------------
 
@@ -306,7 +310,10 @@ class Compactor:
                 yield from self._counted(run.rewrite(group))
                 new = run.finish(group)
                 after += sum(each.size for each in group) if new is None else new.size
-                if new is not None and not (yield from self._swap(topic, index, directory, group, new)):
+                if new is None:
+                    continue
+                delay_ms = config.file_delete_delay_ms
+                if not (yield from self._swap(topic, index, directory, group, new, delay_ms)):
                     return None
         finally:
             run.abandon()
@@ -331,8 +338,14 @@ class Compactor:
         directory: Path,
         group: list[SealedSegment],
         new: SegmentIdentity,
+        delay_ms: int,
     ) -> Steps:
         """Have the owner take a new segment; whether it did."""
+        doomed = [path for each in group for path in deleted_files(directory, each.base_offset)]
+        for path in doomed:
+            # What was replaced before and waits still would be replaced by a rename in the owner's loop, which then
+            # had to free its blocks.
+            self._fs.unlink(path)
         sync_directory(self._fs, directory)
         yield 0
         old = [(each.base_offset, each.size, each.inode) for each in group]
@@ -346,7 +359,22 @@ class Compactor:
         values[SLOT["compaction_bytes_freed"]] += max(0, sum(each.size for each in group) - new.size)
         slot = SLOT["compaction_swap_us_max"]
         values[slot] = max(values[slot], answer["took_us"])
+        due_ns = self._clock.now_ns() + delay_ms * _MS
+        names = set(doomed)
+        self._replaced = deque(each for each in self._replaced if each[1] not in names)
+        self._replaced.extend((due_ns, path) for path in doomed)
         return True
+
+    def _unlink_due(self, now_ns: int) -> int:
+        """Unlink one replaced file that has waited file.delete.delay.ms: a large one takes its time."""
+        if not self._replaced or self._replaced[0][0] > now_ns:
+            return 0
+        path = self._replaced.popleft()[1]
+        try:
+            self._fs.unlink(path)
+        except StorageFailure as failure:
+            logger.warning("%s stays: %s", path, failure)
+        return 1
 
     # -- settings ----------------------------------------------------------------------------------------------
 

@@ -27,10 +27,12 @@ from typing import Final, NamedTuple
 from kproc.storage.batch_scan import BadBatch, Header, walk_headers
 from kproc.storage.format import (
     CLEANED_SUFFIX,
+    DELETED_SUFFIX,
     INDEX_SUFFIX,
     INT32_MAX,
     LOG_SUFFIX,
     NO_TIMESTAMP,
+    SEGMENT_SUFFIXES,
     SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
@@ -177,6 +179,12 @@ def remove_cleaned(fs: Fs, directory: Path) -> None:
     for name in fs.list_directory(directory):
         if name.endswith(CLEANED_SUFFIX):
             fs.unlink(directory / name)
+
+
+def deleted_files(directory: Path, base_offset: int) -> list[Path]:
+    """The names under which a segment's replaced files wait: their data last."""
+    names = (segment_file_name(base_offset, suffix) + DELETED_SUFFIX for suffix in SEGMENT_SUFFIXES)
+    return [directory / name for name in names]
 
 
 def finish_swaps(fs: Fs, directory: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from kproc.storage.compaction_files import SWAPPED_SUFFIXES, SegmentIdentity
 from kproc.storage.format import (
@@ -25,6 +26,10 @@ from kproc.storage.log_state import LogState
 from kproc.storage.segment import LogSegment
 
 logger = logging.getLogger(__name__)
+
+# The cleaner unlinks what a swap has replaced, since freeing a large file's blocks takes long. The owner does it
+# this much later, in case the cleaner has died.
+_GRACE_MS: Final = 10_000
 
 
 class SwapRefused(Exception):
@@ -109,7 +114,7 @@ class CompactableLog(LogState):
 
     def _put_in_place(self, number: int, count: int, base: int) -> None:
         """Steps 2 and 3, and the log's own view of its segments."""
-        due_ms = self._clock.wall_ms() + self._config.file_delete_delay_ms
+        due_ms = self._clock.wall_ms() + self._config.file_delete_delay_ms + _GRACE_MS
         gone = self._segments.retire_for(base, number, count, due_ms=due_ms)
         for suffix in SWAPPED_SUFFIXES:
             swap = self._compaction_path(base, suffix, SWAP_SUFFIX)
