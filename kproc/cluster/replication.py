@@ -17,7 +17,8 @@ def complaint_about_factor(factor: int, config: Config) -> str | None:
         return None
     return (
         f"Unable to replicate the partition {factor} time(s): The target replication factor of "
-        f"{factor} cannot be reached because only 1 broker(s) are registered."
+        f"{factor} cannot be reached because only 1 broker(s) are registered or some brokers have all their log "
+        "directories cordoned."
     )
 
 
