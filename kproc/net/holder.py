@@ -53,6 +53,39 @@ _ID_TIME_SHIFT, _ID_NUMBER_SHIFT = 20, 9
 class ConnectionHolder:
     """Base of Processor."""
 
+    __slots__ = (  # More attributes than CPython keeps inline in an object without.
+        "_activity",
+        "_arena",
+        "_by_id",
+        "_by_index",
+        "_channels",
+        "_clock",
+        "_closed_listeners",
+        "_connections",
+        "_counts",
+        "_epoll",
+        "_given_router",
+        "_handlers",
+        "_has_counts",
+        "_held_bytes",
+        "_is_leaving",
+        "_is_pressed",
+        "_is_stopping",
+        "_lent",
+        "_metrics",
+        "_moves",
+        "_next_id",
+        "_now_ns",
+        "_number",
+        "_poll",
+        "_reporter",
+        "_router",
+        "_short_of_memory",
+        "_stalled",
+        "_throttles",
+        "id",
+    )
+
     def __init__(
         self,
         agent_id: AgentId,

@@ -67,6 +67,21 @@ _HTTP_METHODS: Final = (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"DELE")
 class Processor(ConnectionHolder):
     """Owns the client connections given to it. One instance runs in one role."""
 
+    __slots__ = (
+        "_doze",
+        "_files",
+        "_handoffs",
+        "_idle_ns_max",
+        "_next_second_ns",
+        "_next_store_ns",
+        "_processor_count",
+        "_queued_bytes_max",
+        "_read",
+        "_request_bytes_max",
+        "_watched_fd",
+        "is_called",
+    )
+
     def __init__(
         self,
         agent_id: AgentId,
