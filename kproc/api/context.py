@@ -8,7 +8,7 @@ one request that belong to other Handlers are asked for with `services.peers`, m
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from kproc.clock import Clock
 from kproc.cluster.image import ClusterImage, PartitionImage
@@ -75,6 +75,30 @@ class Partitions(Protocol):
         PartitionMoving."""
 
 
+class ClientRates(Protocol):
+    """Byte rates of clients against their quotas. Nothing is asked of it while `is_on` is False."""
+
+    is_on: bool
+
+    def on_fetch(self, client_id: bytes | None, count: int) -> int:
+        """How long the client is throttled when it gets that many bytes, in ms; then it gets none."""
+
+    def fetch_bytes_max(self, client_id: bytes | None) -> int | None:
+        """What one answer may hold; None: no limit."""
+
+
+class _NoRates:
+    """Nobody has a quota."""
+
+    is_on = False
+
+    def on_fetch(self, client_id: bytes | None, count: int) -> int:
+        raise NotImplementedError
+
+    def fetch_bytes_max(self, client_id: bytes | None) -> int | None:
+        raise NotImplementedError
+
+
 class HandOver(Protocol):
     """Changes of the owners, as they reach this Handler."""
 
@@ -121,10 +145,14 @@ class Groups(Protocol):
         """Load every partition of ours that has been written to, then call back."""
 
 
+_NO_RATES: Final = _NoRates()
+
+
 class Services:
     """Everything a Handler offers to the APIs. One per Handler, made by server/handler.py."""
 
     __slots__ = (
+        "client_rates",
         "clock",
         "config",
         "endpoints",
@@ -167,6 +195,7 @@ class Services:
         self.producer_ids: ProducerIds
         self.session_cache: SessionCache
         self.hand_over: HandOver
+        self.client_rates: ClientRates = _NO_RATES
         self.groups: Groups
 
 
@@ -181,6 +210,7 @@ class RequestContext:
         "correlation_id",
         "listener_index",
         "services",
+        "throttle_ms",
     )
 
     services: Services
@@ -190,6 +220,7 @@ class RequestContext:
     client_id_bytes: bytes | None
     connection_id: int
     listener_index: int
+    throttle_ms: int  # What the answer says of it; 0 unless the client is above its quota.
 
     @property
     def header(self) -> RequestHeader:

@@ -240,7 +240,12 @@ class DelayedFetch(DelayedOperation):
     # -- reading -----------------------------------------------------------------------------------------------
 
     def _budget(self) -> int:
-        return min(self._request.max_bytes, self._context.services.config.fetch_max_bytes)
+        services = self._context.services
+        budget = min(self._request.max_bytes, services.config.fetch_max_bytes)
+        if services.client_rates.is_on:
+            limit = services.client_rates.fetch_bytes_max(self._context.client_id_bytes)
+            budget = budget if limit is None else min(budget, limit)
+        return budget
 
     def _read_local(self) -> None:
         """Read our partitions in order; the first with data may exceed every limit by its first batch."""
@@ -345,6 +350,8 @@ class DelayedFetch(DelayedOperation):
 
     def on_complete(self) -> None:
         self._end_watches()
+        if self._context.services.client_rates.is_on and self._is_throttled():
+            return
         context = self._context
         session = self._session
         budget = self._budget()
@@ -389,6 +396,20 @@ class DelayedFetch(DelayedOperation):
                 context.api_version, context.correlation_id, 0, 0, session_id, list(topics.values())
             )
         )
+
+    def _is_throttled(self) -> bool:
+        """A client above its quota is told so, without records, and reads on when it may."""
+        context = self._context
+        count = sum(read.bytes for read in self._reads.values())
+        throttle_ms = context.services.client_rates.on_fetch(context.client_id_bytes, count)
+        if not throttle_ms:
+            return False
+        session_id = self._session.id if self._session is not None and self._is_incremental else 0
+        context.throttle(throttle_ms)
+        context.send_parts(
+            encode_fetch_response(context.api_version, context.correlation_id, throttle_ms, 0, session_id, [])
+        )
+        return True
 
 
 def _find(services: Services, target: FetchTarget) -> tuple[str, PartitionImage] | int:

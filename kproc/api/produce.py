@@ -93,7 +93,12 @@ class OneProduce:
             _finish_unacknowledged(context, result[1])
         else:
             version, correlation_id = context.api_version, context.correlation_id
-            context.send(answer_one(version, correlation_id, self._name, self._topic_id, result))
+            name, topic_id = self._name, self._topic_id
+            if context.throttle_ms:
+                topics = [(name, topic_id, [result])]
+                context.send(encode_produce_response(version, correlation_id, topics, context.throttle_ms))
+            else:
+                context.send(answer_one(version, correlation_id, name, topic_id, result))
 
 
 def answer_one(
@@ -594,7 +599,8 @@ class _ManyAnswer:
             (name, topic_id, [result for result in islice(results, count) if result is not None])
             for name, topic_id, count in self._request
         ]
-        context.send(encode_produce_response(context.api_version, context.correlation_id, topics))
+        version, correlation_id = context.api_version, context.correlation_id
+        context.send(encode_produce_response(version, correlation_id, topics, context.throttle_ms))
 
 
 def _finish_unacknowledged(context: RequestContext, code: int) -> None:

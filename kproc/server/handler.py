@@ -26,6 +26,7 @@ from kproc.metrics.spec import SLOT
 from kproc.purgatory.purgatory import Purgatory
 from kproc.server import compaction_calls
 from kproc.server.calls import serve_call
+from kproc.server.client_rates import ClientRates
 from kproc.server.dispatch import after_header_tags, dispatch
 from kproc.server.groups import Groups
 from kproc.server.hand_over import HandOver, moved_between
@@ -34,7 +35,7 @@ from kproc.server.linked_agent import LinkedAgent, LinkedPeer
 from kproc.server.moving import MovingConnections
 from kproc.server.partitions import Partitions
 from kproc.server.request import ClientPeer, HandlerRequest
-from kproc.server.roles import CLEANER, CONTROLLER, PROCESSOR, handler_id
+from kproc.server.roles import CLEANER, CONTROLLER, HANDLER, PROCESSOR, handler_id
 from kproc.server.routing import OWNER, body_key
 from kproc.server.syncer import Syncer
 from kproc.transport.agent import AgentId, Doze, Link
@@ -150,6 +151,13 @@ class Handler(LinkedAgent):
             now_ns=clock.now_ns,
         )
         self._services.hand_over = self._hand_over
+        self._rates = ClientRates(
+            quotas=lambda: self._services.image.client_quotas,
+            now_ns=clock.now_ns,
+            sample_count=config.quota_window_num,
+            sample_s=config.quota_window_size_seconds,
+        )
+        self._services.client_rates = self._rates
         self._groups = Groups(
             config=config,
             clock=clock,
@@ -361,7 +369,7 @@ class Handler(LinkedAgent):
             placed = self._serve(request, view[body:frame_end])
             if request.is_closed:
                 return
-            if placed is not None and placed.owned is not None:
+            if placed is not None and placed.owned is not None and not self._rates.is_on:
                 shape = ProduceShape.of(version, view[position:frame_end], placed)
                 if shape is not None:
                     client.shapes[connection_id] = shape
@@ -421,6 +429,8 @@ class Handler(LinkedAgent):
             if request.api_key == _PRODUCE and request.api_version in _PRODUCE_SERVED:
                 if request.api_version >= _PRODUCE_FLEXIBLE:
                     body = after_header_tags(body)
+                if self._rates.is_on:
+                    self._throttle(request, len(body))
                 placed = self._produce.add(request, body)
                 if placed is not None and placed.owned is None:
                     self._hint(request, body, placed.owner)
@@ -438,6 +448,14 @@ class Handler(LinkedAgent):
             self._surprises += 1
             self._refuse(request, "an internal error")
         return None
+
+    def _throttle(self, request: HandlerRequest, body_bytes: int) -> None:
+        """Count a Produce; a client that is above its quota is not read for a while, beginning now."""
+        client_id = request.client_id_bytes
+        size = _FIXED_BLOCK.size + len(client_id or b"") + body_bytes
+        request.throttle_ms = self._rates.on_produce(client_id, size)
+        if request.throttle_ms:
+            request.throttle(request.throttle_ms)
 
     def _hint(self, request: HandlerRequest, body: memoryview, owner: int) -> None:
         """Tell the Processor where the next Produce of this partition belongs."""
@@ -499,6 +517,9 @@ class Handler(LinkedAgent):
             fetch.serve_forwarded(self._services, body, on_reply)
         elif op == "list_offsets":
             list_offsets.serve_forwarded(self._services, body, on_reply)
+        elif op == "client_bytes":
+            self._rates.hear(body["told"])
+            on_reply({})
         elif op == "take_partitions":
             self._hand_over.serve_claim(body, on_reply)
         elif op == group_call.CALL:
@@ -559,6 +580,7 @@ class Handler(LinkedAgent):
             self._groups.on_moved(moved)
             self._produce.on_moved((each.topic.name, each.partition.index) for each in moved)
             self._hand_over.on_moved(moved)
+        self._rates.on_image()
         self._hand_over.on_image()
 
     def _forget_shapes(self) -> None:
@@ -586,6 +608,10 @@ class Handler(LinkedAgent):
         if self._ticks % _TICKS_PER_SECOND == 0 and self._has_image:
             self._partitions.tick()
             self._hand_over.tick()
+        if self._rates.is_on and (told := self._rates.take_untold()):
+            for peer in self._peers:
+                if peer.role == HANDLER:
+                    self._ask(peer, "client_bytes", {"told": told}, lambda _reply: None)
         values = self._metrics.values
         produce = self._produce
         values[SLOT["requests"]] += self._requests

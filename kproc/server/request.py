@@ -82,6 +82,7 @@ class HandlerRequest(RequestContext):
         self.api_version = api_version
         self.correlation_id = correlation_id
         self.client_id_bytes = client_id_bytes
+        self.throttle_ms = 0
         self._is_waiting = False
         self.is_closed = False  # The connection is being closed: its other frames do not count any more.
 

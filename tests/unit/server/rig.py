@@ -49,6 +49,8 @@ from kproc.transport.envelope import (
     SEND,
     SEND_PARTS,
     SNAPSHOT,
+    THROTTLE,
+    THROTTLE_MS,
     TOKEN,
     decode_parts,
 )
@@ -138,6 +140,7 @@ class ScriptedProcessor:
         self._inbox = Inbox(link.receiver)
         self._sequences: dict[int, itertools.count[int]] = {}
         self.hints: list[bytes] = []
+        self.throttles: list[tuple[int, int]] = []  # (connection, milliseconds)
         self._blocks: dict[tuple[int, int], int] = {}
 
     def send(self, key: ApiKey, version: int, fields: Fields, *, connection: int = 1) -> int:
@@ -188,6 +191,9 @@ class ScriptedProcessor:
                     continue
                 connection_id, sequence, _, _ = HEAD.unpack_from(view)
                 body = view[HEAD_BYTES:]
+                if kind == THROTTLE:
+                    self.throttles.append((connection_id, THROTTLE_MS.unpack(body)[0]))
+                    continue
                 block = self._blocks.pop((connection_id, sequence), None)
                 if block is not None:
                     self._rig.arena.free(block)
