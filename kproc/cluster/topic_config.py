@@ -101,7 +101,7 @@ ROWS: Final = (
     TopicConfig(
         "cleanup.policy",
         Kind.LIST,
-        "delete: old segments go by time and size. compact: stored and reported; nothing is compacted yet.",
+        "delete: old segments go by time and size. compact: only the newest record of each key stays.",
         ("log.cleanup.policy",),
         _only("compact", "delete"),
     ),
