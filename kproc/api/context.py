@@ -22,6 +22,7 @@ from kproc.wire.header import ApiKey, RequestHeader
 
 if TYPE_CHECKING:
     from kproc.api.fetch_session import SessionCache
+    from kproc.api.group_call import ForwardedCall
     from kproc.group.coordinator import GroupCoordinator
 
 OnReply = Callable[[dict[str, Any]], None]
@@ -131,6 +132,8 @@ class ProducerIds(Protocol):
 
 class Groups(Protocol):
     """The group coordinators of this Handler, and where the others are."""
+
+    forwarded: dict[ForwardedCall, None]  # of other Handlers, whose members wait here
 
     def partition_of(self, group_id: str) -> PartitionImage | None:
         """The partition of `__consumer_offsets` that keeps the group; None before the topic is made."""

@@ -86,22 +86,51 @@ def serve_here(
 def serve_call(services: Services, body: dict[str, Any], on_reply: OnReply) -> None:
     """Another Handler's items, for partitions that it takes for ours."""
     name, caller = body["name"], Caller(*body["caller"])
-    items = body["items"]
-    outcomes: list[Outcome] = [0] * len(items)
-    left = len(items)
+    call = ForwardedCall(body["home"], len(body["items"]), services.groups.forwarded, on_reply)
+    for at, (partition, group_id, wanted) in enumerate(body["items"]):
+        serve_here(services, name, partition, caller, Item(group_id, wanted), call.taker(at))
+    send_back(services)  # It came from a Handler that leaves.
 
-    def taker(at: int) -> OnOutcome:
+
+def send_back(services: Services) -> None:
+    """The routing table changed: what came from a Handler that it does not name any more must not wait here.
+
+    A join may wait for minutes, and a Handler leaves when nothing of its clients is in work.
+    """
+    for call in list(services.groups.forwarded):
+        if call.home >= services.image.handler_count:
+            call.finish()
+
+
+class ForwardedCall:
+    """Items of another Handler's request; kept in `waiting` until all of them have an outcome."""
+
+    __slots__ = ("_left", "_on_reply", "_outcomes", "_waiting", "home")
+
+    def __init__(self, home: int, count: int, waiting: dict[ForwardedCall, None], on_reply: OnReply) -> None:
+        self.home = home
+        self._outcomes: list[Outcome] = [int(ErrorCode.NOT_COORDINATOR)] * count
+        self._left = count
+        self._waiting = waiting
+        self._on_reply = on_reply
+        waiting[self] = None
+
+    def taker(self, at: int) -> OnOutcome:
+        """Where the outcome of one item goes."""
+
         def take(outcome: Outcome) -> None:
-            nonlocal left
-            outcomes[at] = outcome
-            left -= 1
-            if not left:
-                on_reply({"outcomes": outcomes})
+            self._outcomes[at] = outcome
+            self._left -= 1
+            if not self._left:
+                self.finish()
 
         return take
 
-    for at, (partition, group_id, wanted) in enumerate(items):
-        serve_here(services, name, partition, caller, Item(group_id, wanted), taker(at))
+    def finish(self) -> None:
+        """Reply once, with what there is: whatever is missing is to be asked again."""
+        if self in self._waiting:
+            del self._waiting[self]
+            self._on_reply({"outcomes": self._outcomes})
 
 
 class _Asking:
@@ -134,6 +163,7 @@ class _Asking:
         for owner, places in remote.items():
             body = {
                 "image": services.image.version,
+                "home": services.handler_index,
                 "name": self._name,
                 "caller": caller,
                 "items": [[index, *self._items[at]] for at, index in places],

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from kproc.api.context import OwnedPartition, PartitionMoving
+from kproc.api.group_call import ForwardedCall
 from kproc.clock import NS_PER_MS, Clock
 from kproc.cluster.image import ClusterImage, MovedPartition, PartitionImage, TopicImage
 from kproc.cluster.topic_names import GROUP_METADATA_TOPIC
@@ -195,6 +196,7 @@ class Groups:
         self._next_sweep_ms = self._timing.now_ms() + config.offsets_retention_check_interval_ms
         self._is_stopping = False
         self.dirty: dict[Shard, None] = {}
+        self.forwarded: dict[ForwardedCall, None] = {}
 
     # -- for the APIs ------------------------------------------------------------------------------------------
 

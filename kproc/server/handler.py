@@ -578,6 +578,7 @@ class Handler(LinkedAgent):
             self._groups.topics_deleted(deleted)
         if moved:
             self._groups.on_moved(moved)
+            group_call.send_back(self._services)
             self._produce.on_moved((each.topic.name, each.partition.index) for each in moved)
             self._hand_over.on_moved(moved)
         self._rates.on_image()
