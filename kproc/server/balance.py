@@ -8,6 +8,7 @@ connections go; none is dropped, and requests in work go with them (net/transfer
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Generator
 from typing import Any, Final
 
@@ -20,8 +21,8 @@ logger = logging.getLogger(__name__)
 Steps = Generator[Callable[[], bool], None, None]
 # Requests in a second by which a Processor has anything to give away.
 _BUSY_REQUESTS_PER_S: Final = 100
-# The busiest may do so many times the mean before it gives away, and may hold so many connections more.
-_UNEVEN: Final = 1.25
+# The busiest may do so many times the mean before connections move by themselves: of two, three quarters of it all.
+_UNEVEN: Final = 1.5
 # A Processor that does not store its row within this long hangs: what it last said must do.
 _MEASURE_NS: Final = 1_000_000_000
 
@@ -69,7 +70,7 @@ class Balancer:
     def is_uneven(self, pool: str) -> bool:
         """Whether the busiest of a set does much more than its share."""
         rates = [self._rates.get(role.agent, 0.0) for role in self._children.table.processors(pool)]
-        return sum(rates) >= _BUSY_REQUESTS_PER_S and max(rates) > 2 * _UNEVEN * sum(rates) / len(rates)
+        return sum(rates) >= _BUSY_REQUESTS_PER_S and max(rates) > _UNEVEN * sum(rates) / len(rates)
 
     def spread(self, pool: str) -> Steps:
         """Even out the number of connections, after Processors were added."""
@@ -123,7 +124,9 @@ def _moves(
         each = loads[giver.agent] / held[giver.agent]
         surplus = loads[giver.agent] - mean
         for taker in takers:
-            count = min(int(min(surplus, room[taker.agent]) / each + 0.5), held[giver.agent] - 1)
+            # Half a connection stays: the next time it would come back.
+            wanted = math.ceil(min(surplus, room[taker.agent]) / each - 0.5)
+            count = min(wanted, held[giver.agent] - 1)
             if count > 0:
                 moves.append((giver, taker, count))
                 surplus -= count * each

@@ -112,6 +112,18 @@ def test_operations_are_served_there(control: str) -> None:
             admin.operate("dance")
 
 
+def test_a_client_is_shown_and_can_be_killed(managed: BrokerUnderTest, control: str) -> None:
+    with RawClient(managed.bootstrap) as client, connect(control) as admin:
+        client.call(ApiKey.METADATA, 9, {"topics": []})
+        port = client.socket.getsockname()[1]
+        (row,) = [each for each in admin.operate("clients")["clients"] if each["port"] == port]
+        assert admin.operate("kill-client", id=row["id"]) == {"is_killed": True}
+        assert client.is_closed_by_broker()
+        assert admin.operate("kill-client", id=row["id"]) == {"is_killed": False}
+        with pytest.raises(ClientError, match="needs the id"):
+            admin.operate("kill-client")
+
+
 @pytest.mark.transports("thread", "inline")
 def test_roles_of_one_process_refuse_to_be_scaled(control: str) -> None:
     with connect(control) as admin, pytest.raises(ClientError, match="at the next start only"):

@@ -16,9 +16,11 @@ from typing import Any
 import pytest
 
 from kproc.client import Client, ClientError
+from kproc.errors import ErrorCode
+from kproc.wire.header import ApiKey
 from tests.support.broker import ServedBroker
 from tests.support.checker import Load, clients_are_served
-from tests.support.raw import RawClient
+from tests.support.raw import RawClient, batch
 from tests.support.status import processes, rows
 from tests.support.steady import SteadyLoad
 from tests.support.wait import pause, wait_until
@@ -26,6 +28,7 @@ from tests.support.wait import pause, wait_until
 pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process")]
 
 PARTITIONS = 12
+BROKER, SET, DELETE = 4, 0, 1
 MOST = 6
 
 
@@ -125,3 +128,75 @@ def _settled(bootstrap: str, wanted: dict[str, int]) -> bool:
     assert {row["state"] for row in shown} == {"running"}, [(r["role"], r["state"]) for r in shown]
     assert {"processors": found["processor"], "handlers": found["handler"]} == wanted, found
     return True
+
+
+def set_config(client: RawClient, name: str, value: str | None) -> tuple[int, str | None]:
+    operation = SET if value is not None else DELETE
+    config = {"name": name, "config_operation": operation, "value": value}
+    resource = {"resource_type": BROKER, "resource_name": "1", "configs": [config]}
+    fields = {"resources": [resource], "validate_only": False}
+    row = client.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, fields)["responses"][0]
+    return row["error_code"], row["error_message"]
+
+
+def test_kafkas_names_follow_kafkas_rule_and_survive_a_restart(tmp_path: Path, transport: str) -> None:
+    settings = {"num.network.threads": 2, "num.io.threads": 2}
+    broker = ServedBroker(tmp_path / "data", transport=transport, settings=settings)
+    with broker, RawClient(broker.bootstrap) as client:
+        assert set_config(client, "num.io.threads", "4") == (0, None)
+        assert set_config(client, "num.network.threads", "1") == (0, None)
+        wait_until(lambda: counts(broker.bootstrap)["handler"] == 4, what="four Handlers")
+        wait_until(lambda: counts(broker.bootstrap)["processor"] == 1, what="one Processor")
+        code, message = set_config(client, "num.io.threads", "9")
+        assert code == ErrorCode.INVALID_REQUEST
+        assert message == (
+            "Dynamic thread count update validation failed for num.io.threads=9, "
+            "value should not be greater than double the current value 4"
+        )
+    with broker, RawClient(broker.bootstrap) as client:
+        found = counts(broker.bootstrap)
+        assert (found["handler"], found["processor"]) == (4, 1), (
+            "what was chosen beats what it is started with"
+        )
+        assert set_config(client, "num.io.threads", None) == (0, None)
+        wait_until(lambda: counts(broker.bootstrap)["handler"] == 2, what="as it was started with")
+
+
+def test_busy_connections_move_by_themselves_where_that_is_wanted(tmp_path: Path, transport: str) -> None:
+    settings = {"num.network.threads": 2, "kproc.rebalance": "auto"}
+    with ServedBroker(tmp_path / "data", transport=transport, settings=settings) as broker:
+        with RawClient(broker.bootstrap) as client:
+            client.create_topic("t")
+        clients = [RawClient(broker.bootstrap) for _ in range(8)]
+        try:
+            with connect(broker.bootstrap) as operator:
+                shown = {row["port"]: row["processor"] for row in operator.operate("clients")["clients"]}
+            on_first = [each for each in clients if shown[each.socket.getsockname()[1]] == 0]
+            assert len(on_first) == 4
+
+            def is_spread() -> bool:
+                for _ in range(50):
+                    for each in on_first:
+                        assert each.produce("t", batch(b"x"))["error_code"] == 0
+                with connect(broker.bootstrap) as operator:
+                    shown = {row["port"]: row["processor"] for row in operator.operate("clients")["clients"]}
+                return {shown[each.socket.getsockname()[1]] for each in on_first} == {0, 1}
+
+            wait_until(is_spread, seconds=30, what="some of the busy ones are on the other Processor")
+        finally:
+            for each in clients:
+                each.close()
+
+
+def test_deaths_of_the_acceptor_refuse_nobody(tmp_path: Path, transport: str) -> None:
+    with ServedBroker(tmp_path / "data", transport=transport) as broker:
+        for _ in range(4):
+            pid = processes(broker.bootstrap)["acceptor", 0]
+            os.kill(pid, signal.SIGKILL)
+            clients = [RawClient(broker.bootstrap) for _ in range(50)]  # While nobody accepts.
+            try:
+                for each in clients:
+                    each.call(ApiKey.METADATA, 9, {"topics": []})
+            finally:
+                for each in clients:
+                    each.close()

@@ -328,3 +328,27 @@ def test_grandparent_sees_no_zombie(family: Family) -> None:
     child = family.fork(lambda _control: 0)
     assert family.end(child) == 0
     wait_until(lambda: not Path(f"/proc/{child.pid}").exists(), what="it was reaped")
+
+
+def test_a_message_longer_than_a_packet_arrives_whole_and_in_order(
+    controls: tuple[ControlSocket, ControlSocket],
+) -> None:
+    near, far = controls
+    read, write = os.pipe()
+    os.close(write)
+    rows = ["x" * 100] * 20_000  # 2 MB: more than the kernel keeps.
+    near.send({"do": "long", "rows": rows}, read)
+    near.send({"do": "short"})
+    assert near.has_unsent
+    got = []
+    while len(got) < 2:
+        near.flush()
+        message = far.receive()
+        if message is not None:
+            got.append(message)
+    os.close(read)
+    assert [each[0]["do"] for each in got] == ["long", "short"]
+    assert got[0][0]["rows"] == rows
+    assert got[0][1] is not None, "the descriptor comes with the end of the message"
+    os.close(got[0][1])
+    assert not near.has_unsent

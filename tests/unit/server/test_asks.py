@@ -1,0 +1,43 @@
+"""Questions over control sockets: every asker is answered, also when the asked one ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kproc.server.asks import LOST, Asks, Gathering, answer
+
+
+def test_answers_go_to_who_asked_in_any_order() -> None:
+    asks, sent, got = Asks(), [], []
+    for name in ("a", "b"):
+        asks.ask("x", sent.append, name, {}, lambda reply, name=name: got.append((name, reply["n"])))
+    first, second = (message["token"] for message in sent)
+    asks.take(answer(second, {"n": 2}))
+    asks.take(answer(first, {"n": 1}))
+    assert got == [("b", 2), ("a", 1)]
+    assert len(asks) == 0
+
+
+def test_who_asked_the_dead_is_told_and_others_still_wait() -> None:
+    asks, sent = Asks(), []
+    replies: dict[str, Any] = {}
+    asks.ask("dead", sent.append, "what", {}, lambda reply: replies.update(dead=reply))
+    asks.ask("alive", sent.append, "what", {}, lambda reply: replies.update(alive=reply))
+    asks.lose("dead")
+    assert replies == {"dead": LOST}
+    asks.take(answer(sent[0]["token"], {"late": True}))
+    assert replies == {"dead": LOST}, "what comes late is nobody's"
+    asks.take(answer(sent[1]["token"], {}))
+    assert replies["alive"] == {}
+
+
+def test_a_gathering_waits_for_the_last() -> None:
+    results: list[dict[Any, Any]] = []
+    gathering = Gathering(2, results.append)
+    one, two = gathering.taker("one"), gathering.taker("two")
+    two({"n": 2})
+    assert results == []
+    one({"n": 1})
+    assert results == [{"one": {"n": 1}, "two": {"n": 2}}]
+    Gathering(0, results.append)
+    assert results[1] == {}

@@ -1,0 +1,39 @@
+"""Which connections a rebalance moves: from those above the mean to those below it."""
+
+from __future__ import annotations
+
+import pytest
+
+from kproc.server.balance import _moves
+from kproc.server.roles import processor_id
+from kproc.server.roles_table import Role
+
+
+def moves(loads: list[float], held: list[int]) -> list[tuple[int, int, int]]:
+    roles = [Role(processor_id(index)) for index in range(len(loads))]
+    by_load = {role.agent: load for role, load in zip(roles, loads, strict=True)}
+    by_count = {role.agent: count for role, count in zip(roles, held, strict=True)}
+    return [(one.agent.index, two.agent.index, count) for one, two, count in _moves(roles, by_load, by_count)]
+
+
+@pytest.mark.parametrize(
+    ("held", "wanted"),
+    [
+        ([90, 0, 0], [(0, 1, 30), (0, 2, 30)]),
+        ([60, 60, 0], [(0, 2, 20), (1, 2, 20)]),
+        ([30, 30, 30], []),
+        ([2, 1], []),
+        ([0, 0], []),
+    ],
+)
+def test_connections_are_made_even(held: list[int], wanted: list[tuple[int, int, int]]) -> None:
+    assert moves([float(count) for count in held], held) == wanted
+
+
+def test_busy_connections_count_by_what_they_do() -> None:
+    # 10 connections that make 10,000 requests a second beside 1000 that make none: five of the ten go.
+    assert moves([10_000.0, 0.0], [10, 1000]) == [(0, 1, 5)]
+
+
+def test_the_only_connection_of_a_busy_processor_stays() -> None:
+    assert moves([10_000.0, 0.0], [1, 0]) == []
