@@ -111,6 +111,20 @@ def test_death_of_a_leaving_handler_closes_only_what_it_had_in_work(rig: Process
     assert not rig.processor.uses(peer)
 
 
+def test_connection_that_waits_for_the_last_handler_goes_on_there(rig: ProcessorRig) -> None:
+    """Its home dies while it leaves; what it has in work is at the one that stays."""
+    clients = [rig.connect() for _ in range(2)]
+    client = next(each for each in clients if home_of(rig, each) == 0)
+    client.send(framed(b"second"))
+    (request,) = rig.handlers[1].take()
+    rig.processor.detach(leave(rig, 0))
+    rig.handlers[1].answer(request, framed(b"answer"))
+    rig.step(2)
+    assert client.received() == framed(b"answer")
+    client.send(framed(b"homely"))
+    assert rig.handlers[1].bodies() == [b"homely"]
+
+
 def test_new_handler_gets_its_share_of_the_connections_that_are_there(rig: ProcessorRig) -> None:
     clients = [rig.connect() for _ in range(9)]
     rig.handlers.append(rig.attach_handler(2))

@@ -101,6 +101,16 @@ def test_connection_that_was_idle_longest_is_evicted(rig: ProcessorRig) -> None:
     assert [client.is_closed() for client in clients] == [True, False, True, True]
 
 
+def test_activity_since_anybody_last_looked_counts(rig: ProcessorRig) -> None:
+    older = rig.connect()
+    rig.advance_ms(5000)
+    idle = rig.connect()
+    rig.advance_ms(5000)
+    older.send(framed(b"x"))
+    rig.evict(1)
+    assert (older.is_closed(), idle.is_closed()) == (False, True)
+
+
 def test_only_connections_of_the_listener_named_are_evicted(rig: ProcessorRig) -> None:
     spared = rig.connect(listener=1)
     rig.advance_ms(5000)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kproc.net.channel_state import MuteState
-from kproc.net.handoff import ACK, REFUSED
+from kproc.net.handoff import REFUSED, Report
 from kproc.transport.agent import AgentId
 from kproc.wire.file_range import FileRange
 from tests.support.links import LINK_KINDS
@@ -326,7 +326,7 @@ def test_leaving_processor_takes_no_new_socket(rig: MoveRig) -> None:
     rig.connect(0)
     assert rig.held() == {0: 0, 1: 0}
     answer = rig.hand_over_answer(0)
-    while len(answer) != ACK.size or not ACK.unpack(answer)[0] & REFUSED:
+    while not any(serial & REFUSED for serial in Report.unpack(answer).answers):
         answer = rig.hand_over_answer(0)
     assert rig.processors[0].is_drained()
 
@@ -407,6 +407,24 @@ def test_target_that_dies_after_it_took_takes_the_connection_with_it(start: Star
     assert rig.held() == {0: 0, 2: 0}
     assert is_closed(client)
     assert giver.is_drained()
+
+
+def test_target_that_dies_with_something_unread_has_taken_what_it_took(rig: MoveRig) -> None:
+    """The kernel tells of unread messages before it gives out what the dead one had said."""
+    clients = [rig.connect(0) for _ in range(2)]
+    giver = rig.processors[0]
+    giver.move_connections(1, ONE)
+    giver.do_work(0)
+    rig.processors[1].do_work(0)
+    giver._moves._plan(next(each for each in giver._connections.values() if each.move is None), ONE)
+    giver._is_pressed = True
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(giver._moves, "on_readable", lambda _channel: True)
+        giver.do_work(0)  # Gives the second, and does not hear of the first.
+    rig.die(1)
+    rig.step(3)
+    assert sorted(is_closed(client) for client in clients) == [False, True]
+    assert rig.held() == {0: 1}
 
 
 def test_every_target_dead_means_staying_until_one_is_there(rig: MoveRig) -> None:
