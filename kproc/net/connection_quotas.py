@@ -29,6 +29,8 @@ _HOUR_NS: Final = (
     3_600_000_000_000  # An address's rate is forgotten after this without a connection, as in Kafka.
 )
 _EVICTION_NS: Final = 1_000_000_000  # Asked of a Processor and not done after this: ask again.
+# A connection that moves may be reported by its new Processor before the old one: an excess must last to be one.
+_SETTLED_NS: Final = 200_000_000
 
 
 class ConnectionQuotas:
@@ -61,6 +63,8 @@ class ConnectionQuotas:
         self._wait_ns = 0
         self._evict_down_to = 0
         self._evict_again_ns = 0
+        self._excess_since_ns = 0
+        self._excess_least = 0
         self.broker_events = 0
         # Kafka's connection-accept-throttle-time and ip-connection-accept-throttle-time, as sums and counts.
         self.throttled_count = 0
@@ -199,12 +203,19 @@ class ConnectionQuotas:
         counts = self.counts
         excess = counts.total - self.limits.broker_max
         if excess <= 0 or self.is_protected:
+            self._excess_since_ns = 0
+            return 0
+        if not self._excess_since_ns:
+            self._excess_since_ns, self._excess_least = now_ns, excess
+        excess = self._excess_least = min(excess, self._excess_least)
+        if now_ns - self._excess_since_ns < _SETTLED_NS:
             return 0
         own = counts.of_listener(self.listener)
         if now_ns < self._evict_again_ns and own > self._evict_down_to:
             return 0  # Under way.
         share = self._share_of(excess)
         if share:
+            self._excess_since_ns = 0
             self._evict_down_to = own - share
             self._evict_again_ns = now_ns + _EVICTION_NS
         return share

@@ -5,27 +5,22 @@ Processor tells every Acceptor what it opened and closed, as changes per (listen
 pair; an Acceptor keeps one table per pair and drops it with the pair. Nobody has to be asked, and counts are right
 after any death and after any move of a connection (one Processor closed it, another opened it).
 
-Acknowledgements go through here too, behind the changes that were made before them: an Acceptor counts a socket itself
-until its acknowledgement, so a connection is never uncounted in between.
+Acknowledgements go through here too, in one message with the changes: an Acceptor counts a socket itself until its
+acknowledgement, so a connection is never uncounted in between, nor counted twice.
 """
 
 from __future__ import annotations
 
 import logging
 import socket
-from itertools import islice
 from typing import Final
 
-from kproc.net.handoff import ACK, COUNT, COUNTS, COUNTS_MAX
+from kproc.net.handoff import CHANGES_MAX, CREDITS, Key, Report
 from kproc.transport.agent import AgentId
 
 logger = logging.getLogger(__name__)
 
-_HEAD: Final = ACK.pack(COUNTS)
 _NOT_NOW: Final = (BlockingIOError, InterruptedError)
-
-Key = tuple[bytes, int]
-"""Address in 16 bytes (handoff.pack_address) and listener."""
 
 
 class _Reader:
@@ -107,15 +102,19 @@ class CountReporter:
 
     def _send(self, reader: _Reader) -> None:
         changes, answers = reader.changes, reader.answers
-        while changes or reader.is_new:  # The first message comes in any case: "these are all".
-            some = list(islice(changes.items(), COUNTS_MAX))
-            reader.sock.send(_HEAD + b"".join(COUNT.pack(*key, change) for key, change in some))
+        while changes or answers or reader.is_new:  # The first report comes in any case: "these are all".
+            # What was opened goes first, with the answers about it.
+            some = sorted(changes.items(), key=_by_change, reverse=True)[:CHANGES_MAX]
+            said = answers[:CREDITS]
+            reader.sock.send(Report(said, some, has_more=len(some) < len(changes)).pack())
             reader.is_new = False
+            del answers[: len(said)]
             for key, _ in some:
                 del changes[key]
-        while answers:
-            reader.sock.send(ACK.pack(answers[0]))
-            del answers[0]
+
+
+def _by_change(entry: tuple[Key, int]) -> int:
+    return entry[1]
 
 
 def _add(counts: dict[Key, int], key: Key, change: int) -> None:

@@ -2,38 +2,41 @@
 
     Acceptor -> Processor   | serial u64 | listener u16 | flags u16 | address 16 | port u16 |  + one descriptor
                             | EVICT u64  | listener u16 | count u16 | ...                  |  no descriptor
-    Processor -> Acceptor   | serial u64 |   with REFUSED set when only the bytes arrived
-                            | COUNTS u64 | (address 16 | listener u16 | change i32) ... |
+    Processor -> Acceptor   | answers u16 | changes u16 | has more u16 |
+                            | serial u64, with REFUSED set when only the bytes arrived |...
+                            | address 16 | listener u16 | change i32 |...
 
 Over one AF_UNIX SOCK_SEQPACKET pair per (Acceptor, Processor). The Acceptor keeps its own descriptor until
 the serial comes back, so that a socket that a dying Processor never registered can go elsewhere. Counts are
-changes since the pair was made, so a new pair starts from nothing on both sides: see count_reporter.py.
+changes since the pair was made, so a new pair starts from nothing on both sides: see count_reporter.py. An answer
+travels with the change that it caused: in two messages the connection would be counted twice, or not at all, in
+between.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import struct
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 HANDOFF: Final = struct.Struct("=QHH16sH")
 # In the place of a serial, which counts from 1: close so many connections of the lowest priority that came by the
 # listener named, the Acceptor's own. The flags' place holds the count.
 EVICT: Final = 0
 
-ACK: Final = struct.Struct("=Q")
-# In an acknowledgement: no descriptor arrived (the Processor is at its nofile limit); the socket goes
+# In an answer: no descriptor arrived (the Processor is at its nofile limit), or none is wanted; the socket goes
 # elsewhere.
 REFUSED: Final = 1 << 63
 
-# Begins a message of count changes; an acknowledgement is never longer than ACK.
-COUNTS: Final = 1 << 62
-COUNT: Final = struct.Struct("=16sHi")
-COUNTS_MAX: Final = 180  # Changes in one message.
-ANSWER_BYTES_MAX: Final = ACK.size + COUNTS_MAX * COUNT.size
-
 # Kafka's capacity of a Processor's newConnections queue. A kernel socket queue has no such limit, hence credits.
 CREDITS: Final = 20
+
+_REPORT: Final = struct.Struct("=HHH")
+_ANSWER: Final = struct.Struct("=Q")
+_CHANGE: Final = struct.Struct("=16sHi")
+CHANGES_MAX: Final = 180  # In one report.
+REPORT_BYTES_MAX: Final = _REPORT.size + CREDITS * _ANSWER.size + CHANGES_MAX * _CHANGE.size
 
 _V4_MAPPED: Final = bytes(10) + b"\xff\xff"
 NO_ADDRESS: Final = bytes(16)
@@ -53,3 +56,32 @@ def address_text(packed: bytes) -> str:
     if packed.startswith(_V4_MAPPED):
         return str(ipaddress.IPv4Address(packed[12:]))
     return str(ipaddress.IPv6Address(packed))
+
+
+Key = tuple[bytes, int]
+"""Address in 16 bytes and listener: what connections are counted by."""
+
+
+class Report(NamedTuple):
+    """What a Processor says: serials with or without REFUSED, count changes, and whether more of them follow."""
+
+    answers: Sequence[int]
+    changes: Sequence[tuple[Key, int]]
+    has_more: bool = False
+
+    def pack(self) -> bytes:
+        head = _REPORT.pack(len(self.answers), len(self.changes), self.has_more)
+        answers = b"".join(map(_ANSWER.pack, self.answers))
+        return head + answers + b"".join(_CHANGE.pack(*key, change) for key, change in self.changes)
+
+    @classmethod
+    def unpack(cls, message: bytes) -> Report:
+        answer_count, change_count, has_more = _REPORT.unpack_from(message)
+        middle = _REPORT.size + answer_count * _ANSWER.size
+        answers = [each[0] for each in _ANSWER.iter_unpack(message[_REPORT.size : middle])]
+        changes = [
+            ((address, listener), change)
+            for address, listener, change in _CHANGE.iter_unpack(message[middle:])
+        ]
+        assert len(changes) == change_count, message
+        return cls(answers, changes, bool(has_more))

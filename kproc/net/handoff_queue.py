@@ -18,17 +18,7 @@ from kproc.ipc.fdpass import send_fd
 from kproc.metrics.slab import MetricsRow
 from kproc.metrics.spec import SLOT
 from kproc.net.connection_counts import ConnectionCounts
-from kproc.net.handoff import (
-    ACK,
-    ANSWER_BYTES_MAX,
-    COUNT,
-    COUNTS,
-    CREDITS,
-    EVICT,
-    HANDOFF,
-    NO_ADDRESS,
-    REFUSED,
-)
+from kproc.net.handoff import CREDITS, EVICT, HANDOFF, NO_ADDRESS, REFUSED, REPORT_BYTES_MAX, Report
 from kproc.transport.agent import AgentId
 
 logger = logging.getLogger(__name__)
@@ -207,7 +197,7 @@ class HandoffQueue:
         count = 0
         while True:
             try:
-                message = target.sock.recv(ANSWER_BYTES_MAX)
+                message = target.sock.recv(REPORT_BYTES_MAX)
             except BlockingIOError:
                 return count
             except OSError as error:
@@ -216,13 +206,13 @@ class HandoffQueue:
             if not message:
                 self._leave(target)  # It ends; detach() follows.
                 return count
-            (head,) = ACK.unpack_from(message)
-            if head != COUNTS:
-                self._take_answer(target, head, now_ns)
-            else:
+            report = Report.unpack(message)
+            for (address, listener), change in report.changes:
+                self._counts.add(target, address, listener, change)
+            if not report.has_more:
                 self._counts.heard(target)
-                for address, listener, change in COUNT.iter_unpack(message[ACK.size :]):
-                    self._counts.add(target, address, listener, change)
+            for answer in report.answers:
+                self._take_answer(target, answer, now_ns)
             count += 1
 
     def _leave(self, target: _Target) -> None:

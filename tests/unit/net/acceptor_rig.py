@@ -16,7 +16,7 @@ from kproc.metrics.slab import MetricsRow
 from kproc.metrics.spec import SLOT
 from kproc.net.acceptor import Acceptor
 from kproc.net.connection_limits import ConnectionLimits
-from kproc.net.handoff import ACK, COUNT, COUNTS, EVICT, HANDOFF, address_text, pack_address
+from kproc.net.handoff import EVICT, HANDOFF, Report, address_text, pack_address
 from kproc.transport.agent import AgentId
 from tests.unit.net.rig import new_slab
 
@@ -49,12 +49,16 @@ class ScriptedProcessor:
     def acknowledge(self, count: int = 1 << 30) -> None:
         """Say of the oldest that they were registered."""
         for _ in range(min(count, len(self.serials))):
-            self.sock.send(ACK.pack(self.serials.popleft()))
+            self.answer(self.serials.popleft())
 
     def report(self, *changes: tuple[str, int, int]) -> None:
         """Say what was opened and closed: (address, listener, change)."""
-        entries = [COUNT.pack(pack_address(host), listener, change) for host, listener, change in changes]
-        self.sock.send(ACK.pack(COUNTS) + b"".join(entries))
+        entries = [((pack_address(host), listener), change) for host, listener, change in changes]
+        self.sock.send(Report([], entries).pack())
+
+    def answer(self, answer: int) -> None:
+        """A serial, perhaps with REFUSED."""
+        self.sock.send(Report([answer], []).pack())
 
     def evictions(self) -> list[tuple[int, int]]:
         """(listener, count) that it was asked to close."""

@@ -22,7 +22,7 @@ from kproc.ipc.wait import Sleeper, Waker, make_eventfd
 from kproc.metrics.slab import ROW_WORDS, MetricsRow, Slab
 from kproc.metrics.spec import SLOT
 from kproc.net.handler_peer import Router
-from kproc.net.handoff import ACK, ANSWER_BYTES_MAX, COUNT, COUNTS, EVICT, HANDOFF, pack_address
+from kproc.net.handoff import EVICT, HANDOFF, REPORT_BYTES_MAX, Report, pack_address
 from kproc.net.processor import Processor
 from kproc.transport.agent import AgentId, Link
 from kproc.transport.envelope import (
@@ -255,15 +255,12 @@ class ProcessorRig:
         serials: list[int] = []
         while True:
             try:
-                message = self.acceptor.recv(ANSWER_BYTES_MAX)
+                message = self.acceptor.recv(REPORT_BYTES_MAX)
             except BlockingIOError:
                 return serials
-            (word,) = ACK.unpack_from(message)
-            if word != COUNTS:
-                serials.append(word)
-                continue
-            for address, listener, change in COUNT.iter_unpack(message[ACK.size :]):
-                key = address, listener
+            report = Report.unpack(message)
+            serials += report.answers
+            for key, change in report.changes:
                 self.counted[key] = self.counted.get(key, 0) + change
 
     def connect(self, *, listener: int = 0, flags: int = 0) -> Client:

@@ -15,7 +15,6 @@ import pytest
 from kproc.metrics.spec import SLOT
 from kproc.net.acceptor import Acceptor
 from kproc.net.handoff import (
-    ACK,
     CREDITS,
     HANDOFF,
     REFUSED,
@@ -103,7 +102,7 @@ def test_acknowledgement_closes_the_acceptors_copy(rig: AcceptorRig) -> None:
 
 
 def test_unknown_serial_is_ignored(rig: AcceptorRig) -> None:
-    rig.processors[0].sock.send(ACK.pack(4711))
+    rig.processors[0].answer(4711)
     rig.step()
     rig.connect()
     rig.step()
@@ -235,7 +234,7 @@ def test_successor_that_is_attached_before_the_detach_takes_over(rig: AcceptorRi
 
 def refuse(processor: ScriptedProcessor) -> None:
     """Say of the oldest that its descriptor did not arrive."""
-    processor.sock.send(ACK.pack(processor.serials.popleft() | REFUSED))
+    processor.answer(processor.serials.popleft() | REFUSED)
 
 
 def test_socket_that_one_processor_refused_goes_to_another(rig: AcceptorRig) -> None:

@@ -181,12 +181,16 @@ def test_lowered_limit_makes_the_processors_with_most_connections_close_some(
     two.report(("10.0.0.2", OWN, 4))
     rig.change(broker_max=6)
     rig.step(2)
+    rig.clock.advance_ms(200)
+    rig.step()
     assert (one.evictions(), two.evictions()) == ([(OWN, 5)], [(OWN, 1)])
     rig.step(2)
     assert (one.evictions(), two.evictions()) == ([], []), "asked once"
     one.report(("10.0.0.1", OWN, -5))
     rig.step(2)
     rig.clock.advance_ms(1001)
+    rig.step(2)
+    rig.clock.advance_ms(200)
     rig.step(2)
     assert (one.evictions(), two.evictions()) == ([], [(OWN, 1)]), "what was not done is asked again"
 

@@ -9,17 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from kproc.ipc.fdpass import make_socket_pair
-from kproc.net.count_reporter import CountReporter, Key
-from kproc.net.handoff import (
-    ACK,
-    ANSWER_BYTES_MAX,
-    COUNT,
-    COUNTS,
-    COUNTS_MAX,
-    REFUSED,
-    address_text,
-    pack_address,
-)
+from kproc.net.count_reporter import CountReporter
+from kproc.net.handoff import CHANGES_MAX, REFUSED, REPORT_BYTES_MAX, Key, Report, address_text, pack_address
 from kproc.transport.agent import AgentId
 
 ACCEPTOR = AgentId("acceptor", 0)
@@ -33,24 +24,19 @@ class Reader:
         self.sock = sock
         self.counts: Counter[Key] = Counter()
         self.answers: list[int] = []
-        self.order: list[str] = []
-        self.entries = 0
+        self.reports: list[Report] = []
 
     def read(self) -> None:
         while True:
             try:
-                message = self.sock.recv(ANSWER_BYTES_MAX)
+                message = self.sock.recv(REPORT_BYTES_MAX)
             except BlockingIOError:
                 return
-            (head,) = ACK.unpack_from(message)
-            if head != COUNTS:
-                self.answers.append(head)
-                self.order.append("answer")
-                continue
-            self.order.append("counts")
-            for address, listener, change in COUNT.iter_unpack(message[ACK.size :]):
-                self.counts[address, listener] += change
-                self.entries += 1
+            report = Report.unpack(message)
+            self.reports.append(report)
+            self.answers += report.answers
+            for key, change in report.changes:
+                self.counts[key] += change
 
 
 @pytest.fixture
@@ -87,11 +73,11 @@ def test_changes_of_one_cycle_travel_as_one(pair: tuple[socket.socket, Reader]) 
     reporter.flush()
     reader.read()
     assert reader.counts == {(ONE, 0): 10}
-    assert reader.entries == 1
+    assert reader.reports[-1].changes == [((ONE, 0), 10)]
     assert not reporter.has_unsent
 
 
-def test_an_acknowledgement_comes_after_the_count(pair: tuple[socket.socket, Reader]) -> None:
+def test_an_acknowledgement_comes_with_the_count(pair: tuple[socket.socket, Reader]) -> None:
     sock, reader = pair
     reporter = CountReporter()
     reporter.attach(ACCEPTOR, sock)
@@ -100,8 +86,7 @@ def test_an_acknowledgement_comes_after_the_count(pair: tuple[socket.socket, Rea
     reporter.acknowledge(sock, 8 | REFUSED)
     reporter.flush()
     reader.read()
-    assert reader.order == ["counts", "answer", "answer"]
-    assert reader.answers == [7, 8 | REFUSED]
+    assert reader.reports == [Report([7, 8 | REFUSED], [((ONE, 0), 1)])]
 
 
 def test_a_stopped_acceptor_costs_no_memory_and_hears_everything_later(
@@ -127,13 +112,22 @@ def test_many_addresses_take_several_messages(pair: tuple[socket.socket, Reader]
     sock, reader = pair
     reporter = CountReporter()
     reporter.attach(ACCEPTOR, sock)
-    addresses = [pack_address(f"10.1.{n >> 8}.{n & 255}") for n in range(2 * COUNTS_MAX + 1)]
+    addresses = [pack_address(f"10.1.{n >> 8}.{n & 255}") for n in range(2 * CHANGES_MAX + 1)]
     for address in addresses:
         reporter.opened(2, address)
     reporter.flush()
     reader.read()
     assert reader.counts == {(address, 2): 1 for address in addresses}
-    assert reader.order == ["counts"] * 3
+    assert [report.has_more for report in reader.reports] == [True, True, False]
+    reporter.closed(2, addresses[0])
+    for address in addresses[: 2 * CHANGES_MAX]:
+        reporter.closed(2, address) if address != addresses[0] else reporter.opened(3, address)
+    reporter.acknowledge(sock, 9)
+    reporter.flush()
+    reader.reports.clear()
+    reader.read()
+    assert reader.reports[0].answers == [9], "what was opened comes first, with its answer"
+    assert reader.reports[0].changes[0] == ((addresses[0], 3), 1)
 
 
 def test_an_ended_acceptor_does_not_disturb_the_others(pair: tuple[socket.socket, Reader]) -> None:
