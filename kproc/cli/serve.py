@@ -192,8 +192,8 @@ def _announce(config: Config, ready: dict[str, Any]) -> None:
     control = f"control={ready['control']} " if "control" in ready else ""
     line = (
         f"kproc ready: {addresses}; {control}bootstrap={ready['bootstrap']} data={ready['data']} pid={ready['pid']} "
-        f"transport={config.kproc_transport} processors={config.num_network_threads} "
-        f"handlers={config.num_io_threads} flush={config.kproc_flush}\n"
+        f"transport={config.kproc_transport} processors={_count(ready, 'processor')} "
+        f"handlers={_count(ready, 'handler')} flush={config.kproc_flush}\n"
     )
     try:
         sys.stdout.write(line)
@@ -201,3 +201,8 @@ def _announce(config: Config, ready: dict[str, Any]) -> None:
     except OSError:
         # Whoever started us has closed its end; the broker serves on, and the ready file tells the same.
         return
+
+
+def _count(ready: dict[str, Any], role: str) -> int:
+    """How many there are: what was chosen while the broker ran beats what it is started with."""
+    return sum(row["role"] == role and row["pool"] != "control" for row in ready["processes"])

@@ -54,7 +54,7 @@ def describe(plan: Plan, processes: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {
         "bootstrap": plan.endpoints[0].advertised,
         "pid": os.getpid(),
-        "processes": [{key: row[key] for key in ("role", "index", "pid")} for row in processes],
+        "processes": [{key: row[key] for key in ("role", "index", "pid", "pool")} for row in processes],
         "data": str(Path(plan.config.log_dirs).absolute()),
         "listeners": {e.name: {"bound": e.bound, "advertised": e.advertised} for e in plan.endpoints},
         **control,

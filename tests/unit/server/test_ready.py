@@ -15,9 +15,9 @@ import pytest
 from kproc.clock import ManualClock
 from kproc.config import Config
 from kproc.errors import ErrorCode
-from kproc.server.plan import Plan
-from kproc.server import broker, ready
+from kproc.server import ready
 from kproc.server.listeners import Endpoint
+from kproc.server.plan import Plan
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, parse_request_header
 
@@ -120,12 +120,12 @@ def test_announcement_says_where_and_who(tmp_path: Path) -> None:
         "cluster",
         was_clean=True,
     )
-    rows = [{"role": "handler", "index": 0, "pid": 5, "state": "running", "restarts": 0}]
+    rows = [{"role": "handler", "index": 0, "pid": 5, "state": "running", "restarts": 0, "pool": ""}]
     path = tmp_path / "ready.json"
     ready.write(path, ready.describe(plan, rows))
     found = json.loads(path.read_text())
     assert found["bootstrap"] == "advertised.example:1"
-    assert found["processes"] == [{"role": "handler", "index": 0, "pid": 5}]
+    assert found["processes"] == [{"role": "handler", "index": 0, "pid": 5, "pool": ""}]
     assert found["data"] == str(tmp_path)
     assert found["listeners"] == {
         "PLAINTEXT": {"bound": "127.0.0.1:9092", "advertised": "advertised.example:1"}
