@@ -1,0 +1,335 @@
+"""The cleaner's compaction against an owner that is asked by calls: refusals, waits, throttle, checkpoints."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kproc.clock import ManualClock
+from kproc.metrics.slab import MetricsRow
+from kproc.metrics.spec import SLOT
+from kproc.server.calls import OnReply
+from kproc.server.compaction_calls import PREPARE, SWAP, CompactionDesk
+from kproc.server.compactor import Compactor
+from kproc.server.partition_table import PartitionTable
+from kproc.storage import checkpoints
+from kproc.storage.fs import OsFs
+from kproc.storage.log import Log
+from kproc.storage.log_config import LogConfig
+from kproc.wire.record_batch import TRANSACTIONAL, encode_batch
+from kproc.wire.records import Record
+from tests.support.logs import append_one
+from tests.unit.cluster.in_memory import InMemoryController, topic
+from tests.unit.net.rig import new_slab
+
+CONFIGS = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
+BACKOFF_MS = 1000
+
+
+class Rig:
+    """A Compactor, the metadata, and the logs of an owner whose answers can be held back or replaced."""
+
+    def __init__(self, stack: ExitStack, directory: Path, **settings: object) -> None:
+        self._stack = stack
+        self.directory = directory
+        self.clock = ManualClock(wall_ms=1_700_000_000_000)
+        self.cluster = InMemoryController(
+            {"log.dirs": str(directory), "log.cleaner.backoff.ms": BACKOFF_MS, **settings}
+        )
+        self.table = PartitionTable(memoryview(bytearray(64 * 64)).cast("Q"))
+        self.logs: dict[tuple[str, int], Log] = {}
+        self.asked: list[str] = []
+        self.answers: dict[str, dict[str, Any]] = {}  # Instead of the owner's.
+        owner: Any = SimpleNamespace(find=self._find, get=lambda name, part: self._find((name, part.index)))
+        self.desk = CompactionDesk(owner, lambda: self.cluster.image, self.clock.now_ns)
+        self.metrics = MetricsRow(new_slab(), 0, 1)
+        self.compactor = self.start()
+
+    def start(self) -> Compactor:
+        self.compactor = Compactor(
+            config=self.cluster.config, clock=self.clock, fs=OsFs(), table=self.table,
+            image=lambda: self.cluster.image, call=self._call, metrics=self.metrics,
+        )  # fmt: skip
+        self._stack.callback(self.compactor.close)
+        return self.compactor
+
+    def _find(self, key: tuple[str, int]) -> Any:
+        return SimpleNamespace(log=self.logs[key]) if key in self.logs else None
+
+    def _call(self, _owner: int, op: str, body: dict[str, Any], on_reply: OnReply) -> None:
+        self.asked.append(op)
+        if op in self.answers:
+            on_reply(self.answers[op])
+            return
+        self.desk.serve(op, body, on_reply, is_stopping=False)
+        while self.desk.is_waiting:
+            self.desk.work()
+
+    def create(self, name: str, **configs: str) -> Log:
+        configs = {**CONFIGS, **{key.replace("_", "."): value for key, value in configs.items()}}
+        (row,) = self.cluster.create(topic(name, configs=configs))
+        assert row["error_code"] == 0, row
+        image = self.cluster.image.topics_by_name[name]
+        log = Log.open(
+            self.directory / f"{name}-0", LogConfig().with_overrides(configs), topic=name,
+            topic_id=image.topic_id, partition=0, leader_epoch=0, clock=self.clock,
+        )  # fmt: skip
+        self._stack.callback(log.close, clean=False)
+        self.logs[name, 0] = log
+        return log
+
+    def fill(self, name: str, *keys: str, roll: bool = True, **fields: Any) -> None:
+        log = self.logs[name, 0]
+        for key in keys:
+            records = [Record(key.encode(), b"v" * 50, self.clock.wall_ms())]
+            assert append_one(log, memoryview(encode_batch(records, **fields))).error_code == 0
+        if roll:
+            log._roll(log.end_offset, self.clock.wall_ms())
+        self.publish(name)
+
+    def publish(self, name: str) -> None:
+        partition = self.cluster.image.partition(name, 0)
+        assert partition is not None
+        log = self.logs[name, 0]
+        self.table.writer(partition.slot).publish(
+            (
+                1,
+                partition.slot_generation,
+                log.start_offset,
+                log.end_offset,
+                log.active_base,
+                log.active_bytes,
+                0,
+            )
+        )
+
+    def run(self, turns: int = 30) -> None:
+        for _ in range(turns):
+            self.compactor.work()
+
+    def after(self, duration_ms: int) -> None:
+        self.clock.advance_ms(duration_ms)
+        self.run()
+
+    def offsets(self) -> dict[tuple[str, int], int]:
+        return checkpoints.read_cleaner_offsets(OsFs(), self.directory)
+
+    def value(self, name: str) -> int:
+        return self.metrics.values[SLOT[name]]
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    with ExitStack() as stack:
+        yield Rig(stack, tmp_path)
+
+
+def test_the_dirtiest_comes_first_and_both_are_done(rig: Rig) -> None:
+    for name in ("clean", "dirty"):
+        rig.create(name)
+        rig.fill(name, "a", "a", "b")
+        rig.after(BACKOFF_MS)
+    assert rig.offsets() == {("clean", 0): 3, ("dirty", 0): 3}
+    rig.after(BACKOFF_MS)
+    rig.fill("clean", "a")
+    rig.fill("dirty", *"aabbccdd")
+    swapped: list[str] = []
+    for name in ("clean", "dirty"):
+        log = rig.logs[name, 0]
+        original = log.swap_segments
+        log.swap_segments = lambda *a, n=name, o=original: (swapped.append(n), o(*a))  # type: ignore[method-assign]
+    rig.after(BACKOFF_MS)
+    assert swapped[0] == "dirty"
+    assert rig.offsets() == {("clean", 0): 4, ("dirty", 0): 11}
+    assert rig.value("compactions") == 4
+    assert rig.value("compaction_dirty_percent_max") == 0
+
+
+def test_nothing_before_the_metadata_and_nothing_of_plain_topics(rig: Rig) -> None:
+    rig.create("plain", cleanup_policy="delete")
+    rig.fill("plain", "a", "a")
+    rig.run()
+    assert rig.asked == []
+
+
+def test_a_log_that_is_not_dirty_enough_waits(rig: Rig) -> None:
+    rig.create("t", min_cleanable_dirty_ratio="0.5")
+    rig.fill("t", *"aabbccdd")
+    rig.run()
+    assert rig.offsets() == {("t", 0): 8}
+    rig.fill("t", "a")
+    rig.after(BACKOFF_MS)
+    assert rig.value("compaction_dirty_percent_max") == 20
+    assert rig.offsets() == {("t", 0): 8}
+
+
+def test_an_open_transaction_keeps_it_back_without_a_loop(rig: Rig) -> None:
+    rig.create("t")
+    rig.fill("t", "a", flags=TRANSACTIONAL, producer_id=5, producer_epoch=0, base_sequence=0)
+    rig.fill("t", "b")
+    rig.run()
+    assert rig.asked == [PREPARE], "asked once, then put off"
+    rig.after(BACKOFF_MS + 500)
+    assert rig.asked.count(SWAP) == 0
+
+
+@pytest.mark.parametrize("answer", [{"lost": True}, {"refused": "not now"}])
+def test_a_refused_swap_leaves_nothing_behind_and_is_tried_again(rig: Rig, answer: dict[str, Any]) -> None:
+    log = rig.create("t")
+    rig.fill("t", "a", "a")
+    rig.answers[SWAP] = answer
+    before = log.segment_identities()
+    rig.run()
+    assert rig.asked == [PREPARE, SWAP]
+    assert log.segment_identities() == before
+    assert not [name for name in os.listdir(log.directory) if name.endswith(".cleaned")]
+    assert rig.offsets() == {}
+    assert rig.value("compaction_swaps_refused") == 1
+    rig.answers.clear()
+    rig.after(BACKOFF_MS)
+    rig.after(BACKOFF_MS)
+    assert rig.offsets() == {("t", 0): 2}
+
+
+def test_segments_that_changed_meanwhile_are_not_swapped(rig: Rig) -> None:
+    log = rig.create("t", cleanup_policy="compact,delete")
+    rig.fill("t", "a", "a")
+    rig.fill("t", "b", "b")
+    serve = rig.desk.serve
+
+    def delete_first(op: str, body: dict[str, Any], on_reply: OnReply, *, is_stopping: bool) -> None:
+        if op == SWAP and log.start_offset == 0:
+            log.advance_start(2)
+        serve(op, body, on_reply, is_stopping=is_stopping)
+
+    rig.desk.serve = delete_first  # type: ignore[method-assign]
+    rig.run()
+    assert rig.value("compaction_swaps_refused") == 1
+    assert [each.base_offset for each in log.segment_identities()] == [2, 4]
+    rig.publish("t")
+    rig.after(BACKOFF_MS)
+    rig.after(BACKOFF_MS)
+    assert rig.offsets() == {("t", 0): 4}
+
+
+def test_a_namesakes_files_are_not_swapped(rig: Rig) -> None:
+    log = rig.create("t")
+    rig.fill("t", "a", "a")
+    rig.logs["t", 0] = SimpleNamespace(topic_id=bytes(16))  # type: ignore[assignment]
+    rig.answers[PREPARE] = {
+        "start_offset": 0, "end_offset": 2, "stable_offset": 2,
+        "segments": [tuple(each) for each in log.segment_identities()], "producers": {},
+    }  # fmt: skip
+    rig.run()
+    assert rig.asked == [PREPARE, SWAP]
+    assert rig.value("compaction_swaps_refused") == 1
+
+
+def test_damage_keeps_one_log_from_compaction_and_no_other(rig: Rig) -> None:
+    log = rig.create("bad")
+    rig.fill("bad", *"aaaa")
+    path = log._segments.all()[0].path(".log")
+    content = bytearray(path.read_bytes())
+    content[100] ^= 1
+    path.write_bytes(content)
+    rig.create("good")
+    rig.fill("good", "a", "a")
+    rig.run()
+    for _ in range(3):
+        rig.after(BACKOFF_MS)
+    assert rig.offsets() == {("good", 0): 2}
+    assert rig.asked.count(PREPARE) == 2
+    assert not list(log.directory.glob("*.cleaned"))
+
+
+def test_a_throttle_puts_the_next_step_off(rig: Rig, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        slow = Rig(stack, tmp_path / "slow", **{"log.cleaner.io.max.bytes.per.second": "1000"})
+        slow.directory.mkdir()
+        log = slow.create("t")
+        slow.fill("t", *"abcdefghij")
+        size = log._segments.all()[0].size
+        slow.run(200)
+        assert slow.offsets() == {}
+        assert 0 < slow.compactor.next_deadline_ms() <= 500
+        slow.after(size // 2)
+        assert slow.offsets() == {}
+        for _ in range(4):
+            slow.after(size)  # Read twice, written once: a byte takes a millisecond.
+        assert slow.offsets() == {("t", 0): 10}
+
+
+def test_a_stop_in_the_middle_removes_what_was_being_written(rig: Rig) -> None:
+    log = rig.create("t")
+    rig.fill("t", "a", "a")
+    rig.answers[SWAP] = {}
+    held: list[OnReply] = []
+    rig.compactor._call = lambda _owner, op, _body, on_reply: (  # type: ignore[assignment]
+        held.append(on_reply) if op == SWAP else on_reply(rig_prepare(rig, log))
+    )
+    rig.run()
+    assert held, "the swap was asked for"
+    assert list(log.directory.glob("*.cleaned"))
+    rig.compactor.close()
+    assert rig.compactor.work() == 0
+    again = rig.start()
+    rig.answers.clear()
+    rig.run()
+    assert again.next_deadline_ms() > 0
+    assert not list(log.directory.glob("*.cleaned"))
+    assert rig.offsets() == {("t", 0): 2}
+
+
+def rig_prepare(rig: Rig, log: Log) -> dict[str, Any]:
+    replies: list[dict[str, Any]] = []
+    body = {"topic": "t", "partition": 0, "topic_id": log.topic_id}
+    rig.desk.serve(PREPARE, body, replies.append, is_stopping=False)
+    return replies[0]
+
+
+def test_a_successor_goes_on_at_the_checkpoint_but_not_for_a_namesake(rig: Rig) -> None:
+    log = rig.create("t")
+    rig.create("u")
+    for name in ("t", "u"):
+        rig.fill(name, "a", "a")
+    rig.run()
+    # The directory of u is younger than the file: another topic of that name.
+    metadata = rig.directory / "u-0" / checkpoints.PARTITION_METADATA_FILE
+    os.utime(metadata, ns=(2**62, 2**62))
+    rig.asked.clear()
+    successor = rig.start()
+    rig.run()
+    assert successor._offsets.get(rig.cluster.image.topics_by_name["t"], 0, log.directory) == 2
+    assert rig.asked[0] == PREPARE, "u is looked at from its beginning"
+    assert rig.offsets() == {("t", 0): 2, ("u", 0): 2}
+
+
+def test_a_stopping_owner_refuses(rig: Rig) -> None:
+    replies: list[dict[str, Any]] = []
+    for op in (PREPARE, SWAP):
+        rig.desk.serve(op, {}, replies.append, is_stopping=True)
+    assert [sorted(reply) for reply in replies] == [["refused"], ["refused"]]
+
+
+def test_a_swap_of_a_dead_cleaner_is_forgotten(rig: Rig) -> None:
+    rig.desk.serve(SWAP, {}, lambda _reply: pytest.fail("answered"), is_stopping=False)
+    assert rig.desk.is_waiting
+    rig.desk.forget()
+    assert not rig.desk.is_waiting
+
+
+def test_replaced_files_are_unlinked_after_their_delay(rig: Rig) -> None:
+    log = rig.create("t", file_delete_delay_ms="5000")
+    rig.fill("t", "a", "a")
+    rig.run()
+    assert list(log.directory.glob("*.log.deleted"))
+    rig.after(4999)
+    assert list(log.directory.glob("*.log.deleted"))
+    rig.after(1)
+    assert not list(log.directory.glob("*.deleted"))
