@@ -71,9 +71,10 @@ def recv_fd(sock: socket.socket, max_bytes: int) -> tuple[bytes, int | None] | N
         payload, control, flags, _ = sock.recvmsg(max_bytes, _CONTROL_BYTES, _RECEIVE_FLAGS)
     except BlockingIOError:
         return None
-    except ConnectionResetError as error:
-        # The peer closed, or died, with messages of ours unread.
-        raise EOFError("peer closed the socket without reading everything") from error
+    except ConnectionResetError:
+        # The peer closed, or died, with messages of ours unread. The kernel says so once, before it gives out what
+        # the peer had sent: sockets, and word of sockets.
+        return recv_fd(sock, max_bytes)
     fd = _take_descriptor(control)
     if flags & socket.MSG_CTRUNC or flags & socket.MSG_TRUNC:
         if fd is not None:

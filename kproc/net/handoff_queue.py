@@ -200,6 +200,9 @@ class HandoffQueue:
                 message = target.sock.recv(REPORT_BYTES_MAX)
             except BlockingIOError:
                 return count
+            except ConnectionResetError:
+                # It died with messages of ours unread. The kernel says so once, and then what it had sent.
+                continue
             except OSError as error:
                 logger.info("%s: hand-over socket: %s", target.peer, error)
                 message = b""

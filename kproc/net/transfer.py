@@ -94,7 +94,6 @@ class Channel:
         self.fd = sock.fileno()
         self.given: dict[int, Connection] = {}  # Ours until they are acknowledged.
         self.is_open = True
-        self._has_ended = False
         self._unsent: deque[tuple[bytes, int, OpenFile | None]] = deque()
         self._own_fds: set[int] = set()  # Memfds to close once they are sent.
         self._arriving: Given | None = None
@@ -184,13 +183,6 @@ class Channel:
                 message = recv_fd(self.sock, _HEAD.size + _STATE_BYTES_MAX)
             except TruncatedDescriptor as error:
                 message = error.payload, None
-            except EOFError:
-                # A peer that died with messages of ours unread makes the kernel report that first, and only
-                # then what it had sent.
-                if self._has_ended:
-                    raise
-                self._has_ended = True
-                continue
             if message is None:
                 return None
             payload, fd = message

@@ -242,3 +242,15 @@ def test_socket_moves_between_processes_while_the_client_stays_connected():
         accepted.close()
         assert client.recv(100) == b"answer to question"
         assert client.recv(100) == b"", "a forgotten copy would keep the client waiting for ever"
+
+
+def test_what_a_dead_peer_sent_arrives_though_it_left_something_unread() -> None:
+    """The kernel reports the unread message first, once."""
+    ours, theirs = make_socket_pair()
+    with ours:
+        send_fd(ours, b"unread")
+        send_fd(theirs, b"sent before the end")
+        theirs.close()
+        assert recv_fd(ours, 100) == (b"sent before the end", None)
+        with pytest.raises(EOFError):
+            recv_fd(ours, 100)

@@ -32,10 +32,10 @@ class ScriptedProcessor:
         self.heads: list[tuple[int, int]] = []  # Listener, flags.
         self.remotes: list[tuple[str, int]] = []
 
-    def take(self) -> int:
+    def take(self, limit: int = 1 << 30) -> int:
         """Receive what was handed over; how many sockets."""
         count = 0
-        while (message := recv_fd(self.sock, HANDOFF.size)) is not None:
+        while count < limit and (message := recv_fd(self.sock, HANDOFF.size)) is not None:
             payload, fd = message
             serial, listener, flags, address, port = HANDOFF.unpack(payload)
             assert fd is not None

@@ -197,6 +197,19 @@ def test_socket_that_was_acknowledged_before_the_death_goes_nowhere(rig: Accepto
     assert alive.take() == 3
 
 
+def test_acknowledgement_is_heard_although_its_sender_died_with_sockets_unread(rig: AcceptorRig) -> None:
+    """The kernel tells of the unread ones first. A socket that was registered may have lost requests: it must end."""
+    dead, alive = rig.processors
+    rig.connect(6)
+    rig.step()
+    dead.take(1)
+    dead.acknowledge(1)
+    dead.close()
+    rig.acceptor.detach(dead.id)
+    rig.step(2)
+    assert alive.take() == 5
+
+
 def test_sockets_of_the_only_processor_wait_for_its_successor(start: Callable[..., AcceptorRig]) -> None:
     rig = start(1)
     clients = rig.connect(3)
