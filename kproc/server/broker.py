@@ -75,7 +75,7 @@ def _connection_limits(plan: Plan, acceptor: AgentId, settings: DynamicSettings)
         return limits_for("CONTROL", plan.config, settings, protected=frozenset({0}))
     names = [endpoint.name for endpoint in plan.endpoints]
     dynamic = settings.text("listeners")
-    count = len(names) if dynamic is None else len([each for each in dynamic.split(",") if each.strip()])
+    count = len([each for each in (names if dynamic is None else dynamic.split(",")) if each.strip()])
     inter_broker = {at for at, name in enumerate(names) if name == plan.config.inter_broker_listener}
     protected = frozenset(inter_broker) if count > 1 else frozenset[int]()
     return limits_for(names[acceptor.index], plan.config, settings, protected=protected)
