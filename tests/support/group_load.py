@@ -1,0 +1,130 @@
+"""A group that works: producers, members that commit what they have processed, and what must hold of both."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from types import TracebackType
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from tests.support.groups import offsets_of
+from tests.support.raw import Closed, RawClient
+from tests.support.wait import wait_until
+
+GROUP = "workers"
+
+
+class GroupLoad:
+    """Members on threads of this process. After finish(): `violations`."""
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int, *, members: int) -> None:
+        self._bootstrap = bootstrap
+        self._topic = topic
+        self._partitions = partitions
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._processed: set[tuple[int, int]] = set()
+        self._committed: dict[int, int] = {}
+        self._shares: dict[int, int] = dict.fromkeys(range(members), 0)
+        self.commits = 0
+        self.violations: list[str] = []
+        self._threads = [threading.Thread(target=self._produce)]
+        self._threads += [threading.Thread(target=self._work, args=(number,)) for number in range(members)]
+
+    def __enter__(self) -> GroupLoad:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(60)
+
+    def wait_settled(self, what: str, seconds: float) -> None:
+        """Every member has its share, and commits go on."""
+        before = self.commits
+
+        def settled() -> bool:
+            shares = sum(self._shares.values())
+            return shares == self._partitions and self.commits > before + len(self._shares)
+
+        wait_until(settled, seconds=seconds, what=f"{what}: a settled group; {self._shares}")
+        self.check_committed()
+
+    def check_committed(self) -> None:
+        """No committed offset goes back, and none stands before a record that nobody processed."""
+        known = dict(self._committed)
+        try:
+            with RawClient(self._bootstrap) as client:
+                found = offsets_of(client, GROUP)
+        except (AssertionError, Closed, OSError):
+            return  # No coordinator at this moment.
+        for partition, offset in known.items():
+            shown = found.get((self._topic, partition), -1)
+            if shown < offset:
+                self.violations.append(f"partition {partition}: committed {offset}, now {shown}")
+
+    def finish(self) -> list[str]:
+        """Check that nothing was skipped; the violations."""
+        self.check_committed()
+        with self._lock:
+            for partition, offset in self._committed.items():
+                missing = [each for each in range(offset) if (partition, each) not in self._processed]
+                if missing:
+                    self.violations.append(
+                        f"partition {partition}: committed {offset}, never seen: {missing[:5]} of {len(missing)}"
+                    )
+        return self.violations
+
+    def _produce(self) -> None:
+        producer = Producer({"bootstrap.servers": self._bootstrap, "linger.ms": 5, "log_level": 0})
+        number = 0
+        while not self._stop.wait(0.005):
+            with contextlib.suppress(BufferError):
+                producer.produce(self._topic, value=b"%d" % number, partition=number % self._partitions)
+            number += 1
+            producer.poll(0)
+        producer.flush(10)
+
+    def _work(self, number: int) -> None:
+        settings: dict[str, Any] = {
+            "bootstrap.servers": self._bootstrap,
+            "group.id": GROUP,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "session.timeout.ms": 6_000,
+            "heartbeat.interval.ms": 200,
+            "log_level": 0,
+        }
+        consumer = Consumer(settings)
+        try:
+            consumer.subscribe([self._topic])
+            while not self._stop.is_set():
+                messages = [each for each in consumer.consume(50, timeout=0.1) if each.error() is None]
+                self._shares[number] = len(consumer.assignment())
+                if messages:
+                    self._process(consumer, messages)
+        finally:
+            consumer.close()
+
+    def _process(self, consumer: Consumer, messages: list[Any]) -> None:
+        done: dict[int, int] = {}
+        with self._lock:
+            for message in messages:
+                self._processed.add((message.partition(), message.offset()))
+                done[message.partition()] = message.offset() + 1
+        offsets = [TopicPartition(self._topic, partition, offset) for partition, offset in done.items()]
+        try:
+            answers = consumer.commit(offsets=offsets, asynchronous=False)
+        except KafkaException:
+            return  # Rebalancing, or the coordinator has died: the records come again.
+        with self._lock:
+            for part in answers or []:
+                if part.error is None:
+                    self._committed[part.partition] = max(self._committed.get(part.partition, 0), part.offset)
+            self.commits += 1

@@ -1,0 +1,70 @@
+"""Calls about groups between Handlers: gathered, in order, and not kept for a Handler that leaves."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kproc.api import group_call
+from kproc.api.group_call import OnOutcome, send_back, serve_call
+from kproc.errors import ErrorCode, KafkaError
+
+LOADING = 9
+
+
+@pytest.fixture
+def waiting(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, OnOutcome]]:
+    """An operation "wait" that answers when the test says so: (group id, where the outcome goes)."""
+    kept: list[tuple[str, OnOutcome]] = []
+
+    def serve(_coordinator: Any, _caller: Any, group_id: str, _wanted: Any, on_outcome: OnOutcome) -> None:
+        kept.append((group_id, on_outcome))
+
+    monkeypatch.setitem(group_call.OPERATIONS, "wait", serve)
+    return kept
+
+
+@pytest.fixture
+def services() -> Any:
+    def coordinator(index: int) -> object:
+        if index == LOADING:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return object()
+
+    groups = SimpleNamespace(coordinator=coordinator, forwarded={})
+    return SimpleNamespace(groups=groups, image=SimpleNamespace(handler_count=3))
+
+
+def call(services: Any, home: int, *items: tuple[int, str]) -> list[Any]:
+    replies: list[Any] = []
+    rows = [[partition, group_id, None] for partition, group_id in items]
+    body = {"name": "wait", "home": home, "caller": [9, "c", "/h"], "items": rows}
+    serve_call(services, body, replies.append)
+    return replies
+
+
+def test_a_call_is_answered_once_with_all_outcomes_in_order(services: Any, waiting: list[Any]) -> None:
+    replies = call(services, 1, (0, "a"), (LOADING, "b"), (1, "c"))
+    for group_id, on_outcome in reversed(waiting):
+        assert not replies
+        on_outcome({"group": group_id})
+    outcomes = [{"group": "a"}, int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), {"group": "c"}]
+    assert replies == [{"outcomes": outcomes}]
+    assert not services.groups.forwarded
+
+
+def test_what_waits_for_a_handler_that_leaves_is_sent_back(services: Any, waiting: list[Any]) -> None:
+    leaving, staying = call(services, 2, (0, "a")), call(services, 0, (0, "b"))
+    services.image.handler_count = 2
+    send_back(services)
+    assert (leaving, staying) == ([{"outcomes": [ErrorCode.NOT_COORDINATOR]}], [])
+    for _, on_outcome in waiting:
+        on_outcome({})  # The join ends all the same; nobody is told twice.
+    assert (len(leaving), staying) == (1, [{"outcomes": [{}]}])
+
+
+def test_nothing_waits_for_a_handler_that_has_left_the_table(services: Any, waiting: list[Any]) -> None:
+    assert call(services, 3, (0, "a")) == [{"outcomes": [ErrorCode.NOT_COORDINATOR]}]
+    assert len(waiting) == 1
