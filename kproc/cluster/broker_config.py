@@ -19,12 +19,32 @@ from kproc.config.listeners import parse_listeners
 from kproc.config.values import parse_value, wire_text
 from kproc.errors import ErrorCode, KafkaError
 
+# What every Handler reads from its image: server/request_log.py.
+REQUEST_LOG: Final = frozenset(("kproc.request.log", "kproc.slow.request.log.ms"))
+# What the cleaner reads from its image whenever it needs it: server/compactor.py.
+CLEANER_SETTINGS: Final = frozenset(
+    (
+        "log.cleaner.backoff.ms",
+        "log.cleaner.dedupe.buffer.size",
+        "log.cleaner.io.buffer.load.factor",
+        "log.cleaner.io.buffer.size",
+        "log.cleaner.io.max.bytes.per.second",
+    )
+)
 # What is acted on when a delta brings it: the defaults of topic configs, which every log reads again; what Acceptors,
 # Processors and the supervisor are told of (config/dynamic.py). Whoever learns to follow another setting adds its name.
 _TOPIC_ROWS: Final = {
     row.settings[0]: row for row in ROWS if row.settings and SETTINGS[row.settings[0]].is_dynamic
 }
-APPLIED_LIVE: Final = frozenset(_TOPIC_ROWS) | LOG_SETTINGS | ROLE_COUNTS | CONNECTION_LIMITS | {"listeners"}
+APPLIED_LIVE: Final = (
+    frozenset(_TOPIC_ROWS)
+    | LOG_SETTINGS
+    | ROLE_COUNTS
+    | CONNECTION_LIMITS
+    | REQUEST_LOG
+    | CLEANER_SETTINGS
+    | {"listeners"}
+)
 # Kafka: on an existing listener nothing else may be changed by a key with its prefix.
 LISTENER_KEYS: Final = frozenset(("num.network.threads", "max.connections", "max.connection.creation.rate"))
 

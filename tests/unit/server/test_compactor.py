@@ -25,7 +25,7 @@ from kproc.storage.log_config import LogConfig
 from kproc.wire.record_batch import TRANSACTIONAL, encode_batch
 from kproc.wire.records import Record
 from tests.support.logs import append_one
-from tests.unit.cluster.in_memory import InMemoryController, topic
+from tests.unit.cluster.in_memory import InMemoryController, changes, topic
 from tests.unit.net.rig import new_slab
 
 CONFIGS = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
@@ -263,6 +263,19 @@ def test_a_throttle_puts_the_next_step_off(rig: Rig, tmp_path: Path) -> None:
         for _ in range(4):
             slow.after(size)  # Read twice, written once: a byte takes a millisecond.
         assert slow.offsets() == {("t", 0): 10}
+
+
+def test_the_throttle_changes_on_the_running_broker(rig: Rig) -> None:
+    name = "log.cleaner.io.max.bytes.per.second"
+    (row,) = rig.cluster.alter(changes(4, "", (name, 0, "1000")))
+    assert row["error_code"] == 0, row
+    log = rig.create("t")
+    rig.fill("t", *"abcdefghij")
+    rig.run(200)
+    assert rig.offsets() == {}
+    for _ in range(6):
+        rig.after(log._segments.all()[0].size)
+    assert rig.offsets() == {("t", 0): 10}
 
 
 def test_a_stop_in_the_middle_removes_what_was_being_written(rig: Rig) -> None:
