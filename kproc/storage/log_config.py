@@ -94,8 +94,10 @@ class LogConfig:
     compression_lz4_level: int = 9
     compression_zstd_level: int = 3
     producer_id_expiration_ms: int = 86_400_000
-    # Whether appends must decode the records; computed here because every append asks.
+    # Computed here because every append asks. Whether the records must be decoded; and the age at which a segment is
+    # rolled, before jitter: the active one is never compacted, so max.compaction.lag.ms bounds it, as in Kafka.
     looks_inside: bool = field(init=False, default=False)
+    roll_ms: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
         assert 0 < self.segment_bytes <= INT32_MAX, self.segment_bytes  # positions are int32 in the index
@@ -105,6 +107,8 @@ class LogConfig:
             or self.timestamp_before_max_ms != INT64_MAX
         )
         object.__setattr__(self, "looks_inside", looks_inside)
+        roll_ms = min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacting else self.segment_ms
+        object.__setattr__(self, "roll_ms", roll_ms)
 
     @property
     def is_append_time(self) -> bool:
@@ -120,14 +124,6 @@ class LogConfig:
     def is_compacting(self) -> bool:
         """Whether the cleaner keeps only the newest record of each key."""
         return "compact" in self.cleanup_policy
-
-    @property
-    def roll_ms(self) -> int:
-        """The age at which a segment is rolled, before jitter.
-
-        The active segment is never compacted, so max.compaction.lag.ms bounds its age, too, as in Kafka.
-        """
-        return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacting else self.segment_ms
 
     @classmethod
     def of(cls, settings: BrokerSettings, overrides: Mapping[str, str] | None = None) -> LogConfig:

@@ -157,8 +157,9 @@ class LogState:
         first = segment.load_first_timestamp()
         if first is None:
             return INT64_MAX
-        wait_ms = self._config.roll_ms - self._jitter_ms(segment)
-        if segment.is_index_full(self._config.segment_index_bytes):
+        config = self._config
+        wait_ms = config.roll_ms - self._jitter_ms(segment) if config.segment_jitter_ms else config.roll_ms
+        if segment.is_index_full(config.segment_index_bytes):
             return ROLL_NOW
         if first >= 0:
             return first + wait_ms
@@ -169,9 +170,7 @@ class LogState:
 
         Chance is a hash of what the segment is, so it needs no memory over restarts.
         """
-        most = min(self._config.segment_jitter_ms, self._config.roll_ms)
-        if most <= 0:
-            return 0
+        most = max(1, min(self._config.segment_jitter_ms, self._config.roll_ms))
         return crc32(b"%b/%d/%d" % (self.topic_id, self.partition, segment.base_offset)) % most
 
     def _roll(self, base_offset: int, now_ms: int) -> None:
