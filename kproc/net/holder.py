@@ -401,6 +401,11 @@ class ConnectionHolder:
         self._is_pressed = True
         return count
 
+    @property
+    def is_moving(self) -> bool:
+        """Whether a connection is on its way to another Processor."""
+        return self._moves.is_active
+
     def take_out(self, connection: Connection) -> None:
         self._remove(connection)
 

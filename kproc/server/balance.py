@@ -23,6 +23,8 @@ Steps = Generator[Callable[[], bool], None, None]
 _BUSY_REQUESTS_PER_S: Final = 100
 # The busiest may do so many times the mean before connections move by themselves: of two, three quarters of it all.
 _UNEVEN: Final = 1.5
+# A client that reads nothing may hold its own move up; whoever waits for all of them goes on after this.
+_MOVE_NS: Final = 10_000_000_000
 # A Processor that does not store its row within this long hangs: what it last said must do.
 _MEASURE_NS: Final = 1_000_000_000
 
@@ -90,7 +92,7 @@ class Balancer:
         )
 
     def move(self, moves: list[tuple[Role, Role, int]], moved: list[dict[str, Any]]) -> Steps:
-        """Make these moves; what each Processor began to move is appended to `moved`."""
+        """Make these moves and wait for them; what each Processor began to move is appended to `moved`."""
         waiting = len(moves)
 
         def take(source: Role, target: Role) -> Callable[[dict[str, Any]], None]:
@@ -107,6 +109,13 @@ class Balancer:
             body = {"count": count, "target": target.agent}
             self._children.ask(source, "move", body, take(source, target))
         yield lambda: waiting == 0
+        # Only then may something else change: a Handler that leaves, and with it what a moving connection left there.
+        givers = {source.agent: source for source, _, count in moves if count}
+        replies: list[dict[str, Any]] = []
+        for source in givers.values():
+            self._children.ask(source, "still", {}, replies.append)
+        deadline_ns = self._clock.now_ns() + _MOVE_NS
+        yield lambda: len(replies) == len(givers) or self._clock.now_ns() >= deadline_ns
 
 
 def _moves(

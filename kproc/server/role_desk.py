@@ -4,7 +4,8 @@ A child process takes it from its control socket (child.py), a role in a thread 
 (inprocess.py). It answers by `say`, which takes a message for the supervisor's side.
 
 told         settings, targets, leave, handler_leaving, stop
-asked        Processor: clients, kill_client, move, close_listener.  Handler: endpoints.
+asked        Processor: clients, kill_client, move, still (answered when none of its connections is on its
+             way to another Processor), close_listener.  Handler: endpoints.
              controller: every operation on the metadata
 says         drained      it has nothing left, after stop or leave
              unused       nothing of its clients is at a leaving Handler any more
@@ -40,11 +41,12 @@ class RoleDesk:
         self._say = say
         self._leaving_handlers: set[AgentId] = set()
         self._awaits_drain = False
+        self._await_still: list[OnReply] = []
 
     @property
     def owes_news(self) -> bool:
         """True while somebody waits to hear of a change that only `report` notices."""
-        return self._awaits_drain or bool(self._leaving_handlers)
+        return self._awaits_drain or bool(self._leaving_handlers) or bool(self._await_still)
 
     def knows(self, what: str) -> bool:
         """Whether `take` has something to do with that message."""
@@ -60,6 +62,12 @@ class RoleDesk:
         if self._awaits_drain and agent.is_drained():
             self._awaits_drain = False
             self._say({"do": "drained"})
+        if self._await_still:
+            assert isinstance(agent, Processor)
+            if not agent.is_moving:
+                waiting, self._await_still = self._await_still, []
+                for on_reply in waiting:
+                    on_reply({})
         if self._leaving_handlers:
             assert isinstance(agent, Processor)
             for peer in [each for each in self._leaving_handlers if not agent.uses(each)]:
@@ -116,6 +124,8 @@ class RoleDesk:
             assert isinstance(agent, Handler)
             agent.apply_endpoints([Endpoint(**fields) for fields in body["endpoints"]])
             on_reply({})
+        elif what == "still":
+            self._await_still.append(on_reply)
         else:
             assert isinstance(agent, Processor), what
             on_reply(serve_processor(agent, what, body))

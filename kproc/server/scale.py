@@ -114,10 +114,12 @@ class Scaler:
         """Call back once there is nothing to change (any more), with what was changed since now and for how long."""
         self._waiters.append((len(self._done), self._clock.now_ns(), on_reply))
 
-    def advance(self) -> None:
+    def advance(self, *, may_begin: bool = True) -> None:
         """Go on as far as what is waited for has come true."""
         while True:
             if self._steps is None:
+                if not may_begin:
+                    return
                 target = self._target()
                 if target is None:
                     self._settle()

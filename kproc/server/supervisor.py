@@ -235,7 +235,9 @@ class Supervisor:
         self._children.restart_due()
         self._pulse.look()
         if self._has_started and not self._must_stop:
-            self._scaler.advance()
+            self._scaler.advance(
+                may_begin=not self._desk.is_busy
+            )  # Connections that move come to rest first.
             self._desk.advance()
 
     # -- what children say -------------------------------------------------------------------------------------
