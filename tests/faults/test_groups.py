@@ -13,10 +13,19 @@ from pathlib import Path
 import pytest
 
 from kproc.client import Client
+from kproc.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.broker import ServedBroker
 from tests.support.group_load import GroupLoad
-from tests.support.groups import Member, commit, describe, find_coordinator, offsets_of, settle
+from tests.support.groups import (
+    Member,
+    commit,
+    describe,
+    fetch_group,
+    find_coordinator,
+    offsets_of,
+    settle,
+)
 from tests.support.raw import RawClient
 from tests.support.status import processes, wait_replaced
 from tests.support.wait import pause
@@ -94,3 +103,35 @@ def test_waiting_joins_do_not_keep_a_handler_from_leaving(tmp_path: Path, transp
         for member in [*stable, *joining]:
             member.client.close()
         assert commit(client, "other", "t", {0: 1}) == {0: 0}
+
+
+def test_a_large_coordinator_loads_in_pieces_and_completely(tmp_path: Path, transport: str) -> None:
+    """Its Handler answers others meanwhile, and heartbeats as if nothing had happened."""
+    settings = {**SETTINGS, "num.io.threads": 1, "offsets.topic.num.partitions": 1}
+    served = ServedBroker(tmp_path / "data", transport=transport, settings=settings)
+    width, rounds = 200, 150
+    with served as broker:
+        with RawClient(broker.bootstrap) as client, Member(broker.bootstrap, "alive") as member:
+            client.create_topic("wide", partitions=width)
+            find_coordinator(client, "big")
+            settle([member])
+            for number in range(rounds):
+                codes = commit(client, "big", "wide", dict.fromkeys(range(width), number), metadata="x" * 50)
+                assert set(codes.values()) == {0}
+        (pid,) = [pid for (role, _), pid in processes(broker.bootstrap).items() if role == "handler"]
+        os.kill(pid, signal.SIGKILL)
+        wait_replaced(broker.bootstrap, ("handler", 0), pid)
+        with RawClient(broker.bootstrap) as client:
+            codes_seen = set()
+            while (row := fetch_group(client, "big", None))["error_code"]:
+                codes_seen.add(row["error_code"])
+                member.client = client
+                assert member.heartbeat() == 0
+                # A request that has nothing to do with groups is not held up by the load.
+                assert client.end_offset("wide") == 0
+            assert codes_seen == {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+            found = {
+                part["partition_index"]: part["committed_offset"] for part in row["topics"][0]["partitions"]
+            }
+            assert found == dict.fromkeys(range(width), rounds - 1)
+            assert member.heartbeat() == 0
