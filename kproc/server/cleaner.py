@@ -27,6 +27,7 @@ from kproc.server.linked_agent import LinkedAgent
 from kproc.server.log_dir_usage import log_dir_usage
 from kproc.server.partition_table import PartitionRow, PartitionTable
 from kproc.server.roles import handler_id
+from kproc.server.strays import Strays
 from kproc.storage import checkpoints
 from kproc.storage.catalog import list_deleted
 from kproc.storage.format import LOG_SUFFIX
@@ -70,6 +71,12 @@ class Cleaner(LinkedAgent):
         self._next_removal_ns: int | None = clock.now_ns()  # Earlier runs may have left something.
         self._deleted: deque[tuple[int, TopicImage]] = deque()  # (when to look for them, topic)
         self._wait_for_checkpoint: list[OnReply] = []
+        self._strays = Strays(
+            fs,
+            self._directory,
+            delay_ms=config.log_segment_delete_delay_ms,
+            interval_ms=config.log_retention_check_interval_ms,
+        )
         self._compactor = Compactor(
             config=config,
             clock=clock,
@@ -137,6 +144,10 @@ class Cleaner(LinkedAgent):
     def _on_tick(self, now_ns: int) -> None:
         if self._next_removal_ns is not None and now_ns >= self._next_removal_ns:
             self._next_removal_ns = self._removal_due() if self._remove_deleted() else None
+        try:
+            self._strays.look(self._image, now_ns)
+        except (StorageFailure, Corrupt) as error:
+            logger.warning("looking for directories of no topic: %s", error)
         if now_ns >= self._next_round_ns:
             self._next_round_ns = now_ns + self._config.log_retention_check_interval_ms * 1_000_000
             if self._next_removal_ns is None:

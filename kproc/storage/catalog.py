@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,17 +20,15 @@ class PartitionDirectory(NamedTuple):
     topic_id: bytes | None
 
 
-def list_partitions(fs: Fs, data_directory: Path) -> list[PartitionDirectory]:
-    """All partition directories, sorted by name.
-
-    One whose topic id is not the live topic's is left over from a deleted namesake (a crash came between
-    the deletion in the metadata and the rename): the caller renames it with `rename_stray`.
-    """
+def list_partitions(
+    fs: Fs, data_directory: Path, *, skip: Callable[[str, int], bool] = lambda _topic, _index: False
+) -> list[PartitionDirectory]:
+    """All partition directories, sorted by name, but those that `skip` says need no look."""
     found = []
     for name in sorted(fs.list_directory(data_directory)):
         parsed = parse_partition_directory_name(name)
         path = data_directory / name
-        if parsed is not None and path.is_dir():
+        if parsed is not None and not skip(*parsed) and path.is_dir():
             found.append(PartitionDirectory(path, *parsed, read_partition_metadata(fs, path)))
     return found
 

@@ -23,6 +23,7 @@ TXN_INDEX_SUFFIX: Final = ".txnindex"
 SNAPSHOT_SUFFIX: Final = ".snapshot"
 DELETED_SUFFIX: Final = ".deleted"
 DELETE_DIRECTORY_SUFFIX: Final = "-delete"
+STRAY_DIRECTORY_SUFFIX: Final = "-stray"
 TEMPORARY_SUFFIX: Final = ".tmp"
 # Behind the suffixes above while compaction replaces segments: see compaction_files.py.
 CLEANED_SUFFIX: Final = ".cleaned"
@@ -118,9 +119,14 @@ def parse_partition_directory_name(name: str) -> tuple[str, int] | None:
 
 
 def delete_directory_name(topic: str, partition: int, unique_hex: str) -> str:
-    """The name a deleted partition's directory waits under: `<topic>-<partition>.<hex>-delete`.
+    """The name a deleted partition's directory waits under: `<topic>-<partition>.<hex>-delete`."""
+    return set_aside_directory_name(topic, partition, unique_hex, DELETE_DIRECTORY_SUFFIX)
+
+
+def set_aside_directory_name(topic: str, partition: int, unique_hex: str, kind: str) -> str:
+    """The name of a directory that is no partition's any more.
 
     Kafka cuts the topic so that the name stays within 255 bytes, the limit of common file systems.
     """
-    suffix = f"-{partition}.{unique_hex}{DELETE_DIRECTORY_SUFFIX}"
+    suffix = f"-{partition}.{unique_hex}{kind}"
     return topic[: 255 - len(suffix)] + suffix

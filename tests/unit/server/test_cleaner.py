@@ -374,3 +374,49 @@ def test_stop_removes_what_still_waits(rig: CleanerRig) -> None:
     doomed = doomed_directory(rig.directory)
     rig.cleaner.finish(is_clean=True)
     assert not doomed.exists()
+
+
+def test_directory_of_no_topic_is_set_aside_after_a_while(
+    tmp_path: Path, start: Callable[..., CleanerRig]
+) -> None:
+    rig = start()
+    rig.create("lives")
+    lives = rig.cluster.image.topics_by_name["lives"].topic_id
+    for name, topic_id in (
+        ("gone-0", bytes(15) + b"x"),
+        ("lives-0", lives),
+        ("no-id-0", None),
+        ("lives-7", b"y" * 16),
+    ):
+        (tmp_path / name).mkdir()
+        if topic_id is not None:
+            checkpoints.write_partition_metadata(OsFs(), tmp_path / name, topic_id)
+    rig.advance_ms(CHECK_MS)
+    assert (tmp_path / "gone-0").exists(), "it may be of a topic that is being created"
+    rig.advance_ms(60_000 - TICK_MS)
+    assert (tmp_path / "gone-0").exists()
+    rig.advance_ms(2 * TICK_MS)
+    names = sorted(path.name for path in tmp_path.iterdir() if path.is_dir())
+    assert len(names) == 4
+    assert names[0].startswith("gone-0.")
+    assert names[0].endswith("-stray")
+    assert names[1] == "lives-0"
+    assert names[2].startswith("lives-7.")
+    assert names[3] == "no-id-0"
+
+
+def test_directory_of_a_topic_that_the_cleaner_hears_of_late_is_left_alone(
+    tmp_path: Path, start: Callable[..., CleanerRig]
+) -> None:
+    rig = start()
+    path = tmp_path / "late-0"
+    path.mkdir()
+    checkpoints.write_partition_metadata(
+        OsFs(), path, (1).to_bytes(16, "big")
+    )  # The next id that is given out.
+    rig.advance_ms(CHECK_MS)
+    rig.create("late")
+    assert rig.cluster.image.topics_by_name["late"].topic_id == (1).to_bytes(16, "big")
+    for _ in range(5):
+        rig.advance_ms(CHECK_MS)
+    assert path.exists()

@@ -1,0 +1,68 @@
+"""Strays: partition directories of topics that the metadata does not know, set aside as Kafka sets them aside.
+
+A crash between a topic's deletion and the rename of its directories leaves them behind. They are renamed to
+`<topic>-<partition>.<hex>-stray` and kept: nothing says that it was not the metadata that got lost.
+
+A topic that is being created has directories, too, and the cleaner may hear of it later than the Handler that
+makes them. So a directory is set aside only when it was a stray at two looks, file.delete.delay.ms apart and a
+minute at least: a delta that is on its way arrives within milliseconds, or its link ends and a snapshot comes.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from pathlib import Path
+from typing import Final
+
+from kproc.cluster.image import ClusterImage
+from kproc.storage.catalog import list_partitions
+from kproc.storage.format import STRAY_DIRECTORY_SUFFIX, set_aside_directory_name
+from kproc.storage.fs import Fs
+
+logger = logging.getLogger(__name__)
+
+_MS: Final = 1_000_000
+_WAIT_MS_MIN: Final = 60_000
+
+
+class Strays:
+    """Looks now and then. Owned by the cleaner."""
+
+    def __init__(self, fs: Fs, directory: Path, *, delay_ms: int, interval_ms: int) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._wait_ns = max(delay_ms, _WAIT_MS_MIN) * _MS
+        self._interval_ns = interval_ms * _MS
+        self._suspects: dict[tuple[Path, bytes], int] = {}  # (directory, topic id) -> since when
+        self._next_ns = 0
+
+    def look(self, image: ClusterImage, now_ns: int) -> None:
+        """Set aside what has been a stray for long enough; raises StorageFailure and Corrupt."""
+        if not image.version or now_ns < self._next_ns:
+            return
+        self._next_ns = now_ns + self._interval_ns
+        found = self._find(image)
+        self._suspects = {key: self._suspects.get(key, now_ns) for key in found}
+        for key, since_ns in list(self._suspects.items()):
+            if now_ns - since_ns >= self._wait_ns:
+                self._set_aside(key[0])
+                del self._suspects[key]
+        if self._suspects:
+            self._next_ns = min(self._next_ns, min(self._suspects.values()) + self._wait_ns)
+
+    def _find(self, image: ClusterImage) -> list[tuple[Path, bytes]]:
+        """Directories with an id that no topic has. A living topic's are its owner's, also a namesake's."""
+        return [
+            (each.path, each.topic_id)
+            for each in list_partitions(
+                self._fs, self._directory, skip=lambda name, index: image.partition(name, index) is not None
+            )
+            if each.topic_id is not None and each.topic_id not in image.topics_by_id
+        ]
+
+    def _set_aside(self, path: Path) -> None:
+        name, _, index = path.name.rpartition("-")
+        aside = set_aside_directory_name(name, int(index), uuid.uuid4().hex, STRAY_DIRECTORY_SUFFIX)
+        logger.warning("%s belongs to no topic; it is kept as %s", path, aside)
+        self._fs.rename(path, path.with_name(aside))
