@@ -416,7 +416,8 @@ class ConnectionHolder:
             self._stalled[connection] = None
         connection.is_short_of_memory = False
         self._keep(connection)
-        if (connection.next_home or connection.home).peer not in self._handlers:
+        home = connection.next_home or connection.home
+        if home.is_leaving or home.peer not in self._handlers:
             self._plan_home(connection, self._least_busy())
 
     def let_go(self, connection: Connection) -> None:

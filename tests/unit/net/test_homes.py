@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from kproc.ipc.fdpass import make_socket_pair
 from kproc.transport.agent import AgentId
 from tests.unit.net.rig import Client, ProcessorRig, ScriptedHandler, framed
 from tests.unit.net.test_several_handlers import ScriptedRouter
@@ -123,6 +124,27 @@ def test_connection_that_waits_for_the_last_handler_goes_on_there(rig: Processor
     assert client.received() == framed(b"answer")
     client.send(framed(b"homely"))
     assert rig.handlers[1].bodies() == [b"homely"]
+
+
+def test_connection_that_comes_back_from_a_processor_does_not_go_home_to_a_leaving_handler(
+    rig: ProcessorRig,
+) -> None:
+    """It was given while its home began to leave, so that only its return could move it."""
+    ours, theirs = make_socket_pair()
+    other = AgentId("processor", 1)
+    with ours:
+        clients = [rig.connect() for _ in range(2)]
+        client = next(each for each in clients if home_of(rig, each) == 1)
+        rig.processor.attach_transfer(other, theirs)
+        rig.processor.move_connections(2, other)
+        rig.step()
+        assert rig.processor.describe_connections() == []
+        peer = leave(rig, 1)
+        assert rig.processor.uses(peer)
+        rig.processor.detach(other)  # It died and had taken none.
+    rig.step(2)
+    assert not rig.processor.uses(peer)
+    assert home_of(rig, client) == 0
 
 
 def test_new_handler_gets_its_share_of_the_connections_that_are_there(rig: ProcessorRig) -> None:
