@@ -1,7 +1,8 @@
 """Requests about many partitions: ours are answered here, the others' by their owners, all in one answer.
 
 An API declares with `@operation(name)` how one partition of ours is answered, and calls `gather`. Owners get what
-they are asked for in one call each. A partition that does not exist, or whose owner died, gets the API's own error.
+they are asked for in one call each. A partition that does not exist, that cannot be opened, or whose owner died, gets
+the API's own error; one that is on its way to this Handler is waited for.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from kproc.api.context import PartitionMoving
 from kproc.cluster.image import PartitionImage
-from kproc.errors import ErrorCode
+from kproc.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from kproc.api.context import OnReply, Services
@@ -74,7 +76,30 @@ def serve(services: Services, name: str, body: dict[str, Any], on_reply: OnReply
         if partition is None or partition.owner != services.handler_index:
             taker(at)(failed(index, ErrorCode.NOT_LEADER_OR_FOLLOWER, None))
         else:
-            OPERATIONS[name].serve(services, topic, partition, wanted, taker(at))
+            _serve_when_here(services, name, topic, partition, wanted, taker(at))
+
+
+def _serve_when_here(
+    services: Services, name: str, topic: str, partition: PartitionImage, wanted: Any, on_answer: OnAnswer
+) -> None:
+    """Answer for a partition of ours; if its log is still on its way from another Handler, when it is here."""
+    operation_ = OPERATIONS[name]
+
+    def go_on(is_ready: bool) -> None:
+        found = services.image.partition(topic, partition.index) if is_ready else None
+        if found is None:
+            on_answer(operation_.failed(partition.index, ErrorCode.NOT_LEADER_OR_FOLLOWER, None))
+        else:
+            operation_.serve(services, topic, found, wanted, on_answer)
+
+    try:
+        services.partitions.get(topic, partition)
+    except PartitionMoving as moving:
+        services.hand_over.when_ready(moving.key, go_on)
+    except KafkaError as error:
+        on_answer(operation_.failed(partition.index, error.code, error.message))
+    else:
+        operation_.serve(services, topic, partition, wanted, on_answer)
 
 
 class _Gathering:
@@ -91,14 +116,14 @@ class _Gathering:
         self._left = len(parts) + 1  # One for start() itself: nothing is done before all have been asked.
 
     def start(self) -> None:
-        services, operation_ = self._services, OPERATIONS[self._name]
+        services, failed = self._services, OPERATIONS[self._name].failed
         remote: dict[int, list[int]] = {}
         for at, (topic, index, wanted) in enumerate(self._parts):
             partition = services.image.partition(topic, index)
             if partition is None:
-                self._take(at, operation_.failed(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None))
+                self._take(at, failed(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None))
             elif partition.owner == services.handler_index:
-                operation_.serve(services, topic, partition, wanted, self._taker(at))
+                _serve_when_here(services, self._name, topic, partition, wanted, self._taker(at))
             else:
                 remote.setdefault(partition.owner, []).append(at)
         for owner, ats in remote.items():

@@ -1,0 +1,128 @@
+"""Requests about many partitions: answers in order, whoever owns what, dies, or is still getting its log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kproc.api import forwarding
+from kproc.api.context import PartitionMoving
+from kproc.errors import ErrorCode, KafkaError
+
+NAME = "test_operation"
+HERE, THERE = 0, 1
+
+
+class Partition:
+    def __init__(self, index: int, owner: int) -> None:
+        self.index, self.owner = index, owner
+
+
+class Stub:
+    """One Handler's services: even partitions are ours, odd ones another's; from 6 on there are none."""
+
+    handler_index = HERE
+
+    def __init__(self) -> None:
+        self.image = self.partitions = self.peers = self.hand_over = self
+        self.errors: dict[int, KafkaError] = {}
+        self.on_ready: list[Callable[[bool], None]] = []
+        self.calls: list[tuple[int, str, dict[str, Any], Callable[[dict[str, Any]], None]]] = []
+
+    def partition(self, topic: str, index: int) -> Partition | None:
+        return Partition(index, index % 2) if index < 6 else None
+
+    def get(self, topic: str, partition: Partition) -> None:
+        if partition.index in self.errors:
+            raise self.errors[partition.index]
+
+    def when_ready(self, key: tuple[str, int], on_ready: Callable[[bool], None]) -> None:
+        self.errors.pop(key[1])
+        self.on_ready.append(on_ready)
+
+    def call(self, owner: int, name: str, body: dict[str, Any], on_reply: Callable[..., None]) -> None:
+        self.calls.append((owner, name, body, on_reply))
+
+
+@pytest.fixture
+def services(monkeypatch: pytest.MonkeyPatch) -> Stub:
+    def serve(services, topic, partition, wanted, on_answer):
+        on_answer({"at": partition.index, "wanted": wanted})
+
+    def failed(index, code, message):
+        return {"at": index, "code": code}
+
+    monkeypatch.setitem(forwarding.OPERATIONS, NAME, forwarding.Operation(serve, failed))
+    return Stub()
+
+
+def ask(services: Stub, *indexes: int) -> list[list[dict[str, Any]]]:
+    done: list[list[dict[str, Any]]] = []
+    forwarding.gather(services, NAME, [("t", index, f"w{index}") for index in indexes], done.append)
+    return done
+
+
+def test_answers_come_once_all_are_there_and_in_order(services):
+    done = ask(services, 5, 0, 3, 9, 2)
+    assert done == []
+    ((owner, name, body, on_reply),) = services.calls
+    assert (owner, name, body) == (THERE, NAME, {"parts": [["t", 5, "w5"], ["t", 3, "w3"]]})
+    on_reply({"answers": [{"at": 5}, {"at": 3}]})
+    assert done == [
+        [
+            {"at": 5},
+            {"at": 0, "wanted": "w0"},
+            {"at": 3},
+            {"at": 9, "code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION},
+            {"at": 2, "wanted": "w2"},
+        ]
+    ]
+
+
+def test_nothing_asked_is_answered_at_once(services):
+    assert ask(services) == [[]]
+
+
+def test_an_owner_that_died_is_told_as_a_retriable_error(services):
+    done = ask(services, 1, 0)
+    services.calls[0][3]({"lost": True})
+    assert done[0][0] == {"at": 1, "code": ErrorCode.NOT_LEADER_OR_FOLLOWER}
+
+
+def test_a_log_that_cannot_be_opened_costs_only_its_own_answer(services):
+    services.errors[2] = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
+    assert ask(services, 0, 2) == [
+        [{"at": 0, "wanted": "w0"}, {"at": 2, "code": ErrorCode.KAFKA_STORAGE_ERROR}]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("is_ready", "expected"),
+    [(True, {"at": 2, "wanted": "w2"}), (False, {"at": 2, "code": ErrorCode.NOT_LEADER_OR_FOLLOWER})],
+)
+def test_a_log_on_its_way_here_is_waited_for(services, is_ready, expected):
+    services.errors[2] = PartitionMoving(("t", 2), -1, -1)
+    done = ask(services, 2, 0)
+    assert done == []
+    services.on_ready[0](is_ready)
+    assert done == [[expected, {"at": 0, "wanted": "w0"}]]
+
+
+def test_another_handlers_call_is_answered_the_same_way(services):
+    services.errors[4] = PartitionMoving(("t", 4), -1, -1)
+    replies: list[dict[str, Any]] = []
+    parts = [["t", 4, "w4"], ["t", 1, "w1"], ["t", 0, "w0"]]
+    forwarding.serve(services, NAME, {"parts": parts}, replies.append)
+    assert replies == []
+    services.on_ready[0](True)
+    assert replies == [
+        {
+            "answers": [
+                {"at": 4, "wanted": "w4"},
+                {"at": 1, "code": ErrorCode.NOT_LEADER_OR_FOLLOWER},
+                {"at": 0, "wanted": "w0"},
+            ]
+        }
+    ]
