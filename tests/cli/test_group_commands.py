@@ -1,0 +1,203 @@
+"""`kproc group`, `config`, `topic alter` and `trim` against a running broker."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from kproc.cli.main import run
+from tests.support.topics import fresh_name
+from tests.support.wait import wait_until
+
+pytestmark = pytest.mark.transports("process")
+
+Kproc = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def kproc(broker, capsys) -> Kproc:
+    """`kproc("group list")` on the shared broker: what it wrote, and its exit code. In this process: it is quick."""
+
+    def call(command: str) -> subprocess.CompletedProcess[str]:
+        capsys.readouterr()
+        code = run([*command.split(), "--bootstrap", broker.bootstrap])
+        shown = capsys.readouterr()
+        return subprocess.CompletedProcess(command, code, shown.out, shown.err)
+
+    return call
+
+
+def told(answer: subprocess.CompletedProcess[str]) -> str:
+    assert answer.returncode == 0, answer.stderr
+    return answer.stdout
+
+
+def described(answer: subprocess.CompletedProcess[str]):
+    return json.loads(told(answer))
+
+
+def refused(answer: subprocess.CompletedProcess[str], code: int = 1) -> str:
+    assert answer.returncode == code, answer.stdout
+    assert answer.stderr.count("\n") == 1
+    return answer.stderr
+
+
+@pytest.fixture
+def filled(broker, topic) -> str:
+    """A topic of two partitions with ten records in each."""
+    name = topic(partitions=2)
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for number in range(20):
+        producer.produce(name, b"%d" % number, partition=number % 2)
+    assert producer.flush(10) == 0
+    return name
+
+
+@pytest.fixture
+def group(broker, filled) -> str:
+    """A group without members that has committed offset 7 in partition 0 and 3 in partition 1."""
+    name = fresh_name()
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": name})
+    consumer.commit(offsets=[TopicPartition(filled, 0, 7), TopicPartition(filled, 1, 3)], asynchronous=False)
+    consumer.close()
+    return name
+
+
+def offsets(kproc: Kproc, group: str) -> dict[int, int]:
+    [row] = described(kproc(f"group describe {group} --format json"))
+    return {each["partition"]: each["committed"] for each in row["partitions"]}
+
+
+def test_a_groups_lag_is_shown(kproc, filled, group):
+    [row] = described(kproc(f"group describe {group} --format json"))
+    assert (row["state"], row["members"], row["lag"]) == ("Empty", [], 10)
+    assert [(each["committed"], each["end_offset"], each["lag"]) for each in row["partitions"]] == [
+        (7, 10, 3),
+        (3, 10, 7),
+    ]
+    table = told(kproc(f"group describe {group}"))
+    assert table.splitlines()[0] == f"group {group}  state Empty  assignor -  members 0  lag 10"
+    listed = {each["group"]: each["state"] for each in described(kproc("group list --format json"))}
+    assert listed[group] == "Empty"
+    listed = described(kproc("group list --state stable --format json"))
+    assert group not in [each["group"] for each in listed]
+
+
+def test_seek_changes_nothing_until_it_is_told_to(kproc, filled, group):
+    shown = told(kproc(f"group seek {group} --to beginning"))
+    assert "nothing was changed" in shown
+    assert offsets(kproc, group) == {0: 7, 1: 3}
+    told(kproc(f"group seek {group} --to beginning --execute"))
+    assert offsets(kproc, group) == {0: 0, 1: 0}
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        ("--to end", {0: 10, 1: 10}),
+        ("--to 5", {0: 5, 1: 5}),
+        ("--to=-4", {0: 6, 1: 6}),
+        ("--to 99", {0: 10, 1: 10}),
+        ("--to @0", {0: 0, 1: 0}),
+        ("--to 2999-01-01", {0: 10, 1: 10}),
+        ("--shift=-2", {0: 5, 1: 1}),
+        ("--shift=-9", {0: 0, 1: 0}),
+        ("--shift 2 --topic {topic}:1", {0: 7, 1: 5}),
+    ],
+)
+def test_seek_goes_where_it_is_sent_and_stays_in_the_log(kproc, filled, group, where, expected):
+    told(kproc(f"group seek {group} {where.format(topic=filled)} --execute"))
+    assert offsets(kproc, group) == expected
+
+
+def test_a_group_with_members_is_shown_but_not_moved_nor_deleted(kproc, broker, filled):
+    name = fresh_name()
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": name})
+    try:
+        consumer.subscribe([filled])
+        wait_until(
+            lambda: consumer.poll(0.1) is not None or len(consumer.assignment()) == 2,
+            seconds=20,
+            what="assigned",
+        )
+        [row] = described(kproc(f"group describe {name} --format json"))
+        [member] = row["members"]
+        assert (row["state"], row["assignor"]) == ("Stable", "range")
+        assert sorted(member["assignment"]) == [f"{filled}-0", f"{filled}-1"]
+        assert {each["member"]["member_id"] for each in row["partitions"]} == {member["member_id"]}
+        assert "stop them first" in refused(kproc(f"group seek {name} --to end --topic {filled} --execute"))
+        assert "stop them first" in refused(kproc(f"group delete {name}"))
+    finally:
+        consumer.close()
+
+
+def test_a_deleted_group_is_gone(kproc, group):
+    assert told(kproc(f"group delete {group}")) == f"deleted {group}\n"
+    assert refused(kproc(f"group describe {group}")) == f"kproc: {group}: unknown group\n"
+    assert refused(kproc(f"group delete {group}")) == f"kproc: {group}: unknown group\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "words"),
+    [
+        ("group seek {group}", 2, "either --to or --shift"),
+        ("group seek {group} --to end --shift 1", 2, "either --to or --shift"),
+        ("group seek {group} --to yesterday", 2, "--to 'yesterday'"),
+        ("group seek {group} --to end --topic {topic}:x", 2, "expected TOPIC or TOPIC:0,1,2"),
+        ("group seek {group} --to end --topic {topic}:7", 1, "no partition 7"),
+        ("group seek nobody-{group} --to end", 1, "has committed nothing"),
+        ("group list --state sleepy", 2, "--state 'sleepy'"),
+        ("topic trim {topic} --before beginning", 2, "nothing stands before"),
+        ("topic trim {topic} --before end --partition 9", 1, "no partition 9"),
+        ("topic alter {topic}", 2, "nothing to change"),
+        ("topic alter {topic} --partitions 2", 1, "already has 2 partition"),
+        ("config set", 2, "nothing to change"),
+        ("config set nonsense", 2, "expected name=value"),
+        ("config set --topic {topic} no.such=1", 1, "no.such"),
+        ("config set num.partitions=none", 1, "num.partitions"),
+        ("config get no.such.setting", 1, "has no setting no.such.setting"),
+        ("config get --topic {topic} --group {group}", 2, "not both"),
+        ("config get --topic no-{topic}", 1, "no-{topic}"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(kproc, filled, group, command, code, words):
+    names = {"topic": filled, "group": group}
+    assert words.format(**names) in refused(kproc(command.format(**names)), code)
+
+
+def test_trim_deletes_the_oldest_records(kproc, filled):
+    assert (
+        told(kproc(f"topic trim {filled} --before 4")) == f"{filled}-0 begins at 4\n{filled}-1 begins at 4\n"
+    )
+    assert told(kproc(f"topic trim {filled} --before end --partition 1")) == f"{filled}-1 begins at 10\n"
+    [row] = described(kproc(f"topic describe {filled} --format json"))
+    assert [each["start_offset"] for each in row["partitions"]] == [4, 10]
+
+
+def test_alter_changes_partitions_and_settings(kproc, filled):
+    command = f"topic alter {filled} --partitions 3 --config retention.ms=60000 --config segment.ms=70000"
+    told(kproc(command))
+    [row] = described(kproc(f"topic describe {filled} --format json"))
+    assert len(row["partitions"]) == 3
+    assert row["configs"] == {"retention.ms": "60000", "segment.ms": "70000"}
+    told(kproc(f"topic alter {filled} --unset segment.ms"))
+    [row] = described(kproc(f"topic describe {filled} --format json"))
+    assert row["configs"] == {"retention.ms": "60000"}
+
+
+def test_settings_of_the_broker_are_set_shown_and_unset(kproc):
+    name = "log.retention.bytes"
+    assert "would change" in told(kproc(f"config set {name}=123456789 --dry-run"))
+    assert [row["source"] for row in described(kproc(f"config get {name} --format json"))] == ["default"]
+    told(kproc(f"config set {name}=123456789"))
+    assert described(kproc(f"config get {name} --format json")) == [
+        {"name": name, "value": "123456789", "source": "broker", "read_only": False}
+    ]
+    assert name in told(kproc("config get"))
+    told(kproc(f"config set --unset {name}"))
+    assert name not in told(kproc("config get"))
+    assert name in told(kproc("config get --all"))
