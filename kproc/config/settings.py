@@ -453,6 +453,21 @@ class Config:
         "off: only when `kproc rebalance` asks, and after Processors were added.",
         one_of("auto", "off"),
     )
+    kproc_request_log: str = setting(
+        STRING,
+        "off",
+        "off, all, or slow (kproc.slow.request.log.ms and above): a JSON line for each answered request, in "
+        "requests-handler-N.log of each Handler.",
+        one_of("off", "all", "slow"),
+        dynamic=CLUSTER,
+    )
+    kproc_slow_request_log_ms: int = setting(
+        LONG, 1000, "From here on a request is slow.", at_least(0), dynamic=CLUSTER
+    )
+    kproc_request_log_dir: str = setting(STRING, "", "Where the request logs are; empty: in log.dirs.")
+    kproc_request_log_bytes: int = setting(
+        LONG, 64 << 20, "At this size a request log becomes .1, over the one before.", at_least(1024)
+    )
     kproc_hung_ms: int = setting(
         LONG, 5000, "A role without a duty cycle for so long is reported as hung; 0: never.", at_least(0)
     )

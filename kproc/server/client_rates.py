@@ -1,13 +1,16 @@
 """ClientRates: producer_byte_rate and consumer_byte_rate of one Handler's clients (KIP-13, KIP-546).
 
-As Kafka: a rate over quota.window.num samples of quota.window.size.seconds; who is above its quota is answered at once,
-with throttle_time_ms, and read again only when the rate is back at the quota (StartThrottling, which its Processor
-keeps). A Produce counts with its request's bytes, a Fetch with the bytes of its records; one that is above is answered
-without records, which then do not count. Everybody is the user ANONYMOUS until the broker knows users.
+As in Kafka: who is above its quota is answered at once, with throttle_time_ms, and read again only when the rate is
+back at the quota (StartThrottling, whose end its Processor keeps). A Produce counts with its request's bytes and is
+stored; a Fetch counts with the bytes of its records, and one that comes too early is answered without any. Everybody
+is the user ANONYMOUS until the broker knows users.
+
+Differs from Kafka: each byte takes its time at the quota's rate, and a client that was quiet may be one
+quota.window.size.seconds ahead. Kafka's window of 11 s lets 10 s worth of bytes through at once and then nothing for
+as long. request_percentage and controller_mutation_rate are stored and described, not enforced.
 
 A client's connections may be at several Handlers: ten times a second each tells the others what it has counted, so
 every one sees the sum. What is not seen yet, at most 100 ms' worth, is paid back by the next throttle.
-Differs from Kafka: request_percentage and controller_mutation_rate are stored and described, not enforced.
 """
 
 from __future__ import annotations
@@ -16,28 +19,26 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from kproc.cluster.client_quotas import CLIENT_ID, CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, USER, ClientQuotas
-from kproc.net.rate import WindowedRate
 
 ANONYMOUS: Final = "ANONYMOUS"
 _KINDS: Final = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE)
 _CLIENTS_MAX: Final = 10_000  # Client ids that are looked up once; beyond, everything is looked up anew.
-_IDLE_NS: Final = 3600 * 10**9  # Kafka forgets a client's sensors after an hour.
 _NS_PER_MS: Final = 1_000_000
 _NS_PER_S: Final = 1_000_000_000
+_THROTTLE_MS_MAX: Final = 2**31 - 1  # An int32 on the wire.
 
 # Whose rate it is: (kind, user, client id); "" where the quota is shared by all of them.
 Key = tuple[str, str, str]
 
 
-class _Sensor:
-    """One client's rate, and what the other Handlers have not been told of it."""
+class _Account:
+    """One client: until when what it has sent or got would last at its quota."""
 
-    __slots__ = ("last_ns", "rate", "untold")
+    __slots__ = ("due_ns", "untold_ns")
 
-    def __init__(self, rate: WindowedRate, now_ns: int) -> None:
-        self.rate = rate
-        self.untold = 0
-        self.last_ns = now_ns
+    def __init__(self) -> None:
+        self.due_ns = 0
+        self.untold_ns = 0  # What the other Handlers have not heard of.
 
 
 class ClientRates:
@@ -53,85 +54,83 @@ class ClientRates:
     ) -> None:
         self._quotas = quotas
         self._now_ns = now_ns
-        self._sample_count = sample_count
-        self._sample_s = sample_s
-        self._sensors: dict[Key, _Sensor] = {}
+        self._ahead_ns = sample_s * _NS_PER_S
+        self._fetch_s_max = max(1, sample_count - 1) * sample_s
+        self._accounts: dict[Key, _Account] = {}
         self._found: dict[tuple[str, bytes | None], tuple[Key, float] | None] = {}
+        self._version = -1
         self.is_on = False
 
     def on_image(self) -> None:
-        """The quotas may have changed."""
+        """The quotas may have changed; then they count at once, and what was owed at the old ones is forgotten."""
+        version = self._quotas().version
+        if version == self._version:
+            return
+        self._version = version
+        self._accounts.clear()
         self._found.clear()
         self.is_on = any(kind in limits for _, limits in self._quotas().entities() for kind in _KINDS)
-        if not self.is_on:
-            self._sensors.clear()
 
     def on_produce(self, client_id: bytes | None, count: int) -> int:
         """A request of that many bytes has come; how long its connection is not to be read, in ms."""
         found = self._find(PRODUCER_BYTE_RATE, client_id)
         if found is None:
             return 0
-        key, limit = found
         now_ns = self._now_ns()
-        sensor = self._record(key, count, now_ns)
-        return _to_ms(sensor.rate.throttle_ns(limit, now_ns))
+        return _to_ms(self._charge(*found, count, now_ns) - now_ns)
 
     def on_fetch(self, client_id: bytes | None, count: int) -> int:
-        """The same for an answer. When it is not 0, the answer leaves without its records."""
+        """An answer with that many bytes of records is ready; how long it comes too early, in ms. Then it leaves
+        without them, and they do not count."""
         found = self._find(CONSUMER_BYTE_RATE, client_id)
         if found is None:
             return 0
-        key, limit = found
         now_ns = self._now_ns()
-        sensor = self._record(key, count, now_ns)
-        throttle_ns = sensor.rate.throttle_ns(limit, now_ns)
-        if throttle_ns:
-            self._record(key, -count, now_ns)
-        return _to_ms(throttle_ns)
+        account = self._accounts.get(found[0])
+        if count and account is not None and account.due_ns > now_ns:
+            return _to_ms(account.due_ns - now_ns)
+        self._charge(*found, count, now_ns)
+        return 0
 
     def fetch_bytes_max(self, client_id: bytes | None) -> int | None:
-        """What one answer may hold, so that it can be sent at all; None: as much as is asked for."""
+        """What one answer may hold, as in Kafka a window's worth; None: as much as is asked for."""
         found = self._find(CONSUMER_BYTE_RATE, client_id)
-        return None if found is None else int(found[1] * max(1, self._sample_count - 1) * self._sample_s)
+        return None if found is None else max(1, int(found[1] * self._fetch_s_max))
 
     # -- what the Handlers tell each other ---------------------------------------------------------------------
 
     def take_untold(self) -> list[list[Any]]:
-        """What was counted here since the last time: [kind, user, client id, bytes]."""
+        """What was counted here since the last time: [kind, user, client id, ns at its quota]."""
         told: list[list[Any]] = []
-        now_ns = self._now_ns()
-        for key, sensor in list(self._sensors.items()):
-            if sensor.untold:
-                told.append([*key, sensor.untold])
-                sensor.untold = 0
-            elif now_ns - sensor.last_ns > _IDLE_NS:
-                del self._sensors[key]
+        idle_since_ns = self._now_ns() - self._ahead_ns
+        for key, account in list(self._accounts.items()):
+            if account.untold_ns:
+                told.append([*key, account.untold_ns])
+                account.untold_ns = 0
+            elif account.due_ns < idle_since_ns:
+                del self._accounts[key]  # A new one is as far ahead.
         return told
 
     def hear(self, told: list[list[Any]]) -> None:
         """What another Handler has counted."""
-        if not self.is_on:
-            return
         now_ns = self._now_ns()
-        for kind, user, client_id, count in told:
-            sensor = self._sensor((kind, user, client_id), now_ns)
-            sensor.rate.record(count, now_ns)
+        for kind, user, client_id, cost_ns in told:
+            self._add((kind, user, client_id), cost_ns, now_ns)
 
     # -- inside ------------------------------------------------------------------------------------------------
 
-    def _record(self, key: Key, count: int, now_ns: int) -> _Sensor:
-        sensor = self._sensor(key, now_ns)
-        sensor.rate.record(count, now_ns)
-        sensor.untold += count
-        return sensor
+    def _charge(self, key: Key, limit: float, count: int, now_ns: int) -> int:
+        cost_ns = round(count * _NS_PER_S / limit)
+        account = self._add(key, cost_ns, now_ns)
+        account.untold_ns += cost_ns
+        return account.due_ns
 
-    def _sensor(self, key: Key, now_ns: int) -> _Sensor:
-        sensor = self._sensors.get(key)
-        if sensor is None:
-            rate = WindowedRate(self._sample_count, self._sample_s * _NS_PER_S, now_ns)
-            sensor = self._sensors[key] = _Sensor(rate, now_ns)
-        sensor.last_ns = now_ns
-        return sensor
+    def _add(self, key: Key, cost_ns: int, now_ns: int) -> _Account:
+        account = self._accounts.get(key)
+        if account is None:
+            account = self._accounts[key] = _Account()
+        account.due_ns = max(account.due_ns, now_ns - self._ahead_ns) + cost_ns
+        return account
 
     def _find(self, kind: str, client_id: bytes | None) -> tuple[Key, float] | None:
         at = (kind, client_id)
@@ -162,4 +161,4 @@ class ClientRates:
 
 
 def _to_ms(duration_ns: int) -> int:
-    return -(-duration_ns // _NS_PER_MS)
+    return min(max(0, -(-duration_ns // _NS_PER_MS)), _THROTTLE_MS_MAX)

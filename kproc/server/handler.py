@@ -18,15 +18,17 @@ from kproc.api.fetch_session import SessionCache
 from kproc.api.init_producer_id import ProducerIdAllocator
 from kproc.api.produce import Placed, ProduceBatcher
 from kproc.clock import Clock
+from kproc.cluster.broker_config import current_value
 from kproc.cluster.image import ClusterImage, MovedPartition, TopicImage
 from kproc.config import Config
 from kproc.errors import FatalError, KafkaError, ProtocolError
 from kproc.metrics.slab import MetricsRow
 from kproc.metrics.spec import SLOT
 from kproc.purgatory.purgatory import Purgatory
-from kproc.server import compaction_calls
 from kproc.server.calls import serve_call
 from kproc.server.client_rates import ClientRates
+from kproc.server.compaction_calls import OPERATIONS as COMPACTION_CALLS
+from kproc.server.compaction_calls import CompactionDesk
 from kproc.server.dispatch import after_header_tags, dispatch
 from kproc.server.groups import Groups
 from kproc.server.hand_over import HandOver, moved_between
@@ -35,6 +37,7 @@ from kproc.server.linked_agent import LinkedAgent, LinkedPeer
 from kproc.server.moving import MovingConnections
 from kproc.server.partitions import Partitions
 from kproc.server.request import ClientPeer, HandlerRequest
+from kproc.server.request_log import LoggedRequest, RequestLog, open_request_log
 from kproc.server.roles import CLEANER, CONTROLLER, HANDLER, PROCESSOR, handler_id
 from kproc.server.routing import OWNER, body_key
 from kproc.server.syncer import Syncer
@@ -139,9 +142,7 @@ class Handler(LinkedAgent):
         self._services.session_cache = SessionCache(config.max_incremental_fetch_session_cache_slots)
         self._services.producer_ids = ProducerIdAllocator(self._services.peers.call_controller)
         self._produce = ProduceBatcher(self._services)
-        self._compaction = compaction_calls.CompactionDesk(
-            self._partitions, lambda: self._services.image, clock.now_ns
-        )
+        self._compaction = CompactionDesk(self._partitions, lambda: self._services.image, clock.now_ns)
         self._hand_over = HandOver(
             handler_index=agent_id.index,
             image=lambda: self._services.image,
@@ -158,6 +159,9 @@ class Handler(LinkedAgent):
             sample_s=config.quota_window_size_seconds,
         )
         self._services.client_rates = self._rates
+        # While the log is on, each request goes the general way and notes its answer.
+        self._request_log: RequestLog | None = None
+        self._make_request = HandlerRequest
         self._groups = Groups(
             config=config,
             clock=clock,
@@ -251,6 +255,8 @@ class Handler(LinkedAgent):
             self._hand_over.close()
         finally:
             self._partitions.close(is_clean=True)
+        if self._request_log is not None:
+            self._request_log.close()
         super().close()
 
     # -- the duty cycle ----------------------------------------------------------------------------------------
@@ -276,6 +282,8 @@ class Handler(LinkedAgent):
         if self._is_stopping or self._is_leaving:
             self._purgatory.expire_all()  # Requests that were still in the rings must not wait, either.
         work += self._groups.work()
+        if self._request_log is not None:
+            self._request_log.flush()
         if self._partitions.is_syncing:
             work += self._partitions.finish_sync()
             self._hand_over.retire()
@@ -351,7 +359,7 @@ class Handler(LinkedAgent):
             if client_id_length >= 0:
                 client_id = bytes(view[body : body + client_id_length])
                 body += client_id_length
-            request = HandlerRequest(
+            request = self._make_request(
                 services,
                 requests,
                 connection_id,
@@ -364,12 +372,13 @@ class Handler(LinkedAgent):
                 client_id,
             )
             if body > frame_end:
+                self._begin_log(request, None)
                 self._refuse(request, "a frame shorter than its header")
                 return
             placed = self._serve(request, view[body:frame_end])
             if request.is_closed:
                 return
-            if placed is not None and placed.owned is not None and not self._rates.is_on:
+            if placed is not None and placed.owned is not None and self._knows_shapes:
                 shape = ProduceShape.of(version, view[position:frame_end], placed)
                 if shape is not None:
                     client.shapes[connection_id] = shape
@@ -389,7 +398,7 @@ class Handler(LinkedAgent):
         if client_id_length >= 0:
             client_id = bytes(frame[body : body + client_id_length])
             body += client_id_length
-        request = HandlerRequest(
+        request = self._make_request(
             self._services,
             client.requests,
             connection_id,
@@ -402,6 +411,7 @@ class Handler(LinkedAgent):
             client_id,
         )
         if body > length:
+            self._begin_log(request, None)
             self._refuse(request, "a frame shorter than its header")
             return
         self._serve(request, frame[body:])
@@ -425,6 +435,8 @@ class Handler(LinkedAgent):
     def _serve(self, request: HandlerRequest, body: memoryview) -> Placed | None:
         """Gather a Produce and say where it went, dispatch anything else."""
         self._requests += 1
+        if self._request_log is not None:
+            self._begin_log(request, body)
         try:
             if request.api_key == _PRODUCE and request.api_version in _PRODUCE_SERVED:
                 if request.api_version >= _PRODUCE_FLEXIBLE:
@@ -528,7 +540,7 @@ class Handler(LinkedAgent):
             list_groups.serve_call(self._services, body, on_reply)
         elif op in forwarding.OPERATIONS:
             forwarding.serve(self._services, op, body, on_reply)
-        elif op in compaction_calls.OPERATIONS:
+        elif op in COMPACTION_CALLS:
             self._compaction.serve(op, body, on_reply, is_stopping=self._is_stopping)
         elif op == "enforce_retention":
             try:
@@ -556,6 +568,8 @@ class Handler(LinkedAgent):
         change = self._services.image.apply(view)
         self._change_image(self._services.image, change.deleted, change.moved)
         image = self._services.image
+        if change.broker_configs_changed:
+            self._switch_request_log()
         for topic in image.topics_by_name.values() if change.broker_configs_changed else change.configured:
             self._partitions.reconfigure(topic)
 
@@ -570,6 +584,7 @@ class Handler(LinkedAgent):
         self._services.image = image
         if is_whole:
             self._produce.on_unknown()
+            self._switch_request_log()
         self._forget_shapes()
         for topic in deleted:
             self._hand_over.forget(topic)
@@ -583,6 +598,29 @@ class Handler(LinkedAgent):
             self._hand_over.on_moved(moved)
         self._rates.on_image()
         self._hand_over.on_image()
+
+    def _begin_log(self, request: HandlerRequest, body: memoryview | None) -> None:
+        if isinstance(request, LoggedRequest):
+            assert self._request_log is not None
+            request.begin(self._request_log, body)
+
+    def _switch_request_log(self) -> None:
+        """As the dynamic configs in force say."""
+        if self._request_log is not None:
+            self._request_log.close()
+        self._request_log = open_request_log(
+            self._services.config,
+            lambda name: current_value(self._services.image, self._services.config, name),
+            self.id.index,
+            now_ns=self._clock.now_ns,
+            wall_ms=self._clock.wall_ms,
+        )
+        self._make_request = HandlerRequest if self._request_log is None else LoggedRequest
+
+    @property
+    def _knows_shapes(self) -> bool:
+        """Whether a Produce may go the short way, which neither counts bytes nor notes answers."""
+        return not self._rates.is_on and self._request_log is None
 
     def _forget_shapes(self) -> None:
         """They lead to topics and owners as they were."""
