@@ -42,23 +42,50 @@ def test_controllers_are_not_described_here(broker, endpoint_type, code):
     assert (fields["error_code"], fields["brokers"]) == (code, [])
 
 
-# -- FindCoordinator: what each client makes of these is in the handler's docstring
+# -- FindCoordinator: what each client makes of the errors is in the handler's docstring
 
 
-@pytest.mark.parametrize("version", range(7))
-@pytest.mark.parametrize(("key_type", "code"), [(0, 35), (1, 53)])
-def test_whoever_asks_for_a_coordinator_gets_an_error_that_ends_the_search(broker, version, key_type, code):
+def find_coordinator(broker, version, key_type):
     request = {"coordinator_keys": ["g", "h"]} if version >= 4 else {"key": "g"}
     if version >= 1:
         request["key_type"] = key_type
-    else:
-        code = 35
-    fields = broker.ask(ApiKey.FIND_COORDINATOR, version, **request)
-    rows = fields["coordinators"] if version >= 4 else [fields]
+    return broker.send(ApiKey.FIND_COORDINATOR, version, **request)
+
+
+def coordinators(answer, version):
+    """(code, node, host, port) of each key; two were asked for where that can be."""
+    rows = answer.fields["coordinators"] if version >= 4 else [answer.fields]
     assert len(rows) == (2 if version >= 4 else 1)
-    for row in rows:
-        assert (row["error_code"], row["node_id"], row["host"], row["port"]) == (code, -1, "", -1)
-        assert version == 0 or "does not coordinate" in row["error_message"]
+    return {(row["error_code"], row["node_id"], row["host"], row["port"]) for row in rows}
+
+
+@pytest.mark.parametrize("version", range(7))
+def test_this_broker_coordinates_groups_as_soon_as_their_topic_is_made(broker, version):
+    first = find_coordinator(broker, version, 0)
+    assert first.is_parked
+    broker.run_controller()
+    assert coordinators(first, version) == {(0, 1, HOST, PORT)}
+    topic = broker.cluster.image.topics_by_name["__consumer_offsets"]
+    assert (topic.is_internal, len(topic.partitions)) == (True, 50)
+    assert topic.configs["cleanup.policy"] == "compact"
+    second = find_coordinator(broker, version, 0)
+    assert not second.is_parked
+    assert coordinators(second, version) == {(0, 1, HOST, PORT)}
+
+
+def test_a_topic_that_cannot_be_made_leaves_groups_without_a_coordinator(broker):
+    broker.fail_controller(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full")
+    answer = find_coordinator(broker, 4, 0)
+    broker.run_controller()
+    assert coordinators(answer, 4) == {(ErrorCode.COORDINATOR_NOT_AVAILABLE, -1, "", -1)}
+    assert {row["error_message"] for row in answer.fields["coordinators"]} == {"the disk is full"}
+
+
+@pytest.mark.parametrize("version", range(1, 7))
+@pytest.mark.parametrize(("key_type", "code"), [(1, 53), (2, 42)])
+def test_other_coordinators_are_refused_so_that_the_search_ends(broker, version, key_type, code):
+    answer = find_coordinator(broker, version, key_type)
+    assert coordinators(answer, version) == {(code, -1, "", -1)}
 
 
 # -- InitProducerId
