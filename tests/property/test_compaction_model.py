@@ -256,7 +256,7 @@ def test_a_crash_at_any_step_of_the_recovery_from_one_loses_nothing(
         moments += is_swapping
         directory.rename(state)
         recovery_at = 0
-        while is_swapping and moments % 3 == 1:
+        while is_swapping and moments % 5 == 1:
             recovery_at += 1
             shutil.copytree(state, directory)
             fs = CountingFs(recovery_at)
