@@ -2,7 +2,7 @@
 
 The part of a Processor that is not per request: registering and closing, what each connection's epoll interest is,
 homes and Handlers that come and go, connections that move, are throttled, evicted or killed. `processor.py` adds
-reading and answering.
+reading and answering. One file, because all of it keeps the same tables in step and ends in `_update_interest`.
 """
 
 from __future__ import annotations
