@@ -86,14 +86,16 @@ class PacedRate(WindowedRate):
         `share` is the part of the rate that is this caller's, where others record events, too.
         """
         wait_ns = self.throttle_ns(limit, now_ns)
+        due_ns = now_ns
         if wait_ns or now_ns < self._pressed_until_ns:
             spacing_ns = round(_NS / (limit * share)) if limit > 0 else wait_max_ns
-            wait_ns = min(max(wait_ns, self._granted_ns + spacing_ns - now_ns), wait_max_ns)
-        wait_ns = max(wait_ns, 0)
+            # Who was late, because the host was busy, may catch up on a sample's worth.
+            due_ns = max(self._granted_ns + spacing_ns, now_ns - self._length_ns)
+            wait_ns = min(max(wait_ns, due_ns - now_ns), wait_max_ns)
         if wait_ns:
             self._pressed_until_ns = now_ns + wait_ns + len(self._sums) * self._length_ns
         self._granted_before_ns = self._granted_ns
-        self._granted_ns = now_ns + wait_ns
+        self._granted_ns = max(due_ns, now_ns + wait_ns) if wait_ns else due_ns
         return wait_ns
 
     def take_back(self, now_ns: int) -> None:

@@ -106,6 +106,17 @@ def test_event_that_did_not_happen_does_not_delay_the_next() -> None:
         assert rate.grant(10, now_ns, S) == first
 
 
+def test_who_was_late_catches_up() -> None:
+    """A busy host wakes the Acceptor later than it asked: the rate holds all the same."""
+    rate, now_ns, taken = PacedRate(11, S, 0), 0, 0
+    while now_ns < 60 * S:
+        rate.record(1, now_ns)
+        now_ns += rate.grant(50, now_ns, S)
+        now_ns += 90_000_000 if taken % 10 == 0 else 0  # More than four times the spacing.
+        taken += now_ns >= 20 * S
+    assert taken / 40 == pytest.approx(50, rel=0.1)
+
+
 def test_part_of_a_rate_is_paced_as_that_part() -> None:
     """Two who share a limit: each keeps to its half."""
     ours, theirs = PacedRate(11, S, 0), PacedRate(11, S, 0)
