@@ -77,7 +77,9 @@ class Balancer:
     def spread(self, pool: str) -> Steps:
         """Even out the number of connections, after Processors were added."""
         yield from self.measure(pool)
-        yield from self.move(self.plan(pool, by_rate=False), [])
+        moves = self.plan(pool, by_rate=False)
+        yield from self.move(moves, [])
+        yield from self.rest(moves)
 
     def measure(self, pool: str) -> Steps:
         """Wait until every Processor has stored its row anew, which it does ten times a second."""
@@ -92,7 +94,7 @@ class Balancer:
         )
 
     def move(self, moves: list[tuple[Role, Role, int]], moved: list[dict[str, Any]]) -> Steps:
-        """Make these moves and wait for them; what each Processor began to move is appended to `moved`."""
+        """Begin these moves; what each Processor moves is appended to `moved`. `rest` must follow."""
         waiting = len(moves)
 
         def take(source: Role, target: Role) -> Callable[[dict[str, Any]], None]:
@@ -109,7 +111,9 @@ class Balancer:
             body = {"count": count, "target": target.agent}
             self._children.ask(source, "move", body, take(source, target))
         yield lambda: waiting == 0
-        # Only then may something else change: a Handler that leaves, and with it what a moving connection left there.
+
+    def rest(self, moves: list[tuple[Role, Role, int]]) -> Steps:
+        """Wait until no connection is on its way any more: only then may something else change, a Handler leave."""
         givers = {source.agent: source for source, _, count in moves if count}
         replies: list[dict[str, Any]] = []
         for source in givers.values():

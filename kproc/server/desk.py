@@ -80,11 +80,17 @@ class SupervisorDesk:
 
     def _rebalance(self, waiters: list[OnReply]) -> Generator[Callable[[], bool], None, None]:
         moved: list[dict[str, Any]] = []
+        moves = []
         for pool in self._children.table.pools():
             yield from self._balancer.measure(pool)
-            yield from self._balancer.move(self._balancer.plan(pool, by_rate=True), moved)
+            planned = self._balancer.plan(pool, by_rate=True)
+            yield from self._balancer.move(planned, moved)
+            moves += planned
         for on_reply in waiters:
-            on_reply({"moves": moved})
+            on_reply(
+                {"moves": moved}
+            )  # Before they have come to rest: the asker's connection may be among them.
+        yield from self._balancer.rest(moves)
 
     def _ask_processors(
         self, what: str, body: dict[str, Any], on_all: Callable[[dict[Hashable, Reply]], None]
