@@ -30,7 +30,10 @@ def handle_api_versions(context: RequestContext, request: dict[str, Any]) -> dic
         if not _SOFTWARE.fullmatch(request[field]):
             return answer(ErrorCode.INVALID_REQUEST, context.services.served)
     context.note_client(request["client_software_name"], request["client_software_version"])
-    return {**answer(ErrorCode.NONE, context.services.served), **features.advertised(context.services.image, context.api_version)}
+    return {
+        **answer(ErrorCode.NONE, context.services.served),
+        **features.advertised(context.services.image, context.api_version),
+    }
 
 
 def answer(code: int, served: frozenset[int] | None = None) -> dict[str, Any]:
