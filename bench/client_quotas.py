@@ -98,7 +98,7 @@ def consume_rate(bootstrap: str, clients: int, seconds: float) -> float:
                 "group.id": "none",
                 "enable.auto.commit": False,
                 "fetch.message.max.bytes": 500_000,
-                "queued.max.messages.kbytes": 1000,
+                "queued.max.messages.kbytes": 65_536,
             }
         )
 

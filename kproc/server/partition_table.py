@@ -20,6 +20,8 @@ _HOLDER: Final = (
     2  # Added to the holder in its word: 0 is a row that was never written, 1 one that nobody holds.
 )
 
+_QUIET: Final = 1 << 32  # In the same word: no producer is known.
+
 
 class PartitionRow(NamedTuple):
     """A consistent reading of one row. Offsets count records, `position` bytes in the segment `segment_base`.
@@ -34,6 +36,7 @@ class PartitionRow(NamedTuple):
     segment_base: int
     position: int
     recovery_point: int
+    has_producers: bool  # Whether the log's owner knew any idempotent producer.
 
 
 class PartitionTable:
@@ -53,9 +56,12 @@ class PartitionTable:
             return None
         if not values[0] or values[1] != partition.slot_generation:
             return None
-        return PartitionRow(values[0] - _HOLDER, *values[1:])
+        word, generation, start, end, base, position, synced = values
+        return PartitionRow(
+            (word & ~_QUIET) - _HOLDER, generation, start, end, base, position, synced, not word & _QUIET
+        )
 
 
-def holder_word(handler_index: int) -> int:
+def holder_word(handler_index: int, *, has_producers: bool = True) -> int:
     """The row's first word."""
-    return handler_index + _HOLDER
+    return handler_index + _HOLDER | (0 if has_producers else _QUIET)

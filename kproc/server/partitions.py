@@ -71,7 +71,17 @@ def _modified_ns(path: Path) -> int:
 class OwnedPartition:
     """One open partition: its log, its row of the shared table, and who waits for the disk."""
 
-    __slots__ = ("_holder_word", "_owner", "_row", "_waiting", "generation", "key", "log", "slot")
+    __slots__ = (
+        "_holder_word",
+        "_owner",
+        "_quiet_word",
+        "_row",
+        "_waiting",
+        "generation",
+        "key",
+        "log",
+        "slot",
+    )
 
     def __init__(
         self, owner: Partitions, key: PartitionKey, log: Log, row: RowWriter, partition: PartitionImage
@@ -82,6 +92,7 @@ class OwnedPartition:
         self.generation = partition.slot_generation
         self._owner = owner
         self._holder_word = holder_word(owner.handler_index)
+        self._quiet_word = holder_word(owner.handler_index, has_producers=False)
         self._row = row
         self._waiting: deque[tuple[int, Callable[[int], None]]] = deque()
 
@@ -90,7 +101,7 @@ class OwnedPartition:
         log = self.log
         self._row.publish(
             (
-                self._holder_word,
+                self._holder_word if log.has_producers else self._quiet_word,
                 self.generation,
                 log.start_offset,
                 log.end_offset,
@@ -198,7 +209,9 @@ class Partitions:
         self.before_open(key, row)
         trusted = None
         if row is not None:
-            trusted = TrustedEnd(row.end_offset, row.segment_base, row.position, row.start_offset)
+            trusted = TrustedEnd(
+                row.end_offset, row.segment_base, row.position, row.start_offset, row.has_producers
+            )
         try:
             self._set_stray_aside(directory, topic)
             recovery_point, start_offset = self._checkpoint.of(key, directory)
@@ -322,7 +335,9 @@ class Partitions:
         """Say in its row that nobody holds a partition that we gave up and nobody came for."""
         row = self._table.read(partition)
         if row is not None and row.holder == self.handler_index:
-            self._table.writer(partition.slot).publish((holder_word(NOBODY), *row[1:]))
+            self._table.writer(partition.slot).publish(
+                (holder_word(NOBODY, has_producers=row.has_producers), *row[1:-1])
+            )
 
     def import_state(
         self, topic: TopicImage, partition: PartitionImage, state: dict[str, Any]

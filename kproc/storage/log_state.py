@@ -64,6 +64,7 @@ class LogState:
         self._producers = producers
         self._snapshots: list[int] = []
         self._bytes_since_snapshot = 0
+        self._batches_since_snapshot = 0
         self._tail = TailCache(end_offset)
         self._unsynced: list[LogSegment] = []  # sealed, with bytes that no sync has confirmed
         self._directories_dirty: list[Path] = []  # they got new files' names that no sync has confirmed
@@ -113,6 +114,11 @@ class LogState:
         """The first offset of the oldest open transaction, or the log's end."""
         first_open = self._producers.first_open_offset
         return self.end_offset if first_open is None else first_open
+
+    @property
+    def has_producers(self) -> bool:
+        """Whether any idempotent producer is known here."""
+        return len(self._producers) > 0
 
     @property
     def producers(self) -> ProducerTable:
@@ -189,7 +195,7 @@ class LogState:
     def _take_snapshot(self) -> None:
         """Write the producers' state of everything before the log's end. One that fails is done without."""
         offset = self._producers.end_offset
-        self._bytes_since_snapshot = 0
+        self._bytes_since_snapshot = self._batches_since_snapshot = 0
         if offset in self._snapshots:
             return
         path = self.directory / segment_file_name(offset, SNAPSHOT_SUFFIX)

@@ -60,6 +60,8 @@ class TrustedEnd(NamedTuple):
     segment_base: int
     position: int
     start_offset: int
+    # Whether it knew any producer: if not, no batch up to here need be looked at for one.
+    has_producers: bool = True
 
 
 @dataclass(slots=True)
@@ -96,7 +98,8 @@ def load(
         loader = _Loader(fs, directory, config, segments)
         end_offset = loader.find_end(recovery_point=recovery_point, clean=clean, trusted=trusted)
         loader.load_epochs(end_offset)
-        producers = loader.load_producers(snapshots, end_offset, now_ms)
+        known_none = trusted.end_offset if trusted is not None and not trusted.has_producers else 0
+        producers = loader.load_producers(snapshots, end_offset, now_ms, known_none=known_none)
     except BaseException as problem:
         for segment in segments:
             segment.close()
@@ -358,10 +361,13 @@ class _Loader:
         if epoch is not None and epoch > self.epochs.latest:
             self.epochs.assign(epoch, offset)
 
-    def load_producers(self, snapshots: list[int], end_offset: int, now_ms: int) -> ProducerTable:
+    def load_producers(
+        self, snapshots: list[int], end_offset: int, now_ms: int, *, known_none: int = 0
+    ) -> ProducerTable:
         """The newest snapshot that is whole, and the batches behind it. Takes bad ones out of `snapshots`.
 
-        Where transactions were scanned, one from before them: replaying their markers fills the .txnindex.
+        Where transactions were scanned, one from before them: replaying their markers fills the .txnindex. Below
+        `known_none` the dead owner knew no producer.
         """
         table = ProducerTable(self._segments[0].base_offset)
         usable = end_offset if self.first_transactional is None else self.first_transactional
@@ -380,6 +386,8 @@ class _Loader:
                 continue
             table.end_offset = offset
             break
+        if known_none > table.end_offset:
+            table = ProducerTable(known_none)
         table.expire(now_ms, self._config.producer_id_expiration_ms)
         replayed: LogSegment | None = None
         heard_ms = 0

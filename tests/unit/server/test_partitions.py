@@ -127,6 +127,23 @@ def test_what_a_dead_handler_wrote_and_did_not_publish_is_found_too(start: Start
     assert fetch(rig, "t") == (0, [b"published", b"unpublished"])
 
 
+def test_row_says_whether_there_are_producers_to_look_for(start: Start) -> None:
+    """A successor looks at every batch since the last snapshot for them; without any it need not."""
+    rig = start()
+    rig.create_topic("t")
+    for more, has_producers in (({}, False), ({"producer_id": 1, "producer_epoch": 0, "base_sequence": 0}, True)):
+        fields = produce_fields([("t", NO_ID, [(0, batch(b"v", **more))])])
+        rig.processors[0].ask(ApiKey.PRODUCE, 9, fields)
+        row = rig.table.read(rig.image_of("t"))
+        assert row is not None
+        assert row.has_producers is has_producers
+        rig.kill(0)
+        rig.start_handler(0, is_restart=True)
+        log = rig.open("t").log
+        assert log.has_producers is has_producers
+        assert log.producers.end_offset == log.end_offset
+
+
 def test_table_says_what_the_log_says(start: Start) -> None:
     rig = start(settings={"kproc.flush": "group"})
     rig.create_topic("t")
@@ -148,6 +165,7 @@ def test_table_says_what_the_log_says(start: Start) -> None:
         log.active_base,
         log.active_bytes,
         log.recovery_point,
+        False,
     )
     assert row.recovery_point == 2
 

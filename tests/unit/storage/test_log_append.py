@@ -241,6 +241,20 @@ def test_a_new_config_counts_from_the_next_append(rig: LogRig) -> None:
     log.close()
 
 
+def test_many_batches_of_idempotent_producers_write_one_too(
+    rig: LogRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kproc.storage.log_append.SNAPSHOT_BATCHES", 4)
+    log = rig.open()
+    for _ in range(8):
+        log.append([batch("v")])
+    assert not [name for name in rig.files if name.endswith(".snapshot")], "nobody to remember"
+    for number in range(4):
+        log.append([batch("v", producer_id=1, producer_epoch=0, base_sequence=number)])
+    log.close(clean=False)
+    assert [name for name in rig.files if name.endswith(".snapshot")]
+
+
 def test_a_snapshot_is_written_every_64_mb(rig: LogRig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kproc.storage.log_append.SNAPSHOT_BYTES", 1000)
     log = rig.open()
