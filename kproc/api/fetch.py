@@ -8,6 +8,8 @@ from a follower never occur; the high watermark is the log end at append. Until 
 stable offset is the high watermark.
 Versions: v5 log start; v7 sessions (KIP-227); v9 leader epoch; v11 rack; v12 flexible; v13 topic ids
 (KIP-516); v15 replica state; v17 directory id; v18 high watermark tag.
+
+This file is long because a Fetch in work, over several owners that may change, is one state machine.
 """
 
 from __future__ import annotations

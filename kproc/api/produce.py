@@ -7,6 +7,8 @@ min.insync.replicas asks for no more replicas than there are, as in Kafka since 
 id is refused (TRANSACTIONAL_ID_AUTHORIZATION_FAILED) until the broker has transactions.
 Versions: v3 record batch v2; v5 log start offset; v8 record errors; v9 flexible; v10 current leader; v13
 topic ids instead of names (KIP-516).
+
+This file is long because gathering, forwarding and the order over a change of owners share one batcher's few fields.
 """
 
 from __future__ import annotations
