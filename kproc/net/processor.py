@@ -152,15 +152,11 @@ class Processor(ConnectionHolder):
         self._now_ns = self._clock.now_ns()
         connections = self._connections
         read = self._read
+        others: list[int] = []
         for fd, mask in events:
             connection = connections.get(fd)
             if connection is None:
-                if fd in self._handoffs:
-                    work += self._take_sockets(fd)
-                elif fd in self._channels:
-                    work += self._on_channel(fd)
-                elif fd == self._watched_fd:
-                    self.is_called = True
+                others.append(fd)
                 continue
             work += 1
             try:
@@ -174,6 +170,15 @@ class Processor(ConnectionHolder):
                 OSError
             ) as error:  # The kernel refuses something for this one; costs nothing while it does not.
                 self._close_failed(connection, error)
+        # Last, because these close connections and bring new ones with the same descriptors: an event that is still
+        # to come would hit a stranger.
+        for fd in others:
+            if fd in self._handoffs:
+                work += self._take_sockets(fd)
+            elif fd in self._channels:
+                work += self._on_channel(fd)
+            elif fd == self._watched_fd:
+                self.is_called = True
         for handler in self._handlers.values():
             handler.publish()
         if self._has_counts:

@@ -6,14 +6,16 @@ import errno
 import os
 import select
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
+from kproc.net.handoff import EVICT, HANDOFF
 from kproc.net.holder import INFLIGHT_MAX
 from kproc.transport.agent import AgentId
-from tests.unit.net.rig import ProcessorRig, framed, no_more_descriptors
+from tests.unit.net.rig import LOOPBACK, ProcessorRig, framed, no_more_descriptors
 
 Start = Callable[..., ProcessorRig]
 IDLE_MS = 10_000
@@ -368,3 +370,56 @@ def test_muted_connection_with_unread_requests_expires_and_they_are_not_delivere
     rig.handler.answer(requests[0], framed(b"late"))
     rig.step(2)
     assert rig.handler.take() == []
+
+
+# -- descriptors that are used again within one pass -----------------------------------------------------------
+
+
+@contextmanager
+def no_descriptor_free_below(fd: int) -> Iterator[None]:
+    """The next descriptor to be made is `fd`, once that is closed."""
+    filling = [os.dup(0)]
+    while filling[-1] < fd:
+        filling.append(os.dup(0))
+    try:
+        yield
+    finally:
+        for each in filling:
+            os.close(each)
+
+
+@pytest.mark.parametrize("event", ["has room", "hung up"])
+def test_event_of_a_connection_that_was_closed_in_the_same_pass_hits_nobody_else(
+    rig: ProcessorRig, event: str
+) -> None:
+    """An Acceptor evicts one and hands over the next, which gets its descriptor, while the first has news, too."""
+    victim = rig.connect()
+    client = rig.connect(listener=1)
+    if event == "has room":
+        client.send(framed(b"x"))
+        (request,) = rig.handler.take()
+        rig.handler.answer(request, bytes(3 << 20))
+        while rig.handler.outbox.has_overflow:
+            rig.step()
+            rig.handler.outbox.flush()
+    else:
+        client.send(framed(b"x") * INFLIGHT_MAX)
+    rig.settle()
+    connection = rig.processor._connections[max(rig.processor._connections)]
+    assert connection.listener == 1
+    rig.acceptor.send(HANDOFF.pack(EVICT, 1, 1, LOOPBACK, 0))
+    ours, theirs = socket.socketpair()
+    with ours, theirs, no_descriptor_free_below(connection.fd):
+        serial = rig.hand_over(theirs.fileno())
+        if event == "has room":
+            client.received()
+        else:
+            client.sock.shutdown(socket.SHUT_RDWR)
+        rig.step()
+        assert serial in rig.acknowledged()
+        (_, newcomer) = sorted(rig.processor._connections.values(), key=lambda each: each.id)
+        assert newcomer.fd == connection.fd, "or this shows nothing"
+        assert not victim.is_closed()
+        ours.send(framed(b"served"))
+        rig.step(2)
+        assert b"served" in rig.handler.bodies()
