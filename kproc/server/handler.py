@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kproc.api import fetch, forwarding, group_call, list_groups, list_offsets
 from kproc.api.context import Endpoint, OnReply, Services
@@ -88,6 +88,16 @@ class _Client(LinkedPeer):
         super().__init__(link)
         self.requests = ClientPeer(self.outbox)
         self.shapes: dict[int, ProduceShape] = {}  # By connection.
+
+
+class _UnlinkedCall(NamedTuple):
+    """A call to a Handler that is not attached, as far as we have heard."""
+
+    peer: AgentId
+    op: str
+    body: Any
+    on_reply: OnReply
+    payload: bytes
 
 
 class _Peers:
@@ -173,6 +183,7 @@ class Handler(LinkedAgent):
         )
         self._services.groups = self._groups
         self._has_image = False
+        self._unlinked: list[_UnlinkedCall] = []
         # A successor may own partitions that somebody else still has open: it must know whom to ask.
         self._is_linked = is_linked
         self._is_leaving = False
@@ -240,6 +251,7 @@ class Handler(LinkedAgent):
                 or self._partitions.is_syncing
                 or len(self._purgatory)
                 or len(self._calls)
+                or self._unlinked
                 or self._moving
                 or any(each.has_overflow for each in self._outboxes)
                 or self._has_input()
@@ -273,7 +285,9 @@ class Handler(LinkedAgent):
         return max(0, min(deadline_ms, left_ms))
 
     def _work(self) -> int:
-        work = 0
+        work = len(self._unlinked)
+        if work:
+            self._ask_again()
         # Peers first: a change of the owners that is there must be known before anything new is appended.
         for peer in list(self._peers.values()):
             work += self._take_from_peer(peer)
@@ -514,7 +528,21 @@ class Handler(LinkedAgent):
     def _ask(
         self, peer: AgentId, op: str, body: Any, on_reply: OnReply, payload: bytes | memoryview = b""
     ) -> None:
-        self._calls.call(self._outbox(peer), peer, op, body, on_reply, payload)
+        outbox = self._outbox(peer)
+        if outbox is None and peer.role == HANDLER:
+            # The metadata may name it before we have heard of its link: that comes by the control socket, which a
+            # busy Handler reads now and then, the metadata by a ring. Now it reads it, and only then is this lost.
+            self._unlinked.append(_UnlinkedCall(peer, op, body, on_reply, bytes(payload)))
+            self.is_called = True
+            return
+        self._calls.call(outbox, peer, op, body, on_reply, payload)
+
+    def _ask_again(self) -> None:
+        """What was asked of Handlers that were not attached. Before anything else is: calls stay in their order."""
+        unlinked, self._unlinked = self._unlinked, []
+        for each in unlinked:
+            outbox = self._outbox(each.peer)
+            self._calls.call(outbox, each.peer, each.op, each.body, each.on_reply, each.payload)
 
     def _serve_call(self, op: str, body: Any, payload: memoryview | bytearray, on_reply: OnReply) -> None:
         """What other Handlers and the cleaner ask of the owner. A call from somebody who knows newer metadata than
@@ -636,6 +664,8 @@ class Handler(LinkedAgent):
         self._outboxes += [client.outbox for client in self._clients.values()]
 
     def _has_input(self) -> bool:
+        if self._unlinked:
+            return True
         for client in self._clients.values():
             # While it has answers of ours to take, its requests are no work; see next_deadline_ms.
             if not client.outbox.has_overflow and not client.inbox.is_empty():

@@ -10,9 +10,11 @@ from kproc.metrics.slab import MetricsRow
 from kproc.metrics.spec import SLOT
 from kproc.server.calls import Calls
 from kproc.transport.agent import AgentId, Doze, Link
+from kproc.transport.envelope import REPLY
 from kproc.transport.outbox import Inbox, Outbox
 
 _STORE_NS: Final = 100_000_000
+_CALLS_PER_PASS: Final = 64
 _HEARTBEAT: Final = SLOT["heartbeat_ns"]
 _CYCLES: Final = SLOT["duty_cycles"]
 _RESCUED: Final = SLOT["wakeups_rescued"]
@@ -59,9 +61,19 @@ class LinkedAgent:
         self._list_outboxes()
 
     def detach(self, peer: AgentId) -> None:
-        if self._peers.pop(peer, None) is not None:
+        found = self._peers.pop(peer, None)
+        if found is not None:
             self._list_outboxes()
+            self._take_last_replies(found)
             self._calls.lose(peer)
+
+    def _take_last_replies(self, peer: LinkedPeer) -> None:
+        """What it had answered before it ended counts: else what it did would be reported as lost."""
+        while batch := peer.inbox.poll(_CALLS_PER_PASS):
+            for kind, view in batch:
+                if kind == REPLY:
+                    self._calls.take_reply(view)
+            peer.inbox.release()
 
     def watch(self, fd: int) -> None:
         """Wake up, too, when `fd` becomes readable (the control socket of whoever runs this agent)."""

@@ -21,7 +21,7 @@ from kproc.wire.header import ApiKey
 from tests.support.broker import ServedBroker
 from tests.support.checker import Load, clients_are_served
 from tests.support.raw import RawClient, batch
-from tests.support.status import processes, rows
+from tests.support.status import Role, processes, rows
 from tests.support.steady import SteadyLoad
 from tests.support.wait import pause, wait_until
 
@@ -66,6 +66,41 @@ def test_random_scale_operations_under_load_break_and_lose_nothing(
             violations = load.finish()
             assert load.acknowledged_count > 100 * rounds
         assert not violations, f"seed {seed}, {len(violations)} in all:\n" + "\n".join(violations[:20])
+
+
+def test_a_handler_that_hears_late_of_new_ones_asks_them_all_the_same(tmp_path: Path, transport: str) -> None:
+    """The metadata names the new ones before it has read that it is linked with them: it was stopped meanwhile."""
+    settings = {"num.network.threads": 1, "num.io.threads": 1, "kproc.control.listener": "127.0.0.1:0"}
+    with ServedBroker(tmp_path / "data", transport=transport, settings=settings) as broker:
+        with RawClient(broker.bootstrap) as client:
+            client.create_topic("load", partitions=PARTITIONS)
+        with SteadyLoad(broker.bootstrap, "load", PARTITIONS) as load:
+            load.wait_progress("with one Handler")
+            for handlers in (2, 3, 4):
+                pid = processes(broker.control)["handler", 0]
+                os.kill(pid, signal.SIGSTOP)
+                try:
+                    with connect(broker.control) as client:
+                        client.operate("scale", handlers=handlers)
+                    wait_until(
+                        lambda handlers=handlers: _is_running(broker.control, ("handler", handlers - 1)),
+                        what="the new Handler is ready",
+                    )
+                finally:
+                    os.kill(pid, signal.SIGCONT)
+                wait_until(
+                    lambda handlers=handlers: _settled(
+                        broker.control, {"processors": 2, "handlers": handlers}
+                    ),
+                    what="the new Handler is there",
+                )
+                load.wait_progress(f"{handlers} Handlers")
+            violations = load.finish()
+        assert not violations, f"{len(violations)} in all:\n" + "\n".join(violations[:20])
+
+
+def _is_running(bootstrap: str, role: Role) -> bool:
+    return any((row["role"], row["index"], row["state"]) == (*role, "running") for row in rows(bootstrap))
 
 
 def test_rebalance_under_load_breaks_and_loses_nothing(tmp_path: Path, transport: str) -> None:

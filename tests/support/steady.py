@@ -1,8 +1,7 @@
 """Connections that must never break: producers and long-polling consumers on one thread, each on one TCP connection.
 
 Unlike the load of checker.py nothing here reconnects or is idempotent: a closed connection, an error code or an
-answer out of turn is a violation, but for NOT_LEADER_OR_FOLLOWER to a Fetch, which is asked again. So is a value that
-a consumer sees twice, not at all or out of order.
+answer out of turn is a violation. So is a value that a consumer sees twice, not at all or out of order.
 Values are `<producer>:<number>`, as checker.py reads them.
 """
 
@@ -16,7 +15,6 @@ import time
 from collections import deque
 from typing import Any
 
-from kproc.errors import ErrorCode
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
 from tests.support.checker import Acknowledged, check_log, read_log
@@ -118,7 +116,6 @@ class _Consumer(_Connection):
     def __init__(self, load: SteadyLoad, name: str, partition: int) -> None:
         super().__init__(load, name)
         self.partition = partition
-        self.retries = 0
         self.seen: list[tuple[int, bytes]] = []
 
     def feed(self, now: float) -> None:
@@ -136,11 +133,7 @@ class _Consumer(_Connection):
         if fields["error_code"]:
             raise ConnectionResetError(f"Fetch was answered with error {fields['error_code']}")
         row = fields["responses"][0]["partitions"][0]
-        if row["error_code"] == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            self.retries += (
-                1  # A parked Fetch of a partition that moved is asked again, as Kafka's clients do.
-            )
-        elif row["error_code"]:
+        if row["error_code"]:
             raise ConnectionResetError(f"Fetch of a partition was answered with error {row['error_code']}")
         fresh = [(offset, value or b"") for offset, value in values_of(row["records"]) if offset >= note]
         self.seen += fresh
