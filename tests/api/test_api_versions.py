@@ -6,10 +6,13 @@ import struct
 
 import pytest
 
+from kproc.client import Client
 from kproc.errors import ErrorCode
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
+from tests.support.broker import BrokerUnderTest
 from tests.support.raw import RawClient
+from tests.support.wait import wait_until
 
 SOFTWARE = {"client_software_name": "raw-test", "client_software_version": "1.0"}
 
@@ -56,3 +59,49 @@ def test_null_client_id_is_accepted(client: RawClient) -> None:
     client.send_bytes(struct.pack(">i", len(header)) + header)
     correlation_id, answer = codec.decode_response(ApiKey.API_VERSIONS, 0, client.receive_frame())
     assert (correlation_id, answer["error_code"]) == (5, ErrorCode.NONE)
+
+
+@pytest.mark.own_broker
+@pytest.mark.parametrize(
+    ("version", "shown"),
+    [
+        (0, ("unknown", "unknown")),
+        (2, ("unknown", "unknown")),
+        (3, ("raw-test", "1.0")),
+        (4, ("raw-test", "1.0")),
+    ],
+)
+def test_software_is_known_from_the_first_apiversions_that_names_it(
+    broker: BrokerUnderTest, client: RawClient, version: int, shown: tuple[str, str]
+) -> None:
+    """Kafka's testClientInformationWithLatestApiVersionsRequest and ...WithOldestApiVersionsRequest."""
+    port = client.socket.getsockname()[1]
+    client.call(ApiKey.METADATA, 9, {"topics": []})
+
+    def software() -> tuple[str, str]:
+        with Client.connect(*split(broker.bootstrap)) as operator:
+            rows = operator.operate("clients")["clients"]
+        (row,) = [each for each in rows if each["port"] == port]
+        return row["software_name"], row["software_version"]
+
+    assert software() == ("unknown", "unknown")
+    client.call(ApiKey.API_VERSIONS, version, SOFTWARE)
+    client.call(ApiKey.METADATA, 9, {"topics": []})
+    wait_until(lambda: software() == shown, what=f"{shown}")
+
+
+def split(bootstrap: str) -> tuple[str, int]:
+    host, _, port = bootstrap.rpartition(":")
+    return host, int(port)
+
+
+@pytest.mark.parametrize("key", [52, 7, 58, 1000], ids=["Vote", "ControlledShutdown", "Envelope", "unknown"])
+def test_api_that_is_not_for_clients_closes_the_connection_unanswered(
+    broker: BrokerUnderTest, client: RawClient, key: int
+) -> None:
+    """Kafka's testDisabledRequestIsRejected."""
+    header = struct.pack(">hhih", key, 0, 5, -1)
+    client.send_bytes(struct.pack(">i", len(header)) + header)
+    assert client.is_closed_by_broker()
+    with RawClient(broker.bootstrap) as other:
+        assert other.call(ApiKey.API_VERSIONS, 0, {})["error_code"] == ErrorCode.NONE

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from kproc.client import Client as KprocClient
 from kproc.wire.header import ApiKey
 from tests.support.broker import BrokerUnderTest
 from tests.support.raw import Closed, RawConnection
@@ -200,6 +201,21 @@ def test_inter_broker_listener_is_let_in_and_the_other_makes_room(
     wait_until(lambda: _open(outside) == 2, seconds=10, what="one of the others to go")
     assert inside.is_served()
     assert late.waits(), "the broker is still full"
+
+
+def test_control_listener_is_not_kept_out_by_the_connections_of_clients(
+    start_broker: StartBroker, connect: Callable[..., Client]
+) -> None:
+    """Kafka's testControlPlaneAsPrivilegedListener: its connections are counted among themselves."""
+    settings = {"kproc.control.listener": "127.0.0.1:0", "max.connections": "2", PER_IP: "2"}
+    broker = start_broker(settings=settings)
+    with KprocClient.connect("127.0.0.1", port_of(broker)) as client:
+        control = int(str(client.operate("status")["control"]).rpartition(":")[2])
+    for held in [connect(port_of(broker)) for _ in range(2)]:
+        wait_until(held.is_served, what="the place of the one that asked is free")
+    assert connect(port_of(broker)).waits()
+    assert served(lambda: connect(control), 2) == [True, True]
+    assert connect(control).waits(), "a plain max.connections is every listener's own limit, too"
 
 
 def test_listener_has_a_limit_of_its_own_also_the_inter_broker_one(

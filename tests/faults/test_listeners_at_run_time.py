@@ -27,7 +27,11 @@ ONE = "PLAINTEXT://127.0.0.1:0"
 
 
 def set_listeners(client: RawClient, text: str) -> tuple[int, str | None]:
-    config = {"name": "listeners", "config_operation": SET, "value": text}
+    return set_config(client, "listeners", text)
+
+
+def set_config(client: RawClient, name: str, value: str) -> tuple[int, str | None]:
+    config = {"name": name, "config_operation": SET, "value": value}
     resource = {"resource_type": BROKER, "resource_name": "1", "configs": [config]}
     fields = {"resources": [resource], "validate_only": False}
     row = client.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, fields)["responses"][0]
@@ -117,7 +121,13 @@ def test_listener_with_a_count_of_its_own_has_processors_of_its_own(tmp_path: Pa
                 return {r["pool"]: r["connections"] for r in rows(broker.bootstrap) if r["pool"]}
 
             wait_until(lambda: held() == {"external": 1}, what="it has the connection")
+            # Kafka's testDynamicNumNetworkThreads: the plain key is for those without a count of their own.
+            assert set_config(client, "num.network.threads", "3") == (0, None)
+            wait_until(lambda: pools() == ["", "", "", "external"], what="one more for the others alone")
+            assert set_config(client, "listener.name.external.num.network.threads", "2") == (0, None)
+            wait_until(lambda: pools() == ["", "", "", "external", "external"], what="one more of its own")
+            stranger.call(ApiKey.METADATA, 9, {"topics": []})
             assert set_listeners(client, ONE) == (0, None)
-            wait_until(lambda: pools() == ["", ""], what="the set is gone with its listener")
+            wait_until(lambda: pools() == ["", "", ""], what="the set is gone with its listener")
             with pytest.raises((Closed, OSError)):
                 stranger.call(ApiKey.METADATA, 9, {"topics": []})

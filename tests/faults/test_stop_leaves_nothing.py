@@ -7,16 +7,20 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from kproc.net.handoff import CREDITS
+from kproc.wire.header import ApiKey
 from tests.support.adapters import confluent
 from tests.support.broker import ROOT, ServedBroker
 from tests.support.checker import Load
 from tests.support.proc import is_alive, listening, living, shared_memory_names, temporary_names
 from tests.support.raw import RawClient
 from tests.support.records import samples
+from tests.support.status import processes
 from tests.support.wait import pause, wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.own_broker]
@@ -73,7 +77,6 @@ def test_stop_under_load_is_clean_and_keeps_what_was_acknowledged(tmp_path: Path
 
 
 def test_waiting_clients_do_not_hold_up_a_stop(tmp_path: Path, transport: str) -> None:
-    from kproc.wire.header import ApiKey
     from tests.support.raw import fetch_fields
 
     broker = ServedBroker(tmp_path / "data", transport=transport).start()
@@ -82,6 +85,41 @@ def test_waiting_clients_do_not_hold_up_a_stop(tmp_path: Path, transport: str) -
         client.send(ApiKey.FETCH, 12, fetch_fields([("t", b"", [(0, 0)])], max_wait_ms=60_000))
         pause(0.1)
         assert broker.stop(seconds=CLEAN_STOP_SECONDS) == 0
+
+
+@pytest.mark.transports("process")
+@pytest.mark.parametrize("goes_on", [True, False], ids=["goes on", "stays"])
+def test_full_queue_of_new_connections_does_not_hold_up_a_stop(
+    tmp_path: Path, transport: str, goes_on: bool
+) -> None:
+    """Kafka's testStagedListenerShutdownWhenConnectionQueueIsFull; the Processor that takes nobody is stopped."""
+    settings = {"num.network.threads": 1, "kproc.drain.timeout.ms": 1000}
+    broker = ServedBroker(tmp_path / "data", transport=transport, settings=settings).start()
+    processor = processes(broker.bootstrap)["processor", 0]
+    clients: list[RawClient] = []
+    try:
+        os.kill(processor, signal.SIGSTOP)
+        for _ in range(2 * CREDITS):
+            clients.append(RawClient(broker.bootstrap))
+            clients[-1].send(ApiKey.API_VERSIONS, 0, {})
+        broker.send_signal(signal.SIGTERM)
+        if goes_on:
+            pause(0.2)
+            os.kill(processor, signal.SIGCONT)
+        code = broker.stop()
+        assert code == 0, broker.last_log
+        for client in clients:
+            drain(client)
+    finally:
+        for client in clients:
+            client.close()
+
+
+def drain(client: RawClient) -> None:
+    """Read to the end of the stream; it ends, or the socket's timeout is the failure."""
+    with suppress(ConnectionResetError):
+        while client.socket.recv(65536):
+            pass
 
 
 def test_kill_9_of_the_supervisor_ends_every_process_and_frees_the_port(

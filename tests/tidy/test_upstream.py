@@ -1,14 +1,35 @@
-"""Every test that UPSTREAM.md names exists."""
+"""Every test that UPSTREAM.md names exists, and none of Kafka's tests is left out."""
 
 from __future__ import annotations
 
 import re
 
+import pytest
+
 from tests.tidy.sources import ROOT, functions
 
+# How many tests each of Kafka's classes has.
+COUNTS = {"SocketServerTest": 65, "ConnectionQuotasTest": 20, "RequestChannelTest": 5}
+NEIGHBOURS = (
+    "KafkaRequestHandlerTest DynamicNumNetworkThreadsTest DynamicConnectionQuotaTest DynamicBrokerConfigTest "
+    "ThrottledChannelExpirationTest SelectorTest GarbageCollectedMemoryPoolTest NetworkReceiveTest "
+    "ServerConnectionIdTest SocketServerConfigsTest KafkaConfigTest"
+).split()
 
-def test_named_tests_exist() -> None:
-    text = (ROOT / "tests" / "UPSTREAM.md").read_text(encoding="utf-8")
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    return (ROOT / "tests" / "UPSTREAM.md").read_text(encoding="utf-8")
+
+
+def rows_of(text: str, section: str) -> list[tuple[str, str]]:
+    """(Kafka's test, ours or the reason) of a section's table."""
+    part = text.split(f"## {section}\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (.+?) \| (.+) \|$", part, re.MULTILINE)
+    return [(name, ours) for name, ours in rows if name != "Kafka"]
+
+
+def test_named_tests_exist(text: str) -> None:
     named = set(re.findall(r"`(test_\w+)`", text))
     known = {
         name.rpartition(".")[2] for path in (ROOT / "tests").rglob("*.py") for name, _ in functions(path)
@@ -17,3 +38,14 @@ def test_named_tests_exist() -> None:
     assert named
     assert named - known == set()
     assert [each for each in files if not (ROOT / each).is_file()] == []
+
+
+@pytest.mark.parametrize("section", COUNTS)
+def test_every_test_of_kafka_has_one_row(text: str, section: str) -> None:
+    names = [name for name, _ in rows_of(text, section)]
+    assert len(names) == len(set(names)) == COUNTS[section]
+
+
+def test_every_neighbour_has_a_row(text: str) -> None:
+    names = " ".join(name for name, _ in rows_of(text, "Neighbours"))
+    assert [each for each in NEIGHBOURS if each not in names] == []

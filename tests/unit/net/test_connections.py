@@ -372,6 +372,24 @@ def test_muted_connection_with_unread_requests_expires_and_they_are_not_delivere
     assert rig.handler.take() == []
 
 
+def test_client_that_hung_up_while_it_is_not_read_expires_with_its_unread_requests(start: Start) -> None:
+    """Kafka's testExpireClosedConnectionWithPendingReceives: out of the epoll, but not out of the idle wheel."""
+    rig = start(idle_ms_max=60_000)
+    client = rig.connect()
+    client.send(framed(b"x") * INFLIGHT_MAX)
+    client.sock.send(framed(b"unread"))
+    client.sock.close()
+    rig.settle()
+    rig.advance_ms(59_000)
+    assert len(rig.processor.describe_connections()) == 1
+    rig.advance_ms(3_000)
+    assert rig.processor.describe_connections() == []
+    assert {request.body for request in rig.handler.take()} == {b"x"}
+    rig.step()
+    rig.acknowledged()
+    assert list(rig.counted.values()) == [0]
+
+
 # -- descriptors that are used again within one pass -----------------------------------------------------------
 
 

@@ -149,6 +149,7 @@ def test_it_is_switched_while_the_broker_runs(start: Start) -> None:
     partition = first["request"]["topic_data"][0]["partition_data"][0]
     assert partition["records"] == {"sizeInBytes": len(batch(b"x" * 100))}
     assert (first["response"], first["listener"], first["connection"]) == ("Send", "PLAINTEXT", "1")
+    assert (first["principal"], first["securityProtocol"]) == ("User:ANONYMOUS", "PLAINTEXT")
     assert second["requestHeader"]["requestApiKeyName"] == "PRODUCE", "the short way is not taken"
     assert third["requestHeader"]["requestApiKeyName"] == "FETCH"
     assert third["totalTimeMs"] == pytest.approx(500, abs=1)
