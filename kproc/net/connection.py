@@ -133,7 +133,7 @@ class Connection:
         self.next_send = 0
         self.stash: dict[int, tuple[int, bytes]] = {}
         self.ready: list[bytes | memoryview | FileSend] = []  # Answers of this pass; views die with the pass.
-        self.out: deque[bytes | FileSend] | None = None
+        self.out: deque[bytes | memoryview | FileSend] | None = None
         self.interest = 0
         self.is_closing = False  # Close when everything in `out` has left.
         self.is_ended = (
@@ -209,7 +209,8 @@ class Connection:
                     if sent == len(item):
                         out.popleft()
                     else:
-                        out[0] = item[sent:]
+                        # A view: to copy the rest at each send takes minutes for a hundred megabytes.
+                        out[0] = memoryview(item)[sent:]
                 total += sent
         except BlockingIOError:
             return total

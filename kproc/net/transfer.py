@@ -226,7 +226,7 @@ def state_of(connection: Connection, kept: list[int]) -> ConnectionState:
         held=bytes(connection.held),
         block=(block.length, block.filled) if block is not None else None,
         out=[
-            (item.position, item.remaining) if isinstance(item, FileSend) else item
+            (item.position, item.remaining) if isinstance(item, FileSend) else bytes(item)
             for item in connection.out or ()
         ],
         is_stalled=connection.is_stalled,
@@ -237,7 +237,7 @@ def state_of(connection: Connection, kept: list[int]) -> ConnectionState:
     )
 
 
-def unsent_of(given: Given) -> deque[bytes | FileSend] | None:
+def unsent_of(given: Given) -> deque[bytes | memoryview | FileSend] | None:
     """The answers that had not left, with their files."""
     assert given.state is not None
     if not given.state.out:

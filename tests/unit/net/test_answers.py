@@ -127,6 +127,29 @@ def test_nothing_leaves_after_a_close(rig: ProcessorRig) -> None:
     assert client.is_closed()
 
 
+def test_what_a_slow_reader_has_not_taken_is_not_copied_at_each_send(rig: ProcessorRig) -> None:
+    client = rig.connect()
+    (request,) = ask(rig, client, 1)
+    rig.handler.outbox.flush()
+    payload = random.Random(5).randbytes(HUGE)
+    rig.handler.answer(request, payload)
+    while rig.handler.outbox.has_overflow:
+        rig.step()
+        rig.handler.outbox.flush()
+    rig.step(3)
+    (connection,) = rig.processor._connections.values()
+    (rest,) = connection.out or ()
+    taken = b""
+    views: list[memoryview] = []
+    while connection.out:
+        taken += client.received()
+        rig.step()
+        views += [item for item in connection.out or () if isinstance(item, memoryview)]
+    assert taken + client.received() == payload
+    assert views, "it left in several sends"
+    assert all(view.obj is rest for view in views)
+
+
 def test_client_that_does_not_read_is_not_read_from(rig: ProcessorRig) -> None:
     client, other = rig.connect(), rig.connect()
     (request,) = ask(rig, client, 1)
