@@ -137,12 +137,13 @@ class Placed(NamedTuple):
 class ProduceBatcher:
     """Gathers Produce requests between two `flush` calls. One per Handler.
 
-    The views of the records lie in rings or arenas: `flush` must run before those are released.
+    The views of the records lie in rings or arenas: `flush` must run before those are released. It has something to do
+    while `gathered` is not empty.
     """
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._appends: dict[OwnedPartition, tuple[list[memoryview], list[tuple[Pending, int]]]] = {}
+        self.gathered: dict[OwnedPartition, tuple[list[memoryview], list[tuple[Pending, int]]]] = {}
         self._open_forwards: dict[_ForwardReply, None] = {}  # What other owners have not answered yet.
         # Order over changes of the owners: see "partitions of others" below.
         self._fences: dict[PartitionKey, _Fence] = {}
@@ -192,9 +193,9 @@ class ProduceBatcher:
 
     def add_known(self, pending: Pending, owned: OwnedPartition, records: memoryview) -> None:
         """Take one request whose partition is known and open."""
-        queued = self._appends.get(owned)
+        queued = self.gathered.get(owned)
         if queued is None:
-            self._appends[owned] = ([records], [(pending, 0)])
+            self.gathered[owned] = ([records], [(pending, 0)])
         else:
             queued[0].append(records)
             queued[1].append((pending, 0))
@@ -272,9 +273,9 @@ class ProduceBatcher:
         except KafkaError as error:
             pending.decide(at, _failed(partition.index, error.code, error.message))
             return None
-        queued = self._appends.get(owned)
+        queued = self.gathered.get(owned)
         if queued is None:
-            self._appends[owned] = ([records], [(pending, at)])
+            self.gathered[owned] = ([records], [(pending, at)])
         else:
             queued[0].append(records)
             queued[1].append((pending, at))
@@ -282,9 +283,9 @@ class ProduceBatcher:
 
     def flush(self) -> None:
         """Append what was gathered, one call per partition, and answer what needs no more waiting."""
-        if not self._appends:
+        if not self.gathered:
             return
-        appends, self._appends = self._appends, {}
+        appends, self.gathered = self.gathered, {}
         waits_for_sync = self._services.waits_for_sync
         for owned, (views, targets) in appends.items():
             results = owned.log.append(views)

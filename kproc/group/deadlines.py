@@ -5,21 +5,25 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Hashable
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
+
+
+NEVER: Final = 1 << 63
 
 
 class Deadlines(Generic[K]):
     """Keys with a time each, the earliest first."""
 
-    __slots__ = ("_at", "_heap", "_tiebreak")
+    __slots__ = ("_at", "_heap", "_tiebreak", "first_ms")
 
     def __init__(self) -> None:
         # Keys need not be comparable. An entry counts as long as `_at` says the same time; others are stale.
         self._heap: list[tuple[int, int, K]] = []
         self._at: dict[K, int] = {}
         self._tiebreak = itertools.count()
+        self.first_ms = NEVER  # No key's time is earlier; a key that was discarded may make it too early.
 
     def __len__(self) -> int:
         return len(self._at)
@@ -31,6 +35,8 @@ class Deadlines(Generic[K]):
             return
         self._at[key] = at_ms
         heapq.heappush(self._heap, (at_ms, next(self._tiebreak), key))
+        if at_ms < self.first_ms:
+            self.first_ms = at_ms
 
     def discard(self, key: K) -> None:
         """The key is no more."""
@@ -41,6 +47,7 @@ class Deadlines(Generic[K]):
         heap = self._heap
         while heap and self._at.get(heap[0][2]) != heap[0][0]:
             heapq.heappop(heap)
+        self.first_ms = heap[0][0] if heap else NEVER
         return heap[0][0] if heap else None
 
     def pop_due(self, now_ms: int) -> list[K]:

@@ -277,4 +277,5 @@ class RingConsumer(_RingEnd):
 
     def is_empty(self) -> bool:
         """True when everything published has been polled."""
-        return bool(self._words[_TAIL] == self._next)
+        tail: int = self._words[_TAIL]
+        return tail == self._next

@@ -119,7 +119,9 @@ class Sleeper:
         `has_work` looks at everything that a Waker announces. If the timeout ends the sleep and there is
         work nevertheless, its producer gets WAKE_GRACE_S to finish its wake-up; then it counts as rescued.
         """
-        self.prepare()
+        words, index = self._words, self._index
+        words[index] = 1  # prepare() and cancel() written out: every sleep passes here.
+        fence()
         if has_work():
             self.cancel()
             return poll(0)
@@ -128,5 +130,7 @@ class Sleeper:
             events = poll(WAKE_GRACE_S)
             if not events:
                 self.rescued_count += 1
-        self.cancel()
+        words[index] = 0
+        if not self._is_edge_triggered:
+            self.drain()
         return events

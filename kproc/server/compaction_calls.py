@@ -38,7 +38,7 @@ class CompactionDesk:
         self._partitions = partitions
         self._image = image
         self._now_ns = now_ns
-        self._swaps: deque[tuple[dict[str, Any], OnReply]] = deque()
+        self.swaps: deque[tuple[dict[str, Any], OnReply]] = deque()
 
     def serve(self, op: str, body: dict[str, Any], on_reply: OnReply, *, is_stopping: bool) -> None:
         """Answer a call now, or put it off until work()."""
@@ -47,22 +47,17 @@ class CompactionDesk:
         elif op == PREPARE:
             on_reply(self._try(op, body, lambda: _facts(_open(self._partitions, self._image(), body))))
         else:
-            self._swaps.append((body, on_reply))
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether work() has something to do."""
-        return bool(self._swaps)
+            self.swaps.append((body, on_reply))
 
     def work(self) -> int:
         """Do one swap; not while a sync round is in work."""
-        body, on_reply = self._swaps.popleft()
+        body, on_reply = self.swaps.popleft()
         on_reply(self._try(SWAP, body, lambda: self._swap(body)))
         return 1
 
     def forget(self) -> None:
         """The cleaner died: its successor begins again, and may remove what would be swapped."""
-        self._swaps.clear()
+        self.swaps.clear()
 
     def _swap(self, body: dict[str, Any]) -> dict[str, Any]:
         started_ns = self._now_ns()

@@ -325,15 +325,17 @@ class Groups:
         """How long the Handler may sleep."""
         if self.dirty or self._loading or self._to_open or self._sweeping:
             return 0
-        due_ms = self._next_sweep_ms
-        deadline_ms = self._deadlines.next_ms()
-        if deadline_ms is not None and deadline_ms < due_ms:
-            due_ms = deadline_ms
+        due_ms, first_ms = self._next_sweep_ms, self._deadlines.first_ms
+        if first_ms < due_ms:
+            due_ms = first_ms
         return max(0, due_ms - now_ns // NS_PER_MS)
 
-    def work(self) -> int:
-        """What is due: timers, a chunk of a load, some groups of a sweep."""
-        now_ms = self._timing.now_ms()
+    def work(self, now_ns: int) -> int:
+        """What is due: timers, a chunk of a load, some groups of a sweep. At every duty cycle, so the first line is for
+        a Handler that has none of it."""
+        if self.next_deadline_ms(now_ns):
+            return 0
+        now_ms = now_ns // NS_PER_MS
         work = 0
         if len(self._deadlines):
             for coordinator, group_id in self._deadlines.pop_due(now_ms):

@@ -76,6 +76,7 @@ _CALLS_PER_PASS: Final = 64
 # Requests taken from a Processor before they are answered, at first. One quiet run each: with 16 connections 65 k/s
 # when all that is there is taken at once, 79 k/s by fours; with 64 connections 98 and 85-89 k/s, hence the doubling.
 _BATCH_MIN: Final = 4
+_SLEEP_MS: Final = 100
 _TICKS_PER_SECOND: Final = 10
 
 
@@ -120,6 +121,31 @@ class _Peers:
 
 class Handler(LinkedAgent):
     """One of M; owns the partitions that the routing table gives to its index."""
+
+    __slots__ = (
+        "_batch_max",
+        "_clients",
+        "_compaction",
+        "_errors",
+        "_groups",
+        "_hand_over",
+        "_has_image",
+        "_is_leaving",
+        "_is_linked",
+        "_make_request",
+        "_moving",
+        "_partitions",
+        "_produce",
+        "_purgatory",
+        "_rates",
+        "_request_log",
+        "_requests",
+        "_services",
+        "_surprises",
+        "_syncer",
+        "_ticks",
+        "_unlinked",
+    )
 
     def __init__(
         self,
@@ -248,7 +274,7 @@ class Handler(LinkedAgent):
             return not (
                 len(self._partitions)
                 or not self._hand_over.is_idle
-                or self._partitions.is_syncing
+                or self._partitions.syncing
                 or len(self._purgatory)
                 or len(self._calls)
                 or self._unlinked
@@ -256,9 +282,7 @@ class Handler(LinkedAgent):
                 or any(each.has_overflow for each in self._outboxes)
                 or self._has_input()
             )
-        is_synced = (
-            not self._partitions.unsynced and not self._partitions.is_syncing and self._hand_over.is_idle
-        )
+        is_synced = not self._partitions.unsynced and not self._partitions.syncing and self._hand_over.is_idle
         return super().is_drained() and is_synced and not self._moving.has_holders()
 
     def close(self) -> None:
@@ -275,35 +299,40 @@ class Handler(LinkedAgent):
 
     # -- the duty cycle ----------------------------------------------------------------------------------------
 
-    def next_deadline_ms(self) -> int:
+    def _due_ms(self) -> int:
         now_ns = self._clock.now_ns()
-        deadline_ms = min(super().next_deadline_ms(), self._groups.next_deadline_ms(now_ns))
+        due_ms = self._groups.next_deadline_ms(now_ns)
+        if due_ms > _SLEEP_MS:
+            due_ms = _SLEEP_MS
         deadline_ns = self._purgatory.next_deadline_ns()
         if deadline_ns is None:
-            return deadline_ms
+            return due_ms
         left_ms = (deadline_ns - now_ns + 999_999) // 1_000_000
-        return max(0, min(deadline_ms, left_ms))
+        return max(0, min(due_ms, left_ms))
 
     def _work(self) -> int:
+        """Asks before it calls: a lone client pays for all of this at each request."""
         work = len(self._unlinked)
         if work:
             self._ask_again()
         # Peers first: a change of the owners that is there must be known before anything new is appended.
         for peer in list(self._peers.values()):
-            work += self._take_from_peer(peer)
-        self._produce.flush()  # What waited for a partition goes on between two passes, too.
+            if not peer.inbox.is_empty():
+                work += self._take_from_peer(peer)
+        if self._produce.gathered:  # What waited for a partition goes on between two passes, too.
+            self._produce.flush()
         if self._has_image and self._is_linked:
             for client in self._clients.values():
                 work += self._drain(client)
         if self._is_stopping or self._is_leaving:
             self._purgatory.expire_all()  # Requests that were still in the rings must not wait, either.
-        work += self._groups.work()
+        work += self._groups.work(self._clock.now_ns())
         if self._request_log is not None:
             self._request_log.flush()
-        if self._partitions.is_syncing:
+        if self._partitions.syncing:
             work += self._partitions.finish_sync()
             self._hand_over.retire()
-        if self._compaction.is_waiting and not self._partitions.is_syncing:
+        if self._compaction.swaps and not self._partitions.syncing:
             work += self._compaction.work()
         if self._partitions.unsynced:
             self._partitions.start_sync()
@@ -333,7 +362,8 @@ class Handler(LinkedAgent):
                 else:
                     self._take_news(client, kind, view)
             self._produce.flush()
-            self._groups.flush()
+            if self._groups.dirty:
+                self._groups.flush()
             client.inbox.release()
             client.outbox.flush()
             taken += len(batch)
@@ -360,7 +390,7 @@ class Handler(LinkedAgent):
                 at = position + shape.records_at
                 if (
                     view[position + AFTER_CORRELATION_ID : at] == shape.prefix
-                    and not shape.owned.log.is_offline
+                    and shape.owned.log.offline_reason is None
                 ):
                     records = shape.records(view, at, frame_end)
                     if records is not None:
@@ -670,7 +700,10 @@ class Handler(LinkedAgent):
             # While it has answers of ours to take, its requests are no work; see next_deadline_ms.
             if not client.outbox.has_overflow and not client.inbox.is_empty():
                 return True
-        return super()._has_input()
+        for peer in self._peers.values():  # noqa: SIM110
+            if not peer.inbox.is_empty():
+                return True
+        return False
 
     def _on_tick(self, now_ns: int) -> None:
         self._ticks += 1

@@ -15,6 +15,7 @@ from kproc.transport.outbox import Inbox, Outbox
 
 _STORE_NS: Final = 100_000_000
 _CALLS_PER_PASS: Final = 64
+_SLEEP_MS: Final = 100
 _HEARTBEAT: Final = SLOT["heartbeat_ns"]
 _CYCLES: Final = SLOT["duty_cycles"]
 _RESCUED: Final = SLOT["wakeups_rescued"]
@@ -38,6 +39,23 @@ class LinkedPeer:
 class LinkedAgent:
     """Base of the roles that live on links alone. Subclasses implement `_work` and `_on_tick`."""
 
+    __slots__ = (  # A Handler would have more attributes than CPython keeps inline in an object without.
+        "_calls",
+        "_clock",
+        "_cycles",
+        "_doze",
+        "_epoll",
+        "_is_stopping",
+        "_metrics",
+        "_next_store_ns",
+        "_outboxes",
+        "_peers",
+        "_poll",
+        "_watched_fd",
+        "id",
+        "is_called",
+    )
+
     def __init__(self, agent_id: AgentId, *, doze: Doze, metrics: MetricsRow, clock: Clock) -> None:
         self.id = agent_id
         self._doze = doze
@@ -52,6 +70,7 @@ class LinkedAgent:
         self._next_store_ns = 0
         self._cycles = 0
         self._epoll = select.epoll()
+        self._poll = self._epoll.poll
         self._epoll.register(doze.fd, select.EPOLLIN | select.EPOLLET)
 
     def attach(self, link: Link) -> None:
@@ -85,7 +104,10 @@ class LinkedAgent:
 
     def next_deadline_ms(self) -> int:
         # A ring that was full has room again without anybody waking us.
-        return 1 if any(outbox.has_overflow for outbox in self._outboxes) else 100
+        for outbox in self._outboxes:
+            if outbox.has_overflow:
+                return 1
+        return self._due_ms()
 
     def do_work(self, timeout_ms: int) -> int:
         """One duty cycle: everything that is ready, then one publication per link; sleep if there was nothing."""
@@ -99,10 +121,10 @@ class LinkedAgent:
         if not timeout_ms or self._has_input():
             return work
         # Straight to sleep, also after work: a lone client would pay a cycle that finds nothing for each request.
-        events = self._doze.wait(
-            self._epoll.poll, min(timeout_ms, self.next_deadline_ms()) / 1000, self._has_input
-        )
-        for fd, _ in events:
+        deadline_ms = self.next_deadline_ms()
+        if deadline_ms < timeout_ms:
+            timeout_ms = deadline_ms
+        for fd, _ in self._doze.wait(self._poll, timeout_ms / 1000, self._has_input):
             if fd == self._watched_fd:
                 self.is_called = True
         return work
@@ -118,6 +140,10 @@ class LinkedAgent:
 
     def _work(self) -> int:
         raise NotImplementedError
+
+    def _due_ms(self) -> int:
+        """How long `_work` has nothing to do without being woken."""
+        return _SLEEP_MS
 
     def _on_tick(self, now_ns: int) -> None:
         """Ten times a second, before the metrics row is stored."""
@@ -138,7 +164,8 @@ class LinkedAgent:
 
     def _flush(self) -> None:
         for outbox in self._outboxes:
-            outbox.flush()
+            if outbox.is_dirty:
+                outbox.flush()
 
     def _tick(self, now_ns: int) -> None:
         values = self._metrics.values

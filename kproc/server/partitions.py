@@ -101,7 +101,7 @@ class OwnedPartition:
         log = self.log
         self._row.publish(
             (
-                self._holder_word if log.has_producers else self._quiet_word,
+                self._holder_word if log.producers else self._quiet_word,
                 self.generation,
                 log.start_offset,
                 log.end_offset,
@@ -167,7 +167,7 @@ class Partitions:
         self.purgatory = purgatory
         self.unsynced: dict[OwnedPartition, None] = {}
         self._syncer = syncer
-        self._syncing: dict[Log, OwnedPartition] = {}
+        self.syncing: dict[Log, OwnedPartition] = {}
         self._checkpoint = checkpoint
         self._is_clean = is_clean
         self._open: dict[PartitionKey, OwnedPartition] = {}
@@ -255,7 +255,7 @@ class Partitions:
 
     def start_sync(self) -> None:
         """Start a round of fdatasync over what somebody waits for, unless one is running."""
-        if self._syncing or not self.unsynced:
+        if self.syncing or not self.unsynced:
             return
         points: list[tuple[Log, SyncPoint]] = []
         waiting, self.unsynced = self.unsynced, {}
@@ -266,7 +266,7 @@ class Partitions:
                 owned.log.take_offline(str(error))
                 owned.on_synced(error)
                 continue
-            self._syncing[owned.log] = owned
+            self.syncing[owned.log] = owned
         if points:
             self.syncs += 1
             self._syncer.submit(points)
@@ -275,7 +275,7 @@ class Partitions:
         """Take in what the sync thread has done; return how many logs."""
         outcomes = self._syncer.take()
         for log, point, error in outcomes:
-            owned = self._syncing.pop(log)
+            owned = self.syncing.pop(log)
             if error is None:
                 log.mark_synced(point)
             else:
@@ -284,10 +284,6 @@ class Partitions:
                 owned.publish()
                 owned.on_synced(error)
         return len(outcomes)
-
-    @property
-    def is_syncing(self) -> bool:
-        return bool(self._syncing)
 
     # -- hand-over ---------------------------------------------------------------------------------------------
 
@@ -300,7 +296,7 @@ class Partitions:
         """
         owned = self._open[key]
         log = owned.log
-        if log in self._syncing or (owned.is_waited_for and not log.is_offline):
+        if log in self.syncing or (owned.is_waited_for and not log.is_offline):
             return None
         self.unsynced.pop(owned, None)
         owned.on_synced(None)

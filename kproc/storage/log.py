@@ -129,19 +129,19 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
     def close(self, *, clean: bool = True) -> None:
         """Close all files. Clean: first everything is synced and the producers' snapshot is written."""
         try:
-            if clean and self._offline is None:
+            if clean and self.offline_reason is None:
                 self._active.finish_time_index()  # Without room for it a stop is not clean.
                 self._take_snapshot()
                 if self.recovery_point < self.end_offset or self._directories_dirty:
                     self.sync()
                 self._active.sync_all()
         finally:
-            self._offline = self._offline or "the log is closed"
+            self.offline_reason = self.offline_reason or "the log is closed"
             self._segments.close()
 
     def rename_for_delete(self) -> Path:
         """End the log and rename its directory to `....<hex>-delete`; the caller removes it later."""
-        self._offline = "the partition is deleted"
+        self.offline_reason = "the partition is deleted"
         self._segments.close()
         target = self.set_aside(self.directory, self._fs)
         if target is None:
@@ -160,7 +160,7 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
 
     def reconfigure(self, config: LogConfig) -> None:
         """The topic's settings changed; they count from the next append on."""
-        self._config = config
+        self.config = config
 
     # -- durability ----------------------------------------------------------------------------------------
 
@@ -226,8 +226,8 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
         if not unsynced:
             return False
         return (
-            unsynced >= self._config.flush_messages
-            or now_ms - self._flushed_ms >= self._config.flush_ms
+            unsynced >= self.config.flush_messages
+            or now_ms - self._flushed_ms >= self.config.flush_ms
             or bool(self._unsynced)
         )
 
@@ -236,7 +236,7 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
     def retention_victims(self, now_ms: int) -> tuple[str, list[SegmentFacts]]:
         """(reason, oldest segments that may go): by the log's start, by retention.ms, by retention.bytes."""
         facts = self.segment_facts()
-        reason, count = victims(facts, self._config, now_ms=now_ms, start_offset=self.start_offset)
+        reason, count = victims(facts, self.config, now_ms=now_ms, start_offset=self.start_offset)
         return reason, facts[:count]
 
     def enforce_retention(self, now_ms: int) -> int:
@@ -259,7 +259,7 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
                 self._roll(self.end_offset, now_ms)
             except DiskFull:
                 count -= 1  # A full disk must not keep what can go from going.
-        gone = self._segments.delete_oldest(count, due_ms=now_ms + self._config.file_delete_delay_ms)
+        gone = self._segments.delete_oldest(count, due_ms=now_ms + self.config.file_delete_delay_ms)
         self._unsynced = [segment for segment in self._unsynced if segment not in gone]
         self._snapshots = [held for held in self._snapshots if held >= self._segments.first_base]
         logger.info(
@@ -299,7 +299,7 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
 
     def expire_producers(self, now_ms: int) -> int:
         """Forget idle producers (producer.id.expiration.ms); returns how many."""
-        return self._producers.expire(now_ms, self._config.producer_id_expiration_ms)
+        return self.producers.expire(now_ms, self.config.producer_id_expiration_ms)
 
     # -- hand-over -----------------------------------------------------------------------------------------
 
@@ -318,9 +318,9 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
             "recovery_point": self.recovery_point,
             "bytes_since_snapshot": self._bytes_since_snapshot,
             "flushed_ms": self._flushed_ms,
-            "offline": self._offline,
+            "offline": self.offline_reason,
             "epochs": [list(entry) for entry in self._epochs.entries()],
-            "producers": self._producers.export(),
+            "producers": self.producers.export(),
             "snapshots": list(self._snapshots),
             "segments": [segment.export() for segment in self._segments.all()],
             "doomed": [[due_ms, path.name] for due_ms, path in self._segments.doomed()],
@@ -361,7 +361,7 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
         log._snapshots = list(state["snapshots"])
         log._bytes_since_snapshot = state["bytes_since_snapshot"]
         log._flushed_ms = state["flushed_ms"]
-        log._offline = state["offline"]
+        log.offline_reason = state["offline"]
         log._directories_dirty = [Path(path) for path in state["directories_dirty"]]
         log._txn_indexes_dirty = [Path(path) for path in state["txn_indexes_dirty"]]
         log._segments.doom([Doomed(due_ms, directory / name) for due_ms, name in state["doomed"]])

@@ -64,8 +64,8 @@ class AppendingLog(LogState):
         The views are numbered (and with LogAppendTime dated) in place; none is kept. One that had to be
         compressed again is replaced in the list. A batch that is refused does not hold back the others.
         """
-        if self._offline is not None:
-            return [self._refused(ErrorCode.KAFKA_STORAGE_ERROR, self._offline)] * len(batches)
+        if self.offline_reason is not None:
+            return [self._refused(ErrorCode.KAFKA_STORAGE_ERROR, self.offline_reason)] * len(batches)
         now_ms = self._clock.wall_ms()
         results: list[AppendResult] = []
         try:
@@ -87,12 +87,12 @@ class AppendingLog(LogState):
 
         The broker's hot loop: a plain batch passes with one unpack, one CRC and no call of a Python function.
         """
-        segment, is_append_time = self._active, self._config.is_append_time
+        segment, is_append_time = self._active, self.config.is_append_time
         run = _Run()
         views, lasts, positions = run.views, run.lasts, run.positions
         position, next_offset, since = segment.size, self.end_offset, segment.bytes_since_index
         largest, largest_offset = segment.max_timestamp, segment.max_timestamp_offset
-        interval, segment_bytes = self._config.index_interval_bytes, self._config.segment_bytes
+        interval, segment_bytes = self.config.index_interval_bytes, self.config.segment_bytes
         roll_after, offset_max = self._roll_after(segment, now_ms), segment.base_offset + INT32_MAX
         plain_bytes, latest = self._plain_bounds(origin, now_ms)
         append_ms = now_ms if is_append_time else -1
@@ -153,7 +153,7 @@ class AppendingLog(LogState):
 
     def _plain_bounds(self, origin: str, now_ms: int) -> tuple[int, int]:
         """The size and timestamp up to which a batch may be plain; size 0 sends all to _examine()."""
-        config = self._config
+        config = self.config
         if origin is not CLIENT or config.looks_inside:
             return 0, 0
         latest = INT64_MAX if config.is_append_time else now_ms + config.timestamp_after_max_ms
@@ -164,9 +164,7 @@ class AppendingLog(LogState):
         _, _, _, _, _, attributes, delta, _, _, producer_id, epoch, sequence, _ = header
         transactional = attributes & TRANSACTIONAL != 0
         last_sequence = (sequence + delta) & _SEQUENCE_MAX
-        known = self._producers.admit(
-            producer_id, epoch, sequence, last_sequence, transactional=transactional
-        )
+        known = self.producers.admit(producer_id, epoch, sequence, last_sequence, transactional=transactional)
         if known is None:
             return None
         return AppendResult(0, first_offset(known), known[1], known[3], self.start_offset, None, True)
@@ -176,7 +174,7 @@ class AppendingLog(LogState):
     ) -> None:
         """Change the producers' state for a batch of this run, with what undoes it."""
         _, _, _, _, _, attributes, delta, _, _, producer_id, epoch, sequence, _ = header
-        producers = self._producers
+        producers = self.producers
         run.undo.append((producer_id, producers.get(producer_id)))
         if not attributes & CONTROL:
             last_sequence = (sequence + delta) & _SEQUENCE_MAX if sequence >= 0 else -1
@@ -197,11 +195,11 @@ class AppendingLog(LogState):
 
         KafkaError when it is refused. It is put back into the list, for a roll makes us come here again.
         """
-        view, header = examine(batches[number], self._config, origin=origin, now_ms=now_ms)
+        view, header = examine(batches[number], self.config, origin=origin, now_ms=now_ms)
         batches[number] = view
         marker = read_marker(view, header.attributes)
         if origin is not CLIENT and header.producer_id >= 0:
-            self._producers.check_epoch(
+            self.producers.check_epoch(
                 header.producer_id, header.producer_epoch, None if marker is None else marker[1]
             )
         return view, len(view), header, marker
@@ -215,11 +213,11 @@ class AppendingLog(LogState):
             self._fs.write(segment.descriptor(), run.views, position=segment.size)
         except StorageFailure as failure:
             for producer_id, entry in reversed(run.undo):
-                self._producers.restore(producer_id, entry)
+                self.producers.restore(producer_id, entry)
             if not segment.size:
                 segment.first_timestamp = None
             self._note_failure(failure)
-            if self._offline is None:
+            if self.offline_reason is None:
                 segment.truncate(segment.size)
             refusal = self._refused(ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
             # A duplicate may be one of a batch of this very run, so duplicates are refused, too: they are
@@ -233,7 +231,7 @@ class AppendingLog(LogState):
         segment.size = run.size
         segment.bytes_since_index = run.bytes_since_index
         segment.max_timestamp, segment.max_timestamp_offset = run.max_timestamp, run.max_timestamp_offset
-        self.end_offset = self._producers.end_offset = run.end_offset
+        self.end_offset = self.producers.end_offset = run.end_offset
         self._tail.extend(run.lasts, run.positions)
         if run.pairs:
             segment.note_indexed(run.pairs, run.times)
@@ -243,7 +241,7 @@ class AppendingLog(LogState):
                 self._txn_indexes_dirty.append(segment.txn_index_path)
             self._directories_dirty = self._directories_dirty or [self.directory]
         if self._bytes_since_snapshot >= SNAPSHOT_BYTES or (
-            self._batches_since_snapshot >= SNAPSHOT_BATCHES and self._producers
+            self._batches_since_snapshot >= SNAPSHOT_BATCHES and self.producers
         ):
             self._take_snapshot()
 

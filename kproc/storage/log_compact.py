@@ -50,7 +50,7 @@ class CompactableLog(LogState):
         """(offset of the newest data batch or -1, epoch) of every producer: their batches must stay."""
         return {
             entry.producer_id: (entry.batches[-1][1] if entry.batches else -1, entry.epoch)
-            for entry in self._producers.entries()
+            for entry in self.producers.entries()
         }
 
     def swap_segments(self, old: Sequence[SegmentIdentity], new: SegmentIdentity) -> None:
@@ -59,8 +59,8 @@ class CompactableLog(LogState):
         SwapRefused leaves everything as it was. A failure of the disk in the middle takes the log offline:
         its next opening ends the swap.
         """
-        if self._offline is not None:
-            raise SwapRefused(self._offline)
+        if self.offline_reason is not None:
+            raise SwapRefused(self.offline_reason)
         number = self._find_run(old)
         self._check_cleaned(new)
         self._rename_cleaned(new.base_offset)
@@ -114,7 +114,7 @@ class CompactableLog(LogState):
 
     def _put_in_place(self, number: int, count: int, base: int) -> None:
         """Steps 2 and 3, and the log's own view of its segments."""
-        due_ms = self._clock.wall_ms() + self._config.file_delete_delay_ms + _GRACE_MS
+        due_ms = self._clock.wall_ms() + self.config.file_delete_delay_ms + _GRACE_MS
         gone = self._segments.retire_for(base, number, count, due_ms=due_ms)
         for suffix in SWAPPED_SUFFIXES:
             swap = self._compaction_path(base, suffix, SWAP_SUFFIX)

@@ -55,13 +55,13 @@ class LogState:
         self.end_offset = end_offset
         self.recovery_point = 0
         self.truncated_bytes = 0
-        self._config = config
+        self.config = config  # The settings in force: reconfigure() changes them.
         self._clock = clock
         self._fs = fs
         self._segments = SegmentList(fs, segments)
         self._active = segments[-1]
         self._epochs = epochs
-        self._producers = producers
+        self.producers = producers
         self._snapshots: list[int] = []
         self._bytes_since_snapshot = 0
         self._batches_since_snapshot = 0
@@ -70,19 +70,14 @@ class LogState:
         self._directories_dirty: list[Path] = []  # they got new files' names that no sync has confirmed
         self._txn_indexes_dirty: list[Path] = []
         self._flushed_ms = clock.wall_ms()
-        self._offline: str | None = None
+        self.offline_reason: str | None = None  # Set: appends are refused until the log is opened anew.
 
     # -- facts ---------------------------------------------------------------------------------------------
 
     @property
-    def config(self) -> LogConfig:
-        """The settings in force."""
-        return self._config
-
-    @property
     def is_offline(self) -> bool:
         """Whether appends are refused until the log is opened anew."""
-        return self._offline is not None
+        return self.offline_reason is not None
 
     @property
     def active_base(self) -> int:
@@ -112,18 +107,8 @@ class LogState:
     @property
     def last_stable_offset(self) -> int:
         """The first offset of the oldest open transaction, or the log's end."""
-        first_open = self._producers.first_open_offset
+        first_open = self.producers.first_open_offset
         return self.end_offset if first_open is None else first_open
-
-    @property
-    def has_producers(self) -> bool:
-        """Whether any idempotent producer is known here."""
-        return len(self._producers) > 0
-
-    @property
-    def producers(self) -> ProducerTable:
-        """The partition's producers, to look at (DescribeProducers)."""
-        return self._producers
 
     def segment_facts(self) -> list[SegmentFacts]:
         """Base, next offset, size and largest timestamp of each segment."""
@@ -131,8 +116,8 @@ class LogState:
 
     def _note_failure(self, failure: StorageFailure) -> None:
         """A full disk passes; after anything else nobody knows what is on it, so the log goes offline."""
-        if not isinstance(failure, DiskFull) and self._offline is None:
-            self._offline = str(failure)
+        if not isinstance(failure, DiskFull) and self.offline_reason is None:
+            self.offline_reason = str(failure)
             logger.error("log=offline partition=%s-%d reason=%s", self.topic, self.partition, failure)
 
     def _write_epochs(self) -> None:
@@ -163,7 +148,7 @@ class LogState:
         first = segment.load_first_timestamp()
         if first is None:
             return INT64_MAX
-        config = self._config
+        config = self.config
         wait_ms = config.roll_ms - self._jitter_ms(segment) if config.segment_jitter_ms else config.roll_ms
         if segment.is_index_full(config.segment_index_bytes):
             return ROLL_NOW
@@ -176,7 +161,7 @@ class LogState:
 
         Chance is a hash of what the segment is, so it needs no memory over restarts.
         """
-        most = max(1, min(self._config.segment_jitter_ms, self._config.roll_ms))
+        most = max(1, min(self.config.segment_jitter_ms, self.config.roll_ms))
         return crc32(b"%b/%d/%d" % (self.topic_id, self.partition, segment.base_offset)) % most
 
     def _roll(self, base_offset: int, now_ms: int) -> None:
@@ -194,13 +179,13 @@ class LogState:
 
     def _take_snapshot(self) -> None:
         """Write the producers' state of everything before the log's end. One that fails is done without."""
-        offset = self._producers.end_offset
+        offset = self.producers.end_offset
         self._bytes_since_snapshot = self._batches_since_snapshot = 0
         if offset in self._snapshots:
             return
         path = self.directory / segment_file_name(offset, SNAPSHOT_SUFFIX)
         try:
-            replace_file(self._fs, path, encode_snapshot(self._producers.entries()), durable=False)
+            replace_file(self._fs, path, encode_snapshot(self.producers.entries()), durable=False)
         except DiskFull as failure:
             logger.warning("snapshot=skipped path=%s reason=%s", path, failure)
             return

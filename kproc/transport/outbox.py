@@ -17,9 +17,21 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Outbox:
-    """The sending side of one link. `push` never fails; `flush` publishes and wakes the peer."""
+    """The sending side of one link. `push` never fails; `flush` publishes and wakes the peer.
 
-    __slots__ = ("_dirty", "_overflow", "_record_bytes_max", "_sender", "_try_push", "_waker")
+    `is_dirty` and `has_overflow` are for reading only. Fields, because duty cycles ask at every turn: a property costs
+    a call.
+    """
+
+    __slots__ = (
+        "_overflow",
+        "_record_bytes_max",
+        "_sender",
+        "_try_push",
+        "_waker",
+        "has_overflow",
+        "is_dirty",
+    )
 
     def __init__(self, sender: Sender, waker: Wakeable) -> None:
         self._sender = sender
@@ -27,11 +39,12 @@ class Outbox:
         self._try_push = sender.try_push
         self._record_bytes_max = sender.record_bytes_max
         self._overflow: deque[tuple[int, bytes]] = deque()
-        self._dirty = False
+        self.is_dirty = False  # Whether `flush` has something to do.
+        self.has_overflow = False
 
     def push(self, kind: int, *parts: Buffer) -> None:
         """Queue one message; the caller's buffers may be reused when this returns."""
-        self._dirty = True
+        self.is_dirty = True
         if not self._overflow:
             try:
                 if self._try_push(kind, *parts):
@@ -45,21 +58,18 @@ class Outbox:
             self._overflow.append((CHUNK, whole[start : start + limit]))
             start += limit
         self._overflow.append((kind, whole[start:]))
+        self.has_overflow = True
 
     def flush(self) -> None:
         """Move what waits into the ring as far as it fits, publish once, wake the peer if it sleeps."""
-        if not self._dirty:
+        if not self.is_dirty:
             return
         overflow = self._overflow
         while overflow and self._try_push(overflow[0][0], overflow[0][1]):
             overflow.popleft()
         self._sender.publish()
         self._waker.wake()
-        self._dirty = bool(overflow)
-
-    @property
-    def has_overflow(self) -> bool:
-        return bool(self._overflow)
+        self.is_dirty = self.has_overflow = bool(overflow)
 
     def overflow_count(self) -> int:
         return len(self._overflow)

@@ -68,7 +68,7 @@ class Rig:
             on_reply(self.answers[op])
             return
         self.desk.serve(op, body, on_reply, is_stopping=False)
-        while self.desk.is_waiting:
+        while self.desk.swaps:
             self.desk.work()
 
     def create(self, name: str, **configs: str) -> Log:
@@ -332,9 +332,9 @@ def test_a_stopping_owner_refuses(rig: Rig) -> None:
 
 def test_a_swap_of_a_dead_cleaner_is_forgotten(rig: Rig) -> None:
     rig.desk.serve(SWAP, {}, lambda _reply: pytest.fail("answered"), is_stopping=False)
-    assert rig.desk.is_waiting
+    assert rig.desk.swaps
     rig.desk.forget()
-    assert not rig.desk.is_waiting
+    assert not rig.desk.swaps
 
 
 def test_replaced_files_are_unlinked_after_their_delay(rig: Rig) -> None:

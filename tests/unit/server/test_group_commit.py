@@ -125,7 +125,7 @@ def test_topic_deleted_while_its_round_runs_answers_its_waiters_at_once(rig: Han
     assert results(processor.answers()) == [(1, int(ErrorCode.KAFKA_STORAGE_ERROR), -1)]
     syncer.end_round()
     assert processor.answers() == []
-    assert not rig.partitions().is_syncing
+    assert not rig.partitions().syncing
 
 
 def test_topic_made_anew_while_the_round_of_its_namesake_runs_is_not_touched(rig: HandlerRig) -> None:
