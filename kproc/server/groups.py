@@ -29,7 +29,7 @@ from kproc.server.partitions import Partitions
 from kproc.storage.fs import OsFs
 from kproc.storage.log import Log
 from kproc.storage.validate import COORDINATOR
-from kproc.wire.record_batch import LOG_OVERHEAD_BYTES, crc_of, decode_records, encode_batch, parse_header
+from kproc.wire.record_batch import HEADER_BYTES, crc_of, decode_records, encode_batch, parse_header
 from kproc.wire.records import Record
 
 logger = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class Shard:
         """The whole batches of `data`; the last may be cut short."""
         view = memoryview(data)
         position = 0
-        while position + LOG_OVERHEAD_BYTES < len(data):
+        while position + HEADER_BYTES <= len(data):
             header = parse_header(view, position)
             end = position + header.total_bytes
             if end > len(data):

@@ -5,14 +5,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
+import threading
 from pathlib import Path
 
 import pytest
 
-from kproc.client import Client
+from bench.peers.base import free_ports
+from kproc.client import Client, ClientError
 from kproc.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.broker import ServedBroker
@@ -26,9 +29,10 @@ from tests.support.groups import (
     offsets_of,
     settle,
 )
+from tests.support.proc import living
 from tests.support.raw import RawClient
 from tests.support.status import processes, wait_replaced
-from tests.support.wait import pause
+from tests.support.wait import pause, wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process")]
 
@@ -60,8 +64,104 @@ def test_kill_9_of_random_roles_under_a_working_group(
                 os.kill(alive[role], signal.SIGKILL)
                 wait_replaced(broker.bootstrap, role, alive[role])
                 load.wait_settled(f"round {number}, {role}", SETTLE_SECONDS)
-        violations = load.finish()
-        assert not violations, f"seed {seed}:\n" + "\n".join(violations[:20])
+            load.wait_processed()
+        report(load, f"seed {seed}")
+
+
+class Changes:
+    """What happens to a broker in one round; each returns when it is over, and says what it was."""
+
+    def __init__(self, broker: ServedBroker, source: random.Random) -> None:
+        self._broker = broker
+        self._source = source
+
+    def change(self) -> str:
+        return self._source.choice(
+            [self.kill, self.scale, self.kill_while_scaling, self.restart, self.kill_everything]
+        )()
+
+    def kill(self) -> str:
+        role, pid = self._victim()
+        os.kill(pid, signal.SIGKILL)
+        wait_replaced(self._broker.bootstrap, role, pid)
+        return f"kill -9 of {role}"
+
+    def scale(self) -> str:
+        count = self._source.randint(1, 4)
+        scale(self._broker.bootstrap, handlers=count)
+        return f"{count} Handlers"
+
+    def kill_while_scaling(self) -> str:
+        """A new role that dies undoes the change, and the Processor may die with the answer: both are no success."""
+        count = self._source.randint(1, 4)
+        role, pid = self._victim()
+
+        def change() -> None:
+            with contextlib.suppress(ClientError, OSError):
+                scale(self._broker.bootstrap, handlers=count)
+
+        thread = threading.Thread(target=change)
+        thread.start()
+        pause(self._source.uniform(0, 0.3))
+        with contextlib.suppress(ProcessLookupError):  # It has left already.
+            os.kill(pid, signal.SIGKILL)
+        thread.join(60)
+        assert not thread.is_alive()
+        return f"{count} Handlers and kill -9 of {role}"
+
+    def restart(self) -> str:
+        assert self._broker.stop() == 0
+        self._broker.start()
+        return "stop and start"
+
+    def kill_everything(self) -> str:
+        alive = processes(self._broker.bootstrap)
+        for pid in alive.values():
+            with contextlib.suppress(ProcessLookupError):  # The supervisor's end is theirs.
+                os.kill(pid, signal.SIGKILL)
+        self._broker.wait()
+        wait_until(lambda: not living(list(alive.values())), what="every process is gone")
+        self._broker.stop()
+        self._broker.start()
+        return "kill -9 of everything"
+
+    def _victim(self) -> tuple[tuple[str, int], int]:
+        alive = processes(self._broker.bootstrap)
+        role = self._source.choice(sorted(role for role, pid in alive.items() if pid != self._broker.pid))
+        return role, alive[role]
+
+
+def test_a_working_group_outlives_kills_restarts_and_other_counts(
+    tmp_path: Path, transport: str, pytestconfig: pytest.Config
+) -> None:
+    """One after the other, and kills in the middle of a change. Committed offsets outlive each."""
+    rounds, seed = int(pytestconfig.getoption("rounds")), int(pytestconfig.getoption("seed"))
+    source = random.Random(seed)
+    (port,) = free_ports(1)  # It comes back where its clients look for it.
+    served = ServedBroker(tmp_path / "data", transport=transport, settings=SETTINGS, port=port)
+    with served as broker:
+        changes = Changes(broker, source)
+        with RawClient(broker.bootstrap) as client:
+            client.create_topic("work", partitions=PARTITIONS)
+        with GroupLoad(broker.bootstrap, "work", PARTITIONS, members=MEMBERS) as load:
+            load.wait_settled("at first", 30.0)
+            for number in range(rounds):
+                pause(source.uniform(0.05, 0.4))
+                load.wait_settled(f"round {number}, {changes.change()}", SETTLE_SECONDS)
+            load.wait_processed()
+        report(load, f"seed {seed}")
+
+
+def report(load: GroupLoad, what: str) -> None:
+    """Fail with what was lost; `-rP` shows how long the group needed after each round."""
+    violations = load.finish()
+    assert not violations, f"{what}:\n" + "\n".join(violations[:20])
+    seconds = sorted(load.settle_seconds[1:])
+    if seconds:
+        middle, last = seconds[len(seconds) // 2], seconds[-1]
+        print(
+            f"{what}: {len(seconds)} rounds, {load.commits} commits; settled in {middle:.2f} s, at most {last:.2f} s"
+        )
 
 
 def test_a_group_works_on_while_handlers_come_and_go(
@@ -77,8 +177,8 @@ def test_a_group_works_on_while_handlers_come_and_go(
                 count = source.randint(1, 4)
                 scale(broker.bootstrap, handlers=count)
                 load.wait_settled(f"round {number}, {count} Handlers", SETTLE_SECONDS)
-        violations = load.finish()
-        assert not violations, "\n".join(violations[:20])
+            load.wait_processed()
+        report(load, "changes of the Handler count")
 
 
 def test_waiting_joins_do_not_keep_a_handler_from_leaving(tmp_path: Path, transport: str) -> None:

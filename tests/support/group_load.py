@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from types import TracebackType
 from typing import Any
 
@@ -13,23 +14,28 @@ from tests.support.groups import offsets_of
 from tests.support.raw import Closed, RawClient
 from tests.support.wait import wait_until
 
+_READ_SECONDS = 10.0  # For a coordinator to be there again, and for the last records to be processed.
+
 GROUP = "workers"
 
 
 class GroupLoad:
-    """Members on threads of this process. After finish(): `violations`."""
+    """Members on threads of this process. After finish(): `violations`, and how long each settling took."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int, *, members: int) -> None:
         self._bootstrap = bootstrap
         self._topic = topic
         self._partitions = partitions
         self._stop = threading.Event()
+        self._is_enough = threading.Event()
+        self._acknowledged: dict[int, int] = {}  # Partition -> the last offset that a producer was told of.
         self._lock = threading.Lock()
         self._processed: set[tuple[int, int]] = set()
         self._committed: dict[int, int] = {}
         self._shares: dict[int, int] = dict.fromkeys(range(members), 0)
         self.commits = 0
         self.violations: list[str] = []
+        self.settle_seconds: list[float] = []
         self._threads = [threading.Thread(target=self._produce)]
         self._threads += [threading.Thread(target=self._work, args=(number,)) for number in range(members)]
 
@@ -41,33 +47,61 @@ class GroupLoad:
     def __exit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._is_enough.set()
         self._stop.set()
         for thread in self._threads:
             thread.join(60)
 
     def wait_settled(self, what: str, seconds: float) -> None:
         """Every member has its share, and commits go on."""
-        before = self.commits
+        before, began = self.commits, time.monotonic()
 
         def settled() -> bool:
             shares = sum(self._shares.values())
             return shares == self._partitions and self.commits > before + len(self._shares)
 
         wait_until(settled, seconds=seconds, what=f"{what}: a settled group; {self._shares}")
+        self.settle_seconds.append(time.monotonic() - began)
         self.check_committed()
 
     def check_committed(self) -> None:
         """No committed offset goes back, and none stands before a record that nobody processed."""
-        known = dict(self._committed)
-        try:
-            with RawClient(self._bootstrap) as client:
-                found = offsets_of(client, GROUP)
-        except (AssertionError, Closed, OSError):
-            return  # No coordinator at this moment.
+        with self._lock:
+            known = dict(self._committed)
+        if not known:
+            return
+
+        def read() -> dict[tuple[str, int], int] | None:
+            try:
+                with RawClient(self._bootstrap) as client:
+                    return offsets_of(client, GROUP)
+            except (AssertionError, Closed, OSError):
+                return None  # No coordinator at this moment.
+
+        found = wait_until(read, seconds=_READ_SECONDS, what="committed offsets")
         for partition, offset in known.items():
             shown = found.get((self._topic, partition), -1)
             if shown < offset:
                 self.violations.append(f"partition {partition}: committed {offset}, now {shown}")
+
+    def wait_processed(self) -> None:
+        """Nothing more is produced, and the members have processed all that was acknowledged."""
+        self._is_enough.set()
+        self._threads[0].join(60)
+
+        def missing() -> list[tuple[int, int]]:
+            with self._lock:
+                return [
+                    (partition, offset)
+                    for partition, last in self._acknowledged.items()
+                    for offset in range(last + 1)
+                    if (partition, offset) not in self._processed
+                ]
+
+        try:
+            wait_until(lambda: not missing(), seconds=_READ_SECONDS, what="the last records are processed")
+        except AssertionError:
+            self.violations.append(f"never processed: {missing()[:5]} of {len(missing())}")
 
     def finish(self) -> list[str]:
         """Check that nothing was skipped; the violations."""
@@ -82,11 +116,21 @@ class GroupLoad:
         return self.violations
 
     def _produce(self) -> None:
+        def on_delivery(error: Any, message: Any) -> None:
+            if error is None:
+                partition = message.partition()
+                self._acknowledged[partition] = max(self._acknowledged.get(partition, -1), message.offset())
+
         producer = Producer({"bootstrap.servers": self._bootstrap, "linger.ms": 5, "log_level": 0})
         number = 0
-        while not self._stop.wait(0.005):
+        while not self._is_enough.wait(0.005):
             with contextlib.suppress(BufferError):
-                producer.produce(self._topic, value=b"%d" % number, partition=number % self._partitions)
+                producer.produce(
+                    self._topic,
+                    value=b"%d" % number,
+                    partition=number % self._partitions,
+                    on_delivery=on_delivery,
+                )
             number += 1
             producer.poll(0)
         producer.flush(10)

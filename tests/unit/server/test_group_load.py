@@ -1,0 +1,48 @@
+"""A coordinator is filled from its log in pieces, wherever a piece happens to end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from kproc.clock import ManualClock
+from kproc.config import Config
+from kproc.group.coordinator import GroupOf, Timing
+from kproc.group.deadlines import Deadlines
+from kproc.group.records import CommittedOffset, OffsetKey, encode_offset_key, encode_offset_value
+from kproc.server import groups
+from kproc.server.groups import Shard
+from kproc.storage.validate import COORDINATOR
+from kproc.wire.record_batch import HEADER_BYTES, encode_batch
+from kproc.wire.records import Record
+from tests.support.logs import TOPIC_ID, LogRig
+
+BATCHES = 12
+
+
+def test_a_piece_may_end_at_every_byte_of_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also inside the header of the next one, of which only the length is looked at otherwise."""
+    log = LogRig(tmp_path / "log").open()
+    for number in range(BATCHES):
+        value = encode_offset_value(CommittedOffset(offset=number, commit_timestamp_ms=1, topic_id=TOPIC_ID))
+        record = Record(encode_offset_key(OffsetKey("g", "t", number)), value, 1)
+        log.append([memoryview(encode_batch([record]))], COORDINATOR)
+    size = log.active_bytes // BATCHES
+    clock = ManualClock()
+    timing = Timing(now_ms=lambda: clock.now_ns(), wall_ms=clock.wall_ms, random_id=lambda: "x")
+    deadlines: Deadlines[GroupOf] = Deadlines()
+    for piece in range(size, 3 * size + HEADER_BYTES):
+        monkeypatch.setattr(groups, "LOAD_CHUNK_BYTES", piece)
+        owned = cast(Any, SimpleNamespace(log=log, key=("__consumer_offsets", 0)))
+        shard = Shard(cast(Any, None), owned, Config(), timing, deadlines)
+        for _ in range(BATCHES + 1):
+            if shard.is_loaded or shard.is_damaged:
+                break
+            shard.load_some(lambda _name: TOPIC_ID)
+        assert shard.is_loaded, f"pieces of {piece} bytes"
+        found = shard.coordinator.offsets.of_group("g")["t"]
+        assert {index: each.offset for index, each in found.items()} == {n: n for n in range(BATCHES)}
+    log.close(clean=True)
