@@ -7,7 +7,7 @@ the API's own error; one that is on its way to this Handler is waited for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.api.context import PartitionMoving
@@ -55,49 +55,57 @@ def gather(services: Services, name: str, parts: Sequence[tuple[str, int, Any]],
 
 
 def serve(services: Services, name: str, body: dict[str, Any], on_reply: OnReply) -> None:
-    """Another Handler's call for partitions of ours."""
+    """Another Handler's call for partitions of ours. It has None for what is another owner's by now; whoever asked
+    looks for that one when it knows the metadata that we know."""
     parts = body["parts"]
-    failed = OPERATIONS[name].failed
     answers: list[Answer | None] = [None] * len(parts)
     left = len(parts)
 
-    def taker(at: int) -> OnAnswer:
-        def take(answer: Answer) -> None:
+    def taker(at: int) -> Callable[[Answer | None], None]:
+        def take(answer: Answer | None) -> None:
             nonlocal left
             answers[at] = answer
             left -= 1
             if not left:
-                on_reply({"answers": answers})
+                on_reply({"answers": answers, "known": services.image.version})
 
         return take
 
     for at, (topic, index, wanted) in enumerate(parts):
-        partition = services.image.partition(topic, index)
-        if partition is None or partition.owner != services.handler_index:
-            taker(at)(failed(index, ErrorCode.NOT_LEADER_OR_FOLLOWER, None))
-        else:
-            _serve_when_here(services, name, topic, partition, wanted, taker(at))
+        _serve_ours(services, name, topic, index, wanted, taker(at))
 
 
-def _serve_when_here(
-    services: Services, name: str, topic: str, partition: PartitionImage, wanted: Any, on_answer: OnAnswer
+def _serve_ours(
+    services: Services,
+    name: str,
+    topic: str,
+    index: int,
+    wanted: Any,
+    on_answer: Callable[[Answer | None], None],
 ) -> None:
-    """Answer for a partition of ours; if its log is still on its way from another Handler, when it is here."""
+    """Answer for a partition of ours; if its log is still on its way from another Handler, when it is here. None if
+    it is not ours (any more)."""
     operation_ = OPERATIONS[name]
+    partition = services.image.partition(topic, index)
+    if partition is None:
+        on_answer(operation_.failed(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None))
+        return
+    if partition.owner != services.handler_index:
+        on_answer(None)
+        return
 
     def go_on(is_ready: bool) -> None:
-        found = services.image.partition(topic, partition.index) if is_ready else None
-        if found is None:
-            on_answer(operation_.failed(partition.index, ErrorCode.NOT_LEADER_OR_FOLLOWER, None))
+        if is_ready:
+            _serve_ours(services, name, topic, index, wanted, on_answer)
         else:
-            operation_.serve(services, topic, found, wanted, on_answer)
+            on_answer(operation_.failed(index, ErrorCode.NOT_LEADER_OR_FOLLOWER, None))
 
     try:
         services.partitions.get(topic, partition)
     except PartitionMoving as moving:
         services.hand_over.when_ready(moving.key, go_on)
     except KafkaError as error:
-        on_answer(operation_.failed(partition.index, error.code, error.message))
+        on_answer(operation_.failed(index, error.code, error.message))
     else:
         operation_.serve(services, topic, partition, wanted, on_answer)
 
@@ -116,34 +124,49 @@ class _Gathering:
         self._left = len(parts) + 1  # One for start() itself: nothing is done before all have been asked.
 
     def start(self) -> None:
-        services, failed = self._services, OPERATIONS[self._name].failed
-        remote: dict[int, list[int]] = {}
-        for at, (topic, index, wanted) in enumerate(self._parts):
-            partition = services.image.partition(topic, index)
-            if partition is None:
-                self._take(at, failed(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None))
-            elif partition.owner == services.handler_index:
-                _serve_when_here(services, self._name, topic, partition, wanted, self._taker(at))
-            else:
-                remote.setdefault(partition.owner, []).append(at)
-        for owner, ats in remote.items():
-            body = {"parts": [list(self._parts[at]) for at in ats]}
-            services.peers.call(owner, self._name, body, self._reply_taker(ats))
+        self._place(range(len(self._parts)))
         self._finish_one()
 
-    def _taker(self, at: int) -> OnAnswer:
+    def _place(self, ats: Iterable[int]) -> None:
+        """Let each be answered where it is."""
+        services = self._services
+        remote: dict[int, list[int]] = {}
+        for at in ats:
+            topic, index, wanted = self._parts[at]
+            partition = services.image.partition(topic, index)
+            if partition is None or partition.owner == services.handler_index:
+                _serve_ours(services, self._name, topic, index, wanted, self._taker(at))
+            else:
+                remote.setdefault(partition.owner, []).append(at)
+        for owner, asked in remote.items():
+            body = {"image": services.image.version, "parts": [list(self._parts[at]) for at in asked]}
+            services.peers.call(owner, self._name, body, self._reply_taker(asked))
+
+    def _taker(self, at: int) -> Callable[[Answer | None], None]:
         return lambda answer: self._take(at, answer)
 
     def _reply_taker(self, ats: list[int]) -> OnReply:
         def take(reply: dict[str, Any]) -> None:
-            failed = OPERATIONS[self._name].failed
-            lost = [failed(self._parts[at][1], ErrorCode.NOT_LEADER_OR_FOLLOWER, None) for at in ats]
-            for at, answer in zip(ats, reply.get("answers", lost), strict=True):
-                self._take(at, answer)
+            if "answers" not in reply:
+                failed = OPERATIONS[self._name].failed
+                for at in ats:
+                    self._take(at, failed(self._parts[at][1], ErrorCode.NOT_LEADER_OR_FOLLOWER, None))
+                return
+            moved = []
+            for at, answer in zip(ats, reply["answers"], strict=True):
+                if answer is None:
+                    moved.append(at)
+                else:
+                    self._take(at, answer)
+            if moved:
+                self._services.hand_over.when_image(reply["known"], lambda: self._place(moved))
 
         return take
 
-    def _take(self, at: int, answer: Answer) -> None:
+    def _take(self, at: int, answer: Answer | None) -> None:
+        if answer is None:  # It waited here for its log, which went on to another owner.
+            self._place([at])
+            return
         self._answers[at] = answer
         self._finish_one()
 

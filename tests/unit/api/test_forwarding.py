@@ -27,12 +27,15 @@ class Stub:
 
     def __init__(self) -> None:
         self.image = self.partitions = self.peers = self.hand_over = self
+        self.version = 7
+        self.owners = {index: index % 2 for index in range(6)}
+        self.on_image: list[tuple[int, Callable[[], None]]] = []
         self.errors: dict[int, KafkaError] = {}
         self.on_ready: list[Callable[[bool], None]] = []
         self.calls: list[tuple[int, str, dict[str, Any], Callable[[dict[str, Any]], None]]] = []
 
     def partition(self, topic: str, index: int) -> Partition | None:
-        return Partition(index, index % 2) if index < 6 else None
+        return Partition(index, self.owners[index]) if index in self.owners else None
 
     def get(self, topic: str, partition: Partition) -> None:
         if partition.index in self.errors:
@@ -41,6 +44,9 @@ class Stub:
     def when_ready(self, key: tuple[str, int], on_ready: Callable[[bool], None]) -> None:
         self.errors.pop(key[1])
         self.on_ready.append(on_ready)
+
+    def when_image(self, version: int, on_image: Callable[[], None]) -> None:
+        self.on_image.append((version, on_image))
 
     def call(self, owner: int, name: str, body: dict[str, Any], on_reply: Callable[..., None]) -> None:
         self.calls.append((owner, name, body, on_reply))
@@ -68,8 +74,12 @@ def test_answers_come_once_all_are_there_and_in_order(services):
     done = ask(services, 5, 0, 3, 9, 2)
     assert done == []
     ((owner, name, body, on_reply),) = services.calls
-    assert (owner, name, body) == (THERE, NAME, {"parts": [["t", 5, "w5"], ["t", 3, "w3"]]})
-    on_reply({"answers": [{"at": 5}, {"at": 3}]})
+    assert (owner, name, body) == (
+        THERE,
+        NAME,
+        {"image": 7, "parts": [["t", 5, "w5"], ["t", 3, "w3"]]},
+    )
+    on_reply({"answers": [{"at": 5}, {"at": 3}], "known": 7})
     assert done == [
         [
             {"at": 5},
@@ -121,8 +131,32 @@ def test_another_handlers_call_is_answered_the_same_way(services):
         {
             "answers": [
                 {"at": 4, "wanted": "w4"},
-                {"at": 1, "code": ErrorCode.NOT_LEADER_OR_FOLLOWER},
+                None,
                 {"at": 0, "wanted": "w0"},
-            ]
+            ],
+            "known": 7,
         }
     ]
+
+
+def test_what_another_owner_has_by_now_is_asked_of_that_one(services):
+    """Whoever was asked knows it first: nobody is asked before we know it, too."""
+    done = ask(services, 1, 3)
+    services.calls.pop()[3]({"answers": [None, {"at": 3}], "known": 8})
+    ((version, on_image),) = services.on_image
+    assert (version, services.calls, done) == (8, [], [])
+    services.version, services.owners[1] = 8, 2
+    on_image()
+    ((owner, _, body, on_reply),) = services.calls
+    assert (owner, body) == (2, {"image": 8, "parts": [["t", 1, "w1"]]})
+    on_reply({"answers": [{"at": 1}], "known": 8})
+    assert done == [[{"at": 1}, {"at": 3}]]
+
+
+def test_a_log_that_went_on_while_it_was_waited_for_is_asked_of_its_next_owner(services):
+    services.errors[2] = PartitionMoving(("t", 2), -1, -1)
+    done = ask(services, 2)
+    services.owners[2] = THERE
+    services.on_ready[0](True)
+    services.calls[0][3]({"answers": [{"at": 2}], "known": 7})
+    assert done == [[{"at": 2}]]
