@@ -10,6 +10,7 @@ import gc
 import os
 import random
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -37,6 +38,7 @@ SETTINGS = {
     "num.io.threads": HANDLERS,
     "kproc.control.listener": "127.0.0.1:0",
 }
+DEATHS_MAX, LULL_SECONDS = 5, 10.0  # More deaths of one role are spared it for so long.
 ADMITTED = 5  # Connections of our address, in the end.
 Found = TypeVar("Found")
 
@@ -49,6 +51,7 @@ class Chaos:
         self._broker = broker
         self._source = source
         self._alive: dict[Role, int] = {}
+        self._deaths: dict[Role, list[float]] = {}
 
     def strike(self) -> str:
         """One trouble at random, in words."""
@@ -64,13 +67,22 @@ class Chaos:
         while len(chosen) < count:
             kind = self._source.choice(sorted({name for name, _ in self._alive}))
             role = self._source.choice(sorted(role for role in self._alive if role[0] == kind))
-            if role not in chosen:
+            if role not in chosen and self._may_die(role):
                 chosen.append(role)
         return chosen
+
+    def _may_die(self, role: Role) -> bool:
+        """A role that keeps dying right after its start ends the broker, as it should."""
+        now = time.monotonic()
+        recent = [at for at in self._deaths.get(role, ()) if now - at < LULL_SECONDS]
+        self._deaths[role] = recent
+        return len(recent) < DEATHS_MAX
 
     def _send(self, role: Role, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):  # It may leave meanwhile.
             os.kill(self._alive[role], number)
+            if number == signal.SIGKILL:
+                self._deaths.setdefault(role, []).append(time.monotonic())
 
     @contextlib.contextmanager
     def _stopped(self, role: Role) -> Iterator[None]:

@@ -71,8 +71,9 @@ class WaitingClients:
         each.received.clear()
         try:
             each.sock = socket.create_connection(self._address, timeout=_SILENCE_SECONDS)
-        except TimeoutError:
-            self.violations.append(f"{each.name}: nobody took its connection")
+        except OSError as problem:  # The listening socket outlives every role.
+            self.violations.append(f"{each.name}: nobody took its connection: {problem}")
+            self._is_over.set()
             return
         each.sock.setblocking(False)
         self._selector.register(each.sock, selectors.EVENT_READ, each)
