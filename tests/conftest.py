@@ -52,7 +52,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--transports", default=",".join(TRANSPORTS), help="comma separated; default: all")
     group.addoption("--rounds", type=int, default=6, help="rounds of kill -9 in all, over the roles")
-    group.addoption("--volume-mb", type=int, default=32, help="what the test of compaction under load produces")
+    group.addoption(
+        "--volume-mb", type=int, default=32, help="what the test of compaction under load produces"
+    )
     group.addoption("--seed", type=int, default=20_240, help="seed of the kills and of the malformed frames")
 
 

@@ -17,6 +17,9 @@ from kproc.wire.primitives import encode_varint, read_unsigned_varint, read_unsi
 # Length, attributes, two deltas, two lengths and the header count take a byte each at least.
 RECORD_BYTES_MIN = 7
 _HEADER_BYTES_MIN = 2
+# In one batch. Kafka has no such limit; but an empty header takes two bytes on the wire, next to none compressed, and
+# 80 here: without it a batch of 5 kB would fill 5 GB and keep whoever reads it busy for half a minute.
+HEADER_COUNT_MAX = 1_000_000
 
 _new_tuple = tuple.__new__
 
@@ -61,10 +64,16 @@ def _cut_off(what: str) -> KafkaError:
     return _invalid(f"{what} runs past the end of its record")
 
 
+def _too_many_headers() -> KafkaError:
+    return _invalid(f"a batch with more than {HEADER_COUNT_MAX} headers")
+
+
 def _read_headers(raw: bytes, position: int, end: int) -> tuple[list[tuple[str, bytes | None]], int]:
     count, position = read_varint(raw, position)
     if not 0 <= count <= (end - position) // _HEADER_BYTES_MIN:
         raise _invalid(f"record with {count} headers")
+    if count > HEADER_COUNT_MAX:
+        raise _too_many_headers()
     headers: list[tuple[str, bytes | None]] = []
     for _ in range(count):
         key_bytes, position = read_varint(raw, position)
@@ -146,6 +155,7 @@ def decode_records(raw: bytes, count: int, base_timestamp: int, base_offset: int
     records: list[Record] = []
     position = 0
     last_offset = base_offset - 1
+    header_count = 0
     try:
         for _ in range(count):
             record, position = _read_record(raw, position, base_timestamp, base_offset)
@@ -153,6 +163,10 @@ def decode_records(raw: bytes, count: int, base_timestamp: int, base_offset: int
                 raise _invalid(f"offset {record.offset} follows {last_offset}")
             last_offset = record.offset
             records.append(record)
+            if record.headers:
+                header_count += len(record.headers)
+                if header_count > HEADER_COUNT_MAX:
+                    raise _too_many_headers()
     except (ProtocolError, IndexError):
         raise _cut_off("last field") from None
     except UnicodeDecodeError:

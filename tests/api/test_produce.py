@@ -220,7 +220,10 @@ def test_a_repeated_frame_finds_its_topic_gone_and_its_successor(client: RawClie
     for offset in range(3):
         assert client.produce(log[0], batch(b"old"), version=9)["base_offset"] == offset
     client.call(ApiKey.DELETE_TOPICS, 5, {"topic_names": [log[0]], "timeout": 5000})
-    assert client.produce(log[0], batch(b"gone"), version=9)["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert (
+        client.produce(log[0], batch(b"gone"), version=9)["error_code"]
+        == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    )
     client.create_topic(log[0])
     for offset in range(3):
         assert client.produce(log[0], batch(b"new"), version=9)["base_offset"] == offset

@@ -127,9 +127,7 @@ class LogMachine(RuleBasedStateMachine):
         """kill -9 of everything: what was written is there."""
         self.log.close(clean=False)
         self.epoch += 1
-        self.log = self.rig.open(
-            leader_epoch=self.epoch, recovery_point=self.synced, start_offset=self.start
-        )
+        self.log = self.rig.open(leader_epoch=self.epoch, recovery_point=self.synced, start_offset=self.start)
 
     @rule()
     def kill_the_owner(self) -> None:
@@ -154,9 +152,7 @@ class LogMachine(RuleBasedStateMachine):
         with open(path, "r+b") as file:
             file.truncate(max(kept, size - lost))
         self.epoch += 1
-        self.log = self.rig.open(
-            leader_epoch=self.epoch, recovery_point=self.synced, start_offset=self.start
-        )
+        self.log = self.rig.open(leader_epoch=self.epoch, recovery_point=self.synced, start_offset=self.start)
         end = self.log.end_offset
         assert end >= self.synced
         del self.records[end:]

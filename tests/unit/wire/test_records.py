@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from kproc.errors import ErrorCode, KafkaError
 from kproc.wire import compression, record_batch
 from kproc.wire.compression import Compression, compress, decompress
+from kproc.wire.primitives import encode_varint
 from kproc.wire.record_batch import HEADER_BYTES, Record, check_batch, decode_records, encode_batch
+from kproc.wire.records import HEADER_COUNT_MAX
 from kproc.wire.records import decode_records as decode_raw
 
 CODECS = list(Compression)
@@ -217,6 +219,21 @@ def test_mutated_records_are_invalid_or_decode():
 def test_records_that_contradict_themselves_are_refused(raw, count, why):
     with pytest.raises(KafkaError, match=why):
         decode_raw(raw, count, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("records", "headers_each"), [(1, HEADER_COUNT_MAX + 1), (11, HEADER_COUNT_MAX // 10)]
+)
+def test_headers_without_end_are_refused_before_they_fill_the_memory(records, headers_each):
+    raw = b""
+    for offset in range(records):
+        body = (
+            b"\0\0" + encode_varint(offset) + b"\1\1" + encode_varint(headers_each) + bytes(2 * headers_each)
+        )
+        raw += encode_varint(len(body)) + body
+    with pytest.raises(KafkaError, match="more than 1000000 headers") as refused:
+        decode_raw(raw, records, 0, 0)
+    assert refused.value.code == ErrorCode.INVALID_RECORD
 
 
 def test_a_batch_that_is_cut_or_grows_too_large_is_refused():
