@@ -7,7 +7,8 @@ A client connects, asks ApiVersions, reads the answer and closes; a connection c
 always on their way (`--inflight`), so the limit is what slows them. The first 12 s of a limited run do not count:
 Kafka's windows (11 samples of 1 s) let about 10 s worth of connections through at once, and so do ours. A throttled
 connection of an address is closed without an answer, and is not counted.
-Churn has no limit: connections per second, and whether a descriptor or a page stays behind in the broker.
+Churn has no limit: connections per second, and whether a descriptor or a page stays behind in the broker, seen while
+nobody is connected.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from bench.proc import cpu_seconds, process_tree, pss_bytes
 from kproc import Broker
 
 WARM_SECONDS = 12.0
+SETTLE_SECONDS = 2.0
 API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, 0)
 
 
@@ -155,21 +157,29 @@ def alter_ip_rate(client: object, address: str, rate: int) -> None:
 
 
 def churn(seconds: float, inflight: int) -> None:
+    """Without a limit. What stays behind is seen when nobody is connected, before and after."""
     with broker() as running:
-        clients = Churn([(running.host, running.port)], ["127.0.0.1"], inflight)
-        clients.run(3.0)
         pids = process_tree(int(running.pid))
+        served_before, *_ = come_and_go(running, 3.0, inflight)
         before = descriptors(pids), pss_bytes(pids), cpu_seconds(pids)
-        served = clients.run(seconds)[0]
+        served, refused = come_and_go(running, seconds, inflight)
         cpu = cpu_seconds(pids) - before[2]
         after = descriptors(pids), pss_bytes(pids)
         print(
             f"{'churn, no limit':42} {served / seconds:.0f} connections/s, {1e6 * cpu / served:.0f} us CPU each, "
-            f"{clients.refused} refused; descriptors {before[0]} -> {after[0]}, "
-            f"PSS {before[1] >> 20} -> {after[1] >> 20} MiB after {sum(clients.served)} connections",
+            f"{refused} refused; idle after {served_before} and {served_before + served} connections: "
+            f"descriptors {before[0]} -> {after[0]}, PSS {before[1] / 1e6:.1f} -> {after[1] / 1e6:.1f} MB",
             flush=True,
         )
-        clients.close()
+
+
+def come_and_go(running: Broker, seconds: float, inflight: int) -> tuple[int, int]:
+    """(served, refused) in so many seconds; everybody has left, and the broker has noticed, when this returns."""
+    clients = Churn([(running.host, running.port)], ["127.0.0.1"], inflight)
+    (served,) = clients.run(seconds)
+    clients.close()
+    time.sleep(SETTLE_SECONDS)
+    return served, clients.refused
 
 
 CASES = {

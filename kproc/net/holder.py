@@ -352,6 +352,9 @@ class ConnectionHolder:
             self._go_home(connection, connection.next_home)
         if connection.move is not None:
             self._moves.advance(connection)
+        if connection.is_stalled and not connection.out and connection.inflight < INFLIGHT_MAX:
+            self._stalled[connection] = None
+            self._is_pressed = True
         if connection.out:
             self._set_interest(connection, WRITING)
         elif (

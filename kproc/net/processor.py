@@ -342,7 +342,8 @@ class Processor(ConnectionHolder):
         position = HEAD_BYTES
         frames = 0
         length = 0
-        while end - position >= 4:
+        room = INFLIGHT_MAX - connection.inflight
+        while end - position >= 4 and frames < room:
             (length,) = _LENGTH.unpack_from(view, position)
             if not 0 <= length <= self._request_bytes_max:
                 start = bytes(view[position : position + 4])
@@ -373,7 +374,7 @@ class Processor(ConnectionHolder):
             if connection.inflight >= INFLIGHT_MAX:
                 self._update_interest(connection)
         if rest:
-            self._hold(connection, rest)
+            self._keep_rest(connection, rest)
 
     def _pass_on_routed(self, connection: Connection, frames: bytes, rest: bytes) -> None:
         """Several Handlers: each frame goes where the router says.
@@ -384,7 +385,7 @@ class Processor(ConnectionHolder):
         assert self._router is not None
         view = memoryview(frames)
         position = 0
-        while position < len(frames):
+        while position < len(frames) and connection.inflight < INFLIGHT_MAX:
             end = position + 4 + _LENGTH.unpack_from(frames, position)[0]
             index = self._router.route(view[position + 4 : end])
             target = self._by_index.get(index, connection.home)
@@ -403,13 +404,27 @@ class Processor(ConnectionHolder):
             self._counts[_REQUESTS] += 1
             position = end
         if position < len(frames):
-            connection.held = frames[position:] + rest
-            self._held_bytes += len(connection.held)
-            self._stall(connection)
+            self._put_off(connection, frames[position:] + rest)
         elif rest:
-            self._hold(connection, rest)
+            self._keep_rest(connection, rest)
         if connection.inflight >= INFLIGHT_MAX:
             self._update_interest(connection)
+
+    def _keep_rest(self, connection: Connection, rest: bytes) -> None:
+        """The beginning of a frame; or whole ones, if more came with one read than may be in work.
+
+        A read brings a thousand small requests, and their answers are what a client that does not read them costs.
+        """
+        if connection.inflight < INFLIGHT_MAX:
+            self._hold(connection, rest)
+        else:
+            self._put_off(connection, rest)
+
+    def _put_off(self, connection: Connection, frames: bytes) -> None:
+        """Keep bytes that have been read until there is room for them."""
+        connection.held = frames
+        self._held_bytes += len(frames)
+        self._stall(connection)
 
     def _hold(self, connection: Connection, rest: bytes) -> None:
         """Keep the beginning of a frame; a large one gets its arena block now."""
@@ -418,9 +433,7 @@ class Processor(ConnectionHolder):
             if length > LARGE_FRAME_BYTES:
                 offset = self._arena.allocate(length)
                 if offset is None:
-                    connection.held = rest
-                    self._held_bytes += len(rest)
-                    self._stall(connection)
+                    self._put_off(connection, rest)
                     return
                 block = Block(offset, length, self._arena.view(offset, length))
                 block.filled = len(rest) - 4
@@ -490,6 +503,10 @@ class Processor(ConnectionHolder):
         """Go on with the connections that had no room; those that still have none stall again."""
         for connection in list(self._stalled):
             if connection.move is not None or (connection.throttled_until_ns and not self._is_stopping):
+                continue
+            if connection.out or connection.inflight >= INFLIGHT_MAX:
+                # Its own client or answers must come first; _update_interest brings it back.
+                del self._stalled[connection]
                 continue
             link = connection.home.link
             # Without room for a read it would only stall again, and the Processor spin instead of sleep.

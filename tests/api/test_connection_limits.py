@@ -21,7 +21,8 @@ from tests.support.broker import BrokerUnderTest
 from tests.support.raw import Closed, RawConnection
 from tests.support.wait import wait_until
 
-# A broker for each test costs a second, and only the hand-over of settings differs between transports: one test says so.
+# A broker for each test costs a second, and only the hand-over of settings differs between transports: one test is
+# for that.
 pytestmark = [pytest.mark.own_broker, pytest.mark.transports("process")]
 StartBroker = Callable[..., BrokerUnderTest]
 BROKER = 4

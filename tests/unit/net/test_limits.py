@@ -158,6 +158,49 @@ def test_client_that_does_not_read_costs_no_copies_of_file_ranges(rig: Processor
     assert client.receive_through(len(expected)) == expected
 
 
+@pytest.mark.parametrize("handlers", [1, 2])
+def test_one_read_brings_no_more_requests_into_work_than_the_limit(start: Start, handlers: int) -> None:
+    """A read holds a thousand small ones, and each may have a large answer."""
+    rig = start(handlers=handlers, router=ScriptedRouter(first=0, second=1) if handlers > 1 else None)
+    client = rig.connect()
+    bodies = [b"%d" % number for number in range(3 * INFLIGHT_MAX + 5)]
+    client.send(b"".join(map(framed, bodies)) + framed(b"last")[:5])
+    seen: list[bytes] = []
+    while len(seen) < len(bodies):
+        requests = rig.handler.take()
+        assert 0 < len(requests) <= INFLIGHT_MAX
+        seen += [request.body for request in requests]
+        assert rig.handler.take() == []
+        for request in requests:
+            rig.handler.answer(request, framed(request.body))
+        rig.step(3)
+    assert seen == bodies
+    assert client.received() == b"".join(map(framed, bodies))
+    client.send(framed(b"last")[5:])
+    assert rig.handler.bodies() == [b"last"]
+
+
+@pytest.mark.parametrize("handlers", [1, 2])
+def test_client_that_does_not_read_gets_nothing_more_into_work(start: Start, handlers: int) -> None:
+    """Neither what it sends nor what one read brought of it; and it does not keep the Processor awake."""
+    rig = start(handlers=handlers, router=ScriptedRouter(first=0, second=1) if handlers > 1 else None)
+    client = rig.connect()
+    client.send(framed(b"x") * (2 * INFLIGHT_MAX))
+    requests = rig.handler.take()
+    rig.handler.answer(requests[0], b"f" * 1_000_000)
+    while rig.handler.outbox.has_overflow:
+        rig.step()
+        rig.handler.outbox.flush()
+    for request in requests[1:]:
+        rig.handler.answer(request, b"a" * 100)
+    rig.step(5)
+    assert rig.handler.take() == []
+    assert rig.processor.next_deadline_ms() == 500, "not pressed"
+    assert len(client.receive_through(1_006_300)) == 1_006_300
+    rig.step(3)
+    assert len(rig.handler.take()) == INFLIGHT_MAX
+
+
 # -- bytes that make no sense ------------------------------------------------------------------------------------
 
 

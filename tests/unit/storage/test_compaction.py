@@ -89,8 +89,8 @@ def contents(log: Log) -> list[tuple[int, bytes | None, bytes | None]]:
     """(offset, key, value) of all records in the files."""
     found = []
     for segment in log._segments.all():
-        for record in records_in(segment.path(".log").read_bytes()):
-            found.append((record.offset, record.key, record.value))
+        records = records_in(segment.path(".log").read_bytes())
+        found += [(record.offset, record.key, record.value) for record in records]
     return found
 
 

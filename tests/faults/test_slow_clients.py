@@ -1,0 +1,95 @@
+"""Clients that stop reading or stop altogether: the others are served, and the broker's memory stays as it was.
+
+What it does to the others' p99 is measured by `python -m bench.slow_client`.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from bench.slow_client import Others, fill, reader_that_stopped, stopped_process
+from kproc.client import Client
+from kproc.wire import codec
+from kproc.wire.header import ApiKey
+from tests.support.broker import BrokerUnderTest
+from tests.support.proc import child_pids, pss_bytes
+from tests.support.raw import RawClient
+from tests.support.wait import pause, wait_until
+
+pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process")]
+
+Start = Callable[..., BrokerUnderTest]
+CLIENTS, REQUESTS_PER_SECOND = 200, 400.0
+# What allocators and rings may take. A Processor that copied what is asked for would hold gigabytes, one that read on
+# all that the flood sends, one that passed on all of a read (1,500 requests) 17 MB of answers.
+GROWTH_BYTES_MAX = 8 << 20
+FLOOD_BYTES = 256 << 20
+SETTINGS = {"num.network.threads": "1", "num.io.threads": "1"}
+
+
+def memory(broker: BrokerUnderTest) -> int:
+    assert broker.pid is not None
+    return pss_bytes([broker.pid, *child_pids(broker.pid)])
+
+
+def connections(broker: BrokerUnderTest) -> int:
+    host, _, port = broker.bootstrap.rpartition(":")
+    with Client.connect(host, int(port)) as client:
+        return len(client.operate("clients")["clients"])
+
+
+def test_others_are_served_beside_a_reader_that_stopped_and_a_process_that_is_stopped(
+    start_broker: Start,
+) -> None:
+    broker = start_broker(settings=SETTINGS)
+    fill(broker.bootstrap)
+    others = Others(broker.bootstrap, CLIENTS, REQUESTS_PER_SECOND)
+    try:
+        others.run(1.0)
+        before = memory(broker)
+        with reader_that_stopped(broker.bootstrap), stopped_process(broker.bootstrap):
+            taken_ms, _ = others.run(3.0)  # Raises when one is not answered.
+            assert len(taken_ms) >= 3 * REQUESTS_PER_SECOND
+            grown = memory(broker) - before
+        assert grown < GROWTH_BYTES_MAX, f"{grown >> 20} MiB more"
+        wait_until(lambda: connections(broker) == CLIENTS + 1, what="the two are gone, only who asks is new")
+    finally:
+        others.close()
+
+
+@pytest.mark.parametrize(
+    "key", [ApiKey.API_VERSIONS, ApiKey.METADATA], ids=["small answers", "large answers"]
+)
+def test_client_that_sends_for_ever_and_reads_nothing_is_not_read_on(
+    start_broker: Start, key: ApiKey
+) -> None:
+    broker = start_broker(settings=SETTINGS)
+    with RawClient(broker.bootstrap) as client:
+        for number in range(20):
+            client.create_topic(f"a-topic-with-a-long-name-{number}", partitions=20)
+        before = memory(broker)
+        with RawClient(broker.bootstrap) as flood:
+            fields = {"topics": None} if key == ApiKey.METADATA else {}
+            sent = send_until_refused(flood.socket, codec.encode_request(key, 1, 1, "flood", fields) * 1000)
+            assert sent < FLOOD_BYTES, "TCP never pushed back"
+            for _ in range(50):
+                assert client.call(ApiKey.METADATA, 1, {"topics": []})["brokers"]
+            grown = memory(broker) - before
+        assert grown < GROWTH_BYTES_MAX, f"{grown >> 20} MiB more"
+
+
+def send_until_refused(sock: socket.socket, piece: bytes) -> int:
+    """Send until nothing is taken for half a second; how many bytes were."""
+    sock.setblocking(False)
+    sent, last, quiet = 0, -1, 0
+    while sent < FLOOD_BYTES and quiet < 50:
+        last = sent
+        try:
+            sent += sock.send(piece[sent % len(piece) :])
+        except BlockingIOError:
+            pause(0.01)
+        quiet = quiet + 1 if sent == last else 0
+    return sent
