@@ -448,6 +448,7 @@ class ConnectionHolder:
         if self._is_stopping or self._is_leaving or not has_handler or given.sock is None:
             if given.block_offset is not None:
                 self._arena.free(given.block_offset)
+                given.block_offset = None  # Its giver may be asked again, with room for the answer.
             return False
         if state.block is not None and given.block_offset is None:
             given.block_offset = self._arena.allocate(state.block[0])

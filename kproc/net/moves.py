@@ -137,6 +137,9 @@ class Moves:
     def leave(self, connections: Iterable[Connection], targets: Iterable[AgentId]) -> None:
         """Give every connection to these, in turn."""
         self._targets = deque(targets)
+        for connection in self.given():  # Should one come back, it must go elsewhere.
+            assert connection.move is not None
+            connection.move.target = None
         for connection in connections:
             if connection.move is not None:
                 connection.move.target = None

@@ -1,7 +1,8 @@
 """Questions over control sockets: {"do": "ask", token, what, body}, answered by {"do": "answer", token, reply}.
 
 The supervisor asks its children, the controller asks the supervisor. Whoever waits is answered in any case: with
-{"lost": True} when the asked one has ended. Answers may come in any order and at any time.
+{"lost": True} when the asked one has ended, or has not answered in time where a time was set: one that is stopped
+neither answers nor ends. Answers may come in any order and at any time.
 """
 
 from __future__ import annotations
@@ -21,27 +22,51 @@ class Asks:
 
     def __init__(self) -> None:
         self._open: dict[int, tuple[Hashable, OnReply]] = {}
+        self._deadlines: dict[int, int] = {}
         self._tokens = itertools.count(1)
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def ask(self, whom: Hashable, send: Send, what: str, body: dict[str, Any], on_reply: OnReply) -> None:
-        """Ask; `send` gets the message, which it may lose if `whom` has ended: then `lose` must follow."""
+    def ask(
+        self,
+        whom: Hashable,
+        send: Send,
+        what: str,
+        body: dict[str, Any],
+        on_reply: OnReply,
+        *,
+        until_ns: int | None = None,
+    ) -> None:
+        """Ask; `send` gets the message, which it may lose if `whom` has ended: then `lose` must follow.
+
+        `expire` gives up waiting at `until_ns`; None: `whom` has all the time it wants.
+        """
         token = next(self._tokens)
         self._open[token] = (whom, on_reply)
+        if until_ns is not None:
+            self._deadlines[token] = until_ns
         send({"do": "ask", "token": token, "what": what, "body": body})
 
     def take(self, message: dict[str, Any]) -> None:
         """An answer came."""
-        found = self._open.pop(message["token"], None)
-        if found is not None:  # Else the asked one was given up.
-            found[1](message["reply"])
+        self._end(message["token"], message["reply"])
 
     def lose(self, whom: Hashable) -> None:
         """`whom` has ended: nothing more comes from there."""
         for token in [token for token, (asked, _) in self._open.items() if asked == whom]:
-            self._open.pop(token)[1](LOST)
+            self._end(token, LOST)
+
+    def expire(self, now_ns: int) -> None:
+        """Whoever should have answered by now is not waited for any more."""
+        for token in [token for token, until_ns in self._deadlines.items() if until_ns <= now_ns]:
+            self._end(token, LOST)
+
+    def _end(self, token: int, reply: Reply) -> None:
+        self._deadlines.pop(token, None)
+        found = self._open.pop(token, None)
+        if found is not None:  # Else the asked one was given up.
+            found[1](reply)
 
 
 class Gathering:

@@ -23,7 +23,8 @@ Steps = Generator[Callable[[], bool], None, None]
 _BUSY_REQUESTS_PER_S: Final = 100
 # The busiest may do so many times the mean before connections move by themselves: of two, three quarters of it all.
 _UNEVEN: Final = 1.5
-# A client that reads nothing may hold its own move up; whoever waits for all of them goes on after this.
+# A client that reads nothing may hold its own move up, a stopped Processor all of its; whoever waits goes on after
+# this.
 _MOVE_NS: Final = 10_000_000_000
 # A Processor that does not store its row within this long hangs: what it last said must do.
 _MEASURE_NS: Final = 1_000_000_000
@@ -109,7 +110,7 @@ class Balancer:
         for source, target, count in moves:
             self._children.connect_transfer(source, target)
             body = {"count": count, "target": target.agent}
-            self._children.ask(source, "move", body, take(source, target))
+            self._children.ask(source, "move", body, take(source, target), timeout_ns=_MOVE_NS)
         yield lambda: waiting == 0
 
     def rest(self, moves: list[tuple[Role, Role, int]]) -> Steps:

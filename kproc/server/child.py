@@ -226,6 +226,7 @@ class ChildRole:
         if self._status is not None:
             self._status.processes = message["processes"]
             self._status.listeners = message["listeners"]
+            self._status.problem = message["problem"]
 
     def _do_answer(self, message: dict[str, Any], _fd: None) -> None:
         self._asks.take(message)

@@ -93,6 +93,8 @@ class Children:
             self.regions.give_own(child, listening=listening, start=start)
             if agent.role in (ACCEPTOR, PROCESSOR):
                 child.control.send(self.settings.as_message())
+            if role.serving:
+                child.control.send(role.serving_message())
         except _ENDED:
             logger.debug("%s has ended; its exit comes next", agent)
 
@@ -121,17 +123,24 @@ class Children:
             return False
         if one.agent in other.targets or other.agent in one.targets:
             # Where connections go died and is there again: the one that leaves may go on with it.
-            self.regions.connect_transfer(one.child, other.child)
+            self.connect_transfer(one, other)
             return False
         return self.regions.connect(one.child, other.child)
 
     def connect_transfer(self, one: Role, other: Role) -> None:
-        """Let two Processors give each other connections."""
-        if one.child is not None and other.child is not None:
-            try:
-                self.regions.connect_transfer(one.child, other.child)
-            except _ENDED:
-                logger.debug("%s or %s has ended; its exit comes next", one.agent, other.agent)
+        """Let two Processors give each other connections.
+
+        Once for as long as both live: a giver reads the end of a pair as "not taken", a taker of one that died as
+        "ours". Were a pair replaced while something is under way on it, both would have the connection.
+        """
+        if one.child is None or other.child is None or other.agent in one.transfers:
+            return
+        one.transfers.add(other.agent)
+        other.transfers.add(one.agent)
+        try:
+            self.regions.connect_transfer(one.child, other.child)
+        except _ENDED:
+            logger.debug("%s or %s has ended; its exit comes next", one.agent, other.agent)
 
     def restart_due(self) -> None:
         """Start again what ended and has waited long enough; and send what children did not take before."""
@@ -178,9 +187,20 @@ class Children:
             except _ENDED:
                 logger.debug("%s has ended; its exit comes next", role.agent)
 
-    def ask(self, role: Role, what: str, body: dict[str, Any], on_reply: OnReply) -> None:
-        """Ask a role; on_reply({"lost": True}) when it ends before it answers, or is not there."""
-        self.asks.ask(role.agent, lambda message: self.send(role, message), what, body, on_reply)
+    def ask(
+        self,
+        role: Role,
+        what: str,
+        body: dict[str, Any],
+        on_reply: OnReply,
+        *,
+        timeout_ns: int | None = None,
+    ) -> None:
+        """Ask a role; on_reply({"lost": True}) when it ends before it answers, is not there, or takes too long."""
+        until_ns = None if timeout_ns is None else self._clock.now_ns() + timeout_ns
+        self.asks.ask(
+            role.agent, lambda message: self.send(role, message), what, body, on_reply, until_ns=until_ns
+        )
         if role.child is None:
             self.asks.lose(role.agent)
 
@@ -227,6 +247,7 @@ class Children:
         # Its peers may free what they had lent it only now that it has been reaped.
         for other in self.table:
             other.users.discard(role.agent)
+            other.transfers.discard(role.agent)
             if role.agent in other.peers:
                 other.peers.discard(role.agent)
                 self.send(other, {"do": "detach", "peer": role.agent, "is_final": is_final})

@@ -18,6 +18,8 @@ from kproc.server.scale import Scaler
 from kproc.transport.agent import AgentId
 
 _LOOK_NS: Final = 1_000_000_000
+# A Processor that is stopped must not keep who asks, nor the control listener's queue, from going on.
+_ANSWER_NS: Final = 3_000_000_000
 _UNEVEN_LOOKS: Final = 3  # A burst is over before connections have moved; what lasts is worth a move.
 
 
@@ -98,16 +100,19 @@ class SupervisorDesk:
         roles = [role for role in self._children.table.of(PROCESSOR) if role.child is not None]
         gathering = Gathering(len(roles), on_all)
         for role in roles:
-            self._children.ask(role, what, body, gathering.taker(role.agent))
+            self._children.ask(role, what, body, gathering.taker(role.agent), timeout_ns=_ANSWER_NS)
 
 
 def joined_clients(replies: dict[Hashable, Reply]) -> Reply:
-    """Every Processor's connections in one list, each with its Processor's index."""
+    """Every Processor's connections in one list, each with its Processor's index; `silent` are those that hang."""
     rows: list[dict[str, Any]] = []
+    silent: list[int] = []
     for agent, reply in replies.items():
         assert isinstance(agent, AgentId)
+        if reply.get("lost"):
+            silent.append(agent.index)
         rows += ({**row, "processor": agent.index} for row in reply.get("clients", ()))
-    return {"clients": rows}
+    return {"clients": rows, "silent": silent}
 
 
 def was_killed(replies: dict[Hashable, Reply]) -> Reply:

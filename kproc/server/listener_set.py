@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 Steps = Generator[Callable[[], bool], None, None]
 # The last place is the control listener's Acceptor's.
 _INDEX_END: Final = ACCEPTOR_COUNT_MAX - 1
+# A role that is stopped hears of a listener when it goes on; nothing else waits for that.
+_TELL_NS: Final = 10_000_000_000
 _EMPTY: Final = Endpoint("", "", 0, "", 0)
 
 
@@ -47,28 +49,51 @@ class ListenerSet:
         self._listening = listening
         self._config = children.plan.config
         self._next_index = len(children.plan.endpoints)
+        self._asked = {each.name: each for each in self._config.listeners}  # Also of those that are gone.
 
     def names(self) -> dict[int, str]:
         """The name of each listener that there is."""
         return {at: each.name for at, each in enumerate(self._children.plan.endpoints) if each.name}
 
-    def replace_before_start(self, wanted: tuple[EndPoint, ...]) -> None:
-        """No role has an endpoint yet: bind what is wanted now and let go of what is not. FatalError if taken."""
+    def end_point(self, index: int) -> EndPoint:
+        """What opens that listener again, with the port that it has."""
+        each = self._children.plan.endpoints[index]
+        return self._asked[each.name]._replace(port=each.bound_port)
+
+    def replace_before_start(self, wanted: tuple[EndPoint, ...]) -> dict[str, str]:
+        """No role has an endpoint yet: bind what is wanted now and let go of what is not.
+
+        What was changed on the running broker and cannot be bound (any more) must not keep the broker from starting,
+        for then nobody could change it back: it is left out, and if nothing is left the broker has the listeners that
+        it was started with. FatalError if it cannot have those either. Returns the names left out, and why.
+        """
+        shut: dict[str, str] = {}
         static = {each.name: each for each in self._config.listeners}
         endpoints = {each.name: each for each in self._children.plan.endpoints}
         socks = {each.name: self._listening[acceptor_id(at)] for at, each in enumerate(endpoints.values())}
         for name in [name for name in endpoints if static[name] not in wanted]:
             endpoints.pop(name)
             close_listener(socks.pop(name))
-        for each in wanted:
-            if each.name not in endpoints:
+        for each in [each for each in wanted if each.name not in endpoints]:
+            try:
                 endpoints[each.name], socks[each.name] = open_listener(each, self._config)
+                self._asked[each.name] = each
+            except FatalError as error:
+                logger.error("%s", error)
+                shut[each.name] = str(error)
+        if not endpoints:
+            logger.error("listeners: none of those that were set can be bound; opening those of the start")
+            for each in self._config.listeners:
+                endpoints[each.name], socks[each.name] = open_listener(each, self._config)
+                self._asked[each.name] = each
         for at in range(len(self._children.plan.endpoints)):
             del self._listening[acceptor_id(at)]
-        for at, each in enumerate(wanted):
-            self._listening[acceptor_id(at)] = socks[each.name]
-        self._set_endpoints([endpoints[each.name] for each in wanted])
-        self._next_index = len(wanted)
+        names = [each.name for each in wanted if each.name in endpoints] or list(endpoints)
+        for at, name in enumerate(names):
+            self._listening[acceptor_id(at)] = socks[name]
+        self._set_endpoints([endpoints[name] for name in names])
+        self._next_index = len(names)
+        return shut
 
     # -- while the broker runs ---------------------------------------------------------------------------------
 
@@ -80,6 +105,7 @@ class ListenerSet:
         endpoints += [_EMPTY] * (index + 1 - len(endpoints))
         endpoints[index] = endpoint
         self._listening[acceptor_id(index)] = sock
+        self._asked[end_point.name] = end_point
         self._set_endpoints(endpoints)
         yield from self._tell(HANDLER, "endpoints", {"endpoints": [fields_of(each) for each in endpoints]})
         return self._children.table.add(acceptor_id(index))
@@ -108,7 +134,7 @@ class ListenerSet:
         return self._next_index - 1
 
     def _tell(self, role: str, what: str, body: dict[str, Any]) -> Steps:
-        """Ask every role of a kind, and wait until each has done it or ended."""
+        """Ask every role of a kind, and wait until each has done it, ended, or taken too long."""
         roles = [
             each
             for each in self._children.table.of(role)
@@ -116,7 +142,7 @@ class ListenerSet:
         ]
         replies: list[dict[str, Any]] = []
         for each in roles:
-            self._children.ask(each, what, body, replies.append)
+            self._children.ask(each, what, body, replies.append, timeout_ns=_TELL_NS)
         yield lambda: len(replies) == len(roles)
 
 

@@ -30,6 +30,8 @@ class Role:
     is_leaving: bool = False
     targets: tuple[AgentId, ...] = ()  # Where a leaving Processor's connections go.
     users: set[AgentId] = field(default_factory=set)  # Processors that still use a leaving Handler.
+    transfers: set[AgentId] = field(default_factory=set)  # Processors that it shares a transfer pair with.
+    serving: tuple[AgentId, ...] = ()  # Acceptors: the Processors that serve the listener; none: every one.
     restarts: int = 0
     quick_deaths: int = 0
     started_ns: int = 0
@@ -53,6 +55,11 @@ class Role:
         self.restart_at_ns = self.hung_ms = 0
         self.is_ready = self.is_drained = self.is_closed = self.closed_cleanly = False
         self.peers = set()
+        self.transfers = set()
+
+    def serving_message(self) -> dict[str, Any]:
+        """Tells an Acceptor which Processors serve its listener."""
+        return {"do": "targets", "peers": self.serving}
 
     def row(self) -> dict[str, Any]:
         """What the ready file and the controller's status are told of it."""

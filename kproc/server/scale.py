@@ -6,6 +6,7 @@ Every condition also comes true by a death, so a change ends in a consistent sta
 a role that stays is started again by children.py, one that leaves is not, one that could not start ends its change.
 
 listener, new        bind, tell Handlers, start its Acceptor
+                     (one that cannot be bound is left out until `listeners` is changed again; kproc status says so)
 listener, gone       close the port, end its Acceptor, close its connections
 Processors, more     start, link, ready; Acceptors are told; connections are spread
 Processors, fewer    Acceptors forget them; they move their connections to the others, drained, close, detach
@@ -97,6 +98,8 @@ class Scaler:
         self._done: list[dict[str, Any]] = []
         self._waiters: list[tuple[int, int, Callable[[dict[str, Any]], None]]] = []
         self._error: str | None = None
+        # Listeners that could not be opened, and why: not tried again until `listeners` is changed.
+        self._shut: dict[str, str] = {}
         self.balancer = Balancer(children)
 
     @property
@@ -104,9 +107,23 @@ class Scaler:
         """Whether a change is being made, which `advance` must be called for."""
         return self._steps is not None or self._target() is not None
 
+    def leave_out(self, shut: dict[str, str]) -> None:
+        """These listeners could not be opened at the start, and why."""
+        self._shut.update(shut)
+
+    @property
+    def problem(self) -> str | None:
+        """What of the settings in force could not be reached; None when all was, or is being tried."""
+        problems = [*self._shut.values()]
+        if self._refused is not None and self._error is not None:
+            problems.append(self._error)
+        return "; ".join(problems) or None
+
     def want(self, settings: DynamicSettings) -> None:
         """These settings are in force: counts that differ are changed from the next turn on."""
-        self._wanted = Wanted.of(self._config, settings)
+        before, self._wanted = self._wanted, Wanted.of(self._config, settings)
+        if before is None or before.listeners != self._wanted.listeners:
+            self._shut.clear()
         if self._wanted != self._refused:
             self._refused = None
 
@@ -161,10 +178,11 @@ class Scaler:
         wanted = self._wanted
         if wanted is None or self._refused is not None:
             return None
+        names = set(wanted.listeners) - set(self._shut)
         is_there = (
             len(self._table.handlers()) == wanted.handlers
             and self._table.pools() == wanted.pools
-            and set(self._listeners.names().values()) == set(wanted.listeners)
+            and (not names or set(self._listeners.names().values()) == names)
         )
         return None if is_there else wanted
 
@@ -240,17 +258,33 @@ class Scaler:
                 continue
             pool = listeners[role.agent.index].lower()
             serving = self._table.processors(pool if pool in pools else "")
-            self._children.send(role, {"do": "targets", "peers": [each.agent for each in serving]})
+            role.serving = tuple(each.agent for each in serving)
+            self._children.send(role, role.serving_message())
 
     # -- listeners ---------------------------------------------------------------------------------------------
 
     def _change_listeners(self, wanted: Wanted) -> Steps:
-        """Those that go, first: a new one may want the port of an old one."""
+        """Those that go, first: a new one may want the port of an old one. They come back if no new one opens."""
         names = self._listeners.names()
+        before = {name: self._listeners.end_point(at) for at, name in names.items()}
         for index in [at for at, name in names.items() if name not in wanted.listeners]:
             yield from self._timed(f"listener {names[index]}", 1, 0, self._remove_listener(index))
-        for name in [name for name in wanted.listeners if name not in names.values()]:
-            yield from self._timed(f"listener {name}", 0, 1, self._add_listener(wanted.listeners[name]))
+        new = [end_point for name, end_point in wanted.listeners.items() if name not in before]
+        yield from self._try_listeners(new)
+        if not self._listeners.names():
+            logger.error("listeners: none of those that were set can be opened; opening the old ones again")
+            yield from self._try_listeners(list(before.values()))
+        self._children.on_change()
+
+    def _try_listeners(self, end_points: list[EndPoint]) -> Steps:
+        """Add what can be; what else is wanted need not wait for a listener that cannot be bound."""
+        for end_point in end_points:
+            name = end_point.name
+            try:
+                yield from self._timed(f"listener {name}", 0, 1, self._add_listener(end_point))
+            except ScaleFailed as failure:
+                logger.error("%s", failure)
+                self._shut[name] = str(failure)
 
     def _add_listener(self, end_point: EndPoint) -> Steps:
         try:

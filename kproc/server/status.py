@@ -29,6 +29,7 @@ class Status:
         self._started_ns = plan.clock.now_ns()
         self._before: dict[tuple[str, int], tuple[int, float, int]] = {}
         self.processes: list[dict[str, Any]] = []
+        self.problem: str | None = None  # What of the settings in force could not be reached.
         self.listeners: dict[str, dict[str, str]] = {
             each.name: {"bound": each.bound, "advertised": each.advertised} for each in plan.endpoints
         }
@@ -47,6 +48,7 @@ class Status:
             "uptime_ms": (plan.clock.now_ns() - self._started_ns) // 1_000_000,
             "listeners": self.listeners,
             "control": plan.control.bound if plan.control is not None else None,
+            "problem": self.problem,
             "processes": rows,
             "shared_memory_unmapped_bytes": max(0, self._shared_bytes() - mapped),
             "topics": len(image.topics_by_name) if image else 0,

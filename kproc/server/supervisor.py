@@ -158,7 +158,7 @@ class Supervisor:
         """Every role that the settings in force want, in the order in which they are needed."""
         wanted = Wanted.of(self._config, self._children.settings)
         try:
-            self._listeners.replace_before_start(tuple(wanted.listeners.values()))
+            self._scaler.leave_out(self._listeners.replace_before_start(tuple(wanted.listeners.values())))
         except FatalError as error:
             self._fail(str(error))
             return
@@ -233,6 +233,7 @@ class Supervisor:
             else:
                 self._children.on_event(fd)
         self._children.restart_due()
+        self._children.asks.expire(self._clock.now_ns())
         self._pulse.look()
         if self._has_started and not self._must_stop:
             self._scaler.advance(
@@ -290,9 +291,12 @@ class Supervisor:
                 for each in self._plan.endpoints
                 if each.name
             }
-            self._children.send(
-                controller, {"do": "processes", "processes": self._table.rows(), "listeners": listeners}
-            )
+            message = {
+                "processes": self._table.rows(),
+                "listeners": listeners,
+                "problem": self._scaler.problem,
+            }
+            self._children.send(controller, {"do": "processes", **message})
 
     # -- stopping ----------------------------------------------------------------------------------------------
 

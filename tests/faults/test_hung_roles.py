@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import random
 import signal
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from kproc.client import Client
+from kproc.server.control_plane import QUEUE_MAX
 from tests.support.broker import ServedBroker
 from tests.support.checker import Load, clients_are_served
 from tests.support.raw import RawClient
@@ -46,6 +50,31 @@ def test_stopped_role_is_shown_and_said_once_until_it_goes_on(
         name = f"{role[0]}-{role[1]}"
         assert broker.log().count(f"{name} (pid {pid}) hangs") == 1
         assert broker.log().count(f"{name} goes on again") == 1
+
+
+def test_a_stopped_processor_holds_up_neither_administrators_nor_a_scale(
+    tmp_path: Path, transport: str
+) -> None:
+    """Questions that it never answers are given up: else they would fill the control listener's queue for good."""
+    settings = {**SETTINGS, "kproc.control.listener": "127.0.0.1:0"}
+    with (
+        ServedBroker(tmp_path / "data", transport=transport, settings=settings) as broker,
+        ExitStack() as stack,
+    ):
+        host, _, port = broker.control.rpartition(":")
+        pid = processes(broker.control)["processor", 1]
+        os.kill(pid, signal.SIGSTOP)
+        stack.callback(os.kill, pid, signal.SIGCONT)
+        with ThreadPoolExecutor(QUEUE_MAX) as pool:
+
+            def ask(_number: int) -> list[int]:
+                with Client.connect(host, int(port), timeout_ms=20_000) as client:
+                    return client.operate("clients")["silent"]
+
+            assert list(pool.map(ask, range(QUEUE_MAX))) == [[1]] * QUEUE_MAX
+        with Client.connect(host, int(port), timeout_ms=20_000) as client:
+            assert client.operate("kill-client", id="nobody's") == {"is_killed": False}
+            assert client.scale(processors=3)["counts"]["processors"] == 3
 
 
 def test_hung_role_is_replaced_where_that_is_wanted(tmp_path: Path, transport: str) -> None:

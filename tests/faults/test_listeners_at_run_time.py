@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kproc.wire.header import ApiKey
 from tests.support.broker import ServedBroker
 from tests.support.raw import Closed, RawClient, batch
-from tests.support.status import rows
+from tests.support.status import processes, rows, wait_replaced
 from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process")]
@@ -38,11 +42,32 @@ def set_config(client: RawClient, name: str, value: str) -> tuple[int, str | Non
     return row["error_code"], row["error_message"]
 
 
-def bound(broker: ServedBroker) -> dict[str, str]:
+def status(broker: ServedBroker) -> dict[str, Any]:
     from kproc.client import Client
 
     with Client.connect("127.0.0.1", broker.port) as client:
-        return {name: row["bound"] for name, row in client.operate("status")["listeners"].items()}
+        return client.operate("status")
+
+
+def bound(broker: ServedBroker) -> dict[str, str]:
+    return {name: row["bound"] for name, row in status(broker)["listeners"].items()}
+
+
+def problem(broker: ServedBroker) -> str | None:
+    return status(broker)["problem"]
+
+
+def processors(broker: ServedBroker) -> int:
+    return len([row for row in status(broker)["processes"] if row["role"] == "processor"])
+
+
+def connects(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=1).close()
+    except OSError:
+        return False
+    return True
 
 
 def has(broker: ServedBroker, *names: str) -> Callable[[], bool]:
@@ -97,8 +122,48 @@ def test_what_cannot_be_opened_is_refused_or_logged_and_harms_nobody(tmp_path: P
         assert set_listeners(client, taken) == (0, None), "only the supervisor tries"
         wait_until(lambda: "cannot bind" in broker.log(), what="the log says why not")
         assert has(broker, "PLAINTEXT")()
+        wait_until(lambda: "cannot bind EXTERNAL" in (problem(broker) or ""), what="and kproc status")
+        assert set_config(client, "num.network.threads", "3") == (0, None)
+        wait_until(lambda: processors(broker) == 3, what="other changes are made all the same")
         assert set_listeners(client, BOTH) == (0, None)
         wait_until(has(broker, "PLAINTEXT", "EXTERNAL"), what="another try")
+        assert problem(broker) is None
+
+
+def test_a_broker_whose_new_listeners_cannot_be_opened_keeps_the_old_ones(
+    tmp_path: Path, transport: str
+) -> None:
+    with (
+        ServedBroker(tmp_path / "data", transport=transport, settings=SETTINGS) as broker,
+        RawClient(broker.bootstrap) as client,
+    ):
+        assert set_listeners(client, "EXTERNAL://no-such-host.invalid:0") == (0, None)
+        wait_until(client.is_closed_by_broker, what="its listener goes")
+        wait_until(lambda: connects(broker.bootstrap), what="and is there again, with the same port")
+        wait_until(lambda: "EXTERNAL" in (problem(broker) or ""), what="kproc status says why")
+        with RawClient(broker.bootstrap) as again:
+            assert set_listeners(again, BOTH) == (0, None)
+            wait_until(has(broker, "PLAINTEXT", "EXTERNAL"), what="both listeners")
+
+
+@pytest.mark.parametrize("others", ["", ONE + ","])
+def test_a_listener_that_cannot_be_bound_at_the_start_is_left_out(
+    tmp_path: Path, transport: str, others: str
+) -> None:
+    """Set on the running broker, where it was possible; if it kept the broker from starting, nobody could undo it."""
+    broker = ServedBroker(tmp_path / "data", transport=transport, settings=SETTINGS)
+    with broker, RawClient(broker.bootstrap) as client, socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        taken = f"{others}EXTERNAL://127.0.0.1:{holder.getsockname()[1]}"
+        assert set_listeners(client, taken) == (0, None)
+        wait_until(lambda: "cannot bind" in broker.log(), what="it was tried")
+        broker.stop()
+        with broker, RawClient(broker.bootstrap) as again:
+            assert "cannot bind EXTERNAL" in (problem(broker) or "")
+            assert set_listeners(again, BOTH) == (0, None)
+            wait_until(has(broker, "PLAINTEXT", "EXTERNAL"), what="both listeners")
+            assert problem(broker) is None
 
 
 def test_listener_with_a_count_of_its_own_has_processors_of_its_own(tmp_path: Path, transport: str) -> None:
@@ -121,6 +186,16 @@ def test_listener_with_a_count_of_its_own_has_processors_of_its_own(tmp_path: Pa
                 return {r["pool"]: r["connections"] for r in rows(broker.bootstrap) if r["pool"]}
 
             wait_until(lambda: held() == {"external": 1}, what="it has the connection")
+            pid = processes(broker.bootstrap)["acceptor", 1]
+            os.kill(pid, signal.SIGKILL)
+            wait_replaced(broker.bootstrap, ("acceptor", 1), pid)
+            with ExitStack() as stack:
+                for _ in range(4):
+                    stack.enter_context(RawClient(bound(broker)["EXTERNAL"])).call(
+                        ApiKey.METADATA, 9, {"topics": []}
+                    )
+                wait_until(lambda: held() == {"external": 5}, what="its successor knows whom to give them to")
+            wait_until(lambda: held() == {"external": 1}, what="they are gone")
             # Kafka's testDynamicNumNetworkThreads: the plain key is for those without a count of their own.
             assert set_config(client, "num.network.threads", "3") == (0, None)
             wait_until(lambda: pools() == ["", "", "", "external"], what="one more for the others alone")

@@ -681,3 +681,20 @@ def test_random_moves_under_load_lose_repeat_and_reorder_nothing(start: Start, s
     assert sum(rig.metric(index, "connections_moved") for index in range(3)) > 20
     assert len(rig.handler.moving) == 0
     assert {index: arena.lent_count() for index, arena in rig.arenas.items()} == {0: 0, 1: 0, 2: 0}
+
+
+def test_one_that_comes_back_from_a_rebalance_while_its_processor_leaves_goes_elsewhere(start: Start) -> None:
+    rig = start(count=3)
+    client = rig.connect(0)
+    giver = rig.processors[0]
+    giver.move_connections(1, ONE)
+    giver.do_work(0)
+    assert rig.held()[0] == 0, "given, and not taken yet"
+    giver.begin_leave([TWO])
+    rig.processors[1].begin_leave([TWO])  # It refuses what is given.
+    rig.step(3)
+    rig.clock.advance_ms(101)
+    rig.step(3)
+    assert rig.held() == {0: 0, 1: 0, 2: 1}
+    assert giver.is_drained()
+    exchange(rig, client)

@@ -41,3 +41,21 @@ def test_a_gathering_waits_for_the_last() -> None:
     assert results == [{"one": {"n": 1}, "two": {"n": 2}}]
     Gathering(0, results.append)
     assert results[1] == {}
+
+
+def test_who_does_not_answer_in_time_is_not_waited_for() -> None:
+    asks, sent = Asks(), []
+    replies: dict[str, Any] = {}
+    asks.ask("stopped", sent.append, "what", {}, lambda reply: replies.update(stopped=reply), until_ns=10)
+    asks.ask("slow", sent.append, "what", {}, lambda reply: replies.update(slow=reply), until_ns=11)
+    asks.ask("any", sent.append, "what", {}, lambda reply: replies.update(any=reply))
+    asks.expire(9)
+    assert replies == {}
+    asks.expire(10)
+    assert replies == {"stopped": LOST}
+    asks.take(answer(sent[1]["token"], {"n": 1}))
+    asks.expire(1 << 62)
+    assert replies == {"stopped": LOST, "slow": {"n": 1}}
+    asks.take(answer(sent[0]["token"], {}))
+    asks.take(answer(sent[2]["token"], {"n": 2}))
+    assert replies == {"stopped": LOST, "slow": {"n": 1}, "any": {"n": 2}}

@@ -6,7 +6,7 @@ import pytest
 
 from kproc.clock import ManualClock
 from kproc.server.children import Children, describe_exit
-from kproc.server.roles import handler_id
+from kproc.server.roles import handler_id, processor_id
 from kproc.server.roles_table import Role
 
 SECOND_NS = 1_000_000_000
@@ -79,3 +79,25 @@ def test_state_of_a_role_follows_its_child() -> None:
     assert role.state == "leaving"
     role.hung_ms = 5000
     assert role.state == "hung"
+
+
+def test_two_processors_share_one_transfer_pair_for_as_long_as_both_live() -> None:
+    """A second pair would end the first, and what was under way on it would be in two hands."""
+    planner = Planner()
+    pairs = planner.regions = FakeRegions()  # type: ignore[assignment]
+    one, two = (Role(processor_id(index), child=object()) for index in range(2))  # type: ignore[arg-type]
+    planner.connect_transfer(one, two)
+    planner.connect_transfer(two, one)
+    assert len(pairs.pairs) == 1
+    two.begin(0)  # Its successor.
+    one.transfers.discard(two.agent)  # As at each exit.
+    planner.connect_transfer(one, two)
+    assert len(pairs.pairs) == 2
+
+
+class FakeRegions:
+    def __init__(self) -> None:
+        self.pairs: list[tuple[object, object]] = []
+
+    def connect_transfer(self, one: object, other: object) -> None:
+        self.pairs.append((one, other))

@@ -78,7 +78,9 @@ class FakeChildren:
     def send(self, role: Role, message: dict[str, Any]) -> None:
         self.sent.append((str(role.agent), message))
 
-    def ask(self, role: Role, what: str, body: dict[str, Any], on_reply: Any) -> None:
+    def ask(
+        self, role: Role, what: str, body: dict[str, Any], on_reply: Any, *, timeout_ns: int | None = None
+    ) -> None:
         self.asked.append((str(role.agent), what, body, on_reply))
 
     def connect_transfer(self, one: Role, other: Role) -> None:
