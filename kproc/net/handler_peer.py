@@ -21,6 +21,8 @@ class Router(Protocol):
 class HandlerPeer:
     """One Handler as this Processor sees it; stays when the Handler is restarted, its link does not."""
 
+    __slots__ = ("has_unpublished", "homes", "inbox", "is_leaving", "link", "notices", "peer")
+
     def __init__(self, peer: AgentId) -> None:
         self.peer = peer
         self.link: Link | None = None
@@ -45,5 +47,6 @@ class HandlerPeer:
             self.link.sender.publish()
             self.link.waker.wake()
         self.has_unpublished = False
-        if self.notices is not None:
-            self.notices.flush()
+        notices = self.notices
+        if notices is not None and notices.is_dirty:
+            notices.flush()

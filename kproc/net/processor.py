@@ -626,7 +626,8 @@ class Processor(ConnectionHolder):
         except (OSError, EOFError) as error:
             self._close(connection, str(error))
             return
-        self._after_send(connection)
+        if connection.is_closing or connection.out or connection.interest != ACTIVE:
+            self._after_send(connection)
 
     def _on_writable(self, connection: Connection) -> None:
         try:

@@ -99,14 +99,15 @@ class OwnedPartition:
     def publish(self) -> None:
         """Say in the shared table where the log starts and ends."""
         log = self.log
+        active = log.active
         self._row.publish(
             (
                 self._holder_word if log.producers else self._quiet_word,
                 self.generation,
                 log.start_offset,
                 log.end_offset,
-                log.active_base,
-                log.active_bytes,
+                active.base_offset,
+                active.size,
                 log.recovery_point,
             )
         )

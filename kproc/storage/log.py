@@ -130,11 +130,11 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
         """Close all files. Clean: first everything is synced and the producers' snapshot is written."""
         try:
             if clean and self.offline_reason is None:
-                self._active.finish_time_index()  # Without room for it a stop is not clean.
+                self.active.finish_time_index()  # Without room for it a stop is not clean.
                 self._take_snapshot()
                 if self.recovery_point < self.end_offset or self._directories_dirty:
                     self.sync()
-                self._active.sync_all()
+                self.active.sync_all()
         finally:
             self.offline_reason = self.offline_reason or "the log is closed"
             self._segments.close()
@@ -174,12 +174,12 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
         segments: list[LogSegment] = []
         extra: list[int] = []
         if self.recovery_point < self.end_offset or self._directories_dirty:
-            segments = [*self._unsynced, self._active]
+            segments = [*self._unsynced, self.active]
             extra = [self._fs.open_directory(path) for path in self._directories_dirty]
             # What a transaction index says cannot be learned again from batches below the recovery point.
             extra += [self._fs.open(path) for path in self._txn_indexes_dirty if self._fs.exists(path)]
             self._directories_dirty, self._txn_indexes_dirty = [], []
-        fds = [fd for segment in segments for fd in segment.pin(indexes=segment is not self._active)]
+        fds = [fd for segment in segments for fd in segment.pin(indexes=segment is not self.active)]
         return SyncPoint((*fds, *extra), self.end_offset, tuple(segments), tuple(extra))
 
     def mark_synced(self, point: SyncPoint) -> None:

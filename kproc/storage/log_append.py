@@ -87,14 +87,17 @@ class AppendingLog(LogState):
 
         The broker's hot loop: a plain batch passes with one unpack, one CRC and no call of a Python function.
         """
-        segment, is_append_time = self._active, self.config.is_append_time
+        segment, config = self.active, self.config
+        is_append_time = config.is_append_time
         run = _Run()
         views, lasts, positions = run.views, run.lasts, run.positions
         position, next_offset, since = segment.size, self.end_offset, segment.bytes_since_index
         largest, largest_offset = segment.max_timestamp, segment.max_timestamp_offset
-        interval, segment_bytes = self.config.index_interval_bytes, self.config.segment_bytes
+        interval, segment_bytes = config.index_interval_bytes, config.segment_bytes
         roll_after, offset_max = self._roll_after(segment, now_ms), segment.base_offset + INT32_MAX
-        plain_bytes, latest = self._plain_bounds(origin, now_ms)
+        # The size and timestamp up to which a batch may be plain; size 0 sends all to _examine().
+        plain_bytes = config.plain_bytes if origin is CLIENT else 0
+        latest = INT64_MAX if is_append_time else now_ms + config.timestamp_after_max_ms
         append_ms = now_ms if is_append_time else -1
         leader_epoch, log_start = self.leader_epoch, self.start_offset
         first_result, marker, done = len(results), None, len(batches)
@@ -151,14 +154,6 @@ class AppendingLog(LogState):
             self._roll(next_offset, now_ms)
         return done
 
-    def _plain_bounds(self, origin: str, now_ms: int) -> tuple[int, int]:
-        """The size and timestamp up to which a batch may be plain; size 0 sends all to _examine()."""
-        config = self.config
-        if origin is not CLIENT or config.looks_inside:
-            return 0, 0
-        latest = INT64_MAX if config.is_append_time else now_ms + config.timestamp_after_max_ms
-        return min(config.max_message_bytes, config.segment_bytes), latest
-
     def _find_duplicate(self, header: Header) -> AppendResult | None:
         """What to answer for a batch that is in the log already; KafkaError when it is out of sequence."""
         _, _, _, _, _, attributes, delta, _, _, producer_id, epoch, sequence, _ = header
@@ -208,7 +203,7 @@ class AppendingLog(LogState):
         """Write a run and make it visible; or put everything back and turn its results into refusals."""
         if not run.views:
             return
-        segment = self._active
+        segment = self.active
         try:
             self._fs.write(segment.descriptor(), run.views, position=segment.size)
         except StorageFailure as failure:

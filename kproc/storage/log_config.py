@@ -94,9 +94,13 @@ class LogConfig:
     compression_lz4_level: int = 9
     compression_zstd_level: int = 3
     producer_id_expiration_ms: int = 86_400_000
-    # Computed here because every append asks. Whether the records must be decoded; and the age at which a segment is
-    # rolled, before jitter: the active one is never compacted, so max.compaction.lag.ms bounds it, as in Kafka.
+    # Computed here because every append asks. Whether the broker's clock dates the records; whether they must be
+    # decoded; the size up to which a client's batch needs no more than the look of log_append.py; and the age at which
+    # a segment is rolled, before jitter: the active one is never compacted, so max.compaction.lag.ms bounds it, as in
+    # Kafka.
+    is_append_time: bool = field(init=False, default=False)
     looks_inside: bool = field(init=False, default=False)
+    plain_bytes: int = field(init=False, default=0)
     roll_ms: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
@@ -106,14 +110,12 @@ class LogConfig:
             or self.compression_type != AS_PRODUCED
             or self.timestamp_before_max_ms != INT64_MAX
         )
+        object.__setattr__(self, "is_append_time", self.timestamp_type == APPEND_TIME)
         object.__setattr__(self, "looks_inside", looks_inside)
+        plain_bytes = 0 if looks_inside else min(self.max_message_bytes, self.segment_bytes)
+        object.__setattr__(self, "plain_bytes", plain_bytes)
         roll_ms = min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacting else self.segment_ms
         object.__setattr__(self, "roll_ms", roll_ms)
-
-    @property
-    def is_append_time(self) -> bool:
-        """Whether the broker's clock dates the records."""
-        return self.timestamp_type == APPEND_TIME
 
     @property
     def is_deleting(self) -> bool:

@@ -44,7 +44,7 @@ class ReadableLog(LogState):
         self, offset: int, max_bytes: int, minimum_one: bool, bound: int | None
     ) -> tuple[list[FileRange], int]:
         if offset >= self._tail.floor_offset:
-            segment, number = self._active, len(self._segments) - 1
+            segment, number = self.active, len(self._segments) - 1
             position, first_bytes = self._tail.locate(offset, segment.size)
         else:
             number, segment, position, first_bytes = self._locate(offset)

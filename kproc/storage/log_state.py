@@ -59,7 +59,7 @@ class LogState:
         self._clock = clock
         self._fs = fs
         self._segments = SegmentList(fs, segments)
-        self._active = segments[-1]
+        self.active = segments[-1]  # The segment that is appended to.
         self._epochs = epochs
         self.producers = producers
         self._snapshots: list[int] = []
@@ -82,17 +82,17 @@ class LogState:
     @property
     def active_base(self) -> int:
         """The base offset of the segment that is appended to."""
-        return self._active.base_offset
+        return self.active.base_offset
 
     @property
     def active_bytes(self) -> int:
         """The size of the active segment: the byte position of the log's end."""
-        return self._active.size
+        return self.active.size
 
     @property
     def active_range(self) -> FileRange:
         """The whole active segment: its path and inode for the published row."""
-        return self._active.range(0, self._active.size)
+        return self.active.range(0, self.active.size)
 
     @property
     def size_bytes(self) -> int:
@@ -145,8 +145,8 @@ class LogState:
         segment.ms counts from the first batch's timestamp to the new batch's; by the clock only where
         records have no timestamps.
         """
-        first = segment.load_first_timestamp()
-        if first is None:
+        first = segment.first_timestamp
+        if first is None and (first := segment.load_first_timestamp()) is None:
             return INT64_MAX
         config = self.config
         wait_ms = config.roll_ms - self._jitter_ms(segment) if config.segment_jitter_ms else config.roll_ms
@@ -166,11 +166,11 @@ class LogState:
 
     def _roll(self, base_offset: int, now_ms: int) -> None:
         """Seal the active segment and begin a new one; if that fails, the old one stays active."""
-        old = self._active
+        old = self.active
         old.seal()
         new = LogSegment.create(self._fs, self.directory, base_offset, now_ms=now_ms)
         self._segments.add(new)
-        self._active = new
+        self.active = new
         self._tail.reset(base_offset)
         self._unsynced.append(old)
         self._directories_dirty = self._directories_dirty or [self.directory]
