@@ -34,11 +34,12 @@ class KafkaPeer(Peer):
     def prepare(self) -> None:
         fetch_jars()
         broker_port, controller_port = free_ports(2)
+        node_id = self._settings.get("node.id", "1")
         self.bootstrap = f"127.0.0.1:{broker_port}"
         lines = {
             "process.roles": "broker,controller",
-            "node.id": "1",
-            "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
+            "node.id": node_id,
+            "controller.quorum.voters": f"{node_id}@127.0.0.1:{controller_port}",
             "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://127.0.0.1:{controller_port}",
             "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
             "controller.listener.names": "CONTROLLER",

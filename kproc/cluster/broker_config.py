@@ -13,7 +13,7 @@ from kproc.cluster.connection_limits import CONNECTION_LIMITS
 from kproc.cluster.image import CLUSTER_DEFAULT_NODE, ClusterImage
 from kproc.cluster.role_counts import ROLE_COUNTS
 from kproc.cluster.topic_config import LOG_SETTINGS, ROWS, not_a, told
-from kproc.config import SETTINGS, Config, ConfigError, Dynamic, Setting
+from kproc.config import KNOWN_UNHONOURED, SETTINGS, Config, ConfigError, Dynamic, Setting
 from kproc.config.dynamic import split_listener_key
 from kproc.config.listeners import parse_listeners
 from kproc.config.values import parse_value, wire_text
@@ -75,6 +75,11 @@ def check_node(resource_name: str, node_id: int) -> str:
 def check_settable(name: str, node: str) -> Setting:
     """The row of a setting that may be changed now for `node`; KafkaError says why not."""
     row = SETTINGS.get(split_listener_key(name)[1])
+    if row is None and split_listener_key(name)[1] in KNOWN_UNHONOURED:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"Cannot update these configs dynamically: [{name}]: a setting of Kafka's that has no effect here",
+        )
     if row is None or row.is_internal:
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown broker config name: {name}")
     if not is_live(name):

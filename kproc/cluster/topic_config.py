@@ -321,7 +321,9 @@ def dynamic_defaults(image: ClusterImage, node_id: int) -> dict[str, str]:
     }
     if not changed:
         return {}
-    found = {row.name: changed[row.settings[0]] for row in ROWS if row.settings and row.settings[0] in changed}
+    found = {
+        row.name: changed[row.settings[0]] for row in ROWS if row.settings and row.settings[0] in changed
+    }
     return found | {name: changed[name] for name in LOG_SETTINGS if name in changed}
 
 

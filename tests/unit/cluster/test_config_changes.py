@@ -93,6 +93,15 @@ def cluster() -> InMemoryController:
         ),
         (changes(BROKER, "1", ("log.dirs", DELETE, None)), (0, None)),
         (changes(BROKER, "", ("nope", SET, "5")), (INVALID_CONFIG, "Unknown broker config name: nope")),
+        # Kafka's name, which must not read like a misspelling.
+        (
+            changes(BROKER, "1", ("ssl.keystore.location", SET, "/k")),
+            (
+                INVALID_REQUEST,
+                "Cannot update these configs dynamically: [ssl.keystore.location]: a setting of Kafka's that "
+                "has no effect here",
+            ),
+        ),
         # Refused and not stored: nothing in this broker would act on it while it runs.
         (
             changes(BROKER, "", ("num.partitions", SET, "5")),

@@ -1,0 +1,113 @@
+"""The tools of tests/conformance: how an outcome is read, and what counts as a surprise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conformance import kafka_python, librdkafka, outcomes
+from tests.conformance.outcomes import FAILS, PASSES, SKIPS, Expectation, Outcome
+
+PASSED = """
+\x1b[32m================= Test 0001_multiobj PASSED =================\x1b[0m
+TEST 20261121 (bare, scenario default) SUMMARY
+#==================================================================#
+|\x1b[32m <MAIN>                                   |     PASSED |   1.201s \x1b[0m|
+|\x1b[32m 0001_multiobj                            |     PASSED |   1.058s \x1b[0m|
+"""
+SKIPPED = "|\x1b[36m 0097_ssl_verify        |    SKIPPED |   0.000s \x1b[0m|\x1b[36m Test requires SSL support\x1b[0m\n"
+ABORTED = """\
+[0m\x1b[31m### Test "0115_producer_auth" failed at test.c:4543:test_kafka_cmd() at Sat Nov 21: ###
+system("kafka-acls.sh") failed with exit status 1
+[36m[<MAIN>                      / 17.736s] TEST FAILURE
+\x1b[31m### Test "<MAIN>" failed at test.c:1596:test_wait_exit() at Sat Nov 21: ###
+6 thread(s) still active in librdkafka
+test-runner: test.c:6716: test_fail0: Assertion `0' failed.
+""".replace("[0m\x1b", "\x1b[0m\x1b")
+LIST = """
+passes = ["one"]
+
+[others."two[x]"]
+kproc = "fails"
+kafka = "passes"
+reason = "transactions"
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "written", "outcome"),
+    [
+        ("0001_multiobj", PASSED, (PASSES, "")),
+        ("0097_ssl_verify", SKIPPED, (SKIPS, "Test requires SSL support")),
+        ("0115_producer_auth", ABORTED, (FAILS, 'system("kafka-acls.sh") failed with exit status 1')),
+        # Another test's row says nothing of this one.
+        ("0002_unkpart", PASSED, (FAILS, "ended without a result")),
+    ],
+)
+def test_what_the_runner_wrote_is_read(name: str, written: str, outcome: tuple[str, str]) -> None:
+    assert librdkafka.outcome_of(name, written) == outcome
+
+
+def test_a_part_passes_only_if_it_ran() -> None:
+    part = "[ do_test_DeleteGroups:2259: producer-2: PASS (0.37s) ]\n"
+    skipped = "[ o_java_interop:2009: SKIP: no Java ]\n"
+    assert librdkafka.outcome_of("0001_multiobj", part + PASSED, "DeleteGroups") == (PASSES, "")
+    assert librdkafka.outcome_of("0001_multiobj", skipped + PASSED, "o_java_interop") == (SKIPS, "no Java")
+    assert librdkafka.outcome_of("0001_multiobj", part + PASSED, "CreateAcls")[0] == FAILS
+
+
+def test_what_pytest_wrote_is_read(tmp_path: Path) -> None:
+    """A failure stays one when the teardown of the test fails, too, and comes as a row of its own."""
+    path = tmp_path / "results.xml"
+    case = '<testcase classname="test.integration.test_a" name="{}" time="1.5">{}</testcase>'
+    rows = [
+        case.format("test_one", ""),
+        case.format("test_two[x]", '<failure message="AssertionError: no&#10;more">trace</failure>'),
+        case.format("test_two[x]", '<error message="teardown"/>'),
+        case.format("test_three", '<skipped message="Requires KAFKA_VERSION"/>'),
+    ]
+    path.write_text(f"<testsuites><testsuite>{''.join(rows)}</testsuite></testsuites>")
+    assert kafka_python.read_results(path) == [
+        Outcome("test_a::test_one", PASSES, 1.5),
+        Outcome("test_a::test_two[x]", FAILS, 1.5, "AssertionError: no"),
+        Outcome("test_a::test_three", SKIPS, 1.5, "Requires KAFKA_VERSION"),
+    ]
+
+
+def test_expectations_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "list.toml"
+    path.write_text(LIST)
+    expected = outcomes.load(path)
+    assert expected == {"one": Expectation(), "two[x]": Expectation(FAILS, PASSES, "transactions")}
+    assert outcomes.in_words(expected)[2:4] == ["| kproc | 1 | 1 | 0 |", "| Apache Kafka 4.3 | 2 | 0 | 0 |"]
+    assert outcomes.in_words(expected)[-1] == "| `two[x]` | fails | passes | transactions |"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [('"one"', '"two[x]"'), ('"fails"', '"sometimes"'), ('reason = "transactions"', 'reason = ""')],
+    ids=["twice", "unknown state", "no reason"],
+)
+def test_wrong_expectations_are_refused(tmp_path: Path, change: tuple[str, str]) -> None:
+    path = tmp_path / "list.toml"
+    path.write_text(LIST.replace(*change))
+    with pytest.raises(outcomes.WrongExpectations):
+        outcomes.load(path)
+
+
+def test_surprises_are_failures_passes_and_tests_nobody_knows() -> None:
+    expected = {"one": Expectation(), "two": Expectation(FAILS, PASSES, "transactions")}
+    as_said = [Outcome("one", PASSES, 0.1), Outcome("two", FAILS, 0.1)]
+    assert outcomes.surprises(as_said, expected, kafka=False) == []
+    assert len(outcomes.surprises(as_said, expected, kafka=True)) == 1
+    for outcome in (Outcome("one", FAILS, 0.1), Outcome("two", PASSES, 0.1), Outcome("three", PASSES, 0.1)):
+        assert len(outcomes.surprises([outcome], expected, kafka=False)) == 1
+
+
+def test_the_summary_says_whether_all_ended_as_expected() -> None:
+    said: list[str] = []
+    expected = {"one": Expectation()}
+    assert outcomes.conclude([Outcome("one", PASSES, 0.1)], expected, kafka=False, say=said.append) == 0
+    assert said == ["1 passes, 0 fails, 0 skips", "all as expected"]
+    assert outcomes.conclude([Outcome("one", FAILS, 0.1)], expected, kafka=False, say=said.append) == 1
