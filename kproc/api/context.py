@@ -7,13 +7,14 @@ one request that belong to other Handlers are asked for with `services.peers`, m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from kproc.clock import Clock
 from kproc.cluster.image import ClusterImage, PartitionImage
 from kproc.config import Config
 from kproc.errors import ErrorCode, KafkaError
+from kproc.metrics.requests import ERRORS, Counts
 from kproc.purgatory.purgatory import Purgatory
 from kproc.storage.log import Log
 from kproc.wire import codec
@@ -158,6 +159,7 @@ class Services:
         "client_rates",
         "clock",
         "config",
+        "counts",
         "endpoints",
         "groups",
         "hand_over",
@@ -183,7 +185,9 @@ class Services:
         partitions: Partitions,
         peers: Peers,
         purgatory: Purgatory,
+        counts: Counts,
     ) -> None:
+        self.counts = counts
         self.config = config
         self.clock = clock
         self.image = image
@@ -200,6 +204,17 @@ class Services:
         self.hand_over: HandOver
         self.client_rates: ClientRates = _NO_RATES
         self.groups: Groups
+
+
+def error_codes(fields: Mapping[str, Any]) -> Iterator[int]:
+    """Every error code of an answer but NONE, wherever it stands."""
+    for name, value in fields.items():
+        if name == "error_code":
+            if value:
+                yield int(value)
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            for each in value:
+                yield from error_codes(each)
 
 
 class RequestContext:
@@ -251,8 +266,14 @@ class RequestContext:
         """The client's address as Kafka shows it to those who describe groups: `/127.0.0.1`."""
         raise NotImplementedError
 
+    def count_error(self, code: int) -> None:
+        """Enter an error code of the answer into the metrics, one for each place where it stands in the answer."""
+        self.services.counts.add(ERRORS, self.api_key, code)
+
     def reply(self, fields: Mapping[str, Any]) -> None:
         """Answer with the response's fields in any version's shape."""
+        for code in error_codes(fields):
+            self.count_error(code)
         self.send(codec.encode_response(self.api_key, self.api_version, self.correlation_id, dict(fields)))
 
     def send(self, frame: bytes) -> None:

@@ -93,6 +93,7 @@ def handle_fetch(context: RequestContext, request: FetchRequest) -> None:
     try:
         targets, session, is_incremental = cache.resolve(request, context.api_version, now_ns)
     except KafkaError as error:
+        context.count_error(error.code)
         context.send_parts(
             encode_fetch_response(
                 context.api_version, context.correlation_id, 0, error.code, request.session_id, []
@@ -379,6 +380,8 @@ class DelayedFetch(DelayedOperation):
                 target.last_end, target.last_start = (-1, -1) if read.error else (read.end, read.start)
                 if read.bytes:
                     served.append(target.key)
+            if read.error:
+                context.count_error(read.error)
             entry = topics.setdefault(target.key[0], (target.name, target.topic_id, []))
             # A list of aborted transactions is only asked for by read_committed; without transactions it is empty.
             aborted: list[tuple[int, int]] | None = (

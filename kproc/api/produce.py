@@ -91,6 +91,8 @@ class OneProduce:
         """Answer."""
         del at  # There is only one.
         context = self._context
+        if result[1]:
+            context.count_error(result[1])
         if self.acks == 0:
             _finish_unacknowledged(context, result[1])
         else:
@@ -594,6 +596,9 @@ class _ManyAnswer:
 
     def __call__(self, pending: PendingProduce) -> None:
         context = self._context
+        for result in pending.results:
+            if result is not None and result[1]:
+                context.count_error(result[1])
         if pending.acks == 0:
             _finish_unacknowledged(context, next((r[1] for r in pending.results if r and r[1]), 0))
             return

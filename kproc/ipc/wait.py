@@ -21,6 +21,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from kproc.clock import SystemClock
 from kproc.ipc.words import fence
 
 __all__ = ["Sleeper", "Waker", "fence", "make_eventfd", "wake_all"]
@@ -28,6 +29,7 @@ __all__ = ["Sleeper", "Waker", "fence", "make_eventfd", "wake_all"]
 # How long a producer may take between its store and its eventfd write before we call the wake-up lost. It is
 # microseconds unless the producer was preempted there, so this covers a badly loaded host.
 WAKE_GRACE_S: Final = 0.25
+_now_ns: Final = SystemClock.now_ns
 
 
 def make_eventfd() -> int:
@@ -80,7 +82,7 @@ class Sleeper:
     and an exception besides when nobody had signalled: 1.3 us.
     """
 
-    __slots__ = ("_index", "_is_edge_triggered", "_words", "fd", "rescued_count")
+    __slots__ = ("_index", "_is_edge_triggered", "_words", "fd", "rescued_count", "slept_ns")
 
     def __init__(
         self, words: memoryview, index: int, eventfd: int, *, is_edge_triggered: bool = False
@@ -90,6 +92,7 @@ class Sleeper:
         self._is_edge_triggered = is_edge_triggered
         self.fd = eventfd
         self.rescued_count = 0
+        self.slept_ns = 0  # Since whoever counts it set it to 0.
         # A predecessor killed in its sleep left a 1, and every producer would signal us all day long.
         words[index] = 0
 
@@ -125,7 +128,9 @@ class Sleeper:
         if has_work():
             self.cancel()
             return poll(0)
+        before_ns = _now_ns()
         events = poll(timeout_s)
+        self.slept_ns += _now_ns() - before_ns
         if not events and has_work():
             events = poll(WAKE_GRACE_S)
             if not events:

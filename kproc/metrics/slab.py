@@ -1,6 +1,6 @@
 """The slab: one shared-memory row per role instance, written only by that role, read by anybody.
 
-    region payload:  | spec crc u64 | row 0: 64 words | row 1: 64 words | ...
+    region payload:  | spec crc u64 | row 0: 64 words | row 1: 64 words | ... | counts and timings of requests.py |
     row:             | sleeping | pid | reserved x 6 | one word per declared metric |
 
 The sleeping word is how producers learn whether the role must be woken (ipc/wait.py). A row belongs to one
@@ -9,10 +9,13 @@ AgentId for the life of the broker; a restarted role takes its row over and its 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from kproc.errors import FatalError
+from kproc.metrics import requests
+from kproc.metrics.histogram import Histogram
+from kproc.metrics.requests import REQUEST_WORDS, Count, Counts, Timings
 from kproc.metrics.spec import METRICS, SLOT, SPEC_CRC
 
 ROW_WORDS: Final = 64
@@ -20,8 +23,10 @@ SLEEPING_WORD: Final = 0
 PID_WORD: Final = 1
 METRIC_WORD: Final = 8
 ROWS_MAX: Final = 1024  # 512 KiB of address space; only rows in use cost memory.
-SLAB_BYTES: Final = 8 * (8 + ROWS_MAX * ROW_WORDS)
 _HEAD_WORDS: Final = 8
+_PAGE_WORDS: Final = 512
+REQUESTS_WORD: Final = -(-(_HEAD_WORDS + ROWS_MAX * ROW_WORDS) // _PAGE_WORDS) * _PAGE_WORDS
+SLAB_BYTES: Final = 8 * (REQUESTS_WORD + REQUEST_WORDS)  # 239 MB of address space.
 assert METRIC_WORD + len(METRICS) <= ROW_WORDS, "the slab's rows are too short for the metric table"
 
 
@@ -50,6 +55,22 @@ class Slab:
         start = self.row_word(row) + METRIC_WORD
         return {name: self.words[start + slot] for name, slot in SLOT.items()}
 
+    def counts(self, part: int) -> Counts:
+        """The writer's side of a role's counts of requests and connections; for that role alone."""
+        return Counts(self.words, REQUESTS_WORD, part)
+
+    def timings(self, processor: int) -> Timings:
+        """The writer's side of a Processor's histograms; for that Processor alone."""
+        return Timings(self.words, REQUESTS_WORD, processor)
+
+    def read_counts(self, part: int) -> Iterator[Count]:
+        """What a role has counted of requests and connections."""
+        return requests.read_counts(self.words, REQUESTS_WORD, part)
+
+    def read_timings(self, processor: int, into: dict[int, list[Histogram]]) -> None:
+        """Add what a Processor has timed to histograms by API key."""
+        requests.read_timings(self.words, REQUESTS_WORD, processor, into)
+
     def pid(self, row: int) -> int:
         return int(self.words[self.row_word(row) + PID_WORD])
 
@@ -58,6 +79,7 @@ class MetricsRow:
     """The writer's side of one row: count in attributes of `values`, store them all at once."""
 
     def __init__(self, slab: Slab, row: int, pid: int) -> None:
+        self.slab = slab
         start = slab.row_word(row)
         self._words = slab.words
         self._start = start + METRIC_WORD

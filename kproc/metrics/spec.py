@@ -80,7 +80,9 @@ METRICS: Final = (
     Metric("errors", Kind.COUNTER, "requests", "Requests that ended in a surprise (UNKNOWN_SERVER_ERROR)."),
     Metric("compactions", Kind.COUNTER, "logs", "Compactions of a log that were finished."),
     Metric("compaction_io_bytes", Kind.COUNTER, "bytes", "Bytes that compaction read and wrote."),
-    Metric("compaction_bytes_freed", Kind.COUNTER, "bytes", "Bytes by which swapped segments became smaller."),
+    Metric(
+        "compaction_bytes_freed", Kind.COUNTER, "bytes", "Bytes by which swapped segments became smaller."
+    ),
     Metric("compaction_records_read", Kind.COUNTER, "records", "Records whose keys compaction noted."),
     Metric("compaction_swaps_refused", Kind.COUNTER, "swaps", "Compacted segments that their owner refused."),
     Metric("compaction_swap_us_max", Kind.GAUGE, "us", "Longest swap of segments in a Handler's loop."),
@@ -95,9 +97,7 @@ METRICS: Final = (
         "ns",
         "Time that an Acceptor let a connection wait for a Processor, a rate or a place.",
     ),
-    Metric(
-        "connections_rejected", Kind.COUNTER, "connections", "Sockets closed for max.connections.per.ip."
-    ),
+    Metric("connections_rejected", Kind.COUNTER, "connections", "Sockets closed for max.connections.per.ip."),
     Metric(
         "connections_throttled",
         Kind.COUNTER,
@@ -112,6 +112,16 @@ METRICS: Final = (
         "Connections that count for the broker's max.connection.creation.rate.",
     ),
     Metric("accept_throttle_ns", Kind.COUNTER, "ns", "Waits that creation rates imposed on an Acceptor."),
+    Metric(
+        "slept_ns", Kind.COUNTER, "ns", "Time that a role waited for work; stored together with heartbeat_ns."
+    ),
+    Metric(
+        "ring_records",
+        Kind.GAUGE,
+        "records",
+        "Requests that no Handler has taken, of a Processor; answers that no Processor has taken, of a Handler.",
+    ),
+    Metric("connections_expired", Kind.COUNTER, "connections", "Closed for connections.max.idle.ms."),
 )
 SLOT: Final = {metric.name: slot for slot, metric in enumerate(METRICS)}
 SPEC_CRC: Final = zlib.crc32(repr(METRICS).encode())  # In the slab's header: readers refuse another table.

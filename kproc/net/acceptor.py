@@ -157,7 +157,8 @@ class Acceptor:
         self._doze.prepare()
         events = self._epoll.poll(timeout_ns / 1e9)
         self._doze.cancel()
-        now_ns = self._clock.now_ns()
+        before_ns, now_ns = now_ns, self._clock.now_ns()
+        self._values[_SLEPT] += now_ns - before_ns
         has_clients = False
         for fd, _ in events:
             if self._is_watching and fd == self._listening.fileno():
@@ -324,6 +325,8 @@ class Acceptor:
             self._next_store_ns = now_ns + 100_000_000
             values = self._values
             values[_HEARTBEAT] = now_ns
+            values[_SLEPT] += self._doze.slept_ns  # Of the thread that runs all roles, if one does.
+            self._doze.slept_ns = 0
             values[_CONNECTIONS_PARKED] = len(self._parked)
             values[_RATE_WAIT] = self.quotas.throttled_ns
             if self._blocked_since_ns:
@@ -349,6 +352,7 @@ def _is_loopback(sock: socket.socket) -> bool:
 
 
 _HEARTBEAT: Final = SLOT["heartbeat_ns"]
+_SLEPT: Final = SLOT["slept_ns"]
 _ACCEPTED: Final = SLOT["connections_accepted"]
 _BLOCKED: Final = SLOT["acceptor_blocked_ns"]
 _REJECTED: Final = SLOT["connections_rejected"]

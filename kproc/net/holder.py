@@ -16,15 +16,18 @@ from typing import Any, Final
 import msgspec
 
 from kproc.clock import Clock
+from kproc.metrics.requests import PROCESSORS_PART
 from kproc.metrics.slab import MetricsRow
 from kproc.metrics.spec import SLOT
 from kproc.net.activity import ActivityWheel
 from kproc.net.connection import Block, Connection, Origin
+from kproc.net.connection_ledger import ConnectionLedger
 from kproc.net.count_reporter import CountReporter
 from kproc.net.describe import connection_name, describe
 from kproc.net.handler_peer import HandlerPeer, Router
 from kproc.net.moves import Moves, claim
 from kproc.net.throttle import Throttles
+from kproc.net.timed_requests import TimedRequests
 from kproc.net.transfer import Channel, Given, unsent_of
 from kproc.transport.agent import AgentId, BlockOwner, Doze, Link
 from kproc.transport.envelope import (
@@ -36,6 +39,7 @@ from kproc.transport.envelope import (
     NOTE,
     THROTTLE,
     THROTTLE_MS,
+    TIMES,
     unpack_sequences,
 )
 
@@ -71,6 +75,7 @@ class ConnectionHolder:
         "_is_leaving",
         "_is_pressed",
         "_is_stopping",
+        "_ledger",
         "_lent",
         "_metrics",
         "_moves",
@@ -83,6 +88,7 @@ class ConnectionHolder:
         "_short_of_memory",
         "_stalled",
         "_throttles",
+        "_timed",
         "id",
     )
 
@@ -99,6 +105,8 @@ class ConnectionHolder:
         self.id = agent_id
         self._metrics = metrics
         self._counts = metrics.values
+        self._ledger = ConnectionLedger(metrics.slab.counts(PROCESSORS_PART + agent_id.index))
+        self._timed = TimedRequests(metrics.slab.timings(agent_id.index), clock)
         self._clock = clock
         self._arena = arena
         self._given_router = router
@@ -162,6 +170,7 @@ class ConnectionHolder:
             return
         handler.detach()
         self._moves.handler_lost(handler)
+        self._timed.forget_handler(peer)
         for connection in list(self._connections.values()):
             if connection.target is handler and connection.inflight:
                 self._close(connection, "its Handler died")
@@ -259,6 +268,7 @@ class ConnectionHolder:
         connection.interest = ACTIVE
         self._keep(connection)
         self._reporter.opened(listener, address)
+        self._ledger.opened(listener)
         self._counts[SLOT["connections_accepted"]] += 1
         return connection
 
@@ -267,6 +277,7 @@ class ConnectionHolder:
         (connection.next_home or connection.home).homes += 1
         self._connections[connection.fd] = connection
         self._by_id[connection.id] = connection
+        self._ledger.is_here(connection.listener)
         self._activity.add(connection)
         self._held_bytes += len(connection.held)
 
@@ -274,6 +285,7 @@ class ConnectionHolder:
         """Out of every table and the epoll; its arena block stays."""
         del self._connections[connection.fd]
         del self._by_id[connection.id]
+        self._ledger.is_gone(connection.listener)
         self._activity.discard(connection)
         self._stalled.pop(connection, None)
         self._short_of_memory.pop(connection, None)
@@ -298,6 +310,7 @@ class ConnectionHolder:
         self._tell_handlers(connection, 0)
         self._reporter.closed(connection.listener, connection.origin.address)
         self._has_counts = True
+        self._ledger.closed(connection.listener)
         self._counts[SLOT["connections_closed"]] += 1
 
     def _close_failed(self, connection: Connection, error: OSError) -> None:
@@ -430,6 +443,7 @@ class ConnectionHolder:
         self._tell_handlers(connection, FLAG_MOVED)
         self._reporter.closed(connection.listener, connection.origin.address)
         self._has_counts = True
+        self._timed.forget_connection(connection.id)
         self._counts[SLOT["connections_moved"]] += 1
 
     def resume(self, connection: Connection) -> None:
@@ -532,6 +546,8 @@ class ConnectionHolder:
                     self._arena.free(lent[0])
             if connection is not None:
                 self._moves.on_moved(connection, sequence, sequences)
+        elif kind == TIMES:
+            self._timed.answered(connection_id, sequence, view[HEAD_BYTES:])
         elif connection is None:
             return  # Closed meanwhile.
         elif kind == THROTTLE:
@@ -588,4 +604,5 @@ class ConnectionHolder:
     def _expire_idle(self, before_ns: int) -> None:
         """Kafka's connections.max.idle.ms: no byte read or written for that long, a request in work or not."""
         for connection in self._activity.idle_since(before_ns):
+            self._counts[SLOT["connections_expired"]] += 1
             self._close(connection, "idle for connections.max.idle.ms")

@@ -29,7 +29,7 @@ from kproc.metrics.spec import SLOT
 from kproc.net.connection import Block, Connection
 from kproc.net.describe import client_of
 from kproc.net.files import FileCache, StaleFile
-from kproc.net.handler_peer import Router
+from kproc.net.handler_peer import HandlerPeer, Router
 from kproc.net.handoff import EVICT, HANDOFF, REFUSED
 from kproc.net.holder import ACTIVE, INFLIGHT_MAX, PAUSED, ConnectionHolder
 from kproc.transport.agent import AgentId, BlockOwner, Doze
@@ -61,6 +61,7 @@ _ROOM_BYTES: Final = 2 * (
 )  # For one read, with what is held and the ring's padding.
 _STALL_POLL_MS: Final = 2  # Answers wake a stalled Processor; this only covers room made by parked requests.
 _LENGTH: Final = struct.Struct(">i")
+_COUNTED_MAX: Final = 1000  # Records of a ring that are counted ten times a second, 0.1 ms.
 _HTTP_METHODS: Final = (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"DELE")
 
 
@@ -68,6 +69,7 @@ class Processor(ConnectionHolder):
     """Owns the client connections given to it. One instance runs in one role."""
 
     __slots__ = (
+        "_can_time",
         "_doze",
         "_files",
         "_handoffs",
@@ -109,6 +111,7 @@ class Processor(ConnectionHolder):
         self._next_second_ns = 0
         self._next_store_ns = 0
         self._watched_fd = -1
+        self._can_time = True  # The first request of this duty cycle has not been read.
         self.is_called = False
 
     # -- wiring ------------------------------------------------------------------------------------------------
@@ -150,6 +153,7 @@ class Processor(ConnectionHolder):
             self._doze.wait(self._poll, timeout_ms / 1000, self._has_answers) if timeout_ms else self._poll(0)
         )
         self._now_ns = self._clock.now_ns()
+        self._can_time = True
         connections = self._connections
         read = self._read
         others: list[int] = []
@@ -181,6 +185,8 @@ class Processor(ConnectionHolder):
                 self.is_called = True
         for handler in self._handlers.values():
             handler.publish()
+        if self._timed.leaving:
+            self._timed.finish(self._by_id)
         if self._has_counts:
             self._reporter.flush()
             self._has_counts = self._reporter.has_unsent
@@ -361,9 +367,10 @@ class Processor(ConnectionHolder):
             if self._router is not None:
                 self._pass_on_routed(connection, bytes(view[HEAD_BYTES:position]), rest)
                 return
-            HEAD.pack_into(
-                view, 0, connection.id, connection.next_sequence, connection.listener, connection.flags
-            )
+            flags = connection.flags
+            if self._can_time:
+                flags |= self._begin_timing(connection, view[HEAD_BYTES + 4 : position], connection.home)
+            HEAD.pack_into(view, 0, connection.id, connection.next_sequence, connection.listener, flags)
             link = connection.home.link
             assert link is not None
             link.sender.commit(position, REQUEST)
@@ -394,8 +401,12 @@ class Processor(ConnectionHolder):
             if connection.inflight and target is not connection.target:
                 break
             link = target.link
-            head = HEAD.pack(connection.id, connection.next_sequence, connection.listener, connection.flags)
+            flags = connection.flags
+            if self._can_time:
+                flags |= self._begin_timing(connection, view[position + 4 : end], target)
+            head = HEAD.pack(connection.id, connection.next_sequence, connection.listener, flags)
             if link is None or not link.sender.try_push(REQUEST, head, view[position:end]):
+                self._timed.cancel(connection)
                 break
             target.has_unpublished = True
             connection.target = target
@@ -425,6 +436,11 @@ class Processor(ConnectionHolder):
         connection.held = frames
         self._held_bytes += len(frames)
         self._stall(connection)
+
+    def _begin_timing(self, connection: Connection, frame: memoryview, target: HandlerPeer) -> int:
+        """The first request of a duty cycle: FLAG_TIMED if its times are wanted."""
+        self._can_time = False
+        return self._timed.begin(connection, frame, target.peer, self._now_ns)
 
     def _hold(self, connection: Connection, rest: bytes) -> None:
         """Keep the beginning of a frame; a large one gets its arena block now."""
@@ -471,7 +487,10 @@ class Processor(ConnectionHolder):
             owner = self._by_index.get(index)
             if owner is not None and owner.link is not None:
                 target = owner
-        head = HEAD.pack(connection.id, connection.next_sequence, connection.listener, connection.flags)
+        flags = connection.flags
+        if self._can_time:
+            flags |= self._begin_timing(connection, block.view, target)
+        head = HEAD.pack(connection.id, connection.next_sequence, connection.listener, flags)
         waits = connection.inflight and target is not connection.target
         link = target.link
         if (
@@ -479,6 +498,7 @@ class Processor(ConnectionHolder):
             or link is None
             or not link.sender.try_push(REQUEST_BLOCK, head, BLOCK.pack(block.offset, block.length))
         ):
+            self._timed.cancel(connection)
             self._stall(connection)
             return
         target.has_unpublished = True
@@ -574,6 +594,8 @@ class Processor(ConnectionHolder):
                 except OSError as error:
                     self._close_failed(connection, error)
             inbox.release()
+            if self._timed.leaving:
+                self._timed.finish(self._by_id)
         return work
 
     def _take_response(self, kind: int, view: memoryview, touched: dict[Connection, None]) -> None:
@@ -653,12 +675,16 @@ class Processor(ConnectionHolder):
         counts = self._counts
         counts[SLOT["heartbeat_ns"]] = now_ns
         counts[SLOT["wakeups_rescued"]] = self._doze.rescued_count
+        counts[SLOT["slept_ns"]] += self._doze.slept_ns
+        self._doze.slept_ns = 0
         counts[SLOT["connections"]] = len(self._connections)
         links = [handler.link for handler in self._handlers.values() if handler.link is not None]
         counts[SLOT["ring_capacity_bytes"]] = sum(link.sender.capacity for link in links)
         counts[SLOT["ring_fill_bytes"]] = sum(
             link.sender.capacity - link.sender.free_bytes() for link in links
         )
+        counts[SLOT["ring_records"]] = sum(link.sender.waiting(_COUNTED_MAX) for link in links)
+        self._ledger.store()
         if now_ns >= self._next_second_ns:
             self._next_second_ns = now_ns + 1_000_000_000
             counts[SLOT["requests_inflight"]] = sum(c.inflight for c in self._connections.values())

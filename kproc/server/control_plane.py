@@ -28,6 +28,7 @@ from kproc.transport.agent import Link
 from kproc.transport.envelope import (
     BLOCK,
     DISCONNECTED,
+    FLAG_TIMED,
     HEAD,
     HEAD_BYTES,
     REQUEST,
@@ -77,6 +78,7 @@ class ControlPlane:
             partitions=_NoPartitions(),
             peers=_Peers(controller),
             purgatory=Purgatory(plan.clock.now_ns),
+            counts=controller.counts,
         )
         self._services.served = SERVED
         self._peer: LinkedPeer | None = None
@@ -131,6 +133,7 @@ class ControlPlane:
                 end = position + 4 + _LENGTH.unpack_from(view, position)[0]
                 if not self._serve(view[position + 4 : end], (connection_id, sequence, listener, flags)):
                     return
+                flags &= ~FLAG_TIMED
                 sequence = (sequence + 1) & SEQUENCE_MASK
                 position = end
 
@@ -155,10 +158,13 @@ class ControlPlane:
             if api_key not in SERVED and api_key != PRIVATE_API_KEY:
                 raise ProtocolError("the control listener does not serve this API")
             dispatch(request, frame[body:])
+            if request.is_timed:
+                request.done_ns = self._services.clock.now_ns()
         except ProtocolError as error:
             logger.warning(
                 "closing connection %d: %s (API key %d, version %d)", head[0], error, api_key, version
             )
+            request.leave_untimed()
             request.close()
         return not request.is_closed
 

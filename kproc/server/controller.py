@@ -20,6 +20,7 @@ from kproc.cluster.metadata_log import MetadataLog
 from kproc.cluster.records import Record
 from kproc.config.dynamic import DynamicSettings
 from kproc.errors import KafkaError
+from kproc.metrics.requests import CONTROLLER_PART
 from kproc.metrics.slab import MetricsRow
 from kproc.server.calls import serve_call
 from kproc.server.control_plane import ControlPlane
@@ -75,6 +76,7 @@ class Controller(LinkedAgent):
         self._operations = operations
         operations.controller = self
         self._control: LinkedPeer | None = None
+        self.counts = metrics.slab.counts(CONTROLLER_PART)
         self._control_plane = ControlPlane(plan, self)
         self._commits: deque[_Commit] = deque()
         # Acceptors and Processors have no image: who runs us tells them what was changed.
@@ -108,6 +110,7 @@ class Controller(LinkedAgent):
 
     def _on_tick(self, now_ns: int) -> None:
         self._operations.tick()
+        self.counts.store()
 
     def is_drained(self) -> bool:
         return super().is_drained() and not self._commits

@@ -9,6 +9,7 @@ import orjson
 
 from kproc.api import registry
 from kproc.errors import ErrorCode, FatalError, KafkaError, ProtocolError
+from kproc.metrics.requests import REQUESTS
 from kproc.server.request import HandlerRequest
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, first_flexible
@@ -31,15 +32,20 @@ def dispatch(request: HandlerRequest, body: memoryview) -> bool:
     Raises ProtocolError when the bytes are not what the header claims.
     """
     api_key, version = request.api_key, request.api_version
+    counts = request.services.counts
     if api_key == PRIVATE_API_KEY:
         _serve_private(request, body)
+        counts.add(REQUESTS, api_key, version)
         return False
     if api_key == _API_VERSIONS and version not in _API_VERSIONS_SERVED:
+        counts.add(REQUESTS, api_key, version)
+        request.count_error(ErrorCode.UNSUPPORTED_VERSION)
         request.send(codec.api_versions_fallback(request.correlation_id, _API_VERSIONS_SERVED))
         return False
     api = registry.lookup(api_key)
     if api is None or not api.serves(version):
         raise ProtocolError(f"API key {api_key} version {version} is not served")
+    counts.add(REQUESTS, api_key, version)
     if version >= first_flexible(api_key):
         body = after_header_tags(body)
     decoded = (

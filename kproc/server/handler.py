@@ -24,6 +24,7 @@ from kproc.cluster.broker_config import current_value
 from kproc.cluster.image import ClusterImage, MovedPartition, TopicImage
 from kproc.config import Config
 from kproc.errors import FatalError, KafkaError, ProtocolError
+from kproc.metrics.requests import ERRORS, HANDLERS_PART, REQUESTS
 from kproc.metrics.slab import MetricsRow
 from kproc.metrics.spec import SLOT
 from kproc.purgatory.purgatory import Purgatory
@@ -34,7 +35,7 @@ from kproc.server.compaction_calls import CompactionDesk
 from kproc.server.dispatch import after_header_tags, dispatch
 from kproc.server.groups import Groups
 from kproc.server.hand_over import HandOver, moved_between
-from kproc.server.known_produce import AFTER_CORRELATION_ID, KnownProduce, ProduceShape
+from kproc.server.known_produce import AFTER_CORRELATION_ID, KnownProduce, ProduceShape, TimedProduce
 from kproc.server.linked_agent import LinkedAgent, LinkedPeer
 from kproc.server.moving import MovingConnections
 from kproc.server.partitions import Partitions
@@ -51,6 +52,7 @@ from kproc.transport.envelope import (
     DELTA_ACK,
     DISCONNECTED,
     FLAG_MOVED,
+    FLAG_TIMED,
     HEAD,
     HEAD_BYTES,
     HINT,
@@ -78,6 +80,7 @@ _CALLS_PER_PASS: Final = 64
 _BATCH_MIN: Final = 4
 _SLEEP_MS: Final = 100
 _TICKS_PER_SECOND: Final = 10
+_COUNTED_MAX: Final = 1000
 
 
 class _Client(LinkedPeer):
@@ -176,7 +179,11 @@ class Handler(LinkedAgent):
             partitions=self._partitions,
             peers=_Peers(self._ask),
             purgatory=self._purgatory,
+            counts=metrics.slab.counts(HANDLERS_PART + agent_id.index),
         )
+        self._counts = self._services.counts
+        self._known = [0] * (_PRODUCE_SERVED.stop)  # Produce requests of known shape, by version.
+        self._timed: list[HandlerRequest | TimedProduce] = []  # Of this pass, while they are in work.
         self._services.session_cache = SessionCache(config.max_incremental_fetch_session_cache_slots)
         self._services.producer_ids = ProducerIdAllocator(self._services.peers.call_controller)
         self._produce = ProduceBatcher(self._services)
@@ -364,6 +371,8 @@ class Handler(LinkedAgent):
             self._produce.flush()
             if self._groups.dirty:
                 self._groups.flush()
+            if self._timed:
+                self._mark_done()
             client.inbox.release()
             client.outbox.flush()
             taken += len(batch)
@@ -375,6 +384,7 @@ class Handler(LinkedAgent):
         """One record: the frames of one read of one connection. A Produce of known shape goes the short way."""
         connection_id, sequence, listener, flags = HEAD.unpack_from(view)
         services, requests = self._services, client.requests
+        make_known = self._time_known if flags & FLAG_TIMED else KnownProduce
         shape = client.shapes.get(connection_id)
         position, end = HEAD_BYTES, len(view)
         while position < end:
@@ -394,9 +404,11 @@ class Handler(LinkedAgent):
                 ):
                     records = shape.records(view, at, frame_end)
                     if records is not None:
-                        known = KnownProduce(shape, requests, connection_id, sequence, correlation_id)
+                        known = make_known(shape, requests, connection_id, sequence, correlation_id)
                         self._produce.add_known(known, shape.owned, records)
-                        self._requests += 1
+                        self._known[version] += 1
+                        make_known = KnownProduce
+                        flags &= ~FLAG_TIMED
                         sequence = (sequence + 1) & SEQUENCE_MASK
                         position = frame_end
                         continue
@@ -424,12 +436,36 @@ class Handler(LinkedAgent):
             placed = self._serve(request, view[body:frame_end])
             if request.is_closed:
                 return
+            make_known = KnownProduce
+            flags &= ~FLAG_TIMED  # Only the first of them is timed.
             if placed is not None and placed.owned is not None and self._knows_shapes:
-                shape = ProduceShape.of(version, view[position:frame_end], placed)
+                shape = ProduceShape.of(version, view[position:frame_end], placed, self._count_produce_error)
                 if shape is not None:
                     client.shapes[connection_id] = shape
             sequence = (sequence + 1) & SEQUENCE_MASK
             position = frame_end
+
+    def _time_known(
+        self,
+        shape: ProduceShape,
+        peer: ClientPeer,
+        connection_id: int,
+        sequence: int,
+        correlation_id: int,
+    ) -> KnownProduce:
+        timed = TimedProduce(shape, peer, connection_id, sequence, correlation_id, self._clock)
+        self._timed.append(timed)
+        return timed
+
+    def _mark_done(self) -> None:
+        """What is timed and not answered by now waits for somebody else."""
+        now_ns = self._clock.now_ns()
+        for request in self._timed:
+            request.done_ns = now_ns
+        self._timed.clear()
+
+    def _count_produce_error(self, code: int) -> None:
+        self._counts.add(ERRORS, _PRODUCE, code)
 
     def _take_block(self, client: _Client, view: memoryview) -> None:
         """One large frame, in the Processor's arena."""
@@ -481,10 +517,13 @@ class Handler(LinkedAgent):
     def _serve(self, request: HandlerRequest, body: memoryview) -> Placed | None:
         """Gather a Produce and say where it went, dispatch anything else."""
         self._requests += 1
+        if request.is_timed:
+            self._timed.append(request)
         if self._request_log is not None:
             self._begin_log(request, body)
         try:
             if request.api_key == _PRODUCE and request.api_version in _PRODUCE_SERVED:
+                self._counts.add(REQUESTS, _PRODUCE, request.api_version)
                 if request.api_version >= _PRODUCE_FLEXIBLE:
                     body = after_header_tags(body)
                 if self._rates.is_on:
@@ -496,6 +535,8 @@ class Handler(LinkedAgent):
             # A request sees what the Produce requests before it appended.
             self._produce.flush()
             self._surprises += dispatch(request, body)
+            if self._timed:
+                self._mark_done()
         except ProtocolError as error:
             self._refuse(request, str(error))
         except (FatalError, AssertionError):
@@ -530,6 +571,7 @@ class Handler(LinkedAgent):
             request.api_version,
         )
         self._errors += 1
+        request.leave_untimed()
         request.close()
 
     # -- other roles -------------------------------------------------------------------------------------------
@@ -718,6 +760,12 @@ class Handler(LinkedAgent):
                     self._ask(peer, "client_bytes", {"told": told}, lambda _reply: None)
         values = self._metrics.values
         produce = self._produce
+        for version, count in enumerate(self._known):
+            if count:
+                self._counts.add(REQUESTS, _PRODUCE, version, count)
+                self._requests += count
+                self._known[version] = 0
+        self._counts.store()
         values[SLOT["requests"]] += self._requests
         values[SLOT["errors"]] += self._surprises
         values[SLOT["malformed"]] += self._errors
@@ -730,5 +778,8 @@ class Handler(LinkedAgent):
         produce.batches = produce.bytes = produce.append_calls = produce.forwarded = (
             self._partitions.syncs
         ) = 0
+        values[SLOT["ring_records"]] = sum(
+            client.outbox.waiting(_COUNTED_MAX) for client in self._clients.values()
+        )
         values[SLOT["parked"]] = len(self._purgatory)
         values[SLOT["logs_open"]] = len(self._partitions)

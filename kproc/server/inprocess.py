@@ -336,7 +336,13 @@ class BrokerProcess:
         timeout_s = 1.0
         if self._is_inline:
             timeout_s = 0.0 if self._step() else self._pause_s()
-        for fd, _ in self._epoll.poll(timeout_s):
+        before_ns = self._plan.clock.now_ns()
+        events = self._epoll.poll(timeout_s)
+        if self._is_inline:  # The roles sleep together, in here.
+            slept_ns = self._plan.clock.now_ns() - before_ns
+            for doze in self._dozes.values():
+                doze.slept_ns += slept_ns
+        for fd, _ in events:
             if fd == self._signals.fd:
                 number = self._signals.read()
                 if number is not None:

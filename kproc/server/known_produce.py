@@ -9,16 +9,20 @@ Measured in the Handler per request, 16 together, network calls left out: 8.1 us
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Final
 
 from kproc.api.context import OwnedPartition
 from kproc.api.produce import Placed, Result, answer_one
+from kproc.clock import Clock
 from kproc.server.request import ClientPeer
-from kproc.transport.envelope import CLOSE, HEAD, NO_OP, SEND
+from kproc.transport.envelope import CLOSE, HEAD, NO_OP, SEND, TIMES, TIMES_BODY
+from kproc.wire.header import ApiKey
 
 AFTER_CORRELATION_ID: Final = 12  # frame length, API key, version, correlation id
 FIRST_VERSION: Final = 7  # From here on every codec is allowed, so that the records need no look.
 _FLEXIBLE: Final = 9
+_PRODUCE: Final = int(ApiKey.PRODUCE)
 _SIZE: Final = struct.Struct(">i")
 _TAG_BYTES: Final = 3  # Three zeros: no tagged fields in partition, topic and request.
 
@@ -26,19 +30,32 @@ _TAG_BYTES: Final = 3  # Three zeros: no tagged fields in partition, topic and r
 class ProduceShape:
     """What the frames of one connection have in common, and where it leads. Void when the metadata changes."""
 
-    __slots__ = ("is_flexible", "owned", "placed", "prefix", "records_at", "version")
+    __slots__ = ("is_flexible", "on_error", "owned", "placed", "prefix", "records_at", "version")
 
-    def __init__(self, version: int, prefix: bytes, owned: OwnedPartition, placed: Placed) -> None:
+    def __init__(
+        self,
+        version: int,
+        prefix: bytes,
+        owned: OwnedPartition,
+        placed: Placed,
+        on_error: Callable[[int], None],
+    ) -> None:
         self.version = version
         self.is_flexible = version >= _FLEXIBLE
         self.prefix = prefix
         self.records_at = AFTER_CORRELATION_ID + len(prefix)
         self.owned = owned
         self.placed = placed
+        self.on_error = on_error
 
     @classmethod
-    def of(cls, version: int, frame: memoryview, placed: Placed) -> ProduceShape | None:
-        """The shape of a frame that the general way has just placed, or None if it is not of the usual kind."""
+    def of(
+        cls, version: int, frame: memoryview, placed: Placed, on_error: Callable[[int], None]
+    ) -> ProduceShape | None:
+        """The shape of a frame that the general way has just placed, or None if it is not of the usual kind.
+
+        `on_error` is told of every error code that is answered.
+        """
         if version < FIRST_VERSION or placed.owned is None:
             return None
         end = len(frame)
@@ -47,7 +64,7 @@ class ProduceShape:
             at = end - _TAG_BYTES - placed.records_bytes - _varint_bytes(placed.records_bytes + 1)
         if at <= AFTER_CORRELATION_ID:
             return None
-        shape = cls(version, bytes(frame[AFTER_CORRELATION_ID:at]), placed.owned, placed)
+        shape = cls(version, bytes(frame[AFTER_CORRELATION_ID:at]), placed.owned, placed, on_error)
         return shape if shape.records(frame, at, end) is not None else None
 
     def records(self, view: memoryview, at: int, end: int) -> memoryview | None:
@@ -93,6 +110,8 @@ class KnownProduce:
     def decide(self, at: int, result: Result) -> None:
         """Answer."""
         del at  # There is only one.
+        if result[1]:
+            self._shape.on_error(result[1])
         head = HEAD.pack(self._connection_id, self._sequence, 0, 0)
         outbox = self._peer.outbox
         if self.acks == 0:
@@ -102,6 +121,33 @@ class KnownProduce:
         placed = shape.placed
         frame = answer_one(shape.version, self._correlation_id, placed.name, placed.topic_id, result)
         outbox.push(SEND, head + frame)
+
+
+class TimedProduce(KnownProduce):
+    """The one of many that its Processor wants timed."""
+
+    __slots__ = ("_clock", "_taken_ns", "done_ns")
+
+    def __init__(
+        self,
+        shape: ProduceShape,
+        peer: ClientPeer,
+        connection_id: int,
+        sequence: int,
+        correlation_id: int,
+        clock: Clock,
+    ) -> None:
+        super().__init__(shape, peer, connection_id, sequence, correlation_id)
+        self._clock = clock
+        self._taken_ns = clock.now_ns()
+        self.done_ns = 0
+
+    def decide(self, at: int, result: Result) -> None:
+        """Answer, with the times before it."""
+        now_ns = self._clock.now_ns()
+        body = TIMES_BODY.pack(_PRODUCE, 0, self._taken_ns, self.done_ns or now_ns, now_ns)
+        self._peer.outbox.push(TIMES, HEAD.pack(self._connection_id, self._sequence, 0, 0), body)
+        super().decide(at, result)
 
 
 def _varint_bytes(value: int) -> int:

@@ -19,6 +19,7 @@ _SLEEP_MS: Final = 100
 _HEARTBEAT: Final = SLOT["heartbeat_ns"]
 _CYCLES: Final = SLOT["duty_cycles"]
 _RESCUED: Final = SLOT["wakeups_rescued"]
+_SLEPT: Final = SLOT["slept_ns"]
 _FILL: Final = SLOT["ring_fill_bytes"]
 _CAPACITY: Final = SLOT["ring_capacity_bytes"]
 _OVERFLOW: Final = SLOT["overflow"]
@@ -172,6 +173,8 @@ class LinkedAgent:
         values[_HEARTBEAT] = now_ns
         values[_CYCLES] = self._cycles
         values[_RESCUED] = self._doze.rescued_count
+        values[_SLEPT] += self._doze.slept_ns
+        self._doze.slept_ns = 0
         values[_FILL] = sum(outbox.fill_bytes() for outbox in self._outboxes)
         values[_CAPACITY] = sum(outbox.capacity for outbox in self._outboxes)
         values[_OVERFLOW] = sum(outbox.overflow_count() for outbox in self._outboxes)

@@ -11,6 +11,7 @@ from kproc.api.context import RequestContext, Services
 from kproc.transport.envelope import (
     CLOSE,
     FLAG_LOOPBACK,
+    FLAG_TIMED,
     HEAD,
     MOVED,
     NO_OP,
@@ -19,6 +20,9 @@ from kproc.transport.envelope import (
     SEND_PARTS,
     THROTTLE,
     THROTTLE_MS,
+    TIMES,
+    TIMES_BODY,
+    UNTIMED_KEY,
     encode_parts,
     pack_sequences,
 )
@@ -57,7 +61,7 @@ class ClientPeer:
 class HandlerRequest(RequestContext):
     """Answers exactly once, with the sequence by which the Processor orders the answers of a connection."""
 
-    __slots__ = ("_flags", "_is_waiting", "is_closed", "peer", "sequence")
+    __slots__ = ("_flags", "_is_waiting", "_taken_ns", "done_ns", "is_closed", "peer", "sequence")
 
     def __init__(
         self,
@@ -85,6 +89,9 @@ class HandlerRequest(RequestContext):
         self.throttle_ms = 0
         self._is_waiting = False
         self.is_closed = False  # The connection is being closed: its other frames do not count any more.
+        # Of the few that are timed (net/timed_requests.py): when it was taken, and when all was done that could be.
+        self._taken_ns = services.clock.now_ns() if flags & FLAG_TIMED else 0
+        self.done_ns = 0
 
     @property
     def is_from_loopback(self) -> bool:
@@ -94,14 +101,37 @@ class HandlerRequest(RequestContext):
     def client_host(self) -> str:
         return "/127.0.0.1" if self.is_from_loopback else "/unknown"
 
+    @property
+    def is_timed(self) -> bool:
+        """Whether its Processor waits for its times, and has not been told."""
+        return self._taken_ns > 0
+
+    def leave_untimed(self) -> None:
+        """It is no API of ours."""
+        if self._taken_ns:
+            self._taken_ns = 0
+            body = TIMES_BODY.pack(UNTIMED_KEY, 0, 0, 0, 0)
+            self.peer.outbox.push(TIMES, HEAD.pack(self.connection_id, self.sequence, 0, 0), body)
+
+    def _tell_times(self) -> None:
+        """The answer comes right after this."""
+        now_ns = self.services.clock.now_ns()
+        body = TIMES_BODY.pack(self.api_key, self.throttle_ms, self._taken_ns, self.done_ns or now_ns, now_ns)
+        self._taken_ns = 0
+        self.peer.outbox.push(TIMES, HEAD.pack(self.connection_id, self.sequence, 0, 0), body)
+
     def send(self, frame: bytes) -> None:
         if self._is_waiting:
             self._stop_waiting()
+        if self._taken_ns:
+            self._tell_times()
         self.peer.outbox.push(SEND, HEAD.pack(self.connection_id, self.sequence, 0, 0), frame)
 
     def send_parts(self, parts: list[bytes | FileRange]) -> None:
         if self._is_waiting:
             self._stop_waiting()
+        if self._taken_ns:
+            self._tell_times()
         head = HEAD.pack(self.connection_id, self.sequence, 0, 0)
         if any(isinstance(part, FileRange) for part in parts):
             self.peer.outbox.push(SEND_PARTS, head, encode_parts(parts))
@@ -138,6 +168,8 @@ class HandlerRequest(RequestContext):
         self.is_closed = kind == CLOSE
         if self._is_waiting:
             self._stop_waiting()
+        if self._taken_ns:
+            self._tell_times()
         self.peer.outbox.push(kind, HEAD.pack(self.connection_id, self.sequence, 0, 0))
 
     def _stop_waiting(self) -> None:

@@ -33,6 +33,9 @@ class Sender(Protocol):
     def publish(self) -> None: ...
     def free_bytes(self) -> int: ...
 
+    def waiting(self, limit: int) -> int:
+        """How many published records the other side has not taken; counted up to `limit`."""
+
 
 class Receiver(Protocol):
     """The consuming end of a link: `poll` takes a batch, `release` gives its bytes back."""
@@ -53,6 +56,7 @@ class Doze(Protocol):
 
     fd: int
     rescued_count: int
+    slept_ns: int
 
     def prepare(self) -> None: ...
     def cancel(self) -> None: ...

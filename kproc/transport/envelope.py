@@ -9,6 +9,7 @@ MOVE_OUT       head (sequence: attempt)                HINT         what the Pro
 MOVE_IN        head, sequences                         MOVED        head (sequence: attempt), sequences
                                                        THROTTLE     head, milliseconds
                                                        NOTE         head, client software
+                                                       TIMES        head, API key, throttle, three times
 Handler <-> Handler, Controller <-> Handler, Cleaner <-> Handler
 CALL           token, msgpack [op, body], raw bytes    REPLY        token, msgpack body
 DELTA          msgpack of a metadata delta             SNAPSHOT     msgpack of a whole image
@@ -29,6 +30,10 @@ FLAG_MOVED comes from the Processor that gave the connection away, whose client 
 THROTTLE is Kafka's StartThrottling: pushed before the answer of the same sequence, which leaves at once; the
 Processor reads nothing more of that connection until the time is over (its own timer is EndThrottling).
 NOTE says what ApiVersions told of the client: msgpack [client id, software name, software version].
+
+FLAG_TIMED on REQUEST or REQUEST_BLOCK asks the Handler to time the (first) frame: TIMES, pushed before its answer,
+says when it was taken, when the Handler had done what it could, and when it was answered, by the monotonic clock that
+all processes of a host share. The Processor knows the rest, and owns the histograms (net/timed_requests.py).
 """
 
 from __future__ import annotations
@@ -59,6 +64,7 @@ MOVED: Final = 16
 MOVE_IN: Final = 17
 THROTTLE: Final = 18
 NOTE: Final = 19
+TIMES: Final = 20
 
 HEAD: Final = struct.Struct("=QIHH")
 HEAD_BYTES: Final = HEAD.size
@@ -66,8 +72,11 @@ SEQUENCE_MASK: Final = 0xFFFF_FFFF  # A connection may live for more than 2**32 
 BLOCK: Final = struct.Struct("=QQ")
 TOKEN: Final = struct.Struct("=QI")  # token, bytes of msgpack that follow
 FLAG_LOOPBACK: Final = 1  # The client's address is a loopback one: private operations are allowed.
+FLAG_TIMED: Final = 2  # Of REQUEST and REQUEST_BLOCK: TIMES is wanted.
 FLAG_MOVED: Final = 0x8000  # Of DISCONNECTED only: the connection lives on in another Processor.
 THROTTLE_MS: Final = struct.Struct("=I")
+TIMES_BODY: Final = struct.Struct("=HxxIQQQ")  # API key, throttle in ms; taken, done locally, answered: in ns
+UNTIMED_KEY: Final = 0xFFFF  # In TIMES: of a request that is no API of ours, to be counted nowhere.
 
 _PART: Final = struct.Struct("=BI")  # 0 = bytes of that length; 1 = file range with a path of that length
 _RANGE: Final = struct.Struct("=QQQ")  # inode, position, length

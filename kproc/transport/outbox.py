@@ -74,6 +74,10 @@ class Outbox:
     def overflow_count(self) -> int:
         return len(self._overflow)
 
+    def waiting(self, limit: int) -> int:
+        """Records that the peer has not taken, those kept here included; counted up to about `limit`."""
+        return self._sender.waiting(limit) + len(self._overflow)
+
     def fill_bytes(self) -> int:
         return self._sender.capacity - self._sender.free_bytes()
 

@@ -44,6 +44,9 @@ class PipeSender:
     def free_bytes(self) -> int:
         return self.capacity - (self._pipe.pushed_bytes - self._pipe.popped_bytes)
 
+    def waiting(self, limit: int) -> int:
+        return min(limit, len(self._pipe.queue))
+
     def reserve(self, length: int) -> memoryview | None:
         if length > self.record_bytes_max:
             self._refuse_length(length)

@@ -10,6 +10,7 @@ import socket
 import struct
 from contextlib import ExitStack
 from types import TracebackType
+from types import SimpleNamespace
 from typing import Any, cast
 
 from kproc.clock import ManualClock
@@ -120,7 +121,18 @@ class ParkingHandler:
     def _add(
         self, requests: ClientPeer, connection_id: int, sequence: int, listener: int, flags: int, body: bytes
     ) -> None:
-        work = Work(cast(Any, None), requests, connection_id, sequence, listener, flags, 0, 0, 0, None)
+        work = Work(
+            cast(Any, SimpleNamespace(clock=self._clock)),
+            requests,
+            connection_id,
+            sequence,
+            listener,
+            flags,
+            0,
+            0,
+            0,
+            None,
+        )
         work.body, work.is_gone = body, False
         self.taken.append(work)
         if self.is_parking:
@@ -155,7 +167,7 @@ class MoveRig:
         self._links = self._stack.enter_context(LinkMaker(link_kind))
         self._ring_bytes = ring_bytes
         self.clock = ManualClock()
-        self._slab = new_slab(16)
+        self._slab = new_slab()
         self.handler = ParkingHandler(self.clock)
         self.arenas: dict[int, Arena] = {}
         self.processors: dict[int, Processor] = {}

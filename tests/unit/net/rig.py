@@ -5,6 +5,7 @@ Everything happens in `step()`, on a manual clock; clients are real sockets, han
 
 from __future__ import annotations
 
+import mmap
 import os
 import resource
 import select
@@ -19,7 +20,7 @@ from kproc.clock import ManualClock
 from kproc.ipc.arena import Arena, ArenaReader
 from kproc.ipc.fdpass import make_socket_pair, send_fd
 from kproc.ipc.wait import Sleeper, Waker, make_eventfd
-from kproc.metrics.slab import ROW_WORDS, MetricsRow, Slab
+from kproc.metrics.slab import SLAB_BYTES, MetricsRow, Slab
 from kproc.metrics.spec import SLOT
 from kproc.net.handler_peer import Router
 from kproc.net.handoff import EVICT, HANDOFF, REPORT_BYTES_MAX, Report, pack_address
@@ -57,9 +58,11 @@ def framed(body: bytes) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
-def new_slab(rows: int = 1) -> Slab:
-    """A metrics slab in plain memory."""
-    return Slab(memoryview(bytearray(8 * (8 + rows * ROW_WORDS))).cast("Q"), is_new=True)
+def new_slab() -> Slab:
+    """A metrics slab in memory that is allocated when touched."""
+    return Slab(
+        memoryview(mmap.mmap(-1, SLAB_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)).cast("Q"), is_new=True
+    )
 
 
 @dataclass(frozen=True)

@@ -242,7 +242,7 @@ class HandlerRig:
             was_clean=was_clean,
         )
         self.table = PartitionTable(memoryview(bytearray(64 * SLOTS)).cast("Q"))
-        self.slab = new_slab(handlers)
+        self.slab = new_slab()
         self.syncers = [HeldSyncer() for _ in range(handlers)]
         self.handlers: list[Handler | None] = [None] * handlers
         self.processors: list[ScriptedProcessor] = [None] * handlers  # type: ignore[list-item]

@@ -31,7 +31,9 @@ def placed(size: int) -> Placed:
 
 
 def shape_of(version: int, records: bytes = RECORDS) -> ProduceShape:
-    shape = ProduceShape.of(version, memoryview(frame_of(version, records)), placed(len(records)))
+    shape = ProduceShape.of(
+        version, memoryview(frame_of(version, records)), placed(len(records)), pytest.fail
+    )
     assert shape is not None
     return shape
 
@@ -75,14 +77,14 @@ def test_a_null_or_empty_batch_is_not_recognised(version: int) -> None:
 
 def test_versions_before_zstd_have_no_shape_because_their_records_must_be_looked_at() -> None:
     frame = memoryview(frame_of(FIRST_VERSION - 1, RECORDS))
-    assert ProduceShape.of(FIRST_VERSION - 1, frame, placed(len(RECORDS))) is None
+    assert ProduceShape.of(FIRST_VERSION - 1, frame, placed(len(RECORDS)), pytest.fail) is None
 
 
 @pytest.mark.parametrize("version", [9, 12, 13])
 def test_a_flexible_frame_with_tagged_fields_has_no_shape(version: int) -> None:
     frame = frame_of(version, RECORDS)
     tagged = frame[:-1] + b"\1\x63\1x"  # One unknown tagged field at the end of the request.
-    assert ProduceShape.of(version, memoryview(tagged), placed(len(RECORDS))) is None
+    assert ProduceShape.of(version, memoryview(tagged), placed(len(RECORDS)), pytest.fail) is None
 
 
 def test_a_length_that_never_ends_is_not_recognised() -> None:

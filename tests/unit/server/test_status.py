@@ -27,7 +27,7 @@ class StatusRig:
 
     def __init__(self, directory: Path) -> None:
         self.clock = ManualClock()
-        self.slab: Slab = new_slab(ROWS_MAX)
+        self.slab: Slab = new_slab()
         plan = Plan(
             Config.build({"log.dirs": str(directory)}),
             self.clock,

@@ -1,0 +1,97 @@
+"""Log-linear histograms: four buckets to each octave, as words that one writer adds to and anybody reads.
+
+A value below 4 has a bucket of its own; from there on the range of 2^e is cut into four equal parts, so that a bucket
+is at most a quarter of its lower bound wide. 124 buckets reach to 2^32: 71 minutes in microseconds, 4 GiB in bytes.
+What is larger falls into the last one.
+
+    | sum of the values | largest value | 124 buckets |         126 words
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+BUCKETS: Final = 124
+SUM, LARGEST, FIRST = 0, 1, 2
+HISTOGRAM_WORDS: Final = FIRST + BUCKETS
+
+
+def bucket_of(value: int) -> int:
+    """The bucket that a value falls into."""
+    if value < 4:
+        return max(value, 0)
+    octave = value.bit_length() - 3
+    return min((octave << 2) + (value >> octave), BUCKETS - 1)
+
+
+def lower_bound(bucket: int) -> int:
+    """The smallest value of a bucket; that of bucket + 1 ends it."""
+    if bucket < 4:
+        return bucket
+    return (4 + (bucket & 3)) << ((bucket >> 2) - 1)
+
+
+def add(words: memoryview, at: int, value: int) -> None:
+    """Add one value to the histogram whose words begin at `at`."""
+    words[at] += value
+    if value > words[at + LARGEST]:
+        words[at + LARGEST] = value
+    words[at + FIRST + bucket_of(value)] += 1
+
+
+class Histogram:
+    """What was read of one, or of several taken together."""
+
+    __slots__ = ("buckets", "count", "largest", "total")
+
+    def __init__(self) -> None:
+        self.buckets = [0] * BUCKETS
+        self.count = 0
+        self.total = 0
+        self.largest = 0
+
+    def take(self, words: Sequence[int] | memoryview) -> None:
+        """Add what another one has counted. Its words are read one by one; the count is that of the buckets."""
+        self.total += words[SUM]
+        self.largest = max(self.largest, words[LARGEST])
+        buckets = self.buckets
+        for bucket, count in enumerate(words[FIRST:HISTOGRAM_WORDS]):
+            if count:
+                buckets[bucket] += count
+                self.count += count
+
+    def since(self, earlier: Histogram) -> Histogram:
+        """What was added after `earlier` was read; its largest value is not known, so it is that of the whole."""
+        answer = Histogram()
+        answer.buckets = [max(0, a - b) for a, b in zip(self.buckets, earlier.buckets, strict=True)]
+        answer.count = sum(answer.buckets)
+        answer.total = max(0, self.total - earlier.total)
+        answer.largest = self.largest
+        return answer
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.count if self.count else 0.0
+
+    def quantile(self, share: float) -> float:
+        """The value below which that share of them lies: exact to its bucket, in which it is interpolated."""
+        wanted = share * self.count
+        below = 0
+        for bucket, count in enumerate(self.buckets):
+            if count and below + count >= wanted:
+                low, high = lower_bound(bucket), lower_bound(bucket + 1)
+                inside = low + (high - low) * (wanted - below) / count
+                return min(inside, float(self.largest)) if self.largest else inside
+            below += count
+        return 0.0
+
+    def below(self, bounds: Iterable[int]) -> list[int]:
+        """For each bound, itself the lower bound of some bucket, how many values are smaller; bounds ascend."""
+        answer, bucket, below = [], 0, 0
+        for bound in bounds:
+            while bucket < BUCKETS and lower_bound(bucket) < bound:
+                below += self.buckets[bucket]
+                bucket += 1
+            answer.append(below)
+        return answer

@@ -1,0 +1,41 @@
+"""ConnectionLedger: how many connections of each listener a Processor has, took and closed, for all to see.
+
+A connection is opened once, where an Acceptor brought it, and closed once, where it ended: it may have moved in
+between. Those that ended with a Processor are closed by its successor, which finds in the slab how many there were.
+"""
+
+from __future__ import annotations
+
+from kproc.metrics.requests import CLOSED, OPEN, OPENED, Counts
+
+
+class ConnectionLedger:
+    """One per Processor. Written by its holder.py, stored at its tick."""
+
+    __slots__ = ("_counts", "_open")
+
+    def __init__(self, counts: Counts) -> None:
+        self._counts = counts
+        self._open: dict[int, int] = {}
+        for listener in counts.keys_of(OPEN):
+            counts.add(CLOSED, listener, count=counts.get(OPEN, listener))
+            self._open[listener] = 0
+
+    def opened(self, listener: int) -> None:
+        self._counts.add(OPENED, listener)
+
+    def closed(self, listener: int) -> None:
+        self._counts.add(CLOSED, listener)
+
+    def is_here(self, listener: int) -> None:
+        """Registered, or moved in."""
+        self._open[listener] = self._open.get(listener, 0) + 1
+
+    def is_gone(self, listener: int) -> None:
+        """Closed, or given away."""
+        self._open[listener] -= 1
+
+    def store(self) -> None:
+        for listener, count in self._open.items():
+            self._counts.set(OPEN, listener, count)
+        self._counts.store()
