@@ -78,7 +78,8 @@ def read_counts(words: memoryview, start: int, part: int) -> Iterator[Count]:
         tag = words[cell]
         if not tag:
             return
-        yield Count((tag >> 48) & 0x7FFF, (tag >> 16) & 0xFFFF, tag & 0xFFFF, words[cell + 1])
+        b = tag & 0xFFFF
+        yield Count((tag >> 48) & 0x7FFF, (tag >> 16) & 0xFFFF, b - ((b & 0x8000) << 1), words[cell + 1])
 
 
 def read_timings(words: memoryview, start: int, processor: int, into: dict[int, list[Histogram]]) -> None:

@@ -181,7 +181,6 @@ class Handler(LinkedAgent):
             purgatory=self._purgatory,
             counts=metrics.slab.counts(HANDLERS_PART + agent_id.index),
         )
-        self._counts = self._services.counts
         self._known = [0] * (_PRODUCE_SERVED.stop)  # Produce requests of known shape, by version.
         self._timed: list[HandlerRequest | TimedProduce] = []  # Of this pass, while they are in work.
         self._services.session_cache = SessionCache(config.max_incremental_fetch_session_cache_slots)
@@ -220,10 +219,7 @@ class Handler(LinkedAgent):
         # A successor may own partitions that somebody else still has open: it must know whom to ask.
         self._is_linked = is_linked
         self._is_leaving = False
-        self._ticks = 0
-        self._requests = 0
-        self._errors = 0
-        self._surprises = 0
+        self._ticks = self._requests = self._errors = self._surprises = 0
 
     # -- wiring ------------------------------------------------------------------------------------------------
 
@@ -384,7 +380,7 @@ class Handler(LinkedAgent):
         """One record: the frames of one read of one connection. A Produce of known shape goes the short way."""
         connection_id, sequence, listener, flags = HEAD.unpack_from(view)
         services, requests = self._services, client.requests
-        make_known = self._time_known if flags & FLAG_TIMED else KnownProduce
+        is_timed = flags & FLAG_TIMED
         shape = client.shapes.get(connection_id)
         position, end = HEAD_BYTES, len(view)
         while position < end:
@@ -404,11 +400,14 @@ class Handler(LinkedAgent):
                 ):
                     records = shape.records(view, at, frame_end)
                     if records is not None:
-                        known = make_known(shape, requests, connection_id, sequence, correlation_id)
+                        if is_timed:  # The first of them, that is.
+                            known = self._time_known(shape, requests, connection_id, sequence, correlation_id)
+                            flags ^= is_timed
+                            is_timed = 0
+                        else:
+                            known = KnownProduce(shape, requests, connection_id, sequence, correlation_id)
                         self._produce.add_known(known, shape.owned, records)
                         self._known[version] += 1
-                        make_known = KnownProduce
-                        flags &= ~FLAG_TIMED
                         sequence = (sequence + 1) & SEQUENCE_MASK
                         position = frame_end
                         continue
@@ -436,8 +435,8 @@ class Handler(LinkedAgent):
             placed = self._serve(request, view[body:frame_end])
             if request.is_closed:
                 return
-            make_known = KnownProduce
-            flags &= ~FLAG_TIMED  # Only the first of them is timed.
+            flags ^= is_timed
+            is_timed = 0
             if placed is not None and placed.owned is not None and self._knows_shapes:
                 shape = ProduceShape.of(version, view[position:frame_end], placed, self._count_produce_error)
                 if shape is not None:
@@ -465,7 +464,7 @@ class Handler(LinkedAgent):
         self._timed.clear()
 
     def _count_produce_error(self, code: int) -> None:
-        self._counts.add(ERRORS, _PRODUCE, code)
+        self._services.counts.add(ERRORS, _PRODUCE, code)
 
     def _take_block(self, client: _Client, view: memoryview) -> None:
         """One large frame, in the Processor's arena."""
@@ -523,7 +522,7 @@ class Handler(LinkedAgent):
             self._begin_log(request, body)
         try:
             if request.api_key == _PRODUCE and request.api_version in _PRODUCE_SERVED:
-                self._counts.add(REQUESTS, _PRODUCE, request.api_version)
+                self._services.counts.add(REQUESTS, _PRODUCE, request.api_version)
                 if request.api_version >= _PRODUCE_FLEXIBLE:
                     body = after_header_tags(body)
                 if self._rates.is_on:
@@ -762,10 +761,10 @@ class Handler(LinkedAgent):
         produce = self._produce
         for version, count in enumerate(self._known):
             if count:
-                self._counts.add(REQUESTS, _PRODUCE, version, count)
+                self._services.counts.add(REQUESTS, _PRODUCE, version, count)
                 self._requests += count
                 self._known[version] = 0
-        self._counts.store()
+        self._services.counts.store()
         values[SLOT["requests"]] += self._requests
         values[SLOT["errors"]] += self._surprises
         values[SLOT["malformed"]] += self._errors

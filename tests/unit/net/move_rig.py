@@ -9,8 +9,7 @@ import os
 import socket
 import struct
 from contextlib import ExitStack
-from types import TracebackType
-from types import SimpleNamespace
+from types import SimpleNamespace, TracebackType
 from typing import Any, cast
 
 from kproc.clock import ManualClock

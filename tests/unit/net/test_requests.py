@@ -10,7 +10,7 @@ import pytest
 
 from kproc.net.holder import INFLIGHT_MAX
 from kproc.net.processor import LARGE_FRAME_BYTES, READ_BYTES
-from kproc.transport.envelope import FLAG_LOOPBACK
+from kproc.transport.envelope import FLAG_LOOPBACK, FLAG_TIMED
 from tests.unit.net.rig import REQUEST_BYTES_MAX, ProcessorRig, framed
 
 Start = Callable[..., ProcessorRig]
@@ -48,7 +48,7 @@ def test_frames_of_one_read_share_one_record_and_have_sequences_of_their_own(rig
         (2, b"three"),
     ]
     assert {request.record for request in requests} == {1}
-    assert {(request.listener, request.flags) for request in requests} == {(3, FLAG_LOOPBACK)}
+    assert {(request.listener, request.flags) for request in requests} == {(3, FLAG_LOOPBACK | FLAG_TIMED)}
     assert rig.metric("requests") == 3
 
 
