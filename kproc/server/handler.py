@@ -135,6 +135,7 @@ class Handler(LinkedAgent):
         "_has_image",
         "_is_leaving",
         "_is_linked",
+        "_known",
         "_make_request",
         "_moving",
         "_partitions",
@@ -147,6 +148,7 @@ class Handler(LinkedAgent):
         "_surprises",
         "_syncer",
         "_ticks",
+        "_timed",
         "_unlinked",
     )
 
