@@ -71,6 +71,19 @@ def print_json(value: Any) -> None:
     sys.stdout.write(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() + "\n")
 
 
+def print_done(
+    rows: Sequence[dict[str, Any]], words: str, output: Format, refusals: Sequence[str] = ()
+) -> None:
+    """Say what was done, a line for each by the template `words`; then fail with what was refused, if anything."""
+    if output is Format.JSON:
+        print_json(rows)
+    else:
+        for row in rows:
+            print(words.format_map(row))
+    if refusals:
+        raise Failure("; ".join(refusals))
+
+
 def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Columns as wide as their longest cell, two blanks between, numbers to the right."""
     table = [[_cell(value) for value in row] for row in rows]

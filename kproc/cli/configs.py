@@ -15,6 +15,7 @@ from kproc.cli.common import (
     OutputFormat,
     connect,
     pairs,
+    print_done,
     print_json,
     print_table,
     usage_error,
@@ -45,7 +46,7 @@ _TOPIC, _BROKER, _GROUP = 2, 4, 32
 _SET, _DELETE = 0, 1
 
 
-class _Resource(NamedTuple):
+class Resource(NamedTuple):
     """Whose settings: Kafka's resource type, and its name."""
 
     kind: int
@@ -100,42 +101,63 @@ def set_configs(
         list[str] | None, typer.Option("--unset", metavar="NAME", help="Back to the default; repeatable.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check whether it would be taken.")] = False,
+    output: OutputFormat = Format.TABLE,
 ) -> None:
     """Change settings at run time, of the broker unless a topic or a group is named."""
-    from kproc.wire.header import ApiKey
-
-    changes = [
-        {"name": name, "config_operation": _SET, "value": value}
-        for name, value in pairs("config set", settings or ())
-    ]
-    changes += [{"name": name, "config_operation": _DELETE, "value": None} for name in unset or ()]
+    changes = config_changes("config set", settings, unset)
     if not changes:
         usage_error("nothing to change: give NAME=VALUE or --unset NAME")
     with connect(bootstrap) as client:
         resource = _resource(client, topic, group)
-        wanted = {"resource_type": resource.kind, "resource_name": resource.name, "configs": changes}
-        fields = {"resources": [wanted], "validate_only": dry_run}
-        [answer] = client.call_latest(ApiKey.INCREMENTAL_ALTER_CONFIGS, fields)["responses"]
+        alter_configs(client, resource, changes, dry_run=dry_run)
+    done = "would change" if dry_run else "changed"
+    names = ", ".join(change["name"] for change in changes)
+    print_done(
+        [{"result": done, "resource": str(resource), "names": names}], "{result} {resource}: {names}", output
+    )
+
+
+def config_changes(option: str, settings: list[str] | None, unset: list[str] | None) -> list[dict[str, Any]]:
+    """NAME=VALUE and names to unset, as IncrementalAlterConfigs wants them; a usage error for anything else."""
+    changes: list[dict[str, Any]] = [
+        {"name": name, "config_operation": _SET, "value": value}
+        for name, value in pairs(option, settings or ())
+    ]
+    return changes + [{"name": name, "config_operation": _DELETE, "value": None} for name in unset or ()]
+
+
+def alter_configs(
+    client: Client, resource: Resource, changes: list[dict[str, Any]], *, dry_run: bool = False
+) -> None:
+    """All of the changes, or a Failure with the broker's reason."""
+    from kproc.wire.header import ApiKey
+
+    wanted = {"resource_type": resource.kind, "resource_name": resource.name, "configs": changes}
+    fields = {"resources": [wanted], "validate_only": dry_run}
+    [answer] = client.call_latest(ApiKey.INCREMENTAL_ALTER_CONFIGS, fields)["responses"]
     if answer["error_code"]:
         raise Failure(explain(resource, answer["error_code"], answer.get("error_message")))
-    done = "would change" if dry_run else "changed"
-    print(f"{done} {resource}: {', '.join(str(change['name']) for change in changes)}")
 
 
-def _resource(client: Client, topic: str | None, group: str | None) -> _Resource:
+def topic_resource(name: str) -> Resource:
+    """A topic, as the APIs of configs name it."""
+    return Resource(_TOPIC, name)
+
+
+def _resource(client: Client, topic: str | None, group: str | None) -> Resource:
     from kproc.wire.header import ApiKey
 
     if topic is not None and group is not None:
         usage_error("give --topic or --group, not both")
     if topic is not None:
-        return _Resource(_TOPIC, topic)
+        return topic_resource(topic)
     if group is not None:
-        return _Resource(_GROUP, group)
+        return Resource(_GROUP, group)
     cluster = client.call_latest(ApiKey.DESCRIBE_CLUSTER, {"include_cluster_authorized_operations": False})
-    return _Resource(_BROKER, str(cluster["controller_id"]))
+    return Resource(_BROKER, str(cluster["controller_id"]))
 
 
-def _configs(client: Client, resource: _Resource, names: list[str] | None) -> list[dict[str, Any]]:
+def _configs(client: Client, resource: Resource, names: list[str] | None) -> list[dict[str, Any]]:
     """Name, value, source and read-only mark of each setting, by name."""
     from kproc.wire.header import ApiKey
 

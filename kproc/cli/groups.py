@@ -16,6 +16,7 @@ from kproc.cli.common import (
     Format,
     OutputFormat,
     connect,
+    print_done,
     print_json,
     print_table,
     usage_error,
@@ -352,7 +353,9 @@ def _commit(client: Client, group: str, rows: Iterable[dict[str, Any]]) -> None:
 
 
 @app.command()
-def delete(groups: Groups, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
+def delete(
+    groups: Groups, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: OutputFormat = Format.TABLE
+) -> None:
     """Delete groups without members, and what they have committed."""
     from kproc.errors import ErrorCode
     from kproc.wire.header import ApiKey
@@ -363,12 +366,11 @@ def delete(groups: Groups, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
     }
     with connect(bootstrap) as client:
         answer = client.call_latest(ApiKey.DELETE_GROUPS, {"groups_names": groups})
-    refusals = []
-    for result in answer["results"]:
-        code = result["error_code"]
-        if code:
-            refusals.append(explain(result["group_id"], code, known.get(code)))
-        else:
-            print(f"deleted {result['group_id']}")
-    if refusals:
-        raise Failure("; ".join(refusals))
+    results = answer["results"]
+    refusals = [
+        explain(row["group_id"], row["error_code"], known.get(row["error_code"]))
+        for row in results
+        if row["error_code"]
+    ]
+    done = [{"group": row["group_id"], "result": "deleted"} for row in results if not row["error_code"]]
+    print_done(done, "{result} {group}", output, refusals)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Failure, connect, pairs, usage_error
-from kproc.cli.configs import set_configs
+from kproc.cli.common import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    Failure,
+    Format,
+    OutputFormat,
+    connect,
+    print_done,
+    usage_error,
+)
+from kproc.cli.configs import alter_configs, config_changes, topic_resource
 from kproc.cli.positions import chosen_partitions, find_positions, parse_where
 from kproc.cli.topics import TIMEOUT_MS, checked_topics, explain
 
@@ -27,17 +36,25 @@ def alter(
     unset: Annotated[
         list[str] | None, typer.Option("--unset", metavar="NAME", help="Back to the default; repeatable.")
     ] = None,
+    output: OutputFormat = Format.TABLE,
 ) -> None:
     """Change a topic: its number of partitions, its settings, or both."""
-    pairs("--config", config or ())
-    if partitions is None and not config and not unset:
+    changes = config_changes("--config", config, unset)
+    if partitions is None and not changes:
         usage_error("nothing to change: give --partitions, --config or --unset")
-    if partitions is not None:
+    done = []
+    try:
         with connect(bootstrap) as client:
-            _grow(client, name, partitions)
-        print(f"{name} has {partitions} partitions")
-    if config or unset:
-        set_configs(config, bootstrap=bootstrap, topic=name, unset=unset)
+            if partitions is not None:
+                _grow(client, name, partitions)
+                done.append({"name": name, "result": f"has {partitions} partitions"})
+            if changes:
+                alter_configs(client, topic_resource(name), changes)
+                names = ", ".join(change["name"] for change in changes)
+                done.append({"name": name, "result": f"changed: {names}"})
+    finally:
+        # What was done before a refusal is told all the same.
+        print_done(done, "{name} {result}", output)
 
 
 def _grow(client: Client, name: str, count: int) -> None:
@@ -64,6 +81,7 @@ def trim(
     partition: Annotated[
         list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this one; may be repeated.")
     ] = None,
+    output: OutputFormat = Format.TABLE,
 ) -> None:
     """Delete a topic's oldest records, for good."""
     from kproc.wire.header import ApiKey
@@ -78,15 +96,13 @@ def trim(
         rows = [{"partition_index": number, "offset": offset} for number, offset in found.items()]
         fields = {"topics": [{"name": name, "partitions": rows}], "timeout": TIMEOUT_MS}
         answer = client.call_latest(ApiKey.DELETE_RECORDS, fields)
-    _report(name, answer["topics"][0]["partitions"])
-
-
-def _report(name: str, rows: list[dict[str, Any]]) -> None:
-    refusals = []
-    for row in sorted(rows, key=lambda row: int(row["partition_index"])):
-        if row["error_code"]:
-            refusals.append(explain(f"{name}-{row['partition_index']}", row["error_code"]))
-        else:
-            print(f"{name}-{row['partition_index']} begins at {row['low_watermark']}")
-    if refusals:
-        raise Failure("; ".join(refusals))
+    results = sorted(answer["topics"][0]["partitions"], key=lambda row: int(row["partition_index"]))
+    refusals = [
+        explain(f"{name}-{row['partition_index']}", row["error_code"]) for row in results if row["error_code"]
+    ]
+    done = [
+        {"topic": name, "partition": row["partition_index"], "start_offset": row["low_watermark"]}
+        for row in results
+        if not row["error_code"]
+    ]
+    print_done(done, "{topic}-{partition} begins at {start_offset}", output, refusals)

@@ -15,6 +15,7 @@ from kproc.cli.common import (
     OutputFormat,
     connect,
     pairs,
+    print_done,
     print_json,
     print_table,
 )
@@ -40,6 +41,7 @@ def create(
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="An existing topic is no error.")
     ] = False,
+    output: OutputFormat = Format.TABLE,
 ) -> None:
     """Create topics."""
     from kproc.errors import ErrorCode
@@ -63,7 +65,7 @@ def create(
     with connect(bootstrap) as client:
         answer = client.call_latest(ApiKey.CREATE_TOPICS, fields)
     tolerated = ErrorCode.TOPIC_ALREADY_EXISTS if if_not_exists else None
-    _report("created", answer["topics"], tolerated)
+    _report("created", answer["topics"], tolerated, output)
 
 
 @app.command("list")
@@ -112,6 +114,7 @@ def delete(
     names: Names,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     if_exists: Annotated[bool, typer.Option("--if-exists", help="A missing topic is no error.")] = False,
+    output: OutputFormat = Format.TABLE,
 ) -> None:
     """Delete topics and their records."""
     from kproc.errors import ErrorCode
@@ -120,20 +123,18 @@ def delete(
     with connect(bootstrap) as client:
         answer = client.call_latest(ApiKey.DELETE_TOPICS, {"topic_names": names, "timeout": TIMEOUT_MS})
     tolerated = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if if_exists else None
-    _report("deleted", answer["responses"], tolerated)
+    _report("deleted", answer["responses"], tolerated, output)
 
 
-def _report(done: str, results: list[dict[str, Any]], tolerated: int | None) -> None:
-    """Say what was done to each topic; the first refusal ends the command after all were told."""
-    refusals = []
-    for result in results:
-        code = result["error_code"]
-        if code and code != tolerated:
-            refusals.append(explain(result["name"], code, result.get("error_message")))
-        elif not code:
-            print(f"{done} {result['name']}")
-    if refusals:
-        raise Failure("; ".join(refusals))
+def _report(done: str, results: list[dict[str, Any]], tolerated: int | None, output: Format) -> None:
+    """Say what was done to each topic, and what was not."""
+    refusals = [
+        explain(result["name"], result["error_code"], result.get("error_message"))
+        for result in results
+        if result["error_code"] not in (0, tolerated)
+    ]
+    rows = [{"name": result["name"], "result": done} for result in results if not result["error_code"]]
+    print_done(rows, "{result} {name}", output, refusals)
 
 
 def explain(topic: object, code: int, message: str | None = None) -> str:

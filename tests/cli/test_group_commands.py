@@ -7,9 +7,10 @@ import subprocess
 from collections.abc import Callable
 
 import pytest
+import typer
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from kproc.cli.main import run
+from kproc.cli.main import app, run
 from tests.support.topics import fresh_name
 from tests.support.wait import wait_until
 
@@ -201,3 +202,44 @@ def test_settings_of_the_broker_are_set_shown_and_unset(kproc):
     told(kproc(f"config set --unset {name}"))
     assert name not in told(kproc("config get"))
     assert name in told(kproc("config get --all"))
+
+
+def test_what_was_done_is_told_as_json_too(kproc, filled, group):
+    name = fresh_name()
+    assert described(kproc(f"topic create {name} --format json")) == [{"name": name, "result": "created"}]
+    assert described(kproc(f"topic alter {name} -p 2 -c retention.ms=60000 --unset segment.ms -f json")) == [
+        {"name": name, "result": "has 2 partitions"},
+        {"name": name, "result": "changed: retention.ms, segment.ms"},
+    ]
+    assert described(kproc(f"config set --topic {name} segment.ms=70000 --format json")) == [
+        {"result": "changed", "resource": f"topic {name}", "names": "segment.ms"}
+    ]
+    assert described(kproc(f"topic delete {name} --format json")) == [{"name": name, "result": "deleted"}]
+    assert described(kproc(f"topic trim {filled} --before 4 --partition 1 --format json")) == [
+        {"topic": filled, "partition": 1, "start_offset": 4}
+    ]
+    assert described(kproc(f"group delete {group} --format json")) == [{"group": group, "result": "deleted"}]
+
+
+def test_of_two_changes_the_first_is_told_when_the_second_is_refused(kproc, filled):
+    ended = kproc(f"topic alter {filled} --partitions 4 --config no.such=1")
+    assert ended.returncode == 1
+    assert ended.stdout == f"{filled} has 4 partitions\n"
+    assert "no.such" in ended.stderr
+
+
+def test_every_command_that_answers_can_do_so_in_json():
+    """`consume` has json among its own formats."""
+    silent = {"serve", "dev", "produce", "version"}
+    for path, command in commands(typer.main.get_command(app)):
+        names = {name for option in command.params for name in option.opts}
+        assert path in silent or "--format" in names, path
+
+
+def commands(group, before: str = ""):
+    """(path, command) of all commands below a group."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{before}{name} ")
+        else:
+            yield f"{before}{name}", command
