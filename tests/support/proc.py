@@ -84,8 +84,11 @@ def pss_bytes(pids: Iterable[int]) -> int:
 
 
 def shared_memory_names() -> frozenset[str]:
-    """The entries of /dev/shm."""
-    return frozenset(os.listdir(SHARED_MEMORY_DIRECTORY)) if SHARED_MEMORY_DIRECTORY.is_dir() else frozenset()
+    """The objects in /dev/shm. They are files: a directory there is temporary, and somebody else's."""
+    if not SHARED_MEMORY_DIRECTORY.is_dir():
+        return frozenset()
+    with os.scandir(SHARED_MEMORY_DIRECTORY) as entries:
+        return frozenset(entry.name for entry in entries if not entry.is_dir(follow_symlinks=False))
 
 
 def temporary_names() -> frozenset[str]:
