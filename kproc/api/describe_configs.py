@@ -67,7 +67,7 @@ def error_response(request: dict[str, Any], code: int, message: str | None) -> d
 
 def _describe(services: Services, resource: dict[str, Any]) -> Rows:
     kind, name, keys = resource["resource_type"], resource["resource_name"], resource["configuration_keys"]
-    # Kafka's own AdminClient sends null for all; an empty list means the same (KAFKA-8029).
+    # Kafka's own AdminClient sends null for all; an empty list means the same (apache/kafka#9046).
     names = keys or None
     image, config = services.image, services.config
     if kind == RESOURCE_TOPIC:

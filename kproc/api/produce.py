@@ -3,8 +3,8 @@
 Requests that arrive together are gathered by `ProduceBatcher` and appended per partition with one
 Log.append, that is one writev. acks=0 answers nothing and closes the connection on an error; acks=1 is
 answered once the bytes are in the page cache; acks=all (-1) waits for fdatasync when kproc.flush=group.
-min.insync.replicas asks for no more replicas than there are, as in Kafka since 4.0: for one. A transactional
-id is refused (TRANSACTIONAL_ID_AUTHORIZATION_FAILED) until the broker has transactions.
+min.insync.replicas asks for no more replicas than there are, as in Kafka since 3.7 (apache/kafka#14594): for one.
+A transactional id is refused (TRANSACTIONAL_ID_AUTHORIZATION_FAILED) until the broker has transactions.
 Versions: v3 record batch v2; v5 log start offset; v8 record errors; v9 flexible; v10 current leader; v13
 topic ids instead of names (KIP-516).
 

@@ -80,7 +80,8 @@ class Roster:
 
     def await_join(self, member: Member, reply: JoinReply) -> None:
         """Keep the reply of a join. One that waited already is of a connection that is gone, or should be: should it
-        be heard all the same, every client takes COORDINATOR_NOT_AVAILABLE for "join again as who you are"."""
+        be heard all the same, COORDINATOR_NOT_AVAILABLE has a client look for the coordinator and join again as who it
+        is: so do librdkafka 2.0.2, kafka-python 3.0.12 and aiokafka 0.14."""
         self.answer_join(member, join_failed(ErrorCode.COORDINATOR_NOT_AVAILABLE, member.member_id))
         member.join_reply = reply
         self.joined_count += 1

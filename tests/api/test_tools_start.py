@@ -1,8 +1,8 @@
 """The first calls of the tools that people point at a broker, in their order: each is answered, and says what the
 tool takes for "fine".
 
-Which APIs a tool calls was read from its sources and issues (kafka-ui, AKHQ, Kafdrop and Kpow use Kafka's Java client,
-Redpanda Console franz-go, kafka_exporter sarama with older versions); bodies and versions are what those clients send.
+Which APIs a tool calls is taken from public reports of what it could not do without them (kafka-ui, AKHQ, Kafdrop and
+Kpow use Kafka's Java client, Redpanda Console franz-go, kafka_exporter sarama with older versions); no tool runs here.
 A UI shows the whole cluster as offline for one UNKNOWN_SERVER_ERROR or one closed connection.
 """
 

@@ -144,6 +144,6 @@ def test_every_record_must_be_dated_within_the_bounds(client: RawClient, codec: 
 
 
 def test_min_insync_replicas_asks_for_no_more_replicas_than_there_are(client: RawClient) -> None:
-    # KAFKA-15583: the effective minimum is at most the number of replicas.
+    # Kafka since 3.7 (apache/kafka#14594): the effective minimum is at most the number of replicas.
     name = made(client, min_insync_replicas="3")
     assert [client.produce(name, batch(b"v"), acks=acks)["error_code"] for acks in (-1, 1)] == [0, 0]
