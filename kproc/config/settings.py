@@ -38,7 +38,6 @@ from kproc.config.values import (
 ONE_CLEANER: Final = "one process compacts"
 DOUBLE_MAX: Final = 1.7976931348623157e308  # Java's Double.MAX_VALUE.
 ONE_REPLICA: Final = "one host keeps one replica"
-NO_QUEUE_LIMIT: Final = "requests in memory are bounded by the rings and arenas, not by this"
 BOOLEAN, DOUBLE, INT, LIST, LONG, SIZE, STRING = (
     Kind.BOOLEAN,
     Kind.DOUBLE,
@@ -136,9 +135,9 @@ class Config:
     queued_max_requests: int = setting(
         INT,
         500,
-        "Requests waiting for Handlers before reading stops.",
+        "Requests that wait for Handlers, in the whole broker, before reading stops. Counted only where it is set: "
+        "else the bytes of the rings (kproc.ring.bytes) are the bound.",
         at_least(1),
-        unhonoured=NO_QUEUE_LIMIT,
     )
     queued_max_request_bytes: int = setting(
         LONG, -1, "Bytes of requests in memory before reading stops; -1: no limit."

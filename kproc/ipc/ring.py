@@ -214,6 +214,10 @@ class RingProducer(_RingEnd):
             count += kind != PADDING_KIND
         return count
 
+    def progress(self) -> tuple[int, int]:
+        """(sequence up to which was written, sequence up to which the consumer has given back)."""
+        return self._written, int(self._words[_HEAD])
+
     def drop_views(self) -> None:
         """Drop the reservation."""
         self._room = -1

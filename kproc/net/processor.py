@@ -32,6 +32,7 @@ from kproc.net.files import FileCache, StaleFile
 from kproc.net.handler_peer import HandlerPeer, Router
 from kproc.net.handoff import EVICT, HANDOFF, REFUSED
 from kproc.net.holder import ACTIVE, INFLIGHT_MAX, PAUSED, ConnectionHolder
+from kproc.net.queued_requests import QueuedRequests
 from kproc.transport.agent import AgentId, BlockOwner, Doze
 from kproc.transport.envelope import (
     BLOCK,
@@ -79,6 +80,8 @@ class Processor(ConnectionHolder):
         "_next_store_ns",
         "_processor_count",
         "_queued_bytes_max",
+        "_queued_requests",
+        "_queued_requests_max",
         "_read",
         "_request_bytes_max",
         "_watched_fd",
@@ -97,16 +100,20 @@ class Processor(ConnectionHolder):
         idle_ms_max: int,
         router: Router | None = None,
         queued_bytes_max: int = -1,
+        queued_requests_max: int = -1,
         processor_count: int = 1,
     ) -> None:
-        """`queued_bytes_max` is the whole broker's, shared evenly by its `processor_count` Processors."""
+        """Both maxima are the whole broker's, shared evenly by its `processor_count` Processors; -1: no limit."""
         super().__init__(agent_id, doze=doze, metrics=metrics, clock=clock, arena=arena, router=router)
         self._doze = doze
         self._request_bytes_max = request_bytes_max
         self._idle_ns_max = idle_ms_max * 1_000_000 if idle_ms_max >= 0 else 0
         self._queued_bytes_max = queued_bytes_max
         self._processor_count = processor_count
-        self._read = self._on_readable if queued_bytes_max <= 0 else self._on_readable_within_budget
+        self._queued_requests_max = queued_requests_max
+        self._queued_requests = QueuedRequests()
+        has_budget = queued_bytes_max > 0 or queued_requests_max > 0
+        self._read = self._on_readable_within_budget if has_budget else self._on_readable
         self._handoffs: dict[int, tuple[AgentId, socket.socket]] = {}
         self._files = FileCache()
         self._next_second_ns = 0
@@ -206,7 +213,7 @@ class Processor(ConnectionHolder):
         work = 0
         if self._stalled:
             self._retry_stalled()
-        if self._short_of_memory and self._has_memory():
+        if self._short_of_memory and self._has_budget():
             for connection in list(self._short_of_memory):
                 del self._short_of_memory[connection]
                 connection.is_short_of_memory = False
@@ -295,23 +302,37 @@ class Processor(ConnectionHolder):
 
     # -- requests in -------------------------------------------------------------------------------------------
 
-    def _has_memory(self) -> bool:
-        """Kafka's queued.max.request.bytes: the last request may exceed it, the next is not read."""
-        links = [each.link.sender for each in self._handlers.values() if each.link is not None]
-        queued = sum(sender.capacity - sender.free_bytes() for sender in links)
+    def _has_budget(self) -> bool:
+        """Kafka's queued.max.requests and queued.max.request.bytes: the last read may exceed them, the next waits."""
+        senders = [each.link.sender for each in self._handlers.values() if each.link is not None]
+        if self._queued_requests_max > 0:
+            waiting = self._queued_requests.count(senders)
+            if waiting * self._processor_count >= self._queued_requests_max:
+                return False
+        if self._queued_bytes_max <= 0:
+            return True
+        queued = sum(sender.capacity - sender.free_bytes() for sender in senders)
         lent = self._arena.lent_bytes
         return (queued + lent + self._held_bytes) * self._processor_count < self._queued_bytes_max
 
     def _on_readable_within_budget(self, connection: Connection) -> None:
         """A frame that has begun must get on, because only its end gives memory back; a new one waits for room."""
-        if connection.block is not None or connection.held or self._has_memory():
+        if connection.block is not None or connection.held or self._has_budget():
+            before = self._counts[_REQUESTS]
             self._on_readable(connection)
+            self._count_queued(connection, self._counts[_REQUESTS] - before)
             return
         connection.is_short_of_memory = True
         self._short_of_memory[connection] = None
         self._is_pressed = True
         self._counts[SLOT["reads_stalled"]] += 1
         self._update_interest(connection)
+
+    def _count_queued(self, connection: Connection, count: int) -> None:
+        """What one read passed on went to one Handler, the target."""
+        link = connection.target.link
+        if count and link is not None and self._queued_requests_max > 0:
+            self._queued_requests.add(link.sender, count)
 
     def _on_readable(self, connection: Connection) -> None:
         """Read once, straight to where a Handler will look, and pass on every whole frame."""
@@ -534,10 +555,12 @@ class Processor(ConnectionHolder):
                 continue
             del self._stalled[connection]
             connection.is_stalled = False
+            before = self._counts[_REQUESTS]
             if connection.block is not None:
                 self._read_block(connection, connection.block)
             elif connection.held:
                 self._pass_on_held(connection)
+            self._count_queued(connection, self._counts[_REQUESTS] - before)
             if connection.fd in self._connections:
                 self._update_interest(connection)
 

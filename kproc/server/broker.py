@@ -99,9 +99,16 @@ def make_processor(
         request_bytes_max=plan.config.socket_request_max_bytes,
         idle_ms_max=plan.config.connections_max_idle_ms,
         queued_bytes_max=plan.config.queued_max_request_bytes,
+        queued_requests_max=_queued_requests_max(plan),
         processor_count=plan.config.num_network_threads,
         router=router,
     )
+
+
+def _queued_requests_max(plan: Plan) -> int:
+    """Kafka's default is no reason to count every request: rings bound their bytes, 64 in work a connection."""
+    is_set = "queued.max.requests" in plan.config.explicit_settings
+    return plan.config.queued_max_requests if is_set else -1
 
 
 def make_handler(

@@ -47,6 +47,10 @@ class PipeSender:
     def waiting(self, limit: int) -> int:
         return min(limit, len(self._pipe.queue))
 
+    def progress(self) -> tuple[int, int]:
+        """(bytes pushed, bytes given back) since the link was made."""
+        return self._pipe.pushed_bytes, self._pipe.popped_bytes
+
     def reserve(self, length: int) -> memoryview | None:
         if length > self.record_bytes_max:
             self._refuse_length(length)

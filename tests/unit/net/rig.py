@@ -167,6 +167,7 @@ class ProcessorRig:
         router: Router | None = None,
         age_ms: int = 0,
         queued_bytes_max: int = -1,
+        queued_requests_max: int = -1,
         processor_count: int = 1,
     ) -> None:
         self._stack = ExitStack()
@@ -192,6 +193,7 @@ class ProcessorRig:
             idle_ms_max=idle_ms_max,
             router=router,
             queued_bytes_max=queued_bytes_max,
+            queued_requests_max=queued_requests_max,
             processor_count=processor_count,
         )
         self._stack.callback(self.processor.close)

@@ -87,6 +87,65 @@ def test_client_that_leaves_half_a_frame_gives_its_memory_back(start: Start) -> 
     assert rig.handler.bodies() == [b"waits"]
 
 
+# -- queued.max.requests -------------------------------------------------------------------------------------
+
+
+def test_requests_are_not_read_while_too_many_wait_for_handlers(start: Start) -> None:
+    """Kafka's full RequestChannel, which blocks a Processor; here it goes on with all but reading."""
+    rig = start(queued_requests_max=3)
+    one, two = rig.connect(), rig.connect()
+    one.send(framed(b"1") * 3)
+    two.send(framed(b"waits"))
+    rig.step(5)
+    assert rig.state_of(two) == "MUTED"
+    requests = rig.handler.take()
+    assert [request.body for request in requests] == [b"1"] * 3
+    rig.step(2)
+    assert rig.handler.bodies() == [b"waits"], "taken is enough: a long poll does not hold the others up"
+    rig.handler.answer(requests[0], framed(b"served all the time"))
+    rig.step()
+    assert one.received() == framed(b"served all the time")
+
+
+def test_requests_at_all_handlers_count_and_processors_share_the_limit(start: Start) -> None:
+    rig = start(
+        handlers=2, router=ScriptedRouter(first=0, second=1), queued_requests_max=8, processor_count=2
+    )
+    clients = [rig.connect() for _ in range(3)]
+    clients[0].send(framed(b"first.") * 2)
+    clients[1].send(framed(b"second") * 2)
+    clients[2].send(framed(b"waits."))
+    rig.step(3)
+    assert rig.state_of(clients[2]) == "MUTED"
+    assert len(rig.handlers[0].take()) == 2
+    rig.step(2)
+    assert rig.state_of(clients[2]) == "NOT_MUTED"
+
+
+def test_requests_that_a_dead_handler_never_took_wait_no_longer(start: Start) -> None:
+    rig = start(queued_requests_max=2)
+    one, two = rig.connect(), rig.connect()
+    one.send(framed(b"1") * 2)
+    two.send(framed(b"waits"))
+    assert rig.state_of(two) == "MUTED"
+    rig.processor.detach(rig.handler.id)
+    rig.handlers[0] = rig.attach_handler(0)
+    rig.step(3)
+    assert rig.handler.bodies() == [b"waits"]
+    assert one.is_closed()
+
+
+def test_large_request_counts(start: Start) -> None:
+    rig = start(queued_requests_max=1)
+    one, two = rig.connect(), rig.connect()
+    one.send_through(framed(bytes(50_000)))
+    two.send(framed(b"waits"))
+    rig.step(3)
+    assert len(rig.handler.take()) == 1
+    rig.step(2)
+    assert rig.handler.bodies() == [b"waits"]
+
+
 # -- connections that must go ----------------------------------------------------------------------------------
 
 
