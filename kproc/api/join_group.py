@@ -1,11 +1,9 @@
 """JoinGroup (key 11), versions 0-9.
 
 A member enters its group's rebalance, and is answered when all have, or the time for it is over. The rules are
-group/classic_group.py's. Differs from Kafka: a member's host is shown as `/127.0.0.1` for every loopback client
-and as `/unknown` for others, because Handlers do not know addresses. Versions: v1 rebalance timeout (v0: the session
-timeout); v4 a new member is first told its id (MEMBER_ID_REQUIRED, KIP-394); v5 static members; v6 flexible; v7
-protocol type, and a null protocol name; v8 reason (KIP-800), which is not kept; v9 the leader may skip assigning
-(KIP-814).
+group/classic_group.py's. Versions: v1 rebalance timeout (v0: the session timeout); v4 a new member is first told its
+id (MEMBER_ID_REQUIRED, KIP-394); v5 static members; v6 flexible; v7 protocol type, and a null protocol name; v8 reason
+(KIP-800), which is not kept; v9 the leader may skip assigning (KIP-814).
 """
 
 from __future__ import annotations

@@ -84,6 +84,7 @@ class Connection:
         "interest",
         "is_closing",
         "is_ended",
+        "is_introduced",
         "is_short_of_memory",
         "is_stalled",
         "last_active_ns",
@@ -139,6 +140,7 @@ class Connection:
         self.is_ended = (
             False  # Its bytes made no sense: nothing is read any more, what was read before is answered.
         )
+        self.is_introduced = False  # Every Handler has been told of it.
         self.is_stalled = False
         self.is_short_of_memory = False
         self.throttled_until_ns = 0

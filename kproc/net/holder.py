@@ -31,6 +31,7 @@ from kproc.net.timed_requests import TimedRequests
 from kproc.net.transfer import Channel, Given, unsent_of
 from kproc.transport.agent import AgentId, BlockOwner, Doze, Link
 from kproc.transport.envelope import (
+    ADDRESS,
     DISCONNECTED,
     FLAG_MOVED,
     HEAD,
@@ -152,6 +153,8 @@ class ConnectionHolder:
         if not handler.is_leaving:
             self._by_index[link.peer.index] = handler
         handler.attach(link)
+        for connection in self._connections.values():
+            connection.is_introduced = False  # This one knows nothing of it.
         if is_new:
             self._choose_routing()
             self._spread_homes(handler)
@@ -330,6 +333,20 @@ class ConnectionHolder:
             connection.block.view.release()
             self._arena.free(connection.block.offset)
             connection.block = None
+
+    def _introduce(self, connection: Connection) -> bool:
+        """Tell every Handler the client's address, ahead of the first request; False without room in a ring.
+
+        Each request could carry it, but nearly none needs it.
+        """
+        head = HEAD.pack(connection.id, 0, 0, 0)
+        for handler in self._handlers.values():
+            if handler.link is not None:  # Else its successor's link brings us here again.
+                if not handler.link.sender.try_push(ADDRESS, head, connection.origin.address):
+                    return False
+                handler.has_unpublished = True
+        connection.is_introduced = True
+        return True
 
     def _tell_handlers(self, connection: Connection, flags: int) -> None:
         """The connection is gone from here. With several Handlers each may remember something of it."""

@@ -383,8 +383,9 @@ class Processor(ConnectionHolder):
             frames += 1
         rest = bytes(view[position:end]) if position < end else b""
         if frames:
-            if connection.client is None:
-                connection.client = client_of(view[HEAD_BYTES + 4 : position])
+            if not connection.is_introduced:
+                self._pass_on_introduced(connection, bytes(view[HEAD_BYTES:end]))
+                return
             if self._router is not None:
                 self._pass_on_routed(connection, bytes(view[HEAD_BYTES:position]), rest)
                 return
@@ -403,6 +404,17 @@ class Processor(ConnectionHolder):
                 self._update_interest(connection)
         if rest:
             self._keep_rest(connection, rest)
+
+    def _pass_on_introduced(self, connection: Connection, data: bytes) -> None:
+        """Whole frames, and perhaps a begun one, of a connection of which the Handlers do not know yet."""
+        if connection.client is None:
+            connection.client = client_of(memoryview(data)[4:])
+        if not self._introduce(connection):
+            self._put_off(connection, data)
+            return
+        connection.held = data
+        self._held_bytes += len(data)
+        self._pass_on_held(connection)
 
     def _pass_on_routed(self, connection: Connection, frames: bytes, rest: bytes) -> None:
         """Several Handlers: each frame goes where the router says.
@@ -508,6 +520,9 @@ class Processor(ConnectionHolder):
             owner = self._by_index.get(index)
             if owner is not None and owner.link is not None:
                 target = owner
+        if not connection.is_introduced and not self._introduce(connection):
+            self._stall(connection)
+            return
         flags = connection.flags
         if self._now_ns >= self._next_look_ns:
             flags |= self._begin_timing(connection, block.view, target)

@@ -26,6 +26,7 @@ from kproc.server.plan import Plan
 from kproc.server.request import ClientPeer, HandlerRequest
 from kproc.transport.agent import Link
 from kproc.transport.envelope import (
+    ADDRESS,
     BLOCK,
     DISCONNECTED,
     FLAG_TIMED,
@@ -120,7 +121,9 @@ class ControlPlane:
         connection_id, sequence, listener, flags = HEAD.unpack_from(view)
         requests = self._requests
         assert requests is not None
-        if kind == DISCONNECTED:
+        if kind == ADDRESS:
+            requests.introduce(connection_id, view[HEAD_BYTES:])
+        elif kind == DISCONNECTED:
             requests.forget(connection_id)
         elif kind == REQUEST_BLOCK:
             assert link.arena is not None, "a Processor's link comes with its arena"

@@ -46,6 +46,7 @@ from kproc.server.routing import OWNER, body_key
 from kproc.server.syncer import Syncer
 from kproc.transport.agent import AgentId, Doze, Link
 from kproc.transport.envelope import (
+    ADDRESS,
     BLOCK,
     CALL,
     DELTA,
@@ -500,9 +501,11 @@ class Handler(LinkedAgent):
         self._serve(request, frame[body:])
 
     def _take_news(self, client: _Client, kind: int, view: memoryview) -> None:
-        """A connection of that Processor has ended, leaves it, or has come to it: see moving.py."""
+        """A connection of that Processor is new, has ended, leaves it, or has come to it: see moving.py."""
         connection_id, attempt, _, flags = HEAD.unpack_from(view)
-        if kind == MOVE_OUT:
+        if kind == ADDRESS:
+            client.requests.introduce(connection_id, view[HEAD_BYTES:])
+        elif kind == MOVE_OUT:
             self._produce.flush()  # What was gathered is answered in the old way.
             self._moving.move_out(client.requests, connection_id, attempt)
         elif kind == DISCONNECTED:

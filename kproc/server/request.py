@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from functools import lru_cache
+from typing import Final, Protocol
 
 import msgspec
 
 from kproc.api.context import RequestContext, Services
+from kproc.net.handoff import address_text
 from kproc.transport.envelope import (
     CLOSE,
     FLAG_LOOPBACK,
@@ -28,6 +30,18 @@ from kproc.transport.envelope import (
 )
 from kproc.wire.file_range import FileRange
 
+UNKNOWN_HOST: Final = "/unknown"
+_HOSTS_KEPT: Final = 4096  # Clients of one host, and its every connection, share one text.
+
+
+@lru_cache(_HOSTS_KEPT)
+def host_text(packed: bytes) -> str:
+    """A client's address as Java prints it, and therefore Kafka: IPv6 is not shortened."""
+    text = address_text(packed)
+    if ":" in text:
+        text = ":".join(f"{high << 8 | low:x}" for high, low in zip(packed[::2], packed[1::2], strict=True))
+    return f"/{text}"
+
 
 class Answers(Protocol):
     """Where answers go: a Processor's Outbox, or what is kept while a connection moves."""
@@ -38,14 +52,19 @@ class Answers(Protocol):
 class ClientPeer:
     """One Processor as its Handlers see it: where answers go, and which requests of which client still wait."""
 
-    __slots__ = ("moving", "outbox", "waiting")
+    __slots__ = ("hosts", "moving", "outbox", "waiting")
 
     def __init__(self, outbox: Answers) -> None:
         self.outbox = outbox
+        self.hosts: dict[int, str] = {}  # Connection id -> its client's address.
         # Connections that are leaving this Processor: who keeps their answers, and the attempt; see moving.py.
         self.moving: dict[int, tuple[ClientPeer, int]] = {}
         # Connection id -> what to cancel when the client leaves. Only parked requests are in here.
         self.waiting: dict[int, dict[HandlerRequest, Callable[[], None]]] = {}
+
+    def introduce(self, connection_id: int, address: memoryview) -> None:
+        """Where the requests of a connection will come from."""
+        self.hosts[connection_id] = host_text(bytes(address))
 
     def forget(self, connection_id: int) -> None:
         """The client left: nobody wants the answers of its parked requests.
@@ -53,6 +72,7 @@ class ClientPeer:
         They are finished all the same: the Processor may have lent us a block for the request, which comes back to
         it with the answer and not with the connection's end.
         """
+        self.hosts.pop(connection_id, None)
         for request, on_gone in list(self.waiting.pop(connection_id, {}).items()):
             on_gone()
             request.no_op()
@@ -99,7 +119,7 @@ class HandlerRequest(RequestContext):
 
     @property
     def client_host(self) -> str:
-        return "/127.0.0.1" if self.is_from_loopback else "/unknown"
+        return self.peer.hosts.get(self.connection_id, UNKNOWN_HOST)
 
     @property
     def is_timed(self) -> bool:

@@ -84,6 +84,7 @@ class RequestLog:
             "response": outcome,
             "responseBytes": response_bytes,
             "connection": str(request.connection_id),
+            "clientAddress": request.client_address,
             "totalTimeMs": total_ns / _NS_PER_MS,
             "throttleTimeMs": request.throttle_ms,
             "securityProtocol": "PLAINTEXT",
@@ -121,15 +122,17 @@ class RequestLog:
 class LoggedRequest(HandlerRequest):
     """A request whose answer is noted. Used instead of HandlerRequest while the log is on."""
 
-    __slots__ = ("_log", "shown", "taken_ns")
+    __slots__ = ("_log", "client_address", "shown", "taken_ns")
 
     _log: RequestLog
+    client_address: str
     shown: Any
     taken_ns: int
 
     def begin(self, log: RequestLog, body: memoryview | None) -> None:
         """Keep what the line will show: the frame's bytes are gone when it is written. None: it has no whole header."""
         self._log = log
+        self.client_address = self.client_host
         self.taken_ns = log.now_ns()
         self.shown = loggable(self.api_key, self.api_version, body) if body is not None else None
 

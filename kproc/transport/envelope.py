@@ -5,9 +5,9 @@ REQUEST        head, one or more whole frames          SEND         head, one re
 REQUEST_BLOCK  head, block offset, frame length        SEND_PARTS   head, parts (bytes and file ranges)
 DISCONNECTED   head                                    NO_OP        head (acks=0: nothing is sent)
                                                        CLOSE        head (close the connection)
-MOVE_OUT       head (sequence: attempt)                HINT         what the Processor's router may learn
-MOVE_IN        head, sequences                         MOVED        head (sequence: attempt), sequences
-                                                       THROTTLE     head, milliseconds
+ADDRESS        head, the client's address              HINT         what the Processor's router may learn
+MOVE_OUT       head (sequence: attempt)                MOVED        head (sequence: attempt), sequences
+MOVE_IN        head, sequences                         THROTTLE     head, milliseconds
                                                        NOTE         head, client software
                                                        TIMES        head, API key, throttle, three times
 Handler <-> Handler, Controller <-> Handler, Cleaner <-> Handler
@@ -27,6 +27,8 @@ others are answered as ever. MOVE_IN, from whichever Processor holds the socket 
 expects; their answers go there, and what the Handler does not know any more is answered by CLOSE. DISCONNECTED with
 FLAG_MOVED comes from the Processor that gave the connection away, whose client has not left.
 
+ADDRESS, 16 bytes as net/handoff.py packs them, comes once to each Handler, before a connection's first request. It is
+dropped with DISCONNECTED, and comes again from the next Processor and when there is another Handler.
 THROTTLE is Kafka's StartThrottling: pushed before the answer of the same sequence, which leaves at once; the
 Processor reads nothing more of that connection until the time is over (its own timer is EndThrottling).
 NOTE says what ApiVersions told of the client: msgpack [client id, software name, software version].
@@ -65,6 +67,7 @@ MOVE_IN: Final = 17
 THROTTLE: Final = 18
 NOTE: Final = 19
 TIMES: Final = 20
+ADDRESS: Final = 21
 
 HEAD: Final = struct.Struct("=QIHH")
 HEAD_BYTES: Final = HEAD.size

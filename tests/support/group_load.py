@@ -143,6 +143,7 @@ class GroupLoad:
             "enable.auto.commit": False,
             "session.timeout.ms": 6_000,
             "heartbeat.interval.ms": 200,
+            "reconnect.backoff.max.ms": 1_000,  # What is looked at is the broker, not how long a client stays away.
             "log_level": 0,
         }
         consumer = Consumer(settings)

@@ -24,6 +24,7 @@ from kproc.server.moving import MovingConnections
 from kproc.server.request import ClientPeer, HandlerRequest
 from kproc.transport.agent import AgentId, Link
 from kproc.transport.envelope import (
+    ADDRESS,
     BLOCK,
     DISCONNECTED,
     FLAG_MOVED,
@@ -92,7 +93,9 @@ class ParkingHandler:
 
     def _take(self, requests: ClientPeer, link: Link, kind: int, view: memoryview) -> None:
         connection_id, sequence, listener, flags = HEAD.unpack_from(view)
-        if kind == MOVE_OUT:
+        if kind == ADDRESS:
+            requests.introduce(connection_id, view[HEAD_BYTES:])
+        elif kind == MOVE_OUT:
             self.moving.move_out(requests, connection_id, sequence)
         elif kind == MOVE_IN:
             self.moving.move_in(requests, connection_id, unpack_sequences(view[HEAD_BYTES:]))

@@ -27,6 +27,7 @@ from kproc.net.handoff import EVICT, HANDOFF, REPORT_BYTES_MAX, Report, pack_add
 from kproc.net.processor import Processor
 from kproc.transport.agent import AgentId, Link
 from kproc.transport.envelope import (
+    ADDRESS,
     BLOCK,
     CLOSE,
     DISCONNECTED,
@@ -86,6 +87,7 @@ class ScriptedHandler:
     link: Link
     gone: list[int] = field(default_factory=list)  # Connections that were closed.
     events: list[str] = field(default_factory=list)
+    addresses: dict[int, bytes] = field(default_factory=dict)  # By connection, as they were told.
 
     def __post_init__(self) -> None:
         self.inbox = Inbox(self.link.receiver)
@@ -96,6 +98,9 @@ class ScriptedHandler:
         """All requests that are in the ring."""
         requests: list[Request] = []
         for kind, view in self.inbox.poll(limit):
+            if kind == ADDRESS:
+                self.addresses[HEAD.unpack_from(view)[0]] = bytes(view[HEAD_BYTES:])
+                continue
             self._records += 1
             connection_id, sequence, listener, flags = HEAD.unpack_from(view)
             if kind == DISCONNECTED:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kproc.ipc.wait import Sleeper
-from tests.unit.net.rig import Client, ProcessorRig, framed
+from tests.unit.net.rig import LOOPBACK, Client, ProcessorRig, framed
 
 Start = Callable[..., ProcessorRig]
 
@@ -113,6 +113,46 @@ def test_handlers_are_known_by_their_index_in_whatever_order_they_came(
     third = rig.connect()
     third.send_through(framed(b"second" + bytes(50_000)))
     assert len(late.bodies()) == 1
+
+
+def test_every_handler_is_told_once_where_a_client_is(rig: ProcessorRig) -> None:
+    """Before its first request, and again when a Handler comes that cannot know."""
+    told = [handler.addresses for handler in rig.handlers]
+    client = rig.connect()
+    rig.step()
+    assert [each.take() for each in rig.handlers] == [[], []]
+    assert told == [{}, {}], "an idle connection is nobody's business"
+    client.send(FIRST)
+    (request,) = rig.handlers[0].take()
+    assert rig.handlers[1].take() == []
+    assert told == [{request.connection_id: LOOPBACK}] * 2
+    rig.handlers[0].answer(request, framed(b"done"))
+    rig.step()
+    for each in told:
+        each.clear()
+    client.send(FIRST)
+    assert [len(each.take()) for each in rig.handlers] == [1, 0]
+    assert told == [{}, {}]
+    rig.processor.detach(rig.handlers[1].id)
+    successor = rig.attach_handler(1)
+    other = rig.connect()
+    other.send(SECOND)
+    (later,) = successor.take()
+    assert successor.addresses == {later.connection_id: LOOPBACK}
+
+
+def test_client_is_introduced_before_its_first_frame_however_full_the_rings_are(rig: ProcessorRig) -> None:
+    filler, client = client_at(rig, 1), client_at(rig, 0)
+    filler.send_through_until_stalled()
+    newcomer = rig.connect()
+    newcomer.send(FIRST)
+    rig.step(3)
+    assert rig.handlers[0].bodies() == [], "the other Handler could not be told"
+    while rig.handlers[1].take():
+        rig.settle()
+    (request,) = rig.handlers[0].take()
+    assert request.connection_id in rig.handlers[1].addresses
+    assert client.received() == b""
 
 
 def test_router_sees_the_frame_without_its_length(rig: ProcessorRig, router: ScriptedRouter) -> None:

@@ -231,6 +231,9 @@ def test_requests_that_nobody_has_taken_are_seen(rig: ProcessorRig) -> None:
     clients = [rig.connect() for _ in range(3)]
     for client in clients:
         client.send(framed(PRODUCE))
+    assert len(rig.handler.take()) == 3  # Their addresses came with these.
+    for client in clients:
+        client.send(framed(PRODUCE))
     rig.clock.advance_ms(200)
     rig.step(2)
     assert rig.metric("ring_records") == 3

@@ -22,6 +22,7 @@ from kproc.cluster.image import PartitionImage
 from kproc.ipc.arena import Arena, ArenaReader
 from kproc.ipc.wait import Sleeper, make_eventfd
 from kproc.metrics.slab import MetricsRow
+from kproc.net.handoff import pack_address
 from kproc.net.processor import LARGE_FRAME_BYTES
 from kproc.server import broker
 from kproc.server.handler import Handler
@@ -34,6 +35,7 @@ from kproc.server.syncer import Outcome
 from kproc.storage.log import Log, SyncPoint
 from kproc.transport.agent import Link
 from kproc.transport.envelope import (
+    ADDRESS,
     BLOCK,
     CALL,
     CLOSE,
@@ -174,6 +176,11 @@ class ScriptedProcessor:
         )
         self._outbox.flush()
         return sequence
+
+    def introduce(self, address: str, *, connection: int = 1) -> None:
+        """Say where the client of a connection is."""
+        self._outbox.push(ADDRESS, HEAD.pack(connection, 0, 0, 0), pack_address(address))
+        self._outbox.flush()
 
     def disconnect(self, connection: int = 1) -> None:
         self._outbox.push(DISCONNECTED, HEAD.pack(connection, 0, 0, 0))

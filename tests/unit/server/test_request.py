@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import pytest
+
+from kproc.net.handoff import pack_address
 from kproc.server.request import ClientPeer, HandlerRequest
 from kproc.transport.agent import AgentId
 from kproc.transport.envelope import HEAD, NO_OP, SEND
@@ -57,3 +60,17 @@ def test_an_answered_request_waits_no_longer() -> None:
         assert peer.waiting == {}
         peer.forget(7)
         assert take() == [(SEND, 7, 3)]
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [("10.0.0.7", "/10.0.0.7"), ("::1", "/0:0:0:0:0:0:0:1"), ("fe80::a1", "/fe80:0:0:0:0:0:0:a1")],
+)
+def test_addresses_are_shown_as_java_shows_them(address: str, shown: str) -> None:
+    peer = ClientPeer(cast(Any, None))
+    request = HandlerRequest(cast(Any, None), peer, 7, 0, 0, 0, 0, 0, 0, None)
+    assert request.client_host == "/unknown"
+    peer.introduce(7, memoryview(pack_address(address)))
+    assert request.client_host == shown
+    peer.forget(7)
+    assert not peer.hosts

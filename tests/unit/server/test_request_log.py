@@ -129,6 +129,7 @@ def test_it_is_switched_while_the_broker_runs(start: Start) -> None:
     rig.create_topic("t")
     processor = rig.processors[0]
     fields = produce_fields([("t", NO_ID, [(0, batch(b"x" * 100))])])
+    processor.introduce("10.1.2.3")
     processor.ask(ApiKey.PRODUCE, 9, fields)
     assert lines(rig) == []
     switch(rig, "all")
@@ -149,6 +150,7 @@ def test_it_is_switched_while_the_broker_runs(start: Start) -> None:
     partition = first["request"]["topic_data"][0]["partition_data"][0]
     assert partition["records"] == {"sizeInBytes": len(batch(b"x" * 100))}
     assert (first["response"], first["listener"], first["connection"]) == ("Send", "PLAINTEXT", "1")
+    assert [each["clientAddress"] for each in (first, third)] == ["/10.1.2.3", "/unknown"]
     assert (first["principal"], first["securityProtocol"]) == ("User:ANONYMOUS", "PLAINTEXT")
     assert second["requestHeader"]["requestApiKeyName"] == "PRODUCE", "the short way is not taken"
     assert third["requestHeader"]["requestApiKeyName"] == "FETCH"
@@ -203,6 +205,7 @@ def test_every_handler_has_its_file(start: Start) -> None:
 class _Request:
     api_key, api_version, correlation_id = 3, 9, 1
     client_id_bytes, connection_id, listener, throttle_ms = b"c", 5, "PLAINTEXT", 0
+    client_address = "/127.0.0.1"
     taken_ns, shown = 0, {"text": "x" * 200}
 
 
