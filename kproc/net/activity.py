@@ -45,13 +45,15 @@ class ActivityWheel:
             idle += [each for each in members if each.last_active_ns < before_ns]
         return idle
 
-    def least_recent(self, may_be: Callable[[Connection], bool]) -> Connection | None:
-        """The one that has been idle longest, of those that `may_be` accepts."""
+    def least_recent(self, count: int, may_be: Callable[[Connection], bool]) -> list[Connection]:
+        """So many that have been idle longest, of those that `may_be` accepts."""
+        found: list[Connection] = []
         for members in self._refreshed(None):
-            chosen = [each for each in members if may_be(each)]
-            if chosen:
-                return min(chosen, key=lambda each: each.last_active_ns)
-        return None
+            chosen = sorted(filter(may_be, members), key=lambda each: each.last_active_ns)
+            found += chosen[: count - len(found)]
+            if len(found) == count:
+                break
+        return found
 
     def _refreshed(self, last_slot: int | None) -> Iterator[set[Connection]]:
         """The slots in order, up to `last_slot`, each with only those that really belong there."""

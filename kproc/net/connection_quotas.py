@@ -25,9 +25,6 @@ from kproc.net.connection_limits import UNLIMITED, ConnectionLimits
 from kproc.net.rate import PacedRate, WindowedRate
 
 TOO_MANY: Final = -1
-_HOUR_NS: Final = (
-    3_600_000_000_000  # An address's rate is forgotten after this without a connection, as in Kafka.
-)
 _EVICTION_NS: Final = 1_000_000_000  # Asked of a Processor and not done after this: ask again.
 # A connection that moves may be reported by its new Processor before the old one: an excess must last to be one.
 _SETTLED_NS: Final = 200_000_000
@@ -57,7 +54,8 @@ class ConnectionQuotas:
         self._broker_rate = PacedRate(samples, sample_ns, now_ns)
         self._listener_rate = PacedRate(samples, sample_ns, now_ns)
         self._address_rates: dict[bytes, tuple[WindowedRate, int]] = {}
-        self._next_sweep_ns = now_ns + _HOUR_NS
+        self._window_ns = samples * sample_ns
+        self._next_sweep_ns = now_ns + self._window_ns
         self._has_ticket = False
         self._ready_ns = 0
         self._wait_ns = 0
@@ -190,10 +188,16 @@ class ConnectionQuotas:
         return rate
 
     def _sweep(self, now_ns: int) -> None:
-        self._next_sweep_ns = now_ns + _HOUR_NS
+        """Forget who has not come for a whole window: a new rate is the same. Kafka keeps them for an hour.
+
+        Whoever has many addresses, as everybody has of IPv6, could fill the memory by an hour of connections.
+        """
+        self._next_sweep_ns = now_ns + self._window_ns
         used = self._address_rates.items()
         self._address_rates = {
-            address: (rate, used_ns) for address, (rate, used_ns) in used if now_ns - used_ns < _HOUR_NS
+            address: (rate, used_ns)
+            for address, (rate, used_ns) in used
+            if now_ns - used_ns < self._window_ns
         }
 
     # -- when there are too many -------------------------------------------------------------------------------

@@ -102,15 +102,18 @@ class CountReporter:
 
     def _send(self, reader: _Reader) -> None:
         changes, answers = reader.changes, reader.answers
+        # What was opened goes first, with the answers about it.
+        pending = sorted(changes.items(), key=_by_change, reverse=True)
+        start = 0
         while changes or answers or reader.is_new:  # The first report comes in any case: "these are all".
-            # What was opened goes first, with the answers about it.
-            some = sorted(changes.items(), key=_by_change, reverse=True)[:CHANGES_MAX]
+            some = pending[start : start + CHANGES_MAX]
             said = answers[:CREDITS]
             reader.sock.send(Report(said, some, has_more=len(some) < len(changes)).pack())
             reader.is_new = False
             del answers[: len(said)]
             for key, _ in some:
                 del changes[key]
+            start += len(some)
 
 
 def _by_change(entry: tuple[Key, int]) -> int:

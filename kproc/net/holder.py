@@ -580,6 +580,7 @@ class ConnectionHolder:
         if until_ns > connection.throttled_until_ns:
             connection.throttled_until_ns = until_ns
             self._throttles.start(connection.id, until_ns)
+            self._throttles.forget_gone(self._by_id.__contains__)
             self._is_pressed = True
 
     def _end_throttles(self, now_ns: int) -> None:
@@ -591,10 +592,7 @@ class ConnectionHolder:
 
     def _evict(self, count: int, listener: int) -> None:
         """The broker has too many connections: close those of this listener that have been idle for longest."""
-        for _ in range(count):
-            victim = self._activity.least_recent(lambda each: each.listener == listener)
-            if victim is None:
-                return
+        for victim in self._activity.least_recent(count, lambda each: each.listener == listener):
             self._close(victim, "max.connections is exceeded")
 
     def close_listener(self, listener: int) -> int:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import select
 import socket
 import struct
@@ -23,6 +24,7 @@ from typing import Final
 
 from kproc.clock import Clock
 from kproc.config.dynamic import DynamicSettings
+from kproc.config.values import INT_MAX
 from kproc.ipc.fdpass import TruncatedDescriptor, recv_fd
 from kproc.metrics.slab import MetricsRow
 from kproc.metrics.spec import SLOT
@@ -61,6 +63,9 @@ _ROOM_BYTES: Final = 2 * (
     READ_BYTES + LARGE_FRAME_BYTES
 )  # For one read, with what is held and the ring's padding.
 _STALL_POLL_MS: Final = 2  # Answers wake a stalled Processor; this only covers room made by parked requests.
+# Descriptors that clients do not get: links take them when a Handler dies or comes, segments that are being sent too.
+_DESCRIPTORS_KEPT: Final = 64
+_COMPLAINT_NS: Final = 10_000_000_000
 _LENGTH: Final = struct.Struct(">i")
 _LOOK_NS: Final = 200_000  # So often at most a request is considered for timing: it costs 0.5 us.
 _COUNTED_MAX: Final = 1000  # Records of a ring that are counted ten times a second, 0.1 ms.
@@ -71,10 +76,12 @@ class Processor(ConnectionHolder):
     """Owns the client connections given to it. One instance runs in one role."""
 
     __slots__ = (
+        "_descriptor_end",
         "_doze",
         "_files",
         "_handoffs",
         "_idle_ns_max",
+        "_next_complaint_ns",
         "_next_look_ns",
         "_next_second_ns",
         "_next_store_ns",
@@ -116,6 +123,8 @@ class Processor(ConnectionHolder):
         self._read = self._on_readable_within_budget if has_budget else self._on_readable
         self._handoffs: dict[int, tuple[AgentId, socket.socket]] = {}
         self._files = FileCache()
+        self._descriptor_end = _descriptor_end()
+        self._next_complaint_ns = 0
         self._next_second_ns = 0
         self._next_store_ns = 0
         self._watched_fd = -1
@@ -281,7 +290,7 @@ class Processor(ConnectionHolder):
                 sock.close()
                 return taken
             except TruncatedDescriptor as error:  # Out of descriptors: the Acceptor still has the socket.
-                logger.error("cannot take a connection from %s: %s", peer, error)
+                self._complain_of_descriptors(str(error))
                 self._reporter.acknowledge(sock, HANDOFF.unpack(error.payload)[0] | REFUSED)
                 return taken
             if message is None:
@@ -292,13 +301,21 @@ class Processor(ConnectionHolder):
                 self._evict(flags, listener)
                 taken += 1
                 continue
-            if client_fd is not None and self._is_leaving:
+            if client_fd is not None and (self._is_leaving or client_fd >= self._descriptor_end):
+                if not self._is_leaving:
+                    self._complain_of_descriptors("those that are left are for links, not for clients")
                 os.close(client_fd)
                 serial |= REFUSED
             elif client_fd is not None:
                 self._register(socket.socket(fileno=client_fd), listener, flags, address, port)
                 taken += 1
             self._reporter.acknowledge(sock, serial)
+
+    def _complain_of_descriptors(self, why: str) -> None:
+        """Said now and then: the Acceptor asks again ten times a second, and goes elsewhere meanwhile."""
+        if self._now_ns >= self._next_complaint_ns:
+            self._next_complaint_ns = self._now_ns + _COMPLAINT_NS
+            logger.error("refusing connections: the limit of open files (ulimit -n) is reached: %s", why)
 
     # -- requests in -------------------------------------------------------------------------------------------
 
@@ -744,6 +761,18 @@ class Processor(ConnectionHolder):
                 and connection.last_active_ns < before_ns
             ):
                 self._close(connection, "its frame makes no progress and others wait for the room")
+
+
+def _descriptor_end() -> int:
+    """The lowest descriptor that no client gets.
+
+    Numbers are given out from below, so whoever gets a higher one has nearly all in use. What is left is for links with
+    other roles: a Processor that cannot take one ends, and all of its connections with it.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit == resource.RLIM_INFINITY:
+        return INT_MAX
+    return limit - min(_DESCRIPTORS_KEPT, limit // 4)
 
 
 _BYTES_IN: Final = SLOT["bytes_in"]

@@ -7,6 +7,10 @@ upper bound for the delay.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
+from typing import Final
+
+_SWEEP_LEAST: Final = 1024
 
 
 class Throttles:
@@ -14,12 +18,23 @@ class Throttles:
 
     def __init__(self) -> None:
         self._ends: list[tuple[int, int]] = []
+        self._sweep_at = _SWEEP_LEAST
 
     def __bool__(self) -> bool:
         return bool(self._ends)
 
     def start(self, connection_id: int, until_ns: int) -> None:
         heapq.heappush(self._ends, (until_ns, connection_id))
+
+    def forget_gone(self, is_there: Callable[[int], bool]) -> None:
+        """Drop the ends of connections that are gone, whenever there are twice as many as after the last time.
+
+        A client that comes, is throttled for days and leaves, again and again, must not fill the memory.
+        """
+        if len(self._ends) >= self._sweep_at:
+            self._ends = [end for end in self._ends if is_there(end[1])]
+            heapq.heapify(self._ends)
+            self._sweep_at = max(_SWEEP_LEAST, 2 * len(self._ends))
 
     def take_ended(self, now_ns: int) -> list[int]:
         """The connections with an end that has come; one may have been throttled again, for longer, meanwhile."""

@@ -30,6 +30,7 @@ _LOST: Final = "the controller lost its question to the supervisor; try again"
 
 
 _REMEMBERED: Final = 16  # Finished changes whose askers may still come back for the answer.
+_WAITING_MAX: Final = 16  # Changes that wait for the one before.
 
 
 class OperationFailed(Exception):
@@ -112,6 +113,8 @@ class Operations:
         """
         ticket = body.get("ticket")
         if ticket is None:
+            if len(self._scales) > _WAITING_MAX:
+                raise OperationFailed(f"{_WAITING_MAX} changes wait already; see kproc status")
             ticket = f"{self._started_ms}-{next(self._numbers)}"
             self._scales.append(_Scale(ticket, _wanted_counts(body)))
         scale = next((each for each in (*self._scales, *self._past_scales) if each.ticket == ticket), None)

@@ -49,6 +49,11 @@ class Role:
             return "leaving"
         return "running" if self.is_ready else "starting"
 
+    @property
+    def is_backed_up(self) -> bool:
+        """Whether its control socket is full: it is stopped, or far too busy."""
+        return self.child is not None and self.child.control.has_unsent
+
     def begin(self, now_ns: int) -> None:
         """A new child is about to be forked."""
         self.started_ns = now_ns

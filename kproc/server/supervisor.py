@@ -127,6 +127,7 @@ class Supervisor:
         self._desk = SupervisorDesk(self._children, self._scaler)
         self._pulse = Pulse(self._children, on_change=self._tell_processes)
         self._has_settings = False
+        self._owes_processes = False
         self._has_started = False
         self._must_stop = False
         self._failure: str | None = None
@@ -235,6 +236,8 @@ class Supervisor:
         self._children.restart_due()
         self._children.asks.expire(self._clock.now_ns())
         self._pulse.look()
+        if self._owes_processes:
+            self._tell_processes()
         if self._has_started and not self._must_stop:
             self._scaler.advance(
                 may_begin=not self._desk.is_busy
@@ -285,7 +288,9 @@ class Supervisor:
 
     def _tell_processes(self) -> None:
         controller = self._table.get(CONTROLLER)
-        if controller is not None:
+        # One that is stopped gets the latest when it goes on, not every one of meanwhile.
+        self._owes_processes = controller is None or controller.is_backed_up
+        if controller is not None and not self._owes_processes:
             listeners = {
                 each.name: {"bound": each.bound, "advertised": each.advertised}
                 for each in self._plan.endpoints

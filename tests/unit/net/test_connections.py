@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kproc.net.handoff import EVICT, HANDOFF
+from kproc.net.handoff import EVICT, HANDOFF, REFUSED
 from kproc.net.holder import INFLIGHT_MAX
 from kproc.transport.agent import AgentId
 from tests.unit.net.rig import LOOPBACK, ProcessorRig, framed, no_more_descriptors
@@ -97,6 +97,24 @@ def test_processor_out_of_descriptors_keeps_serving_and_takes_the_next_socket(ri
     other = rig.connect()
     other.send(framed(b"new"))
     assert rig.handler.bodies() == [b"new"]
+
+
+def test_the_last_descriptors_are_not_for_clients(
+    rig: ProcessorRig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are for links: a Processor that cannot take one ends, and all of its connections with it."""
+    client = rig.connect()
+    for _ in range(3):
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            monkeypatch.setattr(rig.processor, "_descriptor_end", theirs.fileno())
+            rig.acknowledged()
+            serial = rig.hand_over(theirs.fileno())
+            rig.step()
+            assert rig.acknowledged() == [serial | REFUSED]
+    assert caplog.text.count("refusing connections: the limit of open files") == 1, "once, not for each"
+    client.send(framed(b"served"))
+    assert rig.handler.bodies() == [b"served"]
 
 
 def test_ids_are_never_used_again(rig: ProcessorRig) -> None:

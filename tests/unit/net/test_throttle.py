@@ -171,3 +171,13 @@ def test_connection_with_its_limit_in_work_is_muted_and_response_pending(rig: Pr
         rig.handler.no_op(request)
     rig.step()
     assert rig.state() == MuteState.NOT_MUTED.value
+
+
+def test_ends_of_connections_that_are_gone_do_not_gather() -> None:
+    throttles = Throttles()
+    alive = {1, 2}
+    for number in range(100_000):
+        throttles.start(number, 10**18 + number)
+        throttles.forget_gone(alive.__contains__)
+    assert len(throttles._ends) < 2_000
+    assert throttles.take_ended(10**18 + 2) == [1, 2], "those that are there keep their ends, in order"

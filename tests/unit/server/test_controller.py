@@ -381,6 +381,17 @@ def test_counts_that_could_not_be_reached_are_not_kept(
     assert rig.settings[-1].overrides == {"num.network.threads": "1", "num.io.threads": "2"}
 
 
+def test_more_changes_than_anybody_means_are_refused(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
+) -> None:
+    waiting = [peers[0].ask("private:scale", processors=3) for _ in range(17)]
+    rig.settle()
+    late = peers[0].ask("private:scale", processors=3)
+    rig.settle()
+    assert [reply for replies in waiting for reply in replies if reply["error"]] == []
+    assert "16 changes wait already" in late[0]["error"]
+
+
 @pytest.mark.parametrize("body", [{}, {"processors": 0}, {"handlers": 10_000}, {"handlers": True}])
 def test_scale_to_nonsense_is_refused(
     rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer], body: dict[str, int]
