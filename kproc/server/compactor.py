@@ -51,6 +51,7 @@ _PARTITIONS_PER_STEP: Final = 16
 _MS: Final = 1_000_000
 _IDLE_MS: Final = 500
 _PAUSE_MS_MIN: Final = 100  # A backoff of 0 must not turn the cleaner into a loop over all logs.
+_WAIT_NS_MAX: Final = 1 << 62  # For ever; a rate near 0 asks for more than an integer can be made of.
 
 Steps = Generator[int | None, None, Any]
 Call = Callable[[int, str, dict[str, Any], OnReply], None]
@@ -91,7 +92,9 @@ class Compactor:
         self._replaced: deque[tuple[int, Path]] = deque()  # (when to unlink it, what)
         self._steps = self._run()
         self._is_waiting = False
-        self._resume_ns = 0
+        self._is_pausing = False
+        self._stepped_ns = 0
+        self._moved_bytes = 0
         self._is_closed = not config.log_cleaner_enable
 
     # -- driven by the cleaner ---------------------------------------------------------------------------------
@@ -102,22 +105,31 @@ class Compactor:
             return 0
         now_ns = self._clock.now_ns()
         steps, until_ns = self._unlink_due(now_ns), now_ns + _SLICE_NS
-        while now_ns >= self._resume_ns and now_ns <= until_ns:
+        while self._resume_ns() <= now_ns <= until_ns:
             moved = next(self._steps)
+            now_ns = self._stepped_ns = self._clock.now_ns()
+            self._moved_bytes = moved or 0
             self._is_waiting = moved is None
             if moved is None:
                 break
             steps += 1
-            now_ns = self._clock.now_ns()
-            rate = float(self._setting("log.cleaner.io.max.bytes.per.second"))
-            self._resume_ns = now_ns + int(moved * 1e9 / rate) if rate > 0 else now_ns
         return steps
+
+    def _resume_ns(self) -> int:
+        """When the next step is due, by the settings of this moment: a wait that was too long ends with its setting."""
+        wait_ns = 0.0
+        if self._is_pausing:
+            wait_ns = max(int(self._setting("log.cleaner.backoff.ms")), _PAUSE_MS_MIN) * _MS
+        elif self._moved_bytes:
+            rate = float(self._setting("log.cleaner.io.max.bytes.per.second"))
+            wait_ns = self._moved_bytes * 1e9 / rate if rate > 0 else 0.0
+        return self._stepped_ns + int(min(wait_ns, _WAIT_NS_MAX))
 
     def next_deadline_ms(self) -> int:
         """How long the cleaner may sleep for all that concerns this."""
         if self._is_closed:
             return _IDLE_MS
-        left_ms = -(-(self._resume_ns - self._clock.now_ns()) // _MS)
+        left_ms = -(-(self._resume_ns() - self._clock.now_ns()) // _MS)
         if left_ms > 0:
             return min(left_ms, _IDLE_MS)
         return _IDLE_MS if self._is_waiting else 0
@@ -137,7 +149,9 @@ class Compactor:
                 yield None
             best = yield from self._survey()
             if best is None:
-                yield from self._pause(int(self._setting("log.cleaner.backoff.ms")))
+                self._is_pausing = True
+                yield None  # work() comes back when it is over.
+                self._is_pausing = False
                 continue
             topic, partition, _ = best
             try:
@@ -155,12 +169,6 @@ class Compactor:
                     topic.name, partition.index, problem, exc_info=not isinstance(problem, Corrupt),
                 )  # fmt: skip
                 self._uncleanable.add((topic.topic_id, partition.index))
-
-    def _pause(self, duration_ms: int) -> Steps:
-        end_ns = self._clock.now_ns() + max(duration_ms, _PAUSE_MS_MIN) * _MS
-        while self._clock.now_ns() < end_ns:
-            self._resume_ns = end_ns
-            yield None
 
     def _ask(self, topic: TopicImage, index: int, op: str, **fields: Any) -> Steps:
         """Ask the owner; returns its answer, {"lost": True} if it died."""

@@ -278,6 +278,32 @@ def test_the_throttle_changes_on_the_running_broker(rig: Rig) -> None:
     assert rig.offsets() == {("t", 0): 10}
 
 
+@pytest.mark.parametrize(
+    ("name", "absurd"),
+    [
+        ("log.cleaner.io.max.bytes.per.second", "1e-300"),
+        ("log.cleaner.io.max.bytes.per.second", "0.001"),
+        ("log.cleaner.backoff.ms", str(2**63 - 1)),
+    ],
+)
+def test_a_wait_that_would_never_end_ends_when_its_setting_is_taken_back(
+    rig: Rig, name: str, absurd: str
+) -> None:
+    rig.run()
+    (row,) = rig.cluster.alter(changes(4, "", (name, 0, absurd)))
+    assert row["error_code"] == 0, row
+    rig.after(BACKOFF_MS)
+    rig.create("t")
+    rig.fill("t", *"abcdefghij")
+    rig.after(60 * BACKOFF_MS)
+    assert rig.offsets() == {}
+    assert 0 < rig.compactor.next_deadline_ms() <= 500
+    (row,) = rig.cluster.alter(changes(4, "", (name, 1, None)))
+    assert row["error_code"] == 0, row
+    rig.after(BACKOFF_MS)
+    assert rig.offsets() == {("t", 0): 10}
+
+
 def test_a_stop_in_the_middle_removes_what_was_being_written(rig: Rig) -> None:
     log = rig.create("t")
     rig.fill("t", "a", "a")
