@@ -214,8 +214,12 @@ def _check_value(keys: Mapping[str, int | None], key: str, value: float) -> None
         raise _invalid(
             f"Proposed value for {key} is too large for {'an INT' if largest == INT_MAX else 'a LONG'}."
         )
-    if abs(int(value + _EPSILON) - value) > _EPSILON:
+    whole = int(value + _EPSILON)
+    if abs(whole - value) > _EPSILON:
         raise _invalid(f"{key} cannot be a fractional value.")
+    if not whole:
+        # Kafka takes what is this near to 0. Nobody means it, and at 1e-300 no clock can tell when to go on.
+        raise _invalid(f"Quota {key} must be greater than 0")
 
 
 def _parse_filter(components: list[Row]) -> tuple[dict[str, str | None], set[str]]:

@@ -119,6 +119,8 @@ def test_validation_changes_nothing(quotas: Quotas) -> None:
         ({"user": "u"}, [("no_such_rate", 5.0)], "Invalid configuration key no_such_rate"),
         ({"user": "u"}, [(PRODUCE, 5.5)], "cannot be a fractional value"),
         ({"ip": None}, [("connection_creation_rate", 3e9)], "too large"),
+        ({"user": "u"}, [(PRODUCE, 1e-9)], "must be greater than 0"),
+        ({"ip": "127.0.0.1"}, [("connection_creation_rate", 5e-324)], "must be greater than 0"),
         ({"user": "u"}, [("request_percentage", -1.0)], "Quota request_percentage must be greater than 0"),
         ({"user": "u"}, [("request_percentage", 0.0)], "Quota request_percentage must be greater than 0"),
         ({"user": "u"}, [("request_percentage", float("nan"))], "must be greater than 0"),
