@@ -1,8 +1,8 @@
 """IncrementalAlterConfigs (key 44), versions 0-1 (KIP-339).
 
-SET, DELETE, APPEND and SUBTRACT (lists only) on topics and on this broker, each resource as a whole. Differs
-from Kafka: a broker setting that this broker does not act on at run time, or does not know, is refused (see
-cluster/broker_config.py); loggers, client metrics and groups have no configs here.
+SET, DELETE, APPEND and SUBTRACT (lists only) on topics, this broker, groups and client-metrics subscriptions, each
+resource as a whole. Differs from Kafka: a broker setting that this broker does not act on at run time, or does not
+know, is refused (see cluster/broker_config.py); loggers have no configs here.
 """
 
 from __future__ import annotations

@@ -11,12 +11,13 @@ import pytest
 
 from tests.conformance import librdkafka
 from tests.conformance.outcomes import PASSES
-from tests.support.broker import TRANSPORTS, ServedBroker
+from tests.support.broker import ServedBroker
 
 pytestmark = [
     pytest.mark.clients,
     pytest.mark.slow,
     pytest.mark.own_broker,
+    pytest.mark.transports("process", "thread"),
     pytest.mark.skipif(librdkafka.missing_reason() is not None, reason=librdkafka.missing_reason() or ""),
 ]
 
@@ -38,14 +39,13 @@ QUICK = (
     "0061_consumer_lag",
     "0070_null_empty",
     "0073_headers",
-    "0081_admin:DescribeConsumerGroups",
+    "0081_admin:DeleteGroups",
     "0090_idempotence",
     "0099_commit_metadata",
     "0130_store_offsets",
 )
 
 
-@pytest.mark.parametrize("transport", [name for name in TRANSPORTS if name != "inline"])
 def test_quick_part_of_the_suite(tmp_path: Path, transport: str) -> None:
     settings = {"num.network.threads": 2, "num.io.threads": 2, **librdkafka.SETTINGS[librdkafka.DEFAULT]}
     with ServedBroker(tmp_path / "data", transport=transport, settings=settings) as broker:

@@ -281,6 +281,8 @@ class Runner:
             left.unlink(missing_ok=True)
         written = log.read_text(encoding="utf-8", errors="replace")
         state, text = outcome_of(test.table_name, written, test.part)
+        if state == FAILS and process.returncode < 0:
+            text = f"{text} ({signal.Signals(-process.returncode).name})"
         if late:
             text = f"no end in {TEST_SECONDS_MAX:.0f} s. {text}"
         return Outcome(test.name, state, time.monotonic() - begun, text)
