@@ -39,8 +39,7 @@ _CLAIMED_AT_ONCE: Final = 256  # Partitions in one claim: some 6 KB.
 _STATES_PER_REPLY: Final = 16  # A state is about 1 KB, with many producers far more.
 # How long a request waits for a partition. Its clients' own timeouts are 30 s.
 _WAIT_NS: Final = 20_000_000_000
-# How long a state is kept that nobody claims: its owner died after the delta, and files and row say the same but for
-# the older four of each producer's last five batches.
+# How long a state is kept that nobody claims: its owner died after the delta, and files and row say the same.
 _KEEP_NS: Final = 5_000_000_000
 
 

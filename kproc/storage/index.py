@@ -113,6 +113,11 @@ class OffsetIndex(_SortedFile):
         number = self._floor(offset - self.base_offset, column=0)
         return 0 if number < 0 else self._entry(number)[1]
 
+    def lookup_earlier(self, offset: int, entries: int) -> int:
+        """A position so many entries before the one of `lookup`, or 0."""
+        number = self._floor(offset - self.base_offset, column=0) - entries
+        return 0 if number < 0 else self._entry(number)[1]
+
     def last(self) -> tuple[int, int] | None:
         """The last (offset, position), or None."""
         if not self.count:

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import msgspec
+
 from kproc.errors import Corrupt
 from kproc.storage.batch_scan import BadBatch, Header, find_good_batch, walk_checked, walk_headers
 from kproc.storage.checkpoints import read_leader_epochs
@@ -41,7 +43,7 @@ from kproc.storage.format import (
 from kproc.storage.fs import Fs
 from kproc.storage.leader_epochs import LeaderEpochs
 from kproc.storage.log_config import INT64_MAX, LogConfig
-from kproc.storage.producer_state import ProducerTable, decode_snapshot
+from kproc.storage.producer_state import BATCHES_KEPT, BatchMark, ProducerTable, decode_snapshot
 from kproc.storage.segment import LogSegment
 from kproc.storage.txn_index import append_aborted, read_aborted
 from kproc.storage.validate import read_marker
@@ -51,6 +53,8 @@ logger = logging.getLogger(__name__)
 
 # Index entries are written in groups of this many while an index is rebuilt.
 _REBUILD_ENTRIES: Final = 4096
+# How far before a snapshot batches are looked for, in index entries: 64 KiB, or more where batches are larger.
+_RECALLED_ENTRIES: Final = 16
 
 
 class TrustedEnd(NamedTuple):
@@ -179,6 +183,12 @@ class _Rebuild:
         finally:
             if pairs:
                 segment.note_indexed(pairs, times)
+
+
+def _mark_of(header: Header) -> BatchMark:
+    """What a producer's state keeps of a batch."""
+    last_sequence = (header[11] + header[6]) & 0x7FFFFFFF if header[11] >= 0 else -1
+    return last_sequence, header[0] + header[6], header[6], header[8]
 
 
 class _Loader:
@@ -385,6 +395,7 @@ class _Loader:
                 snapshots.remove(offset)
                 continue
             table.end_offset = offset
+            self._recall(table)
             break
         if known_none > table.end_offset:
             table = ProducerTable(known_none)
@@ -398,6 +409,27 @@ class _Loader:
             self._replay(table, segment, position, header, heard_ms)
         table.end_offset = end_offset
         return table
+
+    def _recall(self, table: ProducerTable) -> None:
+        """A snapshot has each producer's newest batch; those before it, which a client may not know to be there
+        either, are in the log. Looked for near the snapshot only: what is older was answered long ago.
+        """
+        before = [segment for segment in self._segments if segment.base_offset < table.end_offset]
+        if not len(table) or not before:
+            return
+        segment = before[-1]
+        marks: dict[tuple[int, int], list[BatchMark]] = {}  # By producer id and epoch.
+        for header in segment.headers_before(table.end_offset, _RECALLED_ENTRIES):
+            if header[11] >= 0 and not header[5] & CONTROL:
+                marks.setdefault((header[9], header[10]), []).append(_mark_of(header))
+        if segment is not self._segments[-1]:
+            segment.close()
+        for entry in table.entries():
+            for newest in entry.batches:
+                found = marks.get((entry.producer_id, entry.epoch), ())
+                earlier = [mark for mark in found if mark[1] < newest[1]]
+                batches = (*earlier[1 - BATCHES_KEPT :], newest)
+                table.restore(entry.producer_id, msgspec.structs.replace(entry, batches=batches))
 
     def _headers_from(self, offset: int) -> Iterator[tuple[LogSegment, int, Header]]:
         for segment, following in zip(self._segments, [*self._segments[1:], None], strict=True):
@@ -419,10 +451,12 @@ class _Loader:
             return
         last_offset = header[0] + header[6]
         if not attributes & CONTROL:
-            last_sequence = (header[11] + header[6]) & 0x7FFFFFFF if header[11] >= 0 else -1
-            mark = (last_sequence, last_offset, header[6], header[8])
             table.record(
-                producer_id, epoch, mark, transactional=bool(attributes & TRANSACTIONAL), heard_ms=heard_ms
+                producer_id,
+                epoch,
+                _mark_of(header),
+                transactional=bool(attributes & TRANSACTIONAL),
+                heard_ms=heard_ms,
             )
             return
         length = header[1] + LOG_OVERHEAD_BYTES

@@ -158,6 +158,13 @@ class LogSegment:
                 return position, header[1] + LOG_OVERHEAD_BYTES
         return None
 
+    def headers_before(self, offset: int, entries: int) -> Iterator[Header]:
+        """The batches before an offset, from so many index entries back on, in their order."""
+        for _, header in self._lookup_headers(self.index.lookup_earlier(offset - 1, entries)):
+            if header[0] >= offset:
+                return
+            yield header
+
     def _lookup_headers(self, start: int) -> Iterator[tuple[int, Header]]:
         """Headers from a position on, for a lookup; what is no batch here was one when the log was opened."""
         try:

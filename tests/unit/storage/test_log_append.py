@@ -255,6 +255,37 @@ def test_many_batches_of_idempotent_producers_write_one_too(
     assert [name for name in rig.files if name.endswith(".snapshot")]
 
 
+@pytest.mark.parametrize("snapshot_at", [3, 4, 5, 6, 7, 8])
+@pytest.mark.parametrize("rolls", [False, True])
+def test_the_last_five_batches_are_known_after_a_death_wherever_the_snapshot_is(
+    rig: LogRig, monkeypatch: pytest.MonkeyPatch, *, snapshot_at: int, rolls: bool
+) -> None:
+    """A snapshot has the newest one only, and a client may have five requests whose answers died with their Handler."""
+    log = rig.open()
+
+    def sent(number: int, producer_id: int = 1) -> bytearray:
+        return batch("v", "w", producer_id=producer_id, producer_epoch=0, base_sequence=2 * number)
+
+    for number in range(8):
+        append_one(log, sent(number))
+        append_one(log, sent(number, producer_id=2))
+        if number == snapshot_at - 1:
+            if rolls:
+                log._roll(log.end_offset, 0)
+            else:
+                log._take_snapshot()
+    log.close(clean=False)
+    log = rig.open()
+    for producer_id in (1, 2):
+        for number in range(3, 8):
+            again = append_one(log, sent(number, producer_id))
+            assert (again.error_code, again.base_offset) == (0, 4 * number + 2 * (producer_id - 1))
+        too_old = append_one(log, sent(2, producer_id))
+        assert too_old.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert log.end_offset == 32
+    log.close(clean=False)
+
+
 def test_a_snapshot_is_written_every_64_mb(rig: LogRig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kproc.storage.log_append.SNAPSHOT_BYTES", 1000)
     log = rig.open()
