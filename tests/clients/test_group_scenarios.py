@@ -1,0 +1,174 @@
+"""One group of confluent-kafka, kafka-python, aiokafka and the Java client: they come, leave, die, hang and return.
+
+What must hold of each scene: every record comes to somebody, every partition has one owner once the group has come to
+rest, nobody rebalances without a reason, and committed offsets are where a group goes on that was away.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("confluent_kafka")
+pytest.importorskip("kafka")
+pytest.importorskip("aiokafka")
+
+from tests.support.broker import BrokerUnderTest
+from tests.support.group_scene import GroupScene, MemberProcess
+from tests.support.kafka_jars import missing_reason
+from tests.support.topics import TopicFactory, fresh_name
+from tests.support.wait import pause, wait_until
+
+pytestmark = [
+    pytest.mark.clients,
+    pytest.mark.java,
+    pytest.mark.transports("process"),
+    pytest.mark.skipif(missing_reason() is not None, reason=missing_reason() or ""),
+]
+
+PARTITIONS = 8
+MAKES = ("confluent", "kafka-python", "aiokafka", "java")
+QUIET_SECONDS = (
+    2.0  # Several heartbeats of every member: a rebalance that is still to come has begun by then.
+)
+
+
+@pytest.fixture
+def scene(broker: BrokerUnderTest, topic: TopicFactory) -> Iterator[GroupScene]:
+    with GroupScene(
+        broker.bootstrap, topic(partitions=PARTITIONS), PARTITIONS, fresh_name("scene")
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+def cooperative(broker: BrokerUnderTest, topic: TopicFactory) -> Iterator[GroupScene]:
+    name = topic(partitions=PARTITIONS)
+    with GroupScene(
+        broker.bootstrap, name, PARTITIONS, fresh_name("scene"), strategy="cooperative-sticky"
+    ) as running:
+        yield running
+
+
+def rebalances_until_settled(scene: GroupScene, before: int) -> int:
+    """How many it took, those included that begin after the group looks settled."""
+    scene.settle()
+    pause(QUIET_SECONDS)
+    scene.settle()
+    return scene.generation() - before
+
+
+def test_members_of_four_makes_join_and_leave(scene: GroupScene) -> None:
+    scene.start(*MAKES)
+    scene.settle()
+    before = scene.generation()
+    scene.start(*MAKES)
+    assert 1 <= rebalances_until_settled(scene, before) <= 4, "one for each newcomer at most"
+    for make in MAKES:
+        before = scene.generation()
+        scene.close(scene.of(make))
+        assert rebalances_until_settled(scene, before) == 1, f"{make} has left"
+    scene.finish_producing()
+    scene.wait_delivered()
+
+
+def test_members_that_die_or_hang_are_taken_over(scene: GroupScene) -> None:
+    scene.start(*MAKES)
+    scene.settle()
+    for make in ("aiokafka", "java"):
+        before = scene.generation()
+        scene.kill(scene.of(make))
+        assert rebalances_until_settled(scene, before) == 1, f"{make} has died"
+    before = scene.generation()
+    hung = scene.of("confluent")
+    hung.signal(signal.SIGSTOP)
+    scene.settle(among=[scene.of("kafka-python")])
+    assert scene.generation() == before + 1
+    hung.signal(signal.SIGCONT)
+    # It finds itself thrown out, and joins again.
+    assert rebalances_until_settled(scene, before + 1) == 1
+    scene.finish_producing()
+    scene.wait_delivered()
+
+
+@pytest.mark.parametrize("how", ["closed", "killed"])
+def test_static_members_come_back_without_a_rebalance(scene: GroupScene, how: str) -> None:
+    scene.start(*MAKES, instances=True)
+    scene.settle()
+    pause(QUIET_SECONDS)
+    scene.settle()
+    generation = scene.generation()
+    for make in MAKES:
+        old = scene.of(make)
+        owned = old.owned
+        if how == "closed":
+            scene.close(old)
+        else:
+            scene.kill(old)
+        (new,) = scene.start(make, instances=True)
+        scene.settle()
+        assert new.owned == owned
+    pause(QUIET_SECONDS)
+    scene.settle()
+    assert scene.generation() == generation
+    scene.finish_producing()
+    scene.wait_delivered()
+
+
+def test_cooperative_members_keep_what_need_not_move(cooperative: GroupScene) -> None:
+    scene = cooperative
+    first = scene.start("confluent", "java")
+    scene.settle()
+    before = scene.generation()
+    owned = [member.owned for member in first]
+    marks = [len(member.events) for member in first]
+    second = scene.start("java", "confluent")
+    # Each newcomer asks once, and each partition that moves is given up first: one more.
+    assert 2 <= rebalances_until_settled(scene, before) <= 4
+    for member, had, mark in zip(first, owned, marks, strict=True):
+        assert member.owned < had, member.said()
+        assert revoked(member, mark) == had - member.owned, "nothing else was ever given up"
+    before = scene.generation()
+    owned = [member.owned for member in first]
+    marks = [len(member.events) for member in first]
+    scene.close(second[0])
+    scene.kill(second[1])
+    # The one that has left begins it, and the session of the other may end meanwhile. Nobody has to give anything up.
+    assert 1 <= rebalances_until_settled(scene, before) <= 4
+    for member, had, mark in zip(first, owned, marks, strict=True):
+        assert member.owned > had
+        assert revoked(member, mark) == set()
+    scene.finish_producing()
+    scene.wait_delivered()
+
+
+def revoked(member: MemberProcess, mark: int) -> set[int]:
+    """What a member gave up since that many events."""
+    return {
+        each["partition"]
+        for event in member.events[mark:]
+        if event["name"] == "partitions_revoked"
+        for each in event["partitions"]
+    }
+
+
+def test_a_group_that_was_away_goes_on_where_it_committed(scene: GroupScene) -> None:
+    scene.start(*MAKES)
+    scene.settle()
+    wait_until(lambda: len(scene.committed()) == PARTITIONS, seconds=20, what="a commit of every partition")
+    scene.close(*scene.members)
+    committed = scene.committed()
+    again = scene.start(*reversed(MAKES))
+    scene.settle()
+    scene.finish_producing()
+    scene.wait_delivered()
+    firsts: dict[int, int] = {}
+    for partition, offset in sorted(set().union(*(member.consumed() for member in again))):
+        firsts.setdefault(partition, offset)
+    assert firsts == committed
+    ends = {
+        partition: max(at for index, at in scene.produced if index == partition) + 1 for partition in firsts
+    }
+    wait_until(lambda: scene.committed() == ends, seconds=20, what="everything is committed")

@@ -1,0 +1,208 @@
+"""A consumer in a process of its own, that says what happens to it as Kafka's VerifiableConsumer does.
+
+    python -m tests.support.group_member confluent|kafka-python|aiokafka --bootstrap ... --topic ... --group ...
+
+One JSON line for each event. Commits what each poll brought. SIGTERM closes the consumer, which leaves the group.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import signal
+from collections.abc import Iterable
+from typing import Any
+
+# kafka-python 3.0.12 gives a SyncGroup up that a poll's end interrupts, and then never sends another, with Kafka too.
+KAFKA_PYTHON_POLL_MS = 1_000
+HEARTBEAT_MS = 300
+
+_is_over = False
+
+
+def end(*_: object) -> None:
+    """SIGTERM: close after this poll."""
+    global _is_over
+    _is_over = True
+
+
+def tell(name: str, **fields: Any) -> None:
+    """One event."""
+    print(json.dumps({"name": name, **fields}), flush=True)
+
+
+def tell_partitions(name: str, indexes: Iterable[int]) -> None:
+    """Partitions came or went."""
+    tell(name, partitions=[{"partition": index} for index in sorted(indexes)])
+
+
+def tell_records(records: Iterable[tuple[int, int]]) -> dict[int, int]:
+    """Records were processed; what is to be committed for them."""
+    offsets: dict[int, list[int]] = {}
+    for partition, offset in records:
+        offsets.setdefault(partition, []).append(offset)
+    parts = [
+        {"partition": partition, "count": len(found), "minOffset": min(found), "maxOffset": max(found)}
+        for partition, found in offsets.items()
+    ]
+    tell("records_consumed", partitions=parts)
+    return {partition: max(found) + 1 for partition, found in offsets.items()}
+
+
+def tell_committed(wanted: dict[int, int], error: BaseException | None = None) -> None:
+    """A commit was answered."""
+    offsets = [{"partition": partition, "offset": offset} for partition, offset in wanted.items()]
+    tell("offsets_committed", offsets=offsets, success=error is None, error=repr(error))
+
+
+def run_confluent(options: argparse.Namespace) -> None:
+    """librdkafka."""
+    from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+    settings: dict[str, Any] = {
+        "bootstrap.servers": options.bootstrap,
+        "group.id": options.group,
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "session.timeout.ms": options.session_ms,
+        "heartbeat.interval.ms": HEARTBEAT_MS,
+        "partition.assignment.strategy": options.strategy,
+        "log_level": 0,
+    }
+    if options.instance:
+        settings["group.instance.id"] = options.instance
+    consumer = Consumer(settings)
+
+    def on_assign(_consumer: Any, parts: list[Any]) -> None:
+        tell_partitions("partitions_assigned", (part.partition for part in parts))
+
+    def on_revoke(_consumer: Any, parts: list[Any]) -> None:
+        tell_partitions("partitions_revoked", (part.partition for part in parts))
+
+    consumer.subscribe([options.topic], on_assign=on_assign, on_revoke=on_revoke, on_lost=on_revoke)
+    while not _is_over:
+        messages = [each for each in consumer.consume(200, timeout=0.1) if each.error() is None]
+        if not messages:
+            continue
+        wanted = tell_records((each.partition(), each.offset()) for each in messages)
+        try:
+            consumer.commit(
+                offsets=[TopicPartition(options.topic, *each) for each in wanted.items()], asynchronous=False
+            )
+        except KafkaException as error:
+            tell_committed(wanted, error)
+        else:
+            tell_committed(wanted)
+    consumer.close()
+
+
+def run_kafka_python(options: argparse.Namespace) -> None:
+    """kafka-python."""
+    import kafka
+    from kafka.coordinator.assignors.range import RangePartitionAssignor
+
+    class Listener(kafka.ConsumerRebalanceListener):
+        def on_partitions_revoked(self, revoked: Any) -> None:
+            tell_partitions("partitions_revoked", (part.partition for part in revoked))
+
+        def on_partitions_assigned(self, assigned: Any) -> None:
+            tell_partitions("partitions_assigned", (part.partition for part in assigned))
+
+    assert options.strategy == "range"
+    consumer = kafka.KafkaConsumer(
+        bootstrap_servers=options.bootstrap,
+        group_id=options.group,
+        group_instance_id=options.instance,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        session_timeout_ms=options.session_ms,
+        heartbeat_interval_ms=HEARTBEAT_MS,
+        partition_assignment_strategy=[RangePartitionAssignor],
+    )
+    consumer.subscribe([options.topic], listener=Listener())
+    while not _is_over:
+        found = consumer.poll(timeout_ms=KAFKA_PYTHON_POLL_MS)
+        rows = [(row.partition, row.offset) for part in found.values() for row in part]
+        if not rows:
+            continue
+        wanted = tell_records(rows)
+        offsets = {
+            kafka.TopicPartition(options.topic, partition): kafka.structs.OffsetAndMetadata(offset, "", -1)
+            for partition, offset in wanted.items()
+        }
+        try:
+            consumer.commit(offsets)
+        except kafka.errors.KafkaError as error:
+            tell_committed(wanted, error)
+        else:
+            tell_committed(wanted)
+    consumer.close(autocommit=False)
+
+
+async def run_aiokafka(options: argparse.Namespace) -> None:
+    """aiokafka."""
+    import aiokafka
+    from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+
+    class Listener(aiokafka.ConsumerRebalanceListener):
+        def on_partitions_revoked(self, revoked: Any) -> None:
+            tell_partitions("partitions_revoked", (part.partition for part in revoked))
+
+        def on_partitions_assigned(self, assigned: Any) -> None:
+            tell_partitions("partitions_assigned", (part.partition for part in assigned))
+
+    assert options.strategy == "range"
+    consumer = aiokafka.AIOKafkaConsumer(
+        bootstrap_servers=options.bootstrap,
+        group_id=options.group,
+        group_instance_id=options.instance,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        session_timeout_ms=options.session_ms,
+        heartbeat_interval_ms=HEARTBEAT_MS,
+        partition_assignment_strategy=[RangePartitionAssignor],
+    )
+    consumer.subscribe([options.topic], listener=Listener())
+    await consumer.start()
+    while not _is_over:
+        found = await consumer.getmany(timeout_ms=100)
+        rows = [(row.partition, row.offset) for part in found.values() for row in part]
+        if not rows:
+            continue
+        wanted = tell_records(rows)
+        offsets = {
+            aiokafka.TopicPartition(options.topic, partition): offset for partition, offset in wanted.items()
+        }
+        try:
+            await consumer.commit(offsets)
+        except (aiokafka.errors.KafkaError, aiokafka.errors.IllegalStateError) as error:
+            tell_committed(wanted, error)
+        else:
+            tell_committed(wanted)
+    await consumer.stop()
+
+
+def main() -> None:
+    """Consume until SIGTERM."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("client", choices=["confluent", "kafka-python", "aiokafka"])
+    parser.add_argument("--bootstrap", required=True)
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--group", required=True)
+    parser.add_argument("--strategy", default="range")
+    parser.add_argument("--instance")
+    parser.add_argument("--session-ms", type=int, default=6_000)
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, end)
+    if options.client == "confluent":
+        run_confluent(options)
+    elif options.client == "kafka-python":
+        run_kafka_python(options)
+    else:
+        asyncio.run(run_aiokafka(options))
+    tell("shutdown_complete")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,273 @@
+"""One group of consumers of several makes, each a process that can be closed, killed and stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from confluent_kafka import Producer
+
+from kproc.group.partitioning import partition_for
+from kproc.group.records import decode_record
+from kproc.group.snapshot import GroupSnapshot
+from kproc.wire.record_batch import HEADER_BYTES, decode_records, parse_header
+from tests.support.groups import describe, find_coordinator, offsets_of
+from tests.support.java_tools import JVM
+from tests.support.kafka_jars import classpath
+from tests.support.raw import RawClient
+from tests.support.wait import wait_until
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SESSION_MS = 6_000  # group.min.session.timeout.ms.
+HEARTBEAT_MS = 300
+JAVA_ASSIGNORS = {
+    "range": "org.apache.kafka.clients.consumer.RangeAssignor",
+    "cooperative-sticky": "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
+}
+OFFSETS_TOPIC = "__consumer_offsets"
+
+
+class MemberProcess:
+    """One consumer and what it has said."""
+
+    def __init__(self, make: str, command: list[str], environment: dict[str, str]) -> None:
+        self.make = make
+        self.events: list[dict[str, Any]] = []
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self._process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=self._errors, text=True
+        )
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("{"):
+                self.events.append(json.loads(line))
+
+    @property
+    def owned(self) -> set[int]:
+        """The partitions that it has, as far as it has said."""
+        owned: set[int] = set()
+        for event in list(self.events):
+            indexes = {each["partition"] for each in event.get("partitions", ())}
+            if event["name"] == "partitions_assigned":
+                owned |= indexes
+            elif event["name"] == "partitions_revoked":
+                owned -= indexes
+        return owned
+
+    def consumed(self, since: int = 0) -> set[tuple[int, int]]:
+        """(partition, offset) of the records that it got, from an event on."""
+        found: set[tuple[int, int]] = set()
+        for event in list(self.events[since:]):
+            if event["name"] == "records_consumed":
+                for each in event["partitions"]:
+                    assert each["count"] == each["maxOffset"] - each["minOffset"] + 1, event
+                    offsets = range(each["minOffset"], each["maxOffset"] + 1)
+                    found |= {(each["partition"], offset) for offset in offsets}
+        return found
+
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def close(self) -> None:
+        """SIGTERM: it leaves the group, unless it is a static member."""
+        self.signal(signal.SIGTERM)
+        self._wait()
+        assert any(event["name"] == "shutdown_complete" for event in self.events), self.said()
+
+    def kill(self) -> None:
+        """SIGKILL: nobody is told."""
+        self.signal(signal.SIGKILL)
+        self._wait()
+
+    def _wait(self) -> None:
+        self._process.wait(30)
+        self._reader.join(30)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def said(self) -> str:
+        """The last of what it wrote."""
+        self._errors.seek(0)
+        events = "\n".join(json.dumps(event) for event in self.events[-8:])
+        return f"{self.make}:\n{events}\n{self._errors.read()[-1500:]}"
+
+    def end(self) -> None:
+        """Whatever state it is in."""
+        if self._process.poll() is None:
+            self.kill()
+        self._errors.close()
+
+
+class GroupScene:
+    """A topic that is written to all the time, and the members that read it."""
+
+    def __init__(
+        self, bootstrap: str, topic: str, partitions: int, group: str, *, strategy: str = "range"
+    ) -> None:
+        self.bootstrap = bootstrap
+        self.topic = topic
+        self.partitions = partitions
+        self.group = group
+        self.strategy = strategy
+        self.members: list[MemberProcess] = []
+        self._past: list[MemberProcess] = []
+        self.produced: set[tuple[int, int]] = set()
+        self._stop = threading.Event()
+        self._producer = threading.Thread(target=self._produce)
+        self._config = tempfile.NamedTemporaryFile("w", suffix=".properties")  # noqa: SIM115
+        self._config.write(f"heartbeat.interval.ms={HEARTBEAT_MS}\nmax.poll.records=200\n")
+        self._config.flush()
+
+    def __enter__(self) -> GroupScene:
+        with RawClient(self.bootstrap) as client:
+            find_coordinator(client, self.group)
+        self._producer.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._producer.join(30)
+        for member in (*self.members, *self._past):
+            if problem is not None:
+                problem.add_note(member.said())
+            member.end()
+        self._config.close()
+
+    # -- members -------------------------------------------------------------------------------------------------
+
+    def start(self, *makes: str, instances: bool = False) -> list[MemberProcess]:
+        """New members; with `instances` each is a static one, named after its make."""
+        started = [self._start(make, make if instances else None) for make in makes]
+        self.members += started
+        return started
+
+    def _start(self, make: str, instance: str | None) -> MemberProcess:
+        if make == "java":
+            command = ["java", *JVM, "-cp", classpath(), "org.apache.kafka.tools.VerifiableConsumer"]
+            command += ["--bootstrap-server", self.bootstrap, "--topic", self.topic]
+            command += ["--group-id", self.group, "--session-timeout", str(SESSION_MS)]
+            command += ["--assignment-strategy", JAVA_ASSIGNORS[self.strategy]]
+            command += ["--command-config", self._config.name]
+            command += ["--group-instance-id", instance] if instance else []
+        else:
+            command = [sys.executable, "-m", "tests.support.group_member", make]
+            command += ["--bootstrap", self.bootstrap, "--topic", self.topic, "--group", self.group]
+            command += ["--strategy", self.strategy, "--session-ms", str(SESSION_MS)]
+            command += ["--instance", instance] if instance else []
+        return MemberProcess(make, command, dict(os.environ))
+
+    def of(self, make: str) -> MemberProcess:
+        """The first living member of a make."""
+        return next(member for member in self.members if member.make == make)
+
+    def close(self, *members: MemberProcess) -> None:
+        """They leave, one after the other."""
+        for member in members:
+            member.close()
+            self._forget(member)
+
+    def kill(self, *members: MemberProcess) -> None:
+        """They die."""
+        for member in members:
+            member.kill()
+            self._forget(member)
+
+    def _forget(self, member: MemberProcess) -> None:
+        self.members.remove(member)
+        self._past.append(member)
+
+    # -- what must hold --------------------------------------------------------------------------------------------
+
+    def settle(self, seconds: float = 40.0, *, among: list[MemberProcess] | None = None) -> None:
+        """Until the group is stable and every partition has one owner, the members as many as each other."""
+        members = self.members if among is None else among
+        low, more = divmod(self.partitions, len(members))
+        wanted = sorted([low] * (len(members) - more) + [low + 1] * more)
+
+        def settled() -> bool:
+            shares = [member.owned for member in members]
+            assert sorted(map(len, shares)) == wanted, [(each.make, sorted(each.owned)) for each in members]
+            assert set().union(*shares) == set(range(self.partitions)), shares
+            with RawClient(self.bootstrap) as client:
+                row = describe(client, self.group)
+            assert (row["group_state"], len(row["members"])) == ("Stable", len(members)), row["group_state"]
+            return True
+
+        wait_until(settled, seconds=seconds, what=f"{len(members)} members that share the topic")
+
+    def generation(self) -> int:
+        """The newest generation that the coordinator wrote down: one for each rebalance."""
+        index = partition_for(self.group, self._offsets_partitions())
+        newest = 0
+        with RawClient(self.bootstrap) as client:
+            position = client.list_offset(OFFSETS_TOPIC, -2, partition=index)["offset"]
+            end = client.end_offset(OFFSETS_TOPIC, partition=index)
+            while position < end:
+                view = memoryview(client.fetch(OFFSETS_TOPIC, position, partition=index)["records"])
+                at = 0
+                while at + HEADER_BYTES <= len(view):
+                    header = parse_header(view, at)
+                    if at + header.total_bytes > len(view):
+                        break
+                    for record in decode_records(view[at : at + header.total_bytes]):
+                        decoded = decode_record(record.key, record.value)
+                        value = decoded[1] if isinstance(decoded, tuple) else None
+                        if isinstance(value, GroupSnapshot) and value.group_id == self.group:
+                            newest = max(newest, value.generation)
+                    at += header.total_bytes
+                    position = header.last_offset + 1
+        return newest
+
+    def _offsets_partitions(self) -> int:
+        with RawClient(self.bootstrap) as client:
+            return len(client.describe_topic(OFFSETS_TOPIC)["partitions"])
+
+    def committed(self) -> dict[int, int]:
+        """Partition -> offset."""
+        with RawClient(self.bootstrap) as client:
+            return {partition: offset for (_, partition), offset in offsets_of(client, self.group).items()}
+
+    def finish_producing(self) -> None:
+        """Nothing new comes; what was produced has been acknowledged."""
+        self._stop.set()
+        self._producer.join(30)
+
+    def wait_delivered(self, seconds: float = 30.0) -> None:
+        """Every record that was acknowledged has come to somebody."""
+
+        def delivered() -> bool:
+            found = set().union(*(member.consumed() for member in (*self.members, *self._past)))
+            missing = sorted(self.produced - found)
+            assert not missing, f"{len(missing)} missing: {missing[:5]}"
+            return True
+
+        wait_until(delivered, seconds=seconds, what="every record is delivered")
+
+    def _produce(self) -> None:
+        def on_delivery(error: Any, message: Any) -> None:
+            if error is None:
+                self.produced.add((message.partition(), message.offset()))
+
+        producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5})
+        number = 0
+        while not self._stop.wait(0.01):
+            producer.produce(
+                self.topic, value=b"%d" % number, partition=number % self.partitions, on_delivery=on_delivery
+            )
+            number += 1
+            producer.poll(0)
+        producer.flush(20)
