@@ -74,22 +74,21 @@ class ClientQuotas:
     def entities(self) -> Iterator[tuple[Entity, Mapping[str, float]]]:
         return iter(self._entities.items())
 
-    def quota_for(self, user: str, client_id: str, key: str) -> float | None:
-        """The quota in force for a client, in Kafka's precedence; None: unlimited."""
-        if not self._entities:
-            return None
-        for name in (user, None):
-            for client in (client_id, None):
-                value = self.of(((CLIENT_ID, client), (USER, name))).get(key)
-                if value is not None:
-                    return value
-            value = self.of(((USER, name),)).get(key)
+    def in_force(self, user: str, client_id: str, key: str) -> tuple[Entity, float] | None:
+        """Whose quota holds for a client by Kafka's precedence (DefaultQuotaCallback), and how much; None: no limit."""
+        for entity in (
+            ((CLIENT_ID, client_id), (USER, user)),
+            ((CLIENT_ID, None), (USER, user)),
+            ((USER, user),),
+            ((CLIENT_ID, client_id), (USER, None)),
+            ((CLIENT_ID, None), (USER, None)),
+            ((USER, None),),
+            ((CLIENT_ID, client_id),),
+            ((CLIENT_ID, None),),
+        ):
+            value = self.of(entity).get(key)
             if value is not None:
-                return value
-        for client in (client_id, None):
-            value = self.of(((CLIENT_ID, client),)).get(key)
-            if value is not None:
-                return value
+                return entity, value
         return None
 
     def ip_rates(self) -> dict[str, float]:

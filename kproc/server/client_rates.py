@@ -143,21 +143,13 @@ class ClientRates:
             return found
 
     def _look_up(self, kind: str, client_id: str) -> tuple[Key, float] | None:
-        """Kafka's precedence (DefaultQuotaCallback), and whom the quota that is found counts together."""
-        quotas = self._quotas()
-        for user in (ANONYMOUS, None):
-            for client in (client_id, None):
-                limit = quotas.of(((CLIENT_ID, client), (USER, user))).get(kind)
-                if limit is not None:
-                    return (kind, ANONYMOUS, client_id), limit
-            limit = quotas.of(((USER, user),)).get(kind)
-            if limit is not None:
-                return (kind, ANONYMOUS, ""), limit
-        for client in (client_id, None):
-            limit = quotas.of(((CLIENT_ID, client),)).get(kind)
-            if limit is not None:
-                return (kind, "", client_id), limit
-        return None
+        """The quota in force, and whom it counts together."""
+        found = self._quotas().in_force(ANONYMOUS, client_id, kind)
+        if found is None:
+            return None
+        entity, limit = found
+        kinds = [name for name, _ in entity]
+        return (kind, ANONYMOUS if USER in kinds else "", client_id if CLIENT_ID in kinds else ""), limit
 
 
 def _to_ms(duration_ns: int) -> int:

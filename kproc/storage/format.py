@@ -105,11 +105,6 @@ def parse_segment_file_name(name: str, suffix: str) -> int | None:
     return int(digits) if digits.isascii() and digits.isdigit() else None
 
 
-def partition_directory_name(topic: str, partition: int) -> str:
-    """`<topic>-<partition>`, as in Kafka."""
-    return f"{topic}-{partition}"
-
-
 def parse_partition_directory_name(name: str) -> tuple[str, int] | None:
     """The topic and partition in a directory's name, or None (also for `-delete` directories)."""
     topic, dash, digits = name.rpartition("-")

@@ -51,11 +51,6 @@ class ProducerEntry(msgspec.Struct, frozen=True, gc=False, array_like=True):
     batches: tuple[BatchMark, ...] = ()
 
 
-def add_sequence(sequence: int, count: int) -> int:
-    """The sequence `count` records further on; it wraps from 2^31 - 1 to 0."""
-    return (sequence + count) & SEQUENCE_MAX
-
-
 def first_offset(mark: BatchMark) -> int:
     """The offset of a remembered batch's first record."""
     return mark[1] - mark[2]

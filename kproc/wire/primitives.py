@@ -93,12 +93,6 @@ def read_varint(data: Buffer, position: int) -> tuple[int, int]:
     return raw >> 1 ^ -(raw & 1), position
 
 
-def read_varlong(data: Buffer, position: int) -> tuple[int, int]:
-    """Signed number of at most 10 bytes, and the position after it."""
-    raw, position = _read_base128(data, position, _VARLONG_SHIFT_MAX)
-    return raw >> 1 ^ -(raw & 1), position
-
-
 def skip_tagged_fields(data: Buffer, position: int) -> int:
     """Position after a block of tagged fields of which none is of interest."""
     count, position = read_unsigned_varint(data, position)

@@ -123,16 +123,6 @@ class BatchHeader(NamedTuple):
         """True for batches of markers, which are never handed to applications."""
         return bool(self.attributes & CONTROL)
 
-    @property
-    def has_producer_id(self) -> bool:
-        """True for idempotent and transactional batches."""
-        return self.producer_id > NO_PRODUCER_ID
-
-
-def codec_of(attributes: int) -> int:
-    """Compression codec number of a batch's attributes."""
-    return attributes & CODEC_MASK
-
 
 def parse_header(view: Buffer, offset: int = 0) -> BatchHeader:
     """Header of the batch that starts at `offset`. Only its length is checked: see check_batch()."""

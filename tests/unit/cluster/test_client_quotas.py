@@ -67,14 +67,16 @@ PRECEDENCE: list[dict[str, str | None]] = [
 def test_nearest_quota_is_in_force(quotas: Quotas, first: int) -> None:
     for rank, entity in enumerate(PRECEDENCE[first:], first):
         quotas.alter(row(entity, (PRODUCE, 100 + rank)))
-    assert quotas.quotas.quota_for("u", "c", PRODUCE) == 100 + first
-    assert quotas.quotas.quota_for("u", "c", "consumer_byte_rate") is None
+    in_force = quotas.quotas.in_force("u", "c", PRODUCE)
+    assert in_force is not None
+    assert (dict(in_force[0]), in_force[1]) == (PRECEDENCE[first], 100 + first)
+    assert quotas.quotas.in_force("u", "c", "consumer_byte_rate") is None
 
 
 def test_no_quota_is_no_limit(quotas: Quotas) -> None:
-    assert quotas.quotas.quota_for("u", "c", PRODUCE) is None
+    assert quotas.quotas.in_force("u", "c", PRODUCE) is None
     quotas.alter(row({"client-id": "other"}, (PRODUCE, 1)))
-    assert quotas.quotas.quota_for("u", "c", PRODUCE) is None
+    assert quotas.quotas.in_force("u", "c", PRODUCE) is None
 
 
 def test_quota_is_taken_away_and_the_entity_with_its_last(quotas: Quotas) -> None:
@@ -149,7 +151,7 @@ def test_same_type_twice_and_same_entity_twice_are_refused(quotas: Quotas) -> No
     )
     answers = quotas.alter(row({"user": "u"}, (PRODUCE, 5)), row({"user": "u"}, (PRODUCE, 6)))
     assert [code for code, _ in answers] == [ErrorCode.NONE, ErrorCode.INVALID_REQUEST]
-    assert quotas.quotas.quota_for("u", "", PRODUCE) == 5
+    assert quotas.quotas.in_force("u", "", PRODUCE) == ((("user", "u"),), 5)
 
 
 def component(kind: str, match_type: int, match: str | None = None) -> dict[str, Any]:

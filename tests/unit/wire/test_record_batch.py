@@ -25,11 +25,10 @@ def test_a_good_batch_gives_its_header():
     assert header == rb.parse_header(b"..." + batch, 3)
     assert (header.record_count, header.last_offset_delta, header.total_bytes) == (3, 2, len(batch))
     assert (header.base_timestamp, header.max_timestamp) == (1_000, 1_005)
-    assert header.has_producer_id
     assert header.last_sequence == 0  # Sequences wrap.
     assert not header.is_transactional
     assert not header.is_control
-    assert header.codec == rb.codec_of(header.attributes) == 0
+    assert header.codec == 0
 
 
 @pytest.mark.parametrize("view", [bytes, bytearray, memoryview, lambda b: memoryview(bytes(b)).toreadonly()])
