@@ -113,6 +113,18 @@ METRICS: Final = (
     ),
     Metric("accept_throttle_ns", Kind.COUNTER, "ns", "Waits that creation rates imposed on an Acceptor."),
     Metric(
+        "accept_throttles",
+        Kind.COUNTER,
+        "connections",
+        "Connections of such waits: time / count is Kafka's average.",
+    ),
+    Metric(
+        "address_throttle_ns",
+        Kind.COUNTER,
+        "ns",
+        "For how long connections_throttled were parked: time / count is Kafka's average.",
+    ),
+    Metric(
         "slept_ns", Kind.COUNTER, "ns", "Time that a role waited for work; stored together with heartbeat_ns."
     ),
     Metric(

@@ -89,6 +89,7 @@ class Acceptor:
         self.is_called = False
         self._backoff_until_ns = 0
         self._next_store_ns = 0
+        self._stored_throttles = (0, 0, 0)
         self._epoll = select.epoll()
         self._epoll.register(doze.fd, select.EPOLLIN | select.EPOLLET)
         self._queue = HandoffQueue(
@@ -328,7 +329,10 @@ class Acceptor:
             values[_SLEPT] += self._doze.slept_ns  # Of the thread that runs all roles, if one does.
             self._doze.slept_ns = 0
             values[_CONNECTIONS_PARKED] = len(self._parked)
-            values[_RATE_WAIT] = self.quotas.throttled_ns
+            quotas, before = self.quotas, self._stored_throttles
+            self._stored_throttles = quotas.throttled_ns, quotas.throttled_count, quotas.address_throttled_ns
+            for slot, now, then in zip(_THROTTLES, self._stored_throttles, before, strict=True):
+                values[slot] += now - then  # On top of what an Acceptor before this one counted.
             if self._blocked_since_ns:
                 values[_BLOCKED] += now_ns - self._blocked_since_ns
                 self._blocked_since_ns = now_ns
@@ -359,4 +363,4 @@ _REJECTED: Final = SLOT["connections_rejected"]
 _THROTTLED: Final = SLOT["connections_throttled"]
 _CONNECTIONS_PARKED: Final = SLOT["connections_parked"]
 _EVENTS: Final = SLOT["connection_rate_events"]
-_RATE_WAIT: Final = SLOT["accept_throttle_ns"]
+_THROTTLES: Final = (SLOT["accept_throttle_ns"], SLOT["accept_throttles"], SLOT["address_throttle_ns"])

@@ -20,6 +20,7 @@ import resource
 import select
 import socket
 import struct
+from collections.abc import Callable
 from typing import Final
 
 from kproc.clock import Clock
@@ -86,6 +87,7 @@ class Processor(ConnectionHolder):
         "_next_second_ns",
         "_next_store_ns",
         "_processor_count",
+        "_processors_in_all",
         "_queued_bytes_max",
         "_queued_requests",
         "_queued_requests_max",
@@ -108,15 +110,16 @@ class Processor(ConnectionHolder):
         router: Router | None = None,
         queued_bytes_max: int = -1,
         queued_requests_max: int = -1,
-        processor_count: int = 1,
+        processors_in_all: Callable[[DynamicSettings], int] = lambda settings: 1,
     ) -> None:
-        """Both maxima are the whole broker's, shared evenly by its `processor_count` Processors; -1: no limit."""
+        """Both maxima are the whole broker's, shared evenly by its `processors_in_all`; -1: no limit."""
         super().__init__(agent_id, doze=doze, metrics=metrics, clock=clock, arena=arena, router=router)
         self._doze = doze
         self._request_bytes_max = request_bytes_max
         self._idle_ns_max = idle_ms_max * 1_000_000 if idle_ms_max >= 0 else 0
         self._queued_bytes_max = queued_bytes_max
-        self._processor_count = processor_count
+        self._processors_in_all = processors_in_all
+        self._processor_count = processors_in_all(DynamicSettings())
         self._queued_requests_max = queued_requests_max
         self._queued_requests = QueuedRequests()
         has_budget = queued_bytes_max > 0 or queued_requests_max > 0
@@ -143,7 +146,7 @@ class Processor(ConnectionHolder):
 
     def apply_settings(self, settings: DynamicSettings) -> None:
         """The broker's settings were changed: the memory budget has another number of shares."""
-        self._processor_count = settings.integer("num.network.threads", self._processor_count)
+        self._processor_count = self._processors_in_all(settings)
 
     def watch(self, fd: int) -> None:
         self._watched_fd = fd

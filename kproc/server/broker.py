@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kproc.clock import NS_PER_S
 from kproc.cluster.controller import ControllerState, failure_of
-from kproc.cluster.dynamic_settings import settings_in_force
+from kproc.cluster.dynamic_settings import settings_in_force, wanted_processors
 from kproc.cluster.image import ClusterImage
 from kproc.cluster.metadata_log import MetadataLog
 from kproc.config.dynamic import DynamicSettings
@@ -100,7 +100,7 @@ def make_processor(
         idle_ms_max=plan.config.connections_max_idle_ms,
         queued_bytes_max=plan.config.queued_max_request_bytes,
         queued_requests_max=_queued_requests_max(plan),
-        processor_count=plan.config.num_network_threads,
+        processors_in_all=lambda settings: sum(wanted_processors(plan.config, settings).values()),
         router=router,
     )
 

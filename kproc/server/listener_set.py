@@ -13,9 +13,7 @@ import socket
 from collections.abc import Callable, Generator
 from typing import Any, Final
 
-from kproc.config import Config, EndPoint
-from kproc.config.dynamic import DynamicSettings
-from kproc.config.listeners import parse_listeners
+from kproc.config import EndPoint
 from kproc.errors import FatalError
 from kproc.server.children import Children
 from kproc.server.listeners import Endpoint, close_listener, open_listener
@@ -31,14 +29,6 @@ _INDEX_END: Final = ACCEPTOR_COUNT_MAX - 1
 # A role that is stopped hears of a listener when it goes on; nothing else waits for that.
 _TELL_NS: Final = 10_000_000_000
 _EMPTY: Final = Endpoint("", "", 0, "", 0)
-
-
-def wanted_listeners(config: Config, settings: DynamicSettings) -> tuple[EndPoint, ...]:
-    """What `listeners` says now: what was changed, else what the broker was started with."""
-    changed = settings.text("listeners")
-    if changed is None:
-        return config.listeners
-    return parse_listeners(changed, config.listener_security_protocol_map)
 
 
 class ListenerSet:

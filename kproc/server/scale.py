@@ -26,13 +26,14 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kproc.cluster.role_counts import IO_THREADS, NETWORK_THREADS
+from kproc.cluster.dynamic_settings import wanted_listeners, wanted_processors
+from kproc.cluster.role_counts import IO_THREADS
 from kproc.config import Config, EndPoint
-from kproc.config.dynamic import DynamicSettings, listener_key
+from kproc.config.dynamic import DynamicSettings
 from kproc.errors import FatalError
 from kproc.server.balance import Balancer
 from kproc.server.children import Children
-from kproc.server.listener_set import ListenerSet, wanted_listeners
+from kproc.server.listener_set import ListenerSet
 from kproc.server.roles import (
     ACCEPTOR,
     CONTROLLER,
@@ -71,12 +72,7 @@ class Wanted:
     def of(cls, config: Config, settings: DynamicSettings) -> Wanted:
         """What the settings say; sets of listeners that do not exist are left out."""
         listeners = {each.name: each for each in wanted_listeners(config, settings)}
-        pools = {"": settings.integer(NETWORK_THREADS, config.num_network_threads)}
-        for name in sorted(name.lower() for name in listeners):
-            own = settings.overrides.get(listener_key(name, NETWORK_THREADS))
-            count = int(own) if own is not None else config.listener_value(name, NETWORK_THREADS)
-            if count is not None:
-                pools[name] = count
+        pools = wanted_processors(config, settings)
         return cls(settings.integer(IO_THREADS, config.num_io_threads), pools, listeners)
 
 

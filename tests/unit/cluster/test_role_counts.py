@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from kproc.cluster.dynamic_settings import wanted_processors
 from kproc.cluster.image import ClusterImage
 from kproc.cluster.records import BrokerConfigSet
 from kproc.cluster.role_counts import check_change, role_count_max
 from kproc.config import Config
+from kproc.config.dynamic import DynamicSettings
 from kproc.errors import ErrorCode, KafkaError
 
 CONFIG = Config.build({"num.io.threads": 4, "num.network.threads": 5})
@@ -85,3 +87,19 @@ def test_roles_of_one_process_are_as_many_as_at_the_start() -> None:
     config = Config.build({"num.io.threads": 4, "kproc.transport": "thread"})
     told = refusal(image_with(), "1", {"num.io.threads": "5"}, config)
     assert "Cannot update these configs dynamically: [num.io.threads]" in str(told)
+
+
+def test_processors_of_all_sets_are_those_of_the_listeners_there_are() -> None:
+    config = Config.build(
+        {
+            "num.network.threads": "3",
+            "listeners": "PLAINTEXT://127.0.0.1:0,EXTERNAL://127.0.0.1:0",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,EXTERNAL:PLAINTEXT",
+            "listener.name.external.num.network.threads": "2",
+        }
+    )
+    assert wanted_processors(config, DynamicSettings()) == {"": 3, "external": 2}
+    changed = {"num.network.threads": "4", "listener.name.external.num.network.threads": "1"}
+    assert wanted_processors(config, DynamicSettings(changed)) == {"": 4, "external": 1}
+    gone = {**changed, "listeners": "PLAINTEXT://127.0.0.1:0"}
+    assert wanted_processors(config, DynamicSettings(gone)) == {"": 4}

@@ -199,7 +199,7 @@ class ProcessorRig:
             router=router,
             queued_bytes_max=queued_bytes_max,
             queued_requests_max=queued_requests_max,
-            processor_count=processor_count,
+            processors_in_all=lambda settings: settings.integer("num.network.threads", processor_count),
         )
         self._stack.callback(self.processor.close)
         self.handlers = [self.attach_handler(index) for index in range(handlers)]

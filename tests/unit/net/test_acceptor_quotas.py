@@ -225,7 +225,9 @@ def test_rate_of_the_listener_makes_clients_wait_and_all_come_in(start: Callable
     assert not any(is_closed(client) for client in clients)
     rig.clock.advance_ms(100)
     rig.step()
-    assert rig.count("accept_throttle_ns") > 0
+    assert 0 < rig.count("accept_throttles") <= 30
+    # Kafka's connection-accept-throttle-time: the average of the waits that were imposed.
+    assert 0 < rig.count("accept_throttle_ns") / rig.count("accept_throttles") <= 1_000_000_000
 
 
 def test_waiting_for_a_rate_sleeps_until_it_is_due(start: Callable[..., AcceptorRig]) -> None:
@@ -256,6 +258,10 @@ def test_sockets_over_the_rate_of_their_address_are_parked_and_closed_later(
     rig.clock.advance_ms(501)
     rig.step()
     assert [is_closed(client) for client in clients] == [False, False, True, True]
+    rig.clock.advance_ms(100)
+    rig.step()
+    # Kafka's ip-connection-accept-throttle-time.
+    assert 0 < rig.count("address_throttle_ns") / rig.count("connections_throttled") <= 1_000_000_000
     rig.clock.advance_ms(2000)
     rig.connect(1)
     rig.step()

@@ -64,6 +64,11 @@ def test_processors_share_the_memory_evenly(start: Start) -> None:
     rig.processor.apply_settings(DynamicSettings({"num.network.threads": "1"}))
     rig.step(2)
     assert rig.handler.bodies() == [b"waits"]
+    one.send_through(framed(b"1" * 40_000))
+    rig.processor.apply_settings(DynamicSettings())
+    two.send(framed(b"waits again"))
+    rig.step(2)
+    assert len(rig.handler.take()) == 1, "taken back: two shares, as at the start"
 
 
 def test_requests_that_no_handler_has_taken_count(start: Start) -> None:
