@@ -575,9 +575,9 @@ class _ForwardReply:
             return
         results = reply.get("results")
         if results is None:
-            # The owner died. Whether it appended is not known; a retry of an idempotent producer is sorted out
-            # by its sequence, so a retriable error is right.
-            results = [_failed(index, ErrorCode.NOT_LEADER_OR_FOLLOWER) for _, (_, index) in self.parts]
+            # The owner died. Whether it appended is not known, and of the retriable errors this one says so:
+            # librdkafka takes NOT_LEADER_OR_FOLLOWER as a word that the records are not there.
+            results = [_failed(index, ErrorCode.REQUEST_TIMED_OUT) for _, (_, index) in self.parts]
         for number, ((at, _), result) in enumerate(zip(self.parts, results, strict=True)):
             if number not in self._bounced:
                 self._pending.decide(at, tuple(result))

@@ -203,7 +203,7 @@ def _check_what_is_left(broker: ServedBroker, chaos: Chaos) -> None:
     roles = processes(broker.control)
 
     def is_clean() -> bool:
-        check_control(roles)
+        check_control(roles, transfers=PROCESSORS - 1)
         check_sockets({role: pid for role, pid in roles.items() if role not in CONTROL})
         return True
 

@@ -87,23 +87,27 @@ def check_all(roles: dict[Role, int], *, extra: dict[str, Counter[str]]) -> None
     check_sockets(roles)
 
 
-def check_control(roles: dict[Role, int]) -> None:
+def check_control(roles: dict[Role, int], *, transfers: int = 0) -> None:
     """The roles of a broker with a control listener, all of them."""
     others = dict(roles)
     for role, wanted in CONTROL.items():
         found = Counter(map(kind_of, held(others.pop(role)).values()))
         assert found == wanted, f"{role}: {found} instead of {wanted}"
-    check_each(others, extra=CONTROL_EXTRA)
+    check_each(others, extra=CONTROL_EXTRA, transfers=transfers)
 
 
-def check_each(roles: dict[Role, int], *, extra: dict[str, Counter[str]]) -> None:
-    """Every role against the table. A Processor may keep segments open that it has sent from."""
+def check_each(roles: dict[Role, int], *, extra: dict[str, Counter[str]], transfers: int = 0) -> None:
+    """Every role against the table. A Processor may keep segments open that it has sent from, and for so many other
+    Processors the socket by which they gave each other connections.
+    """
     for (role, index), pid in roles.items():
         found = Counter(map(kind_of, held(pid).values()))
         if role not in ("handler", "processor"):
             assert SEGMENT not in found, f"{role}-{index} holds segment files"
         del found[SEGMENT]
         wanted = WANTED[role] + extra.get(role, Counter())
+        if role == "processor":
+            wanted[SOCKET] += min(transfers, max(0, found[SOCKET] - wanted[SOCKET]))
         assert found == wanted, (
             f"{role}-{index}: too much {dict(found - wanted)}, missing {dict(wanted - found)}"
         )
