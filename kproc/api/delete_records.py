@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from kproc.api.forwarding import Answer, OnAnswer, gather, operation
+from kproc.api.forwarding import Answer, OnAnswer, answer_by_topic, operation
 from kproc.api.registry import api
 from kproc.cluster.image import PartitionImage
 from kproc.errors import ErrorCode, KafkaError
@@ -26,25 +26,11 @@ _UNKNOWN: Final = -1
 
 @api(ApiKey.DELETE_RECORDS, versions=(0, 2))
 def handle_delete_records(context: RequestContext, request: dict[str, Any]) -> None:
-    topics = request["topics"]
-    parts = [
-        (topic["name"], row["partition_index"], row["offset"])
-        for topic in topics
-        for row in topic["partitions"]
+    topics = [
+        (topic["name"], [(row["partition_index"], row["offset"]) for row in topic["partitions"]])
+        for topic in request["topics"]
     ]
-
-    def on_done(answers: list[Answer]) -> None:
-        rows = iter(answers)
-        context.reply(
-            {
-                "topics": [
-                    {"name": topic["name"], "partitions": [next(rows) for _ in topic["partitions"]]}
-                    for topic in topics
-                ]
-            }
-        )
-
-    gather(context.services, _OPERATION, parts, on_done)
+    answer_by_topic(context, _OPERATION, topics)
 
 
 def error_response(request: dict[str, Any], code: int, _message: str | None) -> dict[str, Any]:

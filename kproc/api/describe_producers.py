@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from kproc.api.forwarding import Answer, OnAnswer, gather, operation
+from kproc.api.forwarding import Answer, OnAnswer, answer_by_topic, operation
 from kproc.api.registry import api
 from kproc.cluster.image import PartitionImage
 from kproc.errors import ErrorCode, KafkaError
@@ -19,21 +19,11 @@ _OPERATION: Final = "describe_producers"
 
 @api(ApiKey.DESCRIBE_PRODUCERS, versions=(0, 0))
 def handle_describe_producers(context: RequestContext, request: dict[str, Any]) -> None:
-    topics = request["topics"]
-    parts = [(topic["name"], index, None) for topic in topics for index in topic["partition_indexes"]]
-
-    def on_done(answers: list[Answer]) -> None:
-        rows = iter(answers)
-        context.reply(
-            {
-                "topics": [
-                    {"name": topic["name"], "partitions": [next(rows) for _ in topic["partition_indexes"]]}
-                    for topic in topics
-                ]
-            }
-        )
-
-    gather(context.services, _OPERATION, parts, on_done)
+    topics = [
+        (topic["name"], [(index, None) for index in topic["partition_indexes"]])
+        for topic in request["topics"]
+    ]
+    answer_by_topic(context, _OPERATION, topics)
 
 
 def error_response(request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from kproc.cluster.image import PartitionImage
 from kproc.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from kproc.api.context import OnReply, Services
+    from kproc.api.context import OnReply, RequestContext, Services
 
 Answer = dict[str, Any]
 OnAnswer = Callable[[Answer], None]
@@ -52,6 +52,29 @@ def operation(name: str, failed: Failed) -> Callable[[Serve], Serve]:
 def gather(services: Services, name: str, parts: Sequence[tuple[str, int, Any]], on_done: OnAnswers) -> None:
     """Answer (topic, partition index, wanted) each; `on_done` gets the answers in that order."""
     _Gathering(services, name, parts, on_done).start()
+
+
+def answer_by_topic(
+    context: RequestContext,
+    name: str,
+    topics: Sequence[tuple[str, Sequence[tuple[int, Any]]]],
+    *,
+    label: str = "name",
+) -> None:
+    """Answer (topic, [(partition index, wanted)...]) each, in the shape that most such responses have."""
+    parts = [(topic, index, wanted) for topic, rows in topics for index, wanted in rows]
+
+    def on_done(answers: list[Answer]) -> None:
+        rows = iter(answers)
+        context.reply(
+            {
+                "topics": [
+                    {label: topic, "partitions": [next(rows) for _ in wanted]} for topic, wanted in topics
+                ]
+            }
+        )
+
+    gather(context.services, name, parts, on_done)
 
 
 def serve(services: Services, name: str, body: dict[str, Any], on_reply: OnReply) -> None:

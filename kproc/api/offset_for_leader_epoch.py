@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from kproc.api.forwarding import Answer, OnAnswer, gather, operation
+from kproc.api.forwarding import Answer, OnAnswer, answer_by_topic, operation
 from kproc.api.registry import api
 from kproc.cluster.image import PartitionImage
 from kproc.errors import ErrorCode, KafkaError
@@ -23,25 +23,17 @@ _UNKNOWN: Final = -1
 
 @api(ApiKey.OFFSET_FOR_LEADER_EPOCH, versions=(2, 4))
 def handle_offset_for_leader_epoch(context: RequestContext, request: dict[str, Any]) -> None:
-    topics = request["topics"]
-    parts = [
-        (topic["topic"], row["partition"], [row["current_leader_epoch"], row["leader_epoch"]])
-        for topic in topics
-        for row in topic["partitions"]
-    ]
-
-    def on_done(answers: list[Answer]) -> None:
-        rows = iter(answers)
-        context.reply(
-            {
-                "topics": [
-                    {"topic": topic["topic"], "partitions": [next(rows) for _ in topic["partitions"]]}
-                    for topic in topics
-                ]
-            }
+    topics = [
+        (
+            topic["topic"],
+            [
+                (row["partition"], [row["current_leader_epoch"], row["leader_epoch"]])
+                for row in topic["partitions"]
+            ],
         )
-
-    gather(context.services, _OPERATION, parts, on_done)
+        for topic in request["topics"]
+    ]
+    answer_by_topic(context, _OPERATION, topics, label="topic")
 
 
 def error_response(request: dict[str, Any], code: int, _message: str | None) -> dict[str, Any]:

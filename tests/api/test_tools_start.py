@@ -16,21 +16,13 @@ from kproc.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.api.test_every_version import advertised, error_codes
 from tests.support.broker import BrokerUnderTest
+from tests.support.minimal import ANY_ACL
 from tests.support.raw import NO_TOPIC_ID, Fields, RawClient, batch, list_offsets_fields
 from tests.support.topics import fresh_name
 from tests.support.wait import wait_until
 
 NEWEST = 99
 TOPIC, BROKER = 2, 4
-ALL_ACLS = {
-    "resource_type_filter": 1,
-    "resource_name_filter": None,
-    "pattern_type_filter": 1,
-    "principal_filter": None,
-    "host_filter": None,
-    "operation": 1,
-    "permission_type": 1,
-}
 FINE = {ErrorCode.NONE}
 NO_SECURITY = {ErrorCode.SECURITY_DISABLED}
 NO_GROUP = {ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND}
@@ -90,7 +82,7 @@ CLUSTER = Call(
     ApiKey.DESCRIBE_CLUSTER, NEWEST, {"include_cluster_authorized_operations": True, "endpoint_type": 1}
 )
 LIST_GROUPS = Call(ApiKey.LIST_GROUPS, NEWEST, {"states_filter": [], "types_filter": []})
-ACLS = Call(ApiKey.DESCRIBE_ACLS, NEWEST, ALL_ACLS, NO_SECURITY)
+ACLS = Call(ApiKey.DESCRIBE_ACLS, NEWEST, ANY_ACL, NO_SECURITY)
 QUOTAS = Call(ApiKey.DESCRIBE_CLIENT_QUOTAS, NEWEST, {"components": [], "strict": False})
 REASSIGNMENTS = Call(ApiKey.LIST_PARTITION_REASSIGNMENTS, NEWEST, {"timeout": 30_000, "topics": None})
 SCRAM = Call(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, NEWEST, {"users": None})

@@ -18,6 +18,16 @@ from tests.support.raw import (
 from tests.support.topics import fresh_name
 
 Fields = dict[str, Any]
+# A filter that every ACL matches.
+ANY_ACL: Fields = {
+    "resource_type_filter": 1,
+    "resource_name_filter": None,
+    "pattern_type_filter": 1,
+    "principal_filter": None,
+    "host_filter": None,
+    "operation": 1,
+    "permission_type": 1,
+}
 # Advertised and refused, as Kafka does (KAFKA-18659).
 REFUSED = {(ApiKey.PRODUCE, version) for version in (0, 1, 2)}
 # (topic name, topic id) -> the fields; written for all versions at once, the codec drops what one lacks.
@@ -128,15 +138,7 @@ MINIMAL: dict[ApiKey, Callable[[str, bytes], Fields]] = {
         "cursor": None,
     },
     ApiKey.LIST_CONFIG_RESOURCES: lambda name, topic_id: {},
-    ApiKey.DESCRIBE_ACLS: lambda name, topic_id: {
-        "resource_type_filter": 1,
-        "resource_name_filter": None,
-        "pattern_type_filter": 1,
-        "principal_filter": None,
-        "host_filter": None,
-        "operation": 1,
-        "permission_type": 1,
-    },
+    ApiKey.DESCRIBE_ACLS: lambda name, topic_id: ANY_ACL,
     ApiKey.CREATE_ACLS: lambda name, topic_id: {"creations": []},
     ApiKey.DELETE_ACLS: lambda name, topic_id: {"filters": []},
     ApiKey.ALTER_REPLICA_LOG_DIRS: lambda name, topic_id: {"dirs": []},
