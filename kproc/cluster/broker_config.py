@@ -7,6 +7,7 @@ sees it accepted would believe it.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Final
 
 from kproc.cluster.connection_limits import CONNECTION_LIMITS
@@ -15,7 +16,7 @@ from kproc.cluster.role_counts import ROLE_COUNTS
 from kproc.cluster.topic_config import LOG_SETTINGS, ROWS, not_a, told
 from kproc.config import KNOWN_UNHONOURED, SETTINGS, Config, ConfigError, Dynamic, Setting
 from kproc.config.dynamic import split_listener_key
-from kproc.config.listeners import parse_listeners
+from kproc.config.listeners import is_address, parse_listeners
 from kproc.config.values import parse_value, wire_text
 from kproc.errors import ErrorCode, KafkaError
 
@@ -119,8 +120,13 @@ def current_value(image: ClusterImage, config: Config, name: str) -> str | None:
     return config.wire_value(name)
 
 
-def check_listeners_change(config: Config, before: str | None, after: str | None) -> None:
-    """Refuse `listeners` that could not be opened on the running broker; None: no dynamic value."""
+def check_listeners_change(
+    config: Config, before: str | None, after: str | None, resolvable: Set[str]
+) -> None:
+    """Refuse `listeners` that could not be opened on the running broker; None: no dynamic value.
+
+    `resolvable` are the host names that mean something: the supervisor, which binds them, must not wait for one.
+    """
     if after is None or after == before:
         return
     if config.kproc_transport != "process":
@@ -129,6 +135,9 @@ def check_listeners_change(config: Config, before: str | None, after: str | None
             "Cannot update these configs dynamically: [listeners]: the roles share one process",
         )
     try:
-        parse_listeners(after, config.listener_security_protocol_map)
+        end_points = parse_listeners(after, config.listener_security_protocol_map)
     except ConfigError as error:
         raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error
+    for each in end_points:
+        if each.host and not is_address(each.host) and each.host not in resolvable:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"listeners: cannot resolve the host of {each}")

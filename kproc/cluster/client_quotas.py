@@ -8,11 +8,12 @@ controller does, in its words. Differs from Kafka: not-a-number is refused, and 
 from __future__ import annotations
 
 import math
-import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from typing import Any, Final
 
 from kproc.cluster import records as r
+from kproc.cluster.host_names import RESOLVABLE
+from kproc.config.listeners import is_address
 from kproc.config.values import INT_MAX, LONG_MAX
 from kproc.errors import ErrorCode, KafkaError
 
@@ -120,47 +121,38 @@ class ClientQuotas:
         return found
 
 
-def can_be_resolved(host: str) -> bool:
-    """Whether a host name, or a literal, is an address."""
-    try:
-        return bool(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
-    except (OSError, UnicodeError):
-        return False
-
-
 class QuotaChanges:
     """Validates AlterClientQuotas against an image's quotas. Holds no state of its own."""
 
-    __slots__ = ("_can_be_resolved", "_quotas")
+    __slots__ = ("_quotas",)
 
-    def __init__(
-        self, quotas: Callable[[], ClientQuotas], *, resolvable: Callable[[str], bool] = can_be_resolved
-    ) -> None:
+    def __init__(self, quotas: Callable[[], ClientQuotas]) -> None:
         self._quotas = quotas
-        self._can_be_resolved = resolvable
 
     def alter(self, body: Row) -> tuple[Reply, list[r.Record]]:
-        """Each entry succeeds or fails as a whole and by itself."""
+        """Each entry succeeds or fails as a whole and by itself. RESOLVABLE names the hosts that mean something."""
+        resolvable = frozenset(body.get(RESOLVABLE, ()))
         entries: list[Row] = []
         records: list[r.Record] = []
         seen: set[Entity] = set()
         for entry in body["entries"]:
             code, message = ErrorCode.NONE, None
             try:
-                records += self._alter_one(entry, seen)
+                records += self._alter_one(entry, seen, resolvable)
             except KafkaError as error:
                 code, message = error.code, error.message
             entries.append({"error_code": int(code), "error_message": message, "entity": entry["entity"]})
         return {"entries": entries}, [] if body["validate_only"] else records
 
-    def _alter_one(self, entry: Row, seen: set[Entity]) -> list[r.Record]:
+    def _alter_one(self, entry: Row, seen: set[Entity], resolvable: Set[str]) -> list[r.Record]:
         entity = _parse_entity(entry["entity"])
         if entity in seen:
             raise _invalid(f"Ignoring duplicate entity {_shown(entity)}")
         seen.add(entity)
         names = dict(entity)
-        if IP in names and names[IP] is not None and not self._can_be_resolved(names[IP]):
-            raise _invalid(f"{names[IP]} is not a valid IP or resolvable host.")
+        host = names.get(IP)
+        if host is not None and host not in resolvable and not is_address(host):
+            raise _invalid(f"{host} is not a valid IP or resolvable host.")
         keys = _IP_KEYS if IP in names else _CLIENT_KEYS
         before, given = self._quotas().of(entity), set()
         records: list[r.Record] = []

@@ -6,6 +6,7 @@ Each resource succeeds or fails as a whole and by itself. The errors are Kafka's
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Set
 from typing import Any, Final
 
 from kproc.cluster import (
@@ -17,6 +18,7 @@ from kproc.cluster import (
     topic_config,
 )
 from kproc.cluster import records as r
+from kproc.cluster.host_names import RESOLVABLE
 from kproc.cluster.image import ClusterImage
 from kproc.cluster.topic_names import check_name
 from kproc.config import Config, Kind
@@ -54,6 +56,7 @@ class ConfigChanges:
         resources: list[dict[str, Any]] = body["resources"]
         times = Counter((row["resource_type"], row["resource_name"]) for row in resources)
         records: list[r.Record] = []
+        resolvable = frozenset(body.get(RESOLVABLE, ()))
         responses: list[dict[str, Any]] = []
         for resource in resources:
             key = (resource["resource_type"], resource["resource_name"])
@@ -61,7 +64,8 @@ class ConfigChanges:
             try:
                 if times[key] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-                records += self._alter_one(*key, _changes(resource["configs"], incremental), incremental)
+                changes = _changes(resource["configs"], incremental)
+                records += self._alter_one(*key, changes, incremental, resolvable)
             except KafkaError as error:
                 code, message = error.code, error.message
             responses.append(
@@ -75,12 +79,17 @@ class ConfigChanges:
         return {"responses": responses}, [] if body["validate_only"] else records
 
     def _alter_one(
-        self, resource_type: int, name: str, changes: list[Change], incremental: bool
+        self,
+        resource_type: int,
+        name: str,
+        changes: list[Change],
+        incremental: bool,
+        resolvable: Set[str],
     ) -> list[r.Record]:
         if resource_type == RESOURCE_TOPIC:
             return self._alter_topic(name, changes, incremental)
         if resource_type == RESOURCE_BROKER:
-            return self._alter_broker(name, changes, incremental)
+            return self._alter_broker(name, changes, incremental, resolvable)
         if resource_type in _STORED:
             return self._alter_stored(resource_type, name, changes, incremental)
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource_type}")
@@ -110,7 +119,9 @@ class ConfigChanges:
             r.TopicConfigSet(topic.topic_id, key, value) for key, value in _difference(topic.configs, after)
         ]
 
-    def _alter_broker(self, name: str, changes: list[Change], incremental: bool) -> list[r.Record]:
+    def _alter_broker(
+        self, name: str, changes: list[Change], incremental: bool, resolvable: Set[str]
+    ) -> list[r.Record]:
         node = broker_config.check_node(name, self._config.node_id)
         before = self._image.broker_configs.get(node, {})
         after = dict(before) if incremental else {}
@@ -127,7 +138,9 @@ class ConfigChanges:
                 value = _edit_list(start, operation, value)
             after[key] = broker_config.normalize(row, value)
         role_counts.check_change(self._image, self._config, node, after)
-        broker_config.check_listeners_change(self._config, before.get("listeners"), after.get("listeners"))
+        broker_config.check_listeners_change(
+            self._config, before.get("listeners"), after.get("listeners"), resolvable
+        )
         connection_limits.check_change(self._image, self._config, node, after)
         return [r.BrokerConfigSet(node, key, value) for key, value in _difference(before, after)]
 

@@ -170,6 +170,15 @@ def _ip_version(host: str) -> int:
         return 0
 
 
+def is_address(host: str) -> bool:
+    """Whether a host is a literal address, which nobody has to look up; perhaps with a scope (`fe80::1%eth0`)."""
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
 def resolve_advertised(
     listeners: Sequence[EndPoint], advertised: Sequence[EndPoint], bound: Mapping[str, tuple[str, int]]
 ) -> dict[str, EndPoint]:

@@ -19,13 +19,15 @@ from typing import Final
 
 from kproc.clock import Clock
 from kproc.config.dynamic import DynamicSettings
+from kproc.config.listeners import is_address
 from kproc.metrics.slab import MetricsRow
 from kproc.metrics.spec import SLOT
 from kproc.net.connection_counts import ConnectionCounts
-from kproc.net.connection_limits import ConnectionLimits
+from kproc.net.connection_limits import ConnectionLimits, Resolve
 from kproc.net.connection_quotas import TOO_MANY, ConnectionQuotas
 from kproc.net.handoff import NO_ADDRESS, address_text, pack_address
 from kproc.net.handoff_queue import Accepted, HandoffQueue
+from kproc.net.lookups import Found, Lookups
 from kproc.transport.agent import AgentId, Doze, Link
 from kproc.transport.envelope import FLAG_LOOPBACK
 
@@ -37,6 +39,14 @@ _BACKOFF_NS: Final = (
     100_000_000  # Descriptors come back when connections close; asking more often only burns CPU.
 )
 _IDLE_MS: Final = 1000
+_SAY_NS: Final = 1_000_000_000
+# How long clients may wait for the addresses of names in limits: at the start, and when limits change. What takes
+# longer comes into force later.
+_NAMES_AT_START_S: Final = 1.0
+_NAMES_S: Final = 0.05
+_LOOKUP_NS: Final = 50_000_000  # How often a look-up that takes longer is asked after.
+
+LimitsFor = Callable[[DynamicSettings, Resolve], ConnectionLimits]
 
 
 class Acceptor:
@@ -52,12 +62,12 @@ class Acceptor:
         metrics: MetricsRow,
         clock: Clock,
         send_buffer_bytes: int = -1,
-        limits_for: Callable[[DynamicSettings], ConnectionLimits] = lambda _: ConnectionLimits(),
+        limits_for: LimitsFor = lambda settings, resolve: ConnectionLimits(),
         rate_samples: int = 11,
         rate_sample_ns: int = 1_000_000_000,
         rate_events_elsewhere: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`limits_for` says what holds under some dynamic settings; it may look names up.
+        """`limits_for` says what holds under some dynamic settings, with the addresses of names as far as known.
 
         `rate_events_elsewhere` sums the metric connection_rate_events over the other Acceptors.
         """
@@ -70,10 +80,13 @@ class Acceptor:
         self._send_buffer_bytes = send_buffer_bytes
         self._limits_for = limits_for
         self._counts = ConnectionCounts()
+        self._settings = DynamicSettings()
+        self._lookups = Lookups(clock.now_ns)
+        self._addresses: dict[str, list[str]] = {}  # Of host names in the limits.
         self.quotas = ConnectionQuotas(
             listener_index,
             counts=self._counts,
-            limits=limits_for(DynamicSettings()),
+            limits=ConnectionLimits(),
             now_ns=clock.now_ns(),
             samples=rate_samples,
             sample_ns=rate_sample_ns,
@@ -88,6 +101,8 @@ class Acceptor:
         self._watched_fd = -1
         self.is_called = False
         self._backoff_until_ns = 0
+        self._refused_count = 0
+        self._next_refused_ns = 0
         self._next_store_ns = 0
         self._stored_throttles = (0, 0, 0)
         self._epoll = select.epoll()
@@ -100,6 +115,7 @@ class Acceptor:
             release=self.quotas.release,
         )
         listening.setblocking(False)
+        self._put_in_force(_NAMES_AT_START_S)
 
     # -- wiring ------------------------------------------------------------------------------------------------
 
@@ -120,8 +136,35 @@ class Acceptor:
         self._queue.use_only(peers)
 
     def apply_settings(self, settings: DynamicSettings) -> None:
-        """Limits changed on the running broker. They hold from the next connection on."""
-        self.quotas.apply(self._limits_for(settings))
+        """Limits changed on the running broker. They hold from the next connection on.
+
+        Those that name a host hold once it was looked up; until then they hold for what the name meant before.
+        """
+        self._settings = settings
+        self._put_in_force(_NAMES_S)
+
+    def _put_in_force(self, patience_s: float) -> None:
+        names = self._apply_limits()
+        if names:
+            self._lookups.ask(names, self._on_found)
+            self._lookups.wait(patience_s)
+
+    def _apply_limits(self) -> set[str]:
+        """The settings with what is known of names; which names there are."""
+        names: set[str] = set()
+
+        def resolve(host: str) -> list[str]:
+            if is_address(host):
+                return [host]
+            names.add(host)
+            return self._addresses.get(host, [])
+
+        self.quotas.apply(self._limits_for(self._settings, resolve))
+        return names
+
+    def _on_found(self, found: Found) -> None:
+        self._addresses.update(found)
+        self._apply_limits()
 
     def watch(self, fd: int) -> None:
         self._watched_fd = fd
@@ -144,6 +187,8 @@ class Acceptor:
         # What is over and still waits, waits for something else as well: a place, or another Processor.
         if self._blocked_since_ns and self.quotas.ready_ns > now_ns:
             due.append(self.quotas.ready_ns)
+        if self._lookups.is_busy:
+            due.append(now_ns + _LOOKUP_NS)
         due += [each for each in self._queue.pauses() if each > now_ns]
         return min(due)
 
@@ -152,6 +197,8 @@ class Acceptor:
     def do_work(self, timeout_ms: int) -> int:
         """Read what Processors say, pass waiting sockets on, accept what there is room for."""
         now_ns = self._clock.now_ns()
+        if self._lookups.is_busy:
+            self._lookups.work()
         work = self._queue.hand_over_waiting(now_ns)
         self._look(now_ns)
         timeout_ns = min(timeout_ms * 1_000_000, max(self._next_timer_ns(now_ns) - now_ns, 0))
@@ -189,6 +236,7 @@ class Acceptor:
     def close(self) -> None:
         self._close_parked(1 << 62)
         self._queue.close()
+        self._lookups.close()
         self._epoll.close()
         self._listening.close()
 
@@ -276,13 +324,11 @@ class Acceptor:
         packed, port = _remote(address)
         answer = self.quotas.take(packed, now_ns)
         if answer == TOO_MANY:
-            logger.info("closing a connection: too many from %s", address_text(packed))
+            self._say_refused("too many", packed, now_ns)
             self._values[_REJECTED] += 1
             sock.close()
         elif answer:
-            logger.info(
-                "closing a connection in %d ms: too fast from %s", answer // 1_000_000, address_text(packed)
-            )
+            self._say_refused("too fast", packed, now_ns)
             self._values[_THROTTLED] += 1
             heapq.heappush(self._parked, (now_ns + answer, sock.fileno(), sock))
         else:
@@ -294,6 +340,19 @@ class Acceptor:
                 sock.close()
                 return
             self._queue.hand_over(Accepted(sock, flags, packed, port), now_ns)
+
+    def _say_refused(self, why: str, packed: bytes, now_ns: int) -> None:
+        """Once a second at most: who is refused comes again at once, and must not fill the disk with our lines."""
+        self._refused_count += 1
+        if now_ns >= self._next_refused_ns:
+            self._next_refused_ns = now_ns + _SAY_NS
+            logger.info(
+                "refusing connections: %s from %s (%d since the last line)",
+                why,
+                address_text(packed),
+                self._refused_count,
+            )
+            self._refused_count = 0
 
     def _configure(self, sock: socket.socket) -> int:
         """Set the socket's options; return the flags that travel with it."""

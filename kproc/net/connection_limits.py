@@ -9,15 +9,15 @@ address of its name, so that `localhost` means both of its addresses.
 from __future__ import annotations
 
 import logging
-import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kproc.config import Config
 from kproc.config.dynamic import DynamicSettings, listener_key
 from kproc.config.values import INT_MAX
 from kproc.net.handoff import pack_address
+from kproc.net.lookups import addresses_of
 
 logger = logging.getLogger(__name__)
 
@@ -100,6 +100,18 @@ def limits_for(
     )
 
 
+def control_limits(config: Config, settings: DynamicSettings) -> ConnectionLimits:
+    """The control listener's: none by address. Who locked everybody out by one must get in to take it back."""
+    limits = limits_for("CONTROL", config, settings, protected=frozenset({0}), resolve=lambda _: [])
+    return replace(
+        limits,
+        address_max=UNLIMITED,
+        address_max_overrides={},
+        address_rate=UNLIMITED,
+        address_rate_overrides={},
+    )
+
+
 def parse_overrides(text: str, resolve: Resolve) -> dict[bytes, int]:
     """`host:count` pairs by address. A name that does not resolve is left out and logged."""
     found: dict[bytes, int] = {}
@@ -116,8 +128,3 @@ def _resolve(host: str, resolve: Resolve, what: str) -> list[bytes]:
     except (OSError, UnicodeError) as error:
         logger.error("%s: cannot resolve %s: %s", what, host, error)
         return []
-
-
-def addresses_of(host: str) -> list[str]:
-    """Every address of a host name; a literal is its own, without a look-up."""
-    return [str(address[0]) for *_, address in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]

@@ -20,7 +20,7 @@ from kproc.config.dynamic import DynamicSettings
 from kproc.errors import FatalError
 from kproc.metrics.slab import MetricsRow
 from kproc.net.acceptor import Acceptor
-from kproc.net.connection_limits import ConnectionLimits, limits_for
+from kproc.net.connection_limits import ConnectionLimits, Resolve, control_limits, limits_for
 from kproc.net.handler_peer import Router
 from kproc.net.processor import Processor
 from kproc.purgatory.purgatory import Purgatory
@@ -62,23 +62,25 @@ def make_acceptor(
         metrics=metrics,
         clock=plan.clock,
         send_buffer_bytes=config.socket_send_buffer_bytes,
-        limits_for=lambda settings: _connection_limits(plan, agent, settings),
+        limits_for=lambda settings, resolve: _connection_limits(plan, agent, settings, resolve),
         rate_samples=config.quota_window_num,
         rate_sample_ns=config.quota_window_size_seconds * NS_PER_S,
         rate_events_elsewhere=lambda: metrics.sum_elsewhere("connection_rate_events", others),
     )
 
 
-def _connection_limits(plan: Plan, acceptor: AgentId, settings: DynamicSettings) -> ConnectionLimits:
-    """The control listener is protected; so is the inter-broker one, if it is not the only one (Kafka)."""
+def _connection_limits(
+    plan: Plan, acceptor: AgentId, settings: DynamicSettings, resolve: Resolve
+) -> ConnectionLimits:
+    """The inter-broker listener is protected, if it is not the only one (Kafka). The control listener is by itself."""
     if is_control(acceptor):
-        return limits_for("CONTROL", plan.config, settings, protected=frozenset({0}))
+        return control_limits(plan.config, settings)
     names = [endpoint.name for endpoint in plan.endpoints]
     dynamic = settings.text("listeners")
     count = len([each for each in (names if dynamic is None else dynamic.split(",")) if each.strip()])
     inter_broker = {at for at, name in enumerate(names) if name == plan.config.inter_broker_listener}
     protected = frozenset(inter_broker) if count > 1 else frozenset[int]()
-    return limits_for(names[acceptor.index], plan.config, settings, protected=protected)
+    return limits_for(names[acceptor.index], plan.config, settings, protected=protected, resolve=resolve)
 
 
 def make_processor(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kproc.api.context import OnReply
 from kproc.cluster.controller import ControllerState, failure_reply
+from kproc.cluster.host_names import RESOLVABLE, host_names
 from kproc.cluster.image import ClusterImage
 from kproc.cluster.metadata_log import MetadataLog
 from kproc.cluster.records import Record
@@ -22,6 +23,7 @@ from kproc.config.dynamic import DynamicSettings
 from kproc.errors import KafkaError
 from kproc.metrics.requests import CONTROLLER_PART
 from kproc.metrics.slab import MetricsRow
+from kproc.net.lookups import Found, Lookups
 from kproc.server.calls import serve_call
 from kproc.server.control_plane import ControlPlane
 from kproc.server.linked_agent import LinkedAgent, LinkedPeer
@@ -70,7 +72,9 @@ class Controller(LinkedAgent):
         on_settings: Callable[[DynamicSettings], None],
     ) -> None:
         super().__init__(agent_id, doze=doze, metrics=metrics, clock=plan.clock)
+        self._plan = plan
         self._state = state
+        self._lookups = Lookups(plan.clock.now_ns)
         self.image = image
         self._log = log
         self._operations = operations
@@ -110,12 +114,14 @@ class Controller(LinkedAgent):
 
     def _on_tick(self, now_ns: int) -> None:
         self._operations.tick()
+        self._lookups.work()
         self.counts.store()
 
     def is_drained(self) -> bool:
-        return super().is_drained() and not self._commits
+        return super().is_drained() and not self._commits and not self._lookups.is_busy
 
     def close(self) -> None:
+        self._lookups.close()
         self._log.close()
         super().close()
 
@@ -150,11 +156,24 @@ class Controller(LinkedAgent):
     def serve(self, op: str, body: Any, on_reply: OnReply, *, waits_for_handlers: bool = True) -> None:
         """An operation on the metadata, or one of kproc's own with `private:` before its name.
 
-        A change is answered when every Handler knows it, or as soon as it is on disk.
+        A change is answered when every Handler knows it, or as soon as it is on disk. One that names hosts waits for
+        a name server, and for nobody else: what comes after it may be decided before it.
         """
         if op.startswith("private:"):
             self._operations.serve(op.removeprefix("private:"), body, on_reply)
             return
+        hosts = host_names(op, body, self._plan.config)
+        if not hosts:
+            self._change(op, body, on_reply, waits_for_handlers)
+            return
+
+        def on_found(found: Found) -> None:
+            resolvable = [host for host, addresses in found.items() if addresses]
+            self._change(op, {**body, RESOLVABLE: resolvable}, on_reply, waits_for_handlers)
+
+        self._lookups.ask(hosts, on_found)
+
+    def _change(self, op: str, body: Any, on_reply: OnReply, waits_for_handlers: bool) -> None:
         reply, records = self._state.handle(op, body)
         if not records:
             on_reply(reply)

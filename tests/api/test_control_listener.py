@@ -128,3 +128,33 @@ def test_a_client_is_shown_and_can_be_killed(managed: BrokerUnderTest, control: 
 def test_roles_of_one_process_refuse_to_be_scaled(control: str) -> None:
     with connect(control) as admin, pytest.raises(ClientError, match="at the next start only"):
         admin.scale(processors=3)
+
+
+def test_who_locked_everybody_out_can_take_it_back(managed: BrokerUnderTest, control: str) -> None:
+    """Limits by address do not hold for it; stored as they are, not even a restart would help."""
+    key = "max.connections.per.ip.overrides"
+    operations = {"SET": 0, "DELETE": 1}
+
+    def alter(admin: RawClient, operation: str) -> int:
+        config = {"name": key, "config_operation": operations[operation], "value": "127.0.0.1:0"}
+        resource = {"resource_type": BROKER, "resource_name": "1", "configs": [config]}
+        fields = {"resources": [resource], "validate_only": False}
+        code = admin.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, fields)["responses"][0]["error_code"]
+        return int(code)
+
+    def is_served() -> bool:
+        try:
+            with connect(managed.bootstrap) as client:
+                client.operate("ping")
+        except (ClientError, OSError):
+            return False
+        return True
+
+    with RawClient(control) as admin:
+        assert alter(admin, "SET") == 0
+    try:
+        wait_until(lambda: not is_served(), what="clients are locked out")
+    finally:
+        with RawClient(control) as admin:
+            assert alter(admin, "DELETE") == 0
+    wait_until(is_served, what="clients are back")

@@ -27,6 +27,7 @@ SETTINGS = {
     "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,EXTERNAL:PLAINTEXT",
 }
 BOTH = "PLAINTEXT://127.0.0.1:0,EXTERNAL://127.0.0.1:0"
+UNBINDABLE = "EXTERNAL://192.0.2.1:0"  # Reserved for documentation: never an address of this host.
 ONE = "PLAINTEXT://127.0.0.1:0"
 
 
@@ -116,6 +117,9 @@ def test_what_cannot_be_opened_is_refused_or_logged_and_harms_nobody(tmp_path: P
         socket.socket() as holder,
     ):
         assert set_listeners(client, "NOBODY://127.0.0.1:0")[0] != 0
+        code, message = set_listeners(client, "EXTERNAL://no-such-host.invalid:0")
+        assert code != 0
+        assert "cannot resolve the host of EXTERNAL" in (message or "")
         holder.bind(("127.0.0.1", 0))
         holder.listen()
         taken = f"{ONE},EXTERNAL://127.0.0.1:{holder.getsockname()[1]}"
@@ -137,7 +141,7 @@ def test_a_broker_whose_new_listeners_cannot_be_opened_keeps_the_old_ones(
         ServedBroker(tmp_path / "data", transport=transport, settings=SETTINGS) as broker,
         RawClient(broker.bootstrap) as client,
     ):
-        assert set_listeners(client, "EXTERNAL://no-such-host.invalid:0") == (0, None)
+        assert set_listeners(client, UNBINDABLE) == (0, None)
         wait_until(client.is_closed_by_broker, what="its listener goes")
         wait_until(lambda: connects(broker.bootstrap), what="and is there again, with the same port")
         wait_until(lambda: "EXTERNAL" in (problem(broker) or ""), what="kproc status says why")

@@ -30,7 +30,7 @@ class Quotas:
 
     def __init__(self) -> None:
         self.quotas = ClientQuotas()
-        self.changes = QuotaChanges(lambda: self.quotas, resolvable=lambda host: host != "nowhere.example")
+        self.changes = QuotaChanges(lambda: self.quotas)
 
     def alter(self, *entries: dict[str, Any], validate_only: bool = False) -> list[tuple[int, str | None]]:
         reply, records = self.changes.alter({"entries": list(entries), "validate_only": validate_only})

@@ -105,7 +105,7 @@ class AcceptorRig:
             metrics=self.metrics,
             clock=self.clock,
             send_buffer_bytes=send_buffer_bytes,
-            limits_for=lambda settings: self.limits,
+            limits_for=lambda settings, resolve: self.limits,
             rate_samples=rate_samples,
         )
         stack.callback(self.acceptor.close)

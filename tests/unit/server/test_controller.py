@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,6 +20,7 @@ from kproc.config.dynamic import DynamicSettings
 from kproc.errors import ErrorCode, FatalError, KafkaError
 from kproc.ipc.wait import Sleeper, make_eventfd
 from kproc.metrics.slab import MetricsRow
+from kproc.net.lookups import Lookups
 from kproc.server import broker
 from kproc.server.calls import Calls
 from kproc.server.controller import Controller
@@ -400,6 +402,37 @@ def test_scale_to_nonsense_is_refused(
     rig.settle()
     assert replies[0]["error"]
     assert rig.asked == []
+
+
+def test_a_change_that_names_a_host_holds_nobody_up(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
+) -> None:
+    answers = threading.Event()
+
+    def look_up(host: str) -> list[str]:
+        answers.wait(10)
+        if host == "nowhere.example":
+            raise OSError("Name or service not known")
+        return ["10.0.0.1"]
+
+    lookups = rig.controller._lookups = Lookups(rig.clock.now_ns, look_up)
+
+    def quota(host: str) -> list[Reply]:
+        op = {"key": "connection_creation_rate", "value": 5.0, "remove": False}
+        entry = {"entity": [{"entity_type": "ip", "entity_name": host}], "ops": [op]}
+        return peers[0].ask("alter_client_quotas", entries=[entry], validate_only=False)
+
+    named, unknown, literal = quota("one.example"), quota("nowhere.example"), quota("10.0.0.2")
+    rig.settle()
+    assert literal[0]["entries"][0]["error_code"] == 0, "it waits for no name server"
+    assert named == unknown == []
+    assert not rig.controller.is_drained()
+    answers.set()
+    lookups.wait(10)
+    rig.settle()
+    assert named[0]["entries"][0]["error_code"] == 0
+    assert "nowhere.example is not a valid IP or resolvable host" in unknown[0]["entries"][0]["error_message"]
+    assert rig.settings[-1].ip_rates == {"10.0.0.2": 5.0, "one.example": 5.0}
 
 
 def test_what_was_changed_is_told_at_once_and_at_the_next_start(tmp_path: Path) -> None:

@@ -1,0 +1,44 @@
+"""The host names in changes of the metadata, which are looked up before the change is decided.
+
+The controller must not wait for a name server, and neither may those that use the name afterwards: what could be
+resolved a moment ago can be again. Deciding stays deterministic: a change brings what is known of its names along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from kproc.config import Config, ConfigError
+from kproc.config.listeners import is_address, parse_listeners
+
+RESOLVABLE: Final = "resolvable"
+"""The field of a change's body with the names that mean something."""
+
+
+def host_names(op: str, body: dict[str, Any], config: Config) -> frozenset[str]:
+    """Names, no literal addresses, that an operation depends on."""
+    hosts: Iterator[str] = iter(())
+    if op == "alter_client_quotas":
+        hosts = _of_quotas(body)
+    elif op in ("alter_configs", "incremental_alter_configs"):
+        hosts = _of_listeners(body, config)
+    return frozenset(host for host in hosts if host and not is_address(host))
+
+
+def _of_quotas(body: dict[str, Any]) -> Iterator[str]:
+    for entry in body["entries"]:
+        for row in entry["entity"]:
+            if row["entity_type"] == "ip" and row["entity_name"] is not None:
+                yield row["entity_name"]
+
+
+def _of_listeners(body: dict[str, Any], config: Config) -> Iterator[str]:
+    for resource in body["resources"]:
+        for row in resource["configs"]:
+            if row["name"] == "listeners" and row["value"]:
+                try:
+                    end_points = parse_listeners(row["value"], config.listener_security_protocol_map)
+                except ConfigError:
+                    continue  # Whoever decides on the change says so.
+                yield from (each.host for each in end_points)

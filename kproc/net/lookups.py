@@ -1,0 +1,106 @@
+"""Lookups: host names looked up beside a role's loop. A name server that does not answer must not stop the role.
+
+One thread, started with the first question, does nothing but ask the system's resolver. Whoever asks is called back
+from its own loop, by `work` or `wait`: with what was found, or with nothing when it took too long.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import socket
+import threading
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
+
+logger = logging.getLogger(__name__)
+
+Found = Mapping[str, list[str]]
+"""Addresses by host; none for a name that means nothing, or that nobody could say anything about in time."""
+
+_PATIENCE_NS: Final = 5_000_000_000
+_WAITING_MAX: Final = 64  # Questions of clients; what is asked beyond is answered with nothing at once.
+
+
+class _Question:
+    """Some hosts, and who wants to know."""
+
+    __slots__ = ("found", "hosts", "is_answered", "is_given_up", "on_found", "until_ns")
+
+    def __init__(self, hosts: Collection[str], on_found: Callable[[Found], None], until_ns: int) -> None:
+        self.hosts = hosts
+        self.on_found = on_found
+        self.until_ns = until_ns
+        self.found: dict[str, list[str]] = {host: [] for host in hosts}
+        self.is_answered = threading.Event()
+        self.is_given_up = False
+
+
+class Lookups:
+    """One per role that needs it. `work` now and then while `is_busy`."""
+
+    def __init__(self, now_ns: Callable[[], int], look_up: Callable[[str], list[str]] | None = None) -> None:
+        self._now_ns = now_ns
+        self._look_up = look_up or addresses_of
+        self._open: list[_Question] = []
+        self._questions: queue.SimpleQueue[_Question | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether somebody waits for an answer."""
+        return bool(self._open)
+
+    def ask(self, hosts: Collection[str], on_found: Callable[[Found], None]) -> None:
+        """Look all of them up; `on_found` is called once, later."""
+        question = _Question(hosts, on_found, self._now_ns() + _PATIENCE_NS)
+        if len(self._open) >= _WAITING_MAX:
+            on_found(question.found)
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="lookups", daemon=True)
+            self._thread.start()
+        self._open.append(question)
+        self._questions.put(question)
+
+    def wait(self, seconds: float) -> None:
+        """Give the last question so long; most names are answered from a file, or nearly as quickly."""
+        if self._open:
+            self._open[-1].is_answered.wait(seconds)
+            self.work()
+
+    def work(self) -> None:
+        """Call back whoever's question is answered, or has been open for too long."""
+        now_ns = self._now_ns()
+        for question in list(self._open):
+            if question.is_answered.is_set():
+                self._open.remove(question)
+                question.on_found(question.found)
+            elif now_ns >= question.until_ns:
+                logger.error("no name server says anything of %s", ", ".join(sorted(question.hosts)))
+                question.is_given_up = True
+                self._open.remove(question)
+                question.on_found({host: [] for host in question.hosts})
+
+    def close(self) -> None:
+        """Nobody is called back any more. A look-up in work cannot be ended; its thread goes with the process."""
+        for question in self._open:
+            question.is_given_up = True
+        self._open.clear()
+        self._questions.put(None)
+
+    def _run(self) -> None:
+        while (question := self._questions.get()) is not None:
+            for host in question.hosts:
+                if question.is_given_up:
+                    break
+                try:
+                    question.found[host] = self._look_up(host)
+                except (OSError, UnicodeError) as error:
+                    logger.error("cannot resolve %s: %s", host, error)
+            question.is_answered.set()
+
+
+def addresses_of(host: str) -> list[str]:
+    """Every address of a host name; a literal is its own, without a look-up."""
+    return [str(address[0]) for *_, address in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
