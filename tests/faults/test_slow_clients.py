@@ -5,8 +5,12 @@ What it does to the others' p99 is measured by `python -m bench.slow_client`.
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
+import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import pytest
 
@@ -16,7 +20,8 @@ from kproc.wire import codec
 from kproc.wire.header import ApiKey
 from tests.support.broker import BrokerUnderTest
 from tests.support.proc import child_pids, pss_bytes
-from tests.support.raw import RawClient
+from tests.support.raw import RawClient, batch, produce_fields
+from tests.support.status import rows
 from tests.support.wait import pause, wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process")]
@@ -35,10 +40,14 @@ def memory(broker: BrokerUnderTest) -> int:
     return pss_bytes([broker.pid, *child_pids(broker.pid)])
 
 
-def connections(broker: BrokerUnderTest) -> int:
+def operator_of(broker: BrokerUnderTest) -> Client:
     host, _, port = broker.bootstrap.rpartition(":")
-    with Client.connect(host, int(port)) as client:
-        return len(client.operate("clients")["clients"])
+    return Client.connect(host, int(port))
+
+
+def connections(broker: BrokerUnderTest) -> int:
+    with operator_of(broker) as operator:
+        return len(operator.operate("clients")["clients"])
 
 
 def test_others_are_served_beside_a_reader_that_stopped_and_a_process_that_is_stopped(
@@ -93,3 +102,47 @@ def send_until_refused(sock: socket.socket, piece: bytes) -> int:
             pause(0.01)
         quiet = quiet + 1 if sent == last else 0
     return sent
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "record_bytes", "passed_on_max"),
+    [("queued.max.request.bytes", 1_000_000, 200_000, 11), ("queued.max.requests", 10, 100, 10)],
+)
+def test_requests_wait_in_their_sockets_while_too_many_wait_for_a_handler(
+    start_broker: Start, limit: str, value: int, record_bytes: int, passed_on_max: int
+) -> None:
+    """Neither refused nor lost: TCP pushes back, and when the Handler goes on all of them are answered."""
+    settings = {**SETTINGS, "kproc.control.listener": "127.0.0.1:0", "socket.request.max.bytes": "1000000"}
+    broker = start_broker(settings={**settings, limit: str(value)})
+    handler = next(int(row["pid"]) for row in broker.processes if row["role"] == "handler")
+    fields = produce_fields([("t", b"", [(0, batch(bytes(record_bytes)))])])
+    with ExitStack() as stack:
+        clients = [stack.enter_context(RawClient(broker.bootstrap)) for _ in range(60)]
+        clients[0].create_topic("t")
+        with operator_of(broker) as operator:
+            control = str(operator.operate("status")["control"])
+        pause(0.3)  # Roles store their counts ten times a second.
+        before, passed_on_before = memory(broker), passed_on(control)
+        senders = [threading.Thread(target=each.send, args=(ApiKey.PRODUCE, 9, fields)) for each in clients]
+        os.kill(handler, signal.SIGSTOP)
+        try:
+            for sender in senders:
+                sender.start()
+            pause(1.0)
+            grown = memory(broker) - before
+            assert 0 < passed_on(control) - passed_on_before <= passed_on_max
+        finally:
+            os.kill(handler, signal.SIGCONT)
+            for sender in senders:
+                sender.join()
+        assert grown < GROWTH_BYTES_MAX, f"{grown} bytes more"
+        answers = [each.receive(ApiKey.PRODUCE, 9)[1] for each in clients]
+    parts = [answer["responses"][0]["partition_responses"][0] for answer in answers]
+    assert {each["error_code"] for each in parts} == {0}
+    assert sorted(each["base_offset"] for each in parts) == list(range(len(clients)))
+
+
+def passed_on(control: str) -> int:
+    """How many requests the Processor of the clients has given to its Handler."""
+    (row,) = [each for each in rows(control) if each["role"] == "processor" and each["pool"] == ""]
+    return int(row["counters"]["requests"])
