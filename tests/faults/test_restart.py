@@ -16,7 +16,7 @@ from tests.support.broker import ServedBroker
 from tests.support.raw import RawClient, batch, create_topics_fields, values_of
 from tests.support.wait import wait_until
 
-pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process", "thread")]
+pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process")]
 
 
 @pytest.fixture
@@ -45,6 +45,7 @@ def kill_all(served: ServedBroker) -> None:
 both_ways = pytest.mark.parametrize("how", ["clean", "killed"])
 
 
+@pytest.mark.transports("process", "thread")  # What is on the disk is the same: one test says so.
 @both_ways
 def test_records_topics_ids_and_configs_survive(served: ServedBroker, how: str) -> None:
     with RawClient(served.bootstrap) as client:
