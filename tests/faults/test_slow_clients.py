@@ -106,13 +106,13 @@ def send_until_refused(sock: socket.socket, piece: bytes) -> int:
 
 @pytest.mark.parametrize(
     ("limit", "value", "record_bytes", "passed_on_max"),
-    [("queued.max.request.bytes", 1_000_000, 200_000, 11), ("queued.max.requests", 10, 100, 10)],
+    [("queued.max.request.bytes", 100_000, 15_000, 7), ("queued.max.requests", 10, 100, 10)],
 )
 def test_requests_wait_in_their_sockets_while_too_many_wait_for_a_handler(
     start_broker: Start, limit: str, value: int, record_bytes: int, passed_on_max: int
 ) -> None:
     """Neither refused nor lost: TCP pushes back, and when the Handler goes on all of them are answered."""
-    settings = {**SETTINGS, "kproc.control.listener": "127.0.0.1:0", "socket.request.max.bytes": "1000000"}
+    settings = {**SETTINGS, "kproc.control.listener": "127.0.0.1:0", "socket.request.max.bytes": "100000"}
     broker = start_broker(settings={**settings, limit: str(value)})
     handler = next(int(row["pid"]) for row in broker.processes if row["role"] == "handler")
     fields = produce_fields([("t", b"", [(0, batch(bytes(record_bytes)))])])
