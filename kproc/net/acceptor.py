@@ -138,15 +138,18 @@ class Acceptor:
     def apply_settings(self, settings: DynamicSettings) -> None:
         """Limits changed on the running broker. They hold from the next connection on.
 
-        Those that name a host hold once it was looked up; until then they hold for what the name meant before.
+        Those that name a host hold once it was looked up. It is looked up once for as long as a limit names it; one
+        that could not be is tried again with the next change.
         """
         self._settings = settings
         self._put_in_force(_NAMES_S)
 
     def _put_in_force(self, patience_s: float) -> None:
         names = self._apply_limits()
-        if names:
-            self._lookups.ask(names, self._on_found)
+        self._addresses = {name: found for name, found in self._addresses.items() if name in names}
+        unknown = {name for name in names if not self._addresses.get(name)}
+        if unknown and not self._lookups.is_busy:  # Else `_on_found` asks for what came meanwhile.
+            self._lookups.ask(unknown, self._on_found)
             self._lookups.wait(patience_s)
 
     def _apply_limits(self) -> set[str]:
@@ -164,7 +167,9 @@ class Acceptor:
 
     def _on_found(self, found: Found) -> None:
         self._addresses.update(found)
-        self._apply_limits()
+        unasked = self._apply_limits() - self._addresses.keys()
+        if unasked:
+            self._lookups.ask(unasked, self._on_found)
 
     def watch(self, fd: int) -> None:
         self._watched_fd = fd

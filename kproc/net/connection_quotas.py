@@ -28,6 +28,8 @@ TOO_MANY: Final = -1
 _EVICTION_NS: Final = 1_000_000_000  # Asked of a Processor and not done after this: ask again.
 # A connection that moves may be reported by its new Processor before the old one: an excess must last to be one.
 _SETTLED_NS: Final = 200_000_000
+# A Processor that has not said what it has within this long is stopped; then what the others said must do.
+_REPORT_NS: Final = 3_000_000_000
 
 
 class ConnectionQuotas:
@@ -63,6 +65,7 @@ class ConnectionQuotas:
         self._evict_again_ns = 0
         self._excess_since_ns = 0
         self._excess_least = 0
+        self._incomplete_since_ns = 0
         self.broker_events = 0
         # Kafka's connection-accept-throttle-time and ip-connection-accept-throttle-time, as sums and counts.
         self.throttled_count = 0
@@ -88,7 +91,7 @@ class ConnectionQuotas:
             self._has_ticket = True
             self._wait_ns = self._record(now_ns)
             self._ready_ns = now_ns + self._wait_ns
-        return now_ns >= self._ready_ns and self.has_slot()
+        return now_ns >= self._ready_ns and self._has_slot(now_ns)
 
     def give_back(self, now_ns: int) -> None:
         """There was no connection after all."""
@@ -101,12 +104,18 @@ class ConnectionQuotas:
         """When the rates allow the connection that waits; places come free without a date."""
         return self._ready_ns if self._has_ticket else 0
 
-    def has_slot(self) -> bool:
+    def _has_slot(self, now_ns: int) -> bool:
         """Whether broker and listener have a free place, as far as is known."""
         limits, counts = self.limits, self.counts
         if not limits.has_counts:
             return True
-        if not counts.is_complete or counts.of_listener(self.listener) >= limits.listener_max:
+        if counts.is_complete:
+            self._incomplete_since_ns = 0
+        else:
+            self._incomplete_since_ns = self._incomplete_since_ns or now_ns
+            if now_ns - self._incomplete_since_ns < _REPORT_NS:
+                return False
+        if counts.of_listener(self.listener) >= limits.listener_max:
             return False
         return self.is_protected or counts.total < limits.broker_max
 

@@ -84,7 +84,6 @@ class ControlPlane:
         self._services.served = SERVED
         self._peer: LinkedPeer | None = None
         self._requests: ClientPeer | None = None
-        self._held: list[tuple[int, memoryview]] = []
         self.in_work = 0
 
     def attach(self, peer: LinkedPeer) -> None:

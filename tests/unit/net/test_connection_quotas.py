@@ -157,6 +157,8 @@ def test_counts_that_are_not_complete_admit_nobody_only_if_there_is_a_limit() ->
     assert rig.enter(EXTERNAL) == 0
     rig.apply(broker_max=10)
     assert rig.enter(EXTERNAL) is None
+    rig.clock.advance_ms(2_999)
+    assert rig.enter(EXTERNAL) is None
     rig.counts.heard("processor-0")
     assert rig.enter(EXTERNAL) == 0
     rig.counts.expect("processor-1")
@@ -367,6 +369,19 @@ def test_ip_rates_are_forgotten_with_their_window() -> None:
     rig.clock.advance_ms(1_001)
     rig.enter(EXTERNAL, TWO)
     assert rig.quotas[EXTERNAL]._address_rates.keys() == {TWO}
+
+
+def test_a_processor_that_never_says_what_it_has_shuts_no_port() -> None:
+    rig = Rig(broker_max=10)
+    rig.counts.expect("stopped")
+    assert rig.enter(EXTERNAL) is None
+    rig.clock.advance_ms(3_000)
+    assert rig.enter(EXTERNAL) == 0
+    assert rig.enter(EXTERNAL) == 0, "nor is it waited for again"
+    rig.counts.heard("stopped")
+    rig.enter(EXTERNAL)
+    rig.counts.expect("another")
+    assert rig.enter(EXTERNAL) is None
 
 
 def test_count_limit_and_rate_limit_together() -> None:

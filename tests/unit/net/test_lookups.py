@@ -82,7 +82,7 @@ def test_more_questions_than_anybody_means_are_answered_with_nothing(rig: Rig) -
 
 
 def test_limits_of_a_name_hold_as_soon_as_it_is_known() -> None:
-    """The Acceptor goes on meanwhile, and keeps what the name meant before."""
+    """The Acceptor goes on meanwhile, and asks one question at a time."""
     names = Names()
     with ExitStack() as stack:
         rig = AcceptorRig(stack)
@@ -112,4 +112,17 @@ def test_limits_of_a_name_hold_as_soon_as_it_is_known() -> None:
         assert limited() == {one, nine}
         names.answers.clear()
         rig.change()
-        assert limited() == {one, nine}, "as before, until it is known anew"
+        assert limited() == {one, nine}
+        assert not acceptor._lookups.is_busy, "known names are not asked for with every change"
+        hosts += ["nowhere.example"]
+        rig.change()
+        hosts += ["two.example"]
+        rig.change()
+        assert limited() == {one, nine}
+        names.answers.set()
+        while acceptor._lookups.is_busy:
+            acceptor._lookups.wait(SECONDS)
+        assert limited() == {one, nine, pack_address("10.0.0.2"), pack_address("fd00::2")}
+        names.known["nowhere.example"] = ["10.0.0.3"]
+        rig.change()
+        assert pack_address("10.0.0.3") in limited(), "what failed is tried again"
