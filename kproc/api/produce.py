@@ -56,6 +56,12 @@ def _unknown(version: int) -> int:
     return ErrorCode.UNKNOWN_TOPIC_ID if version >= _FIRST_WITH_IDS else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
+# The result of a partition whose owner died before it answered: it ends the connection, as its home's death does.
+# An error would be answered to this request alone, and those that the client has sent behind it would be refused with
+# OUT_OF_ORDER_SEQUENCE_NUMBER; librdkafka then sends everything again under a new epoch, which is stored twice.
+LOST: Final = int(ErrorCode.NETWORK_EXCEPTION)
+
+
 class PendingProduce:
     """One Produce request whose partitions are not all decided yet."""
 
@@ -93,8 +99,8 @@ class OneProduce:
         context = self._context
         if result[1]:
             context.count_error(result[1])
-        if self.acks == 0:
-            _finish_unacknowledged(context, result[1])
+        if self.acks == 0 or result[1] == LOST:
+            _finish_unanswered(context, result[1])
         else:
             version, correlation_id = context.api_version, context.correlation_id
             name, topic_id = self._name, self._topic_id
@@ -575,9 +581,8 @@ class _ForwardReply:
             return
         results = reply.get("results")
         if results is None:
-            # The owner died. Whether it appended is not known, and of the retriable errors this one says so:
-            # librdkafka takes NOT_LEADER_OR_FOLLOWER as a word that the records are not there.
-            results = [_failed(index, ErrorCode.REQUEST_TIMED_OUT) for _, (_, index) in self.parts]
+            # The owner died. Nobody knows whether it appended.
+            results = [_failed(index, LOST) for _, (_, index) in self.parts]
         for number, ((at, _), result) in enumerate(zip(self.parts, results, strict=True)):
             if number not in self._bounced:
                 self._pending.decide(at, tuple(result))
@@ -596,11 +601,11 @@ class _ManyAnswer:
 
     def __call__(self, pending: PendingProduce) -> None:
         context = self._context
-        for result in pending.results:
-            if result is not None and result[1]:
-                context.count_error(result[1])
-        if pending.acks == 0:
-            _finish_unacknowledged(context, next((r[1] for r in pending.results if r and r[1]), 0))
+        codes = [result[1] for result in pending.results if result is not None and result[1]]
+        for code in codes:
+            context.count_error(code)
+        if pending.acks == 0 or LOST in codes:
+            _finish_unanswered(context, LOST if LOST in codes else next(iter(codes), 0))
             return
         results = iter(pending.results)
         topics = [
@@ -611,10 +616,10 @@ class _ManyAnswer:
         context.send(encode_produce_response(version, correlation_id, topics, context.throttle_ms))
 
 
-def _finish_unacknowledged(context: RequestContext, code: int) -> None:
+def _finish_unanswered(context: RequestContext, code: int) -> None:
     """acks=0: silence, or the end of the connection, which is how the client learns to refresh its metadata."""
     if code:
-        logger.info("closing a connection: a Produce with acks=0 failed with %s", ErrorCode(code).name)
+        logger.info("closing a connection: a Produce failed with %s", ErrorCode(code).name)
         context.close()
     else:
         context.no_op()

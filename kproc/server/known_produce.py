@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from kproc.api.context import OwnedPartition
-from kproc.api.produce import Placed, Result, answer_one
+from kproc.api.produce import LOST, Placed, Result, answer_one
 from kproc.clock import Clock
 from kproc.server.request import ClientPeer
 from kproc.transport.envelope import CLOSE, HEAD, NO_OP, SEND, TIMES, TIMES_BODY
@@ -114,7 +114,7 @@ class KnownProduce:
             self._shape.on_error(result[1])
         head = HEAD.pack(self._connection_id, self._sequence, 0, 0)
         outbox = self._peer.outbox
-        if self.acks == 0:
+        if self.acks == 0 or result[1] == LOST:
             outbox.push(CLOSE if result[1] else NO_OP, head)
             return
         shape = self._shape

@@ -176,8 +176,12 @@ class Story:
             assert self.deaths, f"answered twice: {answer}"
             return
         acks, records = found
+        if answer.kind == CLOSE:
+            assert self.deaths, answer
+            self.errors += 1
+            return
         if acks == 0:
-            assert answer.kind == NO_OP or (self.deaths and answer.kind == CLOSE), answer
+            assert answer.kind == NO_OP, answer
             return
         rows = answer.fields(ApiKey.PRODUCE, PRODUCE_VERSION)["responses"][0]["partition_responses"]
         for (partition, value), row in zip(records, rows, strict=True):
