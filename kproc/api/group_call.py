@@ -7,14 +7,17 @@ is the response's fields for it, or an error code: the API knows where its respo
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from kproc.errors import ErrorCode, KafkaError
+from kproc.errors import ErrorCode, FatalError, KafkaError
 from kproc.group.coordinator import GroupCoordinator
 
 if TYPE_CHECKING:
     from kproc.api.context import OnReply, RequestContext, Services
+
+logger = logging.getLogger(__name__)
 
 Fields = dict[str, Any]
 Outcome = Fields | int
@@ -77,10 +80,15 @@ def serve_here(
     """Let our coordinator answer, or say why it cannot."""
     try:
         coordinator = services.groups.coordinator(partition)
+        OPERATIONS[name](coordinator, caller, item.group_id, item.wanted, on_outcome)
     except KafkaError as error:
         on_outcome(int(error.code))
-        return
-    OPERATIONS[name](coordinator, caller, item.group_id, item.wanted, on_outcome)
+    except (FatalError, AssertionError):
+        raise
+    except Exception:
+        # As in dispatch(): it stays inside this one request, also when another Handler passed that on to us.
+        logger.exception("%s of group %r failed", name, item.group_id)
+        on_outcome(int(ErrorCode.UNKNOWN_SERVER_ERROR))
 
 
 def serve_call(services: Services, body: dict[str, Any], on_reply: OnReply) -> None:

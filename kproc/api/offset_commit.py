@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kproc.api.group_call import Caller, Fields, OnOutcome, ask_coordinator, group_operation
 from kproc.api.registry import api
+from kproc.config.values import LONG_MAX
 from kproc.errors import ErrorCode
 from kproc.group.coordinator import CommitRequest
 from kproc.group.records import NO_EPOCH, NO_EXPIRY, CommittedOffset, OffsetKey
@@ -106,7 +107,7 @@ class _Commit:
     def _expires_ms(self, now_ms: int) -> int:
         retention_ms = self._request.get("retention_time", _DEFAULT_RETENTION)
         has_retention = self._context.api_version <= _RETENTION_UNTIL and retention_ms != _DEFAULT_RETENTION
-        return now_ms + retention_ms if has_retention else NO_EXPIRY
+        return min(now_ms + retention_ms, LONG_MAX) if has_retention else NO_EXPIRY
 
     def _refusal(self, topic: TopicImage | None, part: Fields) -> int:
         if topic is None:

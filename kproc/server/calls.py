@@ -8,17 +8,22 @@ with {"lost": True}, so that no request waits for ever.
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
+from kproc.errors import FatalError
 from kproc.transport.agent import AgentId
 from kproc.transport.envelope import CALL, REPLY, TOKEN
 from kproc.transport.outbox import Outbox
 
 OnReply = Callable[[dict[str, Any]], None]
 Serve = Callable[[str, Any, memoryview, OnReply], None]
+ServeKept = Callable[[str, Any, memoryview | bytearray, OnReply], None]  # Also a payload that had to wait.
+
+logger = logging.getLogger(__name__)
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
@@ -78,3 +83,21 @@ def serve_call(view: memoryview, outbox: Outbox, serve: Serve) -> None:
         outbox.push(REPLY, TOKEN.pack(token, len(encoded)), encoded)
 
     serve(op, body, view[TOKEN.size + length :], on_reply)
+
+
+def contained(serve: ServeKept, is_contained: Callable[[str], bool]) -> ServeKept:
+    """`serve` for what was passed on to us of a client's request: as in dispatch(), a surprise stays inside that
+    request, and whoever passed it on answers as if we had died. `is_contained(op)`: which calls are such."""
+
+    def serve_contained(op: str, body: Any, payload: memoryview | bytearray, on_reply: OnReply) -> None:
+        try:
+            serve(op, body, payload, on_reply)
+        except (FatalError, AssertionError):
+            raise
+        except Exception:
+            if not is_contained(op):
+                raise
+            logger.exception("%s, passed on by another Handler, failed", op)
+            on_reply({"lost": True})
+
+    return serve_contained

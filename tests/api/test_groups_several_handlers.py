@@ -183,3 +183,16 @@ def test_a_deleted_offsets_topic_takes_all_groups_along(start_broker) -> None:  
         find_coordinator(client, "g")
         assert member.heartbeat() == ErrorCode.UNKNOWN_MEMBER_ID
         assert offsets_of(client, "g") == {}
+
+
+@pytest.mark.parametrize("retention_ms", [2**63 - 1, -(2**63), -2, 0])
+def test_no_retention_time_is_too_long_or_too_short(
+    several: BrokerUnderTest, clients: list[RawClient], topic: str, retention_ms: int
+) -> None:
+    for client in clients:
+        for offset in (2**63 - 1, 0):
+            group = fresh_name("kept")
+            fields = commit_fields(group, topic, {1: offset}, retention_time=retention_ms)
+            answer = client.call(ApiKey.OFFSET_COMMIT, 4, fields)
+            assert [row["error_code"] for row in answer["topics"][0]["partitions"]] == [ErrorCode.NONE]
+            assert offsets_of(client, group) == {(topic, 1): offset}

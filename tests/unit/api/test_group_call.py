@@ -68,3 +68,21 @@ def test_what_waits_for_a_handler_that_leaves_is_sent_back(services: Any, waitin
 def test_nothing_waits_for_a_handler_that_has_left_the_table(services: Any, waiting: list[Any]) -> None:
     assert call(services, 3, (0, "a")) == [{"outcomes": [ErrorCode.NOT_COORDINATOR]}]
     assert len(waiting) == 1
+
+
+def test_a_surprise_is_the_outcome_of_its_item_alone(
+    services: Any, waiting: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    serve = group_call.OPERATIONS["wait"]
+
+    def stumble(coordinator: Any, caller: Any, group_id: str, wanted: Any, on_outcome: OnOutcome) -> None:
+        if group_id == "b":
+            raise ZeroDivisionError
+        serve(coordinator, caller, group_id, wanted, on_outcome)
+
+    monkeypatch.setitem(group_call.OPERATIONS, "wait", stumble)
+    replies = call(services, 1, (0, "a"), (0, "b"), (1, "c"))
+    for _, on_outcome in waiting:
+        on_outcome({})
+    assert replies == [{"outcomes": [{}, ErrorCode.UNKNOWN_SERVER_ERROR, {}]}]
+    assert "wait of group 'b' failed" in caplog.text

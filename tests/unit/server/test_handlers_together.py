@@ -504,3 +504,19 @@ def test_large_frame_is_read_from_the_arena_and_its_block_can_be_used_again(star
         assert rig.arena.lent_count() == 0
     send_fetch(rig, 0, 0, partition_max_bytes=5_000_000)
     assert fetched(rig, 0) == {0: (0, values)}
+
+
+def test_a_surprise_in_what_was_passed_on_stays_in_its_request(
+    rig: HandlerRig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def stumble(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    fields = list_offsets_fields("t", [(at(rig, 1), -1)])
+    with monkeypatch.context() as patched:
+        patched.setattr("kproc.server.handler.list_offsets.serve_forwarded", stumble)
+        answer = rig.processors[0].ask(ApiKey.LIST_OFFSETS, LIST_VERSION, fields)
+    assert [row["error_code"] for row in answer["topics"][0]["partitions"]] == [NOT_LEADER]
+    assert "list_offsets, passed on by another Handler, failed" in caplog.text
+    answer = rig.processors[0].ask(ApiKey.LIST_OFFSETS, LIST_VERSION, fields)
+    assert [row["error_code"] for row in answer["topics"][0]["partitions"]] == [0]
