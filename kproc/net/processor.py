@@ -219,7 +219,7 @@ class Processor(ConnectionHolder):
 
     def _has_answers(self) -> bool:
         # A loop: any() over a generator costs 0.2 us more, at every sleep.
-        for handler in self._handlers.values():  # noqa: SIM110
+        for handler in self._handlers.values():
             inbox = handler.inbox
             if inbox is not None and not inbox.is_empty():
                 return True

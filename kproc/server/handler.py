@@ -404,7 +404,7 @@ class Handler(LinkedAgent):
             if shape is not None and api_key == _PRODUCE and version == shape.version:
                 at = position + shape.records_at
                 if (
-                    view[position + AFTER_CORRELATION_ID : at] == shape.prefix
+                    view[position + AFTER_CORRELATION_ID : at].tobytes() == shape.prefix
                     and shape.owned.log.offline_reason is None
                 ):
                     records = shape.records(view, at, frame_end)

@@ -18,6 +18,7 @@ from kproc.clock import Clock
 from kproc.server.request import ClientPeer
 from kproc.transport.envelope import CLOSE, HEAD, NO_OP, SEND, TIMES, TIMES_BODY
 from kproc.wire.header import ApiKey
+from kproc.wire.hot import KnownAnswer
 
 AFTER_CORRELATION_ID: Final = 12  # frame length, API key, version, correlation id
 FIRST_VERSION: Final = 7  # From here on every codec is allowed, so that the records need no look.
@@ -30,7 +31,17 @@ _TAG_BYTES: Final = 3  # Three zeros: no tagged fields in partition, topic and r
 class ProduceShape:
     """What the frames of one connection have in common, and where it leads. Void when the metadata changes."""
 
-    __slots__ = ("is_flexible", "on_error", "owned", "placed", "prefix", "records_at", "version")
+    __slots__ = (
+        "acks",
+        "answer",
+        "is_flexible",
+        "on_error",
+        "owned",
+        "placed",
+        "prefix",
+        "records_at",
+        "version",
+    )
 
     def __init__(
         self,
@@ -41,6 +52,8 @@ class ProduceShape:
         on_error: Callable[[int], None],
     ) -> None:
         self.version = version
+        self.acks = placed.acks
+        self.answer = KnownAnswer.of(version, placed.name, placed.topic_id)
         self.is_flexible = version >= _FLEXIBLE
         self.prefix = prefix
         self.records_at = AFTER_CORRELATION_ID + len(prefix)
@@ -100,7 +113,7 @@ class KnownProduce:
     def __init__(
         self, shape: ProduceShape, peer: ClientPeer, connection_id: int, sequence: int, correlation_id: int
     ) -> None:
-        self.acks = shape.placed.acks
+        self.acks = shape.acks
         self._shape = shape
         self._peer = peer
         self._connection_id = connection_id
@@ -118,8 +131,16 @@ class KnownProduce:
             outbox.push(CLOSE if result[1] else NO_OP, head)
             return
         shape = self._shape
-        placed = shape.placed
-        frame = answer_one(shape.version, self._correlation_id, placed.name, placed.topic_id, result)
+        answer = shape.answer
+        index, code, base_offset, append_time_ms, log_start, message = result
+        if answer is not None and message is None:
+            frame = answer.pack(
+                answer.length, self._correlation_id, answer.before, answer.key, answer.count,
+                index, code, base_offset, append_time_ms, log_start, answer.after,
+            )  # fmt: skip
+        else:
+            placed = shape.placed
+            frame = answer_one(shape.version, self._correlation_id, placed.name, placed.topic_id, result)
         outbox.push(SEND, head + frame)
 
 

@@ -21,6 +21,7 @@ from kproc.wire.hot_fetch import (
 )
 from kproc.wire.hot_produce import (
     PRODUCE_VERSIONS,
+    KnownAnswer,
     PartitionAnswer,
     PartitionRecords,
     ProduceRequest,
@@ -42,6 +43,7 @@ __all__ = [
     "FetchTopic",
     "FetchTopicResult",
     "ForgottenTopic",
+    "KnownAnswer",
     "PartitionAnswer",
     "PartitionRecords",
     "ProduceRequest",
