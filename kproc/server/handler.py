@@ -147,7 +147,6 @@ class Handler(LinkedAgent):
         "_rates",
         "_request_log",
         "_requests",
-        "_serve_contained",
         "_services",
         "_surprises",
         "_syncer",
@@ -222,9 +221,6 @@ class Handler(LinkedAgent):
         self._services.groups = self._groups
         self._has_image = False
         self._unlinked: list[_UnlinkedCall] = []
-        self._serve_contained = contained(
-            self._serve_call, lambda op: op in _CONTAINED_CALLS or op in forwarding.OPERATIONS
-        )
         # A successor may own partitions that somebody else still has open: it must know whom to ask.
         self._is_linked = is_linked
         self._is_leaving = False
@@ -592,7 +588,7 @@ class Handler(LinkedAgent):
             return 0
         for kind, view in batch:
             if kind == CALL:
-                serve_call(view, peer.outbox, self._serve_contained)
+                serve_call(view, peer.outbox, contained(self._serve_call, _is_contained))
             elif kind == REPLY:
                 self._calls.take_reply(view)
             elif kind == DELTA:
@@ -632,7 +628,9 @@ class Handler(LinkedAgent):
         version = body.get("image", 0)
         if version > self._services.image.version:
             kept = bytearray(payload)  # The view dies with this pass; offsets are written into the bytes.
-            self._hand_over.when_image(version, lambda: self._serve_contained(op, body, kept, on_reply))
+            self._hand_over.when_image(
+                version, lambda: contained(self._serve_call, _is_contained)(op, body, kept, on_reply)
+            )
         elif op == "produce":
             self._produce.serve_forwarded(body, payload, on_reply)
         elif op == "produce_records":
@@ -793,3 +791,7 @@ class Handler(LinkedAgent):
         )
         values[SLOT["parked"]] = len(self._purgatory)
         values[SLOT["logs_open"]] = len(self._partitions)
+
+
+def _is_contained(op: str) -> bool:
+    return op in _CONTAINED_CALLS or op in forwarding.OPERATIONS
