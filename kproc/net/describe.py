@@ -17,6 +17,7 @@ from kproc.net.handoff import address_text
 logger = logging.getLogger(__name__)
 
 _HEADER: Final = struct.Struct(">hhih")  # API key, version, correlation id, length of the client id
+_HTTP_METHODS: Final = (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"DELE")
 UNKNOWN: Final = "unknown"  # Kafka's word for a client that has not named its software.
 _TCP_INFO_BYTES: Final = 256
 # linux/tcp.h: struct tcp_info, tcpi_bytes_acked and tcpi_bytes_received; in kernels since 4.1.
@@ -82,3 +83,12 @@ def _tcp_bytes(sock: socket.socket) -> tuple[int, int]:
     except OSError:
         return 0, 0  # A Unix socket.
     return _TCP_BYTES.unpack_from(info, _TCP_BYTES_AT) if len(info) >= _TCP_BYTES_AT + 16 else (0, 0)
+
+
+def why_refused(start: bytes, length: int, length_max: int) -> str:
+    """What the four bytes in the place of a frame's length may have been."""
+    if start in _HTTP_METHODS:
+        return "an HTTP request came to a Kafka listener"
+    if start[:2] == b"\x16\x03":
+        return "a TLS handshake came to a PLAINTEXT listener"
+    return f"invalid frame length {length} (socket.request.max.bytes is {length_max})"

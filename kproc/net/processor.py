@@ -30,7 +30,7 @@ from kproc.ipc.fdpass import TruncatedDescriptor, recv_fd
 from kproc.metrics.slab import MetricsRow
 from kproc.metrics.spec import SLOT
 from kproc.net.connection import Block, Connection
-from kproc.net.describe import client_of
+from kproc.net.describe import client_of, why_refused
 from kproc.net.files import FileCache, StaleFile
 from kproc.net.handler_peer import HandlerPeer, Router
 from kproc.net.handoff import EVICT, HANDOFF, REFUSED
@@ -70,7 +70,6 @@ _COMPLAINT_NS: Final = 10_000_000_000
 _LENGTH: Final = struct.Struct(">i")
 _LOOK_NS: Final = 500_000  # So often at most a request is considered for timing: it costs 0.5 us.
 _COUNTED_MAX: Final = 1000  # Records of a ring that are counted ten times a second, 0.1 ms.
-_HTTP_METHODS: Final = (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"DELE")
 
 
 class Processor(ConnectionHolder):
@@ -620,12 +619,7 @@ class Processor(ConnectionHolder):
     def _refuse(self, connection: Connection, start: bytes, length: int) -> None:
         """The length word cannot be one: read nothing more, and close when what came before it is answered."""
         self._counts[SLOT["malformed"]] += 1
-        if start in _HTTP_METHODS:
-            reason = "an HTTP request came to a Kafka listener"
-        elif start[:2] == b"\x16\x03":
-            reason = "a TLS handshake came to a PLAINTEXT listener"
-        else:
-            reason = f"invalid frame length {length} (socket.request.max.bytes is {self._request_bytes_max})"
+        reason = why_refused(start, length, self._request_bytes_max)
         logger.warning("closing connection %d: %s", connection.id, reason)
         connection.is_ended = True
         self._update_interest(connection)
