@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import logging
 import os
-import resource
 import select
 import socket
 import struct
@@ -25,12 +24,12 @@ from typing import Final
 
 from kproc.clock import Clock
 from kproc.config.dynamic import DynamicSettings
-from kproc.config.values import INT_MAX
 from kproc.ipc.fdpass import TruncatedDescriptor, recv_fd
 from kproc.metrics.slab import MetricsRow
 from kproc.metrics.spec import SLOT
 from kproc.net.connection import Block, Connection
 from kproc.net.describe import client_of, why_refused
+from kproc.net.descriptors import descriptor_end
 from kproc.net.files import FileCache, StaleFile
 from kproc.net.handler_peer import HandlerPeer, Router
 from kproc.net.handoff import EVICT, HANDOFF, REFUSED
@@ -64,8 +63,6 @@ _ROOM_BYTES: Final = 2 * (
     READ_BYTES + LARGE_FRAME_BYTES
 )  # For one read, with what is held and the ring's padding.
 _STALL_POLL_MS: Final = 2  # Answers wake a stalled Processor; this only covers room made by parked requests.
-# Descriptors that clients do not get: links take them when a Handler dies or comes, segments that are being sent too.
-_DESCRIPTORS_KEPT: Final = 64
 _COMPLAINT_NS: Final = 10_000_000_000
 _LENGTH: Final = struct.Struct(">i")
 _LOOK_NS: Final = 500_000  # So often at most a request is considered for timing: it costs 0.5 us.
@@ -125,7 +122,7 @@ class Processor(ConnectionHolder):
         self._read = self._on_readable_within_budget if has_budget else self._on_readable
         self._handoffs: dict[int, tuple[AgentId, socket.socket]] = {}
         self._files = FileCache()
-        self._descriptor_end = _descriptor_end()
+        self._descriptor_end = descriptor_end()
         self._next_complaint_ns = 0
         self._next_second_ns = 0
         self._next_store_ns = 0
@@ -779,18 +776,6 @@ class Processor(ConnectionHolder):
                 and connection.last_active_ns < before_ns
             ):
                 self._close(connection, "its frame makes no progress and others wait for the room")
-
-
-def _descriptor_end() -> int:
-    """The lowest descriptor that no client gets.
-
-    Numbers are given out from below, so whoever gets a higher one has nearly all in use. What is left is for links with
-    other roles: a Processor that cannot take one ends, and all of its connections with it.
-    """
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if limit == resource.RLIM_INFINITY:
-        return INT_MAX
-    return limit - min(_DESCRIPTORS_KEPT, limit // 4)
 
 
 _BYTES_IN: Final = SLOT["bytes_in"]
