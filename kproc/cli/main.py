@@ -14,6 +14,7 @@ import typer
 
 from kproc.cli import (
     api_ledger,
+    clients,
     configs,
     consume,
     dump_log,
@@ -22,6 +23,7 @@ from kproc.cli import (
     scale,
     serve,
     status,
+    top,
     topic_changes,
     topics,
 )
@@ -45,6 +47,9 @@ app.add_typer(configs.app, name="config")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.command("status")(status.status)
+app.command("top")(top.top)
+app.command("clients")(clients.clients)
+app.command("kill-client")(clients.kill_client)
 app.command("scale")(scale.scale)
 app.command("rebalance")(scale.rebalance)
 app.command("dump-log")(dump_log.dump_log)

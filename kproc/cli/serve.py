@@ -43,6 +43,14 @@ Control = Annotated[
         help="For administration, apart from the clients. [kproc.control.listener]",
     ),
 ]
+Metrics = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics-listener",
+        metavar="HOST:PORT",
+        help="Where Prometheus may scrape /metrics. [kproc.metrics.listener]",
+    ),
+]
 Flush = Annotated[str | None, typer.Option(metavar="KIND", help="group or none. [kproc.flush]")]
 ClampReplication = Annotated[
     bool,
@@ -73,6 +81,7 @@ def serve(
     transport: Transport = None,
     flush: Flush = None,
     control_listener: Control = None,
+    metrics_listener: Metrics = None,
     clamp_replication: ClampReplication = False,
     settings: Assignments = None,
     ready_file: ReadyFile = None,
@@ -89,6 +98,7 @@ def serve(
         ("--transport", "kproc.transport", transport),
         ("--flush", "kproc.flush", flush),
         ("--control-listener", "kproc.control.listener", control_listener),
+        ("--metrics-listener", "kproc.metrics.listener", metrics_listener),
         ("--clamp-replication", "kproc.clamp.replication.factor", _if_given(clamp_replication)),
         ("--exit-with-parent", "kproc.exit.with.pid", exit_with_parent),
     )
@@ -104,6 +114,7 @@ def dev(
     handlers: Handlers = None,
     transport: Transport = None,
     control_listener: Control = None,
+    metrics_listener: Metrics = None,
     clamp_replication: ClampReplication = False,
     settings: Assignments = None,
     ready_file: ReadyFile = None,
@@ -118,6 +129,7 @@ def dev(
         ("--handlers", "num.io.threads", handlers),
         ("--transport", "kproc.transport", transport),
         ("--control-listener", "kproc.control.listener", control_listener),
+        ("--metrics-listener", "kproc.metrics.listener", metrics_listener),
         ("--clamp-replication", "kproc.clamp.replication.factor", _if_given(clamp_replication)),
         ("--exit-with-parent", "kproc.exit.with.pid", exit_with_parent),
     )
@@ -190,8 +202,10 @@ def _announce(config: Config, ready: dict[str, Any]) -> None:
         for name, listener in ready["listeners"].items()
     )
     control = f"control={ready['control']} " if "control" in ready else ""
+    metrics = f"metrics=http://{ready['metrics']}/metrics " if "metrics" in ready else ""
     line = (
-        f"kproc ready: {addresses}; {control}bootstrap={ready['bootstrap']} data={ready['data']} pid={ready['pid']} "
+        f"kproc ready: {addresses}; {control}{metrics}bootstrap={ready['bootstrap']} "
+        f"data={ready['data']} pid={ready['pid']} "
         f"transport={config.kproc_transport} processors={_count(ready, 'processor')} "
         f"handlers={_count(ready, 'handler')} flush={config.kproc_flush}\n"
     )

@@ -26,6 +26,7 @@ COLUMNS = (
     ("RESTARTS", "restarts", None),
     ("CPU%", "cpu_percent", float),
     ("CPU_S", "cpu_seconds", float),
+    ("IDLE%", "idle_percent", float),
     ("PSS_MB", "pss_bytes", lambda value: value / 1e6),
     ("CONNS", "connections", None),
     ("REQ/S", "requests_per_s", float),
@@ -39,6 +40,7 @@ COLUMNS = (
 def status(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: OutputFormat = Format.TABLE,
+    apis: Annotated[bool, typer.Option("--apis", help="Requests by API, and how long they take.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
     """Show roles, pids, CPU, memory, connections, queues and rates of a kproc broker."""
@@ -48,11 +50,37 @@ def status(
         print_json(answer)
     else:
         _print_status(answer)
+        if apis:
+            sys.stdout.write("\n")
+            _print_apis(answer["apis"])
+
+
+def _print_apis(apis: list[dict[str, Any]]) -> None:
+    """Times are in ms, of the requests that were timed."""
+    parts = {
+        "QUEUE": "RequestQueueTimeMs",
+        "LOCAL": "LocalTimeMs",
+        "REMOTE": "RemoteTimeMs",
+        "ANSWER": "ResponseQueueTimeMs",
+        "SEND": "ResponseSendTimeMs",
+    }
+    rows = []
+    for api in apis:
+        total = api["times"]["TotalTimeMs"]
+        shown = [total["p50"], total["p99"], *(api["times"][name]["mean"] for name in parts.values())]
+        times = [f"{value:.3f}" if api["timed"] else None for value in shown]
+        versions = ",".join(api["versions"])
+        rows.append(
+            [api["request"], versions, api["requests_total"], api["errors_total"], api["timed"], *times]
+        )
+    print_table(["API", "VERSIONS", "REQUESTS", "ERRORS", "TIMED", "P50", "P99", *parts], rows)
 
 
 def _print_status(answer: dict[str, Any]) -> None:
     listeners = " ".join(f"{name}={_address(value)}" for name, value in answer["listeners"].items())
     control = f"  control {answer['control']}" if answer.get("control") else ""
+    if answer.get("metrics"):
+        control += f"  metrics http://{answer['metrics']}/metrics"
     sys.stdout.write(
         f"cluster {answer['cluster_id']}  up {_duration(answer['uptime_ms'])}  listeners {listeners}{control}\n"
         f"data {answer['data']}  transport {answer['transport']}  flush {answer['flush']}  "

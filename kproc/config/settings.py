@@ -445,6 +445,12 @@ class Config:
         "controller. Empty: none, and these requests travel the data plane.",
         _check_address,
     )
+    kproc_metrics_listener: str = setting(
+        STRING,
+        "",
+        "host:port where GET /metrics is answered in Prometheus' text format, by the cleaner. Empty: nowhere.",
+        _check_address,
+    )
     kproc_rebalance: str = setting(
         STRING,
         "off",

@@ -10,7 +10,7 @@ What is larger falls into the last one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, Self
 
 BUCKETS: Final = 124
 SUM, LARGEST, FIRST = 0, 1, 2
@@ -51,6 +51,16 @@ class Histogram:
         self.total = 0
         self.largest = 0
 
+    @classmethod
+    def of_buckets(cls, pairs: Iterable[tuple[int, int]]) -> Self:
+        """From [bucket, count] of each that is not empty; the largest value is at most the end of the last."""
+        answer = cls()
+        for bucket, count in pairs:
+            answer.buckets[bucket] = count
+            answer.count += count
+            answer.largest = lower_bound(bucket + 1)
+        return answer
+
     def take(self, words: Sequence[int] | memoryview) -> None:
         """Add what another one has counted. Its words are read one by one; the count is that of the buckets."""
         self.total += words[SUM]
@@ -82,7 +92,7 @@ class Histogram:
             if count and below + count >= wanted:
                 low, high = lower_bound(bucket), lower_bound(bucket + 1)
                 inside = low + (high - low) * (wanted - below) / count
-                return min(inside, float(self.largest)) if self.largest else inside
+                return min(inside, float(self.largest))
             below += count
         return 0.0
 

@@ -46,6 +46,7 @@ from kproc.transport.envelope import (
 
 logger = logging.getLogger(__name__)
 
+_LOOK_NS: Final = 500_000  # So often at most a request is considered for timing: it costs 0.5 us.
 INFLIGHT_MAX: Final = 64  # Requests of one connection in work. Kafka takes 1, its clients send at most 5.
 ACTIVE, PAUSED, WRITING = select.EPOLLIN, 0, select.EPOLLOUT
 _DETACHED: Final = (
@@ -81,6 +82,7 @@ class ConnectionHolder:
         "_metrics",
         "_moves",
         "_next_id",
+        "_next_look_ns",
         "_now_ns",
         "_number",
         "_poll",
@@ -107,6 +109,7 @@ class ConnectionHolder:
         self._metrics = metrics
         self._counts = metrics.values
         self._ledger = ConnectionLedger(metrics.slab.counts(PROCESSORS_PART + agent_id.index))
+        self._next_look_ns = 0  # When the next request may be timed.
         self._timed = TimedRequests(metrics.slab.timings(agent_id.index), clock)
         self._clock = clock
         self._arena = arena
@@ -246,6 +249,11 @@ class ConnectionHolder:
     def _go_home(self, connection: Connection, home: HandlerPeer) -> None:
         connection.home = connection.target = home
         connection.next_home = None
+
+    def _begin_timing(self, connection: Connection, frame: memoryview, target: HandlerPeer) -> int:
+        """The first request of a duty cycle, but not of every short one: FLAG_TIMED if its times are wanted."""
+        self._next_look_ns = self._now_ns + _LOOK_NS
+        return self._timed.begin(connection, frame, target.peer, self._now_ns)
 
     # -- sockets -----------------------------------------------------------------------------------------------
 

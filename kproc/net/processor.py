@@ -31,7 +31,7 @@ from kproc.net.connection import Block, Connection
 from kproc.net.describe import client_of, why_refused
 from kproc.net.descriptors import descriptor_end
 from kproc.net.files import FileCache, StaleFile
-from kproc.net.handler_peer import HandlerPeer, Router
+from kproc.net.handler_peer import Router
 from kproc.net.handoff import EVICT, HANDOFF, REFUSED
 from kproc.net.holder import ACTIVE, INFLIGHT_MAX, PAUSED, ConnectionHolder
 from kproc.net.queued_requests import QueuedRequests
@@ -65,7 +65,6 @@ _ROOM_BYTES: Final = 2 * (
 _STALL_POLL_MS: Final = 2  # Answers wake a stalled Processor; this only covers room made by parked requests.
 _COMPLAINT_NS: Final = 10_000_000_000
 _LENGTH: Final = struct.Struct(">i")
-_LOOK_NS: Final = 500_000  # So often at most a request is considered for timing: it costs 0.5 us.
 _COUNTED_MAX: Final = 1000  # Records of a ring that are counted ten times a second, 0.1 ms.
 
 
@@ -79,7 +78,6 @@ class Processor(ConnectionHolder):
         "_handoffs",
         "_idle_ns_max",
         "_next_complaint_ns",
-        "_next_look_ns",
         "_next_second_ns",
         "_next_store_ns",
         "_processor_count",
@@ -127,7 +125,6 @@ class Processor(ConnectionHolder):
         self._next_second_ns = 0
         self._next_store_ns = 0
         self._watched_fd = -1
-        self._next_look_ns = 0  # When the next request may be timed.
         self.is_called = False
 
     # -- wiring ------------------------------------------------------------------------------------------------
@@ -490,11 +487,6 @@ class Processor(ConnectionHolder):
         connection.held = frames
         self._held_bytes += len(frames)
         self._stall(connection)
-
-    def _begin_timing(self, connection: Connection, frame: memoryview, target: HandlerPeer) -> int:
-        """The first request of a duty cycle, but not of every short one: FLAG_TIMED if its times are wanted."""
-        self._next_look_ns = self._now_ns + _LOOK_NS
-        return self._timed.begin(connection, frame, target.peer, self._now_ns)
 
     def _hold(self, connection: Connection, rest: bytes) -> None:
         """Keep the beginning of a frame; a large one gets its arena block now."""

@@ -27,9 +27,11 @@ from kproc.purgatory.purgatory import Purgatory
 from kproc.server.cleaner import Cleaner
 from kproc.server.controller import Controller
 from kproc.server.handler import Handler
+from kproc.server.metrics_http import MetricsResponder
 from kproc.server.partition_table import PartitionTable
 from kproc.server.partitions import Checkpoint, Partitions
 from kproc.server.plan import Plan
+from kproc.server.prometheus import Exposition
 from kproc.server.roles import (
     ACCEPTOR_COUNT_MAX,
     CLEANER,
@@ -46,6 +48,7 @@ from kproc.transport.agent import AgentId, BlockOwner, Doze
 
 if TYPE_CHECKING:
     from kproc.server.operations import Operations
+    from kproc.server.status import Status
 
 
 def make_acceptor(
@@ -207,7 +210,28 @@ def make_controller(
     )
 
 
-def make_cleaner(plan: Plan, *, doze: Doze, metrics: MetricsRow, table: PartitionTable) -> Cleaner:
+def make_cleaner(
+    plan: Plan,
+    *,
+    doze: Doze,
+    metrics: MetricsRow,
+    table: PartitionTable,
+    responder: MetricsResponder | None = None,
+) -> Cleaner:
+    """`responder` answers those who scrape metrics."""
     return Cleaner(
-        CLEANER, doze=doze, metrics=metrics, clock=plan.clock, config=plan.config, table=table, fs=OsFs()
+        CLEANER,
+        doze=doze,
+        metrics=metrics,
+        clock=plan.clock,
+        config=plan.config,
+        table=table,
+        fs=OsFs(),
+        responder=responder,
     )
+
+
+def make_responder(plan: Plan, status: Status, listening: socket.socket) -> MetricsResponder:
+    """Answers at the metrics listener with what `status` shows."""
+    exposition = Exposition(status.describe, status.figures)
+    return MetricsResponder(listening, render=exposition.render, clock=plan.clock, look=status.look)

@@ -7,7 +7,7 @@ peer_eventfd, peer_arena, link (one fd)              ask       a question of the
 handoff, transfer (one fd)                           closed    files are closed, `is_clean` says how
 go           all peers of the start are attached
 detach       a peer was reaped; `is_final`: for ever
-processes    what runs (controller only)
+processes    what runs (controller; cleaner with a metrics listener)
 answer       to what the controller asked
 close        close files and exit
 What else may be said while the role runs is the same on all transports: role_desk.py.
@@ -227,6 +227,7 @@ class ChildRole:
             self._status.processes = message["processes"]
             self._status.listeners = message["listeners"]
             self._status.problem = message["problem"]
+            self._status.listener_names = message["listener_names"]
 
     def _do_answer(self, message: dict[str, Any], _fd: None) -> None:
         self._asks.take(message)
@@ -301,11 +302,21 @@ class ChildRole:
             handler_count=message["handler_count"],
             is_restart=self._is_restart,
         )
-        self._status.image = agent.image
+        self._status.image = lambda: agent.image
         return agent
 
     def _build_cleaner(self, doze: Sleeper, metrics: MetricsRow, _message: dict[str, Any]) -> Agent:
-        return broker.make_cleaner(self._plan, doze=doze, metrics=metrics, table=self._table())
+        responder = None
+        if "listening" in self._fds:
+            self._status = Status(self._plan, metrics.slab)
+            listening = socket.socket(fileno=self._fds["listening"])
+            responder = broker.make_responder(self._plan, self._status, listening)
+        cleaner = broker.make_cleaner(
+            self._plan, doze=doze, metrics=metrics, table=self._table(), responder=responder
+        )
+        if self._status is not None:
+            self._status.image = cleaner.image
+        return cleaner
 
     def _table(self) -> PartitionTable:
         region = Region.attach(self._fds["table"], kind=RegionKind.TABLE)

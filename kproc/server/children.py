@@ -47,6 +47,7 @@ class Children:
         *,
         lock_fd: int,
         listening: Mapping[AgentId, socket.socket],
+        metrics_listening: socket.socket | None = None,
         epoll: select.epoll,
         on_message: OnMessage,
         on_failure: Callable[[str], None],
@@ -63,6 +64,7 @@ class Children:
         self._clock = plan.clock
         self._lock_fd = lock_fd
         self._listening = listening
+        self._metrics_listening = metrics_listening
         self._epoll = epoll
         self._by_fd: dict[int, Role] = {}
         self._on_message = on_message
@@ -88,6 +90,8 @@ class Children:
             self._by_fd[fd] = role
             self._epoll.register(fd, select.EPOLLIN)
         listening = self._listening[agent].fileno() if agent.role == ACCEPTOR else -1
+        if agent == CLEANER and self._metrics_listening is not None:
+            listening = self._metrics_listening.fileno()
         start: dict[str, object] = {"handler_count": self.handler_count} if agent == CONTROLLER else {}
         try:
             self.regions.give_own(child, listening=listening, start=start)

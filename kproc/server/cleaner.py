@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ from kproc.server.calls import OnReply, serve_call
 from kproc.server.compactor import Compactor
 from kproc.server.linked_agent import LinkedAgent
 from kproc.server.log_dir_usage import log_dir_usage
+from kproc.server.metrics_http import MetricsResponder
 from kproc.server.partition_table import PartitionRow, PartitionTable
 from kproc.server.roles import handler_id
 from kproc.server.strays import Strays
@@ -55,8 +57,12 @@ class Cleaner(LinkedAgent):
         config: Config,
         table: PartitionTable,
         fs: Fs,
+        responder: MetricsResponder | None = None,
     ) -> None:
         super().__init__(agent_id, doze=doze, metrics=metrics, clock=clock)
+        self._responder = responder
+        if responder is not None:
+            self._epoll.register(responder.fileno(), select.EPOLLIN)
         self._config = config
         self._table = table
         self._fs = fs
@@ -109,10 +115,22 @@ class Cleaner(LinkedAgent):
             work += len(batch)
         if self._wait_for_checkpoint:
             self._answer_checkpoint()
+        if self._responder is not None:
+            work += self._responder.work()
         if not self._is_stopping:
             work += self._check_retention()
             work += self._compactor.work()
         return work
+
+    def image(self) -> ClusterImage:
+        """The metadata as it is known here."""
+        return self._image
+
+    def close(self) -> None:
+        if self._responder is not None:
+            self._epoll.unregister(self._responder.fileno())
+            self._responder.close()
+        super().close()
 
     def _call_handler(self, index: int, op: str, body: dict[str, Any], on_reply: OnReply) -> None:
         owner = handler_id(index)

@@ -113,7 +113,7 @@ class Controller(LinkedAgent):
         self._answer_known()
 
     def _on_tick(self, now_ns: int) -> None:
-        self._operations.tick()
+        self._operations.tick(now_ns)
         self._lookups.work()
         self.counts.store()
 

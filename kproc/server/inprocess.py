@@ -34,7 +34,12 @@ from kproc.server.controller import Controller
 from kproc.server.data_directory import DataDirectory
 from kproc.server.desk import joined_clients, was_killed
 from kproc.server.handler import Handler
-from kproc.server.listeners import open_control_listener, open_listeners, start_listening
+from kproc.server.listeners import (
+    open_control_listener,
+    open_listeners,
+    open_metrics_listener,
+    start_listening,
+)
 from kproc.server.operations import Operations
 from kproc.server.partition_table import TABLE_BYTES, PartitionTable
 from kproc.server.plan import Plan
@@ -94,6 +99,7 @@ class BrokerProcess:
         self._is_inline = config.kproc_transport == "inline"
         self._listeners = open_listeners(config)
         self._control = open_control_listener(config)
+        self._metrics = open_metrics_listener(config)
         self._plan = Plan(
             config=config,
             clock=SystemClock(),
@@ -101,6 +107,7 @@ class BrokerProcess:
             cluster_id=directory.cluster_id,
             was_clean=directory.was_clean,
             control=self._control[0] if self._control is not None else None,
+            metrics=self._metrics[0] if self._metrics is not None else None,
         )
         self._slab_region = Region.create(RegionKind.SLAB, SLAB_BYTES, 0, is_sparse=True)
         self._table_region = Region.create(RegionKind.TABLE, TABLE_BYTES, 0, is_sparse=True)
@@ -135,10 +142,17 @@ class BrokerProcess:
             handler_count=None,
             is_restart=False,
         )
-        status.image = self._controller.image
+        status.image = lambda: self._controller.image
         handler_count = self._settings.integer(IO_THREADS, config.num_io_threads)
         processor_count = self._settings.integer(NETWORK_THREADS, config.num_network_threads)
-        self._cleaner: Cleaner = broker.make_cleaner(plan, **self._own(CLEANER), table=self._table)
+        scraped = Status(plan, self._slab)  # The cleaner's own: another thread may run it.
+        self._cleaner: Cleaner = broker.make_cleaner(
+            plan,
+            **self._own(CLEANER),
+            table=self._table,
+            responder=broker.make_responder(plan, scraped, self._metrics[1]) if self._metrics else None,
+        )
+        scraped.image = self._cleaner.image
         self._handlers: list[Handler] = [
             broker.make_handler(
                 plan,
@@ -168,7 +182,7 @@ class BrokerProcess:
             *self._acceptors,
             *self._control_plane,
         ]
-        status.processes = self._describe()
+        status.processes = scraped.processes = self._describe()
 
     def _make_processor(self, agent: AgentId, router: ProduceRouter | None) -> Processor:
         arena = Arena.create(
@@ -285,8 +299,9 @@ class BrokerProcess:
         def on_all(replies: dict[Hashable, Reply]) -> None:
             on_reply(joined_clients(replies) if what == "clients" else was_killed(replies))
 
-        gathering = Gathering(len(self._processors), on_all)
-        for processor in self._processors:
+        processors = [each for each in self.agents if isinstance(each, Processor)]
+        gathering = Gathering(len(processors), on_all)
+        for processor in processors:
             taker = gathering.taker(processor.id)
             self._post(processor, partial(self._serve_asked, processor, what, body, taker))
 

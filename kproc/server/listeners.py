@@ -72,11 +72,26 @@ def open_control_listener(config: Config) -> tuple[Endpoint, socket.socket] | No
     """Bind `kproc.control.listener`, if there is to be one; FatalError if it cannot be."""
     if not config.kproc_control_listener:
         return None
-    host, port = split_address(config.kproc_control_listener, may_be_free=True)
-    sock = _bind(EndPoint("CONTROL", "PLAINTEXT", host, port), config)
-    bound_host, bound_port = sock.getsockname()[:2]
-    endpoint = Endpoint("CONTROL", str(bound_host), int(bound_port), str(bound_host), int(bound_port))
+    return _open_own("CONTROL", config.kproc_control_listener, config)
+
+
+def open_metrics_listener(config: Config) -> tuple[Endpoint, socket.socket] | None:
+    """Open `kproc.metrics.listener`, if there is to be one; FatalError if it cannot be."""
+    if not config.kproc_metrics_listener:
+        return None
+    endpoint, sock = _open_own("METRICS", config.kproc_metrics_listener, config)
+    start_listening(
+        [sock], config
+    )  # It says nothing of the broker's being ready, so it need not wait for that.
     return endpoint, sock
+
+
+def _open_own(name: str, address: str, config: Config) -> tuple[Endpoint, socket.socket]:
+    """Bind a listener that is none of Kafka's."""
+    host, port = split_address(address, may_be_free=True)
+    sock = _bind(EndPoint(name, "PLAINTEXT", host, port), config)
+    bound_host, bound_port = sock.getsockname()[:2]
+    return Endpoint(name, str(bound_host), int(bound_port), str(bound_host), int(bound_port)), sock
 
 
 def start_listening(socks: Iterable[socket.socket], config: Config) -> None:

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 from kproc.cluster.controller import failure_of
 from kproc.cluster.role_counts import role_count_max
 from kproc.server.asks import OnReply
+from kproc.server.network_figures import CONTROL
 from kproc.server.plan import Plan
+from kproc.server.roles import CONTROL_PROCESSOR
 from kproc.server.status import Status
 
 if TYPE_CHECKING:
@@ -76,6 +78,7 @@ class Operations:
         self._status = status
         self._ask = ask_supervisor
         self._node = str(plan.config.node_id)
+        self._wall_ms = plan.clock.wall_ms
         self._scales: deque[_Scale] = deque()
         self._past_scales: deque[_Scale] = deque(maxlen=_REMEMBERED)
         self._numbers = itertools.count(1)
@@ -101,7 +104,10 @@ class Operations:
             refused(on_reply, str(failure))
 
     def _show_status(self, _body: dict[str, Any], on_reply: OnReply) -> None:
-        answered(on_reply, self._status.describe())
+        answered(
+            on_reply,
+            {**self._status.describe(), "apis": [each.row() for each in self._status.figures.apis()]},
+        )
 
     # -- scale -------------------------------------------------------------------------------------------------
 
@@ -128,8 +134,9 @@ class Operations:
         elif len(self._scales) == 1 and not scale.has_begun:
             self._begin_scale()
 
-    def tick(self) -> None:
+    def tick(self, now_ns: int) -> None:
         """Ten times a second: nobody is kept waiting for what takes long."""
+        self._status.look(now_ns)
         for scale in self._scales:
             scale.answer()
 
@@ -177,7 +184,14 @@ class Operations:
         self._ask("rebalance", {}, _passes_on(on_reply))
 
     def _show_clients(self, _body: dict[str, Any], on_reply: OnReply) -> None:
-        self._ask("clients", {}, _passes_on(on_reply))
+        def on_clients(reply: dict[str, Any]) -> None:
+            for row in reply.get("clients", ()):
+                is_control = row["processor"] == CONTROL_PROCESSOR.index
+                row["listener_name"] = CONTROL if is_control else self._status.listener_name(row["listener"])
+                row["age_ms"] = max(0, self._wall_ms() - row["accepted_ms"])
+            _passes_on(on_reply)(reply)
+
+        self._ask("clients", {}, on_clients)
 
     def _kill_client(self, body: dict[str, Any], on_reply: OnReply) -> None:
         connection_id = body.get("id")

@@ -20,3 +20,4 @@ class Plan:
     cluster_id: str
     was_clean: bool
     control: Endpoint | None = None  # kproc.control.listener
+    metrics: Endpoint | None = None  # kproc.metrics.listener

@@ -51,6 +51,7 @@ def round_trips(endpoint: Endpoint) -> str | None:
 def describe(plan: Plan, processes: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """What the ready file holds."""
     control = {"control": plan.control.bound} if plan.control is not None else {}
+    metrics = {"metrics": plan.metrics.bound} if plan.metrics is not None else {}
     return {
         "bootstrap": plan.endpoints[0].advertised,
         "pid": os.getpid(),
@@ -58,6 +59,7 @@ def describe(plan: Plan, processes: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "data": str(Path(plan.config.log_dirs).absolute()),
         "listeners": {e.name: {"bound": e.bound, "advertised": e.advertised} for e in plan.endpoints},
         **control,
+        **metrics,
     }
 
 

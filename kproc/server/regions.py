@@ -86,6 +86,8 @@ class Regions:
             control.send({"do": "listening"}, listening)
         elif agent.role in (HANDLER, CLEANER.role):
             control.send({"do": "table"}, self._table.fd)
+            if agent.role == CLEANER.role and listening >= 0:  # For metrics.
+                control.send({"do": "listening"}, listening)
         control.send(start)
 
     def connect(self, one: Child, other: Child) -> bool:

@@ -1,4 +1,5 @@
-"""Status: what runs, how busy it is and what it costs, for `kproc status`. Lives in the controller.
+"""Status: what runs, how busy it is and what it costs, for `kproc status`. Lives in the controller, and in the
+cleaner if that answers scrapers.
 
 Numbers come from the shared slab, memory and CPU from /proc. Memory is PSS plus the shared blocks that no
 process has mapped: PSS alone hides pre-allocated, untouched regions.
@@ -7,11 +8,13 @@ process has mapped: PSS alone hides pre-allocated, untouched regions.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any, Final
 
 from kproc.cluster.image import ClusterImage
 from kproc.metrics.slab import Slab
 from kproc.metrics.spec import SLOT
+from kproc.server.network_figures import NetworkFigures
 from kproc.server.plan import Plan
 from kproc.server.roles import slab_row
 from kproc.transport.agent import AgentId
@@ -33,11 +36,26 @@ class Status:
         self.listeners: dict[str, dict[str, str]] = {
             each.name: {"bound": each.bound, "advertised": each.advertised} for each in plan.endpoints
         }
-        self.image: ClusterImage | None = None
+        self.listener_names: list[str] = [
+            each.name for each in plan.endpoints
+        ]  # By index; "" of a removed one.
+        self.image: Callable[[], ClusterImage] | None = None
+        self.figures = NetworkFigures(slab)
+
+    def listener_name(self, index: int) -> str:
+        """The listener that clients came by; it may have been removed since."""
+        name = self.listener_names[index] if index < len(self.listener_names) else ""
+        return name or f"removed-{index}"
+
+    def look(self, now_ns: int) -> None:
+        """To be called more often than once a second: idle shares are made of what is noted here."""
+        self.figures.look(self.processes, now_ns)
 
     def describe(self) -> dict[str, Any]:
         """All of it, as `kproc status --json` shows it."""
-        plan, image = self._plan, self.image
+        plan = self._plan
+        image = self.image() if self.image is not None else None
+        names = {index: name for index, name in enumerate(self.listener_names) if name}
         rows = [self._row(each) for each in self.processes]
         mapped = sum(row.pop("_pss_shmem_bytes") for row in rows)
         return {
@@ -48,11 +66,13 @@ class Status:
             "uptime_ms": (plan.clock.now_ns() - self._started_ns) // 1_000_000,
             "listeners": self.listeners,
             "control": plan.control.bound if plan.control is not None else None,
+            "metrics": plan.metrics.bound if plan.metrics is not None else None,
             "problem": self.problem,
             "processes": rows,
             "shared_memory_unmapped_bytes": max(0, self._shared_bytes() - mapped),
             "topics": len(image.topics_by_name) if image else 0,
             "partitions": image.partition_count if image else 0,
+            "network": self.figures.describe(self.processes, names),
         }
 
     def _row(self, process: dict[str, Any]) -> dict[str, Any]:
@@ -70,6 +90,7 @@ class Status:
         seconds = max(1e-3, (now_ns - before_ns) / 1e9)
         capacity = counts["ring_capacity_bytes"]
         heartbeat_ns = counts["heartbeat_ns"]
+        idle = self.figures.idle(AgentId(role, index)) if role != "supervisor" else None
         return {
             "role": role,
             "index": index,
@@ -80,6 +101,7 @@ class Status:
             "pool": process["pool"],
             "cpu_percent": round(100 * max(0.0, cpu_seconds - before_cpu) / seconds, 1),
             "cpu_seconds": round(cpu_seconds, 2),
+            "idle_percent": round(100 * idle, 1) if idle is not None else None,
             "pss_bytes": pss_bytes,
             "_pss_shmem_bytes": pss_shmem_bytes,
             "connections": counts["connections"],

@@ -31,7 +31,12 @@ from kproc.server.data_directory import DataDirectory
 from kproc.server.desk import SupervisorDesk
 from kproc.server.janitor import Janitor
 from kproc.server.listener_set import ListenerSet
-from kproc.server.listeners import open_control_listener, open_listeners, start_listening
+from kproc.server.listeners import (
+    open_control_listener,
+    open_listeners,
+    open_metrics_listener,
+    start_listening,
+)
 from kproc.server.plan import Plan
 from kproc.server.pulse import Pulse
 from kproc.server.roles import (
@@ -89,6 +94,7 @@ class Supervisor:
         try:
             opened = open_listeners(config)
             control = open_control_listener(config)
+            metrics = open_metrics_listener(config)
         except BaseException:
             self._directory.close()
             raise
@@ -106,16 +112,19 @@ class Supervisor:
             cluster_id=self._directory.cluster_id,
             was_clean=self._directory.was_clean,
             control=control[0] if control is not None else None,
+            metrics=metrics[0] if metrics is not None else None,
         )
         self._listening: dict[AgentId, socket.socket] = {
             acceptor_id(index): sock for index, (_, sock) in enumerate(opened)
         }
         if control is not None:
             self._listening[CONTROL_ACCEPTOR] = control[1]
+        self._metrics_listening = metrics[1] if metrics is not None else None
         self._children = Children(
             plan,
             lock_fd=self._directory.lock_fd,
             listening=self._listening,
+            metrics_listening=self._metrics_listening,
             epoll=self._epoll,
             on_message=self._take,
             on_failure=self._fail,
@@ -287,21 +296,28 @@ class Supervisor:
         self._scaler.want(settings)
 
     def _tell_processes(self) -> None:
-        controller = self._table.get(CONTROLLER)
-        # One that is stopped gets the latest when it goes on, not every one of meanwhile.
-        self._owes_processes = controller is None or controller.is_backed_up
-        if controller is not None and not self._owes_processes:
-            listeners = {
+        """Who shows what runs: the controller, and the cleaner if there is a metrics listener."""
+        endpoints = self._plan.endpoints
+        message = {
+            "do": "processes",
+            "processes": self._table.rows(),
+            "listeners": {
                 each.name: {"bound": each.bound, "advertised": each.advertised}
-                for each in self._plan.endpoints
+                for each in endpoints
                 if each.name
-            }
-            message = {
-                "processes": self._table.rows(),
-                "listeners": listeners,
-                "problem": self._scaler.problem,
-            }
-            self._children.send(controller, {"do": "processes", **message})
+            },
+            "listener_names": [each.name for each in endpoints],
+            "problem": self._scaler.problem,
+        }
+        showing = (CONTROLLER,) if self._metrics_listening is None else (CONTROLLER, CLEANER)
+        self._owes_processes = False
+        for agent in showing:
+            role = self._table.get(agent)
+            # One that is stopped gets the latest when it goes on, not every one of meanwhile.
+            if role is not None and not role.is_backed_up:
+                self._children.send(role, message)
+            else:
+                self._owes_processes = True
 
     # -- stopping ----------------------------------------------------------------------------------------------
 
@@ -355,6 +371,8 @@ class Supervisor:
         self._children.close()
         for sock in self._listening.values():
             sock.close()
+        if self._metrics_listening is not None:
+            self._metrics_listening.close()
         self._signals.close()
         self._epoll.close()
         if self._guardian is not None:

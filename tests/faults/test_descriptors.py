@@ -129,6 +129,21 @@ def test_the_control_plane_holds_what_it_needs(tmp_path: Path, transport: str) -
         wait_until(is_as_wanted, seconds=5, what="every role holds what it needs")
 
 
+def test_the_cleaner_alone_holds_the_metrics_listener(tmp_path: Path, transport: str) -> None:
+    settings = {**SETTINGS, "kproc.metrics.listener": "127.0.0.1:0"}
+    with ServedBroker(tmp_path / "data", transport=transport, settings=settings) as broker:
+        roles = processes(broker.bootstrap)
+
+        def is_as_wanted() -> bool:
+            # The listening socket, which the supervisor keeps for a successor, and the responder's own epoll.
+            check_each(
+                roles, extra={"cleaner": Counter({SOCKET: 1, EPOLL: 1}), "supervisor": Counter({SOCKET: 1})}
+            )
+            return True
+
+        wait_until(is_as_wanted, seconds=5, what="every role holds what it needs")
+
+
 def test_the_janitor_holds_only_the_brokers_pidfd(transport: str) -> None:
     with EmbeddedBroker(transport=transport) as broker:
         known = {int(row["pid"]) for row in broker.processes}

@@ -281,6 +281,7 @@ REFUSED = [
     ("listener.name.plaintext.max.connections", "0"),
     ("quota.window.num", "0"),
     ("quota.window.size.seconds", "0"),
+    ("kproc.metrics.listener", "9464"),
 ]
 
 

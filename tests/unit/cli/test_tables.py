@@ -70,8 +70,8 @@ def test_status_shows_each_process_and_the_memory_in_all(capsys):
     assert lines[0] == "cluster abc  up 1:02:03  listeners PLAINTEXT=127.0.0.1:1"
     assert lines[1] == "data /data  transport process  flush group  topics 1  partitions 4"
     assert lines[3].split()[:4] == ["ROLE", "INDEX", "PID", "STATE"]
-    assert " ".join(lines[4].split()) == "supervisor 0 7 running 0 - - 2.0 - - - - - -"
-    assert " ".join(lines[5].split()) == "processor 10 12345 running 2 12.3 1.0 1.5 3 1234.6 9 50.0 4 1.5"
+    assert " ".join(lines[4].split()) == "supervisor 0 7 running 0 - - - 2.0 - - - - - -"
+    assert " ".join(lines[5].split()) == "processor 10 12345 running 2 12.3 1.0 - 1.5 3 1234.6 9 50.0 4 1.5"
     assert lines[-1] == "memory 4.0 MB: PSS 3.5, shared and not mapped 0.5"
 
 

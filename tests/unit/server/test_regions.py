@@ -88,7 +88,7 @@ def own_copy(fd: int | None) -> int:
         ("processor-0", ["slab", "eventfd", "arena", "start"]),
         ("handler-1", ["slab", "eventfd", "table", "start"]),
         ("controller-0", ["slab", "eventfd", "start"]),
-        ("cleaner-0", ["slab", "eventfd", "table", "start"]),
+        ("cleaner-0", ["slab", "eventfd", "table", "listening", "start"]),
     ],
 )
 def test_role_gets_what_is_its_own(

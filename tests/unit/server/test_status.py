@@ -73,7 +73,7 @@ def test_broker_is_described(rig: StatusRig, tmp_path: Path) -> None:
     assert found["uptime_ms"] == 1234
     assert found["listeners"] == {"PLAINTEXT": {"bound": "127.0.0.1:9092", "advertised": "example:19092"}}
     assert (found["topics"], found["partitions"]) == (0, 0)
-    rig.status.image = ClusterImage()
+    rig.status.image = ClusterImage
     assert (rig.ask()["topics"], rig.ask()["partitions"]) == (0, 0)
 
 

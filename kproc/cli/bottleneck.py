@@ -1,0 +1,156 @@
+"""What holds a broker up, by two answers of `status`: the busiest stage, in words, and why we say so.
+
+A stage that works nearly all of its time holds up what comes before it; so does one that waits for the disk. What
+hangs, and limits that somebody set, come first: nothing else can be said while they last.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+Status = Mapping[str, Any]
+
+_BUSY: Final = 0.92  # From here on a role has no time to spare.
+_FULL: Final = 0.5
+_BLOCKED: Final = 0.2
+_QUIET_PER_S: Final = 1.0
+_SYNC_SHARE: Final = 0.5
+_HOST_BUSY: Final = 0.95
+
+
+class Finding(NamedTuple):
+    """`stage` is a word or two; `reason` a sentence."""
+
+    stage: str
+    reason: str
+
+
+def name_of(row: Mapping[str, Any]) -> str:
+    return f"{row['role']}-{row['index']}"
+
+
+def busy_share(row: Mapping[str, Any], before: Mapping[str, Any] | None) -> float | None:
+    """How much of the time between two looks a role worked; its ten seconds' mean without an earlier look."""
+    if before is not None and before["pid"] == row["pid"]:
+        now, then = row["counters"], before["counters"]
+        passed = int(now["heartbeat_ns"] - then["heartbeat_ns"])
+        if passed > 0:
+            idle = int(now["slept_ns"] - then["slept_ns"]) / passed
+            return min(1.0, max(0.0, 1.0 - idle))
+    idle_percent: float | None = row.get("idle_percent")
+    return 1.0 - idle_percent / 100 if idle_percent is not None else None
+
+
+def find_bottleneck(
+    status: Status, before: Status | None, seconds: float, host_busy: float | None = None
+) -> Finding:
+    """The stage that holds the others up; "none" when every one has time to spare.
+
+    `host_busy` is the share of all cores' time that was used, by whomever.
+    """
+    rows = status["processes"]
+    earlier = {name_of(row): row for row in before["processes"]} if before is not None else {}
+    hung = [row for row in rows if row["state"] == "hung"]
+    if hung:
+        waits_s = max(row["hung_ms"] for row in hung) / 1000
+        return Finding(name_of(hung[0]), f"it hangs: no sign of life for {waits_s:.1f} s")
+    shares = {name_of(row): busy_share(row, earlier.get(name_of(row))) for row in rows}
+    limit = _limits(status)
+    if limit is not None:
+        return limit
+    for role, stage, full in (
+        ("handler", "Handlers", "request rings"),
+        ("processor", "Processors", "answer rings"),
+    ):
+        mine = [row for row in rows if row["role"] == role and row["pool"] != "control"]
+        busiest = max(mine, key=lambda row: shares[name_of(row)] or 0.0, default=None)
+        if busiest is not None and (shares[name_of(busiest)] or 0.0) >= _BUSY:
+            share = 100 * (shares[name_of(busiest)] or 0.0)
+            feeding = "processor" if role == "handler" else "handler"
+            fill = max((row["ring_fill"] for row in rows if row["role"] == feeding), default=0.0)
+            one = f"{name_of(busiest)} works {share:.0f} % of the time"
+            even = "" if len(mine) < 2 else f" (of {len(mine)}, the idlest {_least(mine, shares):.0f} %)"
+            return Finding(stage, f"{one}{even}; {full} {100 * fill:.0f} % full; {_hint(rows, role)}")
+    stuck = [row for row in rows if row["role"] == "processor" and row["ring_fill"] >= _FULL]
+    if stuck:
+        return Finding("request ring", f"{name_of(stuck[0])}'s is {100 * stuck[0]['ring_fill']:.0f} % full")
+    return _disk(status, before) or _host(rows, host_busy) or _quiet(status, before, shares, seconds)
+
+
+def _host(rows: list[Mapping[str, Any]], host_busy: float | None) -> Finding | None:
+    """Roles that wait for a core do not sleep, and do not work either."""
+    if host_busy is None or host_busy < _HOST_BUSY:
+        return None
+    cores = os.cpu_count() or 1
+    used = sum({row["pid"]: row["cpu_percent"] for row in rows}.values())
+    return Finding(
+        "CPU", f"the host's {cores} cores are used up: {used:.0f} % of a core by kproc, the rest by others"
+    )
+
+
+def _least(rows: list[Mapping[str, Any]], shares: Mapping[str, float | None]) -> float:
+    return 100 * min(shares[name_of(row)] or 0.0 for row in rows)
+
+
+def _hint(rows: list[Mapping[str, Any]], role: str) -> str:
+    cores = os.cpu_count() or 1
+    used = sum({row["pid"]: row["cpu_percent"] for row in rows}.values())
+    if used >= 90 * cores:
+        return f"and the host's {cores} cores are used up"
+    word = "--handlers" if role == "handler" else "--processors"
+    return f"more of them: kproc scale {word} N"
+
+
+def _limits(status: Status) -> Finding | None:
+    for listener, share in status["network"]["acceptor_blocked"].items():
+        if share is not None and share >= _BLOCKED:
+            why = "a limit of connections or of their rate, or no Processor takes more"
+            return Finding(
+                "Acceptor", f"{listener} let new connections wait {100 * share:.0f} % of the time: {why}"
+            )
+    return None
+
+
+def _disk(status: Status, before: Status | None) -> Finding | None:
+    """acks=all that waits for fdatasync: the time after the append."""
+    produce = next((api for api in status["apis"] if api["request"] == "Produce"), None)
+    if produce is None or not produce["timed"] or before is None:
+        return None
+    syncs = sum(row["counters"]["syncs"] for row in status["processes"])
+    synced = syncs - sum(row["counters"]["syncs"] for row in before["processes"])
+    remote, total = produce["times"]["RemoteTimeMs"]["mean"], produce["times"]["TotalTimeMs"]["mean"]
+    if synced <= 0 or total <= 0 or remote / total < _SYNC_SHARE:
+        return None
+    return Finding(
+        "disk sync", f"acks=all waits {remote:.1f} of {total:.1f} ms for fdatasync ({synced} rounds)"
+    )
+
+
+def _quiet(
+    status: Status, before: Status | None, shares: Mapping[str, float | None], seconds: float
+) -> Finding:
+    parked = sum(row["parked"] for row in status["processes"])
+    waits = f"; {parked} requests wait in the purgatory for data or time" if parked else ""
+    known = {name: share for name, share in shares.items() if share is not None}
+    if not known:
+        return Finding("none", f"nothing is known yet{waits}")
+    rate = request_rate(status, before, seconds)
+    if rate is not None and rate < _QUIET_PER_S:
+        return Finding("none", f"there is nothing to do{waits}")
+    name = max(known, key=lambda each: known[each])
+    return Finding(
+        "none", f"every role has time to spare, {name} least: it works {100 * known[name]:.0f} %{waits}"
+    )
+
+
+def request_rate(status: Status, before: Status | None, seconds: float) -> float | None:
+    """Requests a second that clients sent between two looks."""
+    if before is None:
+        return None
+    now, then = (
+        sum(int(row["requests_total"]) for row in each["processes"] if row["role"] == "processor")
+        for each in (status, before)
+    )
+    return max(0, now - then) / max(seconds, 0.001)

@@ -1,0 +1,125 @@
+"""`kproc clients` and `kproc kill-client`: who is connected, what each does, and the end of one connection."""
+
+from __future__ import annotations
+
+import sys
+import time
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from kproc.cli.common import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    Failure,
+    Format,
+    OutputFormat,
+    connect,
+    print_json,
+    print_table,
+)
+
+
+class Order(StrEnum):
+    """What rows are sorted by; numbers fall."""
+
+    ADDRESS = "address"
+    CLIENT = "client"
+    AGE = "age"
+    IDLE = "idle"
+    REQUESTS = "requests"
+    RATE = "rate"
+    BYTES = "bytes"
+
+
+HEADER = ("ID", "CLIENT", "SOFTWARE", "LISTENER", "PROCESSOR", "STATE", "AGE_S", "IDLE_S", "REQUESTS", "REQ/S",
+          "IN_MB", "OUT_MB")  # fmt: skip
+
+
+def clients(
+    sort: Annotated[Order, typer.Option("--sort", help="What the rows are sorted by.")] = Order.ADDRESS,
+    interval: Annotated[
+        float,
+        typer.Option("--interval", "-i", metavar="S", min=0, help="Look twice: rates of that many seconds."),
+    ] = 0.0,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: OutputFormat = Format.TABLE,
+) -> None:
+    """Show every connection: its client, software, listener, process, age and what it sends.
+
+    Rates are those of a connection's whole life unless there is an interval.
+    """
+    with connect(bootstrap) as client:
+        before = client.operate("clients")["clients"] if interval else []
+        if interval:
+            time.sleep(interval)
+        rows = client.operate("clients")["clients"]
+    add_rates(rows, {row["id"]: row for row in before}, interval)
+    sort_rows(rows, sort)
+    if output is Format.JSON:
+        print_json(rows)
+    elif not rows:
+        sys.stdout.write("nobody is connected\n")
+    else:
+        print_table(HEADER, map(_cells, rows))
+
+
+def kill_client(
+    connection_id: Annotated[
+        str, typer.Argument(metavar="ID", help="The connection, as `kproc clients` shows it.")
+    ],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Close one connection; what it had in work is not answered."""
+    with connect(bootstrap) as client:
+        if not client.operate("kill-client", id=connection_id)["is_killed"]:
+            raise Failure(f"there is no connection {connection_id}; kproc clients shows all")
+    sys.stdout.write(f"closed {connection_id}\n")
+
+
+def add_rates(rows: list[dict[str, Any]], before: dict[str, dict[str, Any]], interval_s: float) -> None:
+    """Requests and bytes a second: of the interval where a connection was there before, else of its life."""
+    for row in rows:
+        earlier = before.get(row["id"])
+        seconds = interval_s if earlier is not None else max(row["age_ms"] / 1000, 0.001)
+        for name in ("requests", "bytes_in", "bytes_out"):
+            grown = row[name] - (earlier[name] if earlier is not None else 0)
+            row[f"{name}_per_s"] = round(max(0, grown) / seconds, 1)
+
+
+def sort_rows(rows: list[dict[str, Any]], order: Order) -> None:
+    """In place."""
+    if order is Order.ADDRESS:
+        rows.sort(key=lambda row: (row["address"], row["port"]))
+    elif order is Order.CLIENT:
+        rows.sort(key=lambda row: (row["client_id"], row["address"], row["port"]))
+    elif order is Order.BYTES:
+        rows.sort(key=lambda row: row["bytes_in"] + row["bytes_out"], reverse=True)
+    else:
+        names = {
+            Order.AGE: "age_ms",
+            Order.IDLE: "idle_ms",
+            Order.REQUESTS: "requests",
+            Order.RATE: "requests_per_s",
+        }
+        rows.sort(key=lambda row: row[names[order]], reverse=True)
+
+
+def _cells(row: dict[str, Any]) -> list[object]:
+    return [
+        row["id"],
+        row["client_id"] or "-",
+        f"{row['software_name']} {row['software_version']}"
+        if row["software_name"] != "unknown"
+        else "unknown",
+        row["listener_name"],
+        row["processor"],
+        row["state"],
+        row["age_ms"] / 1000,
+        row["idle_ms"] / 1000,
+        row["requests"],
+        row["requests_per_s"],
+        row["bytes_in"] / 1e6,
+        row["bytes_out"] / 1e6,
+    ]

@@ -1,0 +1,188 @@
+"""MetricsResponder: GET /metrics over HTTP/1.1 for a scraper, in the loop of the process that it is given to.
+
+No thread, nothing that blocks, everything bounded: few connections, one small request on each, a deadline, and the
+answer is made once for all who ask within a second. A scraper that reads slowly waits for itself. Its own epoll stands
+in the epoll of its agent, so that the agent wakes for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import socket
+from collections.abc import Callable
+from typing import Final
+
+from kproc.clock import NS_PER_S, Clock
+
+logger = logging.getLogger(__name__)
+
+CONNECTIONS_MAX: Final = 8
+REQUEST_BYTES_MAX: Final = 8 * 1024
+DEADLINE_NS: Final = 10 * NS_PER_S
+_FRESH_NS: Final = NS_PER_S
+_SEND_BYTES: Final = 64 * 1024
+_END_OF_HEAD: Final = b"\r\n\r\n"
+_REASONS: Final = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
+}
+
+Render = Callable[[], tuple[str, bytes]]
+
+
+class _Scraper:
+    """One connection: its request as far as it has come, then what is left of its answer."""
+
+    __slots__ = ("expires_ns", "received", "sock", "unsent")
+
+    def __init__(self, sock: socket.socket, expires_ns: int) -> None:
+        self.sock = sock
+        self.expires_ns = expires_ns
+        self.received = b""
+        self.unsent: memoryview | None = None
+
+
+class MetricsResponder:
+    """One per metrics listener. `render` gives content type and body; `look` is called at every cycle."""
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        *,
+        render: Render,
+        clock: Clock,
+        look: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self._listening = listening
+        self._render = render
+        self._look = look
+        self._clock = clock
+        self._scrapers: dict[int, _Scraper] = {}
+        self._body: tuple[str, bytes] = ("", b"")
+        self._body_expires_ns = 0
+        self._epoll = select.epoll()
+        listening.setblocking(False)
+        self._epoll.register(listening.fileno(), select.EPOLLIN)
+        self._is_full = False
+
+    def fileno(self) -> int:
+        """Readable when `work` has something to do but for deadlines, which wait for the agent's next cycle."""
+        return self._epoll.fileno()
+
+    def work(self) -> int:
+        """Go on with everybody as far as it goes; how many there were."""
+        self._look(self._clock.now_ns())
+        events = self._epoll.poll(0)
+        for fd, _ in events:
+            scraper = self._scrapers.get(fd)
+            if scraper is None:
+                self._accept()
+                continue
+            try:
+                self._advance(scraper)
+            except OSError as error:
+                logger.debug("a scraper is gone: %s", error)
+                self._close(scraper)
+        if self._scrapers:
+            now_ns = self._clock.now_ns()
+            for scraper in [each for each in self._scrapers.values() if each.expires_ns <= now_ns]:
+                logger.info(
+                    "closing a connection of the metrics listener: not done in %d s", DEADLINE_NS // NS_PER_S
+                )
+                self._close(scraper)
+        return len(events)
+
+    def close(self) -> None:
+        for scraper in list(self._scrapers.values()):
+            self._close(scraper)
+        self._epoll.close()
+        self._listening.close()
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._listening.accept()
+        except OSError as error:  # It has left; or no descriptor is free, and it waits in the backlog.
+            logger.debug("no connection of the metrics listener: %s", error)
+            return
+        sock.setblocking(False)
+        self._scrapers[sock.fileno()] = _Scraper(sock, self._clock.now_ns() + DEADLINE_NS)
+        self._epoll.register(sock.fileno(), select.EPOLLIN)
+        self._look_at_listener()
+
+    def _close(self, scraper: _Scraper) -> None:
+        del self._scrapers[scraper.sock.fileno()]
+        self._epoll.unregister(scraper.sock.fileno())
+        scraper.sock.close()
+        self._look_at_listener()
+
+    def _look_at_listener(self) -> None:
+        """Who comes while there is no room waits in the backlog."""
+        is_full = len(self._scrapers) >= CONNECTIONS_MAX
+        if is_full != self._is_full:
+            self._is_full = is_full
+            self._epoll.modify(self._listening.fileno(), 0 if is_full else select.EPOLLIN)
+
+    def _advance(self, scraper: _Scraper) -> None:
+        if scraper.unsent is None:
+            self._receive(scraper)
+        if scraper.unsent is not None:
+            self._send(scraper)
+
+    def _receive(self, scraper: _Scraper) -> None:
+        try:
+            piece = scraper.sock.recv(REQUEST_BYTES_MAX)
+        except BlockingIOError:
+            return
+        if not piece:
+            self._close(scraper)
+            return
+        scraper.received += piece
+        if _END_OF_HEAD in scraper.received:
+            scraper.unsent = memoryview(self._answer(scraper.received))
+        elif len(scraper.received) > REQUEST_BYTES_MAX:
+            scraper.unsent = memoryview(_response(431, "text/plain", b"that is no request of a scraper\n"))
+        if scraper.unsent is not None:
+            self._epoll.modify(scraper.sock.fileno(), select.EPOLLOUT)
+
+    def _send(self, scraper: _Scraper) -> None:
+        assert scraper.unsent is not None
+        try:
+            while scraper.unsent:
+                sent = scraper.sock.send(scraper.unsent[:_SEND_BYTES])
+                scraper.unsent = scraper.unsent[sent:]
+        except BlockingIOError:
+            return
+        self._close(scraper)
+
+    def _answer(self, request: bytes) -> bytes:
+        line = request.split(b"\r\n", 1)[0].split(b" ")
+        if len(line) != 3 or not line[2].startswith(b"HTTP/1."):
+            return _response(400, "text/plain", b"that is no HTTP request\n")
+        method, path = line[0], line[1].partition(b"?")[0]
+        if path != b"/metrics":
+            return _response(404, "text/plain", b"there is only /metrics\n")
+        if method not in (b"GET", b"HEAD"):
+            return _response(405, "text/plain", b"there is only GET\n")
+        now_ns = self._clock.now_ns()
+        if now_ns >= self._body_expires_ns:
+            try:
+                self._body = self._render()
+            except Exception:  # A mistake in a figure must not end the role that serves records' checkpoints.
+                logger.exception("the metrics cannot be rendered")
+                return _response(500, "text/plain", b"the metrics cannot be rendered; see the broker's log\n")
+            self._body_expires_ns = now_ns + _FRESH_NS
+        content_type, body = self._body
+        return _response(200, content_type, body, has_body=method == b"GET")
+
+
+def _response(status: int, content_type: str, body: bytes, *, has_body: bool = True) -> bytes:
+    head = (
+        f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {content_type}\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + (body if has_body else b"")

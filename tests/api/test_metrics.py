@@ -1,0 +1,251 @@
+"""Metrics of the network layer: exact counts, times, Prometheus' text by its own parser, `status`, `clients`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from kproc.client import Client, ClientError
+from kproc.metrics.requests import TIMINGS
+from kproc.wire.header import ApiKey
+from tests.support.broker import BrokerUnderTest, EmbeddedBroker
+from tests.support.raw import RawClient, batch
+from tests.support.status import processes, wait_replaced
+from tests.support.topics import fresh_name
+from tests.support.wait import wait_until
+
+pytestmark = pytest.mark.own_broker
+
+SETTINGS = {
+    "num.io.threads": 2,
+    "num.network.threads": 2,
+    "kproc.metrics.listener": "127.0.0.1:0",
+    "kproc.control.listener": "127.0.0.1:0",
+}
+REQUESTS = "kafka_network_requestmetrics_requests"
+
+
+@pytest.fixture(scope="module")
+def measured(transport: str) -> Iterator[BrokerUnderTest]:
+    """One broker with a metrics listener, for all tests of a transport."""
+    with EmbeddedBroker(transport=transport, settings=SETTINGS) as running:
+        yield running
+
+
+def status(broker: BrokerUnderTest) -> dict[str, Any]:
+    host, _, port = broker.bootstrap.rpartition(":")
+    with Client.connect(host, int(port)) as client:
+        return client.operate("status")
+
+
+def api(broker: BrokerUnderTest, name: str) -> dict[str, Any]:
+    empty = {"requests_total": 0, "versions": {}, "errors": {}, "timed": 0}
+    return next((row for row in status(broker)["apis"] if row["request"] == name), empty)
+
+
+def scrape(broker: BrokerUnderTest) -> dict[str, Metric]:
+    """The families by name, of a rendering that is no older than this call."""
+    address = status(broker)["metrics"]
+    text = ""
+
+    def is_fresh() -> bool:
+        nonlocal text
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as response:
+            assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            now = response.read().decode()
+        is_new, text = bool(text) and now != text, now
+        return is_new
+
+    wait_until(is_fresh, what="a new rendering")  # One serves a second of scrapes.
+    return {family.name: family for family in text_string_to_metric_families(text)}
+
+
+def value(families: dict[str, Metric], family: str, sample: str = "", **labels: str) -> float:
+    found = [
+        each.value
+        for each in families[family].samples
+        if each.name == (sample or each.name) and labels.items() <= each.labels.items()
+    ]
+    assert len(found) == 1, (family, labels, found)
+    return float(found[0])
+
+
+def test_requests_and_errors_are_counted_by_api_and_version(measured: BrokerUnderTest) -> None:
+    """Kafka's testRequestPerSecAndDeprecatedRequestsPerSecMetrics."""
+    name = fresh_name("counted")
+    with RawClient(measured.bootstrap) as client:
+        client.create_topic(name)
+        before = {each: api(measured, each) for each in ("Produce", "Metadata")}
+        for _ in range(30):  # The first goes the general way, the others that of a known shape.
+            assert client.produce(name, batch(b"x"), version=9)["error_code"] == 0
+        for _ in range(3):
+            assert client.produce(name, batch(b"x"), version=8)["error_code"] == 0
+        missing = client.produce("missing", batch(b"x"), version=9)
+        assert missing["error_code"] != 0
+        for _ in range(4):
+            client.call(
+                ApiKey.METADATA, 6, {"topics": [{"name": "not a name!"}], "allow_auto_topic_creation": False}
+            )
+
+    def is_counted() -> bool:
+        produce, metadata = api(measured, "Produce"), api(measured, "Metadata")
+        assert grown(produce, before["Produce"], "9") == 31
+        assert grown(produce, before["Produce"], "8") == 3
+        assert produce["errors"]["UNKNOWN_TOPIC_OR_PARTITION"] >= 1
+        assert grown(metadata, before["Metadata"], "6") == 4
+        assert metadata["errors"]["INVALID_TOPIC_EXCEPTION"] == 4
+        return True
+
+    wait_until(is_counted, what="every request is counted")
+
+
+def grown(now: dict[str, Any], before: dict[str, Any], version: str) -> int:
+    return int(now["versions"].get(version, 0)) - int(before["versions"].get(version, 0))
+
+
+def test_times_add_up(measured: BrokerUnderTest) -> None:
+    with RawClient(measured.bootstrap) as client:
+        client.call(ApiKey.DESCRIBE_CLUSTER, 0, {})
+    wait_until(lambda: api(measured, "DescribeCluster")["timed"] == 1, what="it was timed")
+    times = api(measured, "DescribeCluster")["times"]
+    assert set(times) == set(TIMINGS) - {"RequestBytes"}
+    parts = sum(times[name]["mean"] for name in times if name not in ("TotalTimeMs", "ThrottleTimeMs"))
+    assert parts == pytest.approx(times["TotalTimeMs"]["mean"], abs=0.01)
+    assert times["TotalTimeMs"]["max"] > 0
+
+
+def test_fetch_that_waits_shows_its_wait_as_remote_time(measured: BrokerUnderTest) -> None:
+    name = fresh_name("parked")
+    with RawClient(measured.bootstrap) as client:
+        client.create_topic(name)
+        client.fetch(name, 0, max_wait_ms=300, min_bytes=1)
+    wait_until(lambda: api(measured, "Fetch")["timed"] >= 1, what="it was timed")
+    assert api(measured, "Fetch")["times"]["RemoteTimeMs"]["max"] >= 290
+
+
+def test_a_prometheus_parser_reads_it_and_it_agrees_with_status(measured: BrokerUnderTest) -> None:
+    name = fresh_name("scraped")
+    with RawClient(measured.bootstrap) as client:
+        client.create_topic(name)
+        for _ in range(10):
+            client.produce(name, batch(b"x"), version=9)
+        families = wait_until(
+            lambda: found if (found := scrape(measured)) and _agrees(measured, found) else None,
+            what="both say the same",
+        )
+        assert families[REQUESTS].type == "counter"
+        total = families["kafka_network_requestmetrics_totaltimems"]
+        assert total.type == "histogram"
+        buckets = [
+            sample.value
+            for sample in total.samples
+            if sample.name.endswith("_bucket") and sample.labels["request"] == "Produce"
+        ]
+        assert buckets == sorted(buckets)
+        assert buckets[-1] == value(families, total.name, f"{total.name}_count", request="Produce"), (
+            "the last bucket holds all"
+        )
+        assert families["kproc_connections"].type == "gauge"
+        assert (
+            value(families, "kafka_server_socket_server_metrics_connection_count", listener="PLAINTEXT") >= 1
+        )
+        assert value(families, "kafka_network_requestchannel_requestqueuesize") >= 0
+        for role in ("handler", "processor", "controller", "cleaner", "acceptor"):
+            assert value(families, "kproc_role_running", role=role, index="0") == 1
+            assert value(families, "kproc_role_heartbeat_age_seconds", role=role, index="0") < 60
+        before = value(families, REQUESTS, request="Produce", version="9")
+        for _ in range(5):
+            client.produce(name, batch(b"x"), version=9)
+        again = scrape(measured)
+        assert again.keys() == families.keys()
+        assert value(again, REQUESTS, request="Produce", version="9") >= before
+        for family in families.values():
+            if family.type == "counter":
+                seen = {
+                    (each.name, *sorted(each.labels.items())): each.value
+                    for each in again[family.name].samples
+                }
+                for sample in family.samples:
+                    assert seen[(sample.name, *sorted(sample.labels.items()))] >= sample.value, sample
+
+
+def _agrees(broker: BrokerUnderTest, families: dict[str, Metric]) -> bool:
+    shown = next(row for row in status(broker)["apis"] if row["request"] == "Produce")
+    for version, count in shown["versions"].items():
+        assert value(families, REQUESTS, request="Produce", version=version) == count
+    assert value(
+        families, "kafka_network_requestmetrics_totaltimems", "kafka_network_requestmetrics_totaltimems_count",
+        request="Produce",
+    ) == shown["timed"]  # fmt: skip
+    return True
+
+
+def test_idle_shares_are_known_after_a_moment(measured: BrokerUnderTest) -> None:
+    def are_known() -> bool:
+        network = status(measured)["network"]
+        return all(
+            0 <= (network[name] if network[name] is not None else -1) <= 1
+            for name in ("network_processor_avg_idle", "request_handler_avg_idle")
+        )
+
+    wait_until(are_known, what="idle shares")
+
+
+def test_connections_are_counted_by_listener(measured: BrokerUnderTest) -> None:
+    before = status(measured)["network"]["listeners"]
+    clients = [RawClient(measured.bootstrap) for _ in range(5)]
+
+    def open_now() -> int:
+        return int(status(measured)["network"]["listeners"]["PLAINTEXT"]["connections"])
+
+    # The one that asks is there as well.
+    wait_until(lambda: open_now() == 6, what="five more")
+    for client in clients:
+        client.close()
+    wait_until(lambda: open_now() == 1, what="they are gone")
+    after = status(measured)["network"]["listeners"]
+    for counter in ("created_total", "closed_total"):
+        assert after["PLAINTEXT"][counter] >= before["PLAINTEXT"][counter] + 5
+
+
+def test_clients_are_shown_with_their_listener_and_age_and_killed(measured: BrokerUnderTest) -> None:
+    host, _, port = status(measured)["control"].rpartition(":")
+    with Client.connect(host, int(port)) as admin, RawClient(measured.bootstrap) as client:
+        client.call(ApiKey.API_VERSIONS, 0, {})
+        rows = admin.operate("clients")["clients"]
+        (own,) = (row for row in rows if row["listener_name"] == "CONTROL")
+        (seen,) = (row for row in rows if row["listener_name"] == "PLAINTEXT")
+        assert 0 <= seen["age_ms"] < 600_000
+        assert seen["requests"] == 1
+        assert admin.operate("kill-client", id=seen["id"])["is_killed"]
+        assert client.is_closed_by_broker()
+        with pytest.raises(ClientError):
+            admin.operate("kill-client", id=own["id"])
+
+
+@pytest.mark.no_leak_guard  # The roles that were killed have successors.
+@pytest.mark.transports("process")
+def test_counts_go_on_when_a_role_dies_and_the_port_stays(measured: BrokerUnderTest) -> None:
+    name = fresh_name("dies")
+    with RawClient(measured.bootstrap) as client:
+        client.create_topic(name)
+        for _ in range(5):
+            client.produce(name, batch(b"x"), version=9)
+    address = status(measured)["metrics"]
+    wait_until(lambda: api(measured, "Produce")["versions"]["9"] >= 5, what="they are stored")
+    before = api(measured, "Produce")["versions"]["9"]
+    for role in (("handler", 0), ("handler", 1), ("cleaner", 0)):
+        pid = processes(measured.bootstrap)[role]
+        os.kill(pid, signal.SIGKILL)
+        wait_replaced(measured.bootstrap, role, pid)
+    assert status(measured)["metrics"] == address
+    wait_until(
+        lambda: value(scrape(measured), REQUESTS, request="Produce", version="9") == before, what="counts"
+    )
