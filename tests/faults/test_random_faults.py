@@ -150,6 +150,8 @@ class Chaos:
             assert counts == self.wanted
             return True
 
+        # One that waited behind another died with the controller: who asked for it asks again.
+        self.scale()
         wait_until(is_settled, seconds=60, what=f"{self.wanted} after {what}")
 
 
