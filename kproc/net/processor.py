@@ -176,17 +176,13 @@ class Processor(ConnectionHolder):
                 continue
             work += 1
             try:
-                if mask == ACTIVE:
-                    read(connection)
-                elif mask & select.EPOLLOUT:
+                if mask & select.EPOLLOUT:
                     self._on_writable(connection)
                 elif mask & select.EPOLLIN:
                     read(connection)
                 else:
                     self._on_hang_up(connection)
-            except (
-                OSError
-            ) as error:  # The kernel refuses something for this one; costs nothing while it does not.
+            except OSError as error:  # The kernel refuses something for this one.
                 self._close_failed(connection, error)
         # Last, because these close connections and bring new ones with the same descriptors: an event that is still
         # to come would hit a stranger.
@@ -198,8 +194,7 @@ class Processor(ConnectionHolder):
             elif fd == self._watched_fd:
                 self.is_called = True
         for handler in self._handlers.values():
-            notices = handler.notices
-            if handler.has_unpublished or (notices is not None and notices.is_dirty):
+            if handler.has_unpublished or (handler.notices is not None and handler.notices.is_dirty):
                 handler.publish()
         if self._timed.leaving:
             self._timed.finish(self._by_id)

@@ -87,20 +87,17 @@ class AppendingLog(LogState):
 
         The broker's hot loop: a plain batch passes with one unpack, one CRC and no call of a Python function.
         """
-        segment, config = self.active, self.config
-        is_append_time = config.is_append_time
+        segment, config, is_append_time = self.active, self.config, self.config.is_append_time
         run = _Run()
         views, lasts, positions = run.views, run.lasts, run.positions
         position, next_offset, since = segment.size, self.end_offset, segment.bytes_since_index
         largest, largest_offset = segment.max_timestamp, segment.max_timestamp_offset
         interval, segment_bytes = config.index_interval_bytes, config.segment_bytes
         roll_after, offset_max = self._roll_after(segment, now_ms), segment.base_offset + INT32_MAX
-        # The size and timestamp up to which a batch may be plain; size 0 sends all to _examine().
         plain_bytes = config.plain_bytes if origin is CLIENT else 0
         latest = INT64_MAX if is_append_time else now_ms + config.timestamp_after_max_ms
-        append_ms = now_ms if is_append_time else -1
-        leader_epoch, log_start = self.leader_epoch, self.start_offset
-        first_result, marker, done = len(results), None, len(batches)
+        append_ms, leader_epoch = now_ms if is_append_time else -1, self.leader_epoch
+        log_start, first_result, marker, done = self.start_offset, len(results), None, len(batches)
         for number in range(start, len(batches)):
             view = batches[number]
             total = len(view)
