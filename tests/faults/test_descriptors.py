@@ -18,6 +18,7 @@ from kproc.client import Client
 from tests.support.broker import EmbeddedBroker, ServedBroker
 from tests.support.descriptors import (
     CHILDREN,
+    EPOLL,
     HANDLERS,
     PIDFD,
     PROCESSORS,
@@ -25,6 +26,7 @@ from tests.support.descriptors import (
     SOCKET,
     check_all,
     check_control,
+    check_each,
     check_sockets,
     held,
     kind_of,
