@@ -32,7 +32,7 @@ OnReady = Callable[[bool], None]
 
 
 class PartitionMoving(KafkaError):
-    """The partition is ours, and its log is on its way from the Handler that owned it before.
+    """The partition is ours, and its log is on its way from the Handler that owned it before, or opened a little later.
 
     A request waits for it with `services.hand_over.when_ready`; who does not know how answers a retriable error.
     The offsets are what its owner last published, or -1.

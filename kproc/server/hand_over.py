@@ -14,6 +14,8 @@ or "not open here" has come. It opens nothing until then, so that a log has one 
   passed on to who claims it next; one that comes back is taken up again where it is.
 - The row names who has the log open (`holder`). A new owner that was refused by the owner of before, or a successor
   of which no delta told anything, asks that one.
+- Logs that nobody else holds are opened at first touch, but for 20 ms a duty cycle only: a request about thousands
+  would stall everybody else. The others are *deferred*, and who wants them waits as for one that is on its way.
 - A new owner that dies after the answer, or an old one before it: the log is opened from row and files, as after
   any death.
 """
@@ -26,6 +28,7 @@ from typing import Any, Final, NamedTuple
 
 from kproc.api.context import OnReady, OnReply, PartitionKey, PartitionMoving
 from kproc.cluster.image import ClusterImage, MovedPartition, PartitionImage, TopicImage
+from kproc.cluster.topic_names import GROUP_METADATA_TOPIC
 from kproc.errors import Corrupt
 from kproc.server.partition_table import NOBODY, PartitionRow
 from kproc.server.partitions import Partitions
@@ -41,6 +44,8 @@ _STATES_PER_REPLY: Final = 16  # A state is about 1 KB, with many producers far 
 _WAIT_NS: Final = 20_000_000_000
 # How long a state is kept that nobody claims: its owner died after the delta, and files and row say the same.
 _KEEP_NS: Final = 5_000_000_000
+# For opening logs in one duty cycle; one is opened in any case.
+_OPENING_NS: Final = 20_000_000
 
 
 class _Arrival:
@@ -107,12 +112,16 @@ class HandOver:
         # Who said last that it does not hold it: if the row names that one, the log may be opened from its files.
         self._denied: dict[PartitionKey, int] = {}
         self._for_image: list[tuple[int, Callable[[], None]]] = []
+        # To be opened in later duty cycles, and the requests that wait for each.
+        self._deferred: dict[PartitionKey, list[OnReady]] = {}
+        self.is_opening = False  # A log was opened in this duty cycle.
+        self._opens_until_ns = 0
         partitions.before_open = self._before_open
 
     @property
     def is_idle(self) -> bool:
         """Nothing is on its way, neither from here nor to here."""
-        return not (self._arrivals or self._retiring or self._retired or self._for_image)
+        return not (self._arrivals or self._retiring or self._retired or self._for_image or self._deferred)
 
     # -- for the APIs ------------------------------------------------------------------------------------------
 
@@ -120,10 +129,12 @@ class HandOver:
         """Call back when a partition that raised PartitionMoving can be asked again; with False when that takes
         too long."""
         arrival = self._arrivals.get(key)
-        if arrival is None:
-            on_ready(True)
-        else:
+        if arrival is not None:
             arrival.waiters.append(on_ready)
+        elif key in self._deferred:
+            self._deferred[key].append(on_ready)
+        else:
+            on_ready(True)
 
     def when_image(self, version: int, on_image: Callable[[], None]) -> None:
         """Call back when the metadata has that version: somebody else knows it already."""
@@ -224,6 +235,35 @@ class HandOver:
         for claim in self._claims.pop(key, ()):
             claim.give([[topic.topic_id, key[1], None]])
 
+    # -- opening -----------------------------------------------------------------------------------------------
+
+    def _defers(self, key: PartitionKey) -> bool:
+        """Whether a log has to be opened later. Those of the groups have a pace of their own (groups.py)."""
+        if key in self._deferred:
+            return True  # Behind those that wait for it.
+        if not self.is_opening:
+            self.is_opening = True
+            self._opens_until_ns = self._now_ns() + _OPENING_NS
+            return False
+        if key[0] == GROUP_METADATA_TOPIC or self._now_ns() < self._opens_until_ns:
+            return False
+        self._deferred[key] = []
+        return True
+
+    def go_on_opening(self) -> int:
+        """A duty cycle after one that opened logs: let those who wait have some more. How many partitions."""
+        self.is_opening = False
+        until_ns = self._now_ns() + _OPENING_NS
+        count = 0
+        while self._deferred and (not count or self._now_ns() < until_ns):
+            key = next(iter(self._deferred))
+            self._release_waiters(key)
+            self._partitions.purgatory.check(key)
+            count += 1
+        if self._deferred:
+            self.is_opening = True
+        return count
+
     # -- waiting -----------------------------------------------------------------------------------------------
 
     def _before_open(self, key: PartitionKey, row: PartitionRow | None) -> None:
@@ -233,7 +273,7 @@ class HandOver:
                 # We are a successor: the delta that moved it came before our time.
                 assert row is not None
                 self._claim(row.holder, [key])
-            if key not in self._arrivals:
+            if key not in self._arrivals and not self._defers(key):
                 self._denied.pop(key, None)
                 return
         raise PartitionMoving(key, row.start_offset if row else -1, row.end_offset if row else -1)
@@ -295,6 +335,8 @@ class HandOver:
         return claimed is not None
 
     def _release_waiters(self, key: PartitionKey) -> None:
+        for on_ready in self._deferred.pop(key, ()):
+            on_ready(True)
         arrival = self._arrivals.get(key)
         if arrival is not None:
             waiters, arrival.waiters = arrival.waiters, []

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from kproc.api import fetch, forwarding, group_call, list_groups, list_offsets
-from kproc.api.context import Endpoint, OnReply, Services
+from kproc.api.context import Endpoint, OnReply, PartitionKey, PartitionMoving, Services
 from kproc.api.fetch_session import SessionCache
 from kproc.api.init_producer_id import ProducerIdAllocator
 from kproc.api.produce import Placed, ProduceBatcher
@@ -308,6 +308,8 @@ class Handler(LinkedAgent):
     # -- the duty cycle ----------------------------------------------------------------------------------------
 
     def _due_ms(self) -> int:
+        if self._hand_over.is_opening:
+            return 0
         now_ns = self._clock.now_ns()
         due_ms = self._groups.next_deadline_ms(now_ns)
         if due_ms > _SLEEP_MS:
@@ -327,6 +329,8 @@ class Handler(LinkedAgent):
         for peer in list(self._peers.values()):
             if not peer.inbox.is_empty():
                 work += self._take_from_peer(peer)
+        if self._hand_over.is_opening:
+            work += self._hand_over.go_on_opening()
         if self._produce.gathered:  # What waited for a partition goes on between two passes, too.
             self._produce.flush()
         if self._has_image and self._is_linked:
@@ -653,14 +657,26 @@ class Handler(LinkedAgent):
         elif op in COMPACTION_CALLS:
             self._compaction.serve(op, body, on_reply, is_stopping=self._is_stopping)
         elif op == "enforce_retention":
-            try:
-                count = self._partitions.enforce_retention((body["topic"], body["partition"]))
-            except (KafkaError, OSError) as error:
-                logger.warning("retention of %s-%d: %s", body["topic"], body["partition"], error)
-                count = 0
-            on_reply({"count": count})
+            self._enforce_retention((body["topic"], body["partition"]), on_reply)
         else:
             raise AssertionError(f"unknown call {op}")
+
+    def _enforce_retention(self, key: PartitionKey, on_reply: OnReply) -> None:
+        def go_on(is_ready: bool) -> None:
+            if is_ready:
+                self._enforce_retention(key, on_reply)
+            else:
+                on_reply({"count": 0})
+
+        try:
+            count = self._partitions.enforce_retention(key)
+        except PartitionMoving as moving:
+            self._hand_over.when_ready(moving.key, go_on)
+            return
+        except (KafkaError, OSError) as error:
+            logger.warning("retention of %s-%d: %s", *key, error)
+            count = 0
+        on_reply({"count": count})
 
     def _adopt(self, image: ClusterImage) -> None:
         """A whole image, at our start or after the controller's: what changed in between was no delta."""

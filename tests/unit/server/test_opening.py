@@ -1,0 +1,87 @@
+"""Logs are opened at first touch, but not thousands in one duty cycle: the others wait, and nobody else does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kproc.server import hand_over
+from kproc.wire.header import ApiKey
+from tests.support.raw import batch, fetch_fields, list_offsets_fields, produce_fields, values_of
+from tests.unit.server.rig import HandlerRig
+
+Start = Callable[..., HandlerRig]
+NO_ID = bytes(16)
+PARTITIONS = 6
+
+
+@pytest.fixture
+def rig(start: Start, monkeypatch: pytest.MonkeyPatch) -> HandlerRig:
+    """One log in each duty cycle."""
+    monkeypatch.setattr(hand_over, "_OPENING_NS", 0)
+    rig = start()
+    rig.create_topic("t", partitions=PARTITIONS)
+    return rig
+
+
+def test_each_duty_cycle_opens_some_and_sleeps_only_after_the_last(rig: HandlerRig) -> None:
+    processor, handler = rig.processors[0], rig.handler()
+    wanted = list_offsets_fields("t", [(index, -1) for index in range(PARTITIONS)])
+    processor.send(ApiKey.LIST_OFFSETS, 7, wanted)
+    for opened in range(1, PARTITIONS + 1):
+        handler.do_work(0)
+        assert len(rig.partitions()) == opened
+        assert handler.next_deadline_ms() == 0
+        assert len(processor.answers(settles=False)) == (opened == PARTITIONS)
+    rig.settle()
+    assert handler.next_deadline_ms() > 0
+
+
+def test_produces_keep_their_order_and_other_requests_do_not_wait(rig: HandlerRig) -> None:
+    processor, handler = rig.processors[0], rig.handler()
+    everywhere = produce_fields([("t", NO_ID, [(index, batch(b"1")) for index in range(PARTITIONS)])], acks=1)
+    processor.send(ApiKey.PRODUCE, 9, everywhere)
+    handler.do_work(0)
+    last = PARTITIONS - 1
+    assert rig.partitions().find(("t", last)) is None
+    processor.send(
+        ApiKey.PRODUCE, 9, produce_fields([("t", NO_ID, [(last, batch(b"2"))])], acks=1), connection=2
+    )
+    processor.send(
+        ApiKey.PRODUCE, 9, produce_fields([("t", NO_ID, [(0, batch(b"2"))])], acks=1), connection=3
+    )
+    handler.do_work(0)
+    (early,) = processor.answers(settles=False)
+    assert early.connection_id == 3, "its log is open"
+    assert sorted(answer.connection_id for answer in processor.answers()) == [1, 2]
+    fields = fetch_fields([("t", NO_ID, [(last, 0)])])
+    answer = processor.ask(ApiKey.FETCH, 12, fields)
+    (row,) = answer["responses"][0]["partitions"]
+    assert values_of(row["records"]) == [(0, b"1"), (1, b"2")]
+
+
+def test_a_fetch_waits_for_its_log_and_hears_of_a_deletion(rig: HandlerRig) -> None:
+    processor, handler = rig.processors[0], rig.handler()
+    wanted = list_offsets_fields("t", [(index, -1) for index in range(PARTITIONS)])
+    processor.send(ApiKey.LIST_OFFSETS, 7, wanted, connection=1)
+    fields = fetch_fields([("t", NO_ID, [(PARTITIONS - 1, 0)])], max_wait_ms=60_000)
+    processor.send(ApiKey.FETCH, 12, fields, connection=2)
+    handler.do_work(0)
+    assert not processor.answers(settles=False)
+    rig.delete_topic("t")
+    assert sorted(answer.connection_id for answer in processor.answers()) == [1, 2]
+    assert handler._hand_over.is_idle
+
+
+def test_retention_waits_too(rig: HandlerRig) -> None:
+    handler = rig.handler()
+    replies: list[dict[str, int]] = []
+    for index in range(PARTITIONS):
+        handler._serve_call(
+            "enforce_retention", {"topic": "t", "partition": index}, memoryview(b""), replies.append
+        )
+    assert len(replies) == 1
+    rig.settle()
+    assert replies == [{"count": 0}] * PARTITIONS
+    assert len(rig.partitions()) == PARTITIONS
