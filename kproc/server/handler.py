@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from kproc.api import fetch, forwarding, group_call, list_groups, list_offsets
-from kproc.api.context import Endpoint, OnReply, PartitionKey, PartitionMoving, Services
+from kproc.api.context import Endpoint, OnReply, Services
 from kproc.api.fetch_session import SessionCache
 from kproc.api.init_producer_id import ProducerIdAllocator
 from kproc.api.produce import Placed, ProduceBatcher
@@ -23,7 +23,7 @@ from kproc.clock import Clock
 from kproc.cluster.broker_config import current_value
 from kproc.cluster.image import ClusterImage, MovedPartition, TopicImage
 from kproc.config import Config
-from kproc.errors import FatalError, KafkaError, ProtocolError
+from kproc.errors import FatalError, ProtocolError
 from kproc.metrics.requests import ERRORS, HANDLERS_PART, REQUESTS
 from kproc.metrics.slab import MetricsRow
 from kproc.metrics.spec import SLOT
@@ -41,6 +41,7 @@ from kproc.server.moving import MovingConnections
 from kproc.server.partitions import Partitions
 from kproc.server.request import ClientPeer, HandlerRequest
 from kproc.server.request_log import LoggedRequest, RequestLog, open_request_log
+from kproc.server.retention_calls import serve_retention
 from kproc.server.roles import CLEANER, CONTROLLER, HANDLER, PROCESSOR, handler_id
 from kproc.server.routing import OWNER, body_key
 from kproc.server.syncer import Syncer
@@ -657,26 +658,10 @@ class Handler(LinkedAgent):
         elif op in COMPACTION_CALLS:
             self._compaction.serve(op, body, on_reply, is_stopping=self._is_stopping)
         elif op == "enforce_retention":
-            self._enforce_retention((body["topic"], body["partition"]), on_reply)
+            key = body["topic"], body["partition"]
+            serve_retention(self._partitions, self._hand_over, key, on_reply)
         else:
             raise AssertionError(f"unknown call {op}")
-
-    def _enforce_retention(self, key: PartitionKey, on_reply: OnReply) -> None:
-        def go_on(is_ready: bool) -> None:
-            if is_ready:
-                self._enforce_retention(key, on_reply)
-            else:
-                on_reply({"count": 0})
-
-        try:
-            count = self._partitions.enforce_retention(key)
-        except PartitionMoving as moving:
-            self._hand_over.when_ready(moving.key, go_on)
-            return
-        except (KafkaError, OSError) as error:
-            logger.warning("retention of %s-%d: %s", *key, error)
-            count = 0
-        on_reply({"count": count})
 
     def _adopt(self, image: ClusterImage) -> None:
         """A whole image, at our start or after the controller's: what changed in between was no delta."""
