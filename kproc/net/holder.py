@@ -46,7 +46,7 @@ from kproc.transport.envelope import (
 
 logger = logging.getLogger(__name__)
 
-_LOOK_NS: Final = 500_000  # So often at most a request is considered for timing: it costs 0.5 us.
+_LOOK_NS: Final = 500_000  # So often at most a request is considered for timing.
 INFLIGHT_MAX: Final = 64  # Requests of one connection in work. Kafka takes 1, its clients send at most 5.
 ACTIVE, PAUSED, WRITING = select.EPOLLIN, 0, select.EPOLLOUT
 _DETACHED: Final = (

@@ -65,7 +65,7 @@ _ROOM_BYTES: Final = 2 * (
 _STALL_POLL_MS: Final = 2  # Answers wake a stalled Processor; this only covers room made by parked requests.
 _COMPLAINT_NS: Final = 10_000_000_000
 _LENGTH: Final = struct.Struct(">i")
-_COUNTED_MAX: Final = 1000  # Records of a ring that are counted ten times a second, 0.1 ms.
+_COUNTED_MAX: Final = 1000  # Records of a ring that are counted ten times a second, at most.
 
 
 class Processor(ConnectionHolder):
