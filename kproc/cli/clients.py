@@ -16,6 +16,7 @@ from kproc.cli.common import (
     Format,
     OutputFormat,
     connect,
+    print_done,
     print_json,
     print_table,
 )
@@ -70,12 +71,13 @@ def kill_client(
         str, typer.Argument(metavar="ID", help="The connection, as `kproc clients` shows it.")
     ],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: OutputFormat = Format.TABLE,
 ) -> None:
     """Close one connection; what it had in work is not answered."""
     with connect(bootstrap) as client:
         if not client.operate("kill-client", id=connection_id)["is_killed"]:
             raise Failure(f"there is no connection {connection_id}; kproc clients shows all")
-    sys.stdout.write(f"closed {connection_id}\n")
+    print_done([{"id": connection_id, "result": "closed"}], "{result} {id}", output)
 
 
 def add_rates(rows: list[dict[str, Any]], before: dict[str, dict[str, Any]], interval_s: float) -> None:

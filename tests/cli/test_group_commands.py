@@ -229,8 +229,8 @@ def test_of_two_changes_the_first_is_told_when_the_second_is_refused(kproc, fill
 
 
 def test_every_command_that_answers_can_do_so_in_json():
-    """`consume` has json among its own formats."""
-    silent = {"serve", "dev", "produce", "version"}
+    """`consume` has json among its own formats; `top` is a screen, and shows what `status` does."""
+    silent = {"serve", "dev", "produce", "version", "top"}
     for path, command in commands(typer.main.get_command(app)):
         names = {name for option in command.params for name in option.opts}
         assert path in silent or "--format" in names, path
