@@ -27,7 +27,7 @@ from kproc.net.connection import Connection
 from kproc.transport.agent import AgentId
 from kproc.transport.envelope import FLAG_TIMED, SEQUENCE_MASK, TIMES_BODY, UNTIMED_KEY
 
-_GAP_NS: Final = 1_000_000
+_GAP_NS: Final = 10_000_000
 _OPEN_MAX: Final = 1024  # Requests that are being timed; beyond it the oldest is forgotten.
 _KEY: Final = struct.Struct(">h")
 _NS_PER_US: Final = 1000
