@@ -205,8 +205,8 @@ def test_connections_are_counted_by_listener(measured: BrokerUnderTest) -> None:
     def open_now() -> int:
         return int(status(measured)["network"]["listeners"]["PLAINTEXT"]["connections"])
 
-    # Who asks is there as well, and perhaps who asked before.
-    wait_until(lambda: open_now() >= 6, what="five more")
+    # Who asks may be there as well, and who asked before.
+    wait_until(lambda: open_now() >= 5, what="five more")
     for client in clients:
         client.close()
     wait_until(lambda: open_now() <= 2, what="they are gone")
@@ -219,9 +219,14 @@ def test_clients_are_shown_with_their_listener_and_age_and_killed(measured: Brok
     host, _, port = status(measured)["control"].rpartition(":")
     with Client.connect(host, int(port)) as admin, RawClient(measured.bootstrap) as client:
         client.call(ApiKey.API_VERSIONS, 0, {})
-        rows = admin.operate("clients")["clients"]
-        (own,) = (row for row in rows if row["listener_name"] == "CONTROL")
-        (seen,) = (row for row in rows if row["listener_name"] == "PLAINTEXT")
+
+        def rows_of(listener: str) -> list[dict[str, Any]]:
+            rows = admin.operate("clients")["clients"]
+            return [row for row in rows if row["listener_name"] == listener]
+
+        (own,) = rows_of("CONTROL")
+        # Who asked for the status before may not have left yet.
+        (seen,) = wait_until(lambda: len(rows := rows_of("PLAINTEXT")) == 1 and rows, what="one client")
         assert 0 <= seen["age_ms"] < 600_000
         assert seen["requests"] == 1
         assert admin.operate("kill-client", id=seen["id"])["is_killed"]
