@@ -1,252 +1,458 @@
-"""kproc beside a real Apache Kafka, in interleaved rounds.
+"""kproc's transports and a real Apache Kafka beside each other, in interleaved rounds.
 
-    python -m bench.compare                                       all default cells, 5 rounds
-    python -m bench.compare --cells one-64,fetch-1m --rounds 3 --seconds 4 --peers kafka,process-group
+    kproc bench compare                    every cell, within an hour
+    kproc bench compare --quick            a cell or more of each workload, within ten minutes
+    kproc bench compare --workloads small,latency --peers kafka,process-group --minutes 5
 
     round 1   footprint: each broker alone: start, ready time, idle memory and CPU, stop     (order shuffled)
+              alone:     cells that need brokers of their own, none else up                  (both shuffled)
               load:      all brokers up and warmed; each cell in turn on each broker         (both shuffled)
-    round 2   ...
+    then      the cells with goals again on the running brokers, or a whole new round, while there is time
 
-The question: at equal work, what does each broker reach, and what does it cost? The footprint is taken
-alone, because PSS would divide the interpreter's pages among several Python brokers. Under load all are up,
-so that a cell's runs on two brokers lie seconds apart and the machine's moods hit both; what the waiting ones
-cost is the idle CPU of the first part.
+The question: at equal work, what does each broker reach, and what does it cost? The footprint is taken alone, because
+PSS would divide the interpreter's pages among several Python brokers. Under load all are up, so that a cell's runs on
+two brokers lie seconds apart and the machine's moods hit both; what the waiting ones cost is the idle CPU of the first
+part. A comparison that runs out of time sheds rounds, never cells (`budget.py`). Samples are kept after every part.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
+import signal
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
-from rich.markdown import Markdown
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench import machine, proc, report
-from bench.cells import BY_NAME, DEFAULT, FILLS, IDLE, READY, Cell
-from bench.load.run import LoadFailed, run_load
+from bench import machine, proc
+from bench.alone import ALONE
+from bench.budget import Budget, Step
+from bench.cells import JUDGED, YARDSTICK, Cell
 from bench.peers.base import Peer, PeerFailed
-from bench.peers.kafka import KafkaPeer
 from bench.peers.kproc import KprocPeer
-from bench.report import Sample
+from bench.peers.registry import PEERS
+from bench.samples import Sample, Samples
+from bench.scenarios import SCENARIOS, TOPIC_CONFIG, Run, ScenarioFailed
+from bench.workloads import BY_NAME, CELLS, FILLS, WORKLOADS
+from kproc.load.batches import compressed_batch
+from kproc.load.run import LoadFailed, Result, run_load
 
-PEERS: Final[dict[str, Callable[[], Peer]]] = {
-    "kafka": KafkaPeer,
-    "process-group": lambda: KprocPeer(transport="process", flush="group"),
-    "thread-group": lambda: KprocPeer(transport="thread", flush="group"),
-    "inline-group": lambda: KprocPeer(transport="inline", flush="group"),
-    "process-none": lambda: KprocPeer(transport="process", flush="none"),
-    "thread-none": lambda: KprocPeer(transport="thread", flush="none"),
-    "inline-none": lambda: KprocPeer(transport="inline", flush="none"),
-}
-DEFAULT_PEERS: Final = ("kafka", "process-group", "thread-group", "inline-group", "process-none")
+QUICK_MINUTES: Final = 9.5
+FULL_MINUTES: Final = 58.0
+REPORT_SECONDS: Final = 40.0
+"""Of that time, for a Spark session and the plots."""
+QUICK_SECONDS, FULL_SECONDS = 0.6, 2.0
+ROUNDS_MAX: Final = 7
 # A JVM goes on for a moment after its first answer; a broker that still starts is not idle.
-SETTLE_SECONDS: Final = 3.0
-IDLE_SECONDS: Final = 5.0
+SETTLE_SECONDS: Final = 2.5
+IDLE_SECONDS: Final = (4.0, 2.5)  # full, quick
 # After a cell that wrote a gigabyte: its topic is deleted, and the broker gets the time to unlink the files.
-AFTER_BULK_SECONDS: Final = 2.0
-# Lets a deleted topic's pages go at once instead of being written back during somebody else's cell.
-TOPIC_CONFIG: Final = "file.delete.delay.ms=500"
+AFTER_BULK_SECONDS: Final = 0.8
+START: Final = Cell("start", "start and warm-up", "", "load", "", (), overhead_seconds=5.0, is_timed=False)
+# What a run may raise without being our mistake; it becomes a failed sample and the comparison goes on.
+EXPECTED: Final = (LoadFailed, PeerFailed, ScenarioFailed, AssertionError, OSError)
 
 
 class Comparison:
-    """One comparison: its brokers, its samples, its progress bar."""
+    """One comparison: its brokers, its samples, its time."""
 
-    def __init__(self, options: argparse.Namespace, progress: Progress) -> None:
+    def __init__(
+        self, options: argparse.Namespace, samples: Samples, budget: Budget, progress: Progress
+    ) -> None:
         self.options = options
-        self.samples: list[Sample] = []
+        self.samples = samples
+        self.budget = budget
         self._random = random.Random(options.seed)
         self._progress = progress
-        self._footprints = [BY_NAME[name] for name in options.cells if BY_NAME[name].mode is None]
-        self._loads = [BY_NAME[name] for name in options.cells if BY_NAME[name].mode is not None]
-        per_round = len(options.peers) * (bool(self._footprints) + bool(self._loads) + len(self._loads))
-        self._task = progress.add_task("", total=per_round * options.rounds)
+        self._task = progress.add_task("", total=None)
+        self._peers: list[str] = []
+        self._batches: dict[str, Path] = {}
+        self._seconds = budget.run_seconds
+        cells = [BY_NAME[name] for name in options.cells]
+        self._footprints = [cell for cell in cells if cell.how == "footprint"]
+        self._alone = [cell for cell in cells if cell.how == "alone"]
+        self._loads = [cell for cell in cells if cell.how in ("load", "scenario")]
+
+    # -- the plan
+
+    def steps(self) -> list[Step]:
+        """The runs of one whole round, as the budget counts them."""
+        starts = [Step(START, peer) for peer in self._peers] if self._loads else []
+        return [*self._steps([*self._footprints, *self._alone, *self._loads]), *starts]
+
+    def _steps(self, cells: Sequence[Cell]) -> list[Step]:
+        return [Step(cell, peer) for cell in cells for peer in self._asked(cell)]
+
+    def _next_pass(self) -> list[Step]:
+        """What to ask again of the running brokers: everything that is timed, or else where goals are judged."""
+        timed = self._steps([cell for cell in self._loads if cell.is_timed])
+        core = [step for step in timed if step.cell.is_core and step.peer in (YARDSTICK, JUDGED)]
+        return next((steps for steps in (timed, core) if self.budget.fits(steps, REPORT_SECONDS)), [])
+
+    def _asked(self, cell: Cell) -> list[str]:
+        return [
+            name
+            for name in self._peers
+            if (PEERS[name].is_everywhere if cell.peers is None else name in cell.peers)
+            and (PEERS[name].is_kproc or not cell.settings)
+        ]
+
+    def choose_peers(self) -> list[tuple[str, str]]:
+        """Leaves out who cannot run here, with the reason in each of its cells; they are returned."""
+        absent = []
+        for name in self.options.peers:
+            reason = PEERS[name].missing()
+            if reason is None:
+                self._peers.append(name)
+            else:
+                absent.append((name, reason))
+                for cell in [*self._footprints, *self._alone, *self._loads]:
+                    self.samples.add(Sample(cell, name, 1, empty=reason))
+        for cell in self._alone:
+            if cell.settings and YARDSTICK in self._peers:
+                self.samples.add(Sample(cell, YARDSTICK, 1, empty="Kafka has no such setting"))
+        return absent
+
+    # -- rounds
 
     def run(self) -> None:
-        for number in range(1, self.options.rounds + 1):
-            if self._footprints:
-                for name in self._shuffled(self.options.peers):
-                    self._footprint(name, number)
-            if self._loads:
-                self._load_round(number)
+        number = 1
+        while True:
+            self._footprint_part(number)
+            self._alone_part(number)
+            number = self._load_part(number) + 1
+            if number > self.options.rounds or not self.budget.fits(self.steps(), REPORT_SECONDS):
+                break
 
     def _shuffled(self, names: Sequence[Any]) -> list[Any]:
         return self._random.sample(names, len(names))
 
     def _step(self, words: str) -> None:
+        left = max(0, round(self.budget.left))
+        words = f"{left // 60}:{left % 60:02} left, {words}"
         self._progress.update(self._task, description=words)
+        if not self._progress.console.is_terminal:
+            self._progress.console.print(words)
 
-    def _done(self) -> None:
-        self._progress.advance(self._task)
+    def _plan(self, count: int) -> None:
+        task = self._progress.tasks[0]
+        self._progress.update(self._task, total=(task.total or 0) + count)
 
-    def _keep(
-        self, cell: Cell, peer: str, number: int, result: dict[str, Any] | None, failed: str | None = None
-    ) -> None:
-        self.samples.append(Sample(cell.name, peer, number, result, failed))
+    def _run(self, number: int) -> Run:
+        return Run(number, self._seconds, self.budget.warmup_for(self._seconds))
 
-    # -- footprint
+    def _fit(self, left: Sequence[Step]) -> None:
+        """Shortens the runs when the rest of the round would not fit otherwise."""
+        self._seconds = round(self.budget.seconds_for(left, REPORT_SECONDS), 2)
+
+    def _footprint_part(self, number: int) -> None:
+        if not self._footprints:
+            return
+        self._plan(len(self._peers))
+        for name in self._shuffled(self._peers):
+            self._step(f"round {number}, {name}: start and idle")
+            begun = time.monotonic()
+            self._footprint(name, number)
+            took = time.monotonic() - begun
+            for cell in self._footprints:
+                self.budget.learn(Step(cell, name), took / len(self._footprints), 0)
+            self._progress.advance(self._task)
+        self._keep()
 
     def _footprint(self, name: str, number: int) -> None:
-        self._step(f"round {number} {name}: start and idle")
+        names = [cell.name for cell in self._footprints]
         try:
-            with PEERS[name]() as peer:
-                self._keep(READY, name, number, {"ready_seconds": peer.start_seconds})
-                if IDLE in self._footprints:
+            with PEERS[name].make({}) as peer:
+                if "ready" in names:
+                    self.samples.add(
+                        Sample(BY_NAME["ready"], name, number, {"ready_seconds": peer.start_seconds})
+                    )
+                if "idle" in names:
                     time.sleep(SETTLE_SECONDS)
-                    cpu = proc.idle_cpu_percent(peer.pid, IDLE_SECONDS)
+                    cpu = proc.idle_cpu_percent(peer.pid, IDLE_SECONDS[self.options.quick])
                     pss, unmapped = proc.pss_bytes(peer.pids), proc.unmapped_shared_bytes(peer.pids)
                     result = {"pss_mb": pss / 1e6, "unmapped_mb": unmapped / 1e6, "cpu_percent": cpu}
                     result |= {"memory_mb": (pss + unmapped) / 1e6, "processes": len(peer.pids)}
-                    self._keep(IDLE, name, number, result)
-        except PeerFailed as problem:
+                    self.samples.add(Sample(BY_NAME["idle"], name, number, result))
+        except EXPECTED as problem:
             for cell in self._footprints:
-                self._keep(cell, name, number, None, str(problem))
-        self._done()
+                self.samples.add(Sample(cell, name, number, failed=_words(problem)))
 
-    # -- load
-
-    def _load_round(self, number: int) -> None:
-        with ExitStack() as stack:
-            running: dict[str, Peer] = {}
-            for name in self._shuffled(self.options.peers):
-                self._step(f"round {number} {name}: start and warm-up")
+    def _alone_part(self, number: int) -> None:
+        self._plan(len(self._steps(self._alone)))
+        cells = self._shuffled(self._alone)
+        for done, cell in enumerate(cells):
+            self._fit(
+                [*self._steps([*cells[done:], *self._loads]), *(Step(START, peer) for peer in self._peers)]
+            )
+            for name in self._shuffled(self._asked(cell)):
+                self._step(f"round {number}, {name}: {cell.name}")
+                begun = time.monotonic()
                 try:
-                    peer = stack.enter_context(PEERS[name]())
-                    self._warm(peer)
-                    running[name] = peer
-                except (PeerFailed, LoadFailed) as problem:
-                    for cell in self._loads:
-                        self._keep(cell, name, number, None, f"warm-up: {problem}")
-                self._done()
-            for cell in self._shuffled(self._loads):
-                for name in self._shuffled(list(running)):
-                    self._step(f"round {number} {name}: {cell.name}")
-                    self._load(cell, name, running[name], number)
-                    self._done()
+                    result = ALONE[cell.does](PEERS[name], cell, self._run(number))
+                    self.samples.add(Sample(cell, name, number, result))
+                except EXPECTED as problem:
+                    self.samples.add(Sample(cell, name, number, failed=_words(problem)))
+                self.budget.learn(Step(cell, name), time.monotonic() - begun, self._seconds)
+                self._progress.advance(self._task)
+            self._keep()
+
+    def _load_part(self, number: int) -> int:
+        """All load cells, and those with goals again while there is time; the number of the last round."""
+        if not self._loads:
+            return number
+        with ExitStack() as stack:
+            self._plan(len(self._peers) + len(self._steps(self._loads)))
+            running = self._start_all(stack, number)
+            self._pass(self._steps(self._loads), running, number)
+            self._seconds = self.budget.run_seconds
+            while number < self.options.rounds and not self.budget.fits(self.steps(), REPORT_SECONDS):
+                steps = self._next_pass()
+                if not steps:
+                    break
+                number += 1
+                self._plan(len(steps))
+                self._pass(steps, running, number)
+        return number
+
+    def _start_all(self, stack: ExitStack, number: int) -> dict[str, Peer]:
+        running: dict[str, Peer] = {}
+        for name in self._shuffled(self._peers):
+            self._step(f"round {number}, {name}: start and warm-up")
+            begun = time.monotonic()
+            try:
+                peer = stack.enter_context(PEERS[name].make({}))
+                self._warm(peer)
+                running[name] = peer
+            except EXPECTED as problem:
+                for cell in self._loads:
+                    self.samples.add(
+                        Sample(cell, name, number, failed=f"start and warm-up: {_words(problem)}")
+                    )
+            self.budget.learn(Step(START, name), time.monotonic() - begun, 0)
+            self._progress.advance(self._task)
+        return running
+
+    def _pass(self, steps: Sequence[Step], running: dict[str, Peer], number: int) -> None:
+        """Cell after cell in a new order, each on all its brokers in a new order."""
+        by_cell: dict[str, list[Step]] = {}
+        for step in steps:
+            by_cell.setdefault(step.cell.name, []).append(step)
+        order = self._shuffled(list(by_cell.values()))
+        for done, of_cell in enumerate(order):
+            cell = of_cell[0].cell
+            self._fit([step for left in order[done:] for step in left])
+            for name in self._shuffled([step.peer for step in of_cell if step.peer in running]):
+                self._step(f"round {number}, {name}: {cell.name}")
+                begun = time.monotonic()
+                self._load(cell, name, running[name], number)
+                self.budget.learn(Step(cell, name), time.monotonic() - begun, self._seconds)
+                self._progress.advance(self._task)
+            self._keep()
+
+    def _keep(self) -> None:
+        self.samples.write(self.options.out)
+
+    # -- one broker under load
 
     def _warm(self, peer: Peer) -> None:
         """Some of everything, alike for all: a JVM compiles what it has seen often."""
         quarter = self.options.warm_seconds / 4
         fills = {cell.fill for cell in self._loads if cell.fill}
-        for fill in fills:
+        for fill in sorted(fills):
             run_load("prepare", peer.bootstrap, topic=fill, **FILLS[fill])
-        self._warm_with(peer, "produce", "warm-one", connections=64, seconds=2 * quarter)
-        self._warm_with(peer, "produce", "warm-bulk", connections=2, seconds=quarter, batch_bytes=990_000)
-        self._warm_with(peer, "latency", "warm-latency", rate=2000, seconds=quarter)
-        for fill in fills:
-            run_load("fetch", peer.bootstrap, topic=fill, warmup=0, seconds=quarter)
-
-    @staticmethod
-    def _warm_with(peer: Peer, mode: str, topic: str, **options: Any) -> None:
-        run_load(mode, peer.bootstrap, topic=topic, topic_config=TOPIC_CONFIG, warmup=0, **options)
-        run_load("delete", peer.bootstrap, topic=topic)
+        _warm_with(peer, "produce", "warm-one", connections=64, seconds=2 * quarter)
+        _warm_with(peer, "produce", "warm-bulk", connections=2, seconds=quarter, batch_bytes=990_000)
+        _warm_with(peer, "latency", "warm-latency", rate=2000, seconds=quarter)
+        for fill in sorted(fills):
+            run_load("fetch", peer.bootstrap, topic=fill, warmup=0, seconds=quarter / len(fills))
 
     def _load(self, cell: Cell, name: str, peer: Peer, number: int) -> None:
-        assert cell.mode is not None
-        options = {"seconds": self.options.seconds, "warmup": self.options.warmup, **cell.options}
-        options["topic"] = topic = cell.fill or f"{cell.name}-r{number}"
-        writes = cell.mode in ("produce", "latency")
-        if writes:
-            options["topic_config"] = TOPIC_CONFIG
+        run = self._run(number)
         os.sync()  # nobody pays for what another wrote before
         try:
-            result = run_load(cell.mode, peer.bootstrap, pids=peer.pids, **options)
+            result = (
+                SCENARIOS[cell.does](peer, cell, run)
+                if cell.how == "scenario"
+                else self._once(cell, peer, run)
+            )
             if isinstance(peer, KprocPeer):
                 by_pid = result.get("broker_cpu_by_pid", {})
                 result["broker_cpu_by_role"] = {peer.role_of(int(pid)): used for pid, used in by_pid.items()}
-            self._keep(cell, name, number, result)
-            if writes:
-                run_load("delete", peer.bootstrap, topic=topic)
-            if "batch_bytes" in cell.options:
-                time.sleep(AFTER_BULK_SECONDS)
-        except LoadFailed as problem:
-            self._keep(cell, name, number, None, f"{problem} {peer.output_tail()[-500:]}".strip())
+            self.samples.add(Sample(cell, name, number, result))
+        except EXPECTED as problem:
+            words = f"{_words(problem)} {peer.output_tail()[-500:]}".strip()
+            self.samples.add(Sample(cell, name, number, failed=words))
+
+    def _once(self, cell: Cell, peer: Peer, run: Run) -> Result:
+        """One run of the generator."""
+        options = {"seconds": run.seconds, "warmup": run.warmup, **cell.options}
+        if codec := options.pop("codec", None):
+            options["batch_file"] = self._batch(codec, options["record_bytes"], options.pop("batch_bytes"))
+        options["topic"] = topic = cell.fill or run.topic(cell)
+        writes = cell.does in ("produce", "latency", "tail")
+        if writes:
+            options["topic_config"] = TOPIC_CONFIG
+        result = run_load(cell.does, peer.bootstrap, pids=peer.pids, **options)
+        if writes:
+            run_load("delete", peer.bootstrap, topic=topic)
+        if cell.workload == "produce":
+            time.sleep(AFTER_BULK_SECONDS)
+        return result
+
+    def _batch(self, codec: str, record_bytes: int, batch_bytes: int) -> Path:
+        """The compressed batch, made once and sent by every run of the cell."""
+        name = f"{codec}-{record_bytes}"
+        if name not in self._batches:
+            path = self.options.scratch / name
+            path.write_bytes(compressed_batch(codec, record_bytes, batch_bytes, int(time.time() * 1000)))
+            self._batches[name] = path
+        return self._batches[name]
+
+
+def _warm_with(peer: Peer, mode: str, topic: str, **options: Any) -> None:
+    run_load(mode, peer.bootstrap, topic=topic, topic_config=TOPIC_CONFIG, warmup=0, **options)
+    run_load("delete", peer.bootstrap, topic=topic)
+
+
+def _words(problem: BaseException) -> str:
+    return f"{problem or type(problem).__name__}"
+
+
+# -- the command line
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.compare", description=(__doc__ or "").partition("\n")[0]
-    )
-    listed = ", ".join(cell + ("" if cell in DEFAULT else "*") for cell in BY_NAME)
+    """The command line, names checked, in the order of the declarations."""
+    summary = (__doc__ or "").partition("\n")[0]
+    parser = argparse.ArgumentParser(prog="kproc bench compare", description=summary)
+    parser.add_argument("--quick", action="store_true", help="fewer cells, shorter runs, ten minutes")
+    parser.add_argument("--list", action="store_true", help="show cells and peers, and run nothing")
+    parser.add_argument("--workloads", help=f"comma separated, of: {', '.join(WORKLOADS)}")
+    parser.add_argument("--cells", help="comma separated; --list shows them")
+    parser.add_argument("--peers", help=f"comma separated, of: {', '.join(PEERS)}")
     parser.add_argument(
-        "--cells", default=",".join(DEFAULT), help=f"comma separated: {listed} (* not by default)"
+        "--minutes", type=_positive, help=f"at most ({FULL_MINUTES:g}; --quick {QUICK_MINUTES:g})"
     )
-    parser.add_argument("--peers", default=",".join(DEFAULT_PEERS), help=f"of: {', '.join(PEERS)}")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=4.0, help="measured, of each run")
-    parser.add_argument("--warmup", type=float, default=1.0, help="in front of it, of each run")
-    parser.add_argument("--warm-seconds", type=float, default=10.0, help="once per broker and round")
-    parser.add_argument("--seed", type=int, default=1, help="of the order")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results", help="directory")
+    parser.add_argument("--rounds", type=int, default=ROUNDS_MAX, help=f"at most ({ROUNDS_MAX})")
     parser.add_argument(
-        "--untouched-memory", action="store_true", help="do not touch the machine's free memory first"
+        "--seconds", type=_positive, help=f"measured in each run ({FULL_SECONDS}; --quick {QUICK_SECONDS})"
     )
-    parser.add_argument("--note", default="", help="kept in the result")
+    parser.add_argument("--warmup", type=_positive, help="in front of it (a quarter of --seconds)")
+    parser.add_argument("--warm-seconds", type=_positive, help="once per broker (8; --quick 4)")
+    parser.add_argument("--seed", type=int, default=1, help="of the order (1)")
+    parser.add_argument("--out", type=Path, help="directory (bench/results/TIME)")
+    parser.add_argument("--untouched-memory", action="store_true", help="do not touch the free memory first")
+    parser.add_argument("--no-report", action="store_true", help="samples only")
+    parser.add_argument("--note", default="", help="kept with the samples")
     options = parser.parse_args(arguments)
-    options.cells, options.peers = options.cells.split(","), options.peers.split(",")
-    for known, chosen, what in ((BY_NAME, options.cells, "cell"), (PEERS, options.peers, "peer")):
-        unknown = [name for name in chosen if name not in known]
-        if unknown:
-            parser.error(f"no such {what}: {', '.join(unknown)} (there are {', '.join(known)})")
-    # The table reads in the order of the declarations, whatever order was typed.
-    options.cells = [name for name in BY_NAME if name in options.cells]
-    options.peers = [name for name in PEERS if name in options.peers]
+    cells = [cell.name for cell in CELLS if cell.is_quick or not options.quick]
+    if options.workloads:
+        chosen = _known(parser, "workload", options.workloads, WORKLOADS)
+        cells = [name for name in cells if BY_NAME[name].workload in chosen]
+    if options.cells:
+        cells = _known(parser, "cell", options.cells, BY_NAME)
+    options.cells = cells
+    options.peers = _known(parser, "peer", options.peers, PEERS) if options.peers else list(PEERS)
+    options.minutes = options.minutes or (QUICK_MINUTES if options.quick else FULL_MINUTES)
+    options.seconds = options.seconds or (QUICK_SECONDS if options.quick else FULL_SECONDS)
+    options.warmup = options.warmup or options.seconds / 4
+    options.warm_seconds = options.warm_seconds or (4.0 if options.quick else 8.0)
+    if options.rounds < 1:
+        parser.error("--rounds: at least 1")
     return options
 
 
-def write(options: argparse.Namespace, about: dict[str, Any], samples: list[Sample]) -> tuple[Path, str]:
-    """The raw JSON and the table beside it; the table is returned."""
-    table = report.markdown(report.Results(samples), options.cells, options.peers, about)
-    options.out.mkdir(parents=True, exist_ok=True)
-    stem = options.out / f"{about['time'][:19].replace(':', '')}-compare"
-    document = {"about": about, "samples": [asdict(one) for one in samples]}
-    stem.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n")
-    stem.with_suffix(".md").write_text(table)
-    return stem.with_suffix(".md"), table
+def _positive(text: str) -> float:
+    value = float(text)
+    if not value > 0:
+        raise ValueError(text)
+    return value
+
+
+def _known(parser: argparse.ArgumentParser, what: str, text: str, known: Any) -> list[str]:
+    """The names in the order of the declarations, whatever order was typed."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        parser.error(f"no such {what}: {', '.join(unknown) or text} (there are {', '.join(known)})")
+    return [name for name in known if name in names]
+
+
+def show_list(console: Console) -> None:
+    """Cells and peers, one a line."""
+    for cell in CELLS:
+        goal = ", goal" if cell.is_core else ""
+        console.print(
+            f"{cell.workload:12}{cell.name:20}{cell.title}{' (quick' if cell.is_quick else ' (full'}{goal})"
+        )
+    for name, kind in PEERS.items():
+        reason = kind.missing()
+        console.print(f"peer        {name:20}{'not here: ' + reason if reason else ''}")
+
+
+def _on_terminate(_number: int, _frame: object) -> None:
+    """SIGTERM is as Ctrl-C: brokers are stopped and samples kept."""
+    raise KeyboardInterrupt
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
-    console = Console(stderr=True)
-    about = machine.describe()
+    signal.signal(signal.SIGTERM, _on_terminate)
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    if options.list:
+        show_list(Console(highlight=False, soft_wrap=True))
+        return 0
+    about = machine.describe() | {"note": options.note, "arguments": list(arguments or sys.argv[1:])}
+    options.out = options.out or Path(__file__).parent / "results" / about["time"][:19].replace(":", "")
+    samples = Samples(about, is_quick=options.quick)
+    budget = Budget(60 * options.minutes, options.seconds, options.warmup, time.monotonic)
     if not options.untouched_memory:
         console.print("touching the free memory, so that no broker pays the host for new pages ...")
         about["memory_touched_seconds"] = round(machine.touch_memory(), 1)
-    about |= {name: getattr(options, name) for name in ("rounds", "seconds", "warmup", "seed", "note")}
-    columns = (
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.description}"),
-    )
+    with tempfile.TemporaryDirectory(prefix="bench-batches-") as scratch:
+        options.scratch = Path(scratch)
+        is_whole = _measure(options, samples, budget, console)
+    path = samples.write(options.out)
+    console.print(f"samples: {path}")
+    failed = [sample for sample in samples.kept if sample.failed]
+    for sample in failed:
+        console.print(f"failed: {sample.cell.name}, {sample.peer}, round {sample.round}: {sample.failed}")
+    if not options.no_report:
+        from bench import report
+
+        report.main([str(options.out)])
+    return 0 if is_whole and not failed else 1
+
+
+def _measure(options: argparse.Namespace, samples: Samples, budget: Budget, console: Console) -> bool:
+    """Runs the rounds; False when somebody interrupted them."""
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console) as progress:
-        comparison = Comparison(options, progress)
+        comparison = Comparison(options, samples, budget, progress)
+        for name, reason in comparison.choose_peers():
+            console.print(f"not compared: {name}: {reason}")
+        steps = comparison.steps()
+        if not steps:
+            raise SystemExit("kproc bench compare: none of the chosen peers can run the chosen cells")
+        console.print(
+            f"{len(options.cells)} cells, {len({step.peer for step in steps})} peers: {len(steps)} runs a round, "
+            f"about {budget.cost(steps) / 60:.0f} min; {options.minutes:g} min in all, and as many rounds as fit"
+        )
         try:
             comparison.run()
         except KeyboardInterrupt:
             console.print("interrupted: what there is follows")
-    path, table = write(options, about, comparison.samples)
-    Console().print(Markdown(table)) if sys.stdout.isatty() else sys.stdout.write(table)
-    console.print(f"written to {path} and .json")
-    return int(any(sample.failed for sample in comparison.samples))
+            return False
+    return True
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ from typing import Self
 
 from bench import proc
 
-STOP_SECONDS_MAX = 30.0
+REPOSITORY = Path(__file__).resolve().parents[2]
+STOP_SECONDS_MAX = 60.0
 # Between two looks for readiness. Finer than the difference that a start time is quoted with.
 READY_POLL_SECONDS = 0.005
 
@@ -82,23 +83,36 @@ class Peer:
         self.directory = Path(tempfile.mkdtemp(prefix=f"bench-{self.name.split()[0]}-"))
         try:
             self.prepare()
-            command = self.command()
-            with open(self.directory / "output.log", "wb") as output:
-                begun = time.monotonic()
-                self._child = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    env=self.environment(),
-                    cwd=self.directory,
-                    start_new_session=True,  # Ctrl-C ends the harness, which then stops the broker in order
-                )
-            self._wait_ready(begun)
+            self._launch()
         except BaseException:
             self.kill()
             self._remove_directory()
             raise
+
+    def restart(self) -> float:
+        """Stops the broker in order and starts it with the same data; returns how long the stop took."""
+        took = self._end()
+        self.forget()
+        self._launch()
+        return took
+
+    def forget(self) -> None:
+        """Drop what was known of the process that has ended."""
+
+    def _launch(self) -> None:
+        command = self.command()
+        with open(self.directory / "output.log", "wb") as output:
+            begun = time.monotonic()
+            self._child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=self.environment(),
+                cwd=self.directory,
+                start_new_session=True,  # Ctrl-C ends the harness, which then stops the broker in order
+            )
+        self._wait_ready(begun)
 
     def _wait_ready(self, begun: float) -> None:
         assert self._child is not None
@@ -114,6 +128,12 @@ class Peer:
 
     def stop(self) -> float:
         """Asks the broker to stop, waits, removes its directory; returns how long it took."""
+        try:
+            return self._end()
+        finally:
+            self._remove_directory()
+
+    def _end(self) -> float:
         begun = time.monotonic()
         tree = self.pids
         child, self._child = self._child, None
@@ -129,7 +149,6 @@ class Peer:
             took = time.monotonic() - begun
             left = [pid for pid in tree if pid != child.pid and _is_alive(pid)]
             _kill_all(left)
-            self._remove_directory()
         if left:
             raise PeerFailed(f"{self.name} left processes behind: {left}")
         return took

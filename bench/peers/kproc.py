@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from bench.peers.base import Peer, has_live_broker
+from bench.peers import free_threaded
+from bench.peers.base import REPOSITORY, Peer, PeerFailed, has_live_broker
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+# The process design, and what it is compared with over the same code: only how bytes and requests travel differs.
+TRANSPORTS = ("process", "thread", "inline", "connection-threads", "asyncio")
 
 
 class KprocPeer(Peer):
@@ -41,7 +44,8 @@ class KprocPeer(Peer):
     def command(self) -> list[str]:
         command = [self._python, "-m", "kproc", "serve", "--listeners", "PLAINTEXT://127.0.0.1:0"]
         command += ["--data", str(self.data), "--ready-file", str(self._ready_file)]
-        command += ["--transport", self._transport]
+        # A harness that is killed must not leave brokers behind.
+        command += ["--transport", self._transport, "--exit-with-parent", str(os.getpid())]
         for name, value in self._settings.items():
             command += ["--set", f"{name}={value}"]
         return command
@@ -50,6 +54,11 @@ class KprocPeer(Peer):
         # This checkout, whatever is installed; the broker runs in its own directory.
         paths = [str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
         return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+    def prepare(self) -> None:
+        # As pip does when it installs a package; this checkout may never have been run, or not be let write bytecode.
+        compile_dir = [self._python, "-m", "compileall", "-q", str(REPOSITORY / "kproc")]
+        subprocess.run(compile_dir, check=True, stdin=subprocess.DEVNULL)
 
     def is_ready(self) -> bool:
         if not self.ready:
@@ -60,6 +69,11 @@ class KprocPeer(Peer):
             self.bootstrap = self.ready["bootstrap"]
         return has_live_broker(self.bootstrap)
 
+    def forget(self) -> None:
+        self.ready = {}
+        self.bootstrap = ""
+        self._ready_file.unlink(missing_ok=True)
+
     def role_of(self, pid: int) -> str:
         """What one of the broker's processes does, as its ready file tells: `handler-0`.
 
@@ -69,3 +83,18 @@ class KprocPeer(Peer):
         if len(rows) > 1:
             return "all roles"
         return f"{rows[0]['role']}-{rows[0]['index']}" if rows else f"pid-{pid}"
+
+
+class FreeThreadedPeer(KprocPeer):
+    """The threads of kproc under an interpreter without a lock; fails with the reason where there is none."""
+
+    def __init__(self, *, flush: str = "group", settings: dict[str, str] | None = None) -> None:
+        found = free_threaded.find()
+        super().__init__(transport="thread", flush=flush, settings=settings, python=found.python)
+        self.name = f"kproc free-threaded {flush}"
+        self._reason = found.reason
+
+    def start(self) -> None:
+        if self._reason:
+            raise PeerFailed(self._reason)
+        super().start()

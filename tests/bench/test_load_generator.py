@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench.load.build import compiler
-from bench.load.run import LoadFailed, run_load
+from kproc.load.batches import compressed_batch
+from kproc.load.build import compiler
+from kproc.load.run import LoadFailed, run_load
 from tests.bench.fake_broker import FakeBroker
 from tests.support.broker import BrokerUnderTest
 from tests.support.topics import fresh_name
@@ -145,3 +147,75 @@ def test_connections_come_go_and_stay(broker: BrokerUnderTest) -> None:
     idle = run_load("idle", broker.bootstrap, connections=50, on_held=lambda: held.append(True), **SHORT)
     assert idle["requests"] == 50
     assert held == [True]
+
+
+@on_processes
+def test_every_consumer_at_the_tail_gets_every_batch(broker: BrokerUnderTest) -> None:
+    options: dict[str, Any] = {"consumers": 3, "partitions": 2, "batch_bytes": 16_000}
+    result = run_load("tail", broker.bootstrap, topic=fresh_name("load"), **SHORT, **options)
+    assert result["loop"] == "closed"
+    assert result["records"] == result["requests"] * result["batch_records"] > 0
+
+
+@on_processes
+def test_one_record_reaches_all_consumers_and_each_is_timed(broker: BrokerUnderTest) -> None:
+    result = run_load("latency", broker.bootstrap, topic=fresh_name("load"), rate=100, consumers=20, **SHORT)
+    assert result["requests"] == pytest.approx(20 * 30, abs=40)
+
+
+def test_backlog_of_a_broker_that_stopped_answering_is_reported() -> None:
+    """The third of 100 requests a second is never answered: after 0.2 s about 18 are due and open."""
+    problem = complain("silence", rate=100)
+    assert problem.result is not None
+    assert problem.result["backlog_begin"] == 0
+    assert problem.result["backlog_end"] == pytest.approx(18, abs=2)
+    assert "not answered in time" in str(problem)
+
+
+@on_processes
+@pytest.mark.parametrize("codec", ["none", "lz4", "zstd"])
+def test_batches_made_elsewhere_are_stored_as_they_are(
+    broker: BrokerUnderTest, codec: str, tmp_path: Path
+) -> None:
+    batch = compressed_batch(codec, 1000, 100_000, 1_700_000_000_000)
+    (tmp_path / "batch").write_bytes(batch)
+    options: dict[str, Any] = {"topic": fresh_name("load"), "batch_file": tmp_path / "batch"}
+    result = run_load("produce", broker.bootstrap, **SHORT, **options)
+    assert result["bytes"] == result["requests"] * len(batch) > 0
+    assert result["records"] == result["requests"] * (100_000 // 1010)
+
+
+def test_batch_file_that_is_no_batch_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "batch").write_bytes(compressed_batch("none", 100, 1000, 0)[:-1])
+    with pytest.raises(LoadFailed, match="not one whole record batch"):
+        run_load("produce", "127.0.0.1:9", batch_file=tmp_path / "batch")
+
+
+@on_processes
+def test_fetch_waits_when_it_is_ready_and_reads_the_log_once(broker: BrokerUnderTest) -> None:
+    topic, held = fresh_name("load"), []
+    filled = run_load("prepare", broker.bootstrap, topic=topic, batch_bytes=100_000, fill_bytes=4 << 20)
+    options: dict[str, Any] = {"hold": "yes", "once": "yes", "warmup": 0, "seconds": 60, "topic": topic}
+    result = run_load("fetch", broker.bootstrap, on_held=lambda: held.append(True), **options)
+    assert held == [True]
+    assert result["records"] == filled["records"]
+    assert result["seconds"] < 60
+
+
+@on_processes
+def test_every_partition_is_touched_and_none_twice_in_a_run(broker: BrokerUnderTest) -> None:
+    topic = fresh_name("load")
+    for _ in range(2):
+        result = run_load("touch", broker.bootstrap, topic=topic, partitions=20)
+        assert (result["requests"], result["lost"]) == (20, 0)
+        assert result["metadata_us"]["count"] > 0
+
+
+@on_processes
+def test_histogram_holds_every_sample(broker: BrokerUnderTest) -> None:
+    result = run_load("produce", broker.bootstrap, topic=fresh_name("load"), **SHORT)
+    latency = result["latency_us"]
+    assert sum(count for _, count in latency["buckets_ns"]) == latency["count"] == result["requests"]
+    tops = [top for top, _ in latency["buckets_ns"]]
+    assert tops == sorted(tops)
+    assert tops[-1] * 1.01 >= latency["max"] * 1000

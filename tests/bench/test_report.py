@@ -1,79 +1,138 @@
-"""The comparison's arithmetic: medians, paired ratios, goals, failures."""
+"""What a report says of an analysis: tables, verdicts, and a page that asks nobody."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
-from bench.cells import BY_NAME, CELLS
-from bench.report import Results, Sample, Spread, markdown
+from bench.analysis import Analysis
+from bench.page import page
+from bench.plots import Plot, plots
+from bench.tables import markdown, short, spread
 
-ABOUT: dict[str, Any] = {
-    "rounds": 3,
-    "time": "2026-01-01T00:00:00+00:00",
-    "commit": "abc",
-    "has_local_changes": False,
-    "cpu": "a processor",
-    "cores": 2,
-    "memory_gb": 24,
-    "kernel": "6",
-    "python": "3.11",
-    "java": "17",
-    "seconds": 4,
-    "warmup": 1,
-    "is_quiet": True,
-    "load_before": 0.1,
-}
-RATE = BY_NAME["one-64"].metrics[0]
+RUN = {
+    "run_id": "r", "time": "2026-01-01T00:00:00+00:00", "commit": "abc", "has_local_changes": False, "cpu": "a <cpu>",
+    "cores": 2, "memory_gb": 24.0, "kernel": "6", "python": "3.11", "java": "17", "arguments": ["--quick"], "note": "",
+    "load_before": 0.1, "is_quiet": True, "is_quick": True,
+}  # fmt: skip
 
 
-def single(peer: str, number: int, rate: float) -> Sample:
-    return Sample(
-        "one-64", peer, number, {"requests_per_second": rate, "broker_cpu_seconds": 1.0, "requests": 10}
+def a_row(peer: str, median: float, *, metric: str = "rate", **changes: Any) -> dict[str, Any]:
+    row = {
+        "workload": "small",
+        "cell": "one-64",
+        "metric": metric,
+        "peer": peer,
+        "median": median,
+        "low": median,
+    }
+    row |= {"high": median, "count": 3, "unit": "requests/s", "is_higher_better": True, "goal_ratio": 1.4}
+    return row | {"goal_absolute": None, "place": 0} | changes
+
+
+def an_analysis(**changes: Any) -> Analysis:
+    """kafka 100, processes 150, threads 75 requests/s, in one cell."""
+    rows = [a_row("kafka", 100), a_row("process-group", 150), a_row("thread-group", 75)]
+    ratios = [a_row("process-group", 1.5), a_row("thread-group", 0.75)]
+    found = Analysis(
+        commit="abc",
+        against=None,
+        runs=[RUN],
+        cells=[{"workload": "small", "cell": "one-64", "title": "64 connections", "loop": "closed"}],
+        peers=["kafka", "process-group", "thread-group"],
+        summary={(row["cell"], row["metric"], row["peer"]): row for row in rows},
+        to_yardstick={(row["cell"], row["metric"], row["peer"]): row for row in ratios},
+        of_judged={("one-64", "rate", "thread-group"): a_row("thread-group", 2.0)},
+        failures={},
+        empties={},
+        percentiles={},
+        steps={},
     )
+    for name, value in changes.items():
+        setattr(found, name, value)
+    return found
 
 
-def test_ratio_is_paired_within_rounds_before_the_median() -> None:
-    """The machine halved its speed in round 2: both figures scatter, the ratio does not."""
-    results = Results(
-        [
-            single("kafka", 1, 100),
-            single("kafka", 2, 50),
-            single("process-group", 1, 150),
-            single("process-group", 2, 75),
-        ]
+@pytest.mark.parametrize(("ratio", "word"), [(1.4, "met"), (1.39, "**missed**")])
+def test_goal_is_judged_by_the_median_ratio(ratio: float, word: str) -> None:
+    found = an_analysis()
+    found.to_yardstick["one-64", "rate", "process-group"]["median"] = ratio
+    assert f">= 1.4x | {word} |" in markdown(found, [])
+
+
+def test_goal_of_less_is_met_from_below() -> None:
+    found = an_analysis()
+    for row in [*found.summary.values(), *found.to_yardstick.values()]:
+        row["is_higher_better"] = False
+    assert found.verdict(a_row("kafka", 1, is_higher_better=False)) == ("<= 1.4x", False)
+    found.to_yardstick["one-64", "rate", "process-group"]["median"] = 1.3
+    assert found.verdict(a_row("kafka", 1, is_higher_better=False)) == ("<= 1.4x", True)
+
+
+def test_goal_without_a_figure_is_not_met() -> None:
+    text = markdown(an_analysis(to_yardstick={}), [])
+    assert "| no figure |" in text
+
+
+def test_variant_that_wins_is_left_in() -> None:
+    found = an_analysis()
+    found.of_judged["one-64", "rate", "thread-group"]["median"] = 0.5
+    assert "| one-64 | rate, requests/s | 0.50 |" in markdown(found, [])
+
+
+def test_failed_and_empty_cells_are_shown_with_their_reasons() -> None:
+    found = an_analysis(
+        failures={("one-64", "thread-group"): {"failed": 1, "rounds": 3, "why": "connection\nlost"}},
+        empties={("one-64", "free-threaded-group"): "no such interpreter"},
+        peers=["kafka", "process-group", "thread-group", "free-threaded-group"],
     )
-    assert Spread.of(results.ratios(RATE, "one-64", "process-group")) == Spread(1.5, 1.5, 1.5, 2)
+    del found.summary["one-64", "rate", "thread-group"]
+    text = markdown(found, [])
+    assert "**one-64, thread-group: failed in 1 of 3 rounds**: connection lost" in text
+    assert "free-threaded-group is empty in all cells: no such interpreter" in text
+    assert "| **failed** | empty |" in text
 
 
-def test_round_that_only_one_broker_finished_gives_no_ratio() -> None:
-    results = Results(
-        [single("kafka", 1, 100), single("process-group", 1, 90), single("process-group", 2, 300)]
-    )
-    assert results.ratios(RATE, "one-64", "process-group") == [0.9]
+def test_noisy_machine_is_written_on_the_report() -> None:
+    found = an_analysis(runs=[{**RUN, "is_quiet": False, "load_before": 1.9}])
+    assert "not to be quoted" in markdown(found, [])
+    assert "not to be quoted" in page(found, [])
 
 
-def test_failed_cell_is_shown_as_failed_with_its_reason() -> None:
-    samples = [single("kafka", 1, 100), Sample("one-64", "process-group", 1, None, "connection lost")]
-    table = markdown(Results(samples), ["one-64"], ["kafka", "process-group"], ABOUT)
-    assert "| failed |" in table
-    assert "failed in 1 of 1 rounds**: connection lost" in table
-    assert "no figure" in table
+def test_regression_is_named() -> None:
+    row = a_row("process-group", 100, median_before=150, low_before=149, high_before=151, count_before=3)
+    row |= {"change": 0.67, "gain": -0.33, "verdict": "worse"}
+    text = markdown(an_analysis(against="old", changes=[row]), [])
+    assert "| 150 [149-151] | 100 | 0.67 | **worse** |" in text
 
 
-@pytest.mark.parametrize(("rate", "word"), [(100, "met"), (99, "**missed**")])
-def test_goal_is_judged_by_the_median_ratio(rate: float, word: str) -> None:
-    samples = [single("kafka", 1, 100), single("process-group", 1, rate)]
-    table = markdown(Results(samples), ["one-64"], ["kafka", "process-group"], ABOUT)
-    assert f">= 1x: {word}" in table
+def test_page_asks_nobody_and_hides_nothing() -> None:
+    """One file: no address of anything outside, and what a machine calls itself is no markup."""
+    text = page(an_analysis(), [Plot("p", "a plot", {"light": b"png", "dark": b"gnp"})])
+    assert not re.search(r"https?://|src=\"(?!data:)|href=\"(?!#)|@import|url\(", text)
+    assert "a &lt;cpu&gt;" in text
+    assert text.count("data:image/png;base64,") == 2
+    for word in ("one-64", "1.4x", "thread-group", "0.75x"):
+        assert word in text
 
 
-def test_noisy_machine_is_written_on_the_table() -> None:
-    about = {**ABOUT, "is_quiet": False, "load_before": 1.9}
-    assert "not to be quoted" in markdown(Results([single("kafka", 1, 1)]), ["one-64"], ["kafka"], about)
+@pytest.mark.no_leak_guard  # matplotlib keeps its fonts open for as long as the process lives
+def test_plots_are_drawn_of_what_there_is() -> None:
+    pytest.importorskip("matplotlib")
+    drawn = {plot.name: plot for plot in plots(an_analysis())}
+    assert drawn.keys() == {"goals"}
+    assert drawn["goals"].png["light"].startswith(b"\x89PNG")
+    assert drawn["goals"].png["light"] != drawn["goals"].png["dark"]
 
 
-def test_every_cell_has_a_loop_or_needs_none() -> None:
-    assert {cell.loop for cell in CELLS if cell.mode} == {"open", "closed"}
-    assert len(BY_NAME) == len(CELLS)
+def test_figures_are_as_long_as_they_are_good() -> None:
+    assert [short(value) for value in (12345.6, 123.4, 1.2345, 0.01234)] == [
+        "12,346",
+        "123",
+        "1.23",
+        "0.0123",
+    ]
+    assert spread(a_row("p", 5, low=4, high=6)) == "5 [4-6]"
+    assert spread(a_row("p", 5, low=4, high=6, count=1)) == "5"

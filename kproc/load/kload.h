@@ -6,7 +6,7 @@
  * it. Nothing here is specific to one broker; both sides of a comparison run the identical binary.
  *
  * Files: kload.c options and report · net.c sockets, clocks, phases · wire.c encoding and the set-up requests ·
- * batch.c record batches and CRC-32C · produce.c fetch.c latency.c churn.c one mode each.
+ * batch.c record batches and CRC-32C · produce.c fetch.c latency.c churn.c touch.c the modes.
  */
 #ifndef KLOAD_H
 #define KLOAD_H
@@ -20,7 +20,8 @@
 
 /* ---- options ------------------------------------------------------------------------------------------- */
 
-enum mode { MODE_PRODUCE, MODE_FETCH, MODE_LATENCY, MODE_CHURN, MODE_IDLE, MODE_PREPARE, MODE_DELETE };
+enum mode { MODE_PRODUCE, MODE_FETCH, MODE_LATENCY, MODE_TAIL, MODE_CHURN, MODE_IDLE, MODE_PREPARE, MODE_DELETE,
+            MODE_TOUCH };
 enum read_mode { READ_SKIP, READ_COPY, READ_CRC };
 
 #define PIDS_MAX 256
@@ -34,17 +35,21 @@ struct options {
     int topic_config_count;
     int partitions;
     int connections;
+    int consumers; /* latency and tail: each reads everything */
     int in_flight;
     int record_bytes;  /* of the value; keys and headers are absent */
     int batch_records; /* 0: as many as fit into batch_bytes */
     int batch_bytes;
+    const char *batch_file; /* one record batch, made elsewhere: compressed ones */
     int acks;
     int produce_version;
     int fetch_version;
     int fetch_bytes;
     int64_t fill_bytes; /* prepare: log bytes wanted in the topic */
     enum read_mode read_mode;
-    double rate; /* records per second, 0: closed loop */
+    bool is_held; /* fetch: say "held" when ready to begin, and wait for a line on stdin */
+    bool is_once; /* fetch: no batch twice; the interval ends with the log */
+    double rate;  /* records per second, 0: closed loop */
     double seconds, warmup, drain;
     int pids[PIDS_MAX]; /* processes whose CPU is read at both ends of the measured interval */
     int pid_count;
@@ -70,10 +75,13 @@ struct results {
     uint64_t duplicates;               /* one base offset answered twice, or one record consumed twice */
     uint64_t unanswered;               /* still open when the drain time was over */
     uint64_t connections_failed;
+    int64_t backlog_begin, backlog_end; /* open loop: due and not answered, at both ends of the interval */
+    double create_seconds, leaders_seconds; /* touch */
     double seconds; /* length of the measured interval as it was */
     struct histogram latency;
     struct histogram ack_latency; /* latency mode: intended send to acknowledgement */
     struct histogram lateness;    /* open loop: intended to actual send, the generator's own share */
+    struct histogram metadata;    /* touch: one Metadata of the whole topic */
     bool has_ack_latency;
     char first_error[256];
 };
@@ -95,6 +103,8 @@ void nap_ms(int ms);
 int connect_blocking(void);
 int connect_nonblocking(int index_for_source); /* < 0 index: leave the source address to the kernel */
 void set_nonblocking(int fd);
+/* Tells whoever started us that everything is ready. */
+void say_held(void);
 void watch(int epoll_fd, int fd, uint32_t events, void *tag, bool is_new);
 /* epoll_wait with a nanosecond deadline: an open loop at 10,000/s cannot live with milliseconds. */
 int wait_events(int epoll_fd, struct epoll_event *events, int max, uint64_t deadline_ns);
@@ -148,6 +158,11 @@ bool skip_string(struct cursor *c, const char *expected); /* int16 length; false
 bool skip_compact_string(struct cursor *c, const char *expected);
 void skip_tagged_fields(struct cursor *c);
 
+enum { UNKNOWN_TOPIC = 3, LEADER_NOT_AVAILABLE = 5, NOT_LEADER = 6, TOPIC_ALREADY_EXISTS = 36,
+       SETUP_SECONDS_MAX = 100 };
+static inline bool may_pass(int error) {
+    return error == UNKNOWN_TOPIC || error == LEADER_NOT_AVAILABLE || error == NOT_LEADER;
+}
 enum { KEY_PRODUCE = 0, KEY_FETCH = 1, KEY_LIST_OFFSETS = 2, KEY_METADATA = 3, KEY_API_VERSIONS = 18,
        KEY_CREATE_TOPICS = 19, KEY_DELETE_TOPICS = 20 };
 #define CORRELATION_AT 8 /* in a request: int32 length, int16 key, int16 version, then it */
@@ -159,6 +174,8 @@ void end_request(struct buffer *b);
 /* One request and its answer on a blocking socket; the cursor is past the correlation id. The bytes live in
  * `answer` until the next call with it. */
 struct cursor call(int fd, struct buffer *request, struct buffer *answer);
+void create_topic(int fd);
+bool has_leaders(int fd); /* of every partition of the topic */
 void prepare_topic(int fd);
 void delete_topic(int fd);
 enum { OFFSET_LATEST = -1, OFFSET_EARLIEST = -2 };
@@ -173,6 +190,8 @@ uint32_t crc32c(const uint8_t *data, size_t length);
 /* Appends one uncompressed batch of `count` equal records to `b`; returns the position of the first value. */
 size_t put_batch(struct buffer *b, int count, int value_bytes);
 int records_for_bytes(int batch_bytes, int value_bytes);
+/* The whole --batch-file, checked; its record count. */
+int load_batch_file(void);
 
 struct batch {
     int64_t base_offset;
@@ -191,6 +210,8 @@ bool has_right_crc(const uint8_t *data, const struct batch *batch);
 void build_produce(struct buffer *b, int partition, int batch_records, int value_bytes, size_t *records_at);
 /* Reads one Produce answer after the correlation id; the base offset, or -1 with the error counted. */
 int64_t read_produce_answer(struct cursor *c, int partition);
+/* The same, but an error code is handed to the caller, who may ask again, and not counted. */
+int64_t try_produce_answer(struct cursor *c, int partition, int *error_code);
 /* Builds a Fetch frame for all partitions from `first` on; offsets[i] goes to partition first + i. */
 void build_fetch(struct buffer *b, int first, int count, const int64_t *offsets, int max_wait_ms);
 /* Where the offset of the only partition of build_fetch(…, count = 1) stands in the frame. */
@@ -198,10 +219,11 @@ size_t fetch_offset_at(void);
 
 void run_produce(void);
 void run_fetch(void);
-void run_latency(void);
+void run_latency(void); /* and tail */
 void run_churn(void);
 void run_idle(void);
 void run_prepare(void);
 void run_delete(void);
+void run_touch(void);
 
 #endif

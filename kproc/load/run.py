@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from bench.load.build import build
+from kproc.load.build import build
 
 Result = dict[str, Any]
 
@@ -30,7 +30,8 @@ def run_load(
 ) -> Result:
     """One run; `options` are the generator's own, with underscores. Wrong answers raise LoadFailed.
 
-    `on_held` is called by the idle mode once all its connections are open.
+    `on_held` is called once the idle mode has all its connections, and once the fetch mode with hold="yes" has
+    read the topic for its index; the run goes on when it returns.
     """
     command = [str(build()), mode, "--bootstrap", bootstrap]
     for name, value in options.items():
@@ -40,11 +41,12 @@ def run_load(
     if named := ",".join(map(str, pids)):
         command += ["--pids", named]
     # The generator watches its own time (exit status 3), so no timeout here can be the one that fires first.
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as child:
         try:
             if on_held is not None and child.stderr is not None and child.stderr.readline() == "held\n":
                 on_held()
-            stdout, stderr = child.communicate()
+            stdout, stderr = child.communicate("\n")
         except BaseException:
             child.kill()
             raise

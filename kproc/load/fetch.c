@@ -47,6 +47,7 @@ static struct log_index *indexes;
 static struct connection *connections;
 static struct phases phases;
 static int epoll_fd, alive;
+static int64_t batches_left; /* once: of all connections; the interval ends with the last */
 static size_t head_bytes_max; /* length field to the end of the first batch header */
 static uint8_t *scratch;
 
@@ -210,10 +211,11 @@ static void drop(struct connection *c, const char *why) {
 
 static void ask(struct connection *c) {
     struct log_index *index = &indexes[c->partition];
-    if (c->batch >= index->count)
+    bool is_at_end = c->batch >= index->count;
+    if (is_at_end)
         c->batch = 0;
     c->asked_ns = now_ns();
-    if (c->asked_ns >= phases.measure_to) {
+    if (c->asked_ns >= phases.measure_to || (is_at_end && opt.is_once)) {
         c->is_open = false;
         return;
     }
@@ -275,6 +277,9 @@ static void finish_answer(struct connection *c) {
         hist_record(&result.latency, now - c->asked_ns);
     }
     c->batch += whole;
+    batches_left -= whole;
+    if (opt.is_once && batches_left <= 0)
+        phases.measure_to = now + 1; /* everything was read: the interval ends here */
     ask(c);
 }
 
@@ -334,7 +339,8 @@ static void open_connections(void) {
         int64_t zero = 0;
         c->partition = i % opt.partitions;
         /* Spread over the log: readers in step would be served from one another's cache lines. */
-        c->batch = indexes[c->partition].count * i / opt.connections;
+        c->batch = opt.is_once ? 0 : indexes[c->partition].count * i / opt.connections;
+        batches_left += indexes[c->partition].count;
         build_fetch(&c->request, c->partition, 1, &zero, 500);
         c->fd = connect_blocking();
         set_nonblocking(c->fd);
@@ -354,6 +360,12 @@ void run_fetch(void) {
     head_bytes_max = 4 + 64 + strlen(opt.topic) + HEAD_SLACK + BATCH_HEADER_BYTES;
     scratch = must_alloc(1 << 16);
     open_connections();
+    if (opt.is_held) {
+        char line[16];
+        say_held();
+        if (!fgets(line, sizeof line, stdin))
+            die(1, "whoever was told that all is ready said nothing");
+    }
     phases_start(&phases);
     for (int i = 0; i < opt.connections; i++)
         ask(&connections[i]);

@@ -9,6 +9,7 @@
  */
 #include "kload.h"
 
+#include <errno.h>
 #include <string.h>
 
 #define CRC32C_POLYNOMIAL 0x82f63b78u /* reflected */
@@ -76,7 +77,28 @@ int records_for_bytes(int batch_bytes, int value_bytes) {
     }
 }
 
+static struct buffer file_batch;
+
+int load_batch_file(void) {
+    FILE *file = fopen(opt.batch_file, "rb");
+    uint8_t bytes[1 << 14];
+    if (!file)
+        die(2, "--batch-file %s: %s", opt.batch_file, strerror(errno));
+    for (size_t n; (n = fread(bytes, 1, sizeof bytes, file)) > 0;)
+        put_bytes(&file_batch, bytes, n);
+    fclose(file);
+    struct batch batch;
+    if (!read_batch_header(file_batch.data, file_batch.length, &batch) || batch.bytes != (int64_t)file_batch.length
+        || !has_right_crc(file_batch.data, &batch))
+        die(2, "--batch-file %s: not one whole record batch; %s", opt.batch_file, result.first_error);
+    return batch.count;
+}
+
 size_t put_batch(struct buffer *b, int count, int value_bytes) {
+    if (opt.batch_file) {
+        put_bytes(b, file_batch.data, file_batch.length);
+        return 0;
+    }
     size_t from = b->length, first_value = 0;
     int64_t stamp = wall_ms();
     put_i64(b, 0);

@@ -1,14 +1,13 @@
 """Compiles the load generator on demand.
 
 The binary lies in the cache under a name made of the sources' digest, so an edit builds anew and a checkout
-that was seen before costs nothing. Compiled here, once, rather than shipped: a package with no compiled parts
-stays installable everywhere, and only who measures needs a C compiler.
+that was seen before costs nothing. Its C sources are part of the package and compiled here, once, rather than shipped
+as a binary: a package with no compiled parts stays installable everywhere, and only who measures needs a C compiler.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import subprocess
 import tempfile
@@ -35,8 +34,7 @@ def build() -> Path:
     digest = hashlib.sha256(repr(FLAGS).encode())
     for file in files:
         digest.update(file.read_bytes())
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kproc" / "kload"
-    binary = cache / f"kload-{digest.hexdigest()[:16]}"
+    binary = Path.home() / ".cache" / "kproc" / "kload" / f"kload-{digest.hexdigest()[:16]}"
     if not binary.exists():
         _compile([file for file in files if file.suffix == ".c"], binary)
     return binary

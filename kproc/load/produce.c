@@ -85,6 +85,14 @@ void build_produce(struct buffer *b, int partition, int count, int value_bytes, 
 }
 
 int64_t read_produce_answer(struct cursor *c, int partition) {
+    int error = 0;
+    int64_t base = try_produce_answer(c, partition, &error);
+    if (base < 0 && error != 0)
+        wrong("Produce: error %d", error);
+    return base;
+}
+
+int64_t try_produce_answer(struct cursor *c, int partition, int *error_code) {
     bool is_flexible = opt.produce_version >= 9, is_ours;
     int64_t topics, count;
     if (is_flexible) {
@@ -106,11 +114,8 @@ int64_t read_produce_answer(struct cursor *c, int partition) {
         wrong("a Produce answer that cannot be read");
         return -1;
     }
-    if (error != 0) {
-        wrong("Produce: error %d", error);
-        return -1;
-    }
-    return base;
+    *error_code = error;
+    return error == 0 ? base : -1;
 }
 
 static void mark_seen(struct connection *connection, int64_t base) {
@@ -337,6 +342,18 @@ static uint64_t issue_due(uint64_t now, uint64_t *issued) {
     }
 }
 
+/* Due so far and not answered, when the interval begins and when it ends: what grows is more than the broker can. */
+static void note_backlog(uint64_t now, uint64_t issued) {
+    if (opt.rate <= 0)
+        return;
+    int64_t answered = (int64_t)(issued - in_flight_total);
+    double per_ns = opt.rate / batch_records / 1e9;
+    if (!phases.begun && now >= phases.measure_from)
+        result.backlog_begin = (int64_t)((double)(phases.measure_from - phases.start) * per_ns) - answered;
+    if (!phases.ended && now >= phases.measure_to)
+        result.backlog_end = (int64_t)((double)(phases.measure_to - phases.start) * per_ns) - answered;
+}
+
 static void drive(void) {
     struct epoll_event events[EVENTS_MAX];
     uint64_t issued = 0;
@@ -345,6 +362,7 @@ static void drive(void) {
         refill(connections[i], now_ns());
     while (alive > 0) {
         uint64_t now = now_ns(), next_due = UINT64_MAX;
+        note_backlog(now, issued);
         phases_step(&phases, now);
         if (opt.rate > 0)
             next_due = issue_due(now, &issued);

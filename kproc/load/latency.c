@@ -1,11 +1,15 @@
-/* Produce-to-consume latency in an open loop.
+/* Produce-to-consume latency in an open loop, and the throughput of consumers at the log's end in a closed one.
  *
- *   clock --due--> producer connection ==Produce, one record==> broker ==long-poll Fetch==> consumer connection
- *                  record value: [due time i64][sequence i64][filler]                       now - due time
+ *   clock --due--> producer connection ==Produce, one batch==> broker ==long-poll Fetch==> consumer 0..C-1
+ *                  first value: [due time i64][sequence i64][filler]                        now - due time
  *
+ *   tail: no clock; a batch leaves while fewer than --in-flight are on their way to the slowest consumer
+ *
+ * Each consumer reads everything, on a connection of its own. A batch counts as one request for each of them.
  * The due time is when the record should have left, not when it did: a broker that stalls for 10 ms delays the
  * ten records that were due meanwhile too, and a loop that waits for it would never notice (coordinated
- * omission). Sequences per partition must arrive dense: a gap is a loss, a step back a duplicate.
+ * omission). Sequences per partition must arrive dense: a gap is a loss, a step back a duplicate. Every consumer looks
+ * at each batch's header and stamp; the first checks the CRC as well (200 times the same bytes would be our CPU).
  */
 #include "kload.h"
 
@@ -16,7 +20,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { STAMP_BYTES = 16, LONG_POLL_MS = 500, PENDING_MAX = 1 << 16, OUT_BYTES_MAX = 64 << 20 };
+enum { STAMP_BYTES = 16, LONG_POLL_MS = 500, PENDING_MAX = 1 << 16, OUT_BYTES_MAX = 64 << 20,
+       EVENTS_MAX = 256 };
 
 struct inbox {
     int fd;
@@ -27,7 +32,15 @@ struct inbox {
 struct partition {
     struct buffer frame;
     size_t records_at, value_at;
-    int64_t sent, consumed; /* records */
+    int64_t sent; /* batches */
+};
+
+struct consumer {
+    struct inbox in; /* first: the event's tag is either */
+    int64_t *next_offsets, *next_sequences; /* by partition */
+    uint64_t consumed;                      /* batches */
+    struct buffer fetch;
+    int32_t correlation;
 };
 
 struct pending {
@@ -36,16 +49,15 @@ struct pending {
 };
 
 static struct partition *partitions;
-static int64_t *next_offsets;
 static struct phases phases;
 static int epoll_fd;
-static struct inbox producer, consumer;
+static struct inbox producer;
+static struct consumer *consumers;
 static struct pending pending[PENDING_MAX];
-static uint64_t sent_total, acked_total, consumed_total;
-static struct buffer out, fetch;
+static uint64_t sent_total, acked_total, consumed_total; /* batches; consumed: by all together */
+static struct buffer out;
 static size_t out_at;
 static bool producer_wants_out, is_over;
-static int32_t fetch_correlation;
 
 static void give_up(const char *who, const char *why) {
     wrong("%s lost: %s", who, why);
@@ -125,22 +137,31 @@ static void send_record(uint64_t due) {
     put_bytes(&out, frame, p->frame.length);
 }
 
+static uint64_t slowest_consumed(void) {
+    uint64_t least = consumers[0].consumed;
+    for (int i = 1; i < opt.consumers; i++)
+        least = consumers[i].consumed < least ? consumers[i].consumed : least;
+    return least;
+}
+
 /* Sends all that is due; returns when the next record is. */
 static uint64_t send_due(uint64_t now) {
-    uint64_t due;
+    uint64_t due, window = (uint64_t)opt.in_flight;
     for (;; ) {
-        due = phases.start + (uint64_t)(1e9 / opt.rate * (double)sent_total);
+        due = opt.rate > 0 ? phases.start + (uint64_t)(1e9 * opt.batch_records / opt.rate * (double)sent_total) : now;
         if (due >= phases.measure_to) {
             due = UINT64_MAX;
             break;
         }
         if (due > now)
             break;
-        if ((opt.acks != 0 && sent_total - acked_total >= (uint64_t)opt.in_flight) || out.length > OUT_BYTES_MAX) {
+        bool is_full = opt.acks != 0 && sent_total - acked_total >= window;
+        is_full |= opt.rate <= 0 && sent_total - slowest_consumed() >= window;
+        if (is_full || out.length > OUT_BYTES_MAX) {
             due = UINT64_MAX; /* an answer or a writable socket wakes us; the record keeps its due time */
             break;
         }
-        if (is_measured(&phases, due))
+        if (opt.rate > 0 && is_measured(&phases, due))
             hist_record(&result.lateness, now - due);
         send_record(due);
     }
@@ -163,64 +184,62 @@ static void on_acknowledgement(uint64_t now) {
 
 /* ---- the consuming side --------------------------------------------------------------------------------- */
 
-static void send_fetch(void) {
-    build_fetch(&fetch, 0, opt.partitions, next_offsets, LONG_POLL_MS);
-    set_i32(fetch.data + CORRELATION_AT, ++fetch_correlation);
-    ssize_t n = send(consumer.fd, fetch.data, fetch.length, MSG_NOSIGNAL);
-    if (n != (ssize_t)fetch.length)
-        give_up("the consumer connection", n < 0 ? strerror(errno) : "a request went out in part");
+static void send_fetch(struct consumer *to) {
+    build_fetch(&to->fetch, 0, opt.partitions, to->next_offsets, LONG_POLL_MS);
+    set_i32(to->fetch.data + CORRELATION_AT, ++to->correlation);
+    ssize_t n = send(to->in.fd, to->fetch.data, to->fetch.length, MSG_NOSIGNAL);
+    if (n != (ssize_t)to->fetch.length)
+        give_up("a consumer connection", n < 0 ? strerror(errno) : "a request went out in part");
 }
 
-static void consume_value(int index, const uint8_t *value, int64_t bytes, uint64_t now) {
-    struct partition *p = &partitions[index];
-    if (bytes < STAMP_BYTES) {
-        wrong("a record of %lld bytes that is not ours", (long long)bytes);
+/* The stamp in the value of a batch's first record. */
+static bool read_stamp(const uint8_t *data, const struct batch *batch, uint64_t *due, int64_t *sequence) {
+    struct cursor record = {data + BATCH_HEADER_BYTES, data + batch->bytes, false};
+    get_varint(&record); /* length */
+    get_i8(&record);
+    get_varint(&record); /* timestamp delta */
+    get_varint(&record); /* offset delta */
+    int64_t key = get_varint(&record);
+    get_bytes(&record, key > 0 ? key : 0);
+    int64_t bytes = get_varint(&record);
+    *due = (uint64_t)get_i64(&record);
+    *sequence = get_i64(&record);
+    if (!record.bad && bytes == opt.record_bytes && batch->count == opt.batch_records)
+        return true;
+    wrong("a batch of %d records, the first of %lld bytes, that is not ours", batch->count, (long long)bytes);
+    return false;
+}
+
+static void consume_batch(struct consumer *by, int index, const uint8_t *data, const struct batch *batch,
+                          uint64_t now) {
+    uint64_t due;
+    int64_t sequence;
+    if (batch->base_offset != by->next_offsets[index])
+        wrong("batch at offset %lld, expected %lld", (long long)batch->base_offset,
+              (long long)by->next_offsets[index]);
+    by->next_offsets[index] = batch->base_offset + batch->last_offset_delta + 1;
+    if ((by == consumers && !has_right_crc(data, batch)) || !read_stamp(data, batch, &due, &sequence))
         return;
-    }
-    struct cursor c = {value, value + STAMP_BYTES, false};
-    uint64_t due = (uint64_t)get_i64(&c);
-    int64_t sequence = get_i64(&c);
-    if (sequence < p->consumed) {
+    if (sequence < by->next_sequences[index]) {
         result.duplicates++;
-        wrong("record %lld of partition %d came again", (long long)sequence, index);
+        wrong("batch %lld of partition %d came again", (long long)sequence, index);
         return;
     }
-    if (sequence > p->consumed)
-        wrong("record %lld of partition %d came after %lld", (long long)sequence, index, (long long)p->consumed - 1);
-    p->consumed = sequence + 1;
+    if (sequence > by->next_sequences[index])
+        wrong("batch %lld of partition %d came after %lld", (long long)sequence, index,
+              (long long)by->next_sequences[index] - 1);
+    by->next_sequences[index] = sequence + 1;
+    by->consumed++;
     consumed_total++;
-    if (is_measured(&phases, due)) {
+    if (is_measured(&phases, opt.rate > 0 ? due : now)) {
         result.requests++;
+        result.records += (uint64_t)batch->count;
+        result.bytes += (uint64_t)batch->bytes;
         hist_record(&result.latency, now - due);
     }
 }
 
-static void consume_batch(int index, const uint8_t *data, const struct batch *batch, uint64_t now) {
-    struct cursor c = {data + BATCH_HEADER_BYTES, data + batch->bytes, false};
-    if (batch->base_offset != next_offsets[index])
-        wrong("batch at offset %lld, expected %lld", (long long)batch->base_offset, (long long)next_offsets[index]);
-    if (!has_right_crc(data, batch))
-        return;
-    for (int i = 0; i < batch->count && !c.bad; i++) {
-        struct cursor record = c;
-        int64_t length = get_varint(&record);
-        record.end = record.at + length > record.end ? record.end : record.at + length;
-        get_i8(&record);
-        get_varint(&record); /* timestamp delta */
-        get_varint(&record); /* offset delta */
-        int64_t key = get_varint(&record);
-        get_bytes(&record, key > 0 ? key : 0);
-        int64_t bytes = get_varint(&record);
-        const uint8_t *value = get_bytes(&record, bytes);
-        if (!record.bad)
-            consume_value(index, value, bytes, now);
-        get_varint(&c);
-        get_bytes(&c, length);
-    }
-    next_offsets[index] = batch->base_offset + batch->last_offset_delta + 1;
-}
-
-static void consume_partition(struct cursor *c, uint64_t now) {
+static void consume_partition(struct consumer *by, struct cursor *c, uint64_t now) {
     bool is_flexible = opt.fetch_version >= 12;
     int index = get_i32(c), error = get_i16(c);
     get_bytes(c, 24);
@@ -238,15 +257,15 @@ static void consume_partition(struct cursor *c, uint64_t now) {
     for (struct batch batch; bytes >= BATCH_HEADER_BYTES; at += batch.bytes, bytes -= batch.bytes) {
         if (!read_batch_header(at, (size_t)bytes, &batch) || batch.bytes > bytes)
             return;
-        consume_batch(index, at, &batch, now);
+        consume_batch(by, index, at, &batch, now);
     }
 }
 
-static void on_records(uint64_t now) {
-    struct cursor c = take(&consumer);
+static void on_records(struct consumer *by, uint64_t now) {
+    struct cursor c = take(&by->in);
     bool is_flexible = opt.fetch_version >= 12;
-    if (get_i32(&c) != fetch_correlation) {
-        give_up("the consumer connection", "answers out of order");
+    if (get_i32(&c) != by->correlation) {
+        give_up("a consumer connection", "answers out of order");
         return;
     }
     if (is_flexible)
@@ -267,10 +286,10 @@ static void on_records(uint64_t now) {
         if (!is_ours)
             wrong("a Fetch answer for another topic");
         for (; count > 0 && !c.bad && !is_over; count--)
-            consume_partition(&c, now);
+            consume_partition(by, &c, now);
     }
     if (!is_over)
-        send_fetch();
+        send_fetch(by);
 }
 
 /* ---- the run -------------------------------------------------------------------------------------------- */
@@ -286,46 +305,72 @@ static void set_up(void) {
     int control = connect_blocking();
     prepare_topic(control);
     partitions = must_alloc(sizeof *partitions * (size_t)opt.partitions);
-    next_offsets = must_alloc(sizeof *next_offsets * (size_t)opt.partitions);
+    consumers = must_alloc(sizeof *consumers * (size_t)opt.consumers);
+    for (int i = 0; i < opt.consumers; i++) {
+        consumers[i].next_offsets = must_alloc(sizeof(int64_t) * (size_t)opt.partitions);
+        consumers[i].next_sequences = must_alloc(sizeof(int64_t) * (size_t)opt.partitions);
+    }
     for (int i = 0; i < opt.partitions; i++) {
         struct partition *p = &partitions[i];
         struct buffer batch = {0};
-        size_t value_in_batch = put_batch(&batch, 1, opt.record_bytes);
+        size_t value_in_batch = put_batch(&batch, opt.batch_records, opt.record_bytes);
         free(batch.data);
-        build_produce(&p->frame, i, 1, opt.record_bytes, &p->records_at);
+        build_produce(&p->frame, i, opt.batch_records, opt.record_bytes, &p->records_at);
         p->value_at = p->records_at + value_in_batch;
-        next_offsets[i] = list_offset(control, i, OFFSET_LATEST);
+        consumers[0].next_offsets[i] = list_offset(control, i, OFFSET_LATEST);
+        for (int other = 1; other < opt.consumers; other++)
+            consumers[other].next_offsets[i] = consumers[0].next_offsets[i];
     }
     close(control);
     epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     open_inbox(&producer);
-    open_inbox(&consumer);
+    for (int i = 0; i < opt.consumers; i++)
+        open_inbox(&consumers[i].in);
     /* The default 50 us by which the kernel may round a timer would be most of what we measure. */
     prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
 }
 
+/* Due so far and not consumed by the slowest, when the interval begins and when it ends. */
+static void note_backlog(uint64_t now) {
+    double per_ns = opt.rate / opt.batch_records / 1e9;
+    if (opt.rate > 0 && !phases.begun && now >= phases.measure_from)
+        result.backlog_begin =
+            (int64_t)((double)(phases.measure_from - phases.start) * per_ns) - (int64_t)slowest_consumed();
+    if (opt.rate > 0 && !phases.ended && now >= phases.measure_to)
+        result.backlog_end =
+            (int64_t)((double)(phases.measure_to - phases.start) * per_ns) - (int64_t)slowest_consumed();
+}
+
 void run_latency(void) {
-    struct epoll_event events[4];
+    struct epoll_event events[EVENTS_MAX];
     if (opt.record_bytes < STAMP_BYTES)
         die(2, "latency needs records of at least %d bytes", STAMP_BYTES);
+    if (opt.mode == MODE_TAIL)
+        opt.rate = 0;
     if (opt.in_flight > PENDING_MAX)
         die(2, "latency allows at most %d in flight", PENDING_MAX);
+    if (opt.mode == MODE_TAIL && opt.acks == 0)
+        die(2, "tail needs acknowledgements: --acks 1 or -1");
     result.has_ack_latency = opt.acks != 0;
     set_up();
-    send_fetch();
+    for (int i = 0; i < opt.consumers; i++)
+        send_fetch(&consumers[i]);
     phases_start(&phases);
     while (!is_over) {
         uint64_t now = now_ns();
+        note_backlog(now);
         phases_step(&phases, now);
         uint64_t due = send_due(now), phase = next_phase_ns(&phases, now);
-        bool is_done = consumed_total >= sent_total && (opt.acks == 0 || acked_total == sent_total);
+        uint64_t wanted = sent_total * (uint64_t)opt.consumers;
+        bool is_done = consumed_total >= wanted && (opt.acks == 0 || acked_total == sent_total);
         if (now >= phases.measure_to && (is_done || now >= phases.drain_to))
             break;
-        int n = wait_events(epoll_fd, events, 4, due < phase ? due : phase);
+        int n = wait_events(epoll_fd, events, EVENTS_MAX, due < phase ? due : phase);
         for (int i = 0; i < n && !is_over; i++) {
-            if (events[i].data.ptr == &consumer) {
-                while (!is_over && receive(&consumer, "the consumer connection"))
-                    on_records(now_ns());
+            if (events[i].data.ptr != &producer) {
+                struct consumer *by = events[i].data.ptr;
+                while (!is_over && receive(&by->in, "a consumer connection"))
+                    on_records(by, now_ns());
             } else {
                 if (events[i].events & EPOLLOUT)
                     flush_out();
@@ -335,8 +380,8 @@ void run_latency(void) {
         }
     }
     phases_step(&phases, phases.measure_to);
-    result.records = result.requests;
-    result.bytes = result.requests * (uint64_t)opt.record_bytes;
-    result.lost = sent_total - consumed_total;
+    result.lost = sent_total * (uint64_t)opt.consumers - consumed_total;
+    if (result.lost > 0)
+        wrong("%llu batches were not consumed", (unsigned long long)result.lost);
     result.unanswered = opt.acks == 0 ? 0 : sent_total - acked_total;
 }

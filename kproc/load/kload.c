@@ -20,20 +20,24 @@ enum { SECONDS_MAX = 600, STUCK_SECONDS = 120 };
 struct options opt;
 struct results result;
 
-static const char *const mode_names[] = {"produce", "fetch", "latency", "churn", "idle", "prepare",
-                                        "delete"};
-static void (*const mode_runs[])(void) = {run_produce, run_fetch, run_latency, run_churn, run_idle, run_prepare,
-                                   run_delete};
+static const char *const mode_names[] = {"produce", "fetch",   "latency", "tail", "churn",
+                                        "idle",    "prepare", "delete",  "touch"};
+static void (*const mode_runs[])(void) = {run_produce, run_fetch,   run_latency, run_latency, run_churn,
+                                          run_idle,    run_prepare, run_delete,  run_touch};
 static const char *const read_names[] = {"skip", "copy", "crc"};
-enum { MODE_COUNT = 7, READ_COUNT = 3 };
+static const char *const no_yes[] = {"no", "yes"};
+enum { MODE_COUNT = 9, READ_COUNT = 3 };
 
 static const char usage[] =
-    "usage: kload produce|fetch|latency|churn|idle|prepare|delete --bootstrap 127.0.0.1:PORT [options]\n"
+    "usage: kload produce|fetch|latency|tail|churn|idle|prepare|delete|touch --bootstrap 127.0.0.1:PORT [options]\n"
     "  --topic NAME --partitions N --topic-config NAME=VALUE   created when it is not there (kload, 1)\n"
-    "  --connections N (1)   --in-flight N per connection (1; latency: 1000)\n"
+    "  --connections N (1)   --in-flight N per connection (1; latency: 1000; tail: 8)\n"
+    "  --consumers N (1): latency and tail, each reads everything\n"
     "  --record-bytes N (100)  --batch-records N (1)  --batch-bytes N: as many records as fit\n"
+    "  --batch-file FILE: one record batch made elsewhere; produce and prepare send it as it is\n"
     "  --acks 0|1|-1 (1)  --produce-version 3..12 (7)  --fetch-version 11|12 (11)\n"
     "  --fetch-bytes N per answer (1048576)  --read skip|copy|crc (skip)\n"
+    "  --once yes: fetch ends with the log   --hold yes: fetch waits for a line on stdin before it begins\n"
     "  --fill-bytes N: prepare until the topic's log holds them (268435456)\n"
     "  --rate RECORDS_PER_SECOND: open loop (produce: closed loop without; latency: 1000)\n"
     "  --seconds S (4)  --warmup S (1)  --drain S (5)  --pids A,B,C: read their CPU over the interval\n";
@@ -146,6 +150,7 @@ static void set_option(const char *name, char *text) {
         double low, high;
     } integers[] = {
         {"partitions", &opt.partitions, 1, 100000},   {"connections", &opt.connections, 1, 100000},
+        {"consumers", &opt.consumers, 1, 10000},
         {"in-flight", &opt.in_flight, 1, 65536},      {"record-bytes", &opt.record_bytes, 0, 64 << 20},
         {"batch-records", &opt.batch_records, 1, 1 << 24}, {"batch-bytes", &opt.batch_bytes, 100, 64 << 20},
         {"acks", &opt.acks, -1, 1},                   {"produce-version", &opt.produce_version, 3, 12},
@@ -164,6 +169,12 @@ static void set_option(const char *name, char *text) {
         parse_pids(text);
     else if (!strcmp(name, "read"))
         opt.read_mode = choice("--read", text, read_names, READ_COUNT);
+    else if (!strcmp(name, "once"))
+        opt.is_once = choice("--once", text, no_yes, 2);
+    else if (!strcmp(name, "hold"))
+        opt.is_held = choice("--hold", text, no_yes, 2);
+    else if (!strcmp(name, "batch-file"))
+        opt.batch_file = text;
     else if (!strcmp(name, "rate"))
         opt.rate = number(name, text, 0.1, 1e7);
     else if (!strcmp(name, "seconds"))
@@ -181,7 +192,7 @@ static void set_option(const char *name, char *text) {
 }
 
 static void parse_options(int argc, char **argv) {
-    opt = (struct options){.topic = "kload", .partitions = 1, .connections = 1, .record_bytes = 100, .acks = 1,
+    opt = (struct options){.topic = "kload", .partitions = 1, .connections = 1, .consumers = 1, .record_bytes = 100, .acks = 1,
                            .produce_version = 7, .fetch_version = 11, .fetch_bytes = 1 << 20,
                            .fill_bytes = 256 << 20, .seconds = 4, .warmup = 1, .drain = 5};
     if (argc < 2)
@@ -196,8 +207,12 @@ static void parse_options(int argc, char **argv) {
         die(2, "--bootstrap is wanted\n%s", usage);
     if (opt.batch_bytes)
         opt.batch_records = records_for_bytes(opt.batch_bytes, opt.record_bytes);
+    if (opt.batch_file && opt.mode != MODE_PRODUCE && opt.mode != MODE_PREPARE)
+        die(2, "--batch-file is for produce and prepare");
+    if (opt.batch_file)
+        opt.batch_records = load_batch_file();
     opt.batch_records = opt.batch_records ? opt.batch_records : 1;
-    opt.in_flight = opt.in_flight ? opt.in_flight : opt.mode == MODE_LATENCY ? 1000 : 1;
+    opt.in_flight = opt.in_flight ? opt.in_flight : opt.mode == MODE_LATENCY ? 1000 : opt.mode == MODE_TAIL ? 8 : 1;
     if (opt.mode == MODE_LATENCY && opt.rate <= 0)
         opt.rate = 1000;
     if (opt.mode == MODE_PREPARE)
@@ -217,7 +232,14 @@ static void print_histogram(const char *name, const struct histogram *h) {
            (double)h->min / 1e3, (double)h->sum / (double)h->count / 1e3);
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++)
         printf(",\"%s\":%.1f", wanted[i].name, (double)percentile(h, wanted[i].fraction) / 1e3);
-    printf(",\"max\":%.1f}", (double)h->max / 1e3);
+    printf(",\"max\":%.1f,\"buckets_ns\":[", (double)h->max / 1e3);
+    const char *comma = "";
+    for (size_t i = 0; i < sizeof h->buckets / sizeof h->buckets[0]; i++)
+        if (h->buckets[i]) { /* the highest value of the bucket, and how many */
+            printf("%s[%llu,%llu]", comma, (unsigned long long)bucket_top(i), (unsigned long long)h->buckets[i]);
+            comma = ",";
+        }
+    printf("]}");
 }
 
 static void print_text(const char *name, const char *text) {
@@ -232,6 +254,7 @@ static void print_results(void) {
     double seconds = result.seconds > 0 ? result.seconds : 1;
     printf("{\"mode\":\"%s\",\"loop\":\"%s\"", mode_names[opt.mode], opt.rate > 0 ? "open" : "closed");
     print_text("topic", opt.topic);
+    printf(",\"consumers\":%d", opt.consumers);
     printf(",\"connections\":%d,\"in_flight\":%d,\"partitions\":%d,\"record_bytes\":%d,\"batch_records\":%d",
            opt.connections, opt.in_flight, opt.partitions, opt.record_bytes, opt.batch_records);
     printf(",\"acks\":%d,\"produce_version\":%d,\"fetch_version\":%d,\"fetch_bytes\":%d,\"read\":\"%s\"", opt.acks,
@@ -246,6 +269,12 @@ static void print_results(void) {
     if (result.has_ack_latency)
         print_histogram("ack_latency_us", &result.ack_latency);
     print_histogram("late_us", &result.lateness);
+    print_histogram("metadata_us", &result.metadata);
+    if (opt.rate > 0)
+        printf(",\"backlog_begin\":%lld,\"backlog_end\":%lld", (long long)result.backlog_begin,
+               (long long)result.backlog_end);
+    if (opt.mode == MODE_TOUCH)
+        printf(",\"create_seconds\":%.4f,\"leaders_seconds\":%.4f", result.create_seconds, result.leaders_seconds);
     printf(",\"errors\":%llu,\"lost\":%llu,\"duplicates\":%llu,\"unanswered\":%llu,\"connections_failed\":%llu",
            (unsigned long long)result.errors, (unsigned long long)result.lost,
            (unsigned long long)result.duplicates, (unsigned long long)result.unanswered,
@@ -273,7 +302,8 @@ int main(int argc, char **argv) {
     signal(SIGPIPE, SIG_IGN);
     alarm((unsigned)(opt.warmup + opt.seconds + opt.drain) + STUCK_SECONDS);
     mode_runs[opt.mode]();
-    result.errors += result.unanswered > 0 && result.errors == 0;
+    if (result.unanswered > 0 && result.errors == 0)
+        wrong("%llu requests were not answered in time", (unsigned long long)result.unanswered);
     print_results();
     return result.errors > 0;
 }

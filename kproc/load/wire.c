@@ -10,9 +10,6 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { UNKNOWN_TOPIC = 3, LEADER_NOT_AVAILABLE = 5, NOT_LEADER = 6, TOPIC_ALREADY_EXISTS = 36,
-       SETUP_SECONDS_MAX = 60 };
-
 static uint8_t *grow(struct buffer *b, size_t length) {
     if (b->length + length > b->capacity) {
         b->capacity = (b->length + length) * 2;
@@ -189,7 +186,7 @@ struct cursor call(int fd, struct buffer *request, struct buffer *answer) {
     return c;
 }
 
-static void create_topic(int fd) {
+void create_topic(int fd) {
     struct buffer request = {0}, answer = {0};
     begin_request(&request, KEY_CREATE_TOPICS, 2, 1, false);
     put_i32(&request, 1);
@@ -205,7 +202,7 @@ static void create_topic(int fd) {
         put_bytes(&request, opt.topic_configs[i], name_length);
         put_string(&request, equals + 1);
     }
-    put_i32(&request, 30000);
+    put_i32(&request, SETUP_SECONDS_MAX * 1000);
     put_i8(&request, 0); /* not validate-only */
     end_request(&request);
     struct cursor c = call(fd, &request, &answer);
@@ -222,7 +219,7 @@ static void create_topic(int fd) {
 }
 
 /* True when every partition of the topic has a leader. */
-static bool has_leaders(int fd) {
+bool has_leaders(int fd) {
     struct buffer request = {0}, answer = {0};
     begin_request(&request, KEY_METADATA, 4, 2, false);
     put_i32(&request, 1);
@@ -319,8 +316,7 @@ int64_t list_offset(int fd, int partition, int64_t timestamp) {
         if (error == 0)
             return offset;
         /* Kafka shows a new topic's leader before that leader knows of its partitions. */
-        bool may_pass = error == UNKNOWN_TOPIC || error == LEADER_NOT_AVAILABLE || error == NOT_LEADER;
-        if (!may_pass || now_ns() > deadline)
+        if (!may_pass(error) || now_ns() > deadline)
             die(1, "ListOffsets of partition %d: error %d", partition, error);
         nap_ms(5);
     }

@@ -35,6 +35,11 @@ static int new_socket(void) {
     return fd;
 }
 
+void say_held(void) {
+    fputs("held\n", stderr);
+    fflush(stderr);
+}
+
 void set_nonblocking(int fd) { fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK); }
 
 int connect_blocking(void) {

@@ -1,0 +1,295 @@
+"""More cores than this machine has: the pipeline simulated with the service times that were measured here.
+
+    python -m bench.simulate calibrate                     service times of this machine (30 s, wants a quiet one)
+    python -m bench.simulate validate                      simulated beside measured, the error of each point (3 min)
+    python -m bench.simulate --cores 8,32,128              which counts to plan with; a table and a plot
+
+The question: how many Processors and Handlers pay off on a machine that is not here? Every figure of the last is marked
+"simulated", and the plot shows measured points as filled, simulated ones as hollow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+from rich.progress import track
+
+from bench import machine
+from bench.simulation.calibrate import Run, calibrate, measured_runs
+from bench.simulation.model import Costs, Outcome, Scene, simulate
+from kproc.tune.measure import Layout
+
+RESULTS: Final = Path(__file__).parent / "results"
+COSTS: Final = RESULTS / "simulation-costs.json"
+ERROR_WANTED: Final = 0.20
+# (cpus, processors, handlers, connections): none of the two-core ones with one process of each is calibrated with.
+POINTS: Final = (
+    (2, 1, 1, 2), (2, 1, 1, 8), (2, 1, 1, 32), (2, 1, 1, 128), (2, 1, 1, 256),
+    (2, 1, 2, 16), (2, 1, 2, 128), (2, 2, 1, 16), (2, 2, 1, 128), (2, 2, 2, 64),
+    (1, 1, 1, 4), (1, 1, 1, 64), (1, 2, 1, 64), (1, 1, 2, 64), (1, 2, 2, 64),
+)  # fmt: skip
+CORES_MAX: Final = 1024
+_ROLE_RATE: Final = 80_000  # requests/s of a pair, about: for how long is simulated, not for what comes out
+
+
+def _scene(cpus: int, processors: int, handlers: int, connections: int) -> Scene:
+    return Scene(cores=cpus, processors=processors, handlers=handlers, connections=connections, seconds=0.4)
+
+
+def do_calibrate(options: argparse.Namespace, console: Console) -> int:
+    about = machine.describe()
+    costs, runs = calibrate(
+        seconds=options.seconds, rounds=options.rounds, on_run=lambda run: console.print(_said(run))
+    )
+    document = {"about": about, "costs_us": costs.as_dict(), "runs": [run.row() for run in runs]}
+    options.costs.parent.mkdir(parents=True, exist_ok=True)
+    options.costs.write_text(json.dumps(document, indent=1) + "\n")
+    print(json.dumps(costs.as_dict(), indent=1))
+    console.print(f"written to {options.costs}")
+    return 0
+
+
+def _said(run: Run) -> str:
+    sample = run.sample
+    cpu = " ".join(f"{role} {run.cpu_us(role):.1f}" for role in ("client", "processor", "handler"))
+    others = f", others used {run.others:.1f} cores" if run.others > 0.1 else ""
+    return (
+        f"{sample.cpus} CPUs {sample.layout} {sample.connections} connections: {sample.throughput:,.0f} requests/s,"
+        f" CPU us/request: {cpu}{others}"
+    )
+
+
+def do_validate(options: argparse.Namespace, console: Console) -> int:
+    costs, about = load_costs(options.costs)
+    rows = []
+    brokers = {(cpus, processors, handlers) for cpus, processors, handlers, _ in POINTS}
+    measured: list[Run] = []
+    for cpus, processors, handlers in track(sorted(brokers), "measuring", console=console):
+        counts = [point[3] for point in POINTS if point[:3] == (cpus, processors, handlers)]
+        measured += measured_runs(
+            Layout(processors, handlers), counts, seconds=options.seconds, cpus=cpus, rounds=options.rounds
+        )
+    for cpus, processors, handlers, connections in POINTS:
+        cell = (cpus, Layout(processors, handlers), connections)
+        runs = [
+            run for run in measured if (run.sample.cpus, run.sample.layout, run.sample.connections) == cell
+        ]
+        runs.sort(key=lambda run: run.sample.throughput)
+        best = runs[-1].sample  # As for the costs: what disturbs only slows.
+        outcome = simulate(_scene(cpus, processors, handlers, connections), costs)
+        rows.append(
+            {
+                "cpus": cpus,
+                "layout": f"{processors}x{handlers}",
+                "connections": connections,
+                "measured": best.throughput,
+                "measured_range": [runs[0].sample.throughput, best.throughput],
+                "measured_p50_us": best.p50_us,
+                "measured_batch": 1 / max(1e-9, runs[-1].passes["handler"]),
+                "others_cores": runs[-1].others,
+                "simulated": outcome.throughput,
+                "simulated_p50_us": outcome.p50_us,
+                "simulated_batch": outcome.handler_batch,
+                "error": outcome.throughput / best.throughput - 1,
+            }
+        )
+    document = {"about": machine.describe(), "costs_of": about, "costs_us": costs.as_dict(), "points": rows}
+    path = options.costs.with_name("simulation-validation.json")
+    path.write_text(json.dumps(document, indent=1) + "\n")
+    sys.stdout.write(validation_table(rows))
+    console.print(f"written to {path}")
+    return 0
+
+
+def validation_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Markdown: a row for each point, then what to make of it."""
+    lines = [
+        "| CPUs | layout | connections | measured/s | range | simulated/s | error | p50 measured | p50 simulated |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        low, high = row["measured_range"]
+        mark = " (!)" if abs(row["error"]) > ERROR_WANTED else ""
+        cells = [
+            row["cpus"],
+            row["layout"],
+            row["connections"],
+            f"{row['measured']:,.0f}",
+            f"{low:,.0f}-{high:,.0f}",
+            f"{row['simulated']:,.0f}",
+            f"{100 * row['error']:+.0f} %{mark}",
+            f"{row['measured_p50_us']:,.0f} us",
+            f"{row['simulated_p50_us']:,.0f} us",
+        ]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    errors = sorted(abs(row["error"]) for row in rows)
+    off = [
+        f"{r['cpus']} CPUs {r['layout']} with {r['connections']}"
+        for r in rows
+        if abs(r["error"]) > ERROR_WANTED
+    ]
+    lines.append("")
+    lines.append(f"Median error {100 * errors[len(errors) // 2]:.0f} %, greatest {100 * errors[-1]:.0f} %.")
+    if off:
+        lines.append(f"More than {100 * ERROR_WANTED:.0f} % off: {'; '.join(off)}.")
+    return "\n".join(lines) + "\n"
+
+
+def load_costs(path: Path) -> tuple[Costs, dict[str, Any]]:
+    """Costs and the machine and commit that they are of."""
+    try:
+        document = json.loads(path.read_text())
+        return Costs.from_dict(document["costs_us"]), document["about"]
+    except FileNotFoundError:
+        raise SystemExit(f"no service times at {path}: python -m bench.simulate calibrate") from None
+    except (ValueError, KeyError, TypeError) as problem:
+        raise SystemExit(f"{path} holds no service times: {problem}") from None
+
+
+def layouts(cores: int) -> list[tuple[int, int]]:
+    """Counts worth a look on so many cores, in order."""
+    parts = {max(1, cores // 4), max(1, cores // 3), max(1, cores // 2), max(1, 2 * cores // 3)}
+    # Splits that use most of the machine, and a few equal ones below as a scale.
+    pairs = {(a, b) for a in parts for b in parts if 0.75 * cores <= a + b <= cores + 1}
+    scale = {(count, count) for count in (1, cores // 8, cores // 4) if count}
+    return sorted(pairs | scale, key=lambda pair: (sum(pair), pair))
+
+
+def do_plan(options: argparse.Namespace, console: Console) -> int:
+    costs, about = load_costs(options.costs)
+    rows: list[dict[str, Any]] = []
+    cells = [(cores, pair) for cores in options.cores for pair in layouts(cores)]
+    for cores, (processors, handlers) in track(cells, "simulating", console=console):
+        connections = options.connections or 32 * cores
+        # Several turns of every connection, after two that do not count.
+        turn = connections / (_ROLE_RATE * min(processors, handlers))
+        seconds = max(0.015, 3 * turn)
+        scene = Scene(
+            cores=cores, processors=processors, handlers=handlers, connections=connections,
+            is_client_local=False, network_us=options.network_us, seconds=seconds, warmup=2 * turn,
+        )  # fmt: skip
+        outcome = simulate(scene, costs)
+        rows.append({"cores": cores, "layout": f"{processors}x{handlers}", **_figures(outcome)})
+    document = {"about": machine.describe(), "costs_of": about, "kind": "simulated", "rows": rows}
+    if options.out:
+        options.out.mkdir(parents=True, exist_ok=True)
+        (options.out / "simulation-plan.json").write_text(json.dumps(document, indent=1) + "\n")
+        plot(rows, options.costs, options.out / "simulation-plan.png", console)
+    sys.stdout.write(plan_table(rows, about, options))
+    return 0
+
+
+def _figures(outcome: Outcome) -> dict[str, Any]:
+    values = asdict(outcome)
+    values.pop("lateness", None)
+    return values
+
+
+def plan_table(rows: Sequence[dict[str, Any]], about: dict[str, Any], options: argparse.Namespace) -> str:
+    """Markdown: each number of cores, best layouts first."""
+    lines = [
+        f"SIMULATED, not measured: service times of {about.get('cpu')}, commit {about.get('commit')}; clients on other "
+        f"machines ({options.network_us:g} us away); one record of 100 B a request. Memory bandwidth, caches, NUMA and "
+        "the disk are not in it.",
+        "",
+        "| cores | layout | requests/s (simulated) | p50 | p99 | cores used | batch | held up by |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for cores in options.cores:
+        mine = sorted((row for row in rows if row["cores"] == cores), key=lambda row: -row["throughput"])
+        for row in mine[: options.show]:
+            cells = [
+                cores,
+                row["layout"],
+                f"{row['throughput']:,.0f}",
+                f"{row['p50_us']:,.0f} us",
+                f"{row['p99_us']:,.0f} us",
+                f"{sum(row['cores_used'].values()):.1f}",
+                f"{row['handler_batch']:.1f}",
+                row["bottleneck"],
+            ]
+            lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(lines) + "\n"
+
+
+def plot(rows: Sequence[dict[str, Any]], costs_path: Path, path: Path, console: Console) -> None:
+    """Throughput by processes, a line for each number of cores; measured points filled, simulated ones hollow."""
+    try:
+        import matplotlib as mpl
+
+        mpl.use("Agg")
+        from matplotlib import pyplot
+    except ModuleNotFoundError:
+        console.print("no plot: pip install 'kproc[bench]'")
+        return
+    figure, axes = pyplot.subplots(figsize=(8, 5))
+    for cores in sorted({row["cores"] for row in rows}):
+        best: dict[int, float] = {}
+        for row in rows:
+            if row["cores"] == cores:
+                count = sum(map(int, row["layout"].split("x")))
+                best[count] = max(best.get(count, 0.0), row["throughput"])
+        xs = sorted(best)
+        axes.plot(xs, [best[x] for x in xs], "o--", fillstyle="none", label=f"{cores} cores, simulated")
+    validation = costs_path.with_name("simulation-validation.json")
+    if validation.exists():
+        points = json.loads(validation.read_text())["points"]
+        best = {}
+        for point in points:
+            if point["cpus"] == 2:
+                count = sum(map(int, point["layout"].split("x")))
+                best[count] = max(best.get(count, 0.0), point["measured"])
+        axes.plot(list(best), list(best.values()), "ks", label="2 cores, measured (generator included)")
+    axes.set(xscale="log", yscale="log", xlabel="Processors + Handlers (best split)", ylabel="requests/s")
+    axes.set_title("Planned with measured service times: hollow is simulated")
+    axes.grid(visible=True, which="both", alpha=0.3)
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+    console.print(f"plot: {path}")
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="kproc bench simulate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("do", nargs="?", choices=("plan", "calibrate", "validate"), default="plan")
+    parser.add_argument("--cores", default="8,32,128", help="plan: comma separated (8,32,128)")
+    parser.add_argument("--connections", type=int, default=0, help="plan: closed loop; 32 for each core")
+    parser.add_argument("--network-us", type=float, default=50.0, help="plan: one way to the clients (50)")
+    parser.add_argument(
+        "--show", type=int, default=6, help="plan: layouts shown for each number of cores (6)"
+    )
+    parser.add_argument("--seconds", type=float, default=1.0, help="calibrate, validate: of each run (1)")
+    parser.add_argument("--rounds", type=int, default=4, help="calibrate, validate (4)")
+    parser.add_argument("--costs", type=Path, default=COSTS, help=f"service times ({COSTS.name})")
+    parser.add_argument("--out", type=Path, default=None, help="plan: directory for JSON and PNG")
+    options = parser.parse_args(arguments)
+    try:
+        options.cores = [int(each) for each in options.cores.split(",")]
+    except ValueError:
+        parser.error(f"--cores {options.cores}: numbers with commas between")
+    if not all(1 <= each <= CORES_MAX for each in options.cores):
+        parser.error(f"--cores: each from 1 to {CORES_MAX}")
+    if options.connections < 0 or options.network_us < 0 or options.rounds < 1 or options.seconds <= 0:
+        parser.error("--connections and --network-us must not be negative; --rounds and --seconds not 0")
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parse(arguments)
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    return {"plan": do_plan, "calibrate": do_calibrate, "validate": do_validate}[options.do](options, console)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

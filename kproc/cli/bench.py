@@ -1,0 +1,63 @@
+"""`kproc bench`: the benchmarks of a checkout, each with its own command line.
+
+The benchmarks (and the brokers that they compare with) lie in `bench/` beside the package, in a checkout only: an
+installed kproc says so. Arguments go to them as they are, so that `kproc bench compare` and
+`python -m bench.compare` are one and the same.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import typer
+
+from kproc.cli.common import Failure
+
+app = typer.Typer(
+    name="bench", help="Measure: only in a checkout.", no_args_is_help=True, rich_markup_mode=None
+)
+# Everything behind the command's name is the benchmark's own, --help too.
+AS_THEY_ARE = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+EXTRA = "pip install 'kproc[bench,spark]'"
+
+
+@app.command("compare", context_settings=AS_THEY_ARE)
+def compare(context: typer.Context) -> None:
+    """The transports and Apache Kafka, side by side."""
+    _run("bench.compare", context.args)
+
+
+@app.command("report", context_settings=AS_THEY_ARE)
+def report(context: typer.Context) -> None:
+    """Tables, plots, one page; regressions between commits."""
+    _run("bench.report", context.args)
+
+
+@app.command("simulate", context_settings=AS_THEY_ARE)
+def simulate(context: typer.Context) -> None:
+    """More cores than there are here: simulated with service times measured here."""
+    _run("bench.simulate", context.args)
+
+
+@app.command("sweep", context_settings=AS_THEY_ARE)
+def sweep(context: typer.Context) -> None:
+    """Counts of processes and connections, and the Universal Scalability Law fitted to them."""
+    _run("bench.sweep", context.args)
+
+
+def _run(module: str, arguments: list[str]) -> None:
+    """`main(arguments)` of a module in `bench/`; its result is the exit code."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / "bench" / "compare.py").exists():
+        raise Failure("kproc bench needs a checkout of kproc: its benchmarks are not part of the package")
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))
+    try:
+        main = importlib.import_module(module).main
+    except ModuleNotFoundError as problem:
+        raise Failure(f"{problem.name} is missing: {EXTRA}") from None
+    code = main(arguments)
+    if code:
+        raise typer.Exit(code)

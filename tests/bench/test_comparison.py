@@ -1,0 +1,226 @@
+"""The comparison's own arithmetic: its time, its cells, its search for the collapse, what clients print."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.budget import SECONDS_MIN, Budget, Step
+from bench.cells import Cell
+from bench.compare import parse
+from bench.peers.registry import PEERS
+from bench.samples import COLUMNS, Sample, rows_of, schema
+from bench.scenarios import (
+    P99_US_MAX,
+    SCENARIOS,
+    Probe,
+    ScenarioFailed,
+    evict,
+    judge,
+    parse_client,
+    search,
+)
+from bench.workloads import BY_NAME, CELLS, WORKLOADS
+from kproc.cli import bench as bench_command
+from kproc.cli.main import run
+
+
+class Time:
+    """A clock that stands until it is told."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def a_cell(name: str, *, overhead: float = 1.0, is_timed: bool = True) -> Cell:
+    return Cell(name, name, "w", "load", "produce", (), overhead_seconds=overhead, is_timed=is_timed)
+
+
+def budget(total: float, time: Time) -> Budget:
+    return Budget(total, run_seconds=2.0, warmup_seconds=0.5, clock=time)
+
+
+def test_round_that_fits_keeps_its_seconds() -> None:
+    steps = [Step(a_cell("a"), "p"), Step(a_cell("b"), "p")]
+    assert budget(7.0, Time()).cost(steps) == 2 * (1 + 2.5)
+    assert budget(7.0, Time()).fits(steps)
+    assert budget(7.0, Time()).seconds_for(steps) == 2.0
+
+
+def test_round_that_does_not_fit_is_shortened_and_loses_no_step() -> None:
+    steps = [Step(a_cell("a"), "p"), Step(a_cell("b"), "p")]
+    short = budget(4.5, Time())
+    assert not short.fits(steps)
+    seconds = short.seconds_for(steps)
+    assert SECONDS_MIN < seconds < 2.0
+    assert short.cost(steps, seconds) == pytest.approx(4.5)
+
+
+def test_runs_never_get_too_short_to_mean_anything() -> None:
+    assert budget(0.1, Time()).seconds_for([Step(a_cell("a"), "p")]) == SECONDS_MIN
+
+
+def test_what_a_step_cost_is_known_after_its_first_run() -> None:
+    plan = budget(100, Time())
+    slow, timeless = Step(a_cell("a"), "p"), Step(a_cell("b", is_timed=False), "p")
+    plan.learn(slow, took=7.5, seconds=2.0)
+    plan.learn(timeless, took=4.0, seconds=2.0)
+    assert plan.overhead(slow) == 5.0
+    assert plan.cost([slow, timeless]) == 7.5 + 4.0
+
+
+def test_time_that_passes_is_gone() -> None:
+    time = Time()
+    plan = budget(10, time)
+    time.now += 4
+    assert plan.left == 6
+
+
+def test_quick_asks_something_of_each_workload_and_of_each_goal() -> None:
+    quick = [cell for cell in CELLS if cell.is_quick]
+    assert {cell.workload for cell in quick} == set(WORKLOADS)
+    assert {cell.workload for cell in quick if cell.is_core} == {
+        cell.workload for cell in CELLS if cell.is_core
+    }
+    assert len(BY_NAME) == len(CELLS)
+
+
+def test_every_scenario_is_asked_and_every_cell_can_be_run() -> None:
+    asked = {cell.does for cell in CELLS if cell.how == "scenario"}
+    assert asked == SCENARIOS.keys()
+    assert {name for cell in CELLS for name in cell.peers or ()} <= PEERS.keys()
+
+
+@pytest.mark.parametrize(("limit", "found"), [(20_000, 20_000), (9_999, 9_000), (4_000, 4_000)])
+def test_search_ends_just_below_the_collapse(limit: int, found: int) -> None:
+    def probe(rate: int) -> Probe:
+        return Probe(rate, rate <= limit, 1.0, 1.0, {})
+
+    assert max(one.rate for one in search(probe) if one.holds) == found
+
+
+def test_one_stall_is_no_collapse() -> None:
+    seen: list[int] = []
+
+    def probe(rate: int) -> Probe:
+        seen.append(rate)
+        return Probe(rate, rate <= 4_000 or seen.count(rate) > 1, 1.0, 1.0, {})
+
+    assert all(one.holds for one in search(probe))
+
+
+@pytest.mark.parametrize(
+    ("changes", "holds"),
+    [
+        ({}, True),
+        ({"latency_us": {"p50": 1, "p99": P99_US_MAX + 1}}, False),
+        ({"backlog_end": 10 + 201}, False),
+        ({"backlog_end": 10 + 199}, True),
+        ({"errors": 1}, False),
+        ({"latency_us": {}}, False),
+    ],
+)
+def test_rate_holds_when_answers_are_in_time_and_nothing_piles_up(
+    changes: dict[str, Any], holds: bool
+) -> None:
+    result = {"errors": 0, "latency_us": {"p50": 1, "p99": 100}, "backlog_begin": 10, "backlog_end": 10}
+    assert judge(10_000, result | changes).holds is holds
+
+
+def test_summaries_of_the_java_tools_are_read() -> None:
+    produced = (
+        "400000 records sent, 291120.8 records/sec (27.76 MB/sec), 4.35 ms avg latency, 180.00 ms max latency"
+    )
+    assert parse_client("java_produce", produced, 100) == {
+        "records": 400_000,
+        "records_per_second": 291_120.8,
+    }
+    consumed = (
+        "start.time, end.time, data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec, rebalance.time.ms, "
+        "fetch.time.ms, fetch.MB.sec, fetch.nMsg.sec\n"
+        "2026-11-21 10:00:00:000, 2026-11-21 10:00:01:000, 38.1, 38.1, 400000, 400000.0, 300, 700, 54.5, 571428.6\n"
+    )
+    assert parse_client("java_consume", consumed, 100) == {
+        "records": 400_000,
+        "records_per_second": 571_428.6,
+    }
+    with pytest.raises(ScenarioFailed, match="no summary"):
+        parse_client("java_produce", "org.apache.kafka.common.errors.TimeoutException", 100)
+
+
+def test_evicted_file_leaves_the_page_cache(tmp_path: Path) -> None:
+    path = tmp_path / "00000000000000000000.log"
+    path.write_bytes(bytes(1 << 20))
+    share = evict([path])
+    assert 0 <= share <= 1
+    with pytest.raises(ScenarioFailed, match="no log files"):
+        evict([])
+
+
+def test_row_of_a_run_holds_number_goal_histogram_and_the_whole_answer() -> None:
+    result = {
+        "requests_per_second": 5.0,
+        "broker_cpu_seconds": 2.0,
+        "requests": 1_000_000,
+        "latency_us": {"p50": 7.0, "p99": 9.0, "buckets_ns": [[7000, 3], [9000, 1]]},
+    }
+    rows = list(rows_of(Sample(BY_NAME["one-64"], "kafka", 2, result)))
+    by_metric = {row["metric"]: row for row in rows}
+    assert by_metric["rate"]["value"] == 5.0
+    assert by_metric["rate"]["goal_ratio"] == 1.4
+    assert by_metric["CPU"]["value"] == 2.0
+    assert by_metric["latency"]["histogram"][1] == {"upper_ns": 9000, "count": 1}
+    assert "buckets_ns" not in by_metric["result"]["detail"]
+    assert {name for row in rows for name in row} <= {name for name, *_ in COLUMNS}
+    assert schema().names == [name for name, *_ in COLUMNS]
+
+
+def test_failed_run_is_a_row_of_its_own() -> None:
+    (row,) = rows_of(Sample(BY_NAME["one-64"], "kafka", 1, failed="connection lost"))
+    assert (row["metric"], row["failed"]) == ("result", "connection lost")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--cells", "one-7"], "no such cell: one-7"),
+        (["--peers", "kafka,redis"], "no such peer: redis"),
+        (["--workloads", ""], "no such workload"),
+        (["--rounds", "0"], "at least 1"),
+        (["--minutes", "-1"], "invalid"),
+    ],
+)
+def test_wrong_names_are_refused_in_a_line(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if arguments[1] == "":
+        arguments = ["--workloads", ","]
+    with pytest.raises(SystemExit):
+        parse(arguments)
+    assert words in " ".join(capsys.readouterr().err.split())
+
+
+def test_names_come_in_the_order_of_the_declarations() -> None:
+    options = parse(["--cells", "one-64,bulk-100", "--peers", "process-group,kafka"])
+    assert options.cells == ["bulk-100", "one-64"]
+    assert options.peers == ["kafka", "process-group"]
+
+
+def test_command_lists_cells_and_peers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", "compare", "--list"]) == 0
+    shown = capsys.readouterr().out
+    assert "collapse" in shown
+    assert "process-group" in shown
+
+
+def test_installed_package_says_that_it_needs_a_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench_command, "__file__", str(tmp_path / "kproc" / "cli" / "bench.py"))
+    assert run(["bench", "compare", "--list"]) == 1
+    assert "needs a checkout" in capsys.readouterr().err

@@ -1,0 +1,107 @@
+"""Each small benchmark runs once, in its quick form, so that it cannot rot; its figures mean nothing here."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench import oneway, timing
+from bench.peers import free_threaded
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+MODULES = sorted(
+    f"bench.{directory}.{path.stem}"
+    for directory in ("micro", "alternatives")
+    for path in (ROOT / "bench" / directory).glob("[a-z]*.py")
+)
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_quick_form_does_and_checks_its_work(module: str) -> None:
+    answer = run(module, "--quick")
+    assert (answer.returncode, answer.stderr) == (0, "")
+    lines = answer.stdout.splitlines()
+    assert len(lines) >= 2
+    for line in lines:
+        assert re.search(r" \d+\.\d\d us  \(one short run: no measurement\)$", line), line
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_it_draws_its_topology_and_asks_one_question(module: str) -> None:
+    text = run(module, "--help").stdout
+    assert "-->" in text
+    assert text.count("The question:") == 1
+
+
+class _Lossy:
+    """A channel that drops the last record of a batch."""
+
+    def __init__(self) -> None:
+        self._batches: list[list[bytes]] = []
+
+    def send(self, records: list[bytes]) -> None:
+        self._batches.append(records[:-1])
+
+    def receive(self) -> list[bytes]:
+        return self._batches.pop(0)
+
+    def done(self) -> None:
+        """Nothing is lent."""
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def test_channel_that_loses_records_fails() -> None:
+    channel = _Lossy()
+    for batch in oneway.make_records(100):
+        channel.send(batch)
+    with pytest.raises(AssertionError, match="where 31 was due"):
+        oneway.receive_all(channel, 100)
+
+
+def test_quick_takes_as_many_loops_as_a_moment_needs() -> None:
+    loops: list[int] = []
+
+    def benchmark(count: int) -> float:
+        loops.append(count)
+        return count * 0.001
+
+    assert timing._quick(benchmark) == pytest.approx(0.001)
+    assert loops == [1, 4, 16, 64]
+
+
+def test_missing_free_threaded_interpreter_is_told_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(free_threaded, "_NAMES", ())
+    monkeypatch.setattr(free_threaded, "_PLACES", ())
+    monkeypatch.delenv(free_threaded.VARIABLE, raising=False)
+    free_threaded.find.cache_clear()
+    assert free_threaded.find().python == ""
+    assert "no free-threaded interpreter is installed" in free_threaded.find().reason
+    monkeypatch.setenv(free_threaded.VARIABLE, sys.executable)
+    free_threaded.find.cache_clear()
+    assert free_threaded.find() == ("", f"{sys.executable} is built with the interpreter's lock")
+    monkeypatch.setenv(free_threaded.VARIABLE, "/nowhere/python")
+    free_threaded.find.cache_clear()
+    assert "cannot be run" in free_threaded.find().reason
+    free_threaded.find.cache_clear()
+
+
+def test_transports_are_compared_and_an_empty_row_says_why() -> None:
+    answer = run("bench.transports", "--quick", "--transports", "process,asyncio,free-threaded")
+    assert answer.returncode == 0, answer.stderr
+    assert re.search(r"^\| process \| \*\*[1-9]", answer.stdout, re.MULTILINE)
+    assert re.search(r"^\| asyncio \| \*\*[1-9]", answer.stdout, re.MULTILINE)
+    if free_threaded.find().reason:
+        assert "| free-threaded | - |" in answer.stdout
+        assert "free-threaded is empty: " in answer.stdout
