@@ -1,0 +1,318 @@
+"""`kproc tune`: process counts for this machine, by measuring; `kproc tune list`: settings of the host that matter."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kproc.cli.common import Failure, Format, OutputFormat, connect, print_json, print_table, usage_error
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kproc.tune.choice import Proposal
+    from kproc.tune.live import LiveProposal
+
+_TRANSPORT = "kproc.transport"
+app = typer.Typer(rich_markup_mode=None)
+
+
+class WorkloadName(StrEnum):
+    """What is measured: kproc.tune.measure.WORKLOADS."""
+
+    SMALL = "small"
+    PRODUCE = "produce"
+    FETCH = "fetch"
+    MIXED = "mixed"
+
+
+@app.callback(invoke_without_command=True)
+def tune(
+    context: typer.Context,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config", "-c", metavar="FILE", help="Where the counts are written: as serve --config reads."
+        ),
+    ] = None,
+    workload: Annotated[
+        WorkloadName,
+        typer.Option("--workload", "-w", help="small: one record a request. mixed: produce and fetch."),
+    ] = WorkloadName.SMALL,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0.2, max=60, help="Measured, of each run.")
+    ] = 3.0,
+    rounds: Annotated[
+        int,
+        typer.Option("--rounds", min=1, max=50, help="Runs of each layout; noise is judged by two and more."),
+    ] = 3,
+    connections: Annotated[
+        int | None,
+        typer.Option("--connections", min=1, max=10_000, help="Instead of the workload's own number."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the change, write nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Write without asking.")] = False,
+    from_broker: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="HOST:PORT", help="No load: by the figures of a running broker, over --seconds."
+        ),
+    ] = None,
+    output: OutputFormat = Format.TABLE,
+) -> None:
+    """Propose process counts for this machine, by measuring a few layouts with temporary brokers.
+
+    Each run has a temporary broker on a free port, in a temporary directory, under the C load generator (which needs a
+    C compiler once). Layouts are processors x handlers, one thread each, or all inline; of those that noise cannot
+    tell from the best, the one with the fewest processes is proposed. Run it while the machine has nothing else to do.
+    Counts that were set by kproc scale win over those in a file.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    if config is None and yes:
+        usage_error("--yes: there is nothing to write without --config FILE")
+    if config is not None:
+        _check_writable(config, dry_run=dry_run, yes=yes)  # Before a minute of measuring, not after it.
+    if from_broker is not None:
+        live = _look(from_broker, seconds)
+        _show_live(live, output)
+        _keep(config, live.settings, dry_run=dry_run, yes=yes, output=output)
+        return
+    proposal = _measure(workload, seconds, rounds, connections)
+    _show(proposal, workload, output)
+    _keep(config, proposal.settings, dry_run=dry_run, yes=yes, output=output)
+
+
+def _measure(workload: WorkloadName, seconds: float, rounds: int, connections: int | None) -> Proposal:
+    from rich.console import Console
+    from rich.progress import track
+
+    from kproc.config.cpus import available_cpus
+    from kproc.tune.choice import NothingMeasured, candidates, choose
+    from kproc.tune.measure import WORKLOADS, CannotMeasure, require_generator, run_rounds
+
+    try:
+        require_generator()
+    except CannotMeasure as problem:
+        raise Failure(str(problem)) from None
+    cpus = available_cpus()
+    layouts = candidates(cpus)
+    console = Console(stderr=True)
+    about = WORKLOADS[workload.value].about
+    console.print(
+        f"{cpus:g} CPUs by affinity and cgroup; {len(layouts)} layouts, {rounds} rounds of {seconds:g} s: {about}",
+        highlight=False,
+    )
+    steps = iter(
+        track(
+            range(len(layouts) * rounds),
+            "measuring",
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+    )
+    samples = run_rounds(
+        layouts,
+        WORKLOADS[workload.value],
+        rounds=rounds,
+        seconds=seconds,
+        connections=(connections,),
+        partitions=max(each.handlers for each in layouts),
+        on_sample=lambda _sample: next(steps, None),
+    )
+    next(steps, None)
+    try:
+        return choose(samples)
+    except NothingMeasured as problem:
+        raise Failure(str(problem)) from None
+
+
+def _show(proposal: Proposal, workload: WorkloadName, output: Format) -> None:
+    if output is Format.JSON:
+        print_json(
+            {
+                "workload": workload.value,
+                "layout": str(proposal.layout),
+                "settings": proposal.settings,
+                "margin": proposal.margin,
+                "layouts": [each.row() for each in proposal.standings],
+                "remarks": list(proposal.remarks),
+            }
+        )
+        return
+    unit = "MB/s" if workload is not WorkloadName.SMALL else "requests/s"
+    print_table(
+        ["LAYOUT", unit, "RANGE", "OF BEST", "P50 us", "P99 us", "CPU us/REQ", "CORES", "BOTTLENECK"],
+        [
+            [each.layout, "-", "-", "-", "-", "-", "-", "-", f"failed: {each.failed}"]
+            if each.failed
+            else [
+                each.layout,
+                f"{each.throughput:.0f}",
+                f"{each.low:.0f}-{each.high:.0f}",
+                f"{100 * each.ratio:.0f} %{' =' if each.is_as_good else ''}",
+                f"{each.p50_us:.0f}",
+                f"{each.p99_us:.0f}",
+                f"{each.cpu_us_per_request:.1f}",
+                f"{each.cores_used:.2f}",
+                each.bottleneck,
+            ]
+            for each in proposal.standings
+        ],
+    )
+    write = sys.stdout.write
+    write(
+        "\nLayouts are processors x handlers; = marks what noise cannot tell from the best (less than"
+        f" {100 * proposal.margin:.0f} % apart).\n"
+    )
+    for remark in proposal.remarks:
+        write(f"- {remark}\n")
+    layout = proposal.layout
+    write(
+        f"proposed: processors={layout.processors} handlers={layout.handlers} transport={layout.transport}\n"
+    )
+
+
+def _look(bootstrap: str, seconds: float) -> LiveProposal:
+    from kproc.config.cpus import available_cpus
+    from kproc.tune.live import TooQuiet, propose
+
+    with connect(bootstrap) as client:
+        before, begun = client.operate("status"), time.monotonic()
+        time.sleep(seconds)
+        after, passed = client.operate("status"), time.monotonic() - begun
+    try:
+        return propose(before, after, passed, available_cpus())
+    except TooQuiet as problem:
+        raise Failure(f"{bootstrap}: {problem}") from None
+
+
+def _show_live(live: LiveProposal, output: Format) -> None:
+    if output is Format.JSON:
+        print_json(
+            {
+                "settings": live.settings,
+                "seconds": live.seconds,
+                "cpus": live.cpus,
+                "roles": [
+                    {
+                        **vars(use),
+                        "demand_us": use.demand_us,
+                        "rate_max": use.rate_max,
+                        "waiting": use.waiting,
+                    }
+                    for use in live.uses
+                ],
+                "remarks": list(live.remarks),
+            }
+        )
+        return
+    print_table(
+        ["ROLE", "COUNT", "BUSY", "ON CPU", "WAITED", "us/REQUEST", "REQUESTS/s", "AT MOST", "WANTED"],
+        [
+            [
+                use.role,
+                use.count,
+                f"{use.busy:.2f}",
+                f"{use.on_cpu:.2f}",
+                f"{use.waiting:.2f}",
+                f"{use.demand_us:.1f}",
+                f"{use.requests_per_s:.0f}",
+                f"{use.rate_max:.0f}",
+                use.count_wanted,
+            ]
+            for use in live.uses
+        ],
+    )
+    sys.stdout.write("\nWANTED keeps each role below 70 % of its time at this load.\n")
+    for remark in live.remarks:
+        sys.stdout.write(f"- {remark}\n")
+
+
+def _check_writable(config: Path, *, dry_run: bool, yes: bool) -> None:
+    from kproc.tune import config_file
+
+    is_toml = config.suffix.lower() == ".toml"
+    config_file.edited(config_file.read(config), {"num.io.threads": "1"}, is_toml=is_toml)
+    if dry_run:
+        return
+    if not yes and not sys.stdin.isatty():
+        usage_error(f"--config {config}: nobody can be asked here; give --yes or --dry-run")
+    if not os.access(config.resolve().parent, os.W_OK):
+        raise Failure(f"{config}: its directory cannot be written to")
+
+
+def _keep(
+    config: Path | None, settings: Mapping[str, str], *, dry_run: bool, yes: bool, output: Format
+) -> None:
+    """Show what would change in the file, ask, write. Messages go to stderr where stdout is JSON."""
+    say: Any = sys.stderr.write if output is Format.JSON else sys.stdout.write
+    if config is None:
+        if output is Format.TABLE:
+            say("".join(f"{name}={value}\n" for name, value in settings.items()))
+        return
+    from kproc.tune import config_file
+
+    before = config_file.read(config)
+    is_toml = config.suffix.lower() == ".toml"
+    wanted = dict(settings)
+    if wanted.get(_TRANSPORT) == "process" and _TRANSPORT not in config_file.names(before, is_toml=is_toml):
+        del wanted[_TRANSPORT]  # It is the default: the file need not say so.
+    after = config_file.edited(before, wanted, is_toml=is_toml)
+    change = config_file.diff(before, after, config)
+    if not change:
+        say(f"{config} says so already\n")
+        return
+    say(change)
+    if dry_run:
+        say(f"{config} is left as it is (--dry-run)\n")
+        return
+    if not yes:
+        typer.confirm(f"write {config}?", abort=True, err=output is Format.JSON)
+    config_file.write(config, after)
+    say(f"written to {config}; it holds from the broker's next start\n")
+
+
+@app.command("list")
+def list_settings(
+    data: Annotated[
+        Path,
+        typer.Option("--data", metavar="DIR", help="The broker's data directory: its file system counts."),
+    ] = Path(),
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option("--ignore", metavar="NAME", help="Do not let this one fail the command."),
+    ] = None,
+    output: OutputFormat = Format.TABLE,
+) -> None:
+    """Settings of this host that matter: value, wanted, why, how to change. Exit code 1 if one is not as wanted."""
+    from kproc.tune.host import CHECKS, Host, Verdict, check_host
+
+    ignored = set(ignore or ())
+    unknown = ignored - {check.name for check in CHECKS}
+    if unknown:
+        usage_error(f"--ignore {min(unknown)}: there is no such setting in kproc tune list")
+    rows = check_host(Host(data=data))
+    wrong = [row for row in rows if row.verdict is Verdict.CHANGE and row.name not in ignored]
+    if output is Format.JSON:
+        print_json([{**row._asdict(), "is_ignored": row.name in ignored} for row in rows])
+    else:
+        print_table(
+            ["SETTING", "VALUE", "WANTED", ""],
+            [
+                [row.name, row.value, row.wanted, "ignored" if row.name in ignored else row.verdict]
+                for row in rows
+            ],
+        )
+        for row in wrong:
+            sys.stdout.write(f"\n{row.name} is {row.value}, wanted {row.wanted}\n")
+            sys.stdout.write(f"  why: {row.why}\n  how: {row.change}\n")
+    if wrong:
+        raise typer.Exit(1)

@@ -1,0 +1,109 @@
+"""What `kproc tune` proposes follows from its samples; noise is never a reason for more processes."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+from kproc.tune.choice import NothingMeasured, candidates, choose
+from kproc.tune.measure import Layout, Sample, bottleneck, machine_cpu_seconds
+
+INLINE, ONE, TWO, FOUR = Layout(1, 1, "inline"), Layout(1, 1), Layout(2, 2), Layout(4, 4)
+
+
+def samples(rates: dict[Layout, float], *, noise: float = 0.01, rounds: int = 5, seed: int = 1, **more):
+    draw = random.Random(seed)
+    moods = [draw.gauss(1, 0.2) for _ in range(rounds)]  # a round that is slow is slow for all
+    return [
+        Sample(
+            layout, number, 64, 8, throughput=rate * moods[number] * draw.gauss(1, noise), unit="requests/s",
+            p50_us=100, p99_us=300, broker_cpu_s=1.5, generator_cpu_s=0.3, seconds=1.0, requests=1000,
+            cpu_by_role={"handler-0": 0.9, "processor-0": 0.6}, **more,
+        )
+        for number in range(rounds)
+        for layout, rate in rates.items()
+    ]  # fmt: skip
+
+
+def test_the_best_is_proposed_where_it_is_clearly_best():
+    proposal = choose(samples({INLINE: 10_000, ONE: 20_000, TWO: 38_000, FOUR: 70_000}))
+    assert proposal.layout == FOUR
+    assert proposal.settings["num.network.threads"] == "4"
+    assert [standing.is_as_good for standing in proposal.standings] == [False, False, False, True]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_of_those_that_noise_cannot_tell_apart_the_smallest_is_proposed(seed):
+    proposal = choose(samples({ONE: 20_000, TWO: 20_200, FOUR: 19_900}, seed=seed))
+    assert proposal.layout == ONE
+    assert any("no more than noise" in remark for remark in proposal.remarks)
+
+
+def test_a_mood_of_the_machine_that_hits_a_whole_round_is_no_noise():
+    assert choose(samples({ONE: 20_000, TWO: 24_000}, noise=0.005)).margin < 0.05
+
+
+def test_much_noise_is_said():
+    proposal = choose(samples({ONE: 20_000, TWO: 22_000}, noise=0.3, rounds=3))
+    assert proposal.margin > 0.1
+    assert proposal.layout == ONE
+    assert any("quieter machine" in remark for remark in proposal.remarks)
+
+
+def test_one_process_is_proposed_only_where_it_is_better_and_said_where_it_is_equal():
+    better = choose(samples({INLINE: 30_000, ONE: 20_000}))
+    assert better.layout == INLINE
+    assert better.settings["kproc.transport"] == "inline"
+    assert any("67 % of it" in remark or "66 % of it" in remark for remark in better.remarks)
+    equal = choose(samples({INLINE: 20_000, ONE: 20_000}))
+    assert equal.layout == ONE
+    assert any("is as fast here" in remark for remark in equal.remarks)
+
+
+def test_failed_runs_are_shown_and_do_not_win():
+    failed = Sample(FOUR, 0, 64, 8, failed="the broker ended")
+    proposal = choose([*samples({ONE: 20_000}), failed])
+    assert proposal.layout == ONE
+    assert [each.failed for each in proposal.standings] == [None, "the broker ended"]
+    with pytest.raises(NothingMeasured, match="the broker ended"):
+        choose([failed])
+
+
+@pytest.mark.parametrize("cpus", [0.5, 1, 1.5, 2, 3, 4, 8, 64])
+def test_candidates_are_few_start_small_and_fit_the_machine(cpus):
+    layouts = candidates(cpus)
+    assert layouts[:3] == [INLINE, Layout(1, 1, "thread"), ONE]
+    assert len(layouts) == len(set(layouts)) <= 8
+    assert all(each.processes <= max(3, 2 * cpus) for each in layouts)
+
+
+def test_the_bottleneck_is_who_had_no_time_left():
+    def sample(cpus, generator, **roles):
+        return Sample(
+            ONE, 1, 1, cpus, throughput=1, seconds=1.0, requests=1, generator_cpu_s=generator,
+            broker_cpu_s=sum(roles.values()), cpu_by_role=roles,
+        )  # fmt: skip
+
+    assert bottleneck(sample(8, 0.3, handler=0.99, processor=0.5)) == "handler 99 %"
+    assert bottleneck(sample(8, 1.0, handler=0.5)) == "generator 100 %"
+    assert bottleneck(sample(2, 0.5, handler=0.8, processor=0.6)).startswith("CPUs (all 2)")
+    assert bottleneck(sample(8, 0.1, handler=0.4)).startswith("none")
+
+
+def test_a_machine_that_others_use_is_not_taken_for_an_idle_broker(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    mine = Sample(
+        ONE, 1, 1, 2, throughput=1, seconds=1.0, requests=1, generator_cpu_s=0.1, broker_cpu_s=0.6,
+        cpu_by_role={"handler-0": 0.4}, machine_cores=1.9,
+    )  # fmt: skip
+    assert bottleneck(mine) == "other programs, which used 1.2 cores"
+
+
+def test_the_machines_cpu_time_leaves_out_idle_and_waiting(tmp_path):
+    stat = tmp_path / "stat"
+    hertz = os.sysconf("SC_CLK_TCK")
+    stat.write_text(f"cpu {hertz} 0 {hertz} 900 77 0 0 {hertz} 5 0\ncpu0 1 2 3 4\n")
+    assert machine_cpu_seconds(stat) == 3.0
+    assert machine_cpu_seconds(tmp_path / "none") == 0.0
