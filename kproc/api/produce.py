@@ -14,7 +14,7 @@ This file is long because gathering, forwarding and the order over a change of o
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -22,6 +22,7 @@ from kproc.api.context import OwnedPartition, PartitionKey, PartitionMoving, Req
 from kproc.api.registry import api
 from kproc.cluster.image import PartitionImage, TopicImage
 from kproc.errors import ErrorCode, KafkaError
+from kproc.storage.results import AppendResult
 from kproc.wire.compression import Compression
 from kproc.wire.header import ApiKey
 from kproc.wire.hot import (
@@ -142,6 +143,24 @@ class Placed(NamedTuple):
     topic_id: bytes | None
 
 
+class KnownAnswers(Protocol):
+    """Who answers requests of known shape; see server/known_produce.py. The targets are its own."""
+
+    def pending(self, target: Any) -> Pending: ...
+    def answer(self, targets: Sequence[Any], results: Sequence[AppendResult], index: int) -> None: ...
+
+
+class Gathered:
+    """What one flush appends to one partition. Either `targets` or `known` is empty."""
+
+    __slots__ = ("known", "targets", "views")
+
+    def __init__(self) -> None:
+        self.views: list[memoryview] = []
+        self.targets: list[tuple[Pending, int]] = []
+        self.known: list[Any] = []  # Requests of known shape that wait for nothing but the append.
+
+
 class ProduceBatcher:
     """Gathers Produce requests between two `flush` calls. One per Handler.
 
@@ -149,9 +168,10 @@ class ProduceBatcher:
     while `gathered` is not empty.
     """
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, known_answers: KnownAnswers | None = None) -> None:
         self._services = services
-        self.gathered: dict[OwnedPartition, tuple[list[memoryview], list[tuple[Pending, int]]]] = {}
+        self._known_answers = known_answers
+        self.gathered: dict[OwnedPartition, Gathered] = {}
         self._open_forwards: dict[_ForwardReply, None] = {}  # What other owners have not answered yet.
         # Order over changes of the owners: see "partitions of others" below.
         self._fences: dict[PartitionKey, _Fence] = {}
@@ -201,12 +221,33 @@ class ProduceBatcher:
 
     def add_known(self, pending: Pending, owned: OwnedPartition, records: memoryview) -> None:
         """Take one request whose partition is known and open."""
-        queued = self.gathered.get(owned)
-        if queued is None:
-            self.gathered[owned] = ([records], [(pending, 0)])
-        else:
-            queued[0].append(records)
-            queued[1].append((pending, 0))
+        self._gather(owned, records, pending, 0)
+
+    def take_known(self, owned: OwnedPartition, records: memoryview, target: Any) -> bool:
+        """Take one that KnownAnswers answers. False: not among the others that there are; then by `add_known`."""
+        gathered = self.gathered.get(owned)
+        if gathered is None:
+            gathered = self.gathered[owned] = Gathered()
+        elif gathered.targets:
+            return False
+        gathered.views.append(records)
+        gathered.known.append(target)
+        return True
+
+    def _gather(self, owned: OwnedPartition, records: memoryview, pending: Pending, at: int) -> None:
+        gathered = self.gathered.get(owned)
+        if gathered is None:
+            gathered = self.gathered[owned] = Gathered()
+        elif gathered.known:
+            self._name_targets(gathered)
+        gathered.views.append(records)
+        gathered.targets.append((pending, at))
+
+    def _name_targets(self, gathered: Gathered) -> None:
+        """There are others among the known ones now, or all must wait."""
+        assert self._known_answers is not None
+        gathered.targets = [(self._known_answers.pending(each), 0) for each in gathered.known]
+        gathered.known = []
 
     def _add_many(self, context: RequestContext, body: memoryview, request: ProduceRequest) -> None:
         total = sum(len(topic.partitions) for topic in request.topics)
@@ -281,12 +322,7 @@ class ProduceBatcher:
         except KafkaError as error:
             pending.decide(at, _failed(partition.index, error.code, error.message))
             return None
-        queued = self.gathered.get(owned)
-        if queued is None:
-            self.gathered[owned] = ([records], [(pending, at)])
-        else:
-            queued[0].append(records)
-            queued[1].append((pending, at))
+        self._gather(owned, records, pending, at)
         return owned
 
     def flush(self) -> None:
@@ -295,17 +331,27 @@ class ProduceBatcher:
             return
         appends, self.gathered = self.gathered, {}
         waits_for_sync = self._services.waits_for_sync
-        for owned, (views, targets) in appends.items():
+        traffic = self._services.traffic
+        for owned, gathered in appends.items():
+            views = gathered.views
             results = owned.log.append(views)
             self.append_calls += 1
             self.batches += len(views)
-            self.bytes += sum(map(len, views))
+            size = sum(map(len, views))
+            self.bytes += size
+            if traffic is not None:
+                traffic.appended(owned.key, size, results)
             owned.after_append()
             log = owned.log
             # flush.messages: the answer waits for the disk whatever was asked for, as in Kafka.
             must_flush = log.end_offset - log.recovery_point >= log.config.flush_messages
             index = owned.key[1]
-            for result, (pending, at) in zip(results, targets, strict=True):
+            if gathered.known:
+                if not must_flush and self._known_answers is not None:
+                    self._known_answers.answer(gathered.known, results, index)
+                    continue
+                self._name_targets(gathered)
+            for result, (pending, at) in zip(results, gathered.targets, strict=True):
                 code = result.error_code
                 answer: Result = (
                     index,

@@ -270,8 +270,7 @@ class ConnectionHolder:
         origin = Origin(self.id.index, self._number, listener, flags, address, port, self._clock.wall_ms())
         connection = Connection(self._next_id, sock, origin=origin, home=home, now_ns=self._clock.now_ns())
         try:
-            sock.setblocking(False)
-            self._epoll.register(connection.fd, ACTIVE)
+            self._watch(connection)
         except OSError as error:  # This one socket cannot be used; the others can.
             logger.info("closing a connection that cannot be registered: %s", error)
             sock.close()
@@ -282,6 +281,16 @@ class ConnectionHolder:
         self._ledger.opened(listener)
         self._counts[SLOT["connections_accepted"]] += 1
         return connection
+
+    def _watch(self, connection: Connection) -> None:
+        """See to it that its requests are read. Raises OSError for a socket that cannot be used."""
+        connection.sock.setblocking(False)
+        self._epoll.register(connection.fd, ACTIVE)
+
+    def _unwatch(self, connection: Connection) -> None:
+        """The opposite: the socket is about to be closed, or given away."""
+        if connection.interest != _DETACHED:
+            self._epoll.unregister(connection.fd)
 
     def _keep(self, connection: Connection) -> None:
         """Into every table."""
@@ -301,8 +310,7 @@ class ConnectionHolder:
         self._stalled.pop(connection, None)
         self._short_of_memory.pop(connection, None)
         self._held_bytes -= len(connection.held)
-        if connection.interest != _DETACHED:
-            self._epoll.unregister(connection.fd)
+        self._unwatch(connection)
         (connection.next_home or connection.home).homes -= 1
 
     def _close(self, connection: Connection, reason: str) -> None:
@@ -312,17 +320,20 @@ class ConnectionHolder:
         if connection.move is not None:
             self._moves.forget(connection)
         self._free_block(connection)
+        self._end_socket(connection)
+        self._tell_handlers(connection, 0)
+        self._reporter.closed(connection.listener, connection.origin.address)
+        self._has_counts = True
+        self._ledger.closed(connection.listener)
+        self._counts[SLOT["connections_closed"]] += 1
+
+    def _end_socket(self, connection: Connection) -> None:
         try:
             # The Acceptor may not have closed its copy yet; without this the client would not see the end.
             connection.sock.shutdown(socket.SHUT_RDWR)
         except OSError:
             logger.debug("connection %d was already closed by its client", connection.id)
         connection.sock.close()
-        self._tell_handlers(connection, 0)
-        self._reporter.closed(connection.listener, connection.origin.address)
-        self._has_counts = True
-        self._ledger.closed(connection.listener)
-        self._counts[SLOT["connections_closed"]] += 1
 
     def _close_failed(self, connection: Connection, error: OSError) -> None:
         """The kernel refused what never fails: this one connection ends, whatever state its descriptor is in."""
@@ -330,7 +341,7 @@ class ConnectionHolder:
         if connection.fd not in self._connections:
             return
         try:
-            self._epoll.unregister(connection.fd)
+            self._unwatch(connection)
         except OSError as also:
             logger.debug("connection %d is in no epoll: %s", connection.id, also)
         connection.interest = _DETACHED
@@ -603,6 +614,29 @@ class ConnectionHolder:
         for victim in self._activity.least_recent(count, lambda each: each.listener == listener):
             self._close(victim, "max.connections is exceeded")
 
+    def begin_stop(self) -> None:
+        """Read nothing more; what was read is answered."""
+        self._is_stopping = True
+        self._moves.cancel_all()
+        for connection in list(self._connections.values()):
+            if not connection.out:
+                self._set_interest(connection, PAUSED)
+
+    def is_drained(self) -> bool:
+        """Stopping: nothing is left to answer. Leaving: every connection and every block is elsewhere."""
+        if self._is_leaving and not self._is_stopping:
+            has_waiting = self._connections or self._moves.is_active or self._lent
+            return not has_waiting and not self._reporter.has_unsent
+        if not self._is_stopping or self._moves.is_active:
+            return False
+        # A stalled connection may hold whole requests: frames that wait for another Handler, a large one that waits for
+        # room in a ring. Copies, because the thread transport asks from its main thread.
+        for connection in list(self._stalled):
+            block = connection.block
+            if connection.held or (block is not None and block.filled == block.length):
+                return False
+        return not any(each.inflight or each.out for each in list(self._connections.values()))
+
     def close_listener(self, listener: int) -> int:
         """That listener was removed: close what came by it, also what another Processor still gives us; how many."""
         self._closed_listeners.add(listener)
@@ -629,3 +663,15 @@ class ConnectionHolder:
         for connection in self._activity.idle_since(before_ns):
             self._counts[SLOT["connections_expired"]] += 1
             self._close(connection, "idle for connections.max.idle.ms")
+
+    def _close_stuck(self, before_ns: int) -> None:
+        """Somebody waits for room. A large frame that makes no progress must not keep it for ten minutes."""
+        for connection in list(self._connections.values()):
+            block = connection.block
+            if (
+                block is not None
+                and block.filled < block.length
+                and not connection.is_stalled
+                and connection.last_active_ns < before_ns
+            ):
+                self._close(connection, "its frame makes no progress and others wait for the room")

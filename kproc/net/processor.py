@@ -19,7 +19,8 @@ import os
 import select
 import socket
 import struct
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from kproc.clock import Clock
@@ -33,7 +34,7 @@ from kproc.net.descriptors import descriptor_end
 from kproc.net.files import FileCache, StaleFile
 from kproc.net.handler_peer import Router
 from kproc.net.handoff import EVICT, HANDOFF, REFUSED
-from kproc.net.holder import ACTIVE, INFLIGHT_MAX, PAUSED, ConnectionHolder
+from kproc.net.holder import ACTIVE, INFLIGHT_MAX, ConnectionHolder
 from kproc.net.queued_requests import QueuedRequests
 from kproc.transport.agent import AgentId, BlockOwner, Doze
 from kproc.transport.envelope import (
@@ -47,7 +48,9 @@ from kproc.transport.envelope import (
     REQUEST_BLOCK,
     SEND,
     SEND_PARTS,
+    SENDS,
     SEQUENCE_MASK,
+    answers_of,
     decode_parts,
 )
 
@@ -65,6 +68,8 @@ _ROOM_BYTES: Final = 2 * (
 _STALL_POLL_MS: Final = 2  # Answers wake a stalled Processor; this only covers room made by parked requests.
 _COMPLAINT_NS: Final = 10_000_000_000
 _LENGTH: Final = struct.Struct(">i")
+_INFLIGHT_LAST: Final = INFLIGHT_MAX - 1
+_EPOLLIN: Final = select.EPOLLIN
 _COUNTED_MAX: Final = 1000  # Records of a ring that are counted ten times a second, at most.
 
 
@@ -72,6 +77,7 @@ class Processor(ConnectionHolder):
     """Owns the client connections given to it. One instance runs in one role."""
 
     __slots__ = (
+        "_cycle_count",
         "_descriptor_end",
         "_doze",
         "_files",
@@ -124,6 +130,7 @@ class Processor(ConnectionHolder):
         self._next_complaint_ns = 0
         self._next_second_ns = 0
         self._next_store_ns = 0
+        self._cycle_count = 0
         self._watched_fd = -1
         self.is_called = False
 
@@ -157,6 +164,7 @@ class Processor(ConnectionHolder):
 
     def do_work(self, timeout_ms: int) -> int:
         """Answers out, requests in. Sleeps only when no Handler has answered and no socket is ready."""
+        self._cycle_count += 1
         work = self._take_responses()
         if self._is_pressed:
             work += self._relieve()
@@ -176,9 +184,11 @@ class Processor(ConnectionHolder):
                 continue
             work += 1
             try:
-                if mask & select.EPOLLOUT:
+                if mask == _EPOLLIN:
+                    read(connection)
+                elif mask & select.EPOLLOUT:
                     self._on_writable(connection)
-                elif mask & select.EPOLLIN:
+                elif mask & _EPOLLIN:
                     read(connection)
                 else:
                     self._on_hang_up(connection)
@@ -236,29 +246,6 @@ class Processor(ConnectionHolder):
     def _pressed_ms(self) -> int:
         """How long to sleep while something may get room without a word; a throttle alone has its own time."""
         return _STALL_POLL_MS if self._stalled or self._short_of_memory or self._moves.is_active else 500
-
-    def begin_stop(self) -> None:
-        """Read nothing more; what was read is answered."""
-        self._is_stopping = True
-        self._moves.cancel_all()
-        for connection in list(self._connections.values()):
-            if not connection.out:
-                self._set_interest(connection, PAUSED)
-
-    def is_drained(self) -> bool:
-        """Stopping: nothing is left to answer. Leaving: every connection and every block is elsewhere."""
-        if self._is_leaving and not self._is_stopping:
-            has_waiting = self._connections or self._moves.is_active or self._lent
-            return not has_waiting and not self._reporter.has_unsent
-        if not self._is_stopping or self._moves.is_active:
-            return False
-        # A stalled connection may hold whole requests: frames that wait for another Handler, a large one that waits for
-        # room in a ring. Copies, because the thread transport asks from its main thread.
-        for connection in list(self._stalled):
-            block = connection.block
-            if connection.held or (block is not None and block.filled == block.length):
-                return False
-        return not any(each.inflight or each.out for each in list(self._connections.values()))
 
     def close(self) -> None:
         for connection in list(self._connections.values()):
@@ -356,7 +343,7 @@ class Processor(ConnectionHolder):
         held = connection.held
         start = HEAD_BYTES + len(held)
         view = link.sender.reserve(start + READ_BYTES) if link is not None else None
-        if view is None:
+        if link is None or view is None:
             self._stall(connection)
             return
         try:
@@ -369,8 +356,26 @@ class Processor(ConnectionHolder):
         if count == 0:
             self._close(connection, "the client closed it")
             return
-        connection.last_active_ns = self._now_ns
-        self._counts[_BYTES_IN] += count
+        connection.last_active_ns = now_ns = self._now_ns
+        counts = self._counts
+        counts[_BYTES_IN] += count
+        if (
+            count > 4
+            and not held
+            and _LENGTH.unpack_from(view, HEAD_BYTES)[0] == count - 4
+            and connection.is_introduced
+            and self._router is None
+            and now_ns < self._next_look_ns
+            and connection.inflight < _INFLIGHT_LAST
+        ):  # One whole frame, as most reads bring: what `_pass_on` would do with it.
+            sequence = connection.next_sequence
+            HEAD.pack_into(view, 0, connection.id, sequence, connection.listener, connection.flags)
+            link.sender.commit(start + count, REQUEST)
+            connection.home.has_unpublished = True
+            connection.next_sequence = (sequence + 1) & SEQUENCE_MASK
+            connection.inflight += 1
+            counts[_REQUESTS] += 1
+            return
         if held:
             view[HEAD_BYTES:start] = held
             connection.held = b""
@@ -622,24 +627,16 @@ class Processor(ConnectionHolder):
                 continue
             work += len(batch)
             touched: dict[Connection, None] = {}
-            by_id, lent, unpack_head = self._by_id, self._lent, HEAD.unpack_from
+            lent = self._lent
             for kind, view in batch:
-                if kind == SEND and not lent:  # Nearly all answers: whole, and their turn has come.
-                    connection_id, sequence, _, _ = unpack_head(view)
-                    connection = by_id.get(connection_id)
-                    if (
-                        connection is not None
-                        and sequence == connection.next_send
-                        and not connection.stash
-                        and not connection.is_closing
-                    ):
-                        touched[connection] = None
-                        connection.next_send = (sequence + 1) & SEQUENCE_MASK
-                        connection.inflight -= 1
-                        connection.ready.append(view[HEAD_BYTES:])
-                        self._counts[_RESPONSES] += 1
-                        continue
-                if kind <= CLOSE:
+                if (
+                    kind == SEND and not lent
+                ):  # Nearly all answers: whole. One that gives a block back goes below.
+                    connection_id, sequence, _, _ = HEAD.unpack_from(view)
+                    self._pass_back(((connection_id, sequence, view[HEAD_BYTES:]),), touched)
+                elif kind == SENDS:  # Of known Produce requests, none of which came in a block.
+                    self._pass_back(answers_of(view), touched)
+                elif kind <= CLOSE:
                     self._take_response(kind, view, touched)
                 elif kind != HINT:
                     self._take_word(kind, view)
@@ -654,6 +651,43 @@ class Processor(ConnectionHolder):
             if self._timed.leaving:
                 self._timed.finish(self._by_id)
         return work
+
+    def _pass_back(
+        self, answers: Iterable[tuple[int, int, bytes | memoryview]], touched: dict[Connection, None]
+    ) -> None:
+        """Whole answers: the only one of its connection leaves at once, others with all of this pass."""
+        by_id = self._by_id
+        now_ns = self._now_ns
+        count = size = 0
+        for connection_id, sequence, frame in answers:
+            connection = by_id.get(connection_id)
+            if connection is None:
+                continue  # Closed meanwhile.
+            if sequence != connection.next_send or connection.stash or connection.is_closing:
+                head = HEAD.pack(connection_id, sequence, 0, 0)
+                self._take_response(SEND, memoryview(head + bytes(frame)), touched)
+                continue
+            count += 1
+            connection.next_send = (sequence + 1) & SEQUENCE_MASK
+            connection.inflight -= 1
+            if connection.inflight or connection.ready or connection.out or connection.interest != ACTIVE:
+                touched[connection] = None
+                connection.ready.append(frame)
+                continue
+            try:
+                sent = connection.send(frame)
+            except BlockingIOError:
+                sent = 0
+            except OSError as error:
+                self._close(connection, str(error))
+                continue
+            size += sent
+            connection.last_active_ns = now_ns
+            if sent != len(frame):
+                connection.out = deque((bytes(frame[sent:]),))
+                touched[connection] = None  # To wait for room.
+        self._counts[_RESPONSES] += count
+        self._counts[_BYTES_OUT] += size
 
     def _take_response(self, kind: int, view: memoryview, touched: dict[Connection, None]) -> None:
         connection_id, sequence, _, _ = HEAD.unpack_from(view)
@@ -731,6 +765,7 @@ class Processor(ConnectionHolder):
         self._next_store_ns = now_ns + 100_000_000
         counts = self._counts
         counts[SLOT["heartbeat_ns"]] = now_ns
+        counts[SLOT["duty_cycles"]] = self._cycle_count
         counts[SLOT["wakeups_rescued"]] = self._doze.rescued_count
         counts[SLOT["slept_ns"]] += self._doze.slept_ns
         self._doze.slept_ns = 0
@@ -751,18 +786,6 @@ class Processor(ConnectionHolder):
             if self._idle_ns_max:
                 self._expire_idle(now_ns - self._idle_ns_max)
         self._metrics.store()
-
-    def _close_stuck(self, before_ns: int) -> None:
-        """Somebody waits for room. A large frame that makes no progress must not keep it for ten minutes."""
-        for connection in list(self._connections.values()):
-            block = connection.block
-            if (
-                block is not None
-                and block.filled < block.length
-                and not connection.is_stalled
-                and connection.last_active_ns < before_ns
-            ):
-                self._close(connection, "its frame makes no progress and others wait for the room")
 
 
 _BYTES_IN: Final = SLOT["bytes_in"]

@@ -12,7 +12,8 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from functools import partial
+from typing import Any, Final
 
 from kproc.api import fetch, forwarding, group_call, list_groups, list_offsets
 from kproc.api.context import Endpoint, OnReply, Services
@@ -35,16 +36,27 @@ from kproc.server.compaction_calls import CompactionDesk
 from kproc.server.dispatch import after_header_tags, dispatch
 from kproc.server.groups import Groups
 from kproc.server.hand_over import HandOver, moved_between
-from kproc.server.known_produce import AFTER_CORRELATION_ID, KnownProduce, ProduceShape, TimedProduce
+from kproc.server.handler_peers import HandlerPeers, UnlinkedCall
+from kproc.server.handler_telemetry import HandlerTelemetry
+from kproc.server.known_produce import (
+    AFTER_CORRELATION_ID,
+    ONE,
+    ONE_BYTES,
+    KnownAnswers,
+    KnownProduce,
+    ProduceShape,
+    TimedProduce,
+)
 from kproc.server.linked_agent import LinkedAgent, LinkedPeer
 from kproc.server.moving import MovingConnections
 from kproc.server.partitions import Partitions
 from kproc.server.request import ClientPeer, HandlerRequest
 from kproc.server.request_log import LoggedRequest, RequestLog, open_request_log
 from kproc.server.retention_calls import serve_retention
-from kproc.server.roles import CLEANER, CONTROLLER, HANDLER, PROCESSOR, handler_id
+from kproc.server.roles import CLEANER, HANDLER, PROCESSOR, handler_id
 from kproc.server.routing import OWNER, body_key
 from kproc.server.syncer import Syncer
+from kproc.server.telemetry_feed import CALL as TELEMETRY_CALL
 from kproc.transport.agent import AgentId, Doze, Link
 from kproc.transport.envelope import (
     ADDRESS,
@@ -95,41 +107,14 @@ class _Client(LinkedPeer):
     def __init__(self, link: Link) -> None:
         super().__init__(link)
         self.requests = ClientPeer(self.outbox)
-        self.shapes: dict[int, ProduceShape] = {}  # By connection.
-
-
-class _UnlinkedCall(NamedTuple):
-    """A call to a Handler that is not attached, as far as we have heard."""
-
-    peer: AgentId
-    op: str
-    body: Any
-    on_reply: OnReply
-    payload: bytes
-
-
-class _Peers:
-    """The `Peers` of api/context.py over this Handler's links."""
-
-    def __init__(self, ask: Callable[..., None]) -> None:
-        self._ask = ask
-
-    def call(
-        self, handler: int, op: str, body: Any, on_reply: OnReply, payload: bytes | memoryview = b""
-    ) -> None:
-        self._ask(handler_id(handler), op, body, on_reply, payload)
-
-    def call_controller(self, op: str, body: dict[str, Any], on_reply: OnReply) -> None:
-        self._ask(CONTROLLER, op, body, on_reply)
-
-    def call_cleaner(self, op: str, body: dict[str, Any], on_reply: OnReply) -> None:
-        self._ask(CLEANER, op, body, on_reply)
+        self.shapes: dict[bytes, ProduceShape] = {}  # By connection, as its id stands in a head.
 
 
 class Handler(LinkedAgent):
     """One of M; owns the partitions that the routing table gives to its index."""
 
     __slots__ = (
+        "_answers",
         "_batch_max",
         "_clients",
         "_compaction",
@@ -151,6 +136,7 @@ class Handler(LinkedAgent):
         "_services",
         "_surprises",
         "_syncer",
+        "_telemetry",
         "_ticks",
         "_timed",
         "_unlinked",
@@ -183,7 +169,7 @@ class Handler(LinkedAgent):
             endpoints=endpoints,
             handler_index=agent_id.index,
             partitions=self._partitions,
-            peers=_Peers(self._ask),
+            peers=HandlerPeers(self._ask),
             purgatory=self._purgatory,
             counts=metrics.slab.counts(HANDLERS_PART + agent_id.index),
         )
@@ -191,9 +177,10 @@ class Handler(LinkedAgent):
         self._timed: list[HandlerRequest | TimedProduce] = []  # Of this pass, while they are in work.
         self._services.session_cache = SessionCache(config.max_incremental_fetch_session_cache_slots)
         self._services.producer_ids = ProducerIdAllocator(self._services.peers.call_controller)
-        self._produce = ProduceBatcher(self._services)
+        self._answers = KnownAnswers()
+        self._produce = ProduceBatcher(self._services, self._answers)
         self._compaction = CompactionDesk(self._partitions, lambda: self._services.image, clock.now_ns)
-        self._hand_over = HandOver(
+        self._services.hand_over = self._hand_over = HandOver(
             handler_index=agent_id.index,
             image=lambda: self._services.image,
             partitions=self._partitions,
@@ -201,7 +188,6 @@ class Handler(LinkedAgent):
             is_linked=lambda index: handler_id(index) in self._peers,
             now_ns=clock.now_ns,
         )
-        self._services.hand_over = self._hand_over
         self._rates = ClientRates(
             quotas=lambda: self._services.image.client_quotas,
             now_ns=clock.now_ns,
@@ -220,11 +206,11 @@ class Handler(LinkedAgent):
             handler_index=agent_id.index,
         )
         self._services.groups = self._groups
-        self._has_image = False
-        self._unlinked: list[_UnlinkedCall] = []
+        self._telemetry = HandlerTelemetry(agent_id, self._services, self._partitions, self._hand_over)
+        self._has_image = self._is_leaving = False
+        self._unlinked: list[UnlinkedCall] = []
         # A successor may own partitions that somebody else still has open: it must know whom to ask.
         self._is_linked = is_linked
-        self._is_leaving = False
         self._ticks = self._requests = self._errors = self._surprises = 0
 
     # -- wiring ------------------------------------------------------------------------------------------------
@@ -308,11 +294,10 @@ class Handler(LinkedAgent):
 
     # -- the duty cycle ----------------------------------------------------------------------------------------
 
-    def _due_ms(self) -> int:
+    def _due_ms(self, now_ns: int) -> int:
         if self._hand_over.is_opening:
             return 0
-        now_ns = self._clock.now_ns()
-        due_ms = self._groups.next_deadline_ms(now_ns)
+        due_ms = self._groups.due_ms
         if due_ms > _SLEEP_MS:
             due_ms = _SLEEP_MS
         deadline_ns = self._purgatory.next_deadline_ns()
@@ -339,7 +324,6 @@ class Handler(LinkedAgent):
                 work += self._drain(client)
         if self._is_stopping or self._is_leaving:
             self._purgatory.expire_all()  # Requests that were still in the rings must not wait, either.
-        work += self._groups.work(self._clock.now_ns())
         if self._request_log is not None:
             self._request_log.flush()
         if self._partitions.syncing:
@@ -349,7 +333,8 @@ class Handler(LinkedAgent):
             work += self._compaction.work()
         if self._partitions.unsynced:
             self._partitions.start_sync()
-        return work + self._purgatory.expire()
+        # The groups last: they say how long there is nothing to do for them.
+        return work + self._purgatory.expire() + self._groups.work(self._clock.now_ns())
 
     def _drain(self, client: _Client) -> int:
         """Take a Processor's requests; nothing while it has answers of ours to take.
@@ -359,6 +344,7 @@ class Handler(LinkedAgent):
         """
         taken = 0
         limit = _BATCH_MIN
+        self._answers.peer = client.requests
         while True:
             if client.outbox.has_overflow:
                 client.outbox.flush()
@@ -387,20 +373,38 @@ class Handler(LinkedAgent):
             limit *= 2
 
     def _take_frames(self, client: _Client, view: memoryview) -> None:
-        """One record: the frames of one read of one connection. A Produce of known shape goes the short way."""
+        """One record: the frames of one read of one connection. One as the last ones is compared, and not decoded."""
+        if len(view) >= ONE_BYTES:
+            connection, number, flags, start, correlation = ONE.unpack_from(view)
+            shape = client.shapes.get(connection)
+            if (
+                shape is not None
+                and start == shape.start
+                and len(view) == shape.record_bytes
+                and not flags & FLAG_TIMED
+                and view[ONE_BYTES : shape.records_from].tobytes() == shape.same
+                and (not shape.tail or view[shape.records_to :].tobytes() == shape.tail)
+                and shape.owned.log.offline_reason is None
+            ):
+                records = view[shape.records_from : shape.records_to]
+                if self._produce.take_known(shape.owned, records, (shape, connection, number, correlation)):
+                    self._known[shape.version] += 1
+                    return
+        self._take_each(client, view)
+
+    def _take_each(self, client: _Client, view: memoryview) -> None:
+        """Frame by frame. A Produce of known shape, of whatever length, is not decoded, either."""
         connection_id, sequence, listener, flags = HEAD.unpack_from(view)
         services, requests = self._services, client.requests
         is_timed = flags & FLAG_TIMED
-        shape = client.shapes.get(connection_id)
+        key = view[:8].tobytes()
+        shape = client.shapes.get(key)
         position, end = HEAD_BYTES, len(view)
         while position < end:
-            length = api_key = version = correlation_id = client_id_length = 0
+            fixed = int.from_bytes(view[position : position + 4], "big"), 0, 0, 0, 0  # Of one cut short.
             if end - position >= _FIXED.size:
-                length, api_key, version, correlation_id, client_id_length = _FIXED.unpack_from(
-                    view, position
-                )
-            else:
-                length = int.from_bytes(view[position : position + 4], "big")
+                fixed = _FIXED.unpack_from(view, position)
+            length, api_key, version, correlation_id, client_id_length = fixed
             frame_end = position + 4 + length
             if shape is not None and api_key == _PRODUCE and version == shape.version:
                 at = position + shape.records_at
@@ -410,14 +414,18 @@ class Handler(LinkedAgent):
                 ):
                     records = shape.records(view, at, frame_end)
                     if records is not None:
-                        if is_timed:  # The first of them, that is.
-                            known = self._time_known(shape, requests, connection_id, sequence, correlation_id)
+                        if not is_timed:
+                            known = KnownProduce(shape, requests, connection_id, sequence, correlation_id)
+                        else:  # The first of them, that is.
+                            ids = connection_id, sequence, correlation_id
+                            known = timed = TimedProduce(shape, requests, *ids, self._clock, services.samples)
+                            self._timed.append(timed)
                             flags ^= is_timed
                             is_timed = 0
-                        else:
-                            known = KnownProduce(shape, requests, connection_id, sequence, correlation_id)
                         self._produce.add_known(known, shape.owned, records)
                         self._known[version] += 1
+                        if length != shape.length:
+                            shape.notice(view[position:frame_end], len(records))
                         sequence = (sequence + 1) & SEQUENCE_MASK
                         position = frame_end
                         continue
@@ -427,17 +435,9 @@ class Handler(LinkedAgent):
                 client_id = bytes(view[body : body + client_id_length])
                 body += client_id_length
             request = self._make_request(
-                services,
-                requests,
-                connection_id,
-                sequence,
-                listener,
-                flags,
-                api_key,
-                version,
-                correlation_id,
-                client_id,
-            )
+                services, requests, connection_id, sequence, listener, flags,
+                api_key, version, correlation_id, client_id,
+            )  # fmt: skip
             if body > frame_end:
                 self._begin_log(request, None)
                 self._refuse(request, "a frame shorter than its header")
@@ -447,24 +447,19 @@ class Handler(LinkedAgent):
                 return
             flags ^= is_timed
             is_timed = 0
-            if placed is not None and placed.owned is not None and self._knows_shapes:
-                shape = ProduceShape.of(version, view[position:frame_end], placed, self._count_produce_error)
+            if (
+                placed is not None
+                and placed.owned is not None
+                and not (self._rates.is_on or self._request_log)
+            ):
+                # The short way neither counts bytes nor notes answers.
+                frame = view[position:frame_end]
+                on_error, waits = partial(services.counts.add, ERRORS, _PRODUCE), services.waits_for_sync
+                shape = ProduceShape.of(version, frame, placed, on_error, waits)
                 if shape is not None:
-                    client.shapes[connection_id] = shape
+                    client.shapes[key] = shape
             sequence = (sequence + 1) & SEQUENCE_MASK
             position = frame_end
-
-    def _time_known(
-        self,
-        shape: ProduceShape,
-        peer: ClientPeer,
-        connection_id: int,
-        sequence: int,
-        correlation_id: int,
-    ) -> KnownProduce:
-        timed = TimedProduce(shape, peer, connection_id, sequence, correlation_id, self._clock)
-        self._timed.append(timed)
-        return timed
 
     def _mark_done(self) -> None:
         """What is timed and not answered by now waits for somebody else."""
@@ -472,9 +467,6 @@ class Handler(LinkedAgent):
         for request in self._timed:
             request.done_ns = now_ns
         self._timed.clear()
-
-    def _count_produce_error(self, code: int) -> None:
-        self._services.counts.add(ERRORS, _PRODUCE, code)
 
     def _take_block(self, client: _Client, view: memoryview) -> None:
         """One large frame, in the Processor's arena."""
@@ -517,7 +509,7 @@ class Handler(LinkedAgent):
             self._moving.move_out(client.requests, connection_id, attempt)
         elif kind == DISCONNECTED:
             client.requests.forget(connection_id)
-            client.shapes.pop(connection_id, None)
+            client.shapes.pop(view[:8].tobytes(), None)
             if flags & FLAG_MOVED:
                 self._moving.gave_away(client.requests, connection_id, self._clock.now_ns())
             else:
@@ -530,6 +522,8 @@ class Handler(LinkedAgent):
         self._requests += 1
         if request.is_timed:
             self._timed.append(request)
+            if self._services.samples is not None:
+                self._services.samples.begin(request, body)
         if self._request_log is not None:
             self._begin_log(request, body)
         try:
@@ -615,7 +609,7 @@ class Handler(LinkedAgent):
         if outbox is None and peer.role == HANDLER:
             # The metadata may name it before we have heard of its link: that comes by the control socket, which a
             # busy Handler reads now and then, the metadata by a ring. Now it reads it, and only then is this lost.
-            self._unlinked.append(_UnlinkedCall(peer, op, body, on_reply, bytes(payload)))
+            self._unlinked.append(UnlinkedCall(peer, op, body, on_reply, bytes(payload)))
             self.is_called = True
             return
         self._calls.call(outbox, peer, op, body, on_reply, payload)
@@ -657,6 +651,8 @@ class Handler(LinkedAgent):
             forwarding.serve(self._services, op, body, on_reply)
         elif op in COMPACTION_CALLS:
             self._compaction.serve(op, body, on_reply, is_stopping=self._is_stopping)
+        elif op == TELEMETRY_CALL:
+            self._telemetry.serve(body, payload, on_reply)
         elif op == "enforce_retention":
             key = body["topic"], body["partition"]
             serve_retention(self._partitions, self._hand_over, key, on_reply)
@@ -680,7 +676,7 @@ class Handler(LinkedAgent):
         self._change_image(self._services.image, change.deleted, change.moved)
         image = self._services.image
         if change.broker_configs_changed:
-            self._switch_request_log()
+            self._switch_logs()
         for topic in image.topics_by_name.values() if change.broker_configs_changed else change.configured:
             self._partitions.reconfigure(topic)
 
@@ -695,7 +691,7 @@ class Handler(LinkedAgent):
         self._services.image = image
         if is_whole:
             self._produce.on_unknown()
-            self._switch_request_log()
+            self._switch_logs()
         self._forget_shapes()
         for topic in deleted:
             self._hand_over.forget(topic)
@@ -715,7 +711,7 @@ class Handler(LinkedAgent):
             assert self._request_log is not None
             request.begin(self._request_log, body)
 
-    def _switch_request_log(self) -> None:
+    def _switch_logs(self) -> None:
         """As the dynamic configs in force say."""
         if self._request_log is not None:
             self._request_log.close()
@@ -727,11 +723,7 @@ class Handler(LinkedAgent):
             wall_ms=self._clock.wall_ms,
         )
         self._make_request = HandlerRequest if self._request_log is None else LoggedRequest
-
-    @property
-    def _knows_shapes(self) -> bool:
-        """Whether a Produce may go the short way, which neither counts bytes nor notes answers."""
-        return not self._rates.is_on and self._request_log is None
+        self._telemetry.switch()
 
     def _forget_shapes(self) -> None:
         """They lead to topics and owners as they were."""
@@ -760,6 +752,7 @@ class Handler(LinkedAgent):
         self._ticks += 1
         if self._moving:
             self._moving.expire(now_ns)
+        self._telemetry.tick(now_ns)
         if self._ticks % _TICKS_PER_SECOND == 0 and self._has_image:
             self._partitions.tick()
             self._hand_over.tick()

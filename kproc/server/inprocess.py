@@ -59,7 +59,7 @@ from kproc.server.roles import (
 from kproc.server.routing import ProduceRouter
 from kproc.server.status import Status
 from kproc.server.syncer import InlineSyncer, Syncer, ThreadSyncer
-from kproc.transport.agent import Agent, AgentId, Link
+from kproc.transport.agent import Agent, AgentId, Link, Wakeable
 from kproc.transport.thread import AgentThread, Pipe, PipeReceiver, PipeSender
 
 logger = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ def run_in_process(
     ready.raise_nofile_limit()
     directory = DataDirectory(config)
     try:
-        process = BrokerProcess(config, directory)
+        process = _kind_of(config)(config, directory)
     except BaseException:
         directory.close()
         raise
@@ -91,8 +91,16 @@ def run_in_process(
         ready.remove(ready_file)
 
 
+def _kind_of(config: Config) -> type[BrokerProcess]:
+    if config.kproc_transport not in ("connection-threads", "asyncio"):
+        return BrokerProcess
+    from kproc.server.turn_based import ConnectionThreadsProcess, LoopProcess
+
+    return LoopProcess if config.kproc_transport == "asyncio" else ConnectionThreadsProcess
+
+
 class BrokerProcess:
-    """All roles of one broker in one process."""
+    """All roles of one broker in one process. By threads, or stepped inline; turn_based.py adds two more kinds."""
 
     def __init__(self, config: Config, directory: DataDirectory) -> None:
         self._config = config
@@ -114,7 +122,7 @@ class BrokerProcess:
         self._slab = Slab(self._slab_region.words, is_new=True)
         self._table = PartitionTable(self._table_region.words)
         self._dozes: dict[AgentId, Sleeper] = {}
-        self._wakers: dict[AgentId, Waker] = {}
+        self._wakers: dict[AgentId, Wakeable] = {}
         self._arenas: dict[AgentId, Arena] = {}
         self._threads: list[AgentThread] = []
         self._failure: BaseException | None = None
@@ -189,7 +197,14 @@ class BrokerProcess:
             2 * self._config.socket_request_max_bytes, agent.index, warm_bytes=ARENA_WARM_BYTES
         )
         self._arenas[agent] = arena
-        return broker.make_processor(self._plan, agent.index, **self._own(agent), arena=arena, router=router)
+        return broker.make_processor(
+            self._plan,
+            agent.index,
+            **self._own(agent),
+            arena=arena,
+            router=router,
+            make=self._processor_kind(),
+        )
 
     def _build_control_plane(self) -> list[Processor | Acceptor]:
         """The control listener's own Processor and Acceptor, if there is one."""
@@ -210,8 +225,15 @@ class BrokerProcess:
         """An agent's way to sleep and its metrics row."""
         words, word = self._slab.words, self._slab.row_word(slab_row(agent))
         doze = self._dozes[agent] = Sleeper(words, word, make_eventfd(), is_edge_triggered=True)
-        self._wakers[agent] = Waker(words, word, doze.fd)
+        self._wakers[agent] = self._waker(agent, Waker(words, word, doze.fd))
         return {"doze": doze, "metrics": MetricsRow(self._slab, slab_row(agent), os.getpid())}
+
+    def _waker(self, agent: AgentId, by_eventfd: Waker) -> Wakeable:
+        """What wakes the agent when something was published to it."""
+        return by_eventfd
+
+    def _processor_kind(self) -> Callable[..., Processor]:
+        return Processor
 
     def _syncer(self, agent: AgentId) -> Syncer:
         if self._is_inline:
@@ -312,13 +334,7 @@ class BrokerProcess:
     # -- running -----------------------------------------------------------------------------------------------
 
     def run(self, ready_file: Path | None, on_ready: Callable[[dict[str, Any]], None]) -> int:
-        if self._is_inline:
-            for agent in self.agents:
-                self._epoll.register(agent.poll_fd(), select.EPOLLIN)
-        else:
-            self._threads = [AgentThread(agent, self._on_error) for agent in self.agents]
-            for thread in self._threads:
-                thread.start()
+        self._start()
         control = [self._control[1]] if self._control is not None else []
         start_listening([*(sock for _, sock in self._listeners), *control], self._config)
         problem = self._check_ready()
@@ -333,16 +349,22 @@ class BrokerProcess:
             pass
         return self._stop()
 
+    def _start(self) -> None:
+        if self._is_inline:
+            for agent in self.agents:
+                self._epoll.register(agent.poll_fd(), select.EPOLLIN)
+            return
+        self._threads = [AgentThread(agent, self._on_error) for agent in self.agents]
+        for thread in self._threads:
+            thread.start()
+
     def _check_ready(self) -> str | None:
         """The round trips of readiness, asked from a thread so that the inline roles can answer them."""
         problems: list[str | None] = []
         asking = threading.Thread(target=lambda: problems.append(ready.round_trips(self._plan.endpoints[0])))
         asking.start()
         while asking.is_alive():
-            if self._is_inline:
-                self._step()
-            else:
-                asking.join(0.01)
+            self._go_on()
         asking.join()
         return problems[0] if problems else "the check itself failed"
 
@@ -357,16 +379,25 @@ class BrokerProcess:
             slept_ns = self._plan.clock.now_ns() - before_ns
             for doze in self._dozes.values():
                 doze.slept_ns += slept_ns
-        for fd, _ in events:
-            if fd == self._signals.fd:
-                number = self._signals.read()
-                if number is not None:
-                    logger.info("stopping: signal=%s", signal.Signals(number).name)
-                    return False
-            elif fd == self._guardian:
-                logger.info("stopping: process %d has ended", self._config.kproc_exit_with_pid)
-                return False
-        return self._failure is None
+        signs = [fd for fd, _ in events if self._is_to_stop(fd)]
+        return self._failure is None and not signs
+
+    def _is_to_stop(self, fd: int) -> bool:
+        """What a readable descriptor of the main thread says."""
+        if fd == self._signals.fd:
+            number = self._signals.read()
+            if number is not None:
+                logger.info("stopping: signal=%s", signal.Signals(number).name)
+                return True
+        elif fd == self._guardian:
+            logger.info("stopping: process %d has ended", self._config.kproc_exit_with_pid)
+            return True
+        return False
+
+    def _go_on(self) -> None:
+        """Let the roles work for a moment while the main thread waits for something."""
+        if not self._is_inline or not self._step():
+            self._epoll.poll(0.005)
 
     def _step(self) -> int:
         return sum(agent.do_work(0) for agent in self.agents)
@@ -375,7 +406,10 @@ class BrokerProcess:
         return min(_TURN_MS, *(agent.next_deadline_ms() for agent in self.agents)) / 1000
 
     def _on_error(self, agent: Agent, error: BaseException) -> None:
-        logger.critical("%s failed", agent.id, exc_info=error)
+        self._fail(str(agent.id), error)
+
+    def _fail(self, who: str, error: BaseException) -> None:
+        logger.critical("%s failed", who, exc_info=error)
         self._failure = error
         os.kill(os.getpid(), signal.SIGTERM)  # The main thread sleeps in epoll: this is what wakes it.
 
@@ -390,21 +424,17 @@ class BrokerProcess:
             *self._processors,
             *self._handlers,
         ]
-        if self._is_inline:
-            for agent in draining:
-                agent.begin_stop()
-        for thread in self._threads:
-            if thread.agent in draining:
-                thread.post(thread.agent.begin_stop)
+        for agent in draining:
+            self._post(agent, agent.begin_stop)
         while not all(agent.is_drained() for agent in draining) and self._failure is None:
             if self._plan.clock.now_ns() >= deadline_ns:
                 logger.warning("stopping without having answered everything: kproc.drain.timeout.ms is over")
                 break
-            if not self._is_inline or not self._step():
-                self._epoll.poll(0.005)
+            self._go_on()
         is_clean = self._failure is None
         for thread in self._threads:
             is_clean = thread.stop(5.0) and is_clean
+        self._end_turns()
         closing: list[Agent] = [*draining, self._controller]
         for agent in closing:
             try:
@@ -415,6 +445,9 @@ class BrokerProcess:
         self._cleaner.finish(is_clean=is_clean)
         self._cleaner.close()
         return 0 if self._failure is None else 1
+
+    def _end_turns(self) -> None:
+        """From now on roles are closed: whoever gives them turns must not."""
 
     def release(self) -> None:
         """Give back every descriptor; the roles are closed already or were never run."""

@@ -3,20 +3,23 @@
 Between the correlation id and the records of a one-partition Produce stand only bytes that a producer repeats:
 client id, acks, timeout, topic, partition. A Handler remembers them with where they led; a frame that has
 the same bytes in the same place needs no decoding and no lookup. Anything else takes the general way.
+A frame that comes alone and is as long as those before it has its records where theirs were; all that its answer needs
+is a tuple of bytes of the request (KnownTarget), and the answers of a pass leave as one record (KnownAnswers).
 Measured in the Handler per request, 16 together, network calls left out: 8.1 us the general way, 5.8 us this one.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from kproc.api.context import OwnedPartition
-from kproc.api.produce import LOST, Placed, Result, answer_one
+from kproc.api.context import OwnedPartition, Samples
+from kproc.api.produce import LOST, Pending, Placed, Result, answer_one
 from kproc.clock import Clock
 from kproc.server.request import ClientPeer
-from kproc.transport.envelope import CLOSE, HEAD, NO_OP, SEND, TIMES, TIMES_BODY
+from kproc.storage.results import AppendResult
+from kproc.transport.envelope import CLOSE, HEAD, HEAD_BYTES, NO_OP, SEND, SENDS, TIMES, TIMES_BODY
 from kproc.wire.header import ApiKey
 from kproc.wire.hot import KnownAnswer
 
@@ -26,6 +29,15 @@ _FLEXIBLE: Final = 9
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _SIZE: Final = struct.Struct(">i")
 _TAG_BYTES: Final = 3  # Three zeros: no tagged fields in partition, topic and request.
+# Of a REQUEST record, as bytes where they are only compared or given back: connection id, sequence, flags; then of its
+# (first) frame: length, API key and version; correlation id.
+ONE: Final = struct.Struct("=8s4s2xH8s4s")
+ONE_BYTES: Final = ONE.size
+_CONNECTION: Final = struct.Struct("=QI")
+_CORRELATION: Final = struct.Struct(">i")
+_ANSWERS_MAX: Final = 256  # In one record, which must fit into the smallest ring.
+# What is kept of a request until its answer: connection id, sequence and correlation id as in its record.
+KnownTarget = tuple["ProduceShape", bytes, bytes, bytes]
 
 
 class ProduceShape:
@@ -33,13 +45,26 @@ class ProduceShape:
 
     __slots__ = (
         "acks",
+        "after",
         "answer",
+        "answer_bytes",
+        "answer_start",
+        "before",
         "is_flexible",
+        "length",
+        "odd_length",
         "on_error",
         "owned",
+        "pack",
         "placed",
         "prefix",
+        "record_bytes",
         "records_at",
+        "records_from",
+        "records_to",
+        "same",
+        "start",
+        "tail",
         "version",
     )
 
@@ -50,6 +75,8 @@ class ProduceShape:
         owned: OwnedPartition,
         placed: Placed,
         on_error: Callable[[int], None],
+        *,
+        must_wait: bool,
     ) -> None:
         self.version = version
         self.acks = placed.acks
@@ -60,14 +87,60 @@ class ProduceShape:
         self.owned = owned
         self.placed = placed
         self.on_error = on_error
+        self.length = self.odd_length = self.record_bytes = -1  # Of no record: nothing was learned.
+        self.records_from = self.records_to = 0
+        self.same = self.start = self.tail = b""
+        self._prepare_answer(is_at_once=placed.acks != 0 and not must_wait)
+
+    def _prepare_answer(self, *, is_at_once: bool) -> None:
+        """What answers without an error have in common: all but whom they are for and the result's three numbers."""
+        self.answer_bytes = 0
+        self.answer_start = self.before = self.after = b""
+        self.pack: Callable[..., bytes] = HEAD.pack
+        answer = self.answer
+        if answer is None or not is_at_once:
+            return  # Such requests have an object each.
+        index = self.owned.key[1]
+        frame = answer.pack(
+            answer.length, 0, answer.before, answer.key, answer.count, index, 0, 0, 0, 0, answer.after
+        )
+        end = len(frame) - len(answer.after)
+        self.answer_start, self.before, self.after = frame[:4], frame[8 : end - 24], frame[end:]
+        prepared = struct.Struct(f">8s4s4x4s4s{len(self.before)}sqqq{len(self.after)}s")
+        self.pack, self.answer_bytes = prepared.pack, prepared.size
+
+    def learn(self, frame: memoryview, records_bytes: int) -> None:
+        """The next requests are likely to be as long as this one, whose records end it or stand before its tags."""
+        if not self.answer_bytes:
+            return
+        end = len(frame) - (_TAG_BYTES if self.is_flexible else 0)
+        at = end - records_bytes
+        self.length = len(frame) - 4
+        self.start = bytes(frame[:8])
+        self.same = bytes(frame[AFTER_CORRELATION_ID:at])
+        self.tail = bytes(frame[end:])
+        self.records_from, self.records_to = HEAD_BYTES + at, HEAD_BYTES + end
+        self.record_bytes = HEAD_BYTES + len(frame)
+
+    def notice(self, frame: memoryview, records_bytes: int) -> None:
+        """A frame of another length than was learned: two of them, and it is learned."""
+        length = len(frame) - 4
+        if length == self.odd_length:
+            self.learn(frame, records_bytes)
+        self.odd_length = length
 
     @classmethod
     def of(
-        cls, version: int, frame: memoryview, placed: Placed, on_error: Callable[[int], None]
+        cls,
+        version: int,
+        frame: memoryview,
+        placed: Placed,
+        on_error: Callable[[int], None],
+        waits_for_sync: bool = False,
     ) -> ProduceShape | None:
         """The shape of a frame that the general way has just placed, or None if it is not of the usual kind.
 
-        `on_error` is told of every error code that is answered.
+        `on_error` is told of every error code that is answered; with `waits_for_sync` acks=all waits for the disk.
         """
         if version < FIRST_VERSION or placed.owned is None:
             return None
@@ -77,8 +150,18 @@ class ProduceShape:
             at = end - _TAG_BYTES - placed.records_bytes - _varint_bytes(placed.records_bytes + 1)
         if at <= AFTER_CORRELATION_ID:
             return None
-        shape = cls(version, bytes(frame[AFTER_CORRELATION_ID:at]), placed.owned, placed, on_error)
-        return shape if shape.records(frame, at, end) is not None else None
+        shape = cls(
+            version,
+            bytes(frame[AFTER_CORRELATION_ID:at]),
+            placed.owned,
+            placed,
+            on_error,
+            must_wait=waits_for_sync and placed.acks == -1,
+        )
+        if shape.records(frame, at, end) is None:
+            return None
+        shape.learn(frame, placed.records_bytes)
+        return shape
 
     def records(self, view: memoryview, at: int, end: int) -> memoryview | None:
         """The records behind the length at `at`, if they fill the frame up to `end` exactly."""
@@ -147,7 +230,7 @@ class KnownProduce:
 class TimedProduce(KnownProduce):
     """The one of many that its Processor wants timed."""
 
-    __slots__ = ("_clock", "_taken_ns", "done_ns")
+    __slots__ = ("_clock", "_taken_ns", "done_ns", "samples")
 
     def __init__(
         self,
@@ -157,18 +240,76 @@ class TimedProduce(KnownProduce):
         sequence: int,
         correlation_id: int,
         clock: Clock,
+        samples: Samples | None,
     ) -> None:
         super().__init__(shape, peer, connection_id, sequence, correlation_id)
         self._clock = clock
         self._taken_ns = clock.now_ns()
         self.done_ns = 0
+        is_told = samples is not None and samples.is_due(_PRODUCE, self._taken_ns)
+        self.samples = samples if is_told else None  # Who tells of it, if anybody.
 
     def decide(self, at: int, result: Result) -> None:
         """Answer, with the times before it."""
         now_ns = self._clock.now_ns()
-        body = TIMES_BODY.pack(_PRODUCE, 0, self._taken_ns, self.done_ns or now_ns, now_ns)
+        done_ns = self.done_ns or now_ns
+        if self.samples is not None:
+            shape = self._shape
+            times_ns = (self._taken_ns, done_ns, now_ns)
+            self.samples.end_known(shape.version, shape.prefix, shape.owned.key, times_ns)
+        body = TIMES_BODY.pack(_PRODUCE, 0, self._taken_ns, done_ns, now_ns)
         self._peer.outbox.push(TIMES, HEAD.pack(self._connection_id, self._sequence, 0, 0), body)
         super().decide(at, result)
+
+
+class KnownAnswers:
+    """Answers requests that were kept as a KnownTarget. One per Handler; `peer` is whose requests are being taken."""
+
+    __slots__ = ("peer",)
+
+    def __init__(self) -> None:
+        self.peer: ClientPeer
+
+    def pending(self, target: KnownTarget) -> Pending:
+        """The same request as an object, which can wait and can fail."""
+        shape, connection, sequence, correlation = target
+        ids = _CONNECTION.unpack(connection + sequence)
+        return KnownProduce(shape, self.peer, *ids, *_CORRELATION.unpack(correlation))
+
+    def answer(self, targets: Sequence[KnownTarget], results: Sequence[AppendResult], index: int) -> None:
+        """Answer requests of one partition that wait for nothing any more."""
+        answers: list[bytes] = []
+        size, is_even = targets[0][0].answer_bytes, True
+        for (shape, connection, sequence, correlation), result in zip(targets, results, strict=True):
+            if result.error_code:
+                failed = self.pending((shape, connection, sequence, correlation))
+                failed.decide(
+                    0,
+                    (
+                        index,
+                        result.error_code,
+                        result.base_offset,
+                        result.append_time_ms,
+                        result.log_start_offset,
+                        result.message,
+                    ),
+                )
+                continue
+            if shape.answer_bytes != size:  # Of another version.
+                is_even = False
+            answers.append(
+                shape.pack(
+                    connection, sequence, shape.answer_start, correlation, shape.before,
+                    result.base_offset, result.append_time_ms, result.log_start_offset, shape.after,
+                )
+            )  # fmt: skip
+        push = self.peer.outbox.push
+        if is_even and len(answers) > 1:
+            for first in range(0, len(answers), _ANSWERS_MAX):
+                push(SENDS, b"".join(answers[first : first + _ANSWERS_MAX]))
+        else:
+            for answer in answers:
+                push(SEND, answer)
 
 
 def _varint_bytes(value: int) -> int:

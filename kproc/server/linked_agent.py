@@ -104,11 +104,7 @@ class LinkedAgent:
         return self._epoll.fileno()
 
     def next_deadline_ms(self) -> int:
-        # A ring that was full has room again without anybody waking us.
-        for outbox in self._outboxes:
-            if outbox.has_overflow:
-                return 1
-        return self._due_ms()
+        return 1 if self._has_overflow() else self._due_ms(self._clock.now_ns())
 
     def do_work(self, timeout_ms: int) -> int:
         """One duty cycle: everything that is ready, then one publication per link; sleep if there was nothing."""
@@ -122,13 +118,17 @@ class LinkedAgent:
         if not timeout_ms or self._has_input():
             return work
         # Straight to sleep, also after work: a lone client would pay a cycle that finds nothing for each request.
-        deadline_ms = self.next_deadline_ms()
+        deadline_ms = 1 if self._has_overflow() else self._due_ms(now_ns)
         if deadline_ms < timeout_ms:
             timeout_ms = deadline_ms
-        for fd, _ in self._doze.wait(self._poll, timeout_ms / 1000, self._has_input):
+        for fd, _ in self._doze.wait(self._poll, timeout_ms / 1000, self._has_input, now_ns):
             if fd == self._watched_fd:
                 self.is_called = True
         return work
+
+    def has_input(self) -> bool:
+        """Whether a link holds something for it: for those who give it turns instead of a thread."""
+        return self._has_input()
 
     def begin_stop(self) -> None:
         self._is_stopping = True
@@ -142,7 +142,14 @@ class LinkedAgent:
     def _work(self) -> int:
         raise NotImplementedError
 
-    def _due_ms(self) -> int:
+    def _has_overflow(self) -> bool:
+        """Whether a ring was full: it has room again without anybody waking us."""
+        for outbox in self._outboxes:  # noqa: SIM110  # As in _has_input.
+            if outbox.has_overflow:
+                return True
+        return False
+
+    def _due_ms(self, now_ns: int) -> int:
         """How long `_work` has nothing to do without being woken."""
         return _SLEEP_MS
 

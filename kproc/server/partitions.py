@@ -10,6 +10,7 @@ import errno
 import logging
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +23,7 @@ from kproc.errors import Corrupt, ErrorCode, KafkaError
 from kproc.ipc.words import RowWriter
 from kproc.purgatory.purgatory import Purgatory
 from kproc.server.partition_table import NOBODY, PartitionRow, PartitionTable, holder_word
-from kproc.server.syncer import Syncer
+from kproc.server.syncer import Syncer, sync_one
 from kproc.storage import checkpoints
 from kproc.storage.fs import OsFs, StorageFailure
 from kproc.storage.log import Log, SyncPoint, TrustedEnd
@@ -30,6 +31,8 @@ from kproc.storage.log_config import LogConfig
 
 logger = logging.getLogger(__name__)
 
+_SYNC_THREADS: Final = 32  # At a stop. The journal commits once for all that wait.
+_CLOSED_TOGETHER: Final = 128  # Each has some descriptors open while it is synced.
 _SHORTAGES: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
@@ -403,12 +406,45 @@ class Partitions:
         return count
 
     def close(self, *, is_clean: bool) -> None:
-        """Flush, snapshot and close every log; with that the next start need not recover."""
-        for owned in self._open.values():
-            try:
-                owned.log.close(clean=is_clean)
-                owned.publish()
-            except OSError as error:
-                logger.error("closing %s-%d: %s", *owned.key, error)
-                raise
+        """Flush, snapshot and close every log; with that the next start need not recover.
+
+        The disk is asked by several threads: one fdatasync after another took 10 s for 2,000 partitions. Raises the
+        first error when all are closed.
+        """
+        everything = list(self._open.values())
+        errors: list[OSError] = []
+        with ThreadPoolExecutor(_SYNC_THREADS) as pool:
+            for first in range(0, len(everything), _CLOSED_TOGETHER):
+                some = everything[first : first + _CLOSED_TOGETHER]
+                errors += self._close_some(some, pool if is_clean else None)
         self._open.clear()
+        if errors:
+            raise errors[0]
+
+    @staticmethod
+    def _close_some(partitions: list[OwnedPartition], pool: Executor | None) -> list[OSError]:
+        """Cleanly where there is a pool to sync them with; what went wrong."""
+        points: list[tuple[Log, SyncPoint]] = []
+        errors: list[OSError] = []
+
+        def fail(log: Log, error: OSError) -> None:
+            logger.error("closing %s: %s", log.directory.name, error)
+            errors.append(error)
+
+        for owned in partitions:
+            if pool is not None and not owned.log.is_offline:
+                try:
+                    points.append((owned.log, owned.log.begin_close()))
+                except OSError as error:
+                    fail(owned.log, error)
+        if pool is not None:
+            for log, point, problem in pool.map(sync_one, *zip(*points, strict=True)) if points else ():
+                if problem is None:
+                    log.mark_synced(point)
+                else:
+                    log.sync_failed(point, str(problem))
+                    fail(log, problem)
+        for owned in partitions:
+            owned.log.end_close()
+            owned.publish()
+        return errors

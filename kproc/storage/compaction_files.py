@@ -187,9 +187,15 @@ def deleted_files(directory: Path, base_offset: int) -> list[Path]:
     return [directory / name for name in names]
 
 
-def finish_swaps(fs: Fs, directory: Path) -> None:
-    """Bring a swap that a crash interrupted to its end, or take back one that was not decided."""
+def finish_swaps(fs: Fs, directory: Path) -> list[str]:
+    """Bring a swap that a crash interrupted to its end, or take back one that was not decided.
+
+    Returns the names that are in the directory then: after a crash thousands of logs are opened, nearly all of which
+    were not being compacted.
+    """
     names = fs.list_directory(directory)
+    if not any(name.endswith((SWAP_SUFFIX, CLEANED_SUFFIX)) for name in names):
+        return names
     cleaned = [
         base
         for name in names
@@ -208,6 +214,7 @@ def finish_swaps(fs: Fs, directory: Path) -> None:
         if name.endswith(SWAP_SUFFIX):
             fs.unlink(directory / name)
     remove_cleaned(fs, directory)
+    return fs.list_directory(directory)
 
 
 def _finish_swap(fs: Fs, directory: Path, base: int) -> None:

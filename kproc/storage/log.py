@@ -130,14 +130,21 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
         """Close all files. Clean: first everything is synced and the producers' snapshot is written."""
         try:
             if clean and self.offline_reason is None:
-                self.active.finish_time_index()  # Without room for it a stop is not clean.
-                self._take_snapshot()
-                if self.recovery_point < self.end_offset or self._directories_dirty:
-                    self.sync()
-                self.active.sync_all()
+                point = self.begin_close()
+                self._run(point)
         finally:
-            self.offline_reason = self.offline_reason or "the log is closed"
-            self._segments.close()
+            self.end_close()
+
+    def begin_close(self) -> SyncPoint:
+        """The first half of a clean close: what must be synced before `end_close`, as of sync_point()."""
+        self.active.finish_time_index()  # Without room for it a stop is not clean.
+        self._take_snapshot()
+        return self.sync_point(closes=True)
+
+    def end_close(self) -> None:
+        """Close all files as they are."""
+        self.offline_reason = self.offline_reason or "the log is closed"
+        self._segments.close()
 
     def rename_for_delete(self) -> Path:
         """End the log and rename its directory to `....<hex>-delete`; the caller removes it later."""
@@ -164,12 +171,12 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
 
     # -- durability ----------------------------------------------------------------------------------------
 
-    def sync_point(self) -> SyncPoint:
+    def sync_point(self, *, closes: bool = False) -> SyncPoint:
         """What must be synced for everything appended so far; no descriptors when nothing is new.
 
         New files need their directory synced as well, or a power loss takes the file's name away. Sealed
-        segments are synced with their indexes: below the recovery point those are believed. Give the
-        point back with mark_synced() or sync_failed(), always.
+        segments are synced with their indexes: below the recovery point those are believed. So is, by who
+        `closes` the log, the active one. Give the point back with mark_synced() or sync_failed(), always.
         """
         segments: list[LogSegment] = []
         extra: list[int] = []
@@ -179,7 +186,9 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
             # What a transaction index says cannot be learned again from batches below the recovery point.
             extra += [self._fs.open(path) for path in self._txn_indexes_dirty if self._fs.exists(path)]
             self._directories_dirty, self._txn_indexes_dirty = [], []
-        fds = [fd for segment in segments for fd in segment.pin(indexes=segment is not self.active)]
+        elif closes:
+            segments = [self.active]
+        fds = [fd for segment in segments for fd in segment.pin(indexes=closes or segment is not self.active)]
         return SyncPoint((*fds, *extra), self.end_offset, tuple(segments), tuple(extra))
 
     def mark_synced(self, point: SyncPoint) -> None:
@@ -212,7 +221,9 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
 
     def sync(self) -> None:
         """Sync everything now, blocking; raises StorageFailure (and the log is offline) when that fails."""
-        point = self.sync_point()
+        self._run(self.sync_point())
+
+    def _run(self, point: SyncPoint) -> None:
         try:
             self.run_sync(point)
         except StorageFailure as failure:

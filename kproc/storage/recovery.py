@@ -116,8 +116,7 @@ def load(
 
 def _tidy(fs: Fs, directory: Path) -> tuple[list[int], list[int]]:
     """(segment bases, snapshot offsets), both growing; ends what a crash left of swaps, deletions and writes."""
-    finish_swaps(fs, directory)
-    names = fs.list_directory(directory)
+    names = finish_swaps(fs, directory)
     bases = sorted(base for name in names if (base := parse_segment_file_name(name, LOG_SUFFIX)) is not None)
     for name in names:
         stray = name.endswith((DELETED_SUFFIX, TEMPORARY_SUFFIX))

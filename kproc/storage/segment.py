@@ -262,12 +262,6 @@ class LogSegment:
         """When the .log file was last written to."""
         return self._fs.facts(self.descriptor()).st_mtime_ns // NS_PER_MS
 
-    def sync_all(self) -> None:
-        """fdatasync data and indexes; blocks. For a clean stop, after which nothing is checked."""
-        self._fs.sync(self.descriptor())
-        self.index.sync()
-        self.time_index.sync()
-
     def pin(self, *, indexes: bool) -> list[int]:
         """Keep the descriptors open for a sync thread; returns them, with or without those of the indexes."""
         self._pins += 1

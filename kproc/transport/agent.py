@@ -62,7 +62,11 @@ class Doze(Protocol):
     def prepare(self) -> None: ...
     def cancel(self) -> None: ...
     def wait(
-        self, poll: Callable[[float], list[Any]], timeout_s: float, has_work: Callable[[], bool]
+        self,
+        poll: Callable[[float], list[Any]],
+        timeout_s: float,
+        has_work: Callable[[], bool],
+        since_ns: int = 0,
     ) -> list[Any]: ...
 
 

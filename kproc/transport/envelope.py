@@ -5,6 +5,7 @@ REQUEST        head, one or more whole frames          SEND         head, one re
 REQUEST_BLOCK  head, block offset, frame length        SEND_PARTS   head, parts (bytes and file ranges)
 DISCONNECTED   head                                    NO_OP        head (acks=0: nothing is sent)
                                                        CLOSE        head (close the connection)
+                                                       SENDS        several times what SEND has, equally long
 ADDRESS        head, the client's address              HINT         what the Processor's router may learn
 MOVE_OUT       head (sequence: attempt)                MOVED        head (sequence: attempt), sequences
 MOVE_IN        head, sequences                         THROTTLE     head, milliseconds
@@ -18,8 +19,8 @@ DELTA_ACK      token = image version
 head:  | connection id u64 | sequence u32 | listener u16 | flags u16 |   16 bytes
 A frame in REQUEST keeps its int32 length, so one record carries all that one read brought. `sequence`
 is that of the first frame. Answers carry the sequence of the request they answer, so that the
-Processor can send them in request order. CHUNK holds the beginning of a message that is too large for
-one record; the record that ends it carries the real kind.
+Processor can send them in request order; their listener and flags mean nothing. CHUNK holds the beginning
+of a message that is too large for one record; the record that ends it carries the real kind.
 
 A connection that moves (net/transfer.py): its Processor stops reading and sends MOVE_OUT behind the connection's
 requests. The Handler keeps the answers of those that are parked, or that park later, and names them in MOVED; all
@@ -42,7 +43,8 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Final
 
 from kproc.wire.file_range import FileRange
@@ -68,6 +70,7 @@ THROTTLE: Final = 18
 NOTE: Final = 19
 TIMES: Final = 20
 ADDRESS: Final = 21
+SENDS: Final = 22
 
 HEAD: Final = struct.Struct("=QIHH")
 HEAD_BYTES: Final = HEAD.size
@@ -93,6 +96,16 @@ def pack_sequences(sequences: Iterable[int]) -> bytes:
 def unpack_sequences(view: memoryview) -> list[int]:
     """What `pack_sequences` packed."""
     return array("I", bytes(view)).tolist()
+
+
+@cache
+def _answer_struct(frame_bytes: int) -> struct.Struct:
+    return struct.Struct(f"=QI4x{frame_bytes}s")
+
+
+def answers_of(view: memoryview) -> Iterator[tuple[int, int, bytes]]:
+    """What a SENDS record holds: (connection id, sequence, frame). The first frame says how long all are."""
+    return _answer_struct(4 + int.from_bytes(view[HEAD_BYTES : HEAD_BYTES + 4], "big")).iter_unpack(view)
 
 
 def encode_parts(parts: list[bytes | FileRange]) -> bytes:

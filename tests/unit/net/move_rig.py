@@ -124,7 +124,7 @@ class ParkingHandler:
         self, requests: ClientPeer, connection_id: int, sequence: int, listener: int, flags: int, body: bytes
     ) -> None:
         work = Work(
-            cast(Any, SimpleNamespace(clock=self._clock)),
+            cast(Any, SimpleNamespace(clock=self._clock, samples=None)),
             requests,
             connection_id,
             sequence,

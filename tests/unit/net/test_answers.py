@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import random
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from kproc.net.holder import INFLIGHT_MAX
-from kproc.transport.envelope import CLOSE, SEND
+from kproc.transport.envelope import CLOSE, HEAD, SEND, SENDS
 from kproc.wire.file_range import FileRange
 from tests.support.proc import open_descriptors
 from tests.unit.net.rig import Client, ProcessorRig, Request, framed, reset
@@ -346,3 +346,76 @@ def test_every_answer_of_one_pass_leaves_with_one_send(
     rig.step()
     assert client.received() == framed(b"x") * 20
     assert flushes == [20]
+
+
+def push_together(rig: ProcessorRig, requests: Sequence[Request], bodies: Sequence[bytes]) -> None:
+    """Answers of equal length as one record, as a Handler pushes those of known Produce requests."""
+    heads = [HEAD.pack(request.connection_id, request.sequence, 0, 0) for request in requests]
+    parts = [head + framed(body) for head, body in zip(heads, bodies, strict=True)]
+    rig.handler.outbox.push(SENDS, b"".join(parts))
+    rig.handler.outbox.flush()
+
+
+@pytest.mark.parametrize("link_kind", ["ring", "pipe"])
+def test_answers_of_several_connections_in_one_record(link_kind: str) -> None:
+    with ProcessorRig(link_kind) as rig:
+        clients = [rig.connect() for _ in range(3)]
+        for client in clients:
+            client.send(framed(b"q"))
+        push_together(rig, rig.handler.take(), [b"one", b"two", b"six"])
+        rig.settle()
+        assert [client.received() for client in clients] == [framed(b"one"), framed(b"two"), framed(b"six")]
+        assert rig.metric("responses") == 3
+        assert rig.metric("bytes_out") == 21
+
+
+def test_answers_in_one_record_that_come_before_their_turn_wait_for_it() -> None:
+    with ProcessorRig("ring") as rig:
+        first, second = rig.connect(), rig.connect()
+        first.send(framed(b"q") * 3)
+        second.send(framed(b"q"))
+        requests = rig.handler.take()
+        push_together(rig, [requests[2], requests[3], requests[1]], [b"3", b"4", b"2"])
+        rig.settle()
+        assert (first.received(), second.received()) == (b"", framed(b"4"))
+        rig.handler.answer(requests[0], framed(b"1"))
+        rig.settle()
+        assert first.received() == framed(b"1") + framed(b"2") + framed(b"3")
+
+
+def test_two_answers_of_one_connection_in_one_record_leave_in_order() -> None:
+    with ProcessorRig("ring") as rig:
+        client = rig.connect()
+        client.send(framed(b"q") * 2)
+        push_together(rig, rig.handler.take(), [b"1", b"2"])
+        rig.settle()
+        assert client.received() == framed(b"1") + framed(b"2")
+
+
+def test_a_connection_that_is_gone_does_not_hold_up_the_others_of_a_record() -> None:
+    with ProcessorRig("ring") as rig:
+        gone, stays = rig.connect(), rig.connect()
+        gone.send(framed(b"q"))
+        stays.send(framed(b"q"))
+        requests = rig.handler.take()
+        gone.close()
+        push_together(rig, requests, [b"1", b"2"])
+        rig.settle()
+        assert stays.received() == framed(b"2")
+
+
+def test_an_answer_that_does_not_fit_into_the_socket_is_finished_later() -> None:
+    with ProcessorRig("ring", ring_bytes=1 << 20) as rig:
+        client = rig.connect()
+        expected = b""
+        for number in range(12):  # Alone in the pass, each, and too much for the socket together.
+            client.send(framed(b"q"))
+            requests = rig.handler.take()
+            if not requests:
+                break  # It is not read while answers wait for room.
+            answer = framed(bytes([number]) * 100_000)
+            rig.handler.answer(requests[0], answer)
+            expected += answer
+            rig.settle()
+        assert len(expected) < 12 * 100_000, "all of it went into the socket"
+        assert client.receive_through(len(expected)) == expected

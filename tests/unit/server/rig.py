@@ -50,6 +50,7 @@ from kproc.transport.envelope import (
     REQUEST_BLOCK,
     SEND,
     SEND_PARTS,
+    SENDS,
     SNAPSHOT,
     THROTTLE,
     THROTTLE_MS,
@@ -142,6 +143,7 @@ class ScriptedProcessor:
         self._inbox = Inbox(link.receiver)
         self._sequences: dict[int, itertools.count[int]] = {}
         self.hints: list[bytes] = []
+        self.bulk_sizes: list[int] = []  # How many answers came with each SENDS.
         self.throttles: list[tuple[int, int]] = []  # (connection, milliseconds)
         self._blocks: dict[tuple[int, int], int] = {}
 
@@ -195,6 +197,16 @@ class ScriptedProcessor:
             for kind, view in batch:
                 if kind == HINT:
                     self.hints.append(bytes(view))
+                    continue
+                if kind == SENDS:
+                    self.bulk_sizes.append(0)
+                    position = 0
+                    while position < len(view):
+                        connection_id, sequence, _, _ = HEAD.unpack_from(view, position)
+                        start = position + HEAD_BYTES
+                        position = start + 4 + int.from_bytes(view[start : start + 4], "big")
+                        found.append(Answer(SEND, connection_id, sequence, [bytes(view[start:position])]))
+                        self.bulk_sizes[-1] += 1
                     continue
                 connection_id, sequence, _, _ = HEAD.unpack_from(view)
                 body = view[HEAD_BYTES:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -13,7 +14,7 @@ from kproc.wire import codec
 from kproc.wire.header import ApiKey
 
 RECORDS = b"r" * 300
-OWNED = cast(OwnedPartition, object())
+OWNED = cast(OwnedPartition, SimpleNamespace(key=("topic", 0)))
 VERSIONS = range(FIRST_VERSION, 14)
 
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from kproc.errors import ErrorCode, KafkaError
+from kproc.server import partitions
 from kproc.storage import checkpoints
 from kproc.storage.fs import DiskFailed, DiskFull, OsFs
-from kproc.storage.log import Log
+from kproc.storage.log import Log, SyncPoint
 from kproc.wire.header import ApiKey
 from tests.support.raw import batch, fetch_fields, produce_fields, values_of
 from tests.unit.cluster.in_memory import changes
@@ -391,3 +392,53 @@ def test_retention_of_a_partition_that_is_not_ours_is_not_ours(start: Start) -> 
     assert rig.partitions(1 - rig.owner("t")).enforce_retention(("t", 0)) == 0
     assert rig.partitions().enforce_retention(("unknown", 0)) == 0
     assert directories(rig) == []
+
+
+# -- closing -------------------------------------------------------------------------------------------------
+
+
+def recovered(directory: Path) -> int:
+    """Where a log that is opened anew ends, by its clean state alone: the offset of its newest snapshot."""
+    return max(int(path.stem) for path in directory.glob("*.snapshot"))
+
+
+def test_many_logs_are_closed_by_several_threads_and_one_that_cannot_be_synced_is_reported_last(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 50
+    monkeypatch.setattr(partitions, "_CLOSED_TOGETHER", 8)
+    rig = start()
+    rig.create_topic("t", partitions=count)
+    for index in range(count):
+        produce(rig, "t", b"a", b"b", partition=index)
+    bad = rig.open("t", 7).log
+    synced: list[str] = []
+
+    def run_sync(log: Log, point: SyncPoint) -> None:
+        if log is bad:
+            raise DiskFailed(errno.EIO, "the disk says no")
+        really(log, point)
+        synced.append(log.directory.name)
+
+    really = Log.run_sync
+    monkeypatch.setattr(Log, "run_sync", run_sync)
+    logs = [owned.log for owned in rig.partitions().opened()]
+    with pytest.raises(DiskFailed, match="the disk says no"):
+        rig.partitions().close(is_clean=True)
+    assert sorted(synced) == sorted(f"t-{index}" for index in range(count) if index != 7)
+    assert all(log.is_offline for log in logs)
+    assert [log.recovery_point for log in logs] == [0 if log is bad else 2 for log in logs]
+    assert all(recovered(log.directory) == 2 for log in logs)
+
+
+def test_nothing_is_synced_by_a_close_that_is_not_clean(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = start()
+    rig.create_topic("t", partitions=2)
+    produce(rig, "t", partition=0)
+    log = rig.open("t").log
+    monkeypatch.setattr(Log, "run_sync", lambda *_: pytest.fail("synced"))
+    rig.partitions().close(is_clean=False)
+    assert log.is_offline
+    assert log.recovery_point == 0

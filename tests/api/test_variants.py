@@ -1,0 +1,123 @@
+"""The transports that are there to be compared with, and requests that burn CPU: the little that a plain run looks at.
+
+All of `tests/api` runs on them with `--transports connection-threads,asyncio`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kproc.errors import ErrorCode
+from kproc.wire.header import ApiKey
+from tests.support.broker import VARIANTS, BrokerUnderTest, EmbeddedBroker, ServedBroker, run_kproc
+from tests.support.proc import thread_count
+from tests.support.raw import RawClient, batch, fetch_fields, produce_fields, values_of
+from tests.support.topics import fresh_name
+from tests.support.wait import wait_until
+
+pytestmark = pytest.mark.own_broker
+FOR_EVER_MS = 60_000
+LARGE = b"x" * 500_000
+
+
+@pytest.fixture(scope="module", params=VARIANTS)
+def variant(request: pytest.FixtureRequest) -> Iterator[BrokerUnderTest]:
+    with EmbeddedBroker(transport=request.param) as running:
+        yield running
+
+
+@pytest.fixture
+def log(variant: BrokerUnderTest) -> str:
+    name = fresh_name("variant")
+    with RawClient(variant.bootstrap) as client:
+        client.create_topic(name)
+    return name
+
+
+def test_parked_fetch_holds_up_nobody_and_is_answered_by_the_append(
+    variant: BrokerUnderTest, log: str
+) -> None:
+    with RawClient(variant.bootstrap) as waiting, RawClient(variant.bootstrap) as other:
+        fields = fetch_fields([(log, b"", [(0, 0)])], max_wait_ms=FOR_EVER_MS)
+        sent = waiting.send(ApiKey.FETCH, 12, fields)
+        assert other.produce(log, batch(b"a"))["error_code"] == ErrorCode.NONE
+        got, answer = waiting.receive(ApiKey.FETCH, 12)
+    assert got == sent
+    row = answer["responses"][0]["partitions"][0]
+    assert values_of(row["records"]) == [(0, b"a")]
+
+
+def test_pipelined_requests_are_answered_in_their_order(variant: BrokerUnderTest, log: str) -> None:
+    with RawClient(variant.bootstrap) as client:
+        fields = [produce_fields([(log, b"", [(0, batch(b"%d" % n))])], acks=n % 3 - 1) for n in range(60)]
+        sent = [client.send(ApiKey.PRODUCE, 9, each) for each in fields]
+        for number, each in enumerate(sent):
+            if number % 3 != 1:  # acks=0 has no answer.
+                got, answer = client.receive(ApiKey.PRODUCE, 9)
+                assert got == each
+                row = answer["responses"][0]["partition_responses"][0]
+                assert (row["error_code"], row["base_offset"]) == (ErrorCode.NONE, number)
+        assert client.end_offset(log) == 60
+
+
+def test_large_requests_and_answers_pass_whole(variant: BrokerUnderTest, log: str) -> None:
+    with RawClient(variant.bootstrap) as client:
+        for number in range(4):
+            assert client.produce(log, batch(LARGE, b"%d" % number))["base_offset"] == 2 * number
+        records = client.fetch(log, 0, partition_max_bytes=50_000_000)["records"]
+    assert [value for _, value in values_of(records)] == [
+        value for number in range(4) for value in (LARGE, b"%d" % number)
+    ]
+
+
+def test_client_that_leaves_while_parked_is_forgotten(variant: BrokerUnderTest, log: str) -> None:
+    assert variant.pid is not None
+    before = thread_count(variant.pid)
+    with RawClient(variant.bootstrap) as waiting:
+        waiting.send(
+            ApiKey.FETCH, 12, fetch_fields([(log, b"", [(0, 0)])], max_wait_ms=FOR_EVER_MS, min_bytes=9)
+        )
+        assert _connections(variant) == 2  # With the one that asks.
+    wait_until(lambda: _connections(variant) == 1, seconds=10, what="the connection is gone")
+    wait_until(lambda: thread_count(variant.pid or 0) <= before, seconds=10, what="so is its thread")
+
+
+def _connections(broker: BrokerUnderTest) -> int:
+    answer = run_kproc("clients", "--bootstrap", broker.bootstrap, "--format", "json")
+    return len(json.loads(answer.stdout))
+
+
+@pytest.mark.parametrize("kind", VARIANTS)
+def test_it_stops_in_order_with_clients_there_and_finds_its_data_again(tmp_path: Path, kind: str) -> None:
+    broker = ServedBroker(tmp_path / "data", transport=kind)
+    with broker, RawClient(broker.bootstrap) as client, RawClient(broker.bootstrap) as waiting:
+        client.create_topic("kept")
+        assert client.produce("kept", batch(b"a"), acks=-1)["error_code"] == ErrorCode.NONE
+        waiting.send(ApiKey.FETCH, 12, fetch_fields([("kept", b"", [(0, 1)])], max_wait_ms=FOR_EVER_MS))
+        assert broker.stop() == 0
+    with broker, RawClient(broker.bootstrap) as client:
+        assert values_of(client.fetch("kept", 0)["records"]) == [(0, b"a")]
+    assert "Traceback" not in broker.last_log
+
+
+@pytest.mark.parametrize("kind", ["process", *VARIANTS])
+def test_work_us_burns_cpu_at_each_request(tmp_path: Path, kind: str) -> None:
+    settings = {"kproc.work.us": 10_000}
+    with EmbeddedBroker(transport=kind, settings=settings) as broker, RawClient(broker.bootstrap) as one:
+        one.create_topic("busy")
+        begun = time.monotonic()
+        for _ in range(10):
+            assert one.produce("busy", batch(b"a"))["error_code"] == ErrorCode.NONE
+        assert time.monotonic() - begun >= 10 * 0.01  # CPU time is never more than the time that passes.
+
+
+def test_work_us_that_is_no_duration_is_refused() -> None:
+    answer = run_kproc("serve", "--work-us", "-1")
+    assert answer.returncode == 2
+    assert len(answer.stderr.strip().splitlines()) == 1
+    assert "work" in answer.stderr
