@@ -24,6 +24,7 @@ from kproc.wire.header import ApiKey, RequestHeader
 if TYPE_CHECKING:
     from kproc.api.fetch_session import SessionCache
     from kproc.api.group_call import ForwardedCall
+    from kproc.api.traffic import Traffic
     from kproc.group.coordinator import GroupCoordinator
 
 OnReply = Callable[[dict[str, Any]], None]
@@ -149,6 +150,18 @@ class Groups(Protocol):
         """Load every partition of ours that has been written to, then call back."""
 
 
+class Samples(Protocol):
+    """The requests that telemetry tells of (server/handler_telemetry.py); asked of timed requests alone."""
+
+    def begin(self, request: Any, body: memoryview) -> None: ...
+    def end(self, request: Any, answered_ns: int) -> None: ...
+    def drop(self, request: Any) -> None: ...
+    def is_due(self, api_key: int, now_ns: int) -> bool: ...
+    def end_known(
+        self, version: int, prefix: bytes, key: PartitionKey, times_ns: tuple[int, int, int]
+    ) -> None: ...
+
+
 _NO_RATES: Final = _NoRates()
 
 
@@ -169,8 +182,10 @@ class Services:
         "peers",
         "producer_ids",
         "purgatory",
+        "samples",
         "served",
         "session_cache",
+        "traffic",
         "waits_for_sync",
     )
 
@@ -204,6 +219,9 @@ class Services:
         self.hand_over: HandOver
         self.client_rates: ClientRates = _NO_RATES
         self.groups: Groups
+        # What telemetry wants to know; None: nothing.
+        self.traffic: Traffic | None = None
+        self.samples: Samples | None = None
 
 
 def error_codes(fields: Mapping[str, Any]) -> Iterator[int]:

@@ -357,6 +357,7 @@ class DelayedFetch(DelayedOperation):
             return
         context = self._context
         session = self._session
+        traffic = context.services.traffic
         budget = self._budget()
         has_data = False
         topics: dict[str | bytes | None, tuple[str | None, bytes | None, list[FetchPartitionResult]]] = {}
@@ -371,6 +372,8 @@ class DelayedFetch(DelayedOperation):
                 )  # Owners that read side by side overshot.
             budget -= read.bytes
             has_data = has_data or read.bytes > 0
+            if traffic is not None and read.bytes:
+                traffic.fetched(target.key, read.bytes)
             is_news = (
                 read.error or read.bytes or read.end != target.last_end or read.start != target.last_start
             )

@@ -113,6 +113,11 @@ class SessionCache:
             return [], None, False
         return list(session.targets.values()), session, True
 
+    def reads(self, session_id: int, name: str, topic_id: bytes) -> bool:
+        """Whether a session has a partition of that topic."""
+        session = self._sessions.get(session_id)
+        return session is not None and any(key[0] in (name, topic_id) for key in session.targets)
+
     def _create(
         self, targets: list[FetchTarget], now_ns: int, *, uses_topic_ids: bool
     ) -> FetchSession | None:

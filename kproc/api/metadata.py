@@ -143,8 +143,7 @@ def _answer(context: RequestContext, request: Fields, topics: list[TopicImage | 
         else:
             row = _topic_row(topic, node_id, replicas, topic_operations)
         rows.append(row)
-    cluster_operations = request.get("include_cluster_authorized_operations", False)
-    return {
+    answer: Fields = {
         "brokers": [
             {
                 "node_id": node_id,
@@ -156,9 +155,11 @@ def _answer(context: RequestContext, request: Fields, topics: list[TopicImage | 
         "cluster_id": context.services.image.cluster_id,
         "controller_id": node_id,
         "topics": rows,
-        "cluster_authorized_operations": ALL_ON_CLUSTER if cluster_operations else NOT_TOLD,
         "error_code": int(ErrorCode.NONE),
     }
+    if request.get("include_cluster_authorized_operations", False):  # Versions 8 to 10; else it is not told.
+        answer["cluster_authorized_operations"] = ALL_ON_CLUSTER
+    return answer
 
 
 def _topic_row(topic: TopicImage, node_id: int, replicas: list[int], operations: int) -> Fields:

@@ -22,6 +22,10 @@ from kproc.errors import ErrorCode, KafkaError
 
 # What every Handler reads from its image: server/request_log.py.
 REQUEST_LOG: Final = frozenset(("kproc.request.log", "kproc.slow.request.log.ms"))
+# And the controller, too: server/telemetry.py.
+TELEMETRY: Final = frozenset(
+    ("kproc.telemetry", "kproc.telemetry.interval.ms", "kproc.telemetry.requests.per.second")
+)
 # What the cleaner reads from its image whenever it needs it: server/compactor.py.
 CLEANER_SETTINGS: Final = frozenset(
     (
@@ -43,6 +47,7 @@ APPLIED_LIVE: Final = (
     | ROLE_COUNTS
     | CONNECTION_LIMITS
     | REQUEST_LOG
+    | TELEMETRY
     | CLEANER_SETTINGS
     | {"listeners"}
 )

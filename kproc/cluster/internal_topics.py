@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from kproc.cluster.topic_names import GROUP_METADATA_TOPIC
+from kproc.cluster.topic_names import GROUP_METADATA_TOPIC, TELEMETRY_TOPIC
 from kproc.config import Config
 
 
 def _shape_of(name: str, config: Config) -> tuple[int, dict[str, str]]:
     """(partitions, configs); -1 is the broker's default. One host keeps one replica, whatever the settings say."""
+    if name == TELEMETRY_TOPIC:
+        return 1, {
+            "cleanup.policy": "delete",
+            "compression.type": "producer",
+            "retention.bytes": str(256 << 20),
+            "retention.ms": str(24 * 3600 * 1000),
+            "segment.bytes": str(16 << 20),  # Retention deletes whole segments.
+        }
     if name != GROUP_METADATA_TOPIC:
         return -1, {}
     return config.offsets_topic_num_partitions, {

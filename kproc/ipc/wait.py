@@ -115,12 +115,17 @@ class Sleeper:
             return  # Nobody signalled us: the usual case when the second look found work.
 
     def wait(
-        self, poll: Callable[[float], list[Any]], timeout_s: float, has_work: Callable[[], bool]
+        self,
+        poll: Callable[[float], list[Any]],
+        timeout_s: float,
+        has_work: Callable[[], bool],
+        since_ns: int = 0,
     ) -> list[Any]:
         """Do the whole handshake around `poll`, usually an epoll's bound method, and return its events.
 
         `has_work` looks at everything that a Waker announces. If the timeout ends the sleep and there is
         work nevertheless, its producer gets WAKE_GRACE_S to finish its wake-up; then it counts as rescued.
+        `since_ns` is the time now, from a caller that has just asked for it.
         """
         words, index = self._words, self._index
         words[index] = 1  # prepare() and cancel() written out: every sleep passes here.
@@ -128,7 +133,7 @@ class Sleeper:
         if has_work():
             self.cancel()
             return poll(0)
-        before_ns = _now_ns()
+        before_ns = since_ns or _now_ns()
         events = poll(timeout_s)
         self.slept_ns += _now_ns() - before_ns
         if not events and has_work():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from kproc.net.connection_limits import ConnectionLimits, Resolve, control_limit
 from kproc.net.handler_peer import Router
 from kproc.net.processor import Processor
 from kproc.purgatory.purgatory import Purgatory
+from kproc.server.busy_handler import BusyHandler
 from kproc.server.cleaner import Cleaner
 from kproc.server.controller import Controller
 from kproc.server.handler import Handler
@@ -94,8 +96,10 @@ def make_processor(
     metrics: MetricsRow,
     arena: BlockOwner,
     router: Router | None = None,
+    make: Callable[..., Processor] = Processor,
 ) -> Processor:
-    return Processor(
+    """`make` builds another kind of Processor from the same arguments."""
+    return make(
         processor_id(index),
         doze=doze,
         metrics=metrics,
@@ -144,7 +148,10 @@ def make_handler(
             is_clean=plan.was_clean and not is_restart,
         )
 
-    return Handler(
+    make: Callable[..., Handler] = Handler
+    if config.kproc_work_us:
+        make = partial(BusyHandler, work_us=config.kproc_work_us)
+    return make(
         handler_id(index),
         doze=doze,
         metrics=metrics,

@@ -19,6 +19,7 @@ from kproc.cluster.host_names import RESOLVABLE, host_names
 from kproc.cluster.image import ClusterImage
 from kproc.cluster.metadata_log import MetadataLog
 from kproc.cluster.records import Record
+from kproc.cluster.topic_names import TELEMETRY_TOPIC
 from kproc.config.dynamic import DynamicSettings
 from kproc.errors import KafkaError
 from kproc.metrics.requests import CONTROLLER_PART
@@ -27,7 +28,9 @@ from kproc.net.lookups import Found, Lookups
 from kproc.server.calls import serve_call
 from kproc.server.control_plane import ControlPlane
 from kproc.server.linked_agent import LinkedAgent, LinkedPeer
-from kproc.server.roles import CLEANER, CONTROL_PROCESSOR, HANDLER
+from kproc.server.roles import CLEANER, CONTROL_PROCESSOR, HANDLER, handler_id
+from kproc.server.telemetry import ControllerTelemetry
+from kproc.server.telemetry_feed import CALL as TELEMETRY_CALL
 from kproc.transport.agent import AgentId, Doze, Link
 from kproc.transport.envelope import CALL, DELTA, DELTA_ACK, REPLY, SNAPSHOT, TOKEN
 
@@ -82,6 +85,14 @@ class Controller(LinkedAgent):
         self._control: LinkedPeer | None = None
         self.counts = metrics.slab.counts(CONTROLLER_PART)
         self._control_plane = ControlPlane(plan, self)
+        self._telemetry = ControllerTelemetry(
+            plan,
+            operations.status,
+            metrics.slab,
+            image=lambda: self.image,
+            ask=self._ask_handler,
+            create=lambda on_reply: self.serve("auto_create_topics", {"names": [TELEMETRY_TOPIC]}, on_reply),
+        )
         self._commits: deque[_Commit] = deque()
         # Acceptors and Processors have no image: who runs us tells them what was changed.
         self._settings_in_force = settings_in_force
@@ -116,6 +127,12 @@ class Controller(LinkedAgent):
         self._operations.tick(now_ns)
         self._lookups.work()
         self.counts.store()
+        if not self._is_stopping:
+            self._telemetry.tick(now_ns)
+
+    def _ask_handler(self, index: int, body: dict[str, Any], on_reply: OnReply, batch: bytes) -> None:
+        owner = handler_id(index)
+        self._calls.call(self._outbox(owner), owner, TELEMETRY_CALL, body, on_reply, batch)
 
     def is_drained(self) -> bool:
         return super().is_drained() and not self._commits and not self._lookups.is_busy

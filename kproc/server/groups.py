@@ -196,6 +196,7 @@ class Groups:
         self._next_sweep_ms = self._timing.now_ms() + config.offsets_retention_check_interval_ms
         self._is_stopping = False
         self.dirty: dict[Shard, None] = {}
+        self.due_ms = 0  # How long, after `work`, there is nothing to do.
         self.forwarded: dict[ForwardedCall, None] = {}
 
     # -- for the APIs ------------------------------------------------------------------------------------------
@@ -321,7 +322,7 @@ class Groups:
             for shard in dirty:
                 shard.flush()
 
-    def next_deadline_ms(self, now_ns: int) -> int:
+    def _next_deadline_ms(self, now_ns: int) -> int:
         """How long the Handler may sleep."""
         if self.dirty or self._loading or self._to_open or self._sweeping:
             return 0
@@ -333,7 +334,8 @@ class Groups:
     def work(self, now_ns: int) -> int:
         """What is due: timers, a chunk of a load, some groups of a sweep. At every duty cycle, so the first line is for
         a Handler that has none of it."""
-        if self.next_deadline_ms(now_ns):
+        self.due_ms = self._next_deadline_ms(now_ns)
+        if self.due_ms:
             return 0
         now_ms = now_ns // NS_PER_MS
         work = 0
@@ -351,6 +353,7 @@ class Groups:
             work += 1
             self._go_on_sweeping()
         self.flush()
+        self.due_ms = self._next_deadline_ms(now_ns)
         return work
 
     def _go_on_loading(self) -> None:

@@ -92,6 +92,10 @@ class NetworkFigures:
         self._next_look_ns = 0
         self._seen = set(self._found_at_start())
 
+    def note(self, processes: Iterable[Mapping[str, Any]]) -> None:
+        """Count these roles, too, from here on."""
+        self._seen |= set(_agents(processes))
+
     def look(self, processes: Iterable[Mapping[str, Any]], now_ns: int) -> None:
         """Note what idle shares are made of; does nothing more often than once a second."""
         if now_ns < self._next_look_ns:

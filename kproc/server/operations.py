@@ -75,7 +75,7 @@ class Operations:
     """The table of operations of one controller. Tells nobody who runs the roles."""
 
     def __init__(self, plan: Plan, status: Status, ask_supervisor: AskSupervisor) -> None:
-        self._status = status
+        self.status = status
         self._ask = ask_supervisor
         self._node = str(plan.config.node_id)
         self._wall_ms = plan.clock.wall_ms
@@ -106,7 +106,7 @@ class Operations:
     def _show_status(self, _body: dict[str, Any], on_reply: OnReply) -> None:
         answered(
             on_reply,
-            {**self._status.describe(), "apis": [each.row() for each in self._status.figures.apis()]},
+            {**self.status.describe(), "apis": [each.row() for each in self.status.figures.apis()]},
         )
 
     # -- scale -------------------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ class Operations:
 
     def tick(self, now_ns: int) -> None:
         """Ten times a second: nobody is kept waiting for what takes long."""
-        self._status.look(now_ns)
+        self.status.look(now_ns)
         for scale in self._scales:
             scale.answer()
 
@@ -187,7 +187,7 @@ class Operations:
         def on_clients(reply: dict[str, Any]) -> None:
             for row in reply.get("clients", ()):
                 is_control = row["processor"] == CONTROL_PROCESSOR.index
-                row["listener_name"] = CONTROL if is_control else self._status.listener_name(row["listener"])
+                row["listener_name"] = CONTROL if is_control else self.status.listener_name(row["listener"])
                 row["age_ms"] = max(0, self._wall_ms() - row["accepted_ms"])
             _passes_on(on_reply)(reply)
 

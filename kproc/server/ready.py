@@ -15,11 +15,25 @@ from kproc.client import Client, ClientError
 from kproc.errors import ErrorCode
 from kproc.server.listeners import Endpoint
 from kproc.server.plan import Plan
-from kproc.wire.header import ApiKey
+from kproc.wire.header import ApiKey, encode_request_header
+from kproc.wire.primitives import INT16, INT32, encode_string
 
 _TIMEOUT_MS: Final = 10_000
 # Not a legal topic name, so it cannot exist, and auto-creation cannot create it.
 _NO_TOPIC: Final = "kproc readiness/probe"
+# Written and read by hand: the schemas of two requests and answers take longer to load than the two round trips.
+METADATA_VERSION: Final = 1
+_PRODUCE_VERSION: Final = 7
+_PRODUCE_NOTHING: Final = (
+    INT16.pack(-1)  # no transactional id
+    + INT16.pack(1)  # acks
+    + INT32.pack(1000)  # timeout in ms
+    + INT32.pack(1)
+    + encode_string(_NO_TOPIC)
+    + INT32.pack(1)
+    + INT32.pack(0)  # the partition
+    + INT32.pack(-1)  # no records
+)
 _NOFILE_WANTED: Final = 1 << 20
 
 
@@ -32,20 +46,24 @@ def round_trips(endpoint: Endpoint) -> str | None:
         host = "::1"
     try:
         with Client.connect(host, endpoint.bound_port, timeout_ms=_TIMEOUT_MS) as client:
-            client.call(ApiKey.METADATA, 5, {"topics": [], "allow_auto_topic_creation": False})
-            partition = {"index": 0, "records": None}
-            fields = {
-                "acks": 1,
-                "timeout": 1000,
-                "topic_data": [{"name": _NO_TOPIC, "partition_data": [partition]}],
-            }
-            answer = client.call(ApiKey.PRODUCE, 7, fields)
+            _ask(client, ApiKey.METADATA, METADATA_VERSION, INT32.pack(0))  # An empty list: no topic at all.
+            answer = _ask(client, ApiKey.PRODUCE, _PRODUCE_VERSION, _PRODUCE_NOTHING)
     except ClientError as error:
         return str(error)
-    code = answer["responses"][0]["partition_responses"][0]["error_code"]
+    at = INT32.size + len(encode_string(_NO_TOPIC)) + INT32.size + INT32.size
+    if len(answer) < at + INT16.size:
+        return f"a Produce to no topic was answered with {len(answer)} bytes"
+    (code,) = INT16.unpack_from(answer, at)
     if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return f"a Produce to no topic was answered with error {code}"
     return None
+
+
+def _ask(client: Client, api_key: ApiKey, version: int, body: bytes) -> bytes:
+    """The body of the answer."""
+    frame = encode_request_header(api_key, version, 0, client.client_id) + body
+    client.send_bytes(INT32.pack(len(frame)) + frame)
+    return client.receive_frame()[INT32.size :]
 
 
 def describe(plan: Plan, processes: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -126,9 +126,16 @@ class HandlerRequest(RequestContext):
         """Whether its Processor waits for its times, and has not been told."""
         return self._taken_ns > 0
 
+    @property
+    def taken_ns(self) -> int:
+        """When a timed request was taken."""
+        return self._taken_ns
+
     def leave_untimed(self) -> None:
         """It is no API of ours."""
         if self._taken_ns:
+            if self.services.samples is not None:
+                self.services.samples.drop(self)
             self._taken_ns = 0
             body = TIMES_BODY.pack(UNTIMED_KEY, 0, 0, 0, 0)
             self.peer.outbox.push(TIMES, HEAD.pack(self.connection_id, self.sequence, 0, 0), body)
@@ -136,6 +143,8 @@ class HandlerRequest(RequestContext):
     def _tell_times(self) -> None:
         """The answer comes right after this."""
         now_ns = self.services.clock.now_ns()
+        if self.services.samples is not None:
+            self.services.samples.end(self, now_ns)
         body = TIMES_BODY.pack(self.api_key, self.throttle_ms, self._taken_ns, self.done_ns or now_ns, now_ns)
         self._taken_ns = 0
         self.peer.outbox.push(TIMES, HEAD.pack(self.connection_id, self.sequence, 0, 0), body)

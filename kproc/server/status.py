@@ -79,14 +79,14 @@ class Status:
         """One role's line; rates are since the last call."""
         role, index, pid = process["role"], process["index"], process["pid"]
         now_ns = self._plan.clock.now_ns()
-        cpu_seconds = _cpu_seconds(pid)
+        cpu = cpu_seconds(pid)
         pss_bytes, pss_shmem_bytes = _pss(pid)
         counts = dict.fromkeys(SLOT, 0)
         if role != "supervisor":
             counts = self._slab.read(slab_row(AgentId(role, index)))
         requests = counts["requests"]
         before_ns, before_cpu, before_requests = self._before.get((role, index), (self._started_ns, 0.0, 0))
-        self._before[role, index] = (now_ns, cpu_seconds, requests)
+        self._before[role, index] = (now_ns, cpu, requests)
         seconds = max(1e-3, (now_ns - before_ns) / 1e9)
         capacity = counts["ring_capacity_bytes"]
         heartbeat_ns = counts["heartbeat_ns"]
@@ -99,8 +99,8 @@ class Status:
             "restarts": process["restarts"],
             "hung_ms": process["hung_ms"],
             "pool": process["pool"],
-            "cpu_percent": round(100 * max(0.0, cpu_seconds - before_cpu) / seconds, 1),
-            "cpu_seconds": round(cpu_seconds, 2),
+            "cpu_percent": round(100 * max(0.0, cpu - before_cpu) / seconds, 1),
+            "cpu_seconds": round(cpu, 2),
             "idle_percent": round(100 * idle, 1) if idle is not None else None,
             "pss_bytes": pss_bytes,
             "_pss_shmem_bytes": pss_shmem_bytes,
@@ -132,7 +132,7 @@ class Status:
         return sum(seen.values())
 
 
-def _cpu_seconds(pid: int) -> float:
+def cpu_seconds(pid: int) -> float:
     """User and system time of a process; 0 if it has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:

@@ -54,6 +54,8 @@ from kproc.server.roles import (
 from kproc.server.roles_table import Role
 from kproc.server.scale import Scaler, Wanted
 from kproc.transport.agent import AgentId
+from kproc.wire import codec
+from kproc.wire.header import ApiKey
 
 logger = logging.getLogger(__name__)
 
@@ -152,6 +154,8 @@ class Supervisor:
         deadline_ns = self._clock.now_ns() + _READY_TIMEOUT_NS
         # The metadata says how many roles there are to be, and only the controller reads it.
         self._children.start(self._table.add(CONTROLLER), is_restart=False)
+        # Meanwhile: what the first request needs is loaded here once, and found there by whoever is forked later.
+        codec.prepare(ApiKey.METADATA, ready.METADATA_VERSION)
         self._turn_until(lambda: self._has_settings, deadline_ns)
         if not self._must_stop:
             self._start_rest()

@@ -30,7 +30,8 @@ class Syncer(Protocol):
     def close(self) -> None: ...
 
 
-def _sync(log: Log, point: SyncPoint) -> Outcome:
+def sync_one(log: Log, point: SyncPoint) -> Outcome:
+    """Run one point, by whatever thread; its outcome is for the log's owner."""
     try:
         log.run_sync(point)
     except OSError as error:
@@ -45,7 +46,7 @@ class InlineSyncer:
         self._done: list[Outcome] = []
 
     def submit(self, points: Sequence[tuple[Log, SyncPoint]]) -> None:
-        self._done += [_sync(log, point) for log, point in points]
+        self._done += [sync_one(log, point) for log, point in points]
 
     def take(self) -> list[Outcome]:
         done, self._done = self._done, []
@@ -80,5 +81,5 @@ class ThreadSyncer:
     def _run(self) -> None:
         while (points := self._rounds.get()) is not None:
             for log, point in points:
-                self._done.append(_sync(log, point))
+                self._done.append(sync_one(log, point))
             self._wake()

@@ -1,0 +1,203 @@
+"""Feed: lines of telemetry on their way from one role to `__kproc_telemetry`, and the owner's end of that way.
+
+A role adds lines; ten times a second it looks whether a batch is due, one a second at most. The owner of the partition
+appends it like any other batch of the broker's own: a Handler to its own log, any other by a CALL. Nobody waits for
+it: what does not fit into the buffer is dropped and counted, and one batch is under way at a time. A batch whose owner
+died is sent again, so that lines may be stored twice; (role, index, started_ms, number) tells.
+
+    line: {"kind", "time_ms", "broker", "role", "index", "started_ms", "number", ... what the kind has}
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import orjson
+
+from kproc.api.context import OnReply, PartitionMoving
+from kproc.clock import NS_PER_S, Clock
+from kproc.cluster.broker_config import current_value
+from kproc.cluster.image import ClusterImage, PartitionImage
+from kproc.cluster.topic_names import TELEMETRY_TOPIC
+from kproc.config import Config
+from kproc.errors import KafkaError
+from kproc.server.hand_over import HandOver
+from kproc.server.partitions import Partitions
+from kproc.storage.validate import COORDINATOR
+from kproc.transport.agent import AgentId
+from kproc.wire.compression import Compression
+from kproc.wire.record_batch import encode_batch
+from kproc.wire.records import Record
+
+logger = logging.getLogger(__name__)
+
+CALL: Final = "telemetry"  # The op by which the owner gets a batch.
+OFF, METRICS, REQUESTS, ALL = "off", "metrics", "requests", "all"
+BYTES_MAX: Final = 1 << 20  # Of lines that wait, in one role.
+BATCH_BYTES_MAX: Final = 128 << 10
+_GAP_NS: Final = NS_PER_S
+
+Ask = Callable[[int, dict[str, Any], OnReply, bytes], None]
+Create = Callable[[OnReply], None]
+
+
+class Wanted:
+    """What the settings in force say."""
+
+    __slots__ = ("interval_ns", "metrics", "per_second", "requests")
+
+    def __init__(self, image: ClusterImage, config: Config) -> None:
+        def number(name: str) -> int:
+            return int(current_value(image, config, name) or 0)
+
+        what = current_value(image, config, "kproc.telemetry")
+        self.metrics = what in (METRICS, ALL)
+        self.requests = what in (REQUESTS, ALL)
+        self.interval_ns = number("kproc.telemetry.interval.ms") * 1_000_000
+        self.per_second = number("kproc.telemetry.requests.per.second")
+
+    @property
+    def is_on(self) -> bool:
+        return self.metrics or self.requests
+
+
+class Feed:
+    """One per role that has something to tell. `ask` sends a batch to a Handler, `create` asks for the topic."""
+
+    def __init__(
+        self,
+        agent: AgentId,
+        *,
+        clock: Clock,
+        config: Config,
+        image: Callable[[], ClusterImage],
+        ask: Ask,
+        create: Create,
+    ) -> None:
+        self._agent = agent
+        self._clock = clock
+        self._image = image
+        self._ask = ask
+        self._create = create
+        self._head: dict[str, Any] = {
+            "broker": config.node_id,
+            "role": agent.role,
+            "index": agent.index,
+            "started_ms": clock.wall_ms(),
+        }
+        self._lines: deque[tuple[str, bytes, int]] = deque()  # Kind, text, time.
+        self._bytes = 0
+        self._number = 0
+        self._dropped = 0
+        self._unsent: tuple[bytes, int] | None = (
+            None  # The batch that is under way or to be sent again, and its lines.
+        )
+        self._is_asking = False
+        self._next_ns = 0
+        self._complaint = ""
+
+    def add(self, kind: str, fields: Mapping[str, Any]) -> None:
+        """A line; dropped, and counted, if there is no room."""
+        now_ms = self._clock.wall_ms()
+        self._number += 1
+        line = orjson.dumps({"kind": kind, "time_ms": now_ms, **self._head, "number": self._number, **fields})
+        if self._bytes + len(line) > BYTES_MAX:
+            self._dropped += 1
+            return
+        self._lines.append((kind, line, now_ms))
+        self._bytes += len(line)
+
+    def forget(self) -> None:
+        """Telemetry was switched off: nothing more is sent."""
+        self._lines.clear()
+        self._bytes = self._dropped = 0
+        self._unsent = None
+
+    def tick(self) -> None:
+        """Send what waits, if it is time."""
+        now_ns = self._clock.now_ns()
+        if self._is_asking or now_ns < self._next_ns or not (self._lines or self._unsent):
+            return
+        self._next_ns = now_ns + _GAP_NS
+        topic = self._image().topic(TELEMETRY_TOPIC)
+        self._is_asking = True
+        if topic is None:
+            self._create(self._on_created)
+            return
+        if self._unsent is None:
+            self._unsent = self._pack()
+        partition = topic.partitions[self._agent.index % len(topic.partitions)]
+        self._send(partition, self._unsent)
+
+    def _send(self, partition: PartitionImage, unsent: tuple[bytes, int]) -> None:
+        def on_reply(reply: dict[str, Any]) -> None:
+            self._is_asking = False
+            if reply.get("lost"):  # Its owner is being started again.
+                return
+            if (error := reply.get("error")) is not None:
+                self._dropped += unsent[1]
+                if error != self._complaint:
+                    logger.warning("telemetry is lost: %s", error)
+            self._complaint = error or ""
+            if self._unsent is unsent:
+                self._unsent = None
+
+        body = {"image": self._image().version, "partition": partition.index}
+        self._ask(partition.owner, body, on_reply, unsent[0])
+
+    def _on_created(self, reply: dict[str, Any]) -> None:
+        self._is_asking = False
+        for row in reply.get("topics", ()):
+            if row["error_code"] and row["error_message"] != self._complaint:
+                self._complaint = row["error_message"]
+                logger.warning("the topic %s cannot be made: %s", TELEMETRY_TOPIC, self._complaint)
+
+    def _pack(self) -> tuple[bytes, int]:
+        """The oldest lines as one batch."""
+        if self._dropped:
+            dropped, self._dropped = self._dropped, 0
+            self.add("dropped", {"lines": dropped})
+        records: list[Record] = []
+        size = 0
+        while self._lines and (not records or size + len(self._lines[0][1]) <= BATCH_BYTES_MAX):
+            kind, line, time_ms = self._lines.popleft()
+            size += len(line)
+            records.append(Record(kind.encode(), line, time_ms))
+        self._bytes -= size
+        return bytes(encode_batch(records, codec=Compression.GZIP)), len(records)
+
+
+def append_telemetry(
+    partitions: Partitions,
+    hand_over: HandOver,
+    image: Callable[[], ClusterImage],
+    index: int,
+    batch: bytes,
+    on_reply: OnReply,
+) -> None:
+    """The owner's end: append; {"error": None} when it is in the log. Telemetry waits for no disk."""
+
+    def go_on(is_ready: bool) -> None:
+        if is_ready:
+            append_telemetry(partitions, hand_over, image, index, batch, on_reply)
+        else:
+            on_reply({"lost": True})
+
+    partition = image().partition(TELEMETRY_TOPIC, index)
+    if partition is None or partition.owner != partitions.handler_index:
+        on_reply({"lost": True})  # It has moved, or was deleted: the sender looks again.
+        return
+    try:
+        owned = partitions.get(TELEMETRY_TOPIC, partition)
+        (result,) = owned.log.append([memoryview(bytearray(batch))], COORDINATOR)
+        owned.after_append()
+    except PartitionMoving as moving:
+        hand_over.when_ready(moving.key, go_on)
+        return
+    except (KafkaError, OSError) as error:
+        on_reply({"error": str(error)})
+        return
+    on_reply({"error": result.message or str(result.error_code) if result.error_code else None})
