@@ -18,6 +18,8 @@ from tests.support.wait import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TRANSPORTS = ("process", "thread", "inline")
+# For comparison only: with --transports, and a few tests in a plain run.
+VARIANTS = ("connection-threads", "asyncio")
 # A cold start compiles every module first; the rule for a warm one is 0.5 s, tested where it is the subject.
 READY_SECONDS = 20.0
 STOP_SECONDS = 15.0

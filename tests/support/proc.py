@@ -58,6 +58,11 @@ def descriptor_kinds(pid: int) -> Counter[str]:
     return kinds
 
 
+def thread_count(pid: int) -> int:
+    """How many threads a process has."""
+    return len(os.listdir(f"/proc/{pid}/task"))
+
+
 def mapping_count(pid: int) -> int:
     """How many mappings the process has: a leaked region or file mapping shows as growth."""
     return len(Path(f"/proc/{pid}/maps").read_text().splitlines())

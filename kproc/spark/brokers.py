@@ -1,0 +1,464 @@
+"""A blocking client of a Kafka cluster for Spark's processes: any broker, not only kproc's.
+
+`kproc.client.Client` is one connection that never retries. A `Cluster` has one for each broker, knows which
+broker leads which partition, and rides over restarts: connections that fail, leaders that moved and answers
+that mean "not now" are tried again, with growing pauses, until `retry_ms` is over. What cannot be retried, an
+unknown topic or an offset out of range, is raised at once. Owned by one thread; `cluster_of` keeps one for a
+process, because Spark uses its Python processes again for later tasks and batches.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import select
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, TypeVar
+
+from kproc import errors
+from kproc.client import (
+    AnswerTimeout,
+    ApiError,
+    Client,
+    ClientError,
+    ConnectionFailed,
+    ConnectionLost,
+    code_name,
+)
+from kproc.clock import NS_PER_MS, SystemClock
+from kproc.errors import ErrorCode
+from kproc.spark.offsets import TopicPartition
+from kproc.wire.header import ApiKey
+from kproc.wire.primitives import ZERO_UUID
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+NO_OFFSET: Final = -1
+READ_UNCOMMITTED: Final = 0
+READ_COMMITTED: Final = 1
+
+# What Kafka's clients try again, and the node that Metadata does not name for now.
+RETRIABLE: Final = errors.RETRIABLE | {ErrorCode.BROKER_NOT_AVAILABLE}
+# A cluster that has just restarted, or just made a topic, may not know it on every broker yet.
+UNKNOWN_TOPIC_MS: Final = 2_000
+_CONNECTION_ERRORS: Final = (ConnectionFailed, ConnectionLost, AnswerTimeout)
+_Answer = TypeVar("_Answer")
+
+
+class Unreachable(ClientError):
+    """Nothing that could be tried again helped before the deadline."""
+
+
+class UnknownTopic(ClientError):
+    """The cluster has no such topic, or no such partition of it."""
+
+
+class OffsetOutOfRange(ClientError):
+    """The offset is not in the partition's log, neither any more nor yet."""
+
+    def __init__(self, partition: TopicPartition, offset: int) -> None:
+        super().__init__(f"offset {offset} of {partition} is not in its log")
+        self.partition, self.offset = partition, offset
+
+
+@dataclass(frozen=True, slots=True)
+class Connecting:
+    """How a Cluster connects and how long it tries; Kafka's names and defaults where Kafka has them."""
+
+    client_id: str = "kproc-spark"
+    connect_ms: int = 10_000  # socket.connection.setup.timeout.ms
+    request_ms: int = 30_000  # request.timeout.ms
+    retry_ms: int = 30_000
+    backoff_ms: int = 50  # retry.backoff.ms; doubled each time up to the next
+    backoff_ms_max: int = 1_000  # retry.backoff.max.ms
+    attempts_max: int | None = None  # in place of retry_ms
+
+
+class Topic(NamedTuple):
+    """What Metadata says about a topic. A partition without a leader has node -1."""
+
+    name: str
+    topic_id: bytes
+    is_internal: bool
+    leaders: dict[int, int]
+
+
+class Fetched(NamedTuple):
+    """One answer to a Fetch of one partition. `records` are whole batches, perhaps with a torn one at the end."""
+
+    records: bytes | memoryview
+    aborted: list[tuple[int, int]]
+    """(producer id, first offset) of aborted transactions; only with READ_COMMITTED."""
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+
+
+@dataclass(slots=True)
+class _Known:
+    """What the newest Metadata answers said."""
+
+    nodes: dict[int, tuple[str, int]] = field(default_factory=dict)
+    topics: dict[str, Topic] = field(default_factory=dict)
+
+
+class Cluster:
+    """Connections to the brokers of one cluster. Owned by one thread; close it, or leave it to `cluster_of`."""
+
+    def __init__(self, bootstrap: str, connecting: Connecting | None = None) -> None:
+        self.bootstrap = bootstrap
+        self.connecting = connecting or Connecting()
+        self._seeds = parse_bootstrap(bootstrap)
+        self._clients: dict[tuple[str, int], Client] = {}
+        self._known = _Known()
+        self._clock = SystemClock()
+
+    def close(self) -> None:
+        """Close every connection; the next request opens them anew."""
+        for client in self._clients.values():
+            client.close()
+        self._clients.clear()
+
+    # -- topics
+
+    def metadata(self, topics: Iterable[str] | None = None) -> dict[str, Topic]:
+        """Those of the topics that exist, or all topics; nothing is created by asking."""
+        rows = None if topics is None else [{"name": name, "topic_id": ZERO_UUID} for name in topics]
+        if rows == []:
+            return {}
+        fields = {"topics": rows, "allow_auto_topic_creation": False}
+
+        def ask() -> dict[str, Topic]:
+            answer = self._ask_any(ApiKey.METADATA, fields)
+            return self._take_metadata(answer, everything=rows is None)
+
+        return self.retrying("Metadata", ask)
+
+    def _take_metadata(self, answer: Mapping[str, Any], *, everything: bool) -> dict[str, Topic]:
+        nodes = {row["node_id"]: (row["host"], row["port"]) for row in answer["brokers"]}
+        if not nodes:
+            raise ApiError(ErrorCode.BROKER_NOT_AVAILABLE, "Metadata names no broker")
+        found: dict[str, Topic] = {}
+        for row in answer["topics"]:
+            name, code = row["name"], row["error_code"]
+            if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                self._known.topics.pop(name, None)
+                continue
+            if code and code != ErrorCode.LEADER_NOT_AVAILABLE:
+                raise ApiError(code, f"topic {name}: {code_name(code)}")
+            leaders = {each["partition_index"]: each["leader_id"] for each in row["partitions"]}
+            topic_id = row.get("topic_id", ZERO_UUID)
+            found[name] = Topic(name, topic_id, row["is_internal"], dict(sorted(leaders.items())))
+        self._known.nodes = nodes
+        if everything:
+            self._known.topics = dict(found)
+        else:
+            self._known.topics.update(found)
+        return found
+
+    def leader(self, partition: TopicPartition) -> int:
+        """The node that leads the partition by what is known; asks if nothing is."""
+        topic = self._known.topics.get(partition.topic)
+        if topic is None or topic.leaders.get(partition.partition, -1) < 0:
+            topic = self.metadata([partition.topic]).get(partition.topic)
+        if topic is None or partition.partition not in topic.leaders:
+            # Looked for again for UNKNOWN_TOPIC_MS, then it is an UnknownTopic.
+            raise ApiError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {partition} on {self.bootstrap}"
+            )
+        node = topic.leaders[partition.partition]
+        if node < 0:
+            raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition} has no leader")
+        return node
+
+    def forget_leaders(self) -> None:
+        """What is known of leaders was wrong: the next request asks again."""
+        self._known.topics.clear()
+
+    # -- offsets
+
+    def list_offsets(
+        self, wanted: Mapping[TopicPartition, int], *, isolation: int = READ_UNCOMMITTED
+    ) -> dict[TopicPartition, int]:
+        """The offset for EARLIEST, LATEST or a timestamp in ms; NO_OFFSET where nothing is that late.
+
+        LATEST is the high watermark, or with READ_COMMITTED the last stable offset.
+        """
+        found: dict[TopicPartition, int] = {}
+
+        def ask() -> dict[TopicPartition, int]:
+            by_node: dict[int, dict[TopicPartition, int]] = {}
+            for partition, timestamp in wanted.items():
+                if partition not in found:
+                    by_node.setdefault(self.leader(partition), {})[partition] = timestamp
+            for node, part in by_node.items():
+                self._list_offsets_of(node, part, isolation, found)
+            return found
+
+        return self.retrying("ListOffsets", ask)
+
+    def _list_offsets_of(
+        self,
+        node: int,
+        part: Mapping[TopicPartition, int],
+        isolation: int,
+        found: dict[TopicPartition, int],
+    ) -> None:
+        by_topic: dict[str, list[dict[str, int]]] = {}
+        for (topic, index), timestamp in part.items():
+            row = {"partition_index": index, "current_leader_epoch": -1, "timestamp": timestamp}
+            by_topic.setdefault(topic, []).append(row)
+        answer = self._ask(
+            self.address(node),
+            ApiKey.LIST_OFFSETS,
+            {
+                "replica_id": -1,
+                "isolation_level": isolation,
+                "timeout": self.connecting.request_ms,
+                "topics": [{"name": topic, "partitions": rows} for topic, rows in by_topic.items()],
+            },
+        )
+        problem: ClientError | None = None
+        for topic in answer["topics"]:
+            for row in topic["partitions"]:
+                partition = TopicPartition(topic["name"], row["partition_index"])
+                if row["error_code"]:
+                    problem = ApiError(
+                        row["error_code"], f"ListOffsets of {partition}: {code_name(row['error_code'])}"
+                    )
+                else:
+                    found[partition] = row["offset"]
+        if problem is not None:
+            raise problem
+
+    # -- records
+
+    def fetch(
+        self,
+        partition: TopicPartition,
+        offset: int,
+        *,
+        max_bytes: int,
+        isolation: int = READ_UNCOMMITTED,
+        min_bytes: int = 1,
+        wait_ms: int = 500,
+    ) -> Fetched:
+        """What lies at the offset: up to `max_bytes`, or one batch if that is larger; maybe nothing.
+
+        The first batch may begin below the offset. OffsetOutOfRange where the log does not have it.
+        """
+        row = {
+            "partition": partition.partition,
+            "current_leader_epoch": -1,
+            "fetch_offset": offset,
+            "last_fetched_epoch": -1,
+            "log_start_offset": -1,
+            "partition_max_bytes": max_bytes,
+        }
+        fields = {
+            "replica_id": -1,
+            "max_wait": wait_ms,
+            "min_bytes": min_bytes,
+            "max_bytes": max_bytes,
+            "isolation_level": isolation,
+            "session_id": 0,
+            "session_epoch": -1,
+            "topics": [{"topic": partition.topic, "topic_id": ZERO_UUID, "partitions": [row]}],
+            "forgotten_topics_data": [],
+            "rack_id": "",
+        }
+
+        def ask() -> Fetched:
+            answer = self._ask(self.address(self.leader(partition)), ApiKey.FETCH, fields)
+            if answer.get("error_code"):
+                code = answer["error_code"]
+                raise ApiError(code, f"Fetch of {partition}: {code_name(code)}")
+            return _fetched(answer["responses"][0]["partitions"][0], partition, offset)
+
+        return self.retrying(f"Fetch of {partition}", ask)
+
+    # -- anything else
+
+    def call(
+        self,
+        api_key: ApiKey,
+        fields: Mapping[str, Any],
+        *,
+        node: int | None = None,
+        newest: int | None = None,
+        limit_ms: int | None = None,
+    ) -> dict[str, Any]:
+        """Any request to a node, or to any broker; repeated if the connection fails. Error codes are the caller's."""
+
+        def ask() -> dict[str, Any]:
+            if node is None:
+                return self._ask_any(api_key, fields, newest=newest)
+            return self._ask(self.address(node), api_key, fields, newest=newest)
+
+        return self.retrying(api_key.name, ask, limit_ms=limit_ms)
+
+    def coordinator(self, key: str, *, of_transactions: bool = False, limit_ms: int | None = None) -> int:
+        """The node that coordinates a group, or a transactional id."""
+
+        def ask() -> int:
+            kind = 1 if of_transactions else 0
+            fields = {"key": key, "key_type": kind, "coordinator_keys": [key]}
+            answer = self._ask_any(ApiKey.FIND_COORDINATOR, fields, newest=3)
+            if answer["error_code"]:
+                code = answer["error_code"]
+                raise ApiError(code, f"coordinator of {key}: {code_name(code)}")
+            self._known.nodes[answer["node_id"]] = (answer["host"], answer["port"])
+            return int(answer["node_id"])
+
+        return self.retrying("FindCoordinator", ask, limit_ms=limit_ms)
+
+    def connection(self, node: int) -> Client:
+        """The connection to a node, for a caller with several requests under way; `discard` it when it fails."""
+        return self._client(self.address(node))
+
+    def discard(self, node: int) -> None:
+        """Close the connection to a node; whatever waits for an answer on it is lost."""
+        self._drop(self.address(node))
+
+    # -- how
+
+    def retrying(self, what: str, attempt: Callable[[], _Answer], *, limit_ms: int | None = None) -> _Answer:
+        """The attempt's result; tried again while it fails by what may pass, for `limit_ms`, or `retry_ms`.
+
+        ConnectionFailed, ConnectionLost, AnswerTimeout and ApiErrors of RETRIABLE may pass; leaders are looked
+        up anew. An unknown topic may, too, for a short while.
+        """
+        begin_ns = self._clock.now_ns()
+        pause_ms = self.connecting.backoff_ms
+        attempts_max = self.connecting.attempts_max
+        for attempts in itertools.count(1):
+            tried_ms = self.connecting.retry_ms if limit_ms is None else limit_ms
+            try:
+                return attempt()
+            except _CONNECTION_ERRORS as error:
+                problem: ClientError = error
+            except ApiError as error:
+                if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    tried_ms = min(tried_ms, UNKNOWN_TOPIC_MS)
+                elif error.code not in RETRIABLE:
+                    raise
+                problem = error
+            self.forget_leaders()
+            spent_ms = (self._clock.now_ns() - begin_ns) // NS_PER_MS
+            is_over = spent_ms + pause_ms > tried_ms if attempts_max is None else attempts >= attempts_max
+            if is_over:
+                if isinstance(problem, ApiError) and problem.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise UnknownTopic(str(problem)) from problem
+                raise Unreachable(f"{what} failed for {spent_ms / 1000:.0f} s: {problem}") from problem
+            pause(pause_ms)
+            pause_ms = min(2 * pause_ms, self.connecting.backoff_ms_max)
+        raise AssertionError("an endless loop ended")
+
+    def address(self, node: int) -> tuple[str, int]:
+        """Host and port of a node that Metadata has named."""
+        address = self._known.nodes.get(node)
+        if address is None:
+            raise ApiError(ErrorCode.BROKER_NOT_AVAILABLE, f"node {node} is not there")
+        return address
+
+    def _client(self, address: tuple[str, int]) -> Client:
+        client = self._clients.get(address)
+        if client is None:
+            client = Client.connect(
+                *address, timeout_ms=self.connecting.connect_ms, client_id=self.connecting.client_id
+            )
+            client.timeout_ms = self.connecting.request_ms
+            self._clients[address] = client
+        return client
+
+    def _drop(self, address: tuple[str, int]) -> None:
+        client = self._clients.pop(address, None)
+        if client is not None:
+            client.close()
+
+    def _ask(
+        self,
+        address: tuple[str, int],
+        api_key: ApiKey,
+        fields: Mapping[str, Any],
+        *,
+        newest: int | None = None,
+    ) -> dict[str, Any]:
+        client = self._client(address)
+        try:
+            return client.call_latest(api_key, fields, newest=newest)
+        except _CONNECTION_ERRORS:
+            self._drop(address)
+            raise
+
+    def _ask_any(
+        self, api_key: ApiKey, fields: Mapping[str, Any], *, newest: int | None = None
+    ) -> dict[str, Any]:
+        """Ask brokers that are connected, then those that are known, then the bootstrap ones."""
+        addresses = list(dict.fromkeys((*self._clients, *self._known.nodes.values(), *self._seeds)))
+        for position, address in enumerate(addresses):
+            try:
+                return self._ask(address, api_key, fields, newest=newest)
+            except _CONNECTION_ERRORS:
+                if position == len(addresses) - 1:
+                    raise
+        raise AssertionError("no bootstrap address")
+
+
+def _fetched(row: Mapping[str, Any], partition: TopicPartition, offset: int) -> Fetched:
+    code = row["error_code"]
+    if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+        raise OffsetOutOfRange(partition, offset)
+    if code:
+        raise ApiError(code, f"Fetch of {partition}: {code_name(code)}")
+    aborted = [(each["producer_id"], each["first_offset"]) for each in row.get("aborted_transactions") or ()]
+    return Fetched(
+        row["records"] or b"",
+        aborted,
+        row["high_watermark"],
+        row.get("last_stable_offset", -1),
+        row.get("log_start_offset", -1),
+    )
+
+
+def parse_bootstrap(bootstrap: str) -> list[tuple[str, int]]:
+    """`host:port,host:port` as pairs; ValueError with the reason."""
+    pairs = []
+    for each in filter(None, (piece.strip() for piece in bootstrap.split(","))):
+        host, colon, port = each.rpartition(":")
+        if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+            raise ValueError(f"{each!r} is not HOST:PORT")
+        pairs.append((host.strip("[]"), int(port)))
+    if not pairs:
+        raise ValueError("no HOST:PORT in it")
+    return pairs
+
+
+def pause(duration_ms: int) -> None:
+    """Wait; nothing can wake it earlier, and nothing needs to."""
+    select.select([], [], [], duration_ms / 1000)
+
+
+_clusters: dict[tuple[int, str, Connecting], Cluster] = {}
+
+
+def cluster_of(bootstrap: str, connecting: Connecting | None = None) -> Cluster:
+    """This process's Cluster for these brokers: made at the first call, kept for later tasks.
+
+    A process that was forked makes its own: sockets of its parent must not be shared.
+    """
+    key = (os.getpid(), bootstrap, connecting or Connecting())
+    cluster = _clusters.get(key)
+    if cluster is None:
+        if not _clusters:
+            atexit.register(_close_all)
+        cluster = _clusters[key] = Cluster(bootstrap, connecting)
+    return cluster
+
+
+def _close_all() -> None:
+    for (pid, _, _), cluster in _clusters.items():
+        if pid == os.getpid():
+            cluster.close()

@@ -1,0 +1,382 @@
+"""Record batches, as Fetch and segment files hold them, to Arrow record batches of the connector's schema.
+
+    bytes of v2 batches --> checked, filtered, decompressed --> where each field lies --> Arrow
+       feed()                 _take_batch()                       walk.find_fields()      _emit()
+
+Nothing is done per record here: many batches are joined until they hold `rows_max` records or `bytes_max` bytes, and
+what follows works on whole columns. A column that was not asked for is not built; what lies in front of a wanted one
+in its record must be stepped over all the same.
+
+The bytes come from a network or a disk that nobody vouches for: a batch that is not whole ends what is taken from
+these bytes (a Fetch cuts its last batch, a file has a torn tail), everything else that is wrong raises KafkaError
+with the topic, the partition and the offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from struct import Struct
+from typing import Any, Final, NamedTuple, NoReturn
+
+import numpy as np
+import pyarrow as pa
+from crc32c import crc32c
+
+from kproc.errors import ErrorCode, KafkaError
+from kproc.spark.binary import binary_array, bytes_scalar, number_array
+from kproc.spark.brokers import READ_COMMITTED, READ_UNCOMMITTED
+from kproc.spark.headers import header_array
+from kproc.spark.schema import COLUMNS, arrow_schema
+from kproc.spark.walk import PADDING, Fields, Wanted, find_fields
+from kproc.wire import records as record_format
+from kproc.wire.compression import DECOMPRESSED_BYTES_MAX, Compression, decompress
+from kproc.wire.record_batch import (
+    CODEC_MASK,
+    CONTROL,
+    HEADER_BYTES,
+    LOG_APPEND_TIME,
+    LOG_OVERHEAD_BYTES,
+    MAGIC,
+    TRANSACTIONAL,
+)
+
+ARROW_TYPES: Final = {field.name: field.type for field in arrow_schema(tuple(COLUMNS))}
+
+ROWS_MAX: Final = 20_000
+BYTES_MAX: Final = 4 << 20
+# Of one feed: enough for an Arrow batch that costs little more in each row than a larger one.
+_WORTH_BYTES: Final = 256 << 10
+
+_HEADER: Final = Struct(">qiibIhiqqqhii")
+_unpack = _HEADER.unpack_from
+_CRC_FROM: Final = 21
+_MAGIC_AT: Final = 16
+_ABORT: Final = 0
+
+Bytes = bytes | bytearray | memoryview
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class _Batch(NamedTuple):
+    """A batch that is waiting to be emitted: its records without compression, and what they are relative to."""
+
+    payload: Bytes
+    position: int
+    """Of the payload in the bytes that were fed."""
+    records: int
+    base_offset: int
+    last_offset: int
+    base_timestamp: int
+    append_time: int | None
+
+
+class Decoder:
+    """Turns batches of one partition into Arrow, from the offset `start` up to and without `end`.
+
+    `feed()` may be called as often as one likes with consecutive batches; records that are left over for the next
+    Arrow batch come with `flush()`. `next_offset` is where the next bytes must begin, whether the offsets before it
+    hold records or gaps of compaction, of aborted transactions and of their markers.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        topic: str,
+        partition: int,
+        start: int = 0,
+        end: int = 2**63 - 1,
+        *,
+        isolation: int = READ_UNCOMMITTED,
+        rows_max: int = ROWS_MAX,
+        bytes_max: int = BYTES_MAX,
+        check_crcs: bool = True,
+    ) -> None:
+        unknown = [name for name in columns if name not in ARROW_TYPES]
+        if unknown or not columns:
+            raise ValueError(
+                f"no such columns: {', '.join(unknown)}" if unknown else "no columns are asked for"
+            )
+        self.next_offset = start
+        self.consumed = 0
+        """Bytes of whole batches in what was fed last: the rest was cut off, or lies behind `end`."""
+        self.schema = arrow_schema(columns)
+        self._columns = tuple(columns)
+        self._name = f"{topic}-{partition}"
+        self._start = start
+        self.end = end
+        self._committed = isolation == READ_COMMITTED
+        self._rows_max = rows_max
+        self._bytes_max = bytes_max
+        self._check_crcs = check_crcs
+        self._waiting: list[_Batch] = []
+        self._waiting_rows = 0
+        self._waiting_bytes = 0
+        self._constants = _Constants(topic, partition)
+        self._wanted = Wanted(
+            timestamp="timestamp" in columns,
+            offset="offset" in columns,
+            key="key" in columns,
+            value="value" in columns,
+            headers="headers" in columns,
+        )
+
+    @property
+    def is_done(self) -> bool:
+        """True when nothing before `end` can follow."""
+        return self.next_offset >= self.end
+
+    def feed(self, data: Bytes, aborted: Iterable[tuple[int, int]] = ()) -> Iterator[pa.RecordBatch]:
+        """Arrow batches of the whole batches in `data`.
+
+        `aborted` are (producer id, first offset) of the transactions that a Fetch with read_committed, or the
+        transaction index, names for these bytes.
+        """
+        transactions = _Aborted(aborted) if self._committed else None
+        view = memoryview(data)
+        position = self.consumed = 0
+        size = len(view)
+        while position + LOG_OVERHEAD_BYTES < size and self.next_offset < self.end:
+            total = self._take_batch(view, position, transactions)
+            if total == 0:
+                break
+            position += total
+            self.consumed = position
+            if self._waiting_rows >= self._rows_max or self._waiting_bytes >= self._bytes_max:
+                yield from self._flush(data)
+        # Not to be kept for the next ones: records of one piece of memory need not be joined.
+        if self._waiting_bytes >= _WORTH_BYTES:
+            yield from self._flush(data)
+
+    def flush(self) -> Iterator[pa.RecordBatch]:
+        """What has been taken and not been given out yet."""
+        return self._flush(b"")
+
+    def _flush(self, data: Bytes) -> Iterator[pa.RecordBatch]:
+        """The same while `data` is being fed."""
+        if self._waiting_rows:
+            waiting, self._waiting = self._waiting, []
+            self._waiting_rows = self._waiting_bytes = 0
+            table = self._emit(waiting, data)
+            # A single batch may hold many more records than were asked for; slices share its memory.
+            for first in range(0, table.num_rows, 2 * self._rows_max):
+                yield table.slice(first, 2 * self._rows_max)
+
+    # -- one batch
+
+    def _take_batch(self, view: memoryview, position: int, transactions: _Aborted | None) -> int:
+        """Bytes of the batch at the position, which now waits unless it is not wanted; 0 if it is not whole."""
+        if len(view) - position <= _MAGIC_AT:
+            return 0
+        magic = view[position + _MAGIC_AT]
+        if magic != MAGIC:
+            raise self._bad_format(view, position, magic)
+        if len(view) - position < HEADER_BYTES:
+            return 0
+        header = _unpack(view, position)
+        base_offset, length, _, _, crc, attributes, last_delta, base_ts, max_ts, producer, _, _, count = (
+            header
+        )
+        total: int = length + LOG_OVERHEAD_BYTES
+        if total < HEADER_BYTES:
+            raise self._bad(base_offset, f"its length, {length} bytes, is less than a header")
+        if total > len(view) - position:
+            return 0
+        last_offset = base_offset + last_delta
+        if (
+            last_offset < self.next_offset
+        ):  # A Fetch begins with the batch that holds the offset, or before it.
+            return total
+        if self._check_crcs and crc32c(view[position + _CRC_FROM : position + total]) != crc:
+            raise self._bad(base_offset, f"its CRC-32C is not the stored {crc:#010x}")
+        if last_delta < 0 or count < 0:
+            raise self._bad(base_offset, f"{count} records with a last offset delta of {last_delta}")
+        if base_offset >= self.end:
+            self.next_offset = base_offset
+            return total
+        payload = view[position + HEADER_BYTES : position + total]
+        if attributes & CONTROL:
+            if transactions is not None:
+                transactions.end(producer, last_offset, self._control_type(payload, base_offset, attributes))
+        elif count and not (
+            transactions is not None
+            and attributes & TRANSACTIONAL
+            and transactions.has_aborted(producer, last_offset)
+        ):
+            codec = attributes & CODEC_MASK
+            raw = self._decompress(codec, payload, base_offset) if codec else payload
+            append_time = max_ts if attributes & LOG_APPEND_TIME else None
+            self._waiting.append(
+                _Batch(raw, position + HEADER_BYTES, count, base_offset, last_offset, base_ts, append_time)
+            )
+            self._waiting_rows += count
+            self._waiting_bytes += len(raw)
+        self.next_offset = last_offset + 1
+        return total
+
+    def _decompress(self, codec: int, payload: Bytes, base_offset: int) -> bytes:
+        try:
+            return decompress(codec, payload, DECOMPRESSED_BYTES_MAX)
+        except KafkaError as error:
+            raise self._bad(base_offset, error.message or str(error)) from None
+
+    def _control_type(self, payload: Bytes, base_offset: int, attributes: int) -> int:
+        try:
+            codec = attributes & CODEC_MASK
+            raw = decompress(codec, payload) if codec != Compression.NONE else bytes(payload)
+            key = record_format.decode_records(raw, 1, 0, 0)[0].key
+        except KafkaError as error:
+            raise self._bad(base_offset, error.message or str(error)) from None
+        if key is None or len(key) < 4:
+            raise self._bad(base_offset, "a control record without a type")
+        return int.from_bytes(key[2:4], "big")
+
+    # -- all that waits
+
+    def _emit(self, waiting: list[_Batch], data: Bytes) -> pa.RecordBatch:
+        counts = np.array([batch.records for batch in waiting], np.int64)
+        raw, begins, ends = _in_one_piece(waiting, data)
+        is_cut = waiting[0].base_offset < self._start or waiting[-1].last_offset >= self.end
+        wanted = self._wanted._replace(offset=True) if is_cut else self._wanted
+        fields = find_fields(raw, begins, ends, counts, wanted)
+        if fields is None:
+            self._explain(waiting)
+        offset = None
+        if fields.offset_delta is not None:
+            offset = np.repeat(_column(waiting, "base_offset"), counts) + fields.offset_delta
+        timestamp = self._timestamps(waiting, counts, fields) if self._wanted.timestamp else None
+        kind = None
+        if "timestampType" in self._columns:
+            kinds = np.array([batch.append_time is not None for batch in waiting], np.int32)
+            kind = np.repeat(kinds, counts)
+        if is_cut and offset is not None:
+            inside = (offset >= self._start) & (offset < self.end)
+            fields = fields.take(inside)
+            offset = offset[inside]
+            timestamp = None if timestamp is None else timestamp[inside]
+            kind = None if kind is None else kind[inside]
+        try:
+            return self._arrow(raw, fields, offset, timestamp, kind)
+        except ValueError:  # In a header; arrow's own error for what is not UTF-8 is one, too.
+            self._explain(waiting)
+
+    def _timestamps(self, waiting: list[_Batch], counts: Array, fields: Fields) -> Array:
+        """Microseconds since 1970; of batches with log append time the batch's own."""
+        timestamps: Array = np.repeat(_column(waiting, "base_timestamp"), counts) + fields.timestamp_delta
+        if any(batch.append_time is not None for batch in waiting):
+            stamped = np.array([batch.append_time is not None for batch in waiting])
+            times = np.array([batch.append_time or 0 for batch in waiting], np.int64)
+            timestamps = np.where(np.repeat(stamped, counts), np.repeat(times, counts), timestamps)
+        timestamps *= 1000
+        return timestamps
+
+    def _arrow(
+        self, raw: bytes, fields: Fields, offset: Array | None, timestamp: Array | None, kind: Array | None
+    ) -> pa.RecordBatch:
+        rows = fields.rows
+        arrays = []
+        for name in self._columns:
+            if name == "key":
+                arrays.append(binary_array(raw, fields.key_at, fields.key_bytes))
+            elif name == "value":
+                arrays.append(binary_array(raw, fields.value_at, fields.value_bytes))
+            elif name == "offset":
+                arrays.append(number_array(offset, pa.int64()))
+            elif name == "timestamp":
+                arrays.append(number_array(timestamp, ARROW_TYPES["timestamp"]))
+            elif name == "timestampType":
+                arrays.append(number_array(kind, pa.int32()))
+            elif name == "headers":
+                arrays.append(
+                    header_array(raw, fields.headers_at, fields.header_count, fields.end, ARROW_TYPES[name])
+                )
+            else:
+                arrays.append(self._constants.get(name, rows))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    # -- what went wrong
+
+    def _explain(self, waiting: list[_Batch]) -> NoReturn:
+        """Raise what the reference parser says of the records that could not be walked."""
+        for batch in waiting:
+            try:
+                record_format.decode_records(bytes(batch.payload), batch.records, 0, batch.base_offset)
+            except KafkaError as error:
+                raise self._bad(batch.base_offset, error.message or str(error)) from None
+        raise self._bad(waiting[0].base_offset, "its records cannot be read")
+
+    def _bad(self, base_offset: int, why: str) -> KafkaError:
+        return KafkaError(
+            ErrorCode.CORRUPT_MESSAGE, f"{self._name}: the batch at offset {base_offset}: {why}"
+        )
+
+    def _bad_format(self, view: memoryview, position: int, magic: int) -> KafkaError:
+        offset = int.from_bytes(view[position : position + 8], "big", signed=True)
+        if magic in (0, 1):
+            return KafkaError(
+                ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+                f"{self._name}: message format {magic} at offset {offset} is of Kafka before 0.11 and cannot be "
+                f"read: copy the topic with a Kafka 3 client, which writes format {MAGIC}",
+            )
+        return self._bad(offset, f"message format {magic} is not known: these are no record batches")
+
+
+class _Aborted:
+    """Whose transactions are aborted at the batch that is looked at: the rule of Kafka's own consumer."""
+
+    def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
+        self._coming = sorted(((first, producer) for producer, first in aborted), reverse=True)
+        self._producers: set[int] = set()
+
+    def _begin(self, last_offset: int) -> None:
+        while self._coming and self._coming[-1][0] <= last_offset:
+            self._producers.add(self._coming.pop()[1])
+
+    def has_aborted(self, producer: int, last_offset: int) -> bool:
+        """True for a transactional batch that is to be left out."""
+        self._begin(last_offset)
+        return producer in self._producers
+
+    def end(self, producer: int, last_offset: int, kind: int) -> None:
+        """A marker: the producer's next batches belong to another transaction."""
+        self._begin(last_offset)
+        if kind == _ABORT:
+            self._producers.discard(producer)
+
+
+class _Constants:
+    """The columns that say the same in every row: made once, sliced after."""
+
+    def __init__(self, topic: str, partition: int) -> None:
+        number = number_array(np.array([partition], np.int32), pa.int32())[0]
+        self._values = {"topic": bytes_scalar(topic.encode(), pa.string()), "partition": number}
+        self._arrays: dict[str, pa.Array] = {}
+
+    def get(self, name: str, rows: int) -> pa.Array:
+        array = self._arrays.get(name)
+        if array is None or len(array) < rows:
+            array = self._arrays[name] = pa.repeat(self._values[name], max(rows, 1024))
+        return array.slice(0, rows)
+
+
+def _in_one_piece(waiting: list[_Batch], data: Bytes) -> tuple[bytes, Array, Array]:
+    """Bytes with the records of all batches, and where each batch's begin and end.
+
+    Uncompressed batches of the bytes that are fed right now stay where they are, if a gather that looks ahead stays
+    inside: copying them would cost more than all that numpy does with them.
+    """
+    sizes = np.array([len(batch.payload) for batch in waiting], np.int64)
+    places = [batch.position for batch in waiting]
+    last = places[-1] + len(waiting[-1].payload)
+    if (
+        isinstance(data, bytes)
+        and last + len(PADDING) <= len(data)
+        and all(isinstance(batch.payload, memoryview) and batch.payload.obj is data for batch in waiting)
+    ):
+        begins = np.array(places, np.int64)
+        return data, begins, begins + sizes
+    ends = np.cumsum(sizes)
+    return b"".join([*(batch.payload for batch in waiting), PADDING]), ends - sizes, ends
+
+
+def _column(waiting: list[_Batch], name: str) -> Array:
+    return np.array([getattr(batch, name) for batch in waiting], np.int64)

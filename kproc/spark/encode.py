@@ -1,0 +1,330 @@
+"""Arrow columns to record batches of version 2, as Kafka's clients send them.
+
+    RecordEncoder.encode(rows, partitions) -> one Draft for each batch, in the order of the rows of each partition
+    Draft.stamp(producer id, epoch, sequence) -> the batch's bytes with header and CRC
+
+Rows are brought into the order of their partitions, cut into batches, and then every record is joined by Arrow
+from five columns. Only the varints between key and value are made here, with numpy, a byte position at a time:
+
+    [length | 0 | timestamp delta | offset delta | key length] key [value length] value [header count | headers]
+
+The joined column's buffer is the records themselves: a batch is a slice of it. No Python runs per row.
+A batch is made without knowing its sequence: compression happens before, the CRC when it is first sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from struct import Struct
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from crc32c import crc32c
+
+from kproc.spark.binary import bytes_scalar, number_array
+from kproc.spark.partitioner import Int32s, Int64s, ragged
+from kproc.wire import records as record_format
+from kproc.wire.compression import compress, decompress
+from kproc.wire.record_batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC
+
+# What Kafka's clients reckon for a record besides its key, value and headers: the length, the attributes, two
+# deltas, two lengths and the header count, each as long as it can get.
+RECORD_OVERHEAD_BYTES_MAX: Final = 21
+# Rows are encoded in pieces of about this size: large enough for numpy's fixed costs to vanish and for a whole batch
+# in each of a few partitions, small enough for the caches and for Arrow's 32-bit offsets.
+PIECE_BYTES: Final = 2 * 1024 * 1024
+# Partitions up to here sort as 16-bit numbers, which numpy does by their digits, several times as fast.
+_RADIX_PARTITIONS_MAX: Final = 1 << 15
+
+_HEADER: Final = Struct(">qiibIhiqqqhii")
+_CRC_FROM: Final = 21
+_NO_HEADERS: Final = bytes_scalar(b"\x00")
+_NOTHING: Final = bytes_scalar(b"")
+
+HEADER_TYPE: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+
+
+class RecordTooLarge(Exception):
+    """A record that no request may carry: says where it is and how large."""
+
+
+class NullHeader(Exception):
+    """A header that is null, or has no key."""
+
+
+class Rows(NamedTuple):
+    """Records as columns of equal length: binary, or None where every record has none."""
+
+    values: pa.Array
+    keys: pa.Array | None
+    headers: pa.Array | None
+    """list<struct<key string, value binary>>; a null row is a record without headers."""
+    timestamps_ms: Int64s
+
+    def slice(self, start: int, count: int) -> Rows:
+        """Some of the rows, without a copy."""
+        return Rows(
+            self.values.slice(start, count),
+            None if self.keys is None else self.keys.slice(start, count),
+            None if self.headers is None else self.headers.slice(start, count),
+            self.timestamps_ms[start : start + count],
+        )
+
+    def take(self, order: Int64s) -> Rows:
+        """The rows in another order."""
+        indexes = number_array(order, pa.int64())
+        return Rows(
+            self.values.take(indexes),
+            None if self.keys is None else self.keys.take(indexes),
+            None if self.headers is None else self.headers.take(indexes),
+            self.timestamps_ms[order],
+        )
+
+
+@dataclass(slots=True)
+class Draft:
+    """A batch that is whole but for its producer, sequence and CRC."""
+
+    partition: int
+    count: int
+    payload: bytes | memoryview
+    codec: int
+    base_timestamp: int
+    max_timestamp: int
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of the batch."""
+        return HEADER_BYTES + len(self.payload)
+
+    def stamp(self, producer_id: int, producer_epoch: int, base_sequence: int) -> list[bytes | memoryview]:
+        """The batch as parts to be sent one after the other: its header, its records as they are."""
+        header = bytearray(
+            _HEADER.pack(
+                0,
+                self.total_bytes - LOG_OVERHEAD_BYTES,
+                -1,
+                MAGIC,
+                0,
+                self.codec,
+                self.count - 1,
+                self.base_timestamp,
+                self.max_timestamp,
+                producer_id,
+                producer_epoch,
+                base_sequence,
+                self.count,
+            )
+        )
+        header[17:21] = crc32c(self.payload, crc32c(memoryview(header)[_CRC_FROM:])).to_bytes(4, "big")
+        return [bytes(header), self.payload]
+
+
+class RecordEncoder:
+    """Rows of one topic to batches. Holds settings only, so one may serve every topic of a task."""
+
+    def __init__(self, *, batch_bytes: int, bytes_max: int, codec: int = 0, level: int | None = None) -> None:
+        self._batch_bytes = batch_bytes
+        self._bytes_max = bytes_max
+        self._codec = codec
+        self._level = level
+
+    def encode(self, rows: Rows, partitions: Int32s) -> Iterator[Draft]:
+        """Batches of the rows; those of one partition come in the order of its rows."""
+        count = len(partitions)
+        if not count:
+            return
+        piece_bytes = max(PIECE_BYTES, self._batch_bytes)
+        piece_rows = max(1, count * piece_bytes // max(rows_bytes(rows), 1))
+        for start in range(0, count, piece_rows):
+            yield from self._encode_piece(
+                rows.slice(start, piece_rows), partitions[start : start + piece_rows]
+            )
+
+    def _encode_piece(self, rows: Rows, partitions: Int32s) -> Iterator[Draft]:
+        if (partitions[1:] < partitions[:-1]).any():
+            is_small = int(partitions.max()) < _RADIX_PARTITIONS_MAX
+            order = np.argsort(partitions.astype(np.int16) if is_small else partitions, kind="stable")
+            rows, partitions = rows.take(order), partitions[order]
+        headers = None if rows.headers is None else encode_headers(rows.headers)
+        cuts = self._cuts(rows, headers, partitions)
+        records = join_records(rows, headers, cuts)
+        offsets = np.frombuffer(records.buffers()[1], np.int32)
+        data = memoryview(records.buffers()[2])
+        for first, end in zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True):
+            payload: bytes | memoryview = data[offsets[first] : offsets[end]]
+            if self._codec:
+                payload = compress(self._codec, payload, self._level)
+            times = rows.timestamps_ms[first:end]
+            yield Draft(
+                int(partitions[first]), end - first, payload, self._codec, int(times[0]), int(times.max())
+            )
+
+    def _cuts(self, rows: Rows, headers: pa.Array | None, partitions: Int32s) -> Int64s:
+        """Where batches begin, and behind them the number of rows. No batch is larger than `batch_bytes`.
+
+        By Kafka's upper bound for the size of a record: its real size depends on where in its batch it lies.
+        """
+        sizes = np.full(len(partitions), RECORD_OVERHEAD_BYTES_MAX, np.int64)
+        for column in (rows.keys, rows.values, headers):
+            if column is not None:
+                sizes += ragged(column)[1]
+        largest = int(sizes.argmax())
+        if sizes[largest] + HEADER_BYTES > self._bytes_max:
+            raise RecordTooLarge(
+                f"a record of {sizes[largest]} bytes for partition {partitions[largest]} is larger than "
+                f"kafka.max.request.size ({self._bytes_max})"
+            )
+        ends = np.cumsum(sizes)
+        room = max(self._batch_bytes - HEADER_BYTES, 1)
+        cuts = [0]
+        for end in [*(np.flatnonzero(np.diff(partitions)) + 1).tolist(), len(partitions)]:
+            while cuts[-1] < end:
+                start = cuts[-1]
+                before = int(ends[start - 1]) if start else 0
+                cuts.append(min(max(int(np.searchsorted(ends, before + room, "right")), start + 1), end))
+        return np.array(cuts, np.int64)
+
+
+def split(draft: Draft) -> tuple[Draft, Draft]:
+    """The same records in two batches; for a topic that takes only smaller ones."""
+    raw = decompress(draft.codec, draft.payload)
+    records = record_format.decode_records(raw, draft.count, draft.base_timestamp, 0)
+    half = draft.count // 2
+    return _again(draft, records[:half]), _again(draft, records[half:])
+
+
+def _again(draft: Draft, records: list[record_format.Record]) -> Draft:
+    base = records[0].timestamp_ms
+    rows = ((record.timestamp_ms - base, at, record) for at, record in enumerate(records))
+    payload = compress(draft.codec, record_format.encode_records(rows))
+    newest = max(record.timestamp_ms for record in records)
+    return Draft(draft.partition, len(records), payload, draft.codec, base, newest)
+
+
+def rows_bytes(rows: Rows) -> int:
+    """About how many bytes the rows take on the wire, uncompressed."""
+    size = sum(column.nbytes for column in (rows.values, rows.keys, rows.headers) if column is not None)
+    return int(size) + RECORD_OVERHEAD_BYTES_MAX * len(rows.values)
+
+
+def join_records(rows: Rows, headers: pa.Array | None, cuts: Int64s) -> pa.Array:
+    """The records of batches that begin at `cuts`, as one binary column whose bytes follow one another."""
+    count = len(rows.values)
+    firsts = np.repeat(cuts[:-1], np.diff(cuts))
+    offset_deltas = _zigzag(np.arange(count, dtype=np.int64) - firsts)
+    timestamp_deltas = _zigzag(rows.timestamps_ms - rows.timestamps_ms[firsts])
+    value_lengths = _payload_lengths(rows.values)
+    body = 1 + _widths(timestamp_deltas) + _widths(offset_deltas)
+    if rows.keys is None:
+        key_lengths = np.full(count, -1, np.int64)
+        joined_keys: list[Any] = []
+    else:
+        key_lengths = _payload_lengths(rows.keys)
+        joined_keys = [_without_nulls(rows.keys)]
+    key_varints, value_varints = _zigzag(key_lengths), _zigzag(value_lengths)
+    body += _widths(key_varints) + np.maximum(key_lengths, 0)
+    body += _widths(value_varints) + np.maximum(value_lengths, 0)
+    body += 1 if headers is None else ragged(headers)[1]
+    head = [_zigzag(body), np.zeros(count, np.int64), timestamp_deltas, offset_deltas, key_varints]
+    between: list[Any] = []
+    if joined_keys:
+        between = [_varints([value_varints])]
+    else:
+        head.append(value_varints)
+    values = _without_nulls(rows.values)
+    tail = _NO_HEADERS if headers is None else headers
+    return pc.binary_join_element_wise(_varints(head), *joined_keys, *between, values, tail, _NOTHING)
+
+
+def encode_headers(headers: pa.Array) -> pa.Array:
+    """Each row's header count and headers as bytes: a binary column without nulls."""
+    count = len(headers)
+    lengths = np.asarray(headers.value_lengths().fill_null(0)).astype(np.int64)
+    flat = headers.flatten()  # Without the items of null rows, and of this slice only.
+    keys = flat.field("key").cast(pa.binary())
+    values = flat.field("value").cast(pa.binary())
+    if keys.null_count or flat.null_count:
+        raise NullHeader("a header without a key: Kafka has no such thing")
+    value_lengths = _payload_lengths(values)
+    each = pc.binary_join_element_wise(
+        _varints([_zigzag(ragged(keys)[1])]),
+        keys,
+        _varints([_zigzag(value_lengths)]),
+        _without_nulls(values),
+        _NOTHING,
+    )
+    # All of a row's headers lie beside each other: rows are other offsets into the same bytes.
+    item_offsets = np.frombuffer(each.buffers()[1], np.int32)[: len(each) + 1]
+    row_ends = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
+    row_offsets = np.ascontiguousarray(item_offsets[row_ends].astype(np.int32))
+    joined = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(row_offsets), each.buffers()[2]])
+    return pc.binary_join_element_wise(_varints([_zigzag(lengths)]), joined, _NOTHING)
+
+
+def _without_nulls(column: pa.Array) -> pa.Array:
+    return column.fill_null(b"") if column.null_count else column
+
+
+def _payload_lengths(column: pa.Array) -> Int64s:
+    """The length of each row as records state it: -1 for null."""
+    lengths = ragged(column)[1]
+    if column.null_count:
+        lengths[np.asarray(column.is_null())] = -1
+    return lengths
+
+
+def _zigzag(numbers: Int64s) -> Int64s:
+    return (numbers << 1) ^ (numbers >> 63)
+
+
+def _widths(numbers: Int64s) -> Int64s:
+    """Bytes that each unsigned number takes as a varint."""
+    widths = np.ones(len(numbers), np.int64)
+    if not len(numbers):
+        return widths
+    unsigned = numbers.view(np.uint64)
+    largest = int(unsigned.max())
+    limit = 7
+    while largest >> limit:
+        widths += unsigned >= np.uint64(1 << limit)
+        limit += 7
+    return widths
+
+
+def _varints(fields: list[Int64s]) -> pa.Array:
+    """A binary column: in each row the varints of the fields, one behind the other."""
+    count = len(fields[0])
+    widths = [_widths(field) for field in fields]
+    total = sum(widths[1:], widths[0])
+    offsets = np.zeros(count + 1, np.int32)
+    np.cumsum(total, out=offsets[1:])
+    data = np.empty(int(offsets[-1]), np.uint8)
+    at = offsets[:-1].astype(np.int64)
+    for field, width in zip(fields, widths, strict=True):
+        _scatter(data, at, field, width)
+        at += width
+    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def _scatter(data: np.ndarray[Any, np.dtype[np.uint8]], at: Int64s, field: Int64s, width: Int64s) -> None:
+    """Write each number as a varint at its position."""
+    if not len(field):
+        return
+    widest = int(width.max())
+    if widest == 1:
+        data[at] = field
+        return
+    unsigned = field.view(np.uint64)
+    narrowest = int(width.min())
+    for byte in range(widest):
+        low = ((unsigned >> np.uint64(7 * byte)) & np.uint64(0x7F)).astype(np.uint8)
+        low |= (width > byte + 1).astype(np.uint8) << np.uint8(7)
+        if byte < narrowest:
+            data[at + byte] = low
+        else:
+            rows = np.flatnonzero(width > byte)
+            data[at[rows] + byte] = low[rows]

@@ -1,0 +1,72 @@
+"""Where a query began, kept in a file: `checkpointState=<directory>`.
+
+Spark stores no start. Asked again before the first batch was planned, `startingOffsets=latest` would give a
+later answer. From then on the batch's own end knows its start (`offsets.py`); the file is for the time before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from pathlib import Path
+from typing import Self
+
+from kproc.spark.offsets import Offsets, from_json, to_json
+from kproc.spark.options import OptionError, SourceOptions
+
+
+class InitialOffsets:
+    """One source's file. Written once, by the one process that plans the query."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def of(cls, options: SourceOptions) -> Self | None:
+        """The file of this source, or None where no directory was named.
+
+        Sources of one query are told apart by `sourceName`, or else by what they subscribe to.
+        """
+        if options.checkpoint_state is None:
+            return None
+        if "://" in options.checkpoint_state:
+            raise OptionError("checkpointState is a directory of the driver's host, not a URL")
+        name = options.source_name
+        if name is None:
+            described = f"{options.subscription.kind.value} {options.subscription}"
+            name = "source-" + hashlib.sha256(described.encode()).hexdigest()[:12]
+        elif not re.fullmatch(r"[\w.-]+", name):
+            raise OptionError(
+                f"sourceName is made of letters, digits, dots, dashes and underscores, not {name!r}"
+            )
+        return cls(Path(options.checkpoint_state) / f"{name}.initial.json")
+
+    def load(self) -> Offsets | None:
+        """What was saved; None where nothing was."""
+        try:
+            text = self.path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise OptionError(f"checkpointState: cannot read {self.path}: {error.strerror}") from error
+        try:
+            return from_json(json.loads(text))
+        except ValueError as error:
+            raise OptionError(
+                f"checkpointState: {self.path} is damaged ({error}); remove it to begin by startingOffsets"
+            ) from error
+
+    def save(self, offsets: Offsets) -> None:
+        """Write it whole or not at all, and to the disk: a query that has begun must find it again."""
+        beside = self.path.with_suffix(f".{os.getpid()}.tmp")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with open(beside, "w", encoding="utf-8") as file:
+                json.dump(to_json(offsets), file)
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(self.path)
+        except OSError as error:
+            raise OptionError(f"checkpointState: cannot write {self.path}: {error.strerror}") from error

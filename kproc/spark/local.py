@@ -1,0 +1,114 @@
+"""The leader's segment files, where this task's host has them: read in place of Fetch, with nothing in between.
+
+`kproc.data.dir` is a path, `none`, or `auto`: then a leader on a loopback address is asked, and answers if it is
+kproc's (Apache Kafka closes that connection, which is asked once for each Python process). A directory is believed
+when its cluster id is that of the leader's cluster and the topic's id is the partition's: a container's loopback, a
+copy or a namesake is none of them. What a path that a user gave lacks is an error; what `auto` finds wanting means
+Fetch.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from kproc.client import Client, ClientError
+from kproc.errors import Corrupt
+from kproc.spark.brokers import Cluster, cluster_of
+from kproc.spark.offsets import TopicPartition
+from kproc.storage.checkpoints import read_meta_properties, read_partition_metadata
+from kproc.storage.fs import OsFs
+from kproc.wire.header import ApiKey
+from kproc.wire.primitives import ZERO_UUID
+
+if TYPE_CHECKING:
+    from kproc.spark.log_files import PartitionFiles
+    from kproc.spark.options import SourceOptions
+
+AUTO: Final = "auto"
+NONE: Final = "none"
+_ASK_MS: Final = 2_000
+
+logger = logging.getLogger(__name__)
+_found: dict[tuple[int, str, str, int], Path | None] = {}
+
+
+class WrongDirectory(Exception):
+    """`kproc.data.dir` is not the data directory of that broker."""
+
+
+def local_files(options: SourceOptions, partition: TopicPartition) -> PartitionFiles | None:
+    """The partition's files; None where it is to be fetched."""
+    if options.data_directory == NONE:
+        return None
+    cluster = cluster_of(options.bootstrap, options.connecting)
+    try:
+        directory = _data_directory(options.data_directory, cluster, partition)
+        if directory is None:
+            return None
+        topic = cluster.metadata([partition.topic]).get(partition.topic)
+    except ClientError as error:  # Fetch tries again, and says what it is.
+        logger.debug("no files of %s: %s", partition, error)
+        return None
+    where = directory / str(partition)
+    try:
+        topic_id = read_partition_metadata(OsFs(), where)
+    except (OSError, Corrupt) as error:
+        logger.debug("no files of %s: %s", partition, error)
+        return None
+    if topic is None or topic_id is None or topic_id != topic.topic_id or topic_id == ZERO_UUID:
+        return None
+    from kproc.spark.log_files import PartitionFiles
+
+    return PartitionFiles(where, partition.topic, partition.partition)
+
+
+def _data_directory(wanted: str, cluster: Cluster, partition: TopicPartition) -> Path | None:
+    """The leader's data directory, looked for once in each process."""
+    node = cluster.leader(partition)
+    key = (os.getpid(), cluster.bootstrap, wanted, node)
+    if key not in _found:
+        _found[key] = _asked(cluster, node) if wanted == AUTO else _checked(Path(wanted), cluster, node)
+    return _found[key]
+
+
+def _asked(cluster: Cluster, node: int) -> Path | None:
+    host, port = cluster.address(node)
+    if not _is_loopback(host):
+        return None
+    # Not over the connection that Fetch uses: a broker that is not kproc's closes it.
+    try:
+        with Client.connect(host, port, timeout_ms=_ASK_MS) as client:
+            directory = Path(str(client.operate("status")["data"]))
+        return _checked(directory, cluster, node)
+    except (ClientError, KeyError, WrongDirectory) as error:
+        logger.debug("records of node %d are fetched: %s", node, error)
+        return None
+
+
+def _checked(directory: Path, cluster: Cluster, node: int) -> Path:
+    """The directory, if it is the node's."""
+    fields = {"topics": [], "allow_auto_topic_creation": False}
+    theirs = cluster.call(ApiKey.METADATA, fields)["cluster_id"]
+    try:
+        ours = read_meta_properties(OsFs(), directory)
+    except (OSError, Corrupt) as error:
+        raise WrongDirectory(f"kproc.data.dir {directory} cannot be read: {error}") from None
+    if ours is None:
+        raise WrongDirectory(f"kproc.data.dir {directory} is no data directory: it has no meta.properties")
+    if (ours.cluster_id, ours.node_id) != (theirs, node):
+        raise WrongDirectory(
+            f"kproc.data.dir {directory} is of node {ours.node_id} in cluster {ours.cluster_id}, "
+            f"the leader is node {node} in cluster {theirs}"
+        )
+    return directory
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

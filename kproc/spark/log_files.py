@@ -1,0 +1,352 @@
+"""A partition's segment files, read by a process that does not own them; kproc's or Apache Kafka's, live or not.
+
+Whoever owns the log goes on meanwhile: it appends, rolls, deletes by retention, and replaces segments when it
+compacts. So nothing is mapped (a truncated file would be a SIGBUS), what is planned are offsets and never positions,
+and a file that is not there any more is looked for again: under its `.deleted` name, then by its offsets. What was
+opened stays whole, whatever its name.
+
+The end of the log is the end of the last whole batch. A torn tail is no error, damage before it is.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from kproc.errors import Corrupt
+from kproc.spark.brokers import READ_COMMITTED
+from kproc.storage.batch_scan import BadBatch, Header, walk_checked, walk_headers
+from kproc.storage.format import (
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    parse_segment_file_name,
+    segment_file_name,
+)
+from kproc.storage.fs import OsFs
+from kproc.storage.producer_state import decode_snapshot
+from kproc.storage.txn_index import overlapping, read_aborted
+from kproc.wire.record_batch import CONTROL, TRANSACTIONAL, decode_records
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    import pyarrow as pa
+
+    from kproc.spark.decode import Decoder
+
+    Array = np.ndarray[Any, np.dtype[Any]]
+
+CHUNK_BYTES: Final = 4 << 20
+"""One read. Warm pages that are used again at once: larger ones cost more page faults than calls."""
+_CHUNK_BYTES_MAX: Final = 1 << 30
+_LOOKS: Final = 20
+"""How often in a row a file may be gone that was listed a moment ago, before somebody must look into it."""
+
+_TIME_INDEX: Final = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
+_fs = OsFs()
+
+
+class Gone(Exception):
+    """The offset is not in the files any more."""
+
+    def __init__(self, what: str, offset: int, start: int) -> None:
+        super().__init__(f"{what}: offset {offset} is gone, the log begins at {start} now")
+        self.offset, self.start = offset, start
+
+
+@dataclass(frozen=True)
+class PartitionFiles:
+    """The directory of one partition, and the offset from which its records are to be seen."""
+
+    directory: Path
+    topic: str
+    partition: int
+    checkpoint: int = 0
+    """The log start offset that the data directory's checkpoint names: records were deleted up to there."""
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition} in {self.directory.parent}"
+
+    # -- where it begins and ends
+
+    def bases(self) -> list[int]:
+        """The base offsets of the segments, growing; empty when the partition is gone."""
+        try:
+            names = os.listdir(self.directory)
+        except FileNotFoundError:
+            return []
+        parsed = (parse_segment_file_name(name, LOG_SUFFIX) for name in names)
+        return sorted(base for base in parsed if base is not None)
+
+    def start_offset(self) -> int:
+        """The first offset that a reader may ask for."""
+        bases = self.bases()
+        if not bases:
+            return 0
+        # Checkpoints are written now and then: of a topic that was made anew it may be its namesake's.
+        return max(bases[0], self.checkpoint) if self.checkpoint <= self.end_offset() else bases[0]
+
+    def end_offset(self) -> int:
+        """One more than the last offset of the last whole batch."""
+        bases = self.bases()
+        while bases:
+            descriptor = self._open(bases[-1])
+            if descriptor is None:  # Compaction or a truncation took it: the next look finds others.
+                bases = bases[:-1]
+                continue
+            try:
+                return self._end_of(bases[-1], descriptor)
+            finally:
+                os.close(descriptor)
+        return 0
+
+    def _end_of(self, base: int, descriptor: int) -> int:
+        size = os.fstat(descriptor).st_size
+        positions = self._offset_index(base)[1]
+        last = int(positions[-1]) if len(positions) else 0
+        for begin in (last, 0):  # From the start, if the index does not fit the file.
+            end = None
+            try:
+                for _, header in walk_checked(_fs, descriptor, begin, size, believed_end=0):
+                    end = header[0] + header[6] + 1
+            except BadBatch:
+                pass  # A tail that is being written, was torn by a crash, or is zeros that Kafka allocated.
+            if end is not None:
+                return end
+        return base
+
+    def last_stable_offset(self) -> int:
+        """The first offset of a transaction that is still open, or the end."""
+        end = self.end_offset()
+        bases = self.bases()
+        opened: dict[int, int] = {}
+        begin = bases[0] if bases else 0
+        for base in reversed(self._snapshots()):
+            content = _fs.read_file(self.directory / segment_file_name(base, SNAPSHOT_SUFFIX))
+            if base > end or content is None:
+                continue
+            try:
+                entries = decode_snapshot(content)
+            except Corrupt:
+                continue  # Being written; an older one says as much, with more to walk.
+            opened = {each.producer_id: each.open_txn_offset for each in entries if each.open_txn_offset >= 0}
+            begin = base
+            break
+        for header in self._headers(begin):
+            if header[5] & CONTROL:
+                opened.pop(header[9], None)
+            elif header[5] & TRANSACTIONAL:
+                opened.setdefault(header[9], header[0])
+        return min([end, *opened.values()])
+
+    def _snapshots(self) -> list[int]:
+        parsed = (parse_segment_file_name(name, SNAPSHOT_SUFFIX) for name in os.listdir(self.directory))
+        return sorted(base for base in parsed if base is not None)
+
+    def _headers(self, begin: int) -> Iterator[Header]:
+        """Headers of the whole batches from an offset on."""
+        bases = self.bases()
+        for base in bases[max(0, bisect_right(bases, begin) - 1) :]:
+            descriptor = self._open(base)
+            if descriptor is None:
+                continue
+            try:
+                size = os.fstat(descriptor).st_size
+                for _, header in walk_headers(_fs, descriptor, self._position(base, begin), size):
+                    if header[0] + header[6] >= begin:
+                        yield header
+            except BadBatch as error:
+                if base != bases[-1]:
+                    raise Corrupt(f"{self._path(base)}: {error}") from None
+            finally:
+                os.close(descriptor)
+
+    # -- finding
+
+    def offset_of_time(self, timestamp_ms: int) -> int | None:
+        """The first offset whose record is of that time or later, as ListOffsets finds it; None if there is none."""
+        bases = self.bases()
+        for base, following in zip(bases, [*bases[1:], None], strict=True):
+            entries = self._time_index(base)
+            # The active segment's time index lags behind its records.
+            if following is not None and len(entries) and entries["timestamp"][-1] < timestamp_ms:
+                continue
+            earlier = int(np.searchsorted(entries["timestamp"], timestamp_ms, side="left")) - 1
+            begin = base + int(entries["offset"][earlier]) if earlier >= 0 else base
+            found = self._first_since(base, begin, timestamp_ms)
+            if found is not None:
+                return found
+        return None
+
+    def _first_since(self, base: int, begin: int, timestamp_ms: int) -> int | None:
+        descriptor = self._open(base)
+        if descriptor is None:
+            return None
+        try:
+            size = os.fstat(descriptor).st_size
+            for position, header in walk_headers(_fs, descriptor, self._position(base, begin), size):
+                if header[8] >= timestamp_ms and not header[5] & CONTROL:
+                    batch = os.pread(descriptor, header[1] + 12, position)
+                    for record in decode_records(batch):
+                        if record.timestamp_ms >= timestamp_ms:
+                            return record.offset
+        except BadBatch:
+            pass  # The tail.
+        finally:
+            os.close(descriptor)
+        return None
+
+    def pieces(self, start: int, end: int, bytes_max: int) -> list[tuple[int, int]]:
+        """The offsets start..end in ranges of about so many bytes, cut between batches where an index knows one."""
+        cuts = [start]
+        bases = self.bases()
+        taken = 0
+        for number in range(max(0, bisect_right(bases, start) - 1), len(bases)):
+            base = bases[number]
+            if base >= end:
+                break
+            last_offsets, positions = self._offset_index(base)
+            size, since = self._size(base), self._position(base, start)
+            while (entry := int(np.searchsorted(positions, since + bytes_max - taken))) < len(positions):
+                # The entry's batch ends with this offset: the piece may end behind it.
+                cuts.append(int(last_offsets[entry]) + 1)
+                since, taken = int(positions[entry]), 0
+            taken += max(0, size - since)
+            if taken >= bytes_max and number + 1 < len(bases):
+                cuts.append(bases[number + 1])
+                taken = 0
+        cuts = sorted({cut for cut in cuts if start <= cut < end})
+        return list(zip(cuts, [*cuts[1:], end], strict=True)) if start < end else []
+
+    def aborted(self, start: int, end: int) -> list[tuple[int, int, int]]:
+        """(producer id, first offset, offset of the marker) of the aborted transactions that touch start..end."""
+        bases = self.bases()
+        found: list[tuple[int, int, int]] = []
+        for base in bases[max(0, bisect_right(bases, start) - 1) :]:
+            entries = read_aborted(_fs, self.directory / segment_file_name(base, TXN_INDEX_SUFFIX))
+            found += [each[:3] for each in overlapping(entries, start, end)]
+        return found
+
+    # -- files
+
+    def _path(self, base: int) -> Path:
+        return self.directory / segment_file_name(base, LOG_SUFFIX)
+
+    def _open(self, base: int) -> int | None:
+        path = self._path(base)
+        for each in (path, path.with_name(path.name + DELETED_SUFFIX)):
+            try:
+                return os.open(each, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                pass
+        return None
+
+    def _size(self, base: int) -> int:
+        try:
+            return self._path(base).stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def _offset_index(self, base: int) -> tuple[Array, Array]:
+        """(last offsets, positions) of a segment's batches, sparse; empty where there is no index."""
+        content = _fs.read_file(self.directory / segment_file_name(base, INDEX_SUFFIX)) or b""
+        pairs = np.frombuffer(content[: len(content) // 8 * 8], ">i4").reshape(-1, 2).astype(np.int64)
+        rows = _growing(pairs[:, 1])
+        return pairs[:rows, 0] + base, pairs[:rows, 1]
+
+    def _time_index(self, base: int) -> Array:
+        content = _fs.read_file(self.directory / segment_file_name(base, TIME_INDEX_SUFFIX)) or b""
+        entries = np.frombuffer(content[: len(content) // 12 * 12], _TIME_INDEX)
+        entries = entries[: _growing(entries["timestamp"])]
+        return (
+            entries[1:] if len(entries) == 1 and entries["timestamp"][0] == 0 else entries
+        )  # Only allocated.
+
+    def _position(self, base: int, offset: int) -> int:
+        """A position of the segment at or before the batch that holds the offset."""
+        last_offsets, positions = self._offset_index(base)
+        entry = int(np.searchsorted(last_offsets, offset, side="right")) - 1
+        return int(positions[entry]) if entry >= 0 else 0
+
+    # -- reading
+
+    def read(self, decoder: Decoder, *, isolation: int = 0) -> Iterator[pa.RecordBatch]:
+        """Arrow batches from the decoder's next offset on, until it is done or the files end.
+
+        `decoder.next_offset` says how far it came. Gone, if the log does not reach back to where it begins.
+        """
+        looks = 0
+        while not decoder.is_done:
+            before = decoder.next_offset
+            bases = self.bases()
+            if not bases:
+                raise Gone(str(self), before, before)
+            if before < bases[0]:
+                raise Gone(str(self), before, bases[0])
+            aborted = self.aborted(before, decoder.end) if isolation == READ_COMMITTED else []
+            is_whole = True
+            for base in bases[bisect_right(bases, before) - 1 :]:
+                descriptor = self._open(base)
+                if descriptor is None:
+                    is_whole = False
+                    break
+                try:
+                    yield from self._read_segment(base, descriptor, decoder, aborted, base == bases[-1])
+                finally:
+                    os.close(descriptor)
+                if decoder.next_offset >= decoder.end:
+                    break
+            if is_whole:
+                break
+            looks = looks + 1 if decoder.next_offset == before else 0
+            if looks > _LOOKS:
+                raise Corrupt(f"{self}: the segment with offset {before} is listed, and not there")
+        yield from decoder.flush()
+
+    def _read_segment(
+        self,
+        base: int,
+        descriptor: int,
+        decoder: Decoder,
+        aborted: list[tuple[int, int, int]],
+        is_last: bool,
+    ) -> Iterator[pa.RecordBatch]:
+        position = self._position(base, decoder.next_offset)
+        if position and os.fstat(descriptor).st_size <= position:
+            position = 0  # The index is of a file that has taken this one's place.
+        wanted = CHUNK_BYTES
+        while not decoder.is_done:
+            chunk = os.pread(descriptor, wanted, position)
+            if not chunk:
+                return
+            open_here = [each[:2] for each in aborted if each[2] >= decoder.next_offset]
+            yield from decoder.feed(chunk, open_here)
+            position += decoder.consumed
+            if decoder.consumed:
+                wanted = CHUNK_BYTES
+            elif len(chunk) == wanted and wanted < _CHUNK_BYTES_MAX:
+                wanted *= 2
+            elif is_last:
+                return
+            else:
+                raise Corrupt(
+                    f"{self._path(base)}: no whole batch at position {position}, and more segments follow"
+                )
+
+
+def _growing(numbers: Array) -> int:
+    """How many at the front grow: Kafka allocates an active segment's indexes with zeros behind the entries."""
+    stops = np.flatnonzero(numbers[1:] <= numbers[:-1])
+    if len(stops):
+        return int(stops[0]) + 1
+    return len(numbers)

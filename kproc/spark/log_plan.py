@@ -1,0 +1,130 @@
+"""Which offsets of which files a read of format("kproc-log") is made of. Runs in the driver."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from kproc.errors import Corrupt
+from kproc.spark.brokers import READ_COMMITTED
+from kproc.spark.log_files import PartitionFiles
+from kproc.spark.log_options import EARLIEST, LATEST, LogOptions, Offsets
+from kproc.storage.checkpoints import LOG_START_FILE, read_log_starts
+from kproc.storage.format import LOG_SUFFIX, parse_partition_directory_name
+from kproc.storage.fs import OsFs
+
+# A pattern never finds these; who names one gets it.
+INTERNAL_TOPICS: Final = frozenset(
+    {"__cluster_metadata", "__consumer_offsets", "__transaction_state", "__share_group_state"}
+)
+
+
+def plan(options: LogOptions) -> list[tuple[PartitionFiles, int, int]]:
+    """(files, first offset, end) of each piece, largest partitions cut into several."""
+    found = find_partitions(options)
+    _check_named(found, options.starting, "startingOffsets")
+    _check_named(found, options.ending, "endingOffsets")
+    pieces = []
+    for files in found:
+        start, end = _bounds(files, options)
+        pieces += [(files, *each) for each in files.pieces(start, end, options.partition_bytes)]
+    return pieces
+
+
+def find_partitions(options: LogOptions) -> list[PartitionFiles]:
+    """The partitions of the topics that are asked for, in all data directories; ValueError if a topic has none."""
+    found: dict[tuple[str, int], PartitionFiles] = {}
+    pattern = None if options.pattern is None else re.compile(options.pattern)
+    for path in options.paths:
+        directory = Path(path)
+        starts = _log_starts(directory)
+        for name in _partition_names(directory):
+            parsed = parse_partition_directory_name(name)
+            assert parsed is not None
+            topic = parsed[0]
+            is_hidden = topic in INTERNAL_TOPICS
+            if topic in options.topics or (pattern is not None and not is_hidden and pattern.search(topic)):
+                files = PartitionFiles(directory / name, *parsed, checkpoint=starts.get(parsed, 0))
+                if parsed in found:
+                    raise ValueError(
+                        f"partition {name} is in {found[parsed].directory.parent} and in {directory}"
+                    )
+                found[parsed] = files
+    missing = set(options.topics) - {topic for topic, _ in found}
+    if missing or not found:
+        what = f"topic {', '.join(sorted(missing))}" if missing else f"topic that {options.pattern!r} matches"
+        raise ValueError(f"there is no {what} in {', '.join(options.paths)}")
+    return [found[key] for key in sorted(found)]
+
+
+def _log_starts(directory: Path) -> dict[tuple[str, int], int]:
+    try:
+        # Kafka makes the file empty and fills it a minute later.
+        if (directory / LOG_START_FILE).exists() and not (directory / LOG_START_FILE).stat().st_size:
+            return {}
+        return read_log_starts(OsFs(), directory)
+    except Corrupt as error:
+        raise ValueError(str(error)) from None
+
+
+def _partition_names(directory: Path) -> list[str]:
+    try:
+        entries = sorted(os.listdir(directory))
+    except OSError as error:
+        raise ValueError(f"path {directory} cannot be read: {error.strerror}") from None
+    names = [each for each in entries if parse_partition_directory_name(each) is not None]
+    if not names:
+        if parse_partition_directory_name(directory.name) and any(
+            each.endswith(LOG_SUFFIX) for each in entries
+        ):
+            raise ValueError(f"path {directory} is a partition's directory: give the one that it lies in")
+        raise ValueError(
+            f"path {directory} is no data directory: no <topic>-<partition> directories are in it"
+        )
+    return [each for each in names if (directory / each).is_dir()]
+
+
+def _check_named(found: Iterable[PartitionFiles], offsets: Offsets, name: str) -> None:
+    if isinstance(offsets, int):
+        return
+    have = {(files.topic, files.partition) for files in found}
+    named = {(topic, partition) for topic, each in offsets.items() for partition in each}
+    if have != named:
+        missing = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(have - named))
+        unknown = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(named - have))
+        raise ValueError(
+            f"{name} must name every partition: "
+            + "; ".join(
+                filter(None, (missing and f"without {missing}", unknown and f"there is no {unknown}"))
+            )
+        )
+
+
+def _bounds(files: PartitionFiles, options: LogOptions) -> tuple[int, int]:
+    """Start and end in the log, with what the options say; an offset outside is the user's error."""
+    low = files.start_offset()
+    high = files.last_stable_offset() if options.isolation == READ_COMMITTED else files.end_offset()
+    start = _offset_of(files, options.starting)
+    end = _offset_of(files, options.ending)
+    start = low if start == EARLIEST else start
+    end = high if end == LATEST else end
+    if options.starting_timestamp is not None:
+        found = files.offset_of_time(options.starting_timestamp)
+        start = high if found is None else max(low, found)
+    if options.ending_timestamp is not None:
+        found = files.offset_of_time(options.ending_timestamp)
+        end = high if found is None else found
+    for name, offset in (("startingOffsets", start), ("endingOffsets", end)):
+        if not low <= offset <= high and options.fail_on_data_loss:
+            raise ValueError(
+                f"{name}: {files} has no offset {offset}, it has {low} to {high} "
+                "(failOnDataLoss=false reads what there is)"
+            )
+    return max(low, start), min(high, end)
+
+
+def _offset_of(files: PartitionFiles, offsets: Offsets) -> int:
+    return offsets if isinstance(offsets, int) else offsets[files.topic][files.partition]

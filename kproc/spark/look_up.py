@@ -1,0 +1,182 @@
+"""What the driver asks the brokers: which partitions there are, where to begin, where the logs end.
+
+Retries are the Cluster's. What this adds is patience with a cluster that is just coming back: a partition that
+is missing, or ends before what was read, is looked at again for a while before it counts as a loss.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from kproc.clock import NS_PER_MS, Clock, SystemClock
+from kproc.spark.brokers import (
+    EARLIEST,
+    LATEST,
+    NO_OFFSET,
+    Cluster,
+    Topic,
+    UnknownTopic,
+    cluster_of,
+    pause,
+)
+from kproc.spark.offsets import Offsets, TopicPartition, losses
+from kproc.spark.options import Kind, OptionError, Position, SourceOptions
+
+logger = logging.getLogger(__name__)
+
+SETTLE_MS: Final = 2_000
+"""How long a broker that has just started may know less than it will; Kafka's own takes some hundred ms."""
+SETTLE_PAUSE_MS: Final = 100
+
+
+class DataLoss(Exception):
+    """Records that were to be read are not there any more."""
+
+
+class LookUp:
+    """The driver's view of the topics. One for each reader; its connections are the process's."""
+
+    def __init__(self, options: SourceOptions, clock: Clock | None = None) -> None:
+        self._options = options
+        self._clock: Clock = clock or SystemClock()
+        self._topics: dict[str, Topic] = {}
+        self._topics_until_ns = -1
+
+    @property
+    def cluster(self) -> Cluster:
+        """This process's connections."""
+        return cluster_of(self._options.bootstrap, self._options.look_up)
+
+    # -- partitions
+
+    def partitions(self, *, missing_ok: bool = False) -> list[TopicPartition]:
+        """Every partition that is subscribed to; UnknownTopic where a topic that is named does not exist."""
+        subscription = self._options.subscription
+        if subscription.kind is Kind.PARTITIONS:
+            return list(subscription.partitions)
+        topics = self._metadata()
+        missing = [name for name in subscription.topics if name not in topics]
+        if missing and not missing_ok:
+            raise UnknownTopic(
+                f"there is no topic {', '.join(missing)} on {self._options.bootstrap}; "
+                "`kproc topic create` makes one, subscribePattern does not mind"
+            )
+        return sorted(
+            TopicPartition(topic.name, index) for topic in topics.values() for index in topic.leaders
+        )
+
+    def _metadata(self) -> dict[str, Topic]:
+        """The subscribed topics; kept for partition.metadata.cache.ttl.ms, if that was set."""
+        now_ns = self._clock.now_ns()
+        if now_ns < self._topics_until_ns:
+            return self._topics
+        subscription = self._options.subscription
+        if subscription.kind is Kind.PATTERN:
+            # Found anywhere in the name, as by Spark's connector. Internal topics are never meant.
+            found = re.compile(subscription.pattern).search
+            every = self.cluster.metadata()
+            topics = {name: topic for name, topic in every.items() if found(name) and not topic.is_internal}
+        else:
+            topics = self.cluster.metadata(subscription.topics)
+        self._topics, self._topics_until_ns = topics, now_ns + self._options.metadata_ms * NS_PER_MS
+        return topics
+
+    def forget(self) -> None:
+        """The next look is a fresh one."""
+        self._topics_until_ns = -1
+
+    # -- offsets
+
+    def log_starts(self, partitions: Collection[TopicPartition]) -> Offsets:
+        """Where the logs of these partitions start."""
+        return self.cluster.list_offsets(dict.fromkeys(partitions, EARLIEST))
+
+    def log_ends(self, partitions: Collection[TopicPartition]) -> Offsets:
+        """Where the logs end for a reader of the chosen isolation."""
+        return self.cluster.list_offsets(dict.fromkeys(partitions, LATEST), isolation=self._options.isolation)
+
+    def ends(self, start: Mapping[TopicPartition, int]) -> Offsets:
+        """Where all subscribed partitions end now, without those that are not there.
+
+        `start` is how far they were read. What looks like a loss is looked at again until it is certain.
+        """
+        give_up_ns = self._clock.now_ns() + SETTLE_MS * NS_PER_MS
+        while True:
+            problem: UnknownTopic | None = None
+            ends: Offsets = {}
+            try:
+                ends = self.log_ends(self.partitions(missing_ok=True))
+                if not losses(start, ends, {}):
+                    return ends
+            except UnknownTopic as error:
+                problem = error
+            if self._clock.now_ns() >= give_up_ns:
+                if problem is not None:
+                    raise problem
+                return ends
+            self.forget()
+            pause(SETTLE_PAUSE_MS)
+
+    def starting(self) -> Offsets:
+        """Where a new query begins."""
+        return self._resolve(self._options.starting, self.partitions(), is_start=True)
+
+    def ending(self) -> Offsets:
+        """Where a batch ends."""
+        return self._resolve(self._options.ending, self.partitions(), is_start=False)
+
+    def _resolve(self, position: Position, partitions: list[TopicPartition], *, is_start: bool) -> Offsets:
+        asked = dict(position.each) or dict.fromkeys(partitions, position.everywhere or 0)
+        unlike = sorted(asked.keys() ^ set(partitions))
+        if unlike:
+            raise OptionError(
+                f"{position.option} must name every partition that is read, and no other (-1 is latest, "
+                f"-2 earliest); only one of the two has {', '.join(map(str, unlike))}"
+            )
+        if position.by_time:
+            found = self.cluster.list_offsets(asked, isolation=self._options.isolation)
+            return self._fill_too_late(position, found, asked, is_start=is_start)
+        words = {partition: offset for partition, offset in asked.items() if offset < 0}
+        found = self.cluster.list_offsets(words, isolation=self._options.isolation) if words else {}
+        fixed = {partition: offset for partition, offset in asked.items() if offset >= 0}
+        return {**found, **self._within_logs(position, fixed)}
+
+    def _fill_too_late(
+        self, position: Position, found: Offsets, asked: Mapping[TopicPartition, int], *, is_start: bool
+    ) -> Offsets:
+        late = [partition for partition, offset in found.items() if offset == NO_OFFSET]
+        if late and is_start and not self._options.latest_if_too_late:
+            raise OptionError(
+                f"{position.option}: {late[0]} has no record at or after {asked[late[0]]}; "
+                "startingOffsetsByTimestampStrategy=latest begins at its end then"
+            )
+        return {**found, **(self.log_ends(late) if late else {})}
+
+    def _within_logs(self, position: Position, fixed: Offsets) -> Offsets:
+        """Offsets that the logs have; one that they have not is a loss, or a slip of whoever wrote it."""
+        if not fixed:
+            return {}
+        starts, ends = self.log_starts(fixed), self.log_ends(fixed)
+        result: Offsets = {}
+        for partition, offset in fixed.items():
+            result[partition] = min(max(offset, starts[partition]), ends[partition])
+            if offset != result[partition]:
+                self.report_loss(
+                    [
+                        f"{position.option} of {partition} is {offset}, its log has {starts[partition]} "
+                        f"up to {ends[partition]}"
+                    ]
+                )
+        return result
+
+    def report_loss(self, sentences: list[str]) -> None:
+        """Raise DataLoss, or with failOnDataLoss=false warn and let it pass."""
+        if not sentences:
+            return
+        text = "; ".join(sentences)
+        if self._options.fail_on_data_loss:
+            raise DataLoss(f"{text}. With failOnDataLoss=false the query goes on without those records")
+        logger.warning("records are lost and failOnDataLoss=false: %s", text)

@@ -1,0 +1,493 @@
+"""The source's options: those of Spark's own connector, and a few of kproc's. Names in any case, as Spark's are.
+
+Everything about them is checked here, before a broker is asked: an unknown name, a value that is none, options
+that exclude each other, and what a source in Python cannot do. The message says what to do instead. Pure: no
+broker, no Spark. This file is long because the names and words for users are in it, once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import logging
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any, Final, Literal
+
+from kproc.spark.brokers import (
+    EARLIEST,
+    LATEST,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    Connecting,
+    parse_bootstrap,
+)
+from kproc.spark.offsets import Offsets, TopicPartition, from_json
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
+FETCH_BYTES: Final = 4 << 20
+"""What one Fetch of a task asks for: enough that a request's cost does not show, little beside a task's memory."""
+_STOCK: Final = 'format("kafka"), Spark\'s own connector, can'
+
+
+class OptionError(ValueError):
+    """An option that cannot be; one line for a person."""
+
+
+class Kind(Enum):
+    """What a source subscribes to."""
+
+    TOPICS = "subscribe"
+    PATTERN = "subscribePattern"
+    PARTITIONS = "assign"
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """Which topics and partitions are read."""
+
+    kind: Kind
+    topics: tuple[str, ...] = ()
+    pattern: str = ""
+    partitions: tuple[TopicPartition, ...] = ()
+
+    def __str__(self) -> str:
+        if self.kind is Kind.PATTERN:
+            return f"topics that match {self.pattern!r}"
+        return ", ".join(self.topics or map(str, self.partitions))
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where to begin or to end: by offsets, one for each partition or one word for all, or by time."""
+
+    option: str
+    """The option that said it, for messages."""
+    everywhere: int | None = None
+    """EARLIEST, LATEST, or with `by_time` ms since 1970."""
+    each: tuple[tuple[TopicPartition, int], ...] = ()
+    by_time: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """All that a source was told."""
+
+    bootstrap: str
+    connecting: Connecting
+    subscription: Subscription
+    starting: Position
+    ending: Position
+    latest_if_too_late: bool = False
+    """startingOffsetsByTimestampStrategy = latest"""
+    max_offsets: int | None = None
+    min_offsets: int | None = None
+    max_delay_ms: int = 15 * 60_000
+    max_bytes: int | None = None
+    min_partitions: int | None = None
+    max_records: int | None = None
+    fail_on_data_loss: bool = True
+    include_headers: bool = False
+    isolation: int = READ_UNCOMMITTED
+    fetch_bytes: int = FETCH_BYTES
+    fetch_wait_ms: int = 500
+    fetch_min_bytes: int = 1
+    poll_ms: int = 120_000
+    look_up: Connecting = field(default_factory=Connecting)
+    """The driver's own: fetchOffset.numRetries and .retryIntervalMs are about its requests alone."""
+    metadata_ms: int = 0
+    commit_group: str | None = None
+    checkpoint_state: str | None = None
+    source_name: str | None = None
+    filter_pushdown: bool = False
+    data_directory: str = "auto"
+    """The leader's, to be read without Fetch; `auto` asks it, `none` never does. See local.py."""
+    check_crcs: bool = True
+
+
+# ---- values ----------------------------------------------------------------------------------------------
+
+_TIME: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_BYTES: Final = {
+    "b": 1,
+    "k": 1 << 10,
+    "kb": 1 << 10,
+    "m": 1 << 20,
+    "mb": 1 << 20,
+    "g": 1 << 30,
+    "gb": 1 << 30,
+}
+
+
+def _text(name: str, value: str) -> str:
+    if not value.strip():
+        raise OptionError(f"{name} is empty")
+    return value.strip()
+
+
+def _flag(name: str, value: str) -> bool:
+    word = value.strip().lower()
+    if word not in ("true", "false"):
+        raise OptionError(f"{name} is true or false, not {value!r}")
+    return word == "true"
+
+
+def _count(name: str, value: str, *, low: int = 1) -> int:
+    try:
+        number = int(value.strip())
+    except ValueError:
+        raise OptionError(f"{name} is a whole number, not {value!r}") from None
+    if number < low:
+        raise OptionError(f"{name} is at least {low}, not {number}")
+    return number
+
+
+def _count_or_zero(name: str, value: str) -> int:
+    return _count(name, value, low=0)
+
+
+def _with_unit(name: str, value: str, units: Mapping[str, int], default: str, like: str) -> int:
+    match = re.fullmatch(r"\s*(\d+)\s*([a-zA-Z]*)\s*", value)
+    unit = (match[2].lower() or default) if match else ""
+    if match is None or unit not in units:
+        raise OptionError(f"{name} is like {like}, not {value!r}")
+    return int(match[1]) * units[unit]
+
+
+def _time_ms(name: str, value: str) -> int:
+    return _with_unit(name, value, _TIME, "ms", '"15m", "10s" or "500ms"')
+
+
+def _byte_count(name: str, value: str) -> int:
+    count = _with_unit(name, value, _BYTES, "b", '"64m", "512k" or 1000000')
+    if count == 0:
+        raise OptionError(f"{name} is at least 1")
+    return count
+
+
+def _names(name: str, value: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(filter(None, (each.strip() for each in value.split(",")))))
+    if not names:
+        raise OptionError(f"{name} names no topic")
+    return names
+
+
+def _pattern(name: str, value: str) -> str:
+    try:
+        re.compile(_text(name, value))
+    except re.error as error:
+        raise OptionError(f"{name} {value!r} is no regular expression of Python's: {error}") from None
+    return value.strip()
+
+
+def _json(name: str, value: str) -> Any:
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise OptionError(f"{name} is no JSON: {error}; it is {value!r}") from None
+
+
+def _assigned(name: str, value: str) -> tuple[TopicPartition, ...]:
+    document = _json(name, value)
+    form = f'{name} is like {{"clicks": [0, 1]}}, not {value!r}'
+    if not isinstance(document, dict) or not document:
+        raise OptionError(form)
+    found = []
+    for topic, indexes in document.items():
+        if not isinstance(indexes, list) or not indexes:
+            raise OptionError(form)
+        for index in indexes:
+            if isinstance(index, bool) or not isinstance(index, int) or index < 0:
+                raise OptionError(f"{name}: {index!r} is no partition's number")
+            found.append(TopicPartition(topic, index))
+    return tuple(sorted(set(found)))
+
+
+def _isolation(name: str, value: str) -> int:
+    words = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
+    if value.strip().lower() not in words:
+        raise OptionError(f"{name} is read_uncommitted or read_committed, not {value!r}")
+    return words[value.strip().lower()]
+
+
+# ---- names -----------------------------------------------------------------------------------------------
+
+# Option -> the field of SourceOptions it sets, and how its text is read.
+_SIMPLE: Final[dict[str, tuple[str, Callable[[str, str], Any]]]] = {
+    "maxOffsetsPerTrigger": ("max_offsets", _count),
+    "minOffsetsPerTrigger": ("min_offsets", _count),
+    "maxTriggerDelay": ("max_delay_ms", _time_ms),
+    "maxBytesPerTrigger": ("max_bytes", _byte_count),
+    "minPartitions": ("min_partitions", _count),
+    "maxRecordsPerPartition": ("max_records", _count),
+    "failOnDataLoss": ("fail_on_data_loss", _flag),
+    "includeHeaders": ("include_headers", _flag),
+    "kafkaConsumer.pollTimeoutMs": ("poll_ms", _count),
+    "partition.metadata.cache.ttl.ms": ("metadata_ms", _count_or_zero),
+    "commitGroup": ("commit_group", _text),
+    "checkpointState": ("checkpoint_state", _text),
+    "sourceName": ("source_name", _text),
+    "filterPushdown": ("filter_pushdown", _flag),
+    "kproc.data.dir": ("data_directory", _text),
+    "kafka.check.crcs": ("check_crcs", _flag),
+    "kafka.isolation.level": ("isolation", _isolation),
+    "kafka.fetch.max.wait.ms": ("fetch_wait_ms", _count_or_zero),
+    "kafka.fetch.min.bytes": ("fetch_min_bytes", _count),
+}
+# Option -> the field of Connecting.
+_CONNECTING: Final[dict[str, tuple[str, Callable[[str, str], Any]]]] = {
+    "kafka.client.id": ("client_id", _text),
+    "kafka.request.timeout.ms": ("request_ms", _count),
+    "kafka.socket.connection.setup.timeout.ms": ("connect_ms", _count),
+    "kafka.default.api.timeout.ms": ("retry_ms", _count),
+    "kafka.retry.backoff.ms": ("backoff_ms", _count),
+    "kafka.retry.backoff.max.ms": ("backoff_ms_max", _count),
+}
+_OTHERS: Final = (
+    "kafka.bootstrap.servers",
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "startingOffsets",
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "endingOffsets",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "groupIdPrefix",
+    "kafka.group.id",
+    "kafka.fetch.max.bytes",
+    "kafka.max.partition.fetch.bytes",
+    "kafka.security.protocol",
+)
+# What Kafka's consumer has and this source has no use for: accepted, so that a job moves over, and said once.
+_WITHOUT_EFFECT: Final = (
+    "kafka.allow.auto.create.topics kafka.client.dns.lookup kafka.client.rack "
+    "kafka.connections.max.idle.ms kafka.enable.metrics.push kafka.exclude.internal.topics "
+    "kafka.group.instance.id kafka.heartbeat.interval.ms kafka.max.poll.interval.ms kafka.max.poll.records "
+    "kafka.metadata.max.age.ms kafka.metadata.recovery.strategy kafka.metric.reporters "
+    "kafka.metrics.num.samples kafka.metrics.recording.level kafka.metrics.sample.window.ms "
+    "kafka.partition.assignment.strategy kafka.receive.buffer.bytes kafka.reconnect.backoff.max.ms "
+    "kafka.reconnect.backoff.ms kafka.send.buffer.bytes kafka.session.timeout.ms "
+    "kafka.socket.connection.setup.timeout.max.ms"
+).split()
+# Names, or beginnings of names that end with a dot or an asterisk, which are refused, and why.
+_REFUSED: Final = {
+    "kafka.key.deserializer": "keys are binary columns: cast(key as string), or from_json(...), reads them",
+    "kafka.value.deserializer": "values are binary columns: cast(value as string), or from_json(...), reads them",
+    "kafka.auto.offset.reset": "startingOffsets says where a new query begins",
+    "kafka.enable.auto.commit": "Spark's checkpoint has the offsets; commitGroup=<group> commits them as well",
+    "kafka.interceptor.classes": "there is no Java consumer; transform the DataFrame instead",
+    "kafka.sasl.": f"this source speaks PLAINTEXT alone; {_STOCK} authenticate",
+    "kafka.ssl.": f"this source speaks PLAINTEXT alone; {_STOCK} use TLS",
+    "kafka.security.providers": f"this source speaks PLAINTEXT alone; {_STOCK} use TLS",
+    "path": "load() takes no path: subscribe=<topic> names what is read",
+    "topic": "that is the sink's; a source has subscribe=<topic>",
+    "topics": "subscribe=<topic>,<topic> names what is read",
+    "bootstrap.servers": "it is kafka.bootstrap.servers",
+    "group.id": "it is kafka.group.id",
+}
+_KNOWN: Final = (*_SIMPLE, *_CONNECTING, *_OTHERS, *_WITHOUT_EFFECT)
+
+
+def _check_names(options: Mapping[str, str]) -> None:
+    known = {name.lower(): name for name in _KNOWN}
+    for name in options:
+        if name in known:
+            continue
+        for refused, why in _REFUSED.items():
+            if name == refused or (refused.endswith(".") and name.startswith(refused)):
+                raise OptionError(f"option {name} is not supported: {why}")
+        close = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
+        hint = f"did you mean {known[close[0]]}?" if close else "kproc/SPARK.md lists all of them"
+        raise OptionError(f"there is no option {name}: {hint}")
+    unused = [known[name] for name in options if known[name] in _WITHOUT_EFFECT]
+    if unused:
+        logger.warning("without effect in this source: %s", ", ".join(sorted(unused)))
+
+
+# ---- where to begin and to end ---------------------------------------------------------------------------
+
+
+def _subscription(options: Mapping[str, str]) -> Subscription:
+    given = [kind for kind in Kind if kind.value.lower() in options]
+    names = ", ".join(kind.value for kind in Kind)
+    if not given:
+        raise OptionError(f"one of {names} says what is read; none was given")
+    if len(given) > 1:
+        both = " and ".join(kind.value for kind in given)
+        raise OptionError(f"only one of {names} can be given, not {both}")
+    kind = given[0]
+    value = options[kind.value.lower()]
+    if kind is Kind.TOPICS:
+        return Subscription(kind, topics=_names(kind.value, value))
+    if kind is Kind.PATTERN:
+        return Subscription(kind, pattern=_pattern(kind.value, value))
+    return Subscription(kind, partitions=_assigned(kind.value, value))
+
+
+def _offsets_of(name: str, value: str) -> Offsets:
+    try:
+        found = from_json(_json(name, value))
+    except OptionError:
+        raise
+    except ValueError as error:
+        raise OptionError(f"{name}: {error}") from None
+    if not found:
+        raise OptionError(f"{name} names no partition")
+    return found
+
+
+def _position(options: Mapping[str, str], word: Literal["starting", "ending"], default: int) -> Position:
+    """By the order of Spark's connector: one timestamp, timestamps by partition, then offsets."""
+    for name in (f"{word}Timestamp", f"{word}OffsetsByTimestamp", f"{word}Offsets"):
+        value = options.get(name.lower())
+        if value is None:
+            continue
+        if name.endswith("Offsets"):
+            words = {"earliest": EARLIEST, "latest": LATEST}
+            if value.strip().lower() in words:
+                return Position(name, everywhere=words[value.strip().lower()])
+            if not value.strip().startswith("{"):
+                raise OptionError(
+                    f'{name} is earliest, latest or like {{"clicks": {{"0": 23}}}}, not {value!r}'
+                )
+            offsets = _offsets_of(name, value)
+            for partition, offset in offsets.items():
+                if offset < EARLIEST:
+                    raise OptionError(
+                        f"{name} of {partition}: an offset, -1 for latest or -2 for earliest, not {offset}"
+                    )
+            return Position(name, each=tuple(sorted(offsets.items())))
+        if name.endswith("ByTimestamp"):
+            times = _offsets_of(name, value)
+            if min(times.values()) < 0:
+                raise OptionError(f"{name} has times in ms since 1970, none of them below 0")
+            return Position(name, each=tuple(sorted(times.items())), by_time=True)
+        return Position(name, everywhere=_count_or_zero(name, value), by_time=True)
+    return Position(f"{word}Offsets", everywhere=default)
+
+
+def _refuse(position: Position, bad: int, why: str) -> None:
+    if position.by_time:
+        return
+    if position.everywhere == bad:
+        raise OptionError(f"{position.option}: {why}")
+    for partition, offset in position.each:
+        if offset == bad:
+            raise OptionError(f"{position.option} of {partition}: {why}")
+
+
+def _strategy(options: Mapping[str, str]) -> bool:
+    name = "startingOffsetsByTimestampStrategy"
+    word = options.get(name.lower(), "error").strip().lower()
+    if word not in ("error", "latest"):
+        raise OptionError(f"{name} is error or latest, not {word!r}")
+    return word == "latest"
+
+
+# ---- all together ----------------------------------------------------------------------------------------
+
+
+def parse_connecting(options: Mapping[str, str]) -> tuple[str, Connecting]:
+    """Bootstrap servers and how to connect, for source and sink: option names in lower case."""
+    bootstrap = options.get("kafka.bootstrap.servers", DEFAULT_BOOTSTRAP).strip()
+    try:
+        parse_bootstrap(bootstrap)
+    except ValueError as error:
+        raise OptionError(f"kafka.bootstrap.servers: {error}") from None
+    protocol = options.get("kafka.security.protocol", "PLAINTEXT").strip().upper()
+    if protocol != "PLAINTEXT":
+        raise OptionError(
+            f"kafka.security.protocol {protocol}: kproc's formats speak PLAINTEXT alone; {_STOCK}"
+        )
+    settings = {
+        key: read(name, options[name.lower()])
+        for name, (key, read) in _CONNECTING.items()
+        if name.lower() in options
+    }
+    return bootstrap, Connecting(**settings)
+
+
+def parse_source(options: Mapping[str, str], *, is_stream: bool) -> SourceOptions:
+    """The options, or OptionError with the one line that tells what is wrong and what helps."""
+    options = {name.lower(): value for name, value in options.items()}
+    _check_names(options)
+    bootstrap, connecting = parse_connecting(options)
+    settings: dict[str, Any] = {
+        key: read(name, options[name.lower()])
+        for name, (key, read) in _SIMPLE.items()
+        if name.lower() in options
+    }
+    starting = _position(options, "starting", LATEST if is_stream else EARLIEST)
+    ending = _position(options, "ending", LATEST)
+    if is_stream:
+        given = [name for name in _OTHERS if name.startswith("ending") and name.lower() in options]
+        if given:
+            raise OptionError(f"{given[0]}: a stream has no end; it is an option of spark.read")
+    else:
+        _refuse(starting, LATEST, "a batch that starts at the latest offset has no records")
+        _refuse(ending, EARLIEST, "a batch that ends at the earliest offset has no records")
+        for name in ("commitGroup", "checkpointState"):
+            if name.lower() in options:
+                raise OptionError(f"{name} is an option of spark.readStream: a batch has no progress to keep")
+    sizes = [
+        _byte_count(name, options[name.lower()])
+        for name in ("kafka.fetch.max.bytes", "kafka.max.partition.fetch.bytes")
+        if name.lower() in options
+    ]
+    if sizes:
+        settings["fetch_bytes"] = min(sizes)
+    result = SourceOptions(
+        bootstrap=bootstrap,
+        connecting=connecting,
+        subscription=_subscription(options),
+        starting=starting,
+        ending=ending,
+        latest_if_too_late=_strategy(options),
+        look_up=_look_up(options, connecting),
+        **settings,
+    )
+    _check_together(result)
+    return result
+
+
+def _look_up(options: Mapping[str, str], connecting: Connecting) -> Connecting:
+    """Without these two options the driver rides over a broker's restart, as the tasks do."""
+    retries = options.get("fetchoffset.numretries")
+    interval = options.get("fetchoffset.retryintervalms")
+    if retries is not None:
+        count = _count_or_zero("fetchOffset.numRetries", retries)
+        connecting = replace(connecting, attempts_max=count + 1)
+    if interval is not None:
+        pause_ms = _count_or_zero("fetchOffset.retryIntervalMs", interval)
+        connecting = replace(connecting, backoff_ms=pause_ms, backoff_ms_max=pause_ms)
+    return connecting
+
+
+def _check_together(options: SourceOptions) -> None:
+    low, high = options.min_offsets, options.max_offsets
+    if low is not None and high is not None and low > high:
+        raise OptionError(f"minOffsetsPerTrigger ({low}) is above maxOffsetsPerTrigger ({high})")
+    subscribed = options.subscription
+    for position in (options.starting, options.ending):
+        named = {partition for partition, _ in position.each}
+        if subscribed.kind is Kind.PARTITIONS and named and named != set(subscribed.partitions):
+            missing = ", ".join(map(str, sorted(set(subscribed.partitions) ^ named)))
+            raise OptionError(
+                f"{position.option} and assign must name the same partitions; only one has {missing}"
+            )
+        if subscribed.kind is Kind.TOPICS and named:
+            unknown = {each.topic for each in named} ^ set(subscribed.topics)
+            if unknown:
+                raise OptionError(
+                    f"{position.option} and subscribe must name the same topics; only one has "
+                    f"{', '.join(sorted(unknown))}"
+                )

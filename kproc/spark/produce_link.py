@@ -1,0 +1,174 @@
+"""One connection of a Producer: Produce requests out, their answers in, never blocking.
+
+Requests are built by hand around batches that are sent from where they lie: a frame is a list of parts, and no
+batch is copied on its way into the socket. What the answers mean is the Producer's; this file knows only bytes.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from kproc.client import Client, ClientError, ConnectionLost, reason
+from kproc.errors import ProtocolError
+from kproc.wire import codec
+from kproc.wire.header import ApiKey, encode_request_header
+from kproc.wire.primitives import (
+    INT16,
+    INT32,
+    encode_compact_string,
+    encode_string,
+    encode_unsigned_varint,
+)
+
+NEWEST_VERSION: Final = 12  # 13 names topics by ids, which change when a topic is made again under its name
+OLDEST_VERSION: Final = 3  # The first with record batches of version 2
+_FLEXIBLE: Final = 9
+# Below the kernel's limit of vectors in one call.
+_PARTS_MAX: Final = 64
+_READ_BYTES: Final = 256 * 1024
+
+Parts = list[bytes | memoryview]
+# (partition, the batch's parts)
+Placed = tuple[int, Sequence[bytes | memoryview]]
+
+
+def produce_frame(
+    version: int,
+    correlation_id: int,
+    client_id: str,
+    *,
+    acks: int,
+    timeout_ms: int,
+    topics: Iterable[tuple[str, Sequence[Placed]]],
+) -> Parts:
+    """A Produce request, versions 3 to 12, as parts to be sent one after the other."""
+    is_flexible = version >= _FLEXIBLE
+    rows = list(topics)
+    head = encode_request_header(ApiKey.PRODUCE, version, correlation_id, client_id)
+    head += b"\0" if is_flexible else INT16.pack(-1)  # No transactional id
+    head += INT16.pack(acks) + INT32.pack(timeout_ms) + _count(len(rows), is_flexible)
+    parts: Parts = []
+    for topic, batches in rows:
+        head += encode_compact_string(topic) if is_flexible else encode_string(topic)
+        head += _count(len(batches), is_flexible)
+        for partition, batch in batches:
+            size = sum(map(len, batch))
+            head += INT32.pack(partition) + _length(size, is_flexible)
+            parts += (head, *batch)
+            head = b"\0" if is_flexible else b""  # No tagged fields
+        head += b"\0" if is_flexible else b""
+    parts.append(head + (b"\0" if is_flexible else b""))
+    return [INT32.pack(sum(map(len, parts))), *parts]
+
+
+def _count(count: int, is_flexible: bool) -> bytes:
+    return encode_unsigned_varint(count + 1) if is_flexible else INT32.pack(count)
+
+
+_length = _count
+
+
+class ProduceLink:
+    """A connection to one broker. Owned by its Producer; any ClientError means that it is of no more use."""
+
+    def __init__(self, client: Client, version: int) -> None:
+        self._client = client
+        self._socket = client.detach()
+        self._socket.setblocking(False)
+        self.version = version
+        self.address = client.address
+        self._correlation_id = 1_000_000  # Far from those that `client` has used to negotiate.
+        self._out: deque[memoryview] = deque()
+        self._received = bytearray()
+
+    @classmethod
+    def connect(cls, address: tuple[str, int], *, connect_ms: int, client_id: str) -> ProduceLink:
+        """Connect and agree on a version, blocking."""
+        client = Client.connect(*address, timeout_ms=connect_ms, client_id=client_id)
+        try:
+            version = client.negotiate(ApiKey.PRODUCE, newest=NEWEST_VERSION)
+            if version < OLDEST_VERSION:
+                raise ClientError(f"{client.address} is too old: no record batches of version 2")
+            return cls(client, version)
+        except BaseException:
+            client.close()
+            raise
+
+    def close(self) -> None:
+        """Close the socket; what waits for an answer is lost."""
+        self._socket.close()
+
+    def fileno(self) -> int:
+        """For a selector."""
+        return self._socket.fileno()
+
+    @property
+    def wants_write(self) -> bool:
+        """Whether bytes wait for room in the socket."""
+        return bool(self._out)
+
+    def send(self, *, acks: int, timeout_ms: int, topics: Iterable[tuple[str, Sequence[Placed]]]) -> int:
+        """Queue a request; its correlation id. `write` sends it."""
+        self._correlation_id += 1
+        frame = produce_frame(
+            self.version,
+            self._correlation_id,
+            self._client.client_id,
+            acks=acks,
+            timeout_ms=timeout_ms,
+            topics=topics,
+        )
+        self._out.extend(memoryview(part) for part in frame if len(part))
+        return self._correlation_id
+
+    def write(self) -> None:
+        """Send as much as the socket takes."""
+        while self._out:
+            parts = [self._out[at] for at in range(min(len(self._out), _PARTS_MAX))]
+            try:
+                sent = self._socket.sendmsg(parts)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                raise self._lost(error) from error
+            while sent:
+                first = self._out[0]
+                if len(first) > sent:
+                    self._out[0] = first[sent:]
+                    break
+                sent -= len(first)
+                self._out.popleft()
+
+    def read(self) -> list[tuple[int, dict[str, Any]]]:
+        """Answers that have come: (correlation id, fields)."""
+        try:
+            piece = self._socket.recv(_READ_BYTES)
+        except BlockingIOError:
+            return []
+        except OSError as error:
+            raise self._lost(error) from error
+        if not piece:
+            raise ConnectionLost(f"{self.address} closed the connection")
+        self._received += piece
+        answers = []
+        while len(self._received) >= INT32.size:
+            (length,) = INT32.unpack_from(self._received)
+            if length < INT32.size:
+                raise ConnectionLost(f"{self.address} sent a frame of {length} bytes")
+            if len(self._received) < INT32.size + length:
+                break
+            frame = bytes(memoryview(self._received)[INT32.size : INT32.size + length])
+            del self._received[: INT32.size + length]
+            try:
+                answers.append(codec.decode_response(ApiKey.PRODUCE, self.version, frame))
+            except ProtocolError as error:
+                raise ConnectionLost(f"{self.address} sent an answer that cannot be read: {error}") from error
+        return answers
+
+    def _lost(self, error: OSError) -> ConnectionLost:
+        if error.errno in (errno.EPIPE, errno.ECONNRESET):
+            return ConnectionLost(f"{self.address} closed the connection")
+        return ConnectionLost(f"the connection to {self.address} failed: {reason(error)}")

@@ -1,0 +1,562 @@
+"""An idempotent producer of ready-made batches: sequences, several requests under way, retries, clear refusals.
+
+    send(topic, draft)   queue a batch; blocks only while more than `buffer_bytes` wait
+    poll()               move what can be moved without waiting
+    flush()              wait until everything is acknowledged; ProduceFailed if something cannot be
+
+One thread, one selector, one connection for each broker that leads something. A batch gets its sequence when it is
+first sent and keeps it in every retry, so a broker that stored it and died before it answered stores it once.
+
+Per partition (a lane): queued batches in order, and those under way. A lane has one request under way until one
+was acknowledged, and again after a failure: a broker that knows nothing of this producer takes any sequence as
+the first, so a second batch must not overtake the first one's retry. Otherwise up to five, which is as many as
+brokers remember. Whatever comes back unwritten is queued again in the order of its sequences.
+
+What may pass (a broker that is gone, a leader that moved) is retried with growing pauses until
+`delivery.timeout.ms`; what cannot (too large, not allowed, damaged) ends the task at once.
+
+A long file, but one state machine: which lane a batch is in, and which connection it is under way on, change together.
+"""
+
+from __future__ import annotations
+
+import selectors
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from kproc.client import ApiError, ClientError, code_name
+from kproc.clock import NS_PER_MS, Clock, SystemClock
+from kproc.errors import RETRIABLE, ErrorCode
+from kproc.spark.brokers import Cluster, Unreachable, pause
+from kproc.spark.encode import Draft, split
+from kproc.spark.produce_link import ProduceLink
+from kproc.spark.sink_options import ProducerSettings
+from kproc.wire.header import ApiKey
+from kproc.wire.primitives import ZERO_UUID
+
+SEQUENCE_COUNT: Final = 1 << 31
+# The first Metadata request makes the topic where the broker may; then its leader must be there.
+UNKNOWN_TOPIC_MS: Final = 5_000
+# Refusals after which a new producer id is all that is needed: the broker holds nothing of ours under the old one.
+_NEW_PRODUCER: Final = frozenset({ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_EPOCH})
+_MOVED: Final = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+_ADVICE: Final = {
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: "records that were acknowledged before are missing on the broker",
+    ErrorCode.MESSAGE_TOO_LARGE: "one record is larger than the topic's max.message.bytes",
+    ErrorCode.INVALID_RECORD: "a compacted topic takes no record without a key",
+}
+
+
+class ProduceFailed(ClientError):
+    """Records that could not be written, in one line with topic and partition."""
+
+
+class ProducerIdentity(NamedTuple):
+    """What the broker knows this producer by; (-1, -1) without idempotence."""
+
+    producer_id: int
+    epoch: int
+
+
+NOBODY: Final = ProducerIdentity(-1, -1)
+
+
+@dataclass(slots=True)
+class Written:
+    """What was acknowledged of one partition since the last `take_written`."""
+
+    first_offset: int = -1
+    """-1 where the broker did not say: acks=0, or a retry of what it had already stored."""
+    last_offset: int = -1
+    records: int = 0
+    batches: int = 0
+    bytes: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Batch:
+    draft: Draft
+    deadline_ns: int
+    order: tuple[int, ...]
+    """Its place in its lane: halves of a batch have the whole one's and a number behind it."""
+    identity: ProducerIdentity | None = None
+    sequence: int = -1
+    parts: list[bytes | memoryview] | None = None
+    attempts: int = 0
+    problem: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class _Lane:
+    topic: str
+    partition: int
+    queued: deque[_Batch] = field(default_factory=deque)
+    under_way: list[_Batch] = field(default_factory=list)
+    batch_count: int = 0
+    identity: ProducerIdentity | None = None
+    next_sequence: int = 0
+    window: int = 1
+    not_before_ns: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    correlation_id: int
+    sent_ns: int
+    batches: dict[tuple[str, int], tuple[_Lane, _Batch]]
+
+
+@dataclass(slots=True, eq=False)
+class _Node:
+    address: tuple[str, int]
+    link: ProduceLink | None = None
+    requests: deque[_Request] = field(default_factory=deque)
+    not_before_ns: int = 0
+    backoff_ms: int = 0
+
+
+class Producer:
+    """Writes batches to the partitions' leaders. Owned by one task; after ProduceFailed it is of no more use."""
+
+    def __init__(self, cluster: Cluster, settings: ProducerSettings, *, clock: Clock | None = None) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._clock = clock or SystemClock()
+        self._selector = selectors.DefaultSelector()
+        self._nodes: dict[int, _Node] = {}
+        self._leaders: dict[str, dict[int, int]] = {}
+        self._leaders_ns: dict[str, int] = {}
+        self._are_leaders_stale = False
+        self._lanes: dict[tuple[str, int], _Lane] = {}
+        self._busy: dict[_Lane, None] = {}
+        self._identity: ProducerIdentity | None = None if settings.is_idempotent else NOBODY
+        self._waiting_bytes = 0
+        self._written: dict[tuple[str, int], Written] = {}
+        self.batch_bytes: dict[str, int] = {}
+        """Topics that refused a batch as too large: how large the next ones should be."""
+
+    def close(self) -> None:
+        """Close the connections; what is not acknowledged may or may not have been written."""
+        for node in self._nodes.values():
+            self._unlink(node)
+        self._selector.close()
+
+    # -- topics
+
+    def partition_count(self, topic: str) -> int:
+        """How many partitions the topic has. It is made by asking where options and broker allow."""
+        known = self._leaders.get(topic)
+        age_ns = self._clock.now_ns() - self._leaders_ns.get(topic, 0)
+        if known is None or age_ns > self._settings.metadata_age_ms * NS_PER_MS:
+            self._wait_topic(topic)
+        return len(self._leaders[topic])
+
+    def _wait_topic(self, topic: str) -> None:
+        begin_ns = self._clock.now_ns()
+        pause_ms = self._settings.backoff_ms
+        while True:
+            try:
+                code = self._ask_leaders([topic]).get(topic, 0)
+            except Unreachable as error:
+                if self._clock.now_ns() - begin_ns > self._settings.max_block_ms * NS_PER_MS:
+                    raise ProduceFailed(f"topic {topic}: {error}") from None
+                continue
+            if not code:
+                return
+            spent_ms = (self._clock.now_ns() - begin_ns) // NS_PER_MS
+            if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                if not self._settings.creates_topics or spent_ms > UNKNOWN_TOPIC_MS:
+                    raise ProduceFailed(
+                        f"topic {topic} does not exist on {self._cluster.bootstrap}"
+                        + (" and the broker does not make it" if self._settings.creates_topics else "")
+                        + f": create it first (kproc topic create {topic})"
+                    )
+            elif code not in RETRIABLE or spent_ms > self._settings.max_block_ms:
+                raise ProduceFailed(f"topic {topic}: {code_name(code)}")
+            pause(pause_ms)
+            pause_ms = min(2 * pause_ms, self._settings.backoff_ms_max)
+
+    def _ask_leaders(self, topics: Iterable[str]) -> dict[str, int]:
+        """Metadata of the topics; error codes by topic."""
+        rows = [{"name": name, "topic_id": ZERO_UUID} for name in topics]
+        fields = {"topics": rows, "allow_auto_topic_creation": self._settings.creates_topics}
+        answer = self._cluster.call(ApiKey.METADATA, fields)
+        for row in answer["brokers"]:
+            address = (row["host"], row["port"])
+            node = self._nodes.setdefault(row["node_id"], _Node(address))
+            if node.address != address:
+                self._lose(node, f"node {row['node_id']} has moved to {row['host']}:{row['port']}")
+                node.address = address
+        codes: dict[str, int] = {}
+        for row in answer["topics"]:
+            name, code = row["name"], row["error_code"]
+            leaders = {each["partition_index"]: each["leader_id"] for each in row["partitions"]}
+            if code or not leaders:
+                codes[name] = code or ErrorCode.LEADER_NOT_AVAILABLE
+                continue
+            self._leaders[name] = leaders
+            self._leaders_ns[name] = self._clock.now_ns()
+        return codes
+
+    # -- batches
+
+    def send(self, topic: str, draft: Draft) -> None:
+        """Queue a batch behind those of its partition."""
+        key = (topic, draft.partition)
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = _Lane(topic, draft.partition)
+        deadline_ns = self._clock.now_ns() + self._settings.delivery_timeout_ms * NS_PER_MS
+        lane.queued.append(_Batch(draft, deadline_ns, (lane.batch_count,)))
+        lane.batch_count += 1
+        self._busy[lane] = None
+        self._waiting_bytes += draft.total_bytes
+        while self._waiting_bytes > self._settings.buffer_bytes:
+            self._turn(wait_ms=1_000)
+
+    def poll(self) -> None:
+        """Move what can be moved without waiting."""
+        if self._busy:
+            self._turn(wait_ms=0)
+
+    def flush(self) -> None:
+        """Wait until every batch is acknowledged; with acks=0, until it is sent."""
+        while self._busy or any(node.link and node.link.wants_write for node in self._nodes.values()):
+            self._turn(wait_ms=1_000)
+
+    def take_written(self) -> dict[tuple[str, int], Written]:
+        """What was acknowledged since the last call, by topic and partition."""
+        written, self._written = self._written, {}
+        return written
+
+    # -- one turn
+
+    def _turn(self, *, wait_ms: int) -> None:
+        now_ns = self._clock.now_ns()
+        self._check_deadlines(now_ns)
+        if self._are_leaders_stale:
+            self._refresh_leaders()
+        self._fill(now_ns)
+        self._move(self._wait_ms(now_ns, wait_ms))
+
+    def _wait_ms(self, now_ns: int, wait_ms: int) -> int:
+        """How long to wait for sockets: not beyond the moment when a pause ends."""
+        if not wait_ms:
+            return 0
+        moments = [lane.not_before_ns for lane in self._busy if lane.queued and not lane.under_way]
+        moments += [node.not_before_ns for node in self._nodes.values() if node.link is None]
+        later = [moment for moment in moments if moment > now_ns]
+        if later:
+            wait_ms = min(wait_ms, (min(later) - now_ns) // NS_PER_MS + 1)
+        return wait_ms
+
+    def _check_deadlines(self, now_ns: int) -> None:
+        for lane in self._busy:
+            oldest = lane.under_way[0] if lane.under_way else lane.queued[0]
+            if now_ns > oldest.deadline_ns:
+                spent_s = self._settings.delivery_timeout_ms / 1000
+                raise ProduceFailed(
+                    f"{lane.name}: not acknowledged within kafka.delivery.timeout.ms ({spent_s:g} s); "
+                    f"last: {oldest.problem or 'no answer'}"
+                )
+        for node in self._nodes.values():
+            if node.requests:
+                waited_ms = (now_ns - node.requests[0].sent_ns) // NS_PER_MS
+                if waited_ms > self._settings.request_timeout_ms:
+                    self._lose(node, f"{_shown(node)} gave no answer in {waited_ms} ms")
+
+    def _refresh_leaders(self) -> None:
+        topics = dict.fromkeys(lane.topic for lane in self._busy)
+        try:
+            codes = self._ask_leaders(topics)
+        except ClientError as error:
+            for lane in self._busy:
+                for batch in lane.queued:
+                    batch.problem = str(error)
+            return
+        self._are_leaders_stale = False
+        for lane in self._busy:
+            code = codes.get(lane.topic)
+            if code is not None and lane.queued:
+                self._are_leaders_stale = True
+                lane.queued[0].problem = f"topic {lane.topic}: {code_name(code)}"
+                self._put_off(lane, lane.queued[0])
+
+    def _fill(self, now_ns: int) -> None:
+        """Requests from what is queued: one batch of each lane in a request, as in every Kafka client."""
+        by_node: dict[int, list[_Lane]] = {}
+        for lane in self._busy:
+            if not lane.queued or len(lane.under_way) >= lane.window or lane.not_before_ns > now_ns:
+                continue
+            leader = self._leaders[lane.topic].get(lane.partition, -1)
+            if leader in self._nodes:
+                by_node.setdefault(leader, []).append(lane)
+            else:
+                self._are_leaders_stale = True
+                lane.queued[0].problem = "the partition has no leader"
+                self._put_off(lane, lane.queued[0])
+        if by_node and self._identity is None and not self._identify(by_node):
+            return
+        for number, lanes in by_node.items():
+            node = self._nodes[number]
+            if node.not_before_ns > now_ns or not self._connect(node):
+                continue
+            while lanes and len(node.requests) < self._settings.requests_max:
+                lanes = self._send_request(node, lanes, now_ns)
+
+    def _connect(self, node: _Node) -> bool:
+        if node.link is not None:
+            return True
+        try:
+            node.link = ProduceLink.connect(
+                node.address, connect_ms=self._settings.connect_ms, client_id=self._settings.client_id
+            )
+        except ClientError as error:
+            self._lose(node, str(error))
+            return False
+        self._selector.register(node.link, selectors.EVENT_READ, node)
+        return True
+
+    def _identify(self, by_node: Mapping[int, Iterable[_Lane]]) -> bool:
+        """Become a producer that brokers know; False where nobody answers for now."""
+        try:
+            self._identity = self._new_identity()
+        except Unreachable as error:
+            for lane in (lane for lanes in by_node.values() for lane in lanes):
+                lane.queued[0].problem = str(error)
+            return False
+        except ApiError as error:
+            raise ProduceFailed(str(error)) from None
+        return True
+
+    def _new_identity(self) -> ProducerIdentity:
+        fields = {"transactional_id": None, "transaction_timeout": 60_000}
+
+        def ask() -> ProducerIdentity:
+            # Any broker gives out ids; version 4 is the newest that needs no transaction coordinator.
+            answer = self._cluster.call(ApiKey.INIT_PRODUCER_ID, fields, newest=4)
+            if answer["error_code"]:
+                code = answer["error_code"]
+                raise ApiError(code, f"no producer id from {self._cluster.bootstrap}: {code_name(code)}")
+            return ProducerIdentity(answer["producer_id"], answer["producer_epoch"])
+
+        return self._cluster.retrying("InitProducerId", ask)
+
+    def _send_request(self, node: _Node, lanes: list[_Lane], now_ns: int) -> list[_Lane]:
+        """One request with a batch of each lane as far as there is room; the lanes that still have some."""
+        chosen: list[tuple[_Lane, _Batch]] = []
+        size = 0
+        for lane in lanes:
+            batch = lane.queued[0]
+            if chosen and size + batch.draft.total_bytes > self._settings.request_bytes:
+                break
+            lane.queued.popleft()
+            lane.under_way.append(batch)
+            self._stamp(lane, batch)
+            chosen.append((lane, batch))
+            size += batch.draft.total_bytes
+        topics: dict[str, list[tuple[int, list[bytes | memoryview]]]] = {}
+        for lane, batch in chosen:
+            assert batch.parts is not None
+            topics.setdefault(lane.topic, []).append((lane.partition, batch.parts))
+        assert node.link is not None
+        correlation_id = node.link.send(
+            acks=self._settings.acks, timeout_ms=self._settings.request_timeout_ms, topics=topics.items()
+        )
+        batches = {(lane.topic, lane.partition): (lane, batch) for lane, batch in chosen}
+        if self._settings.acks:
+            node.requests.append(_Request(correlation_id, now_ns, batches))
+        else:
+            for lane, batch in chosen:
+                self._acknowledge(lane, batch, -1)
+        rest = lanes[len(chosen) :] + [lane for lane, _ in chosen]
+        return [lane for lane in rest if lane.queued and len(lane.under_way) < lane.window]
+
+    def _stamp(self, lane: _Lane, batch: _Batch) -> None:
+        identity = self._identity
+        assert identity is not None
+        batch.attempts += 1
+        if batch.identity is None:
+            if lane.identity != identity:
+                lane.identity, lane.next_sequence = identity, 0
+            batch.identity = identity
+            if identity is not NOBODY:
+                batch.sequence = lane.next_sequence
+                lane.next_sequence = (lane.next_sequence + batch.draft.count) % SEQUENCE_COUNT
+        if batch.parts is None:
+            batch.parts = batch.draft.stamp(*batch.identity, batch.sequence)
+
+    def _move(self, wait_ms: int) -> None:
+        links = [node for node in self._nodes.values() if node.link is not None]
+        for node in links:
+            self._guarded(node, is_readable=False)
+        if not self._selector.get_map():
+            pause(wait_ms)
+            return
+        for node in links:
+            if node.link is not None:
+                events = selectors.EVENT_READ | (selectors.EVENT_WRITE if node.link.wants_write else 0)
+                self._selector.modify(node.link, events, node)
+        for key, events in self._selector.select(wait_ms / 1000):
+            self._guarded(key.data, is_readable=bool(events & selectors.EVENT_READ))
+
+    def _guarded(self, node: _Node, *, is_readable: bool) -> None:
+        """Write, and read if there is something; a connection that fails costs a retry, nothing else."""
+        if node.link is None:
+            return
+        try:
+            node.link.write()
+            for correlation_id, fields in node.link.read() if is_readable else ():
+                self._take_answer(node, correlation_id, fields)
+        except ProduceFailed:
+            raise
+        except ClientError as error:
+            self._lose(node, str(error))
+
+    # -- answers
+
+    def _take_answer(self, node: _Node, correlation_id: int, fields: dict[str, Any]) -> None:
+        if not node.requests or node.requests[0].correlation_id != correlation_id:
+            raise ClientError(f"{_shown(node)} answered request {correlation_id} out of turn")
+        # It stays there until all of it is settled: a connection that is lost meanwhile returns the rest.
+        request = node.requests[0]
+        node.backoff_ms = 0
+        for topic in fields["responses"]:
+            for row in topic["partition_responses"]:
+                found = request.batches.pop((topic["name"], row["index"]), None)
+                if found is None:
+                    raise ClientError(f"{_shown(node)} answered about {topic['name']}-{row['index']} unasked")
+                self._settle(*found, row)
+        node.requests.popleft()
+        for lane, batch in request.batches.values():
+            self._again(lane, batch, f"{_shown(node)} left it out of its answer")
+
+    def _settle(self, lane: _Lane, batch: _Batch, row: dict[str, Any]) -> None:
+        code = row["error_code"]
+        if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+            self._acknowledge(lane, batch, row["base_offset"] if not code else -1)
+            return
+        text = f"{code_name(code)}{': ' + row['error_message'] if row.get('error_message') else ''}"
+        is_gap = code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        if self._settings.is_idempotent and (
+            code in _NEW_PRODUCER or (is_gap and batch.identity != self._identity)
+        ):
+            # Another producer from now on. Batches elsewhere whose fate is not known keep what they were sent by:
+            # under a new id, a broker that has stored them would store them again.
+            if batch.identity == self._identity:
+                self._identity = None
+            batch.identity, batch.sequence, batch.parts = None, -1, None
+            self._again(lane, batch, text)
+        elif code == ErrorCode.MESSAGE_TOO_LARGE and batch.draft.count > 1:
+            self._split(lane, batch)
+        elif code in RETRIABLE:
+            self._are_leaders_stale |= code in _MOVED
+            self._again(lane, batch, text)
+        elif is_gap and self._follows_another(lane, batch):
+            # The one before it came back unwritten: both go again, in order.
+            self._again(lane, batch, text)
+        else:
+            advice = _ADVICE.get(code)
+            raise ProduceFailed(f"{lane.name}: {text}{f' ({advice})' if advice else ''}")
+
+    def _follows_another(self, lane: _Lane, batch: _Batch) -> bool:
+        """Whether an earlier batch of the lane is not acknowledged."""
+        return lane.under_way[0] is not batch or bool(lane.queued and lane.queued[0].order < batch.order)
+
+    def _acknowledge(self, lane: _Lane, batch: _Batch, base_offset: int) -> None:
+        lane.under_way.remove(batch)
+        lane.window = self._settings.window_max
+        self._waiting_bytes -= batch.draft.total_bytes
+        if not lane.queued and not lane.under_way:
+            del self._busy[lane]
+        written = self._written.setdefault((lane.topic, lane.partition), Written())
+        written.records += batch.draft.count
+        written.batches += 1
+        written.bytes += batch.draft.total_bytes
+        if base_offset >= 0:
+            written.first_offset = base_offset if written.first_offset < 0 else written.first_offset
+            written.last_offset = base_offset + batch.draft.count - 1
+
+    def _again(self, lane: _Lane, batch: _Batch, problem: str) -> None:
+        """Queue a batch that was under way once more, before all with later sequences."""
+        batch.problem = problem
+        if batch.attempts > self._settings.retries:
+            raise ProduceFailed(f"{lane.name}: {problem} (kafka.retries is {self._settings.retries})")
+        lane.under_way.remove(batch)
+        at = 0
+        while at < len(lane.queued) and lane.queued[at].order < batch.order:
+            at += 1
+        lane.queued.insert(at, batch)
+        lane.window = 1
+        self._put_off(lane, batch)
+
+    def _split(self, lane: _Lane, batch: _Batch) -> None:
+        """Two halves in place of a batch that the topic finds too large; later ones are made smaller."""
+        size = batch.draft.total_bytes
+        self.batch_bytes[lane.topic] = min(self.batch_bytes.get(lane.topic, size), max(size // 2, 1))
+        halves = []
+        sequence = batch.sequence
+        for number, draft in enumerate(split(batch.draft)):
+            half = _Batch(draft, batch.deadline_ns, (*batch.order, number), batch.identity, sequence)
+            halves.append(half)
+            if sequence >= 0:
+                sequence = (sequence + draft.count) % SEQUENCE_COUNT
+        self._waiting_bytes += sum(half.draft.total_bytes for half in halves) - size
+        at = lane.under_way.index(batch)
+        lane.under_way[at : at + 1] = halves
+        for half in reversed(halves):
+            self._again(lane, half, "the batch was too large")
+        lane.not_before_ns = 0
+
+    def _put_off(self, lane: _Lane, batch: _Batch) -> None:
+        pause_ms = self._settings.backoff_ms << min(max(batch.attempts - 1, 0), 10)
+        pause_ms = min(pause_ms, self._settings.backoff_ms_max)
+        lane.not_before_ns = self._clock.now_ns() + pause_ms * NS_PER_MS
+
+    # -- connections
+
+    def _lose(self, node: _Node, problem: str) -> None:
+        """The connection is gone: everything under way on it is sent again, by whoever leads then."""
+        self._unlink(node)
+        requests, node.requests = node.requests, deque()
+        node.backoff_ms = min(
+            max(2 * node.backoff_ms, self._settings.backoff_ms), self._settings.backoff_ms_max
+        )
+        node.not_before_ns = self._clock.now_ns() + node.backoff_ms * NS_PER_MS
+        self._are_leaders_stale = True
+        for lane in self._busy:
+            if lane.queued and not lane.under_way and self._nodes.get(self._leader(lane)) is node:
+                lane.queued[0].problem = problem
+        for request in requests:
+            for lane, batch in request.batches.values():
+                self._again(lane, batch, problem)
+
+    def _leader(self, lane: _Lane) -> int:
+        return self._leaders.get(lane.topic, {}).get(lane.partition, -1)
+
+    def _unlink(self, node: _Node) -> None:
+        if node.link is not None:
+            if node.link.fileno() >= 0 and node.link in self._selector.get_map():
+                self._selector.unregister(node.link)
+            node.link.close()
+            node.link = None
+
+
+def _shown(node: _Node) -> str:
+    return f"{node.address[0]}:{node.address[1]}"

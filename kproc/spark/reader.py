@@ -1,0 +1,386 @@
+"""Readers: what Spark asks in the driver, and the tasks that fetch.
+
+A reader is made in one Python process, kept by another, pickled into the tasks: it holds options and plain
+values, never a connection; those are the process's (`cluster_of`). `partitions()` depends on its arguments and
+on the options alone, so that a batch that is run again has the same tasks.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    DataSourceStreamReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from kproc.client import ApiError, ClientError, code_name
+from kproc.clock import NS_PER_MS, SystemClock
+from kproc.spark import require_spark
+from kproc.spark.brokers import pause
+from kproc.spark.initial import InitialOffsets
+from kproc.spark.look_up import LookUp
+from kproc.spark.offsets import (
+    Offsets,
+    Range,
+    TopicPartition,
+    from_json,
+    limited,
+    losses,
+    ranges_of,
+    split,
+    start_of,
+    to_json,
+    waiting,
+)
+from kproc.spark.options import OptionError, SourceOptions, parse_source
+from kproc.spark.schema import COLUMNS, spark_schema
+from kproc.spark.sizes import limited_by_bytes
+from kproc.spark.task import read_range
+from kproc.wire.header import ApiKey
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+logger = logging.getLogger(__name__)
+
+REPORT_NS: Final = 100 * NS_PER_MS
+"""A trigger that has just asked for the ends need not ask again to report them."""
+IDLE_NS: Final = 100 * NS_PER_MS
+"""Who asks again so soon after nothing was new has no trigger."""
+IDLE_MS_MIN: Final = 10
+IDLE_MS_MAX: Final = 200
+COMMIT_MS: Final = 2_000
+"""A commit for lag tools must not hold up a query for longer."""
+
+
+class TopicRange(InputPartition):
+    """One task's range of one partition."""
+
+    def __init__(self, wanted: Range) -> None:
+        super().__init__(tuple(wanted))
+        self.wanted = wanted
+
+    def __repr__(self) -> str:
+        return f"{self.wanted.partition}[{self.wanted.start}..{self.wanted.end})"
+
+
+def columns_of(schema: StructType) -> tuple[str, ...]:
+    """The columns that a user's schema asks for, in its order; OptionError for what a topic has not."""
+    every = {each.name: each.dataType for each in spark_schema(tuple(COLUMNS)).fields}
+    for each in schema.fields:
+        if each.name not in every:
+            raise OptionError(
+                f"a topic has no column {each.name}, only {', '.join(every)}: "
+                "select and cast what is in the value after load()"
+            )
+        wanted, given = every[each.name].simpleString(), each.dataType.simpleString()
+        if wanted != given:
+            raise OptionError(f"column {each.name} is {wanted}, not {given}: cast it after load()")
+    if not schema.fields:
+        raise OptionError("the schema has no column")
+    return tuple(each.name for each in schema.fields)
+
+
+def batch_reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
+    """The reader of `spark.read`."""
+    require_spark()
+    parsed = parse_source(options, is_stream=False)
+    kind = BatchReaderPushdown if parsed.filter_pushdown else BatchReader
+    return kind(parsed, columns_of(schema))
+
+
+def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
+    """The reader of `spark.readStream`."""
+    require_spark()
+    return StreamReader(parse_source(options, is_stream=True), columns_of(schema))
+
+
+class BatchReader(DataSourceReader):
+    """A topic as a table. Made by Spark, planned in a process beside the driver, copied into each task."""
+
+    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
+        self.options = options
+        self.columns = tuple(columns)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """A task for each range, by minPartitions and maxRecordsPerPartition."""
+        options = self.options
+        look_up = LookUp(options)
+        ranges = self._pruned(ranges_of(look_up.starting(), look_up.ending()), look_up)
+        pieces = split(ranges, records_max=options.max_records, partitions_min=options.min_partitions)
+        return [TopicRange(each) for each in pieces]
+
+    def _pruned(self, ranges: list[Range], look_up: LookUp) -> list[Range]:
+        return ranges
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of one range. Spark makes one partition of none for an empty list."""
+        if not isinstance(partition, TopicRange):
+            return iter(())
+        return read_range(self.options, self.columns, partition.wanted)
+
+
+class BatchReaderPushdown(BatchReader):
+    """With `filterPushdown=true`: leaves out partitions and offsets that no filter lets through.
+
+    A class of its own, because Spark refuses a reader that has `pushFilters` unless
+    spark.sql.python.filterPushdown.enabled is true, which it is not by default.
+    """
+
+    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
+        super().__init__(options, columns)
+        self._filters: list[tuple[str, type[Filter], Any]] = []
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Remember what ranges can be pruned by; all of them are given back, so Spark applies them, too."""
+        self._filters = []
+        for each in filters:
+            column: tuple[str, ...] = getattr(each, "attribute", ())
+            value = getattr(each, "value", None)
+            if len(column) == 1 and column[0] in ("topic", "partition", "offset", "timestamp"):
+                self._filters.append((column[0], type(each), value))
+        return filters
+
+    def _pruned(self, ranges: list[Range], look_up: LookUp) -> list[Range]:
+        for column, kind, value in self._filters:
+            if column in ("topic", "partition"):
+                allowed = {EqualTo: (value,), In: value}.get(kind)
+                if allowed is not None:
+                    ranges = [each for each in ranges if getattr(each.partition, column) in allowed]
+            elif column == "offset":
+                ranges = [_cut_offsets(each, kind, value) for each in ranges]
+            elif kind in (EqualTo, GreaterThan, GreaterThanOrEqual) and ranges:
+                # Records before the first one that is late enough are all too early; later ones may be, too.
+                floor_ms = int(value.timestamp() * 1000)
+                found = look_up.cluster.list_offsets({each.partition: floor_ms for each in ranges})
+                ranges = [
+                    each._replace(start=max(each.start, found[each.partition]))
+                    for each in ranges
+                    if found[each.partition] >= 0
+                ]
+            ranges = [each for each in ranges if each.size > 0]
+        return ranges
+
+
+def _cut_offsets(each: Range, kind: type[Filter], value: Any) -> Range:
+    low, high = each.start, each.end
+    if kind is EqualTo:
+        low, high = max(low, value), min(high, value + 1)
+    elif kind is In and (given := [one for one in value if one is not None]):
+        low, high = max(low, min(given)), min(high, max(given) + 1)
+    elif kind is GreaterThan:
+        low = max(low, value + 1)
+    elif kind is GreaterThanOrEqual:
+        low = max(low, value)
+    elif kind is LessThan:
+        high = min(high, value)
+    elif kind is LessThanOrEqual:
+        high = min(high, value + 1)
+    return each._replace(start=low, end=high)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A topic as a stream. One for each query, in a process beside the driver; copied into each task."""
+
+    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
+        self.options = options
+        self.columns = tuple(columns)
+        self._look_up = LookUp(options)
+        self._initial: Offsets | None = None
+        self._has_begun = False
+        self._target: Offsets | None = None
+        self._ends: Offsets | None = None
+        self._ends_ns = 0
+        # Nothing was read yet, so a first batch does not wait for minOffsetsPerTrigger; as in Spark's connector.
+        self._waiting_since_ns: int | None = None
+        self._commit_failed = False
+        self._idle_ms = 0
+        self._idle_since_ns = -IDLE_NS
+
+    # -- where
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a new query begins, the same at every call, and with checkpointState over restarts."""
+        if self._initial is None:
+            state = InitialOffsets.of(self.options)
+            offsets = state.load() if state is not None else None
+            if offsets is None:
+                offsets = self._look_up.starting()
+                if state is not None:
+                    state.save(offsets)
+            self._initial = offsets
+        document: dict[str, Any] = to_json(self._initial)
+        return document
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fix where the query ends: at what is there now. What is gone is for `latestOffset` to say."""
+        self._look_up.forget()
+        self._target = self._newest({})
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """What Spark passes to `latestOffset`, unless its trigger wants everything."""
+        options = self.options
+        if options.max_offsets is not None:
+            return ReadMaxRows(options.max_offsets)
+        if options.max_bytes is not None:
+            return ReadMaxBytes(options.max_bytes)
+        if options.min_offsets is not None:
+            return ReadMinRows(options.min_offsets)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """The end of the next batch; `start` itself, to the letter, where there is to be none."""
+        begin = from_json(start)
+        end = dict(self._target) if self._target is not None else self._newest(begin)
+        self._look_up.report_loss(losses(begin, end, {}))
+        if not isinstance(limit, ReadAllAvailable):
+            begin = self._with_new(begin, end)
+            if self._target is None and self._is_to_wait(begin, end):
+                end = begin = from_json(start)
+            if self.options.max_offsets is not None:
+                end = limited(self.options.max_offsets, begin, end)
+            if self.options.max_bytes is not None:
+                end = limited_by_bytes(self.options, self._look_up.cluster, begin, end)
+        self._has_begun = self._has_begun or self._initial is None or start != to_json(self._initial)
+        if end == from_json(start) and self._has_begun:
+            if self._target is None:
+                self._rest()
+            return start
+        self._idle_ms = 0
+        document: dict[str, Any] = to_json(end, start=None if self._has_begun else self._initial)
+        return document
+
+    def _rest(self) -> None:
+        """Nothing is new. Without a trigger Spark asks 80 times a second, so it is answered later and later."""
+        is_hurried = SystemClock.now_ns() - self._idle_since_ns < IDLE_NS
+        self._idle_ms = min(max(2 * self._idle_ms, IDLE_MS_MIN), IDLE_MS_MAX) if is_hurried else 0
+        pause(self._idle_ms)
+        self._idle_since_ns = SystemClock.now_ns()
+
+    def _newest(self, start: Offsets) -> Offsets:
+        self._ends = self._look_up.ends(start)
+        self._ends_ns = SystemClock.now_ns()
+        return self._ends
+
+    def _with_new(self, begin: Offsets, end: Offsets) -> Offsets:
+        """Partitions that came since the last batch begin where their logs start: that is what limits count."""
+        new = end.keys() - begin.keys()
+        return {**begin, **self._look_up.log_starts(new)} if new else begin
+
+    def _is_to_wait(self, begin: Offsets, end: Offsets) -> bool:
+        """With minOffsetsPerTrigger: too little is there, and maxTriggerDelay is not over."""
+        low, since_ns = self.options.min_offsets, self._waiting_since_ns
+        if low is None:
+            return False
+        now_ns = SystemClock.now_ns()
+        is_over = since_ns is None or now_ns - since_ns >= self.options.max_delay_ms * NS_PER_MS
+        if not is_over and waiting(begin, end) < low:
+            return True
+        self._waiting_since_ns = now_ns
+        return False
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Where the logs end, for the lag in the query's progress."""
+        is_fresh = self._target is None and SystemClock.now_ns() - self._ends_ns <= REPORT_NS
+        if self._ends is None or not is_fresh:
+            try:
+                self._newest({})
+            except ClientError as error:
+                logger.warning("no newest offsets to report: %s", str(error))
+                return None
+        document: dict[str, Any] = to_json(self._ends or {})
+        return document
+
+    # -- what
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """A task for each range; DataLoss where the logs have less than was planned."""
+        begin, last = start_of(start, end), from_json(end)
+        ranges = ranges_of(begin, last)
+        if begin != last:
+            log_starts = self._look_up.log_starts([each.partition for each in ranges]) if ranges else {}
+            self._look_up.report_loss(losses(begin, last, log_starts))
+        pieces = split(
+            ranges, records_max=self.options.max_records, partitions_min=self.options.min_partitions
+        )
+        return [TopicRange(each) for each in pieces]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of one range. Spark makes one partition of none for an empty list."""
+        if not isinstance(partition, TopicRange):
+            return iter(())
+        return read_range(self.options, self.columns, partition.wanted)
+
+    # -- afterwards
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """With `commitGroup`: tell the brokers how far the query is, for tools that show lag.
+
+        Spark's checkpoint is what a restart goes by. So a commit that fails is said, once, and left at that.
+        """
+        if self.options.commit_group is None:
+            return
+        try:
+            commit_offsets(self._look_up, self.options.commit_group, from_json(end))
+            self._commit_failed = False
+        except ClientError as error:
+            if not self._commit_failed:
+                # As text: a record that keeps the error keeps every frame below it, and what they hold open.
+                group = self.options.commit_group
+                logger.warning("offsets of group %s are not committed: %s", group, str(error))
+            self._commit_failed = True
+
+    def stop(self) -> None:
+        """Nothing: connections are the process's, and Spark does not always call this."""
+
+
+def commit_offsets(look_up: LookUp, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+    """Commit the offsets for a group without members; ClientError where the coordinator refuses."""
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for partition, offset in sorted(offsets.items()):
+        row = {
+            "partition_index": partition.partition,
+            "committed_offset": offset,
+            "committed_leader_epoch": -1,
+            "committed_metadata": "",
+        }
+        topics.setdefault(partition.topic, []).append(row)
+    fields = {
+        "group_id": group,
+        "generation_id_or_member_epoch": -1,
+        "member_id": "",
+        "group_instance_id": None,
+        "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
+    }
+    cluster = look_up.cluster
+
+    def commit() -> None:
+        # The coordinator is asked for at each attempt: it may be about to become one, or have moved.
+        node = cluster.coordinator(group, limit_ms=COMMIT_MS)
+        answer = cluster.call(ApiKey.OFFSET_COMMIT, fields, node=node, limit_ms=COMMIT_MS)
+        for topic in answer["topics"]:
+            for row in topic["partitions"]:
+                if row["error_code"]:
+                    raise ApiError(row["error_code"], f"OffsetCommit: {code_name(row['error_code'])}")
+
+    cluster.retrying("OffsetCommit", commit, limit_ms=COMMIT_MS)

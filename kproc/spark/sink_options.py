@@ -1,0 +1,230 @@
+"""Options of the sink: names and defaults of Spark's own connector and of Kafka's producer, checked before a task runs.
+
+Spark gives option names in lower case. An option that means something elsewhere and nothing here is refused with
+the way out, or accepted when leaving it out changes nothing that a reader of the topic could notice.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kproc.wire.compression import Compression
+
+MiB: Final = 1024 * 1024
+AT_LEAST_ONCE: Final = "at_least_once"
+EXACTLY_ONCE: Final = ("exactly_once", "exactly_once_partition")
+DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
+# As many batches of a producer as a broker remembers to recognise them when they come again.
+IDEMPOTENT_WINDOW_MAX: Final = 5
+
+_USE_STOCK: Final = "Spark's own connector has it: format('kafka')"
+# Option -> why not, and what to do instead.
+_REFUSED: Final[Mapping[str, str]] = {
+    "kafka.partitioner.class": "a Java class cannot run here: put the partition into a column named partition",
+    "kafka.key.serializer": "keys are bytes already: cast the column to string or binary",
+    "kafka.value.serializer": "values are bytes already: cast the column to string or binary",
+    "kafka.interceptor.classes": "a Java class cannot run here: change the columns instead",
+    "kafka.transactional.id": "transactions are not in this sink: leave it out, writes are at least once",
+    "kafka.sasl.jaas.config": _USE_STOCK,
+}
+_REFUSED_PREFIXES: Final[Mapping[str, str]] = {"kafka.ssl.": _USE_STOCK, "kafka.sasl.": _USE_STOCK}
+# Producer settings that change nothing here: sockets, metrics and back-off of connections are this client's own.
+_WITHOUT_EFFECT: Final = frozenset(
+    {
+        "kafka.auto.include.jmx.reporter",
+        "kafka.client.dns.lookup",
+        "kafka.connections.max.idle.ms",
+        "kafka.enable.metrics.push",
+        "kafka.linger.ms",
+        "kafka.metadata.max.idle.ms",
+        "kafka.metadata.recovery.strategy",
+        "kafka.metadata.recovery.rebootstrap.trigger.ms",
+        "kafka.metric.reporters",
+        "kafka.metrics.num.samples",
+        "kafka.metrics.recording.level",
+        "kafka.metrics.sample.window.ms",
+        "kafka.partitioner.adaptive.partitioning.enable",
+        "kafka.partitioner.availability.timeout.ms",
+        "kafka.receive.buffer.bytes",
+        "kafka.reconnect.backoff.max.ms",
+        "kafka.reconnect.backoff.ms",
+        "kafka.send.buffer.bytes",
+        "kafka.socket.connection.setup.timeout.max.ms",
+        "kafka.transaction.timeout.ms",
+    }
+)
+# What Spark itself passes on to every streaming sink.
+_SPARKS_OWN: Final = frozenset({"checkpointlocation", "path", "queryname", "includeheaders"})
+
+
+class OptionError(ValueError):
+    """An option that cannot be taken, in one line that names the way out."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerSettings:
+    """How batches are made and sent; Kafka's own names in the comments."""
+
+    client_id: str = "kproc-spark"
+    acks: int = -1
+    is_idempotent: bool = True
+    codec: int = 0  # compression.type
+    level: int | None = None  # compression.<type>.level
+    batch_bytes: int = 512 * 1024  # batch.size; Kafka's 16 KiB serve producers that send record by record
+    request_bytes: int = MiB  # max.request.size
+    buffer_bytes: int = 32 * MiB  # buffer.memory
+    requests_max: int = 5  # max.in.flight.requests.per.connection
+    retries: int = 2**31 - 1
+    backoff_ms: int = 100  # retry.backoff.ms
+    backoff_ms_max: int = 1_000  # retry.backoff.max.ms
+    connect_ms: int = 10_000  # socket.connection.setup.timeout.ms
+    request_timeout_ms: int = 30_000  # request.timeout.ms
+    delivery_timeout_ms: int = 120_000  # delivery.timeout.ms
+    max_block_ms: int = 60_000  # max.block.ms
+    metadata_age_ms: int = 300_000  # metadata.max.age.ms
+    creates_topics: bool = True
+
+    @property
+    def window_max(self) -> int:
+        """How many batches of one partition may be under way."""
+        return min(self.requests_max, IDEMPOTENT_WINDOW_MAX) if self.is_idempotent else self.requests_max
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """Everything that a write was asked for."""
+
+    bootstrap: str
+    topic: str | None
+    producer: ProducerSettings
+
+
+def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
+    """The options of one write; OptionError names the first that cannot be taken."""
+    reader = _Reader({name.lower(): value for name, value in options.items()})
+    bootstrap = reader.text("kafka.bootstrap.servers", DEFAULT_BOOTSTRAP)
+    topic = reader.text("topic", "") or None
+    _check_delivery(reader.text("delivery", AT_LEAST_ONCE))
+    creates = reader.one_of("onunknowntopic", ("create", "error"), "create") == "create"
+    protocol = reader.text("kafka.security.protocol", "PLAINTEXT")
+    if protocol.upper() != "PLAINTEXT":
+        raise OptionError(f"kafka.security.protocol={protocol} is not supported here; {_USE_STOCK}")
+    producer = _producer(reader, creates)
+    reader.finish()
+    return SinkOptions(bootstrap, topic, producer)
+
+
+def _check_delivery(delivery: str) -> None:
+    if delivery in EXACTLY_ONCE:
+        raise OptionError(
+            f"delivery={delivery} needs transactions, which the broker does not have yet: "
+            f"use delivery={AT_LEAST_ONCE}"
+        )
+    if delivery != AT_LEAST_ONCE:
+        raise OptionError(f"delivery={delivery} is unknown; there is {AT_LEAST_ONCE}")
+
+
+def _producer(reader: _Reader, creates_topics: bool) -> ProducerSettings:
+    default = ProducerSettings()
+    acks = {"all": -1, "-1": -1, "0": 0, "1": 1}[reader.one_of("kafka.acks", ("all", "-1", "1", "0"), "all")]
+    is_idempotent = reader.flag("kafka.enable.idempotence", acks == -1)
+    if is_idempotent and acks != -1:
+        raise OptionError("kafka.enable.idempotence=true needs kafka.acks=all")
+    requests_max = reader.count("kafka.max.in.flight.requests.per.connection", default.requests_max)
+    if is_idempotent and requests_max > IDEMPOTENT_WINDOW_MAX:
+        raise OptionError(
+            f"kafka.max.in.flight.requests.per.connection={requests_max}: at most {IDEMPOTENT_WINDOW_MAX} "
+            "with kafka.enable.idempotence"
+        )
+    names = [codec.name.lower() for codec in Compression]
+    codec = Compression[reader.one_of("kafka.compression.type", names, "none").upper()]
+    levels = {
+        name: reader.integer(f"kafka.compression.{name}.level", None) for name in ("gzip", "lz4", "zstd")
+    }
+    request_bytes = reader.count("kafka.max.request.size", default.request_bytes)
+    request_timeout_ms = reader.count("kafka.request.timeout.ms", default.request_timeout_ms)
+    delivery_timeout_ms = reader.count("kafka.delivery.timeout.ms", default.delivery_timeout_ms)
+    if delivery_timeout_ms < request_timeout_ms:
+        raise OptionError(
+            f"kafka.delivery.timeout.ms={delivery_timeout_ms} is less than "
+            f"kafka.request.timeout.ms={request_timeout_ms}"
+        )
+    return ProducerSettings(
+        client_id=reader.text("kafka.client.id", default.client_id),
+        acks=acks,
+        is_idempotent=is_idempotent,
+        codec=codec,
+        level=levels.get(codec.name.lower()),
+        batch_bytes=min(reader.count("kafka.batch.size", default.batch_bytes, least=0), request_bytes),
+        request_bytes=request_bytes,
+        buffer_bytes=reader.count("kafka.buffer.memory", default.buffer_bytes),
+        requests_max=requests_max,
+        retries=reader.count("kafka.retries", default.retries, least=0),
+        backoff_ms=reader.count("kafka.retry.backoff.ms", default.backoff_ms),
+        backoff_ms_max=reader.count("kafka.retry.backoff.max.ms", default.backoff_ms_max),
+        connect_ms=reader.count("kafka.socket.connection.setup.timeout.ms", default.connect_ms),
+        request_timeout_ms=request_timeout_ms,
+        delivery_timeout_ms=delivery_timeout_ms,
+        max_block_ms=reader.count("kafka.max.block.ms", default.max_block_ms),
+        metadata_age_ms=reader.count("kafka.metadata.max.age.ms", default.metadata_age_ms),
+        creates_topics=creates_topics,
+    )
+
+
+class _Reader:
+    """Options by name, remembering which were asked for: what nobody asks for is unknown."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = options
+        self._asked: set[str] = set()
+
+    def text(self, name: str, default: str) -> str:
+        self._asked.add(name)
+        return str(self._options.get(name, default)).strip()
+
+    def one_of(self, name: str, choices: tuple[str, ...] | list[str], default: str) -> str:
+        value = self.text(name, default).lower()
+        if value not in choices:
+            raise OptionError(f"{name}={value} is none of {', '.join(choices)}")
+        return value
+
+    def flag(self, name: str, default: bool) -> bool:
+        return self.one_of(name, ("true", "false"), str(default).lower()) == "true"
+
+    def integer(self, name: str, default: int | None) -> int | None:
+        value = self.text(name, "" if default is None else str(default))
+        if not value:
+            return default
+        try:
+            return int(value)
+        except ValueError:
+            raise OptionError(f"{name}={value} is no number") from None
+
+    def count(self, name: str, default: int, *, least: int = 1) -> int:
+        value = self.integer(name, default)
+        assert value is not None
+        if value < least:
+            raise OptionError(f"{name}={value} is less than {least}")
+        return value
+
+    def finish(self) -> None:
+        """Refuse what is left."""
+        for name in sorted(self._options.keys() - self._asked - _WITHOUT_EFFECT - _SPARKS_OWN):
+            why = _REFUSED.get(name) or next(
+                (text for prefix, text in _REFUSED_PREFIXES.items() if name.startswith(prefix)), None
+            )
+            if why is not None:
+                raise OptionError(f"option {name} is not supported here: {why}")
+            known = sorted(self._asked | _WITHOUT_EFFECT)
+            near = difflib.get_close_matches(
+                name, [*known, *(one.removeprefix("kafka.") for one in known)], 1
+            )
+            hint = ""
+            if f"kafka.{name}" in known:
+                hint = f": producer settings are written kafka.{name}"
+            elif near:
+                hint = f": did you mean {near[0] if near[0] in known else 'kafka.' + near[0]}?"
+            raise OptionError(f"unknown option {name} for writing{hint or ' (kproc/SPARK.md lists them)'}")

@@ -1,0 +1,138 @@
+"""What a task does: fetch one range of one partition and decode it into Arrow.
+
+It ends when everything before the range's end was seen, which is not the same as having seen a record with the
+offset before it: compaction, aborted transactions and their markers leave gaps. It waits for what ought to be
+there and is not for `kafkaConsumer.pollTimeoutMs`, then that counts as lost.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from kproc.clock import NS_PER_MS, SystemClock
+from kproc.spark.brokers import EARLIEST, Cluster, Fetched, OffsetOutOfRange, UnknownTopic, cluster_of
+from kproc.spark.local import local_files
+from kproc.spark.look_up import DataLoss
+from kproc.spark.offsets import Range
+from kproc.spark.options import SourceOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from kproc.spark.decode import Decoder
+    from kproc.spark.log_files import PartitionFiles
+
+logger = logging.getLogger(__name__)
+
+
+def read_range(options: SourceOptions, columns: Sequence[str], wanted: Range) -> Iterator[pa.RecordBatch]:
+    """The records of the range as Arrow batches with these columns."""
+    return _Task(options, columns, wanted, cluster_of(options.bootstrap, options.connecting)).run()
+
+
+class _Task:
+    """One range being read. Lives as long as the task."""
+
+    def __init__(
+        self, options: SourceOptions, columns: Sequence[str], wanted: Range, cluster: Cluster
+    ) -> None:
+        self._options = options
+        self._columns = columns
+        self._wanted = wanted
+        self._cluster = cluster
+        self._clock = SystemClock()
+
+    def run(self) -> Iterator[pa.RecordBatch]:
+        moved_ns = self._clock.now_ns()
+        offset = self._wanted.start
+        files = local_files(self._options, self._wanted.partition)
+        if files is not None:
+            # Files may still hold what was deleted below the log's start; a broker's answer ends there.
+            offset = self._from_log_start(offset)
+        decoder = self._decoder(offset)
+        if files is not None and not decoder.is_done:
+            yield from self._read_files(files, decoder)
+            offset = decoder.next_offset
+        while not decoder.is_done and offset < self._wanted.end:
+            try:
+                fetched = self._fetch(offset)
+            except OffsetOutOfRange as error:
+                yield from decoder.flush()
+                offset = self._after_loss(error.offset)
+                # A batch may begin below the log's start: what is deleted in it is not shown.
+                decoder = self._decoder(offset)
+                continue
+            except UnknownTopic as error:
+                self._report(str(error))
+                break
+            yield from decoder.feed(fetched.records, fetched.aborted)
+            if decoder.next_offset > offset:
+                offset, moved_ns = decoder.next_offset, self._clock.now_ns()
+            elif self._clock.now_ns() - moved_ns > self._options.poll_ms * NS_PER_MS:
+                self._report(
+                    f"{self._wanted.partition} gave nothing at offset {offset} for {self._options.poll_ms} ms, "
+                    f"its log has up to {fetched.high_watermark}, and {self._wanted.end} was its end before"
+                )
+                break
+        yield from decoder.flush()
+
+    def _read_files(self, files: PartitionFiles, decoder: Decoder) -> Iterator[pa.RecordBatch]:
+        """What the leader's files hold of the range. The rest is fetched: from `decoder.next_offset`."""
+        from kproc.spark.log_files import Gone
+
+        try:
+            yield from files.read(decoder, isolation=self._options.isolation)
+        except (Gone, OSError) as error:
+            logger.info("%s: the rest is fetched: %s", self._wanted.partition, error)
+
+    def _from_log_start(self, offset: int) -> int:
+        partition = self._wanted.partition
+        log_start = self._cluster.list_offsets({partition: EARLIEST})[partition]
+        if offset >= log_start:
+            return offset
+        self._report(f"offset {offset} of {partition} is gone, its log starts at {log_start}")
+        return log_start
+
+    def _decoder(self, start: int) -> Decoder:
+        from kproc.spark.decode import Decoder  # numpy and pyarrow: only where records are read
+
+        topic, partition = self._wanted.partition
+        return Decoder(
+            self._columns,
+            topic,
+            partition,
+            start,
+            max(start, self._wanted.end),
+            isolation=self._options.isolation,
+            check_crcs=self._options.check_crcs,
+        )
+
+    def _fetch(self, offset: int) -> Fetched:
+        options = self._options
+        return self._cluster.fetch(
+            self._wanted.partition,
+            offset,
+            max_bytes=options.fetch_bytes,
+            isolation=options.isolation,
+            min_bytes=options.fetch_min_bytes,
+            wait_ms=options.fetch_wait_ms,
+        )
+
+    def _after_loss(self, offset: int) -> int:
+        """Where to go on after retention, or a deleted topic, has taken records away."""
+        # Brokers do not say with the error itself where the log starts.
+        log_start = self._from_log_start(offset)
+        if log_start > offset:
+            return log_start
+        self._report(f"offset {offset} of {self._wanted.partition} is behind the end of its log")
+        return self._wanted.end
+
+    def _report(self, text: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise DataLoss(
+                f"{text}; {self._wanted.start} up to {self._wanted.end} were to be read. "
+                "With failOnDataLoss=false the query goes on without those records"
+            )
+        logger.warning("records are lost and failOnDataLoss=false: %s", text)

@@ -1,0 +1,236 @@
+"""Where each field of each record lies, for many batches at once: numpy over whole columns.
+
+Only the chain of lengths is sequential: a record begins where the one before it ends. That is a loop, which may be
+compiled (chain.py) and otherwise takes long strides where records are of one size. The fields are read column by
+column: one gather fetches the first byte of a varint of every record, a second one those that have two, and so on.
+
+The bytes of the records need PADDING behind them, so that a gather may look ahead.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from kproc.spark import chain
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+PADDING: Final = bytes(16)
+_VARINT_BYTES_MAX: Final = 5
+_VARLONG_BYTES_MAX: Final = 10
+_RUN_MIN: Final = 12  # Fewer are read one by one in the same time.
+_RUN_MAX: Final = 1024  # Of equal records looked at together.
+
+
+class Wanted(NamedTuple):
+    """The fields that somebody will look at."""
+
+    timestamp: bool
+    offset: bool
+    key: bool
+    value: bool
+    headers: bool
+
+
+class Fields(NamedTuple):
+    """Columns of positions and numbers, a row per record; None is what was not wanted. A negative length is null."""
+
+    end: Array
+    timestamp_delta: Array | None
+    offset_delta: Array | None
+    key_at: Array | None
+    key_bytes: Array | None
+    value_at: Array | None
+    value_bytes: Array | None
+    headers_at: Array | None
+    header_count: Array | None
+
+    @property
+    def rows(self) -> int:
+        """How many records there are."""
+        return len(self.end)
+
+    def take(self, rows: Array) -> Fields:
+        """The rows that the mask has."""
+        return Fields._make(None if column is None else column[rows] for column in self)
+
+
+def find_fields(raw: bytes, begins: Array, ends: Array, counts: Array, wanted: Wanted) -> Fields | None:
+    """The fields of all records of batches that lie at begins..ends of `raw`; None if they are damaged."""
+    try:
+        starts = _record_starts(raw, begins, ends, counts)
+        if starts is None:
+            return None
+        return _find(np.frombuffer(raw, np.uint8), starts, ends, counts, wanted)
+    except IndexError:
+        return None
+
+
+def _record_starts(raw: bytes, begins: Array, ends: Array, counts: Array) -> Array | None:
+    """Position of each record; None when a batch's records do not fill it exactly."""
+    if chain.IS_COMPILED:
+        starts = np.empty(int(counts.sum()), np.int64)
+        return starts if chain.record_starts(raw, begins, ends, counts, starts) else None  # type: ignore[no-untyped-call]
+    return _starts_by_runs(raw, begins.tolist(), ends.tolist(), counts.tolist())
+
+
+def _starts_by_runs(raw: bytes, begins: list[int], ends: list[int], counts: list[int]) -> Array | None:
+    """The same as chain.record_starts, faster in Python.
+
+    Records of one size have the same length bytes at the same distance. Where two in a row do, a slice with that
+    distance as its step says at once how many more do: the first that differs ends the run. That is no guess: each
+    record of the run begins where the one before it ends, by the length that was compared.
+    """
+    pieces: list[Array] = []
+    singles: list[int] = []
+    append = singles.append
+    for position, end, left in zip(begins, ends, counts, strict=True):
+        before = 0
+        while left > 0:
+            first = raw[position]
+            if first < 128:
+                step, size = 1 + (first >> 1), 1
+            elif (second := raw[position + 1]) < 128:
+                step, size = 2 + ((first & 127 | second << 7) >> 1), 2
+            else:
+                step, size = _long_step(raw, position)
+            if first & 1 or position >= end:
+                return None
+            if step != before or left < _RUN_MIN or size > 2:
+                append(position)
+                position += step
+                left -= 1
+                before = step
+                continue
+            run = _run(raw, position, step, size, min(left, _RUN_MAX))
+            pieces.append(np.array(singles, np.int64))
+            pieces.append(np.arange(position, position + run * step, step, dtype=np.int64))
+            singles.clear()
+            position += run * step
+            left -= run
+            # A run that went on to its limit may go on, one that ended was followed by another length.
+            before = step if run == _RUN_MAX else 0
+        if position != end:
+            return None
+    pieces.append(np.array(singles, np.int64))
+    return np.concatenate(pieces)
+
+
+def _long_step(raw: bytes, position: int) -> tuple[int, int]:
+    """Bytes of a record with its length, and of its length, which takes more than one."""
+    length = raw[position] & 127
+    size = 1
+    while size < _VARINT_BYTES_MAX:
+        byte = raw[position + size]
+        length |= (byte & 127) << (7 * size)
+        size += 1
+        if byte < 128:
+            return size + (length >> 1), size
+    raise IndexError("a length of too many bytes")
+
+
+def _run(raw: bytes, position: int, step: int, size: int, limit: int) -> int:
+    """How many records from the position on, up to a limit, have the length bytes of the first."""
+    for at in range(position, position + size):
+        column = raw[at : at + step * limit : step]
+        limit = len(column) - len(column.lstrip(column[:1]))
+    return limit
+
+
+def _find(data: Array, starts: Array, ends: Array, counts: Array, wanted: Wanted) -> Fields | None:
+    """All fields, by columns. `position` moves over the records in step, from one field to the next."""
+    # A record ends where the next one begins, the last one with its batch.
+    record_end = np.empty_like(starts)
+    record_end[:-1] = starts[1:]
+    record_end[np.cumsum(counts)[counts > 0] - 1] = ends[counts > 0]
+    position = _skip(data, starts)
+    position += 1  # attributes
+    timestamp_delta = offset_delta = None
+    if wanted.timestamp:
+        timestamp_delta, position = _varints(data, position, _VARLONG_BYTES_MAX)
+        timestamp_delta = _signed(timestamp_delta)
+    else:
+        position = _skip(data, position)
+    if wanted.offset:
+        offset_delta, position = _varints(data, position)
+        offset_delta = _signed(offset_delta)
+        if not _rises(offset_delta, counts):
+            return None
+    else:
+        position = _skip(data, position)
+    key_bytes, key_at = _varints(data, position)
+    key_bytes = _signed(key_bytes)
+    position = key_at + np.maximum(key_bytes, 0)
+    if (position >= record_end).any():  # A byte must follow: the next length.
+        return None
+    value_bytes, value_at = _varints(data, position)
+    value_bytes = _signed(value_bytes)
+    position = value_at + np.maximum(value_bytes, 0)
+    if (position >= record_end).any():
+        return None
+    header_count, headers_at = _varints(data, position)
+    header_count = _signed(header_count)
+    # Without headers the record is over; with some, at least two bytes of each follow.
+    if (header_count < 0).any() or (headers_at + 2 * header_count > record_end).any():
+        return None
+    if (headers_at[header_count == 0] != record_end[header_count == 0]).any():
+        return None
+    return Fields(
+        record_end,
+        timestamp_delta,
+        offset_delta,
+        key_at if wanted.key else None,
+        key_bytes if wanted.key else None,
+        value_at if wanted.value else None,
+        value_bytes if wanted.value else None,
+        headers_at if wanted.headers else None,
+        header_count if wanted.headers else None,
+    )
+
+
+def _rises(offset_delta: Array, counts: Array) -> bool:
+    """Within each batch: offsets neither repeat nor go back, and none is before its batch's."""
+    rises = np.empty(len(offset_delta), bool)
+    rises[1:] = offset_delta[1:] > offset_delta[:-1]
+    firsts = np.cumsum(counts) - counts
+    rises[firsts] = offset_delta[firsts] >= 0
+    return bool(rises.all())
+
+
+def _signed(values: Array) -> Array:
+    """Zig-zag: 0, -1, 1, -2, ..."""
+    return (values >> 1) ^ -(values & 1)
+
+
+def _varints(data: Array, position: Array, bytes_max: int = _VARINT_BYTES_MAX) -> tuple[Array, Array]:
+    """The unsigned varints at the positions, and the positions behind them."""
+    first = data[position]
+    if first.max(initial=0) < 128:
+        return first.astype(np.int64), position + 1
+    values = (first & 127).astype(np.int64)
+    position = position + 1
+    rows = np.flatnonzero(first > 127)
+    for number in range(1, bytes_max):
+        if not len(rows):
+            return values, position
+        byte = data[position[rows]]
+        values[rows] |= (byte & 127).astype(np.int64) << (7 * number)
+        position[rows] += 1
+        rows = rows[byte > 127]
+    if len(rows):
+        raise IndexError("a varint of too many bytes")
+    return values, position
+
+
+def _skip(data: Array, position: Array) -> Array:
+    """The positions behind the varints at the positions."""
+    more = data[position] > 127
+    position = position + 1
+    rows = np.flatnonzero(more)
+    while len(rows):
+        byte = data[position[rows]]
+        position[rows] += 1
+        rows = rows[byte > 127]
+    return position

@@ -1,0 +1,32 @@
+"""The one session, and the marker of whoever uses it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.spark_session import missing_reason, spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test that reaches the session. What Spark forks stays until the session ends: no leak guard."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
+            item.add_marker(pytest.mark.no_leak_guard)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The session of all Spark tests: local[2], two shuffle partitions, every format of kproc registered."""
+    reason = missing_reason()
+    if reason is not None:
+        pytest.skip(reason)
+    with spark_session() as session:
+        yield session

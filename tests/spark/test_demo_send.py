@@ -1,0 +1,60 @@
+"""The demo's events through a broker, without Spark: what was sent is what is read back, each in its partition."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyarrow")
+
+from kproc.pipeline.demo.events import END_MS, Events
+from kproc.pipeline.demo.run import INPUTS, Demo
+from kproc.pipeline.demo.send import PARTITIONS, Sender
+from kproc.pipeline.demo.verify import read_topic
+from kproc.pipeline.errors import PipelineError
+from kproc.spark.brokers import Cluster
+from tests.support.broker import EmbeddedBroker
+
+RECORDS = 20_000
+
+
+def test_all_events_arrive_once_and_the_topics_must_be_new(tmp_path: Path) -> None:
+    settings = {"log.retention.ms": -1}
+    with EmbeddedBroker(transport="process", settings=settings) as broker:
+        demo = Demo(broker.bootstrap, tmp_path, RECORDS, prefix="x.", environ={}, note=lambda _text: None)
+        demo.make_topics()
+        with pytest.raises(PipelineError, match=r"x\.views is there already"):
+            demo.make_topics()
+        events = Events(RECORDS)
+        counts: list[dict[str, int]] = []
+        Sender(broker.bootstrap, {name: f"x.{name}" for name in INPUTS}, events).run(counts.append)
+        assert sum(counts[-1].values()) == RECORDS
+        chunks = list(events.chunks())
+        cluster = Cluster(broker.bootstrap)
+        for kind in INPUTS:
+            found = [row for row in read_topic(cluster, f"x.{kind}", PARTITIONS) if row["ts"] != END_MS]
+            names = list(getattr(chunks[0], kind))
+            wanted: list[tuple[int, ...]] = []
+            for chunk in chunks:
+                columns = getattr(chunk, kind)
+                wanted += zip(*(columns[name].tolist() for name in names), strict=True)
+            assert sorted(tuple(row[name] for name in names) for row in found) == sorted(wanted), kind
+        demo.remove_topics()
+        assert not cluster.metadata(f"x.{kind}" for kind in INPUTS)
+        cluster.close()
+
+
+def test_a_sender_that_is_stopped_ends_after_its_chunk(tmp_path: Path) -> None:
+    with EmbeddedBroker(transport="process", settings={"log.retention.ms": -1}) as broker:
+        Demo(broker.bootstrap, tmp_path, 10_000, environ={}, note=lambda _text: None).make_topics()
+        sender = Sender(broker.bootstrap, {name: f"demo.{name}" for name in INPUTS}, Events(500_000))
+        counts: list[dict[str, int]] = []
+
+        def stop(count: dict[str, int]) -> None:
+            counts.append(count)
+            sender.stop()
+
+        sender.run(stop)
+        assert len(counts) == 1
+        assert 0 < sum(counts[0].values()) < 500_000

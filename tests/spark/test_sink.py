@@ -1,0 +1,192 @@
+"""`df.write` and `df.writeStream` with format("kproc"): what arrives, what is refused and in which words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
+from pyspark.sql import functions as F
+
+from tests.support.adapters import confluent
+from tests.support.broker import EmbeddedBroker
+from tests.support.raw import RawClient
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.own_broker
+PARTITIONS = 3
+
+
+@pytest.fixture(scope="module")
+def bootstrap() -> Iterator[str]:
+    with EmbeddedBroker(transport="process") as broker:
+        yield broker.bootstrap
+
+
+def make(bootstrap: str, *topics: str, **configs: str) -> None:
+    with RawClient(bootstrap) as client:
+        for topic in topics:
+            client.create_topic(topic, partitions=PARTITIONS, configs=configs)
+
+
+def save(frame: DataFrame, bootstrap: str, **options: Any) -> None:
+    writer = frame.write.format("kproc").options(**{"kafka.bootstrap.servers": bootstrap, **options})
+    writer.mode("append").save()
+
+
+def received(bootstrap: str, topic: str) -> list[Any]:
+    with RawClient(bootstrap) as client:
+        counts = {number: client.end_offset(topic, partition=number) for number in range(PARTITIONS)}
+    return confluent.consume(bootstrap, topic, counts)
+
+
+HEADERS = (
+    "array(named_struct('key', 'h', 'value', cast('x' as binary)), "
+    "named_struct('key', 'n', 'value', cast('' as binary)))"
+)
+
+
+def test_every_column_arrives_as_librdkafka_reads_it(spark: SparkSession, bootstrap: str) -> None:
+    make(bootstrap, "columns")
+    frame = spark.range(3_000).selectExpr(
+        "if(id % 7 = 0, null, concat('k', id % 50)) as key",
+        "if(id % 11 = 0, null, cast(concat('v', id) as binary)) as value",
+        f"if(id % 5 = 0, {HEADERS}, null) as headers",
+        "if(id % 3 = 0, cast(id % 3 as int), null) as partition",
+        "if(id % 2 = 0, timestamp_millis(1700000000000 + id), null) as timestamp",
+        "'columns' as topic",
+        "id as left_out",
+    )
+    for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+        save(frame, bootstrap, **{"kafka.compression.type": codec})
+    got = received(bootstrap, "columns")
+    assert len(got) == 5 * 3_000
+    values = sorted(record.value for record in got if record.value is not None)
+    assert values == sorted(b"v%d" % number for number in range(3_000) if number % 11 for _ in range(5))
+    by_key: dict[bytes, set[int]] = {}
+    for record in got:
+        if record.value is None:
+            continue
+        number = int(record.value[1:])
+        assert record.key == (None if number % 7 == 0 else b"k%d" % (number % 50))
+        assert list(record.headers) == ([("h", b"x"), ("n", b"")] if number % 5 == 0 else [])
+        if number % 2 == 0:
+            assert record.timestamp_ms == 1_700_000_000_000 + number
+        if number % 3 == 0:
+            assert record.partition == 0
+        elif record.key is not None:
+            by_key.setdefault(record.key, set()).add(record.partition)
+    assert {len(partitions) for partitions in by_key.values()} == {1}
+    assert {next(iter(partitions)) for partitions in by_key.values()} == {0, 1, 2}
+
+
+def test_the_topic_option_beats_the_column_and_rows_of_several_topics_go_to_theirs(
+    spark: SparkSession, bootstrap: str
+) -> None:
+    make(bootstrap, "even", "odd", "all")
+    frame = spark.range(1_000).selectExpr(
+        "cast(id as string) as value", "if(id % 2 = 0, 'even', 'odd') as topic"
+    )
+    save(frame, bootstrap)
+    save(frame, bootstrap, topic="all")
+    for topic, wanted in (("even", range(0, 1_000, 2)), ("odd", range(1, 1_000, 2)), ("all", range(1_000))):
+        got = received(bootstrap, topic)
+        assert sorted(int(record.value) for record in got) == list(wanted)
+        assert {record.partition for record in got} == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "words"),
+    [
+        ("id as value", {"topic": "t"}, "value attribute type must be a string or binary, not bigint"),
+        ("'v' as value", {"topic": "t", "kafka.akcs": "1"}, "did you mean kafka.acks"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_before_a_task_runs(
+    spark: SparkSession, bootstrap: str, columns: str, options: dict[str, str], words: str
+) -> None:
+    """All the words are in test_writer.py, this is that Spark shows them."""
+    with pytest.raises(AnalysisException, match=words):
+        save(spark.range(1).selectExpr(*columns.split(", ")), bootstrap, **options)
+
+
+def test_rows_that_cannot_be_written_end_the_write_with_one_clear_line(
+    spark: SparkSession, bootstrap: str
+) -> None:
+    make(bootstrap, "strict")
+    cases = [
+        (
+            ["'v' as value", "7 as partition"],
+            {"topic": "strict"},
+            "topic strict has no partition 7: it has 3",
+        ),
+        (["'v' as value", "cast(null as string) as topic"], {}, "null topic present in the data"),
+        (["repeat('v', 2000000) as value"], {"topic": "strict"}, "larger than kafka.max.request.size"),
+        (
+            ["'v' as value"],
+            {"topic": "nowhere", "onUnknownTopic": "error"},
+            "topic nowhere does not exist on",
+        ),
+    ]
+    for columns, options, words in cases:
+        with pytest.raises(PySparkException) as caught:
+            save(spark.range(1).selectExpr(*columns), bootstrap, **options)
+        assert words in str(caught.value)
+    writer = spark.range(1).selectExpr("'v' as value").write.format("kproc").option("topic", "strict")
+    with pytest.raises(AnalysisException, match="a topic is only appended to"):
+        writer.mode("overwrite").save()
+
+
+def test_a_stream_writes_each_batch_and_goes_on_after_a_restart(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    make(bootstrap, "streamed")
+    (tmp_path / "in").mkdir()
+
+    def run(lines: range) -> list[int]:
+        (tmp_path / "in" / f"{lines.start}.txt").write_text("".join(f"{line}\n" for line in lines))
+        query = (
+            spark.readStream.format("text")
+            .load(str(tmp_path / "in"))
+            .select(F.col("value").alias("key"), "value")
+            .writeStream.format("kproc")
+            .option("kafka.bootstrap.servers", bootstrap)
+            .option("topic", "streamed")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        assert json.loads(query.lastProgress.json)["numInputRows"] == len(lines)
+        return sorted(int(record.value) for record in received(bootstrap, "streamed"))
+
+    assert run(range(500)) == list(range(500))
+    assert run(range(500, 700)) == list(range(700))
+
+
+def test_a_task_knows_its_query_and_batch_and_a_refused_batch_ends_the_query(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    make(bootstrap, "compacted", **{"cleanup.policy": "compact"})
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text("one\n")
+    query = (
+        spark.readStream.format("text")
+        .load(str(tmp_path / "in"))
+        .writeStream.format("kproc")
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("topic", "compacted")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    with pytest.raises(StreamingQueryException, match=r"compacted-\d: INVALID_RECORD"):
+        query.awaitTermination()

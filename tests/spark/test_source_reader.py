@@ -1,0 +1,445 @@
+"""The readers against a broker, asked as Spark asks them, without Spark: all that is not Spark's own part."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as ConfluentPartition
+from confluent_kafka.admin import AdminClient, NewPartitions
+
+from tests.spark.streams import numbered, send
+from tests.support.broker import BrokerUnderTest, ServedBroker
+from tests.support.topics import TopicFactory, fresh_name
+from tests.support.wait import wait_until
+
+pytest.importorskip("pyspark.sql.streaming.datasource", reason="needs the spark extra")
+pytest.importorskip("pyarrow", reason="needs the spark extra")
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
+from pyspark.sql.types import StructType
+
+from kproc.client import Client
+from kproc.spark import brokers
+from kproc.spark import reader as reader_module
+from kproc.spark.brokers import Unreachable
+from kproc.spark.look_up import DataLoss
+from kproc.spark.offsets import TopicPartition
+from kproc.spark.options import OptionError
+from kproc.spark.reader import StreamReader, batch_reader, stream_reader
+from kproc.spark.schema import spark_schema
+from kproc.wire.header import ApiKey
+
+pytestmark = pytest.mark.transports("process")
+SCHEMA = spark_schema()
+
+
+@pytest.fixture(autouse=True)
+def own_connections() -> Iterator[None]:
+    """The process's connections end with the test, as they end with Spark's processes."""
+    yield
+    for cluster in brokers._clusters.values():
+        cluster.close()
+    brokers._clusters.clear()
+
+
+def stream(bootstrap: str, schema: StructType = SCHEMA, **options: Any) -> StreamReader:
+    given = {"kafka.bootstrap.servers": bootstrap, **{name: str(value) for name, value in options.items()}}
+    reader = stream_reader(given, schema)
+    assert isinstance(reader, StreamReader)
+    return reader
+
+
+def batch(bootstrap: str, schema: StructType = SCHEMA, **options: Any) -> Any:
+    return batch_reader({"kafka.bootstrap.servers": bootstrap, **options}, schema)
+
+
+def values(reader: Any, partitions: Any) -> list[str]:
+    return [
+        bytes(value).decode()
+        for partition in partitions
+        for rows in reader.read(partition)
+        for value in rows.column("value").to_pylist()
+    ]
+
+
+def between(reader: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[str]:
+    """What a batch reads; start and end as Spark keeps them, by way of JSON."""
+    return values(reader, reader.partitions(json.loads(json.dumps(start)), json.loads(json.dumps(end))))
+
+
+def trim(bootstrap: str, topic: str, partition: int, before: int) -> None:
+    host, _, port = bootstrap.rpartition(":")
+    row = {"partition_index": partition, "offset": before}
+    fields = {"topics": [{"name": topic, "partitions": [row]}], "timeout": 10_000}
+    with Client.connect(host, int(port)) as client:
+        answer = client.call_latest(ApiKey.DELETE_RECORDS, fields)
+    assert answer["topics"][0]["partitions"][0]["error_code"] == 0
+
+
+def remake(bootstrap: str, topic: str) -> None:
+    """Delete the topic and make it anew, empty."""
+    from confluent_kafka.admin import NewTopic
+
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_topics([topic])[topic].result(30)
+
+    def made() -> bool:
+        problem = admin.create_topics([NewTopic(topic, 1, 1)])[topic].exception(30)
+        assert problem is None, problem
+        return True
+
+    wait_until(made, what=f"{topic} is made anew")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"subscribe": "is-not-there"}, "there is no topic is-not-there on"),
+        ({"assign": '{"TOPIC": [0, 7]}'}, "there is no partition TOPIC-7 on"),
+        (
+            {"subscribe": "TOPIC", "startingOffsets": '{"TOPIC": {"0": 0}}'},
+            "must name every partition.*TOPIC-1",
+        ),
+        (
+            {"subscribe": "TOPIC", "startingOffsets": '{"TOPIC": {"0": 3, "1": 0}}'},
+            "of TOPIC-0 is 3, its log has 0 up to 0",
+        ),
+        ({"subscribe": "TOPIC", "startingTimestamp": "5"}, "has no record at or after 5; .*Strategy=latest"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(
+    broker: BrokerUnderTest, topic: TopicFactory, options: dict[str, str], words: str
+) -> None:
+    name = topic(partitions=2)
+    given = {key: value.replace("TOPIC", name) for key, value in options.items()}
+    for reader in (
+        batch(broker.bootstrap, **given).partitions,
+        stream(broker.bootstrap, **given).initialOffset,
+    ):
+        if "assign" in given and reader.__name__ == "initialOffset":
+            continue  # The last offsets of what is not there are asked for all the same.
+        with pytest.raises((OptionError, DataLoss, brokers.UnknownTopic), match=words.replace("TOPIC", name)):
+            reader()
+
+
+def test_a_schema_that_a_topic_has_not_is_refused(broker: BrokerUnderTest) -> None:
+    from pyspark.sql.types import DoubleType, StringType, StructField
+
+    with pytest.raises(OptionError, match=r"a topic has no column amount, only key, value"):
+        batch(broker.bootstrap, StructType([StructField("amount", DoubleType())]), subscribe="t")
+    with pytest.raises(OptionError, match=r"column value is binary, not string: cast it after load"):
+        batch(broker.bootstrap, StructType([StructField("value", StringType())]), subscribe="t")
+
+
+def offsets_of(reader: Any) -> list[tuple[str, int, int, int]]:
+    """(topic, partition, start, end) of a batch's tasks."""
+    return [(*task.wanted.partition, task.wanted.start, task.wanted.end) for task in reader.partitions()]
+
+
+def test_what_is_read_by_offsets_by_times_and_by_names(broker: BrokerUnderTest, topic: TopicFactory) -> None:
+    name, other = topic(partitions=3), topic(stem="other")
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "batch.num.messages": 20})
+    for partition in range(3):
+        for offset in range(100):
+            producer.produce(name, value=b"v", partition=partition, timestamp=1000 * partition + offset + 1)
+    producer.produce(other, value=b"v", partition=0)
+    assert producer.flush(30) == 0
+
+    def asked(**options: str) -> list[tuple[str, int, int, int]]:
+        return offsets_of(batch(broker.bootstrap, **options))
+
+    whole = [(name, partition, 0, 100) for partition in range(3)]
+    assert asked(subscribe=name) == whole
+    assert asked(
+        subscribe=name,
+        startingOffsets=f'{{"{name}": {{"0": 10, "1": -2, "2": 100}}}}',
+        endingOffsets=f'{{"{name}": {{"0": 61, "1": 3, "2": -1}}}}',
+    ) == [(name, 0, 10, 61), (name, 1, 0, 3)]
+    assert asked(
+        subscribe=name,
+        startingTimestamp="1051",
+        endingTimestamp="2021",
+        startingOffsetsByTimestampStrategy="latest",
+    ) == [(name, 1, 50, 100), (name, 2, 0, 20)]
+    assert asked(
+        subscribe=name,
+        startingOffsetsByTimestamp=f'{{"{name}": {{"0": 0, "1": 1100, "2": 2051}}}}',
+        endingOffsetsByTimestamp=f'{{"{name}": {{"0": 11, "1": 99999, "2": 2061}}}}',
+    ) == [(name, 0, 0, 10), (name, 1, 99, 100), (name, 2, 50, 60)]
+    assert asked(assign=f'{{"{name}": [1]}}') == [(name, 1, 0, 100)]
+    assert asked(subscribe=f"{other}, {name}") == sorted([*whole, (other, 0, 0, 1)])
+    assert asked(subscribePattern=f"{name[2:]}$|^{other}$") == sorted([*whole, (other, 0, 0, 1)])
+    assert asked(subscribe=name, minPartitions="6", maxRecordsPerPartition="80") == [
+        (name, partition, low, low + 50) for partition in range(3) for low in (0, 50)
+    ]
+    # Beside the log: a slip, unless losses are to be taken.
+    beyond = {"subscribe": other, "startingOffsets": f'{{"{other}": {{"0": 0}}}}'}
+    beyond["endingOffsets"] = f'{{"{other}": {{"0": 9}}}}'
+    with pytest.raises(DataLoss, match=rf"endingOffsets of {other}-0 is 9, its log has 0 up to 1"):
+        asked(**beyond)
+    assert asked(**beyond, failOnDataLoss="false") == [(other, 0, 0, 1)]
+
+
+def test_nobody_there_is_an_error_after_the_retries() -> None:
+    options = {"subscribe": "t", "fetchOffset.numRetries": "1", "fetchOffset.retryIntervalMs": "1"}
+    with pytest.raises(Unreachable, match=r"cannot connect to 127.0.0.1:9: connection refused"):
+        batch("127.0.0.1:9", **options).partitions()
+
+
+def test_a_planned_batch_keeps_its_start_whatever_latest_is_by_then(
+    broker: BrokerUnderTest, topic: TopicFactory
+) -> None:
+    name = topic()
+    send(broker.bootstrap, name, numbered(0, 5))
+    first = stream(broker.bootstrap, subscribe=name)
+    start = first.initialOffset()
+    assert start == first.initialOffset() == {name: {"0": 5}}
+    send(broker.bootstrap, name, numbered(5, 3))
+    planned = first.latestOffset(start, ReadAllAvailable())
+    # The driver dies here. Records go on to arrive, and another process is asked where it all began.
+    send(broker.bootstrap, name, numbered(8, 4))
+    second = stream(broker.bootstrap, subscribe=name)
+    assert second.initialOffset() == {name: {"0": 12}}
+    assert between(second, second.initialOffset(), planned) == numbered(5, 3)
+    end = second.latestOffset(planned, ReadAllAvailable())
+    assert end == {name: {"0": 12}}
+    assert between(second, planned, end) == numbered(8, 4)
+    # Nothing new: the very same offsets, or Spark runs empty batches for ever.
+    assert second.latestOffset(end, ReadAllAvailable()) == end
+    assert second.latestOffset(planned, ReadMaxRows(1)) != planned
+
+    # A first batch without records has its start in it, too.
+    third = stream(broker.bootstrap, subscribe=name)
+    empty = third.latestOffset(third.initialOffset(), ReadAllAvailable())
+    send(broker.bootstrap, name, numbered(12, 1))
+    fourth = stream(broker.bootstrap, subscribe=name)
+    assert between(fourth, fourth.initialOffset(), empty) == []
+    assert third.latestOffset(empty, ReadAllAvailable()) == {name: {"0": 13}}
+
+
+def test_checkpoint_state_keeps_where_a_query_began(
+    broker: BrokerUnderTest, topic: TopicFactory, tmp_path: Path
+) -> None:
+    name = topic()
+    options = {"subscribe": name, "checkpointState": str(tmp_path / "new" / "state")}
+    assert stream(broker.bootstrap, **options).initialOffset() == {name: {"0": 0}}
+    send(broker.bootstrap, name, numbered(0, 3))
+    assert stream(broker.bootstrap, **options).initialOffset() == {name: {"0": 0}}
+    # Another source of the same query has a file of its own.
+    assert stream(broker.bootstrap, **options, sourceName="other").initialOffset() == {name: {"0": 3}}
+    files = sorted(path.name for path in (tmp_path / "new" / "state").iterdir())
+    assert len(files) == 2
+    assert files[0] == "other.initial.json"
+    (tmp_path / "new" / "state" / files[0]).write_text("{half")
+    with pytest.raises(OptionError, match=r"other.initial.json is damaged .* remove it"):
+        stream(broker.bootstrap, **options, sourceName="other").initialOffset()
+
+
+def test_limits_of_a_batch(broker: BrokerUnderTest, topic: TopicFactory) -> None:
+    name = topic(partitions=2)
+    send(broker.bootstrap, name, numbered(0, 300), partition=0, **{"batch.num.messages": 10})
+    send(broker.bootstrap, name, numbered(300, 100), partition=1, **{"batch.num.messages": 10})
+    start = {name: {"0": 0, "1": 0}}
+
+    rows = stream(broker.bootstrap, subscribe=name, startingOffsets="earliest", maxOffsetsPerTrigger=40)
+    assert rows.getDefaultReadLimit() == ReadMaxRows(40)
+    assert rows.latestOffset(start, ReadMaxRows(40)) == {name: {"0": 30, "1": 10}}
+    assert rows.latestOffset(start, ReadAllAvailable()) == {name: {"0": 300, "1": 100}}
+
+    low = stream(broker.bootstrap, subscribe=name, minOffsetsPerTrigger=500, maxTriggerDelay="1h")
+    assert low.getDefaultReadLimit() == ReadMinRows(500)
+    # The first batch does not wait; then 400 are too few until the delay is over.
+    assert low.latestOffset(start, ReadMinRows(500)) == {name: {"0": 300, "1": 100}}
+    assert low.latestOffset(start, ReadMinRows(500)) is start
+    send(broker.bootstrap, name, numbered(400, 100), partition=1)
+    assert low.latestOffset(start, ReadMinRows(500)) == {name: {"0": 300, "1": 200}}
+    hasty = stream(broker.bootstrap, subscribe=name, minOffsetsPerTrigger=5000, maxTriggerDelay="0")
+    assert (
+        hasty.latestOffset(start, ReadMinRows(5000)) == hasty.latestOffset(start, ReadMinRows(5000)) != start
+    )
+
+    # About 200 bytes for a batch of ten: whole batches, both partitions, and in the end everything.
+    sized = stream(broker.bootstrap, subscribe=name, maxBytesPerTrigger=1000)
+    assert sized.getDefaultReadLimit() == ReadMaxBytes(1000)
+    seen, begin, turns = [], start, 0
+    while (end := sized.latestOffset(begin, ReadMaxBytes(1000))) != begin:
+        got = between(sized, begin, end)
+        seen += got
+        begin, turns = end, turns + 1
+        assert turns > 3 or 20 <= len(got) <= 60
+    assert sorted(seen) == numbered(0, 500)
+
+
+def test_available_now_ends_where_it_began_and_takes_no_new_partition(
+    broker: BrokerUnderTest, topic: TopicFactory
+) -> None:
+    name = topic()
+    send(broker.bootstrap, name, numbered(0, 50))
+    reader = stream(
+        broker.bootstrap, subscribePattern=f"^{name}$", startingOffsets="earliest", maxOffsetsPerTrigger=30
+    )
+    start = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    send(broker.bootstrap, name, numbered(50, 10))
+    first = reader.latestOffset(start, ReadMaxRows(30))
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_partitions([NewPartitions(name, 2)])[name].result(30)
+    second = reader.latestOffset(first, ReadMaxRows(30))
+    assert second == {name: {"0": 50}}
+    assert reader.latestOffset(second, ReadMaxRows(30)) is second
+    assert between(reader, start, first) + between(reader, first, second) == numbered(0, 50)
+    # What the progress shows is what is there, so that the lag is true.
+    assert reader.reportLatestOffset() == {name: {"0": 60, "1": 0}}
+
+    # The next run begins the new partition at its beginning, whatever startingOffsets says.
+    send(broker.bootstrap, name, numbered(60, 5), partition=1)
+    later = stream(broker.bootstrap, subscribePattern=f"^{name}$")
+    end = later.latestOffset(second, ReadAllAvailable())
+    assert end == {name: {"0": 60, "1": 5}}
+    assert between(later, second, end) == numbered(50, 15)
+
+
+def test_who_asks_without_a_trigger_is_answered_later_and_later_while_nothing_comes(
+    broker: BrokerUnderTest, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = topic()
+    send(broker.bootstrap, name, numbered(0, 1))
+    now_ns, pauses_ms = 10**15, []
+
+    def pause(duration_ms: int) -> None:
+        nonlocal now_ns
+        pauses_ms.append(duration_ms)
+        now_ns += duration_ms * 10**6
+
+    monkeypatch.setattr(reader_module, "pause", pause)
+    clock = type("Clock", (), {"now_ns": staticmethod(lambda: now_ns)})
+    monkeypatch.setattr(reader_module, "SystemClock", clock)
+    reader = stream(broker.bootstrap, subscribe=name, startingOffsets="earliest")
+    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    assert pauses_ms == []
+    for _ in range(8):
+        assert reader.latestOffset(end, ReadAllAvailable()) is end
+        now_ns += 10 * 10**6  # Spark's own pause
+    assert pauses_ms == [0, 10, 20, 40, 80, 160, 200, 200]
+
+    # Something comes: at once again. A trigger of a second is never held up.
+    send(broker.bootstrap, name, numbered(1, 1))
+    end = reader.latestOffset(end, ReadAllAvailable())
+    assert end == {name: {"0": 2}}
+    pauses_ms.clear()
+    for _ in range(3):
+        now_ns += 10**9
+        reader.latestOffset(end, ReadAllAvailable())
+    assert pauses_ms == [0, 0, 0]
+
+
+def test_a_partition_that_appears_a_little_later_is_waited_for(
+    broker: BrokerUnderTest, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = topic()
+    cluster = brokers.Cluster(broker.bootstrap)
+    before, asked = cluster.metadata, []
+
+    def metadata(topics: Any = None) -> dict[str, brokers.Topic]:
+        asked.append(topics)
+        return before(topics) if len(asked) > 2 else {}
+
+    monkeypatch.setattr(cluster, "metadata", metadata)
+    assert cluster.list_offsets({TopicPartition(name, 0): brokers.EARLIEST}) == {TopicPartition(name, 0): 0}
+    assert len(asked) == 3
+    cluster.close()
+
+
+def test_a_loss_is_an_error_or_a_warning(
+    broker: BrokerUnderTest, topic: TopicFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = topic()
+    send(broker.bootstrap, name, numbered(0, 20))
+    strict = stream(broker.bootstrap, subscribe=name, startingOffsets="earliest")
+    lax = stream(broker.bootstrap, subscribe=name, startingOffsets="earliest", failOnDataLoss="false")
+    start = strict.initialOffset()
+    end = strict.latestOffset(start, ReadAllAvailable())
+    planned = strict.partitions(start, end)
+    trim(broker.bootstrap, name, 0, 12)
+
+    # Retention took records away: before the batch is planned, and while its task waits for its turn.
+    with pytest.raises(DataLoss, match=rf"{name}-0 is to be read from offset 0, its log starts at 12"):
+        strict.partitions(start, end)
+    with pytest.raises(DataLoss, match=rf"offset 0 of {name}-0 is gone, its log starts at 12"):
+        values(strict, planned)
+    assert between(lax, start, end) == numbered(12, 8)
+    assert "its log starts at 12" in caplog.text
+
+    # The topic was made anew and is shorter: there is no telling what was missed.
+    remake(broker.bootstrap, name)
+    send(broker.bootstrap, name, numbered(100, 4))
+    with pytest.raises(DataLoss, match=rf"{name}-0 was read up to offset 20 and ends at 4 now"):
+        strict.latestOffset({name: {"0": 20}}, ReadAllAvailable())
+    shorter = lax.latestOffset({name: {"0": 20}}, ReadAllAvailable())
+    assert shorter == {name: {"0": 4}}
+    assert lax.partitions({name: {"0": 20}}, shorter) == []
+    # A batch that was planned before, of what is not there any more, does not wait for ever.
+    with pytest.raises(DataLoss, match=rf"offset 12 of {name}-0 is behind the end of its log"):
+        values(strict, strict.partitions({name: {"0": 12}}, {name: {"0": 20}}))
+
+    # Gone altogether.
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.delete_topics([name])[name].result(30)
+    with pytest.raises(DataLoss, match=rf"{name}-0 is gone, it was read up to offset 4"):
+        strict.latestOffset({name: {"0": 4}}, ReadAllAvailable())
+    assert lax.latestOffset({name: {"0": 4}}, ReadAllAvailable()) == {}
+
+
+def test_a_range_begins_and_ends_inside_batches(broker: BrokerUnderTest, topic: TopicFactory) -> None:
+    name = topic()
+    send(broker.bootstrap, name, numbered(0, 100), **{"batch.num.messages": 100, "linger.ms": 100})
+    reader = stream(broker.bootstrap, subscribe=name)
+    assert between(reader, {name: {"0": 37}}, {name: {"0": 61}}) == numbered(37, 24)
+    assert between(reader, {name: {"0": 61}}, {name: {"0": 61}}) == []
+
+
+def test_offsets_are_committed_for_lag_tools(broker: BrokerUnderTest, topic: TopicFactory) -> None:
+    name, group = topic(partitions=2), fresh_name("lag")
+    reader = stream(broker.bootstrap, subscribe=name, commitGroup=group)
+    reader.commit({"@start": {name: {"0": 0}}, name: {"0": 0, "1": 7}})
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group})
+    try:
+        found = consumer.committed([ConfluentPartition(name, 0), ConfluentPartition(name, 1)], timeout=20)
+    finally:
+        consumer.close()
+    assert [each.offset for each in found] == [0, 7]
+
+
+@contextmanager
+def restarting(tmp_path: Path) -> Iterator[ServedBroker]:
+    from bench.peers.base import free_ports
+
+    with ServedBroker(tmp_path / "data", port=free_ports(1)[0]) as served:
+        yield served
+
+
+def test_a_restart_of_the_broker_is_ridden_over(tmp_path: Path) -> None:
+    with restarting(tmp_path) as served:
+        name = TopicFactory(served.bootstrap)()
+        send(served.bootstrap, name, numbered(0, 2000), **{"batch.num.messages": 100})
+        reader = stream(
+            served.bootstrap, subscribe=name, startingOffsets="earliest", **{"kafka.fetch.max.bytes": "4k"}
+        )
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, ReadAllAvailable())
+        (task,) = reader.partitions(start, end)
+        rows = reader.read(task)
+        served.stop()
+        served.start()
+        # Connections of driver and task are dead; neither is told.
+        seen = [bytes(value).decode() for each in rows for value in each.column("value").to_pylist()]
+        assert seen == numbered(0, 2000)
+        send(served.bootstrap, name, numbered(2000, 3))
+        after = reader.latestOffset(end, ReadAllAvailable())
+        assert between(reader, end, after) == numbered(2000, 3)

@@ -1,0 +1,123 @@
+"""The sink without Spark and without a broker: what it refuses, and what a task holds in memory while it writes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+pa = pytest.importorskip("pyarrow")
+
+from pyspark.sql import types  # noqa: E402
+
+from kproc.spark.encode import Draft  # noqa: E402
+from kproc.spark.sink_options import parse_sink_options  # noqa: E402
+from kproc.spark.writer import (  # noqa: E402
+    GATHER_ALL_BYTES_MAX,
+    TaskWriter,
+    batch_writer,
+    stream_writer,
+)
+
+MiB = 1024 * 1024
+
+
+class Sent:
+    """In the place of a Producer: counts what it is given."""
+
+    def __init__(self) -> None:
+        self.batch_bytes: dict[str, int] = {}
+        self.bytes = 0
+        self.records: Counter[str] = Counter()
+
+    def partition_count(self, topic: str) -> int:
+        return 100
+
+    def send(self, topic: str, draft: Draft) -> None:
+        self.bytes += draft.total_bytes
+        self.records[topic] += draft.count
+
+    def poll(self) -> None: ...
+
+    def flush(self) -> None: ...
+
+
+def test_rows_of_many_topics_that_wait_for_more_are_bounded_in_all() -> None:
+    sent: Any = Sent()
+    given = 0
+    most = 0
+
+    def batches() -> Iterator[Any]:
+        nonlocal given, most
+        value = b"x" * 10_000
+        for number in range(120):
+            yield pa.record_batch(
+                {"value": pa.array([value] * 105), "topic": pa.array([f"t{number % 40}"] * 105)}
+            )
+            given += 105 * len(value)
+            most = max(most, given - sent.bytes)
+
+    TaskWriter(parse_sink_options({}), sent, 0).write(batches())
+    assert given > 3 * GATHER_ALL_BYTES_MAX
+    assert 20 * MiB < most < GATHER_ALL_BYTES_MAX + 2 * MiB
+    assert sent.records == {f"t{number}": 3 * 105 for number in range(40)}
+
+
+def test_columns_that_are_left_out_count_for_as_long_as_rows_keep_their_buffer() -> None:
+    sent: Any = Sent()
+    sent_when: list[int] = []
+
+    def batches() -> Iterator[Any]:
+        for number in range(40):
+            yield pa.record_batch({"value": pa.array(["v"] * 1_000), "more": pa.array(["x" * 2_000] * 1_000)})
+            if sum(sent.records.values()) == 1_000 * (number + 1):
+                sent_when.append(number + 1)
+
+    TaskWriter(parse_sink_options({"topic": "t"}), sent, 0).write(batches())
+    assert sent_when == [17, 34]  # 2 MB each, 32 MiB in all.
+    assert sent.records == {"t": 40_000}
+
+
+STRING, INT, LONG = types.StringType(), types.IntegerType(), types.LongType()
+VALUE = {"value": STRING}
+TO = {"topic": "t"}
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "words"),
+    [
+        ({"key": STRING}, TO, "Required attribute 'value' not found: the columns are key"),
+        (VALUE, {}, "topic option required when no 'topic' attribute is present"),
+        ({"value": LONG}, TO, "value attribute type must be a string or binary, not bigint"),
+        ({"key": INT, **VALUE}, TO, "key attribute type must be a string or binary, not int"),
+        ({**VALUE, "topic": INT}, {}, "topic attribute type must be a string, not int"),
+        ({**VALUE, "partition": LONG}, TO, "partition attribute type must be a int, not bigint"),
+        ({**VALUE, "timestamp": LONG}, TO, "timestamp attribute type must be a timestamp, not bigint"),
+        ({**VALUE, "headers": types.ArrayType(STRING)}, TO, "headers attribute type must be a array<struct<"),
+        (VALUE, {**TO, "acks": "1"}, "producer settings are written kafka.acks"),
+        (VALUE, {**TO, "kafka.akcs": "1"}, "did you mean kafka.acks"),
+        (VALUE, {**TO, "kafka.acks": "2"}, "kafka.acks=2 is none of all, -1, 1, 0"),
+        (VALUE, {**TO, "kafka.batch.size": "many"}, "kafka.batch.size=many is no number"),
+        (VALUE, {**TO, "kafka.partitioner.class": "X"}, "a column named partition"),
+        (VALUE, {**TO, "kafka.transactional.id": "x"}, "writes are at least once"),
+        (VALUE, {**TO, "delivery": "exactly_once"}, "needs transactions"),
+        (VALUE, {**TO, "kafka.security.protocol": "SSL"}, r"format\('kafka'\)"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_in_one_line(
+    columns: dict[str, types.DataType], options: dict[str, str], words: str
+) -> None:
+    schema = types.StructType([types.StructField(name, kind) for name, kind in columns.items()])
+    for writer in (batch_writer, stream_writer):
+        with pytest.raises(ValueError, match=words) as caught:
+            writer(options, schema, False)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_topic_is_only_appended_to() -> None:
+    for writer in (batch_writer, stream_writer):
+        with pytest.raises(ValueError, match="a topic is only appended to"):
+            writer(TO, types.StructType([types.StructField("value", STRING)]), True)

@@ -1,0 +1,95 @@
+"""One Spark session for all tests: it takes seconds to start and half a gigabyte to keep.
+
+python -m tests.support.spark_session       # why it cannot run here; nothing where it can
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING
+
+from tests.support import spark_jars
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JAVA_MIN = 17
+
+
+@cache
+def missing_reason() -> str | None:
+    """Why Spark cannot run here, in words for a skip; None when it can."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
+    if java is None:
+        return (
+            f"Spark needs Java {JAVA_MIN} or newer: there is none {f'in {home}' if home else 'on the PATH'}"
+        )
+    printed = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    version = re.search(r'version "(\d+)', printed)
+    if version is None or int(version[1]) < JAVA_MIN:
+        return f"Spark needs Java {JAVA_MIN} or newer, {java} is {version[1] if version else 'unknown'}"
+    try:
+        from kproc.spark import require_spark
+
+        require_spark()
+    except ImportError as error:
+        return str(error)
+    return None
+
+
+@contextmanager
+def spark_session(**settings: str) -> Iterator[SparkSession]:
+    """A local session with two workers, and without what a test does not look at."""
+    from pyspark.sql import SparkSession
+
+    import kproc.spark
+    from kproc.pipeline.session import worker_environment
+
+    os.environ.pop("PYSPARK_PYTHON", None)
+    os.environ.update(worker_environment(os.environ))
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    builder = SparkSession.builder.master("local[2]").appName("kproc-tests")
+    for name, value in {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.default.parallelism": "2",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        # Each query of a test runs once, over a few rows: compiling it takes longer than it does.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        # Classes are found when the JVM starts or never: tests of Spark's own connector share this session.
+        **({"spark.jars": ",".join(found)} if (found := spark_jars.jars()) else {}),
+        "spark.sql.warehouse.dir": f"{os.environ.get('TMPDIR', '/tmp')}/spark-warehouse",
+        **settings,
+    }.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    kproc.spark.register(spark)
+    gateway = spark.sparkContext._gateway
+    try:
+        yield spark
+    finally:
+        spark.stop()
+        # Without this the JVM lives until the interpreter ends, and with it what it forked.
+        gateway.shutdown()
+        if gateway.proc is not None:
+            gateway.proc.stdin.close()
+            gateway.proc.wait(30)
+
+
+if __name__ == "__main__":
+    why_not = missing_reason()
+    sys.stdout.write("" if why_not is None else f"+ without the Spark tests: {why_not}\n")

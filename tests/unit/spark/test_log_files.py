@@ -1,0 +1,254 @@
+"""Segment files read beside their owner: finding offsets and times, cutting into pieces, files that go away."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("numpy")
+pytest.importorskip("pyarrow")
+
+from kproc.errors import Corrupt, KafkaError
+from kproc.spark.brokers import READ_COMMITTED
+from kproc.spark.decode import Decoder
+from kproc.spark.log_files import Gone, PartitionFiles
+from kproc.spark.log_options import LogOptions
+from kproc.spark.log_plan import plan
+from kproc.storage.log import Log, LogConfig
+from kproc.wire.record_batch import TRANSACTIONAL, ControlType, encode_end_transaction
+from tests.support.logs import NOW_MS, LogRig, append_one, batch
+
+BATCHES, PER_BATCH = 60, 5
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> LogRig:
+    return LogRig(tmp_path / "data" / "t-0", LogConfig(segment_bytes=1024, index_interval_bytes=200))
+
+
+@pytest.fixture
+def log(rig: LogRig) -> Log:
+    """Several segments of batches of five records, ten milliseconds apart."""
+    rig.directory.parent.mkdir(exist_ok=True)
+    log = rig.open()
+    for number in range(BATCHES):
+        values = [b"%06d" % (number * PER_BATCH + each) for each in range(PER_BATCH)]
+        append_one(log, batch(*values, timestamp=NOW_MS + number * 50, step_ms=10))
+    log.close()
+    return log
+
+
+def files_of(rig: LogRig) -> PartitionFiles:
+    return PartitionFiles(rig.directory, "t", 0)
+
+
+def read(files: PartitionFiles, start: int, end: int, isolation: int = 0) -> list[tuple[int, bytes]]:
+    decoder = Decoder(["offset", "value"], "t", 0, start, end, isolation=isolation, rows_max=16)
+    return [
+        (row["offset"], row["value"])
+        for table in files.read(decoder, isolation=isolation)
+        for row in table.to_pylist()
+    ]
+
+
+def expected(start: int, end: int) -> list[tuple[int, bytes]]:
+    return [(offset, b"%06d" % offset) for offset in range(start, end)]
+
+
+def test_any_range_of_offsets_is_read_over_the_segments(rig: LogRig, log: Log) -> None:
+    files = files_of(rig)
+    assert len(files.bases()) > 5
+    assert (files.start_offset(), files.end_offset()) == (0, 300)
+    for start, end in [(0, 300), (7, 8), (148, 252), (299, 300), (33, 33)]:
+        assert read(files, start, end) == expected(start, end)
+
+
+@pytest.mark.parametrize("suffixes", [(), (".index",), (".index", ".timeindex")])
+def test_pieces_are_of_whole_batches_and_of_about_the_size(
+    rig: LogRig, log: Log, suffixes: tuple[str, ...]
+) -> None:
+    for path in list(rig.directory.iterdir()):
+        if path.suffix in suffixes:
+            path.unlink()
+    files = files_of(rig)
+    assert files.end_offset() == 300
+    pieces = files.pieces(3, 290, 1000)
+    assert [piece[0] for piece in pieces[1:]] == [piece[1] for piece in pieces[:-1]]
+    assert (pieces[0][0], pieces[-1][1]) == (3, 290)
+    if not suffixes:
+        assert len(pieces) > 6
+        assert all(cut % PER_BATCH == 0 for _, cut in pieces[:-1])
+        assert len(pieces) < 18
+    assert [row for piece in pieces for row in read(files, *piece)] == expected(3, 290)
+    assert files.pieces(5, 5, 1000) == []
+
+
+@pytest.mark.parametrize("is_indexed", [True, False])
+def test_times_are_found_exactly(rig: LogRig, log: Log, is_indexed: bool) -> None:
+    if not is_indexed:
+        for path in rig.directory.glob("*.timeindex"):
+            path.unlink()
+    files = files_of(rig)
+    for offset in (0, 1, 42, 150, 299):
+        assert files.offset_of_time(NOW_MS + 10 * offset) == offset
+        assert files.offset_of_time(NOW_MS + 10 * offset - 9) == offset
+    assert files.offset_of_time(0) == 0
+    assert files.offset_of_time(NOW_MS + 2991) is None
+
+
+def test_a_torn_tail_ends_the_log_and_zeros_behind_it_do_too(rig: LogRig, log: Log) -> None:
+    active = max(rig.directory.glob("*.log"))
+    whole = active.read_bytes()
+    active.write_bytes(whole[:-30])
+    assert files_of(rig).end_offset() == 295
+    assert read(files_of(rig), 0, 300) == expected(0, 295)
+    active.write_bytes(whole + bytes(4096))
+    assert files_of(rig).end_offset() == 300
+    damaged = bytearray(whole)
+    damaged[-1] ^= 1
+    active.write_bytes(damaged)
+    assert files_of(rig).end_offset() == 295
+    active.write_bytes(whole)
+
+
+def test_damage_before_the_end_is_an_error(rig: LogRig, log: Log) -> None:
+    first = min(rig.directory.glob("*.log"))
+    whole = first.read_bytes()
+    first.write_bytes(whole[:-30])
+    with pytest.raises(Corrupt, match=r"0000\.log: no whole batch at position .*more segments follow"):
+        read(files_of(rig), 0, 300)
+    damaged = bytearray(whole)
+    damaged[200] ^= 1
+    first.write_bytes(damaged)
+    with pytest.raises(KafkaError, match=r"t-0: the batch at offset \d+: its CRC-32C"):
+        read(files_of(rig), 0, 300)
+    first.write_bytes(whole)
+
+
+def test_a_segment_that_retention_takes_while_it_is_read_is_read_to_its_end(rig: LogRig, log: Log) -> None:
+    files = files_of(rig)
+    decoder = Decoder(["offset"], "t", 0, 0, 300, rows_max=5)
+    tables = files.read(decoder)
+    rows = next(tables).num_rows
+    bases = files.bases()
+    for base in bases[:3]:  # As the owner does: renamed first.
+        path = rig.directory / f"{base:020d}.log"
+        path.rename(path.with_name(path.name + ".deleted"))
+    assert rows + sum(table.num_rows for table in tables) == 300
+    with pytest.raises(Gone, match=f"offset 0 is gone, the log begins at {bases[3]} now"):
+        read(files, 0, 300)
+
+
+def test_segments_that_compaction_merges_while_they_are_read_are_found_again(rig: LogRig, log: Log) -> None:
+    files = files_of(rig)
+    decoder = Decoder(["offset", "value"], "t", 0, 0, 300, rows_max=5)
+    tables = files.read(decoder)
+    got = next(tables).to_pylist()
+    bases = files.bases()
+    paths = [rig.directory / f"{base:020d}.log" for base in bases[:4]]
+    merged = rig.directory / "merged"
+    merged.write_bytes(b"".join(path.read_bytes() for path in paths))
+    for path in paths[1:]:
+        path.unlink()
+    (rig.directory / f"{bases[0]:020d}.index").unlink()
+    os.replace(merged, paths[0])
+    got += [row for table in tables for row in table.to_pylist()]
+    assert [(row["offset"], row["value"]) for row in got] == expected(0, 300)
+
+
+def test_read_committed_ends_before_open_transactions_and_leaves_out_aborted_ones(rig: LogRig) -> None:
+    rig.directory.parent.mkdir(exist_ok=True)
+    log = rig.open()
+
+    def write(producer: int, sequence: int, value: bytes) -> None:
+        fields = {"producer_id": producer, "producer_epoch": 0, "base_sequence": sequence}
+        append_one(log, batch(value, flags=TRANSACTIONAL, **fields))
+
+    def end(outcome: ControlType, producer: int) -> None:
+        view = encode_end_transaction(
+            outcome, timestamp_ms=NOW_MS, producer_id=producer, producer_epoch=0, coordinator_epoch=0
+        )
+        append_one(log, memoryview(view), origin="coordinator")
+
+    write(1, 0, b"committed 1")
+    write(2, 0, b"aborted 2")
+    end(ControlType.COMMIT, 1)
+    write(1, 1, b"aborted 1")
+    end(ControlType.ABORT, 2)
+    write(2, 1, b"committed 2")
+    end(ControlType.ABORT, 1)
+    end(ControlType.COMMIT, 2)
+    log.close()  # A snapshot is written.
+    log = rig.open()
+    write(1, 2, b"open 1")
+    append_one(log, batch(b"plain"))
+    files = files_of(rig)
+    assert files.last_stable_offset() == log.last_stable_offset == 8
+    rows = read(files, 0, files.last_stable_offset(), READ_COMMITTED)
+    assert [value for _, value in rows] == [b"committed 1", b"committed 2"]
+    everything = [value for _, value in read(files, 0, files.end_offset())]
+    assert everything[-2:] == [b"open 1", b"plain"]
+    assert len(everything) == 6
+    log.close()
+
+
+# -- options and plans
+
+
+def options(rig: LogRig, **given: str) -> LogOptions:
+    return LogOptions.parse({"path": str(rig.directory.parent), "topics": "t", **given})
+
+
+def test_a_plan_is_what_the_options_say(rig: LogRig, log: Log) -> None:
+    def bounds(**given: str) -> tuple[int, int]:
+        pieces = plan(options(rig, **given))
+        return pieces[0][1], pieces[-1][2]
+
+    assert bounds() == (0, 300)
+    assert bounds(startingOffsets='{"t": {"0": 10}}', endingOffsets='{"t": {"0": -1}}') == (10, 300)
+    assert bounds(startingTimestamp=str(NOW_MS + 100), endingTimestamp=str(NOW_MS + 200)) == (10, 20)
+    assert bounds(endingTimestamp=str(NOW_MS + 10**9)) == (0, 300)
+    assert len(plan(options(rig, maxPartitionBytes="1k"))) > 4
+    assert plan(options(rig, startingTimestamp=str(NOW_MS + 10**9))) == []
+    (rig.directory.parent / "log-start-offset-checkpoint").write_text("0\n1\nt 0 17\n")
+    assert bounds() == (17, 300)
+    assert [
+        each.topic
+        for each, _, _ in plan(LogOptions.parse({"path": str(rig.directory.parent), "topicsPattern": "."}))
+    ] == ["t"]
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"topics": "t,u"}, "there is no topic u in "),
+        (
+            {"startingOffsets": '{"t": {"0": 301}}'},
+            "startingOffsets: t-0 in .* has no offset 301, it has 0 to 300",
+        ),
+        (
+            {"startingOffsets": '{"t": {"1": 0}}'},
+            "startingOffsets must name every partition: without t-0; there is no t-1",
+        ),
+        ({"endingOffsets": "earliest"}, "endingOffsets='earliest' is neither latest nor offsets"),
+        ({"startingOffsets": "latest"}, "startingOffsets='latest' is neither earliest nor offsets"),
+        ({"topicsPattern": "t"}, "give one of the options topics and topicsPattern"),
+        ({"subscribe": "t"}, "has no option subscribe: did you mean topics"),
+        ({"maxPartitionBytes": "0"}, "is not a size such as 64m"),
+        ({"path": "/nowhere/at/all"}, "path /nowhere/at/all cannot be read: No such file"),
+        ({"path": ""}, "option path names no data directory"),
+        ({"isolation.level": "serializable"}, "is neither read_uncommitted nor read_committed"),
+        ({"startingTimestamp": "yesterday"}, "is not a time in milliseconds since 1970"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line(rig: LogRig, log: Log, given: dict[str, str], text: str) -> None:
+    with pytest.raises(ValueError, match=text) as caught:
+        plan(options(rig, **given))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_partitions_own_directory_is_not_the_data_directory(rig: LogRig, log: Log) -> None:
+    with pytest.raises(ValueError, match="is a partition's directory: give the one that it lies in"):
+        plan(options(rig, path=str(rig.directory)))
