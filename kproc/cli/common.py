@@ -5,22 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kproc.cli.failure import DEFAULT_PORT as DEFAULT_PORT
+from kproc.cli.failure import Failure as Failure
+from kproc.cli.failure import usage_error as usage_error
+
 if TYPE_CHECKING:
     from kproc.client import Client
-
-DEFAULT_PORT = 9092
-
-
-class Failure(Exception):
-    """Ends the command: one line on stderr and an exit code, 1 for what went wrong, 2 for wrong usage."""
-
-    def __init__(self, message: str, exit_code: int = 1) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
 
 
 class Format(StrEnum):
@@ -38,11 +32,6 @@ Bootstrap = Annotated[
 ]
 OutputFormat = Annotated[Format, typer.Option("--format", "-f", help="How to show the answer.")]
 DEFAULT_BOOTSTRAP = f"127.0.0.1:{DEFAULT_PORT}"
-
-
-def usage_error(message: str) -> NoReturn:
-    """Refuse an argument."""
-    raise Failure(message, exit_code=2)
 
 
 def connect(bootstrap: str, *, timeout_ms: int = 10_000) -> Client:

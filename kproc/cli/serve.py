@@ -1,138 +1,157 @@
-"""`kproc serve` and `kproc dev`: settings in, a running broker out. No client library is loaded here."""
+"""`kproc serve` and `kproc dev`: settings in, a running broker out. No client library is loaded here, nor
+the one that the other commands are built with: both take longer than a broker's start."""
 
 from __future__ import annotations
 
+import argparse
 import os
-import shutil
 import sys
-import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
-import typer
-
-from kproc.cli.common import DEFAULT_PORT, usage_error
+from kproc.cli.failure import DEFAULT_PORT, usage_error
 
 if TYPE_CHECKING:
     from kproc.config import Config, Flag
 
-ConfigFile = Annotated[
-    Path | None,
-    typer.Option("--config", "-c", metavar="FILE", help="Settings: TOML, or Kafka's server.properties."),
-]
-Listeners = Annotated[
-    str | None,
-    typer.Option(metavar="LIST", help="NAME://host:port,...; port 0 takes a free one. [listeners]"),
-]
-Advertised = Annotated[
-    str | None, typer.Option(metavar="LIST", help="What clients are told. [advertised.listeners]")
-]
-Data = Annotated[Path | None, typer.Option(metavar="DIR", help="Where topics are kept. [log.dirs]")]
-Processors = Annotated[
-    int | None, typer.Option(metavar="N", help="Processes for sockets. [num.network.threads]")
-]
-Handlers = Annotated[int | None, typer.Option(metavar="N", help="Processes for requests. [num.io.threads]")]
-Transport = Annotated[
-    str | None, typer.Option(metavar="KIND", help="process, thread or inline. [kproc.transport]")
-]
-Control = Annotated[
-    str | None,
-    typer.Option(
-        "--control-listener",
-        metavar="HOST:PORT",
-        help="For administration, apart from the clients. [kproc.control.listener]",
-    ),
-]
-Metrics = Annotated[
-    str | None,
-    typer.Option(
-        "--metrics-listener",
-        metavar="HOST:PORT",
-        help="Where Prometheus may scrape /metrics. [kproc.metrics.listener]",
-    ),
-]
-Flush = Annotated[str | None, typer.Option(metavar="KIND", help="group or none. [kproc.flush]")]
-ClampReplication = Annotated[
-    bool,
-    typer.Option(
-        "--clamp-replication",
-        help="A replication factor above 1 counts as 1. [kproc.clamp.replication.factor]",
-    ),
-]
-Assignments = Annotated[
-    list[str] | None, typer.Option("--set", "-s", metavar="NAME=VALUE", help="Any setting.")
-]
-ReadyFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Written when clients may connect: JSON.")
-]
-ParentPid = Annotated[
-    int | None, typer.Option("--exit-with-parent", metavar="PID", help="Stop when this process ends.")
-]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only errors on the screen.")]
+
+class Option(NamedTuple):
+    """One option: its names; of a setting its name; a placeholder for its value (empty: a switch); its help."""
+
+    names: tuple[str, ...]
+    setting: str
+    metavar: str
+    text: str
+    type: Callable[[str], object] = str
 
 
-def serve(
-    config: ConfigFile = None,
-    listeners: Listeners = None,
-    advertised_listeners: Advertised = None,
-    data: Data = None,
-    processors: Processors = None,
-    handlers: Handlers = None,
-    transport: Transport = None,
-    flush: Flush = None,
-    control_listener: Control = None,
-    metrics_listener: Metrics = None,
-    clamp_replication: ClampReplication = False,
-    settings: Assignments = None,
-    ready_file: ReadyFile = None,
-    exit_with_parent: ParentPid = None,
-    quiet: Quiet = False,
-) -> None:
-    """Run a broker until SIGTERM or Ctrl-C."""
-    flags = _flags(
-        ("--listeners", "listeners", listeners),
-        ("--advertised-listeners", "advertised.listeners", advertised_listeners),
-        ("--data", "log.dirs", data),
-        ("--processors", "num.network.threads", processors),
-        ("--handlers", "num.io.threads", handlers),
-        ("--transport", "kproc.transport", transport),
-        ("--flush", "kproc.flush", flush),
-        ("--control-listener", "kproc.control.listener", control_listener),
-        ("--metrics-listener", "kproc.metrics.listener", metrics_listener),
-        ("--clamp-replication", "kproc.clamp.replication.factor", _if_given(clamp_replication)),
-        ("--exit-with-parent", "kproc.exit.with.pid", exit_with_parent),
+_LISTENERS: Final = Option(
+    ("--listeners",), "listeners", "LIST", "NAME://host:port,...; port 0 takes a free one."
+)
+_SHARED: Final = (
+    Option(("--processors",), "num.network.threads", "N", "Processes for sockets.", int),
+    Option(("--handlers",), "num.io.threads", "N", "Processes for requests.", int),
+    Option(
+        ("--transport",),
+        "kproc.transport",
+        "KIND",
+        "process; for comparison: thread, inline, connection-threads, asyncio.",
+    ),
+    Option(
+        ("--control-listener",),
+        "kproc.control.listener",
+        "HOST:PORT",
+        "For administration, apart from the clients.",
+    ),
+    Option(
+        ("--metrics-listener",),
+        "kproc.metrics.listener",
+        "HOST:PORT",
+        "Where Prometheus may scrape /metrics.",
+    ),
+    Option(
+        ("--clamp-replication",),
+        "kproc.clamp.replication.factor",
+        "",
+        "A replication factor above 1 counts as 1.",
+    ),
+    Option(("--exit-with-parent",), "kproc.exit.with.pid", "PID", "Stop when this process ends.", int),
+)
+_SERVE_ONLY: Final = (
+    Option(("--advertised-listeners",), "advertised.listeners", "LIST", "What clients are told."),
+    Option(("--data",), "log.dirs", "DIR", "Where topics are kept.", Path),
+    Option(("--flush",), "kproc.flush", "KIND", "group or none."),
+    Option(
+        ("--work-us",),
+        "kproc.work.us",
+        "N",
+        "Burn N microseconds of CPU at each request, to study scaling.",
+        int,
+    ),
+)
+
+
+class Parser(argparse.ArgumentParser):
+    """The options of one command, refused in the words of the others."""
+
+    def __init__(
+        self,
+        command: str,
+        description: str,
+        options: Sequence[Option],
+        start: Callable[[argparse.Namespace, list[Flag]], int],
+    ) -> None:
+        super().__init__(
+            prog=f"kproc {command}", description=description, allow_abbrev=False, formatter_class=_Help
+        )
+        self.command = command
+        self._options = options
+        self._start = start
+        for option in options:
+            value: dict[str, Any] = (
+                {"metavar": option.metavar, "type": option.type}
+                if option.metavar
+                else {"action": "store_const", "const": "true"}
+            )
+            text = f"{option.text} [{option.setting}]"
+            self.add_argument(*option.names, dest=option.setting, help=text, **value)
+        self.add_argument(
+            "--set", "-s", dest="settings", action="append", metavar="NAME=VALUE", help="Any setting."
+        )
+        self.add_argument(
+            "--ready-file", type=Path, metavar="FILE", help="Written when clients may connect: JSON."
+        )
+
+    def run(self, arguments: Sequence[str]) -> int:
+        """Run the command until the broker has stopped; its exit code."""
+        given, unknown = self.parse_known_args(arguments)
+        if unknown:
+            what = "No such option" if unknown[0].startswith("-") else "Got unexpected extra argument"
+            self.error(f"{what}: {unknown[0]}")
+        return self._start(given, self._flags(given))
+
+    def _flags(self, given: argparse.Namespace) -> list[Flag]:
+        from kproc.config import Flag
+
+        return [
+            Flag(option.names[0], option.setting, str(value))
+            for option in self._options
+            if (value := getattr(given, option.setting)) is not None
+        ]
+
+    def error(self, message: str) -> NoReturn:
+        """What argparse found wrong, as one line."""
+        usage_error(f"{message} (see {self.prog} --help)")
+
+
+class _Help(argparse.HelpFormatter):
+    """Options in a column wide enough for them, each name with its value once."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=32)
+
+    def add_usage(self, usage: Any, actions: Any, groups: Any, prefix: str | None = None) -> None:
+        super().add_usage(f"{self._prog} [OPTIONS]", actions, groups, "Usage: ")
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        names = ", ".join(sorted(action.option_strings, key=len))
+        return f"{names} {action.metavar}" if action.metavar else names
+
+
+def _serve(given: argparse.Namespace, flags: list[Flag]) -> int:
+    return _run(
+        _build(flags, given.settings, file=given.config), ready_file=given.ready_file, quiet=given.quiet
     )
-    _run(_build(flags, settings, file=config), ready_file=ready_file, quiet=quiet)
 
 
-def dev(
-    port: Annotated[
-        int, typer.Option("--port", "-p", help="The port on 127.0.0.1; 0 takes a free one.")
-    ] = DEFAULT_PORT,
-    listeners: Listeners = None,
-    processors: Processors = None,
-    handlers: Handlers = None,
-    transport: Transport = None,
-    control_listener: Control = None,
-    metrics_listener: Metrics = None,
-    clamp_replication: ClampReplication = False,
-    settings: Assignments = None,
-    ready_file: ReadyFile = None,
-    exit_with_parent: ParentPid = None,
-) -> None:
-    """Run a broker in a temporary directory, without syncing, until Ctrl-C; nothing is kept."""
+def _dev(given: argparse.Namespace, flags: list[Flag]) -> int:
+    import shutil
+    import tempfile
+
+    port = given.port
     if not 0 <= port < 65536:
         usage_error(f"--port {port}: must be from 0 to 65535")
-    flags = _flags(
-        ("--listeners", "listeners", listeners),
-        ("--processors", "num.network.threads", processors),
-        ("--handlers", "num.io.threads", handlers),
-        ("--transport", "kproc.transport", transport),
-        ("--control-listener", "kproc.control.listener", control_listener),
-        ("--metrics-listener", "kproc.metrics.listener", metrics_listener),
-        ("--clamp-replication", "kproc.clamp.replication.factor", _if_given(clamp_replication)),
-        ("--exit-with-parent", "kproc.exit.with.pid", exit_with_parent),
-    )
     directory = Path(tempfile.mkdtemp(prefix="kproc-dev-"))
     owner = os.getpid()
     defaults: dict[str, object] = {
@@ -143,22 +162,34 @@ def dev(
         "kproc.temporary.directory": str(directory),
     }
     try:
-        _run(_build(flags, settings, defaults=defaults), ready_file=ready_file, quiet=True)
+        return _run(_build(flags, given.settings, defaults=defaults), ready_file=given.ready_file, quiet=True)
     finally:
         # A forked role that unwinds through here must not take the directory from its siblings.
         if os.getpid() == owner:
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def _if_given(switch: bool) -> str | None:
-    """A switch that is not given leaves the setting to --set and the file."""
-    return "true" if switch else None
-
-
-def _flags(*rows: tuple[str, str, object]) -> list[Flag]:
-    from kproc.config import Flag
-
-    return [Flag(option, name, str(value)) for option, name, value in rows if value is not None]
+SERVE: Final = Parser(
+    "serve", "Run a broker until SIGTERM or Ctrl-C.", (_LISTENERS, *_SERVE_ONLY, *_SHARED), _serve
+)
+SERVE.add_argument(
+    "--config", "-c", type=Path, metavar="FILE", help="Settings: TOML, or Kafka's server.properties."
+)
+SERVE.add_argument("--quiet", "-q", action="store_true", help="Only errors on the screen.")
+DEV: Final = Parser(
+    "dev",
+    "Run a broker in a temporary directory, without syncing, until Ctrl-C; nothing is kept.",
+    (_LISTENERS, *_SHARED),
+    _dev,
+)
+DEV.add_argument(
+    "--port",
+    "-p",
+    type=int,
+    default=DEFAULT_PORT,
+    metavar="N",
+    help="The port on 127.0.0.1; 0 takes a free one.",
+)
 
 
 def _build(
@@ -178,16 +209,15 @@ def _warn(message: str) -> None:
     sys.stderr.write(f"kproc: warning: {message}\n")
 
 
-def _run(config: Config, *, ready_file: Path | None, quiet: bool) -> None:
+def _run(config: Config, *, ready_file: Path | None, quiet: bool) -> int:
     from kproc.server.supervisor import run
 
-    code = run(
+    return run(
         config,
         ready_file=ready_file,
         on_ready=lambda ready: _announce(config, ready),
         quiet=quiet,
     )
-    raise typer.Exit(code)
 
 
 def _announce(config: Config, ready: dict[str, Any]) -> None:

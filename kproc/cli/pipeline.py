@@ -1,0 +1,339 @@
+"""`kproc pipeline`: data pipelines on Spark, from one specification file each."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, Annotated, Any, Self
+
+import typer
+
+from kproc.cli.common import DEFAULT_BOOTSTRAP, Failure, Format, OutputFormat, print_json, print_table
+
+if TYPE_CHECKING:
+    from kproc.pipeline.model import Pipeline
+    from kproc.pipeline.progress import QueryFigures
+
+app = typer.Typer(
+    help="Run data pipelines on Spark: topics, files, SQL, Python.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Spec = Annotated[Path, typer.Argument(metavar="SPEC.toml", help="The specification; see kproc/SPARK.md.")]
+SpecBootstrap = Annotated[
+    str | None,
+    typer.Option("--bootstrap", "-b", metavar="HOST:PORT", help="Goes before the one in [pipeline]."),
+]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Show Spark's log, and whole stacks of errors.")
+]
+
+
+@app.command("run")
+def run(
+    spec: Spec,
+    bootstrap: SpecBootstrap = None,
+    json_lines: Annotated[
+        str | None,
+        typer.Option("--json", metavar="FILE|-", help="A line of JSON for each batch, appended to FILE."),
+    ] = None,
+    interval: Annotated[
+        float,
+        typer.Option(metavar="S", min=0.1, help="Seconds between two lines where there is no terminal."),
+    ] = 10.0,
+    verbose: Verbose = False,
+    exit_with_parent: Annotated[
+        int | None, typer.Option(metavar="PID", hidden=True, help="Die with this process.")
+    ] = None,
+) -> None:
+    """Run a pipeline until it ends, fails or is stopped: Ctrl-C or SIGTERM lets the batch in progress finish."""
+    from kproc.pipeline.runner import Run
+    from kproc.pipeline.session import worker_environment
+
+    if exit_with_parent is not None:
+        _die_with(exit_with_parent)
+    with _one_line(verbose):
+        pipeline = _load(spec, bootstrap)
+        os.environ.update(worker_environment(os.environ, is_local=pipeline.spark.is_local))
+        if not verbose:
+            _quiet_py4j()
+        with _Screen(json_lines, interval) as screen:
+            Run(pipeline, screen, os.environ, verbose=verbose).run()
+
+
+@app.command("check")
+def check(
+    spec: Spec,
+    bootstrap: SpecBootstrap = None,
+    spark: Annotated[
+        bool, typer.Option(help="Also analyse SQL and functions in Spark, without data.")
+    ] = True,
+    verbose: Verbose = False,
+) -> None:
+    """Say what is wrong with a specification, without reading or writing data."""
+    from kproc.pipeline.check import check_offline, check_with_spark
+
+    with _one_line(verbose):
+        pipeline = _load(spec, bootstrap)
+        for warning in check_offline(pipeline):
+            _note(f"warning: {warning}")
+        if spark:
+            from kproc.pipeline.session import worker_environment
+
+            os.environ.update(worker_environment(os.environ, is_local=pipeline.spark.is_local))
+            _note("starting Spark (8-15 s); --no-spark goes without")
+            for line in check_with_spark(pipeline, os.environ, verbose=verbose):
+                print(line)
+    counts = (
+        f"{len(pipeline.sources)} sources, {len(pipeline.transforms)} transforms, {len(pipeline.sinks)} sinks"
+    )
+    print(f"{spec}: {counts}, nothing wrong")
+
+
+@app.command("status")
+def status(spec: Spec, bootstrap: SpecBootstrap = None, output: OutputFormat = Format.TABLE) -> None:
+    """Show how far each query is: its last batch, offsets and what the broker has beyond them. Needs no Spark."""
+    from kproc.pipeline.status import pipeline_status
+
+    with _one_line(verbose=False):
+        answer = pipeline_status(_load(spec, bootstrap))
+    if output is Format.JSON:
+        print_json(answer)
+        return
+    for warning in answer["warnings"]:
+        _note(f"warning: {warning}")
+    pid = answer["pid"]
+    print(f"{answer['pipeline']}: {'not running' if pid is None else f'running, process {pid}'}")
+    rows = [
+        (
+            row["query"],
+            row["committed_batch"],
+            row["topic"],
+            row["partitions"],
+            row["offset"],
+            row["end"],
+            row["lag"],
+        )
+        for row in answer["rows"]
+    ]
+    print_table(("QUERY", "BATCH", "TOPIC", "PARTITIONS", "COMMITTED", "END", "LAG"), rows)
+
+
+@app.command("reset")
+def reset(
+    spec: Spec,
+    sink: Annotated[
+        list[str] | None, typer.Option(help="Only this sink's; may be given more than once.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Forget what has been done, after showing it: the next run starts where the specification says."""
+    from kproc.pipeline.checkpoint import local_checkpoint, plan_reset, query_state
+    from kproc.pipeline.lock import CheckpointLock
+
+    with _one_line(verbose=False):
+        pipeline = _load(spec, None)
+        sinks = _chosen(pipeline, sink)
+        checkpoint = local_checkpoint(pipeline)
+        with CheckpointLock(checkpoint, create=False):
+            plan = plan_reset(pipeline, checkpoint, sinks)
+            if not plan:
+                print("nothing to reset")
+                return
+            for each in sinks:
+                state = query_state(checkpoint, each)
+                if state.planned is not None:
+                    committed = "none" if state.committed is None else state.committed
+                    print(f"{each.name}: last batch {committed}")
+            for path in plan.removed:
+                print(f"remove {path}")
+            for path in plan.file_logs:
+                print(
+                    f"set aside {path}: the files stay, but Spark's readers will see only those of the next run"
+                )
+            if not yes and not typer.confirm("go on?"):
+                raise Failure("nothing was changed")
+            plan.carry_out()
+    print("reset")
+
+
+def _die_with(pid: int) -> None:
+    """End when that process does, however it ends and whatever Spark is at; the JVM ends with us, by its stdin."""
+    from kproc.server.signals import watch_process
+
+    descriptor = watch_process(pid)
+    if descriptor is None:
+        return
+
+    def wait() -> None:
+        select.select([descriptor], [], [])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=wait, name="parent", daemon=True).start()
+
+
+def _chosen(pipeline: Pipeline, names: Sequence[str] | None) -> tuple[Any, ...]:
+    if not names:
+        return pipeline.sinks
+    known = [sink.name for sink in pipeline.sinks]
+    for name in names:
+        if name not in known:
+            raise Failure(f"--sink {name}: there are {', '.join(known)}", exit_code=2)
+    return tuple(sink for sink in pipeline.sinks if sink.name in names)
+
+
+def _load(spec: Path, bootstrap: str | None) -> Pipeline:
+    from kproc.pipeline.spec import load_spec
+
+    return load_spec(
+        spec, bootstrap=bootstrap, default_bootstrap=os.environ.get("KPROC_BOOTSTRAP") or DEFAULT_BOOTSTRAP
+    )
+
+
+@contextmanager
+def _one_line(verbose: bool) -> Iterator[None]:
+    """A pipeline's errors as the command's: one line, and with --verbose all that Spark said before it."""
+    from kproc.pipeline.errors import PipelineError
+    from kproc.pipeline.toml_table import SpecError
+
+    try:
+        yield
+    except SpecError as error:
+        if verbose and error.__cause__ is not None:
+            _note(str(error.__cause__))
+        raise Failure(str(error)) from error
+    except PipelineError as error:
+        if verbose and error.detail:
+            _note(error.detail)
+        raise Failure(str(error)) from error
+
+
+def _quiet_py4j() -> None:
+    """Keep a stack of py4j for each call to a JVM that has gone off the screen; its end is said in a line."""
+    import logging
+
+    handler = logging.StreamHandler()
+    handler.addFilter(lambda record: "py4j" not in record.pathname)
+    logging.getLogger().addHandler(handler)
+
+
+def _note(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+class _Screen:
+    """A live table on a terminal, a line from time to time elsewhere, JSON lines where they are asked for."""
+
+    def __init__(self, json_lines: str | None, interval_s: float) -> None:
+        self._json_path = json_lines
+        self._interval_s = interval_s
+        self._lines: IO[bytes] | None = None
+        self._live: Any = None
+        self._console: Any = None
+        self._lock = threading.Lock()  # A console sink writes from Spark's callback thread.
+        self._shown_s = 0.0
+        self._shown: list[str] = []
+
+    def __enter__(self) -> Self:
+        if self._json_path == "-":
+            self._lines = sys.stdout.buffer
+        elif self._json_path is not None:
+            self._lines = open(self._json_path, "ab")
+        if self._json_path != "-" and sys.stdout.isatty() and sys.stderr.isatty():
+            from rich.console import Console
+
+            self._console = Console(highlight=False)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+        if self._lines is not None and self._json_path != "-":
+            self._lines.close()
+
+    def note(self, text: str) -> None:
+        with self._lock:
+            if self._live is not None:
+                self._live.console.print(text, markup=False)
+            else:
+                _note(text)
+
+    def show(self, text: str) -> None:
+        with self._lock:
+            if self._live is not None:
+                self._live.console.print(text, markup=False, end="", soft_wrap=True)
+            else:
+                out = sys.stderr if self._json_path == "-" else sys.stdout
+                out.write(text)
+                out.flush()
+
+    def report(self, report: dict[str, Any]) -> None:
+        if self._lines is None:
+            return
+        import orjson
+
+        self._lines.write(orjson.dumps(report) + b"\n")
+        self._lines.flush()
+
+    def refresh(self, figures: Sequence[QueryFigures]) -> None:
+        if self._console is not None:
+            self._refresh_table(figures)
+        else:
+            self._refresh_lines(figures)
+
+    def _refresh_table(self, figures: Sequence[QueryFigures]) -> None:
+        from rich.live import Live
+
+        with self._lock:
+            if self._live is None and figures:
+                self._live = Live(console=self._console, auto_refresh=False)
+                self._live.start()
+            if self._live is not None:
+                self._live.update(_table(figures), refresh=True)
+
+    def _refresh_lines(self, figures: Sequence[QueryFigures]) -> None:
+        import time
+
+        from kproc.pipeline.progress import plain_line
+
+        is_last = all(each.state in ("ended", "failed") for each in figures)
+        if time.monotonic() - self._shown_s < self._interval_s and not is_last:
+            return
+        lines = [plain_line(each) for each in figures if each.batch is not None]
+        if not lines or lines == self._shown:
+            return
+        self._shown_s, self._shown = time.monotonic(), lines
+        for line in lines:
+            _note(line)
+
+
+def _table(figures: Sequence[QueryFigures]) -> Any:
+    """The live table; columns without a figure in any row are left out."""
+    from rich.table import Table
+
+    from kproc.pipeline.progress import TABLE_HEADER, table_rows
+
+    rows = table_rows(figures)
+    shown = [
+        place
+        for place, title in enumerate(TABLE_HEADER)
+        if title in ("QUERY", "STATE", "BATCH", "ROWS", "ROWS/S", "MS")
+        or any(row[place] not in ("-", "0") for row in rows)
+    ]
+    table = Table(box=None, pad_edge=False)
+    for place in shown:
+        table.add_column(TABLE_HEADER[place], justify="left" if place in (0, 1) else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(row[place] for place in shown))
+    return table

@@ -1,0 +1,163 @@
+"""`kproc pipeline demo`: a click stream through a broker and Spark, checked to the last record, with a picture."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from kproc.cli.common import Failure, print_table
+
+if TYPE_CHECKING:
+    from kproc.pipeline.demo.run import Result
+
+DEFAULT_RECORDS = 5_000_000
+PICTURE = "kproc-demo.png"
+
+
+def demo(
+    records: Annotated[
+        int, typer.Option("--records", "-n", metavar="N", min=10_000, help="How many events.")
+    ] = DEFAULT_RECORDS,
+    bootstrap: Annotated[
+        str | None,
+        typer.Option(
+            "--bootstrap",
+            "-b",
+            metavar="HOST:PORT",
+            help="Use this broker, with topics of its own, not a new one.",
+        ),
+    ] = None,
+    picture: Annotated[
+        Path, typer.Option("--picture", metavar="FILE.png", help="Where the picture goes.")
+    ] = Path(PICTURE),
+    keep: Annotated[
+        Path | None,
+        typer.Option("--keep", metavar="DIR", help="Keep specification, Parquet files, logs and data there."),
+    ] = None,
+    print_spec: Annotated[
+        bool, typer.Option("--print-spec", help="Show the pipeline's specification and do nothing.")
+    ] = False,
+) -> None:
+    """Send a click stream of 5 million events through a broker of its own and Spark: windows and a join to topics,
+    sessions to Parquet. Compare all of it with what numpy counts, draw throughput and lag, and clean up."""
+    from kproc.pipeline.demo.run import spec_text
+    from kproc.pipeline.errors import PipelineError
+    from kproc.pipeline.session import check_java, check_packages, worker_environment
+    from kproc.pipeline.toml_table import SpecError
+
+    if print_spec:
+        sys.stdout.write(spec_text())
+        return
+    try:
+        check_packages()
+        check_java(os.environ)
+    except (PipelineError, SpecError) as error:
+        raise Failure(str(error)) from error
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise Failure("the picture needs matplotlib: pip install 'kproc[spark,bench]'") from None
+    if keep is not None and keep.exists() and any(keep.iterdir()):
+        raise Failure(f"--keep {keep}: the directory is not empty", exit_code=2)
+    environ = {**os.environ, **worker_environment(os.environ)}
+    signal.signal(signal.SIGTERM, _interrupt)  # Ends like Ctrl-C: nothing is left running.
+    with ExitStack() as stack:
+        directory = _directory(keep, stack)
+        try:
+            result, seconds = _run(records, bootstrap, directory, environ, stack, keeps=keep is not None)
+        except PipelineError as error:
+            hint = "" if keep is not None else "; --keep DIR keeps its log"
+            raise Failure(f"{error}{hint}") from error
+    _draw(result, picture)
+    _tell(result, seconds, picture, keep)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _directory(keep: Path | None, stack: ExitStack) -> Path:
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+        return keep.resolve()
+    directory = Path(tempfile.mkdtemp(prefix="kproc-demo-"))
+    stack.callback(shutil.rmtree, directory, ignore_errors=True)
+    return directory
+
+
+def _run(
+    records: int,
+    bootstrap: str | None,
+    directory: Path,
+    environ: dict[str, str],
+    stack: ExitStack,
+    *,
+    keeps: bool,
+) -> tuple[Result, float]:
+    from kproc.embedded import Broker
+    from kproc.pipeline.demo.run import PREFIX, Demo
+
+    prefix = PREFIX
+    if bootstrap is None:
+        _note("starting a broker")
+        settings = {"log.retention.ms": -1}  # The events are of January 2026.
+        bootstrap = stack.enter_context(Broker(settings, data=directory / "broker")).bootstrap
+    else:
+        prefix = f"{PREFIX}{os.getpid()}."
+    demo = Demo(bootstrap, directory, records, prefix=prefix, environ=environ, note=_note)
+    try:
+        result = demo.run()
+    finally:
+        if prefix != PREFIX and not keeps:
+            demo.remove_topics()
+    return result, result.seconds["all"]
+
+
+def _draw(result: Result, picture: Path) -> None:
+    from kproc.pipeline.demo.picture import draw
+
+    title = f"kproc pipeline demo: {result.records:,} events through the broker and Spark"
+    behind = {name: result.behind(name) for name in result.reports}
+    draw(picture, title=title, generated=result.sent, reports=result.reports, behind=behind)
+
+
+def _tell(result: Result, seconds: float, picture: Path, keep: Path | None) -> None:
+    """The summary; Failure if something is not as it should be."""
+    from kproc.pipeline.demo.verify import wrong
+
+    rows = []
+    for name, batches in result.reports.items():
+        worked = [batch for batch in batches if batch["rows"]]
+        busy = sum(batch["took_s"] for batch in worked)
+        count = sum(batch["rows"] for batch in worked)
+        most = max(behind for _at, behind in result.behind(name))
+        rows.append((name, len(batches), count, round(count / busy) if busy else None, most))
+    sent_s, sent = result.sent[-1]
+    print(f"{sent:,} events sent in {sent_s:.1f} s ({sent / sent_s:,.0f}/s); all done after {seconds:.1f} s")
+    print_table(("QUERY", "BATCHES", "ROWS", "ROWS/S", "BEHIND AT MOST"), rows)
+    print_table(
+        ("CHECK", "FOUND", "EXPECTED", ""),
+        [
+            (check.what, check.found, check.expected, "" if check.is_right else "WRONG")
+            for check in result.checks
+        ],
+    )
+    print(f"picture: {picture}" + (f"; the rest: {keep}" if keep is not None else ""))
+    mistakes = wrong(result.checks)
+    if mistakes or result.late_rows:
+        raise Failure(f"{len(mistakes)} figures are wrong, {result.late_rows} rows came too late")
+    print("every figure is what numpy counts")
+
+
+def _note(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()

@@ -1,0 +1,138 @@
+"""`check`: what can be found wrong without reading or writing data, first without Spark, then with it."""
+
+from __future__ import annotations
+
+import glob
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kproc.client import ClientError
+from kproc.pipeline.build import Builder
+from kproc.pipeline.checkpoint import check_file_logs, is_local, local_checkpoint
+from kproc.pipeline.errors import reason_of
+from kproc.pipeline.model import Pipeline, Sink, Source
+from kproc.pipeline.python_code import CodeError, resolve
+from kproc.pipeline.session import check_java, check_packages, start_spark
+from kproc.pipeline.status import QUICK
+from kproc.pipeline.toml_table import did_you_mean
+from kproc.spark.brokers import Cluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_CHECKER = "org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker"
+
+
+def check_offline(pipeline: Pipeline) -> list[str]:
+    """Files, functions, topics. Errors are raised; what cannot be known (no broker answers) is a warning."""
+    for part in pipeline.transforms:
+        if part.python is not None:
+            _check_function(pipeline, part, part.python)
+    for sink in pipeline.sinks:
+        if sink.kind == "python":
+            _check_function(pipeline, sink, sink.target)
+    for source in pipeline.sources:
+        if source.is_files and ":/" not in source.values[0] and not glob.glob(source.values[0]):
+            raise pipeline.error(source, source.kind, f"{source.values[0]}: no such file or directory")
+    if is_local(pipeline.checkpoint):
+        check_file_logs(pipeline, local_checkpoint(pipeline))
+    return list(_check_topics(pipeline))
+
+
+def _check_function(pipeline: Pipeline, part: Any, reference: str) -> None:
+    try:
+        resolve(reference, pipeline.file.resolve().parent)
+    except CodeError as error:
+        raise pipeline.error(part, "python", str(error)) from error
+
+
+def _check_topics(pipeline: Pipeline) -> Iterator[str]:
+    """Topics that are read must be there; one that is written to may be made by its first record."""
+    parts: dict[str, list[Source | Sink]] = {}
+    for source in pipeline.sources:
+        if source.is_topic:
+            parts.setdefault(source.bootstrap, []).append(source)
+    for sink in pipeline.sinks:
+        if sink.kind == "topic":
+            parts.setdefault(sink.bootstrap, []).append(sink)
+    for bootstrap, users in parts.items():
+        try:
+            topics = _topics(bootstrap)
+        except (ClientError, ValueError) as error:
+            yield f"topics are not checked: {error}"
+            continue
+        for user in users:
+            yield from _check_user(pipeline, user, topics, bootstrap)
+
+
+def _check_user(pipeline: Pipeline, user: Source | Sink, topics: list[str], bootstrap: str) -> Iterator[str]:
+    if isinstance(user, Sink):
+        if user.target not in topics:
+            yield f"sink {user.name}: {bootstrap} has no topic {user.target} yet"
+    elif user.kind == "pattern":
+        if not any(re.search(user.values[0], topic) for topic in topics):
+            yield f"source {user.name}: no topic of {bootstrap} matches {user.values[0]} yet"
+    elif user.kind in ("topic", "topics"):
+        for topic in user.values:
+            if topic not in topics:
+                hint = did_you_mean(topic, topics)
+                raise pipeline.error(user, user.kind, f"{bootstrap} has no topic {topic}{hint}")
+
+
+def _topics(bootstrap: str) -> list[str]:
+    cluster = Cluster(bootstrap, QUICK)
+    try:
+        return sorted(cluster.metadata())
+    finally:
+        cluster.close()
+
+
+def check_with_spark(pipeline: Pipeline, environ: Mapping[str, str], *, verbose: bool) -> list[str]:
+    """Analyse every view and sink on empty streams; a line for each sink: its columns."""
+    check_packages()
+    check_java(environ)
+    # Analysis is the driver's alone: neither a cluster nor the stock connector's jars are needed.
+    alone = replace(pipeline, spark=replace(pipeline.spark, master="local[1]", jars=()))
+    alone = replace(alone, sources=tuple(replace(each, connector="kproc") for each in alone.sources))
+    alone = replace(alone, sinks=tuple(replace(each, connector="kproc") for each in alone.sinks))
+    with tempfile.TemporaryDirectory(prefix="kproc-check-") as scratch:
+        spark = start_spark(
+            alone, scratch=Path(scratch), environ=environ, verbose=verbose, kept_descriptor=None
+        )
+        try:
+            builder = Builder(pipeline, spark.session, empty=True)
+            return [
+                _checked(pipeline, spark.gateway.jvm, sink, builder.frame(sink)) for sink in pipeline.sinks
+            ]
+        finally:
+            spark.stop()
+
+
+def _checked(pipeline: Pipeline, jvm: Any, sink: Sink, frame: DataFrame) -> str:
+    """What Spark checks when a query starts: may this plan be streamed in this mode?"""
+    from pyspark.errors import PySparkException
+
+    for column in sink.partition_by:
+        if column not in frame.columns:
+            raise pipeline.error(
+                sink,
+                "partition_by",
+                f"{sink.input} has no column {column}{did_you_mean(column, frame.columns)}",
+            )
+    if frame.isStreaming:
+        mode = {"append": "Append", "update": "Update", "complete": "Complete"}[sink.mode or "append"]
+        try:
+            plan = frame._jdf.queryExecution().analyzed()
+            output = getattr(jvm.org.apache.spark.sql.streaming.OutputMode, mode)()
+            getattr(jvm, _CHECKER).checkForStreaming(plan, output)
+        except PySparkException as error:
+            raise pipeline.error(sink, "mode" if sink.mode else None, reason_of(error)) from error
+    elif sink.mode is not None:
+        raise pipeline.error(sink, "mode", f"{sink.input} is no stream: save = append, overwrite or error")
+    kind = "stream" if frame.isStreaming else "table"
+    columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in frame.schema)
+    return f"{sink.name}: {kind} ({columns})"

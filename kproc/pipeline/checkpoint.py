@@ -1,0 +1,194 @@
+"""What Spark's checkpoints say about the queries of a pipeline, read without Spark.
+
+<checkpoint>/<sink>/offsets/N   planned: version line, JSON with the watermark, a line for each source
+<checkpoint>/<sink>/commits/N   done
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from kproc.clock import SystemClock
+from kproc.pipeline.errors import PipelineError
+from kproc.pipeline.lock import STATE_DIRECTORY
+from kproc.pipeline.model import FILE_FORMATS, Pipeline, Sink
+
+Offsets = dict[str, dict[int, int]]
+FILE_LOG: Final = "_spark_metadata"
+_COMPACTED: Final = re.compile(r"(\d+)(?:\.compact)?")
+
+
+@dataclass
+class QueryState:
+    """How far a query is. `offsets` are the committed ones of topics, `others` those of other sources as they are."""
+
+    name: str
+    committed: int | None = None
+    planned: int | None = None
+    watermark_ms: int = 0
+    offsets: Offsets = field(default_factory=dict)
+    others: list[str] = field(default_factory=list)
+
+
+def local_checkpoint(pipeline: Pipeline) -> Path:
+    """The checkpoint as a directory here; PipelineError for one in another file system."""
+    if not is_local(pipeline.checkpoint):
+        raise PipelineError(f"{pipeline.checkpoint} is no local directory: look at it with its own tools")
+    return Path(pipeline.checkpoint.removeprefix("file://"))
+
+
+def is_local(path: str) -> bool:
+    """Whether a path is one of this host (or mounted here), and not a URL of another file system."""
+    return "://" not in path or path.startswith("file://")
+
+
+def driver_directory(pipeline: Pipeline) -> Path:
+    """Where the driver keeps its lock, log and starting offsets: the checkpoint, or beside the specification."""
+    if is_local(pipeline.checkpoint):
+        return local_checkpoint(pipeline)
+    return pipeline.file.resolve().parent / f".kproc-{pipeline.name}"
+
+
+def query_state(checkpoint: Path, sink: Sink) -> QueryState:
+    """What the checkpoint of a sink says; nothing at all where it has not run."""
+    directory = checkpoint / sink.name
+    state = QueryState(
+        sink.name, committed=_newest(directory / "commits"), planned=_newest(directory / "offsets")
+    )
+    if state.committed is None:
+        return state
+    try:
+        lines = (directory / "offsets" / str(state.committed)).read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise PipelineError(
+            f"{directory}: batch {state.committed} has no offsets ({error.strerror})"
+        ) from None
+    if len(lines) < 2 or lines[0] not in ("v1", "v2"):
+        raise PipelineError(f"{directory}/offsets/{state.committed}: not what Spark writes: {lines[:1]}")
+    state.watermark_ms = int(json.loads(lines[1]).get("batchWatermarkMs", 0))
+    for line in lines[2:]:
+        offsets = topic_offsets(line)
+        if offsets is None:
+            state.others.append(line)
+            continue
+        for topic, partitions in offsets.items():
+            state.offsets.setdefault(topic, {}).update(partitions)
+    return state
+
+
+def topic_offsets(value: object) -> Offsets | None:
+    """Offsets by topic and partition of a source's JSON; None for what is another source's."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return None
+    if not isinstance(value, dict):
+        return None
+    answer: Offsets = {}
+    for topic, partitions in value.items():
+        if topic.startswith("@"):
+            continue  # What else our source remembers; no topic is named so.
+        if not isinstance(partitions, dict) or not all(
+            str(partition).isdecimal() and type(offset) is int for partition, offset in partitions.items()
+        ):
+            return None
+        answer[topic] = {int(partition): offset for partition, offset in partitions.items()}
+    return answer or None
+
+
+def lag_of(offsets: Offsets, latest: Mapping[str, Mapping[int, int]]) -> int:
+    """Records between offsets and the ends of their partitions; partitions not begun count whole."""
+    return sum(
+        max(0, end - offsets.get(topic, {}).get(partition, 0))
+        for topic, partitions in latest.items()
+        for partition, end in partitions.items()
+    )
+
+
+def _newest(directory: Path) -> int | None:
+    numbers = [
+        int(found[1])
+        for path in (directory.iterdir() if directory.is_dir() else ())
+        if (found := _COMPACTED.fullmatch(path.name))
+    ]
+    return max(numbers, default=None)
+
+
+# -- files that Spark's file sink wrote
+
+
+def check_file_logs(pipeline: Pipeline, checkpoint: Path) -> None:
+    """Refuse a new query into a directory with the log of another one: Spark would drop its batches silently.
+
+    A file sink skips each batch whose number is not above the newest in `_spark_metadata`: made to write a
+    batch once, it also swallows the first batches of a query that starts at 0 again.
+    """
+    for sink in pipeline.sinks:
+        is_here = sink.kind in FILE_FORMATS and is_local(sink.target)
+        written = _newest(Path(sink.target.removeprefix("file://")) / FILE_LOG) if is_here else None
+        if written is None:
+            continue
+        state = query_state(checkpoint, sink)
+        if written > max(-1 if value is None else value for value in (state.committed, state.planned)):
+            raise pipeline.error(
+                sink,
+                sink.kind,
+                f"{sink.target} has batches up to {written} of another checkpoint, and Spark would drop as many of "
+                f"this one: take another directory, or set its {FILE_LOG} aside with `kproc pipeline reset`",
+            )
+
+
+@dataclass
+class Reset:
+    """What a reset removes, and what it sets aside."""
+
+    removed: list[Path]
+    file_logs: list[Path]
+
+    def __bool__(self) -> bool:
+        return bool(self.removed or self.file_logs)
+
+    def carry_out(self) -> None:
+        """Remove the checkpoints; logs of files get another name, which Spark and others do not read."""
+        stamp = SystemClock().wall_ms()
+        for path in self.file_logs:
+            path.rename(path.with_name(f"{path.name}.{stamp}"))
+        for path in self.removed:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+
+def plan_reset(pipeline: Pipeline, checkpoint: Path, sinks: tuple[Sink, ...]) -> Reset:
+    """What is there to be removed for these sinks."""
+    removed = [checkpoint / sink.name for sink in sinks]
+    removed += [checkpoint / STATE_DIRECTORY / "sources" / sink.name for sink in sinks]
+    logs = [
+        Path(sink.target) / FILE_LOG
+        for sink in sinks
+        if sink.kind in FILE_FORMATS and ":/" not in sink.target
+    ]
+    return Reset([path for path in removed if path.exists()], [path for path in logs if path.is_dir()])
+
+
+def as_json(state: QueryState) -> dict[str, Any]:
+    """A query's state for `--format json`."""
+    return {
+        "query": state.name,
+        "committed_batch": state.committed,
+        "planned_batch": state.planned,
+        "watermark_ms": state.watermark_ms or None,
+        "offsets": {
+            topic: {str(partition): offset for partition, offset in sorted(rows.items())}
+            for topic, rows in sorted(state.offsets.items())
+        },
+        "other_sources": state.others,
+    }

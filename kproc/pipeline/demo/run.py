@@ -1,0 +1,266 @@
+"""One demo: topics, `kproc pipeline run` in a process of its own, the events, and what came of them.
+
+The pipeline is run as a user would run it, and its `--json` lines say how far it is. It is done when every query has
+seen a watermark behind the last event: then Spark has given out all windows and sessions.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+from kproc.clock import NS_PER_S, SystemClock
+from kproc.errors import ErrorCode, KafkaError
+from kproc.pipeline.demo.events import END_MS, LATEST_MS, SESSION_GAP_MS, Events
+from kproc.pipeline.demo.send import CLICKS, ORDERS, PARTITIONS, VIEWS, Sender
+from kproc.pipeline.demo.verify import Check, check_conversions, check_pages, check_sessions, read_topic
+from kproc.pipeline.errors import PipelineError
+from kproc.spark.brokers import Cluster
+from kproc.wire.header import ApiKey
+
+INPUTS: Final = (VIEWS, CLICKS, ORDERS)
+OUTPUTS: Final = ("pages", "conversions")
+QUERIES: Final = {"pages": (VIEWS,), "sessions": (VIEWS,), "conversions": (CLICKS, ORDERS)}
+"""What each reads."""
+PREFIX: Final = "demo."
+SPEC: Final = "demo.toml"
+STOP_SECONDS: Final = 60.0
+BREAK_SECONDS: Final = 5.0  # Nobody waits for the results of a demo that was broken off.
+_POLL_SECONDS: Final = 0.2
+_DONE_MS: Final = LATEST_MS + SESSION_GAP_MS
+assert END_MS - _DONE_MS > 3600 * 1000, "the last record must be later than any watermark's delay"
+
+
+def spec_text(prefix: str = PREFIX) -> str:
+    """The specification, with its topics under a prefix."""
+    text = files("kproc.pipeline.demo").joinpath(SPEC).read_text("utf-8")
+    return text if prefix == PREFIX else text.replace(f'"{PREFIX}', f'"{prefix}')
+
+
+@dataclass
+class Result:
+    """What a demo has shown."""
+
+    records: int
+    checks: list[Check]
+    generated: list[tuple[float, dict[str, int]]]
+    reports: dict[str, list[dict[str, Any]]]
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def sent(self) -> list[tuple[float, int]]:
+        """(seconds, records so far)."""
+        return [(at, sum(counts.values())) for at, counts in self.generated]
+
+    def behind(self, query: str) -> list[tuple[float, int]]:
+        """(seconds, records that were sent and that no batch had done): whenever some were sent or done."""
+        steps = [
+            (at, sum(counts[kind] for kind in QUERIES[query]), 0) for at, counts in self.generated if counts
+        ]
+        steps += [(batch["at"] + batch["took_s"], 0, batch["rows"]) for batch in self.reports[query]]
+        sent = done = 0
+        found = []
+        for at, sent_now, done_now in sorted(steps):
+            sent = max(sent, sent_now)
+            done += done_now
+            found.append((at, max(0, sent - done)))  # The last records are not counted as sent.
+        return found
+
+    @property
+    def late_rows(self) -> int:
+        return sum(batch["late_rows"] for batches in self.reports.values() for batch in batches)
+
+
+class Demo:
+    """Everything of one run is in `directory` and in topics that begin with `prefix`."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        directory: Path,
+        records: int,
+        *,
+        prefix: str = PREFIX,
+        environ: Mapping[str, str],
+        note: Callable[[str], None],
+    ) -> None:
+        self._bootstrap = bootstrap
+        self._directory = directory
+        self._records = records
+        self._topics = {name: prefix + name for name in (*INPUTS, *OUTPUTS)}
+        self._environ = environ
+        self._note = note
+        self._clock = SystemClock()
+        self._start_ns = self._clock.now_ns()
+        self._start_ms = self._clock.wall_ms()
+        self._spec = directory / "SPEC.toml"
+        self._spec.write_text(spec_text(prefix), "utf-8")
+        self._lines = directory / "progress.jsonl"
+        self._log = directory / "pipeline.log"
+        self._generated: list[tuple[float, dict[str, int]]] = [(0.0, {})]
+        self._failure: BaseException | None = None
+
+    def run(self) -> Result:
+        """All of it. PipelineError when something went wrong; a KeyboardInterrupt ends it in order."""
+        self.make_topics()
+        events = Events(self._records)
+        sender = Sender(self._bootstrap, {name: self._topics[name] for name in INPUTS}, events)
+        sending = threading.Thread(target=self._send, args=(sender,), name="demo-sender")
+        with open(self._log, "wb") as log:
+            pipeline = subprocess.Popen(  # noqa: S603 - this package by this interpreter
+                [
+                    *(sys.executable, "-m", "kproc", "pipeline", "run", str(self._spec)),
+                    *("--bootstrap", self._bootstrap, "--json", str(self._lines)),
+                    *("--exit-with-parent", str(os.getpid())),
+                ],
+                env=dict(self._environ),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                process_group=0,  # Ctrl-C at the terminal is ours: we tell it.
+            )
+        try:
+            sending.start()
+            self._note("Spark starts (8-15 s) while the events are sent")
+            self._wait(pipeline)
+            seconds = {"all": self._seconds()}
+            self._end(pipeline, STOP_SECONDS)
+        finally:
+            sender.stop()
+            if pipeline.poll() is None:
+                self._note("stopping Spark")
+                self._end(pipeline, BREAK_SECONDS)
+            if sending.ident is not None:
+                sending.join()
+        self._note("comparing with what numpy makes of the same events")
+        reports = {name: [each for each in self._reports() if each["query"] == name] for name in QUERIES}
+        return Result(self._records, self._checks(events), self._generated, reports, seconds)
+
+    def make_topics(self) -> None:
+        """The five topics, new."""
+        cluster = Cluster(self._bootstrap)
+        rows = [
+            {
+                "name": topic,
+                "num_partitions": PARTITIONS,
+                "replication_factor": -1,
+                "assignments": [],
+                "configs": [],
+            }
+            for topic in self._topics.values()
+        ]
+        try:
+            answer = cluster.call(
+                ApiKey.CREATE_TOPICS, {"topics": rows, "timeout": 30_000, "validate_only": False}
+            )
+        finally:
+            cluster.close()
+        for row in answer["topics"]:
+            if row["error_code"] == ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise PipelineError(f"topic {row['name']} is there already: the demo needs new ones")
+            if row["error_code"]:
+                raise KafkaError(row["error_code"], f"{row['name']}: {row['error_message']}")
+
+    def remove_topics(self) -> None:
+        """Delete them again."""
+        cluster = Cluster(self._bootstrap)
+        try:
+            fields = {"topic_names": list(self._topics.values()), "timeout": 30_000}
+            cluster.call(ApiKey.DELETE_TOPICS, fields)
+        finally:
+            cluster.close()
+
+    # -- while it runs
+
+    def _send(self, sender: Sender) -> None:
+        try:
+            sender.run(lambda count: self._generated.append((self._seconds(), count)))
+        except Exception as error:  # noqa: BLE001 - told by the thread that waits
+            self._failure = error
+
+    def _seconds(self) -> float:
+        return (self._clock.now_ns() - self._start_ns) / NS_PER_S
+
+    def _wait(self, pipeline: subprocess.Popen[bytes]) -> None:
+        """Until every query has given out everything; shows how far they are."""
+        shown = ""
+        while True:
+            if self._failure is not None:
+                raise PipelineError(f"the events could not be sent: {self._failure}") from self._failure
+            reports = self._reports()
+            last = {report["query"]: report for report in reports}
+            if len(last) == len(QUERIES) and all(_is_done(report) for report in last.values()):
+                return
+            done = {name: sum(each["rows"] for each in reports if each["query"] == name) for name in last}
+            line = ", ".join(f"{done[name]:,} of {name}" for name in QUERIES if done.get(name))
+            if line and line != shown:
+                sent = sum(self._generated[-1][1].values())
+                self._note(f"{self._seconds():.0f} s: {sent:,} sent; done: {line}")
+                shown = line
+            try:
+                pipeline.wait(_POLL_SECONDS)
+            except subprocess.TimeoutExpired:
+                continue
+            raise PipelineError(f"the pipeline ended by itself: {self._last_line()}")
+
+    def _end(self, pipeline: subprocess.Popen[bytes], seconds: float) -> None:
+        """Let the batch in progress finish; the second signal ends it at once, and force what does not hear it."""
+        for wait_s in (seconds, BREAK_SECONDS):
+            pipeline.terminate()
+            try:
+                pipeline.wait(wait_s)
+            except (subprocess.TimeoutExpired, KeyboardInterrupt):
+                continue
+            return
+        pipeline.kill()
+        pipeline.wait()
+
+    def _last_line(self) -> str:
+        lines = self._log.read_text("utf-8", "replace").strip().splitlines()
+        return lines[-1] if lines else "it printed nothing"
+
+    def _reports(self) -> list[dict[str, Any]]:
+        """The batches so far, with the time of the demo in seconds: `at` their start, `took_s`."""
+        try:
+            text = self._lines.read_text("utf-8")
+        except FileNotFoundError:
+            return []
+        reports = []
+        for line in text.splitlines(keepends=True):
+            if not line.endswith("\n"):
+                break
+            report = json.loads(line)
+            if report.get("query") not in QUERIES or report.get("time") is None:
+                continue
+            at_ms = datetime.fromisoformat(report["time"]).timestamp() * 1000
+            report["at"] = (at_ms - self._start_ms) / 1000
+            report["took_s"] = report["duration_ms"] / 1000
+            reports.append(report)
+        return reports
+
+    def _checks(self, events: Events) -> list[Check]:
+        expected = events.expected()
+        cluster = Cluster(self._bootstrap)
+        try:
+            pages = check_pages(read_topic(cluster, self._topics["pages"], PARTITIONS), expected)
+            joined = check_conversions(read_topic(cluster, self._topics["conversions"], PARTITIONS), expected)
+        finally:
+            cluster.close()
+        return [*pages, *check_sessions(self._directory / "sessions", expected), *joined]
+
+
+def _is_done(report: Mapping[str, Any]) -> bool:
+    """Whether a batch with a watermark behind every window has been made, and nothing is left to read."""
+    watermark = report["watermark"]
+    if watermark is None or report["lag"]:
+        return False
+    return datetime.fromisoformat(watermark).timestamp() * 1000 > _DONE_MS

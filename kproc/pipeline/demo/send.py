@@ -1,0 +1,95 @@
+"""Sends the demo's events: JSON made by Arrow, record batches and an idempotent producer of the Spark sink's."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kproc.pipeline.demo.events import END_MS, Events, Longs
+from kproc.spark.brokers import Cluster
+from kproc.spark.encode import RecordEncoder, Rows
+from kproc.spark.producer import Producer
+from kproc.spark.sink_options import ProducerSettings
+
+PARTITIONS: Final = 4
+VIEWS, CLICKS, ORDERS = "views", "clicks", "orders"
+# What decides the partition of an event, and is its key.
+KEYS: Final = {VIEWS: "visitor", CLICKS: "click", ORDERS: "click"}
+_QUOTE: Final = {
+    name: f'"{name}":' for name in ("ts", "visitor", "page", "ms", "click", "amount", "order_id")
+}
+
+
+class Sender:
+    """Sends all events in the order of their time, then what closes the windows; `stop` ends it early."""
+
+    def __init__(self, bootstrap: str, topics: dict[str, str], events: Events) -> None:
+        self._bootstrap = bootstrap
+        self._topics = topics
+        self._events = events
+        self._stop = threading.Event()
+        settings = ProducerSettings(client_id="kproc-demo")
+        self._settings = settings
+        self._encoder = RecordEncoder(batch_bytes=settings.batch_bytes, bytes_max=settings.request_bytes)
+        self.sent = dict.fromkeys(KEYS, 0)
+
+    def stop(self) -> None:
+        """From another thread."""
+        self._stop.set()
+
+    def run(self, on_sent: Callable[[dict[str, int]], None]) -> None:
+        """`on_sent(records of each kind so far)` after each chunk."""
+        cluster = Cluster(self._bootstrap)
+        producer = Producer(cluster, self._settings)
+        try:
+            for topic in self._topics.values():
+                producer.partition_count(topic)  # Asks who leads them; `send` takes that for known.
+            for chunk in self._events.chunks():
+                for kind, columns in ((VIEWS, chunk.views), (CLICKS, chunk.clicks), (ORDERS, chunk.orders)):
+                    self._send(producer, kind, columns)
+                producer.flush()
+                on_sent(dict(self.sent))
+                if self._stop.is_set():
+                    return
+            for kind in KEYS:
+                self._send_end(producer, kind)
+            producer.flush()
+        finally:
+            producer.close()
+            cluster.close()
+
+    def _send(self, producer: Producer, kind: str, columns: dict[str, Longs]) -> None:
+        key = columns[KEYS[kind]]
+        if not len(key):
+            return
+        rows = Rows(to_json(columns), pa.array(key).cast(pa.string()).cast(pa.binary()), None, columns["ts"])
+        for draft in self._encoder.encode(rows, (key % PARTITIONS).astype(np.int32)):
+            producer.send(self._topics[kind], draft)
+        self.sent[kind] += len(key)
+
+    def _send_end(self, producer: Producer, kind: str) -> None:
+        """One record, long after the last: the watermark passes every event. It stays in an open window itself."""
+        names = {
+            VIEWS: ("visitor", "page", "ms"),
+            CLICKS: ("click", "page"),
+            ORDERS: ("click", "amount", "order_id"),
+        }
+        columns: dict[str, Any] = {name: np.full(1, -1, np.int64) for name in names[kind]}
+        columns["ts"] = np.full(1, END_MS, np.int64)
+        rows = Rows(to_json(columns), None, None, columns["ts"])
+        for draft in self._encoder.encode(rows, np.zeros(1, np.int32)):
+            producer.send(self._topics[kind], draft)
+
+
+def to_json(columns: dict[str, Longs]) -> pa.Array:
+    """Objects of whole numbers, one for each row."""
+    parts: list[Any] = []
+    for at, (name, column) in enumerate(columns.items()):
+        parts += [pa.scalar(("," if at else "{") + _QUOTE[name]), pa.array(column).cast(pa.string())]
+    joined = pc.binary_join_element_wise(*parts, pa.scalar("}"), pa.scalar(""))
+    return joined.cast(pa.binary())

@@ -1,0 +1,104 @@
+"""Whether a pipeline made of the demo's events exactly what numpy makes of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from kproc.pipeline.demo.events import PAGES, SPAN_MS, START_MS, WINDOW_MS, Expected
+from kproc.spark.brokers import EARLIEST, LATEST, Cluster
+from kproc.spark.offsets import TopicPartition
+from kproc.wire.record_batch import decode_records, parse_header
+
+_FETCH_BYTES: Final = 4 << 20
+
+
+class Check(NamedTuple):
+    """One figure, as it is and as it should be."""
+
+    what: str
+    found: int
+    expected: int
+
+    @property
+    def is_right(self) -> bool:
+        return self.found == self.expected
+
+
+def read_topic(cluster: Cluster, topic: str, partitions: int) -> Iterator[dict[str, Any]]:
+    """Every record's JSON, partition by partition."""
+    every = [TopicPartition(topic, index) for index in range(partitions)]
+    starts = cluster.list_offsets(dict.fromkeys(every, EARLIEST))
+    ends = cluster.list_offsets(dict.fromkeys(every, LATEST))
+    for partition in every:
+        offset = starts[partition]
+        while offset < ends[partition]:
+            data = memoryview(cluster.fetch(partition, offset, max_bytes=_FETCH_BYTES).records)
+            position = 0
+            while position < len(data):
+                header = parse_header(data, position)
+                end = position + header.total_bytes
+                if end > len(data):
+                    break  # The answer ends inside of a batch.
+                if not header.is_control:
+                    for record in decode_records(data[position:end]):
+                        yield json.loads(record.value or b"{}")
+                offset, position = header.last_offset + 1, end
+
+
+def check_pages(rows: Iterable[dict[str, Any]], expected: Expected) -> list[Check]:
+    """The windows: each minute of each page once, with the right counts."""
+    views = np.zeros_like(expected.pages)
+    spent = np.zeros_like(expected.pages_ms)
+    count = 0
+    for row in rows:
+        minute = (row["minute"] - START_MS) // WINDOW_MS
+        if not (0 <= minute < SPAN_MS // WINDOW_MS and 0 <= row["page"] < PAGES):
+            continue  # The record that closes the windows is in one, too.
+        count += 1
+        views[minute, row["page"]] += row["views"]
+        spent[minute, row["page"]] += row["ms"]
+    return [
+        Check("page views in windows", int(views.sum()), expected.views),
+        Check("windows", count, int((expected.pages > 0).sum())),
+        Check("windows with a wrong count", int((views != expected.pages).sum()), 0),
+        Check("windows with a wrong sum", int((spent != expected.pages_ms).sum()), 0),
+    ]
+
+
+def check_conversions(rows: Iterable[dict[str, Any]], expected: Expected) -> list[Check]:
+    """The join: every order in time once, with its amount; none that is too late."""
+    orders: list[int] = []
+    revenue = 0
+    for row in rows:
+        if row["order_id"] >= 0:
+            orders.append(row["order_id"])
+            revenue += row["amount"]
+    return [
+        Check("clicks joined with an order", len(orders), expected.conversions),
+        Check("orders that were joined", len(set(orders)), expected.conversions),
+        Check("revenue", revenue, expected.revenue),
+    ]
+
+
+def check_sessions(directory: Path, expected: Expected) -> list[Check]:
+    """The sessions, from Parquet."""
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(directory)
+    table = table.filter(pc.greater_equal(table["visitor"], 0))
+    took_ms = table["last_ms"].to_numpy() - table["first_ms"].to_numpy()
+    return [
+        Check("sessions", table.num_rows, expected.sessions),
+        Check("page views in sessions", int(table["views"].to_numpy().sum()), expected.session_views),
+        Check("milliseconds in sessions", int(took_ms.sum()), expected.session_ms),
+    ]
+
+
+def wrong(checks: Sequence[Check]) -> list[Check]:
+    return [check for check in checks if not check.is_right]

@@ -1,0 +1,103 @@
+"""One run of a checkpoint at a time: two would write each other's batches.
+
+The lock is flock's on `<checkpoint>/.kproc/lock`, whose descriptor the JVM gets, too: it is free once both the
+driver and its JVM have ended, also after `kill -9` of one of them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import select
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from kproc.clock import NS_PER_MS, NS_PER_S, SystemClock
+from kproc.pipeline.errors import AlreadyRunning
+
+STATE_DIRECTORY: Final = ".kproc"
+# A JVM whose driver was killed reads the end of its input and leaves; it may finish a batch's commit first.
+ORPHAN_SECONDS: Final = 30
+_POLL_MS: Final = 100
+
+
+class CheckpointLock:
+    """Held from `__enter__` to `__exit__`; AlreadyRunning with the other's pid when it is taken."""
+
+    def __init__(self, checkpoint: Path, *, create: bool = True) -> None:
+        self._path = checkpoint / STATE_DIRECTORY / "lock"
+        self._checkpoint = checkpoint
+        self._create = create
+        self.descriptor: int | None = None
+
+    def __enter__(self) -> Self:
+        if not self._create and not self._path.exists():
+            return self  # Never run: there is nothing that anybody could hold.
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self.descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        if not self._take():
+            holder = self._holder()
+            os.close(self.descriptor)
+            self.descriptor = None
+            who = f"process {holder}" if holder is not None else "another process"
+            raise AlreadyRunning(f"{self._checkpoint}: in use by {who}; one run of a checkpoint at a time")
+        os.ftruncate(self.descriptor, 0)
+        os.pwrite(self.descriptor, json.dumps({"pid": os.getpid()}).encode(), 0)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
+    ) -> None:
+        if self.descriptor is not None:
+            with suppress(OSError):
+                os.ftruncate(self.descriptor, 0)
+            os.close(self.descriptor)
+            self.descriptor = None
+
+    def _take(self) -> bool:
+        """Take it; wait where its holder is dead, since then only the JVM of that run still has it."""
+        assert self.descriptor is not None
+        clock = SystemClock()
+        deadline_ns = clock.now_ns() + ORPHAN_SECONDS * NS_PER_S
+        while True:
+            try:
+                fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = self._holder()
+                is_alive = holder is None or Path(f"/proc/{holder}").exists()
+                if is_alive or clock.now_ns() > deadline_ns:
+                    return False
+                select.select([], [], [], _POLL_MS * NS_PER_MS / NS_PER_S)
+                continue
+            return True
+
+    def _holder(self) -> int | None:
+        return holder_of(self._path)
+
+
+def holder_of(path: Path) -> int | None:
+    """The pid in a lock file; None where there is none."""
+    try:
+        pid = json.loads(path.read_text())["pid"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return pid if isinstance(pid, int) else None
+
+
+def running_pid(checkpoint: Path) -> int | None:
+    """Who runs this checkpoint at present, if anybody."""
+    path = checkpoint / STATE_DIRECTORY / "lock"
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return holder_of(path) or 0
+    finally:
+        os.close(descriptor)
+    return None

@@ -1,0 +1,160 @@
+"""What a pipeline is: the dataclasses that a specification becomes. No I/O, no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from kproc.pipeline.toml_table import KeyPath, Places, SpecError
+
+CONNECTORS: Final = ("kproc", "kafka")
+FILE_FORMATS: Final = ("parquet", "csv", "json")
+SOURCE_KINDS: Final = ("topic", "topics", "pattern", "assign", *FILE_FORMATS, "rate")
+SINK_KINDS: Final = ("topic", *FILE_FORMATS, "console", "memory", "noop", "python")
+FORMATS: Final = ("raw", "json", "csv")
+MODES: Final = ("append", "update", "complete")
+SAVE_MODES: Final = ("append", "overwrite", "error")
+MALFORMED: Final = ("fail", "drop", "null")
+COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
+DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
+DEFAULT_MASTER: Final = "local[*,4]"  # The 4: a task that fails is tried again, as on a cluster.
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """When batches run: every so many ms, or `available-now`, or `once` (one batch)."""
+
+    kind: str = "interval"
+    interval_ms: int = 1000
+
+    @property
+    def ends_by_itself(self) -> bool:
+        return self.kind != "interval"
+
+    def __str__(self) -> str:
+        return f"every {self.interval_ms / 1000:g} s" if self.kind == "interval" else self.kind
+
+
+@dataclass(frozen=True)
+class Watermark:
+    """How late a row may be: rows older than the newest event time less the delay are dropped."""
+
+    column: str
+    delay: str
+
+
+@dataclass(frozen=True)
+class Source:
+    """A view of topics, files or generated rows; `values`: the topics or one pattern, the path, or the rate."""
+
+    path: KeyPath
+    name: str
+    kind: str
+    values: tuple[str, ...]
+    is_stream: bool
+    connector: str
+    bootstrap: str
+    format: str = "raw"
+    schema: str | None = None
+    key_type: str | None = None
+    value_type: str | None = None
+    metadata: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    malformed: str = "fail"
+    parse: Mapping[str, str] = field(default_factory=dict)
+    watermark: Watermark | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_topic(self) -> bool:
+        return self.kind in ("topic", "topics", "pattern", "assign")
+
+    @property
+    def is_files(self) -> bool:
+        return self.kind in FILE_FORMATS
+
+
+@dataclass(frozen=True)
+class Transform:
+    """A view of views, in SQL or by a Python function."""
+
+    path: KeyPath
+    name: str
+    sql: str | None = None
+    python: str | None = None
+    inputs: tuple[str, ...] = ()
+    arguments: Mapping[str, object] = field(default_factory=dict)
+    watermark: Watermark | None = None
+
+
+@dataclass(frozen=True)
+class Sink:
+    """Where a view's rows go. `target` is the topic, the directory, the table's name or the function."""
+
+    path: KeyPath
+    name: str
+    input: str
+    kind: str
+    target: str
+    connector: str
+    bootstrap: str
+    mode: str | None = None
+    save: str | None = None
+    key: str | None = None
+    value: str | None = None
+    headers: str | None = None
+    partition: str | None = None
+    partition_by: tuple[str, ...] = ()
+    delivery: str | None = None
+    trigger: Trigger = Trigger()
+    rows: int = 20
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SparkSettings:
+    """The session: where it runs and with what."""
+
+    master: str = DEFAULT_MASTER
+    driver_memory: str = "1g"
+    executor_memory: str | None = None
+    ui: bool = False
+    jars: tuple[str, ...] = ()
+    py_files: tuple[str, ...] = ()
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_local(self) -> bool:
+        return self.master == "local" or self.master.startswith("local[")
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A whole specification; paths in it are absolute, against the directory of its file."""
+
+    file: Path
+    name: str
+    checkpoint: str
+    bootstrap: str
+    connector: str
+    trigger: Trigger
+    spark: SparkSettings
+    sources: tuple[Source, ...]
+    transforms: tuple[Transform, ...]
+    sinks: tuple[Sink, ...]
+    places: Places
+
+    def error(self, part: Source | Transform | Sink | None, key: str | None, message: str) -> SpecError:
+        """A complaint about a key of a part of this specification."""
+        path: KeyPath = () if part is None else part.path
+        return self.places.error(path if key is None else (*path, key), message)
+
+    def source(self, name: str) -> Source | None:
+        return next((source for source in self.sources if source.name == name), None)
+
+    def uses_stock_connector(self) -> bool:
+        topics = [source.connector for source in self.sources if source.is_topic]
+        topics += [sink.connector for sink in self.sinks if sink.kind == "topic"]
+        return "kafka" in topics

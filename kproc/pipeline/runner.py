@@ -1,0 +1,360 @@
+"""`run`: every query of a pipeline in one Spark session, until they end, one fails, or somebody stops them."""
+
+from __future__ import annotations
+
+import json
+import select
+import signal
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+
+from kproc.clock import NS_PER_S, SystemClock
+from kproc.pipeline.build import Builder
+from kproc.pipeline.checkpoint import check_file_logs, driver_directory, is_local
+from kproc.pipeline.errors import PipelineError, reason_of
+from kproc.pipeline.lock import STATE_DIRECTORY, CheckpointLock
+from kproc.pipeline.model import Pipeline, Sink
+from kproc.pipeline.progress import QueryFigures, Report, add, report_of
+from kproc.pipeline.python_code import CodeError
+from kproc.pipeline.session import (
+    JVM_DEATH_SECONDS,
+    RunningSpark,
+    check_java,
+    check_packages,
+    last_words,
+    start_spark,
+)
+from kproc.pipeline.sinks import start_stream, write_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+POLL_SECONDS: Final = 0.25
+# Spark gives a source's Python 10 s to start and to call back, a figure that cannot be set.
+PYTHON_TOO_SLOW: Final = "Python worker failed to connect back"
+RESTARTS_MAX: Final = 10
+BEGIN_SECONDS_MAX: Final = 60
+# What a batch may take to end after the first signal; a second signal is for who does not want to wait.
+FINISH_SECONDS_MAX: Final = 600.0
+_RUNTIME_PACKAGES: Final = ("streaming.runtime", "streaming")  # since 4.1, before
+
+
+class Screen(Protocol):
+    """Where a run shows itself."""
+
+    def note(self, text: str) -> None:
+        """A sentence about the run."""
+
+    def show(self, text: str) -> None:
+        """What a console sink writes."""
+
+    def report(self, report: Report) -> None:
+        """A batch has ended."""
+
+    def refresh(self, figures: Sequence[QueryFigures]) -> None:
+        """The figures of all queries, a few times a second."""
+
+
+class Stopped(Exception):
+    """A signal came before the queries ran."""
+
+
+class StopSignals:
+    """SIGINT and SIGTERM: the first asks the queries to end after their batch, the second ends at once."""
+
+    def __init__(self, at_once: Callable[[], None]) -> None:
+        self.count = 0
+        self.is_running = False
+        self._at_once = at_once
+        self._before: dict[int, Any] = {}
+        self._read, self._write = socket.socketpair()
+
+    def __enter__(self) -> Self:
+        self._write.setblocking(False)
+        self._wakeup = signal.set_wakeup_fd(self._write.fileno(), warn_on_full_buffer=False)
+        self.install()
+        return self
+
+    def install(self) -> None:
+        """Take the signals; again after Spark's start, which puts a handler of its own on SIGINT."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before = signal.signal(number, self._handle)
+            self._before.setdefault(number, before)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._wakeup)
+        self._read.close()
+        self._write.close()
+
+    def wait(self, seconds: float) -> None:
+        """Sleep, but not over a signal."""
+        if select.select([self._read], [], [], seconds)[0]:
+            self._read.recv(64)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self.count += 1
+        if not self.is_running and self.count == 1:
+            raise Stopped
+        if self.count > 1:
+            self._at_once()
+
+
+@dataclass
+class _Query:
+    """A query that runs."""
+
+    sink: Sink
+    frame: DataFrame
+    query: StreamingQuery
+    figures: QueryFigures
+    restarts: int = 0
+    seen: str = ""
+    thread: Any = None
+    """The JVM's thread of a query that was asked to end: Spark calls the query over before its batch is."""
+
+    @property
+    def is_active(self) -> bool:
+        return bool(self.thread.isAlive()) if self.thread is not None else self.query.isActive
+
+
+class Run:
+    """One `kproc pipeline run`."""
+
+    def __init__(
+        self, pipeline: Pipeline, screen: Screen, environ: Mapping[str, str], *, verbose: bool = False
+    ) -> None:
+        self._pipeline = pipeline
+        self._screen = screen
+        self._environ = environ
+        self._verbose = verbose
+        self._spark: RunningSpark | None = None
+        self._queries: list[_Query] = []
+        self._clock = SystemClock()
+
+    def run(self) -> None:
+        """Until the end; PipelineError or SpecError when something was wrong."""
+        check_packages()
+        check_java(self._environ)
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+        directory = driver_directory(self._pipeline)
+        with CheckpointLock(directory) as lock, StopSignals(self.end_at_once) as signals:
+            if is_local(self._pipeline.checkpoint):
+                check_file_logs(self._pipeline, directory)
+            try:
+                self._start(directory / STATE_DIRECTORY, lock.descriptor, signals)
+                self._watch(signals)
+            except (Stopped, PipelineError) as error:
+                # A signal while Spark starts may come out of py4j as an error of its own.
+                if not isinstance(error, Stopped) and not (signals.count and self._spark is None):
+                    raise
+                self._screen.note("stopped before it began")
+            except (Py4JError, OSError) as error:
+                if self._spark is None or not self._spark.has_ended(JVM_DEATH_SECONDS):
+                    raise
+                log = directory / STATE_DIRECTORY / "spark.log"
+                raise PipelineError(
+                    f"Spark's JVM has ended: {last_words(log)} (see {log})", str(error)
+                ) from error
+            finally:
+                signals.is_running = True  # From here on a signal must not break the ending.
+                if self._spark is not None:
+                    self._spark.stop()
+
+    def end_at_once(self) -> None:
+        """The second signal: no waiting for anything. What was not committed is done again by the next run."""
+        if self._spark is not None:
+            self._spark.kill()
+        raise PipelineError("stopped at once; the batch in progress is done again by the next run")
+
+    def _start(self, state: Path, descriptor: int | None, signals: StopSignals) -> None:
+        self._screen.note("starting Spark (8-15 s)")
+        began_ns = self._clock.now_ns()
+        self._spark = start_spark(
+            self._pipeline,
+            scratch=state,
+            environ=self._environ,
+            verbose=self._verbose,
+            kept_descriptor=descriptor,
+        )
+        signals.install()
+        self._screen.note(f"Spark runs after {(self._clock.now_ns() - began_ns) / NS_PER_S:.1f} s")
+        builder = Builder(self._pipeline, self._spark.session, state=state / "sources")
+        frames = [(sink, builder.frame(sink)) for sink in self._pipeline.sinks]
+        signals.is_running = True
+        for sink, frame in frames:
+            if signals.count:
+                return
+            if frame.isStreaming:
+                self._queries.append(self._start_query(sink, frame))
+                self._let_it_begin(self._queries[-1].query, signals)
+            else:
+                self._write(sink, frame)
+
+    def _let_it_begin(self, query: StreamingQuery, signals: StopSignals) -> None:
+        """Start queries one after the other: the Pythons of all at once would keep each other from being in time."""
+        deadline_ns = self._clock.now_ns() + BEGIN_SECONDS_MAX * NS_PER_S
+        while query.isActive and not signals.count and self._clock.now_ns() < deadline_ns:
+            if not query.status["message"].startswith(("Initializing", "Getting offsets")):
+                return
+            signals.wait(POLL_SECONDS)
+
+    def _start_query(self, sink: Sink, frame: DataFrame) -> _Query:
+        return _Query(sink, frame, self._started(sink, frame), QueryFigures(sink.name))
+
+    def _started(self, sink: Sink, frame: DataFrame) -> StreamingQuery:
+        from pyspark.errors import PySparkException
+
+        try:
+            return start_stream(self._pipeline, sink, frame, self._screen.show)
+        except (PySparkException, CodeError) as error:
+            raise self._pipeline.error(sink, None, _told(error)) from error
+
+    def _write(self, sink: Sink, frame: Any) -> None:
+        from pyspark.errors import PySparkException
+
+        try:
+            write_table(self._pipeline, sink, frame, self._screen.show)
+        except (PySparkException, CodeError) as error:
+            raise self._pipeline.error(sink, None, _told(error)) from error
+        self._screen.note(f"{sink.name}: written")
+
+    # -- while they run
+
+    def _watch(self, signals: StopSignals) -> None:
+        deadline_ns = 0
+        while True:
+            self._collect()
+            self._raise_failure(signals)
+            active = [entry for entry in self._queries if entry.is_active]
+            if not active:
+                break
+            if signals.count and not deadline_ns:
+                deadline_ns = self._clock.now_ns() + int(FINISH_SECONDS_MAX * NS_PER_S)
+                self._screen.note("stopping after the batches in progress; a second signal stops at once")
+            if signals.count:
+                for entry in active:
+                    self._ask_to_end(entry, is_late=self._clock.now_ns() > deadline_ns)
+            signals.wait(POLL_SECONDS)
+        self._collect()
+        done = "stopped" if signals.count else "done"
+        self._screen.note(f"{done}: {', '.join(_end_of(entry) for entry in self._queries) or 'no streams'}")
+
+    def _raise_failure(self, signals: StopSignals) -> None:
+        for entry in self._queries:
+            failure = None if entry.is_active else entry.query.exception()
+            if failure is None:
+                continue
+            if PYTHON_TOO_SLOW in str(failure) and signals.count:
+                continue  # It has not begun, and is not to.
+            if PYTHON_TOO_SLOW in str(failure) and entry.restarts < RESTARTS_MAX:
+                entry.restarts += 1
+                self._screen.note(
+                    f"{entry.sink.name}: Python did not start in Spark's 10 s, on a busy machine: again"
+                )
+                entry.query = self._started(entry.sink, entry.frame)
+                self._let_it_begin(entry.query, signals)
+            else:
+                entry.figures.state = "failed"
+                self._screen.refresh([each.figures for each in self._queries])
+                raise PipelineError(f"query {entry.sink.name} failed: {reason_of(failure)}", str(failure))
+
+    def _collect(self) -> None:
+        """Take the reports that came since the last look."""
+        for entry in self._queries:
+            is_active = entry.is_active
+            for row in self._new_rows(entry):
+                report = report_of(self._pipeline, entry.sink.name, row)
+                is_idle = entry.figures.batch == report["batch"] and not report["rows"]
+                add(entry.figures, report)
+                if not is_idle:
+                    self._screen.report(report)
+            entry.figures.state = self._state_of(entry, is_active=is_active)
+        self._screen.refresh([entry.figures for entry in self._queries])
+
+    def _new_rows(self, entry: _Query) -> list[Any]:
+        """Spark's reports that were not taken yet. PySpark's own `recentProgress` brings over every field of all that
+        Spark keeps, a call to the JVM for each of them: looking for news would cost more than the query."""
+        query = entry.query._jsq
+        newest = query.lastProgress()
+        if newest is None or newest.timestamp() <= entry.seen:
+            return []
+        rows: list[Any] = []
+        for progress in reversed(list(query.recentProgress())):
+            if progress.timestamp() <= entry.seen:
+                break
+            rows.append(json.loads(progress.json()))
+        if rows:
+            entry.seen = rows[0]["timestamp"]
+        return rows[::-1]
+
+    def _state_of(self, entry: _Query, *, is_active: bool) -> str:
+        if not is_active:
+            return "ended"
+        if entry.thread is not None:
+            return "ending"
+        status = entry.query.status
+        return "working" if status["isTriggerActive"] else "waiting"
+
+    def _ask_to_end(self, entry: _Query, *, is_late: bool) -> None:
+        """End a query between two batches. `stop()` alone would cancel the batch that it is in."""
+        if is_late:
+            entry.query.stop()
+        elif entry.thread is None:
+            if not self._mark_as_ended(entry) and not entry.query.status["isTriggerActive"]:
+                entry.query.stop()
+        elif not entry.query.status["isTriggerActive"]:
+            entry.query.stop()  # It waits for the next trigger, which may be an hour away.
+
+    def _mark_as_ended(self, entry: _Query) -> bool:
+        """Let Spark's loop find that it is over when its batch is done; False where that cannot be done.
+
+        Spark has no call for this. The state that `stop()` sets before it interrupts is public in its byte
+        code; where a version hides it, the query is stopped as soon as it is seen to wait between batches.
+        """
+        from py4j.protocol import Py4JError
+
+        assert self._spark is not None
+        jvm = self._spark.gateway.jvm
+        try:
+            execution = entry.query._jsq.streamingQuery()
+            if str(execution.state().get()) == "INITIALIZING":
+                return False
+            thread = execution.queryExecutionThread()
+            execution.state().set(_terminated(jvm))
+        except (Py4JError, AttributeError, TypeError):
+            return False
+        entry.thread = thread
+        return True
+
+
+def _terminated(jvm: Any) -> Any:
+    """Spark's object for the state of a query that is over; it has moved between packages."""
+    from py4j.protocol import Py4JError
+
+    for package in _RUNTIME_PACKAGES:
+        try:
+            found = jvm.java.lang.Class.forName(f"org.apache.spark.sql.execution.{package}.TERMINATED$")
+        except Py4JError:
+            continue
+        return found.getField("MODULE$").get(None)
+    raise AttributeError("TERMINATED")
+
+
+def _told(error: Exception) -> str:
+    return str(error) if isinstance(error, CodeError) else reason_of(error)
+
+
+def _end_of(entry: _Query) -> str:
+    figures = entry.figures
+    batch = "no batch" if figures.batch is None else f"batch {figures.batch}"
+    return f"{figures.name} {batch}, {figures.rows:,} rows"

@@ -1,0 +1,274 @@
+"""The Spark session of a pipeline: Java looked for first, settings, a JVM that is out of the terminal's reach."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from kproc.pipeline.checkpoint import is_local
+from kproc.pipeline.errors import PipelineError, reason_of
+from kproc.pipeline.model import Pipeline
+from kproc.pipeline.stock import stock_jars
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JAVA_MIN: Final = 17
+_STREAMING: Final = "org.apache.spark.sql.execution.streaming"
+# 30 % less time for a batch than the default one. It checks and renames in two steps: one writer only, which
+# the lock in the checkpoint sees to. By path, so it is for file systems that have a rename.
+CHECKPOINT_FILES: Final = f"{_STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager"
+STATE_STORE: Final = f"{_STREAMING}.state.RocksDBStateStoreProvider"
+WORKER_PYTHON: Final = Path(__file__).with_name("worker-python")
+JVM_STOP_SECONDS: Final = 30.0
+JVM_DEATH_SECONDS: Final = 5.0  # From a broken connection to the end of the process behind it.
+
+
+def check_java(environ: Mapping[str, str]) -> None:
+    """PipelineError with the way out where there is no Java that Spark can use."""
+    home = environ.get("JAVA_HOME")
+    where = f"in JAVA_HOME={home}" if home else "on the PATH"
+    java = shutil.which("java", path=f"{home}/bin" if home else environ.get("PATH"))
+    if java is None:
+        raise PipelineError(
+            f"Spark needs Java {JAVA_MIN} or newer, and there is none {where}: install one or set JAVA_HOME"
+        )
+    printed = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)  # noqa: S603
+    version = re.search(r'version "(\d+)(?:\.(\d+))?', printed.stderr)
+    if version is None:
+        raise PipelineError(f"{java} -version does not say what it is: {printed.stderr.strip()[:200]}")
+    major = int(version[2]) if version[1] == "1" and version[2] else int(version[1])  # 1.8 is Java 8
+    if major < JAVA_MIN:
+        raise PipelineError(
+            f"Spark needs Java {JAVA_MIN} or newer; {java} is Java {major}: set JAVA_HOME to another"
+        )
+
+
+def check_packages() -> None:
+    """PipelineError with the way out where PySpark is missing."""
+    from kproc.spark import require_spark
+
+    try:
+        require_spark()
+    except ImportError as error:
+        raise PipelineError(str(error)) from None
+
+
+@dataclass
+class RunningSpark:
+    """A session and its JVM."""
+
+    session: SparkSession
+    gateway: Any
+    package: Path | None
+
+    def stop(self) -> None:
+        """End queries and session, then the JVM, which would live as long as this process otherwise."""
+        if self.has_ended():
+            self._remove_package()
+            return
+        try:
+            self.session.stop()
+        finally:
+            self._stop_jvm()
+
+    def has_ended(self, seconds: float = 0.0) -> bool:
+        """Whether the JVM is gone, or goes within so many seconds: killed by us or by somebody else."""
+        try:
+            return self.gateway.proc is not None and self.gateway.proc.wait(seconds) is not None
+        except subprocess.TimeoutExpired:
+            return False
+
+    def how_it_ended(self, log: Path) -> str:
+        """Words for a JVM that is gone: the signal that ended it, or what it wrote last."""
+        code = self.gateway.proc.returncode
+        if code < 0:
+            return f"killed by {signal.Signals(-code).name}"
+        return f"exit code {code}, {last_words(log)}"
+
+    def kill(self) -> None:
+        """End the JVM at once; what a batch had not committed is done again by the next run."""
+        if self.gateway.proc is not None:
+            self.gateway.proc.kill()
+            self.gateway.proc.wait()
+        self._remove_package()
+
+    def _stop_jvm(self) -> None:
+        self.gateway.shutdown()
+        process = self.gateway.proc
+        if process is not None:
+            process.stdin.close()
+            try:
+                process.wait(JVM_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._remove_package()
+
+    def _remove_package(self) -> None:
+        if self.package is not None:
+            shutil.rmtree(self.package.parent, ignore_errors=True)
+
+
+def start_spark(
+    pipeline: Pipeline,
+    *,
+    scratch: Path,
+    environ: Mapping[str, str],
+    verbose: bool,
+    kept_descriptor: int | None,
+) -> RunningSpark:
+    """Start Spark. `kept_descriptor` stays open in the JVM: a lock is held until the JVM has ended, too."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkException
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    import kproc.spark
+
+    conf = SparkConf(loadDefaults=False)
+    for name, value in settings(pipeline, scratch, environ).items():
+        conf.set(name, value)
+    log = scratch / "spark.log"
+    with open(log, "wb") as spark_log:
+        # A session of its own: Ctrl-C in the terminal goes to its whole process group, and the Python workers
+        # that the JVM starts would die of it in the middle of the batch that is to be finished.
+        popen: dict[str, Any] = {"start_new_session": True, "stdout": spark_log}
+        if not verbose:
+            popen["stderr"] = spark_log
+        if kept_descriptor is not None:
+            popen["pass_fds"] = (kept_descriptor,)
+        try:
+            gateway = launch_gateway(conf, popen)  # type: ignore[no-untyped-call]
+        except PySparkException:
+            raise PipelineError(f"Spark's JVM did not start: {last_words(log)}", log.read_text()) from None
+    try:
+        context = SparkContext(conf=conf, gateway=gateway)
+    except (Py4JError, PySparkException, ValueError, OSError) as error:
+        gateway.shutdown()
+        raise PipelineError(f"Spark did not start: {reason_of(error)}", str(error)) from None
+    running = RunningSpark(SparkSession(context), gateway, None)
+    context.setLogLevel("WARN" if verbose else "ERROR")
+    kproc.spark.register(running.session)
+    if not pipeline.spark.is_local:
+        running.package = package_kproc(scratch / "package")
+        context.addPyFile(str(running.package))
+    for file in pipeline.spark.py_files:
+        context.addPyFile(file)
+    return running
+
+
+def settings(pipeline: Pipeline, scratch: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """Spark's settings: ours, then those of the specification over them."""
+    spark = pipeline.spark
+    answer = {
+        "spark.app.name": f"kproc-{pipeline.name}",
+        "spark.master": spark.master,
+        "spark.driver.memory": spark.driver_memory,
+        "spark.ui.enabled": str(spark.ui).lower(),
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.streaming.stateStore.providerClass": STATE_STORE,
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.sql.streaming.numRecentProgressUpdates": "100",
+    }
+    if is_local(pipeline.checkpoint):
+        answer["spark.sql.streaming.checkpointFileManagerClass"] = CHECKPOINT_FILES
+    if spark.is_local or re.match(r"spark://(127\.|localhost)", spark.master):
+        answer |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    if spark.is_local:
+        answer["spark.sql.shuffle.partitions"] = str(_local_cores(spark.master))
+    else:
+        # Executors unpack what the driver ships into their own directory, and start Python there.
+        answer["spark.executorEnv.PYTHONPATH"] = PACKAGE_NAME
+    if spark.executor_memory is not None:
+        answer["spark.executor.memory"] = spark.executor_memory
+    jars = _jars(spark.jars)
+    if pipeline.uses_stock_connector() and "spark.jars.packages" not in spark.conf:
+        jars += stock_jars(jars, environ)
+    if jars:
+        answer["spark.jars"] = ",".join(jars)
+    return {**answer, **spark.conf}
+
+
+def _jars(given: tuple[str, ...]) -> list[str]:
+    """Jars by path; a directory means all of its jars."""
+    answer: list[str] = []
+    for item in given:
+        if os.path.isdir(item):
+            answer += sorted(str(path) for path in Path(item).glob("*.jar"))
+        elif ":/" in item or os.path.isfile(item):
+            answer.append(item)
+        else:
+            raise PipelineError(f"spark.jars: no such file or directory: {item}")
+    return answer
+
+
+def _local_cores(master: str) -> int:
+    found = re.match(r"local\[(\d+|\*)", master)
+    if found is None:
+        return 1
+    return len(os.sched_getaffinity(0)) if found[1] == "*" else int(found[1])
+
+
+def last_words(log: Path) -> str:
+    """The line of the JVM's log that most likely says why."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    telling = [
+        line for line in lines if re.match(r"(Error|Exception in|Caused by|Unrecognized|Invalid)", line)
+    ]
+    return (telling or lines or ["it wrote nothing"])[-1]
+
+
+PACKAGE_NAME: Final = "kproc_package.zip"
+
+
+def package_kproc(directory: Path) -> Path:
+    """A zip of the installed kproc and of what Spark finds by name, for executors that do not have them."""
+    import kproc
+
+    root = Path(kproc.__file__).parent
+    directory.mkdir(parents=True, exist_ok=True)
+    target = directory / PACKAGE_NAME
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted(root.rglob("*")):
+            inside = path.relative_to(root.parent)
+            if path.is_file() and path.suffix in (".py", ".c", ".h", ".md") and "auto" not in inside.parts:
+                archive.write(path, str(inside))
+        archive.writestr(
+            "pyspark_kproc/__init__.py", "from kproc.spark.source import KprocDataSource as DefaultSource\n"
+        )
+    return target
+
+
+def worker_environment(environ: Mapping[str, str], *, is_local: bool = True) -> dict[str, str]:
+    """Variables that Python workers need: this interpreter, and where kproc is when it is not installed.
+
+    On this host they run it by `worker-python`, which is quicker; a cluster's hosts have no such file.
+    """
+    import kproc
+
+    answer: dict[str, str] = {}
+    if "PYSPARK_PYTHON" not in environ:
+        # Of a PySpark that is itself found in a zip there is no other copy.
+        found = find_spec("pyspark")
+        if is_local and found is not None and os.path.isfile(found.origin or ""):
+            answer |= {"PYSPARK_PYTHON": str(WORKER_PYTHON), "KPROC_WORKER_PYTHON": sys.executable}
+        else:
+            answer["PYSPARK_PYTHON"] = sys.executable
+    root = str(Path(kproc.__file__).parent.parent)
+    paths = [item for item in environ.get("PYTHONPATH", "").split(os.pathsep) if item]
+    if "site-packages" not in root and root not in paths:
+        answer["PYTHONPATH"] = os.pathsep.join([root, *paths])
+    return answer

@@ -1,0 +1,78 @@
+"""The jars of Spark's own Kafka connector, for `connector = "kafka"`: given, or from the local Maven repository."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from kproc.pipeline.errors import PipelineError
+
+CONNECTOR: Final = "spark-sql-kafka-0-10_2.13"
+# Directory in a Maven repository, and the artifact; what the connector needs and PySpark does not bring.
+ARTIFACTS: Final = (
+    ("org/apache/spark", CONNECTOR),
+    ("org/apache/spark", "spark-token-provider-kafka-0-10_2.13"),
+    ("org/apache/kafka", "kafka-clients"),
+    ("org/apache/commons", "commons-pool2"),
+    ("com/google/code/findbugs", "jsr305"),
+)
+_OPTIONAL: Final = "jsr305"
+
+
+def stock_jars(given: Iterable[str], environ: Mapping[str, str]) -> list[str]:
+    """The jars that are not among the given ones; PipelineError that names the ways to get them."""
+    names = [path.rpartition("/")[2] for path in given]
+    if any(name.startswith(CONNECTOR) for name in names):
+        return []
+    repository = Path(environ.get("HOME") or Path.home()) / ".m2" / "repository"
+    answer, missing = [], []
+    for directory, artifact in ARTIFACTS:
+        if any(name.startswith(artifact) for name in names):
+            continue
+        jar = _newest(repository / directory / artifact, artifact)
+        if jar is not None:
+            answer.append(str(jar))
+        elif artifact != _OPTIONAL:
+            missing.append(artifact)
+    if missing:
+        raise PipelineError(
+            f'connector = "kafka" needs jars that are neither in spark.jars nor in {repository}: '
+            f'{", ".join(missing)}; name a directory that has them ([spark] jars = "dir"), or let Spark fetch them '
+            f'([spark] conf."spark.jars.packages" = "org.apache.spark:{CONNECTOR}:{_pyspark_version()}")'
+        )
+    return answer
+
+
+def _newest(directory: Path, artifact: str) -> Path | None:
+    """The newest jar; of Spark's own parts the newest that is not newer than this PySpark, if there is one."""
+    found = [
+        (_version(path.parent.name), path)
+        for path in directory.glob(f"*/{artifact}-*.jar")
+        if path.name == f"{artifact}-{path.parent.name}.jar"
+    ]
+    # kafka-clients 4 has another binary interface than the one that the connector was compiled against.
+    limits = {
+        "kafka-clients": (4,),
+        ARTIFACTS[0][1]: _above(_pyspark_version()),
+        ARTIFACTS[1][1]: _above(_pyspark_version()),
+    }
+    limit = limits.get(artifact)
+    fitting = [item for item in found if limit is None or item[0] < limit]
+    return max(fitting or found)[1] if found else None
+
+
+def _above(version: str) -> tuple[int, ...]:
+    major, minor, *_ = _version(version)
+    return (major, minor + 1)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
+
+
+def _pyspark_version() -> str:
+    import pyspark
+
+    return pyspark.__version__

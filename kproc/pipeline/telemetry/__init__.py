@@ -1,0 +1,1 @@
+"""`kproc pipeline telemetry`: what a broker wrote of itself, as latencies, hot partitions and counts of processes."""

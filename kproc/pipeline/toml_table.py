@@ -1,0 +1,323 @@
+"""Strict reading of TOML: every key is asked for by name and kind, and every complaint names its line.
+
+`tomllib` gives values without places, so `key_lines` finds the line of each key in a text that it has
+accepted: tables, arrays of tables and dotted keys; what stands inside an inline table has its line.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+KeyPath = tuple[str | int, ...]
+_HEADER: Final = re.compile(r"\s*(\[\[?)\s*(.+?)\s*\]\]?\s*(?:#.*)?$")
+_PART: Final = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([A-Za-z0-9_-]+))\s*(\.|=|$)""")
+_TOKEN: Final = re.compile(r'"""|\'\'\'|"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\'|#[^\n]*|[\[\]{}]')
+_AT_LINE: Final = re.compile(r"\s*\(at (?:line (\d+), column \d+|end of document)\)$")
+
+
+class SpecError(Exception):
+    """What is wrong with a specification, in one line: file, line, key, complaint."""
+
+
+def show(path: KeyPath) -> str:
+    """`source[0].watermark.delay` of a path, counted from 1 as people do."""
+    text = ""
+    for part in path:
+        text += f"[{part + 1}]" if isinstance(part, int) else (f".{part}" if text else part)
+    return text
+
+
+class Places:
+    """Where in which file each key stands."""
+
+    def __init__(self, file: str, text: str) -> None:
+        self.file = file
+        self._lines = key_lines(text)
+
+    def line(self, path: KeyPath) -> int:
+        """The line of a key, or of the nearest table around it."""
+        while path and path not in self._lines:
+            path = path[:-1]
+        return self._lines.get(path, 1)
+
+    def error(self, path: KeyPath, message: str) -> SpecError:
+        named = f"{show(path)}: " if path else ""
+        return SpecError(f"{self.file}:{self.line(path)}: {named}{' '.join(message.split())}")
+
+
+def parse_toml(text: str, file: str) -> tuple[dict[str, Any], Places]:
+    """The values and their places; SpecError with the line where it is no TOML."""
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        message = str(error)
+        found = _AT_LINE.search(message)
+        line = int(found[1]) if found and found[1] else text.count("\n") + 1
+        raise SpecError(f"{file}:{line}: no TOML: {_AT_LINE.sub('', message)}") from None
+    return values, Places(file, text)
+
+
+def read_text(path: Path, shown: str) -> str:
+    """The text of a specification, or the reason why there is none."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise SpecError(f"{shown}: {(error.strerror or str(error)).lower()}") from None
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{shown}: not UTF-8 at byte {error.start}") from None
+
+
+def key_lines(text: str) -> dict[KeyPath, int]:
+    """The line of every key and table of a valid TOML text."""
+    lines: dict[KeyPath, int] = {}
+    counts: dict[KeyPath, int] = {}
+    table: KeyPath = ()
+    depth, quote = 0, ""
+    for number, line in enumerate(text.split("\n"), 1):
+        if not depth and not quote:
+            header = _HEADER.match(line)
+            if header is not None and (parts := _key_parts(header[2])) is not None:
+                table = _table_path(parts, counts, is_array=header[1] == "[[")
+                lines.setdefault(table, number)
+                if header[1] == "[[":
+                    lines.setdefault(table[:-1], number)  # The array: its first table.
+                continue
+            key, equals, rest = _split_key(line)
+            if equals:
+                for length in range(1, len(key) + 1):
+                    lines.setdefault((*table, *key[:length]), number)
+                line = rest
+        depth, quote = _follow(line, depth, quote)
+    return lines
+
+
+def _key_parts(text: str) -> list[str] | None:
+    """The parts of a whole dotted key, or None for what is none (a line of an array, for instance)."""
+    parts, position = [], 0
+    while position < len(text):
+        part = _PART.match(text, position)
+        if part is None or part[4] == "=":
+            return None
+        parts.append(next(group for group in part.groups()[:3] if group is not None))
+        position = part.end()
+    return parts
+
+
+def _split_key(line: str) -> tuple[list[str], bool, str]:
+    """The dotted key before `=`, whether there is one, and what follows it."""
+    parts, position = [], 0
+    while (part := _PART.match(line, position)) is not None:
+        parts.append(next(group for group in part.groups()[:3] if group is not None))
+        position = part.end()
+        if part[4] == "=":
+            return parts, True, line[position:]
+        if not part[4]:
+            break
+    return [], False, line
+
+
+def _table_path(parts: Sequence[str], counts: dict[KeyPath, int], *, is_array: bool) -> KeyPath:
+    """The path of a header: a name that is an array of tables means its newest element."""
+    path: KeyPath = ()
+    for position, part in enumerate(parts):
+        path = (*path, part)
+        if is_array and position == len(parts) - 1:
+            counts[path] = counts.get(path, 0) + 1
+        if path in counts:
+            path = (*path, counts[path] - 1)
+    return path
+
+
+def _follow(line: str, depth: int, quote: str) -> tuple[int, str]:
+    """Brackets and many-line strings that are open at the end of a line."""
+    position = 0
+    while position < len(line):
+        if quote:
+            end = line.find(quote, position)
+            if end < 0:
+                return depth, quote
+            position, quote = end + 3, ""
+            continue
+        token = _TOKEN.search(line, position)
+        if token is None:
+            break
+        position = token.end()
+        if token[0] in ('"""', "'''"):
+            quote = token[0]
+        elif token[0] in "[{":
+            depth += 1
+        elif token[0] in "]}":
+            depth -= 1
+    return depth, quote
+
+
+class Table:
+    """A table of the specification that is read key by key; `finish` refuses what nobody asked for."""
+
+    def __init__(self, values: Mapping[str, Any], places: Places, path: KeyPath) -> None:
+        self._values = values
+        self._places = places
+        self._asked: list[str] = []
+        self.path = path
+
+    def error(self, key: str | None, message: str) -> SpecError:
+        return self._places.error(self.path if key is None else (*self.path, key), message)
+
+    def has(self, key: str) -> bool:
+        self._ask(key)
+        return key in self._values
+
+    def any(self, key: str) -> Any:
+        """The value as it is, None where there is none."""
+        self._ask(key)
+        return self._values.get(key)
+
+    def text(self, key: str) -> str | None:
+        """A string that is not empty."""
+        value = self.any(key)
+        if value is None:
+            return None
+        if not isinstance(value, str):
+            raise self.error(key, f"expected a string, not {_kind(value)}")
+        if not value.strip():
+            raise self.error(key, "is empty")
+        return value
+
+    def need_text(self, key: str, hint: str = "") -> str:
+        value = self.text(key)
+        if value is None:
+            raise self.error(None, f"{key} is missing{self._hint([key]) or hint}")
+        return value
+
+    def choice(self, key: str, allowed: Sequence[str]) -> str | None:
+        value = self.text(key)
+        if value is not None and value not in allowed:
+            raise self.error(key, f"{value!r} is none of {', '.join(allowed)}{did_you_mean(value, allowed)}")
+        return value
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        value = self.any(key)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self.error(key, f"expected true or false, not {_kind(value)}")
+        return value
+
+    def integer(self, key: str, low: int = 1) -> int | None:
+        value = self.any(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.error(key, f"expected a whole number, not {_kind(value)}")
+        if value < low:
+            raise self.error(key, f"{value} is below {low}")
+        return value
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """A list of strings; one string counts as a list of one."""
+        value = self.any(key)
+        if value is None:
+            return ()
+        items = [value] if isinstance(value, str) else value
+        if not isinstance(items, list) or not all(isinstance(item, str) and item for item in items):
+            raise self.error(key, f"expected a list of strings, not {_kind(value)}")
+        return tuple(items)
+
+    def scalars(self, key: str) -> dict[str, str]:
+        """A table of strings, numbers and booleans, as the strings that Spark's options are."""
+        value = self.any(key)
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            raise self.error(key, f"expected a table, not {_kind(value)}")
+        answer = {}
+        for name, item in flattened(value):
+            if isinstance(item, bool):
+                answer[name] = str(item).lower()
+            elif isinstance(item, (str, int, float)):
+                answer[name] = str(item)
+            else:
+                raise self._places.error(
+                    (*self.path, key, name), f"expected a string or a number, not {_kind(item)}"
+                )
+        return answer
+
+    def table(self, key: str) -> Table | None:
+        value = self.any(key)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise self.error(key, f"expected a table, not {_kind(value)}")
+        return Table(value, self._places, (*self.path, key))
+
+    def tables(self, key: str) -> list[Table]:
+        """An array of tables."""
+        value = self.any(key)
+        if value is None:
+            return []
+        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+            raise self.error(key, f"expected [[{key}]], not {_kind(value)}")
+        return [Table(item, self._places, (*self.path, key, number)) for number, item in enumerate(value)]
+
+    def one_of(self, keys: Sequence[str], what: str) -> str:
+        """The one key of several that is there."""
+        found = [key for key in keys if self.has(key)]
+        if not found:
+            raise self.error(None, f"{what} is missing: one of {', '.join(keys)}{self._hint(keys)}")
+        if len(found) > 1:
+            raise self.error(found[1], f"stands beside {found[0]}: only one of {', '.join(keys)}")
+        return found[0]
+
+    def finish(self) -> None:
+        """Refuse keys that nobody asked for."""
+        for key in self._values:
+            if key not in self._asked:
+                raise self.error(key, f"unknown key{did_you_mean(key, self._asked) or self._list_known()}")
+
+    def _hint(self, keys: Sequence[str]) -> str:
+        """A key that was meant to be one of those: `topik`."""
+        for key in self._values:
+            if key not in self._asked and difflib.get_close_matches(key, keys, 1):
+                return f"; {key} (line {self._places.line((*self.path, key))}) is unknown"
+        return ""
+
+    def _list_known(self) -> str:
+        return f"; there are {', '.join(sorted(set(self._asked)))}"
+
+    def _ask(self, key: str) -> None:
+        if key not in self._asked:
+            self._asked.append(key)
+
+
+def flattened(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    """Dotted names of nested tables: `kafka.acks = 1` is one option, not a table `kafka`."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from flattened(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`; did you mean topic?`, or nothing where no name is near."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _kind(value: object) -> str:
+    kinds: tuple[tuple[type, str], ...] = (
+        (bool, "a boolean"),
+        (int, "a number"),
+        (float, "a number"),
+        (str, "a string"),
+        (list, "a list"),
+        (dict, "a table"),
+        (datetime, "a date and time"),
+    )
+    return next((name for kind, name in kinds if isinstance(value, kind)), type(value).__name__)

@@ -1,0 +1,157 @@
+"""Checkpoints without Spark: how far queries are, the lock, what a reset removes, the trap of the file sink."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kproc.pipeline.checkpoint import (
+    as_json,
+    check_file_logs,
+    lag_of,
+    plan_reset,
+    query_state,
+    topic_offsets,
+)
+from kproc.pipeline.errors import AlreadyRunning, PipelineError
+from kproc.pipeline.lock import CheckpointLock, running_pid
+from kproc.pipeline.model import Pipeline
+from kproc.pipeline.spec import parse_spec
+from kproc.pipeline.toml_table import SpecError
+
+SPEC = """
+[pipeline]
+name = "p"
+checkpoint = "state"
+
+[[source]]
+name = "t"
+topic = "t"
+
+[[sink]]
+name = "lake"
+input = "t"
+parquet = "lake"
+"""
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path) -> Pipeline:
+    return parse_spec(SPEC, tmp_path / "p.toml")
+
+
+def write_batches(directory: Path, committed: int, planned: int) -> None:
+    """A query's checkpoint as Spark leaves it."""
+    for folder, last in (("offsets", planned), ("commits", committed)):
+        (directory / folder).mkdir(parents=True)
+        for number in range(last + 1):
+            head = {"batchWatermarkMs": 1000 * number, "batchTimestampMs": 5, "conf": {}}
+            lines = ["v1", json.dumps(head), json.dumps({"t": {"0": 10 * number, "1": 7}}), '{"logOffset":3}']
+            (directory / folder / str(number)).write_text("\n".join(lines))
+            (directory / folder / f".{number}.crc").write_bytes(b"crc")
+
+
+def test_a_query_is_as_far_as_its_last_commit(pipeline: Pipeline, tmp_path: Path) -> None:
+    write_batches(tmp_path / "state" / "lake", committed=11, planned=12)
+    state = query_state(tmp_path / "state", pipeline.sinks[0])
+    assert (state.committed, state.planned, state.watermark_ms) == (11, 12, 11_000)
+    assert (state.offsets, state.others) == ({"t": {0: 110, 1: 7}}, ['{"logOffset":3}'])
+    assert as_json(state)["offsets"] == {"t": {"0": 110, "1": 7}}, "JSON has no other keys than strings"
+    assert lag_of(state.offsets, {"t": {0: 115, 1: 7, 2: 4}}) == 9, "a partition not begun counts whole"
+
+
+def test_a_query_that_never_ran_has_no_batch(pipeline: Pipeline, tmp_path: Path) -> None:
+    state = query_state(tmp_path / "state", pipeline.sinks[0])
+    assert (state.committed, state.planned, state.offsets) == (None, None, {})
+
+
+def test_what_is_no_checkpoint_is_said_in_one_line(pipeline: Pipeline, tmp_path: Path) -> None:
+    write_batches(tmp_path / "state" / "lake", committed=0, planned=0)
+    (tmp_path / "state" / "lake" / "offsets" / "0").write_text("v9\n{}\n")
+    with pytest.raises(PipelineError, match="not what Spark writes"):
+        query_state(tmp_path / "state", pipeline.sinks[0])
+    (tmp_path / "state" / "lake" / "offsets" / "0").unlink()
+    with pytest.raises(PipelineError, match="batch 0 has no offsets"):
+        query_state(tmp_path / "state", pipeline.sinks[0])
+
+
+@pytest.mark.parametrize(
+    "text", ["-", "17", '{"logOffset":0}', '{"t":{"x":1}}', '{"t":{"0":"1"}}', "[]", "{}"]
+)
+def test_offsets_of_other_sources_are_none_of_topics(text: str) -> None:
+    assert topic_offsets(text) is None
+
+
+def test_what_our_source_remembers_beside_the_offsets_is_no_topic() -> None:
+    assert topic_offsets('{"@start":{"t":{"0":0}},"t":{"0":5}}') == {"t": {0: 5}}
+
+
+def test_a_new_query_into_the_log_of_another_is_refused(pipeline: Pipeline, tmp_path: Path) -> None:
+    log = tmp_path / "lake" / "_spark_metadata"
+    log.mkdir(parents=True)
+    (log / "9.compact").touch()
+    with pytest.raises(
+        SpecError, match=r"p\.toml:13: sink\[1\]\.parquet: .*batches up to 9 of another checkpoint"
+    ):
+        check_file_logs(pipeline, tmp_path / "state")
+    # The batch that was planned, written and not committed is done again by the same query: no mistake.
+    write_batches(tmp_path / "state" / "lake", committed=8, planned=9)
+    check_file_logs(pipeline, tmp_path / "state")
+
+
+def test_a_reset_removes_the_state_and_sets_the_log_of_files_aside(
+    pipeline: Pipeline, tmp_path: Path
+) -> None:
+    write_batches(tmp_path / "state" / "lake", committed=1, planned=1)
+    initial = tmp_path / "state" / ".kproc" / "sources" / "lake"
+    initial.mkdir(parents=True)
+    log = tmp_path / "lake" / "_spark_metadata"
+    log.mkdir(parents=True)
+    (log / "1").touch()
+    (tmp_path / "lake" / "part-0.parquet").touch()
+    plan = plan_reset(pipeline, tmp_path / "state", pipeline.sinks)
+    assert plan.removed == [tmp_path / "state" / "lake", initial]
+    plan.carry_out()
+    assert not (tmp_path / "state" / "lake").exists()
+    assert not initial.exists()
+    assert (tmp_path / "lake" / "part-0.parquet").exists()
+    [aside] = (tmp_path / "lake").glob("_spark_metadata*")
+    assert aside.name.startswith("_spark_metadata.")
+    check_file_logs(pipeline, tmp_path / "state")
+    assert not plan_reset(pipeline, tmp_path / "state", pipeline.sinks)
+
+
+def test_a_checkpoint_has_one_run_at_a_time(tmp_path: Path) -> None:
+    assert running_pid(tmp_path) is None
+    with CheckpointLock(tmp_path) as lock:
+        assert lock.descriptor is not None
+        assert running_pid(tmp_path) == os.getpid()
+        with (
+            pytest.raises(AlreadyRunning, match=f"in use by process {os.getpid()}"),
+            CheckpointLock(tmp_path),
+        ):
+            pass
+    assert running_pid(tmp_path) is None
+    with CheckpointLock(tmp_path):
+        pass
+
+
+def test_the_lock_is_waited_for_while_only_the_dead_drivers_jvm_has_it(tmp_path: Path) -> None:
+    # Stands for a driver that was killed: its child has the descriptor until it finds its input at an end.
+    code = (
+        "import os, subprocess, sys; from pathlib import Path; from kproc.pipeline.lock import CheckpointLock\n"
+        "lock = CheckpointLock(Path(sys.argv[1])).__enter__()\n"
+        "read, write = os.pipe()\n"
+        "subprocess.Popen(['sh', '-c', 'cat; sleep 0.5'], stdin=read, pass_fds=(lock.descriptor,))\n"
+        "print(flush=True)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, check=False)
+    assert done.returncode == -9, done.stderr
+    with CheckpointLock(tmp_path) as lock:
+        assert lock.descriptor is not None

@@ -1,0 +1,156 @@
+"""What a session is started with: Java that will do, jars that are there, settings, the package for a cluster."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from kproc.pipeline.errors import PipelineError
+from kproc.pipeline.session import RunningSpark, check_java, package_kproc, settings, worker_environment
+from kproc.pipeline.spec import parse_spec
+from kproc.pipeline.stock import ARTIFACTS, stock_jars
+
+pytest.importorskip("pyspark")
+
+SPEC = """
+[pipeline]
+name = "p"
+checkpoint = "state"
+connector = "{connector}"
+[spark]
+master = "{master}"
+conf = {{ "spark.ui.enabled" = true, "spark.x" = 2 }}
+[[source]]
+name = "t"
+topic = "t"
+[[sink]]
+name = "out"
+input = "t"
+noop = true
+"""
+
+
+def java_that_says(directory: Path, version: str) -> dict[str, str]:
+    """An environment whose java answers so."""
+    java = directory / "java"
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2024-01-01' >&2\n")
+    java.chmod(0o755)
+    return {"PATH": str(directory)}
+
+
+@pytest.mark.parametrize("version", ["17.0.15", "21", "25-ea"])
+def test_a_java_that_will_do_is_taken(tmp_path: Path, version: str) -> None:
+    check_java(java_that_says(tmp_path, version))
+
+
+@pytest.mark.parametrize(("version", "major"), [("1.8.0_392", 8), ("11.0.2", 11)])
+def test_an_old_java_is_refused_by_its_number(tmp_path: Path, version: str, major: int) -> None:
+    with pytest.raises(
+        PipelineError, match=rf"needs Java 17 or newer; {tmp_path}/java is Java {major}: set JAVA_HOME"
+    ):
+        check_java(java_that_says(tmp_path, version))
+
+
+def test_no_java_is_said_with_where_it_was_looked_for(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match="there is none on the PATH: install one or set JAVA_HOME"):
+        check_java({"PATH": str(tmp_path)})
+    with pytest.raises(PipelineError, match="there is none in JAVA_HOME=/nowhere"):
+        check_java({"PATH": str(tmp_path), "JAVA_HOME": "/nowhere"})
+
+
+def settings_for(tmp_path: Path, master: str, connector: str = "kproc") -> dict[str, str]:
+    spec = parse_spec(SPEC.format(master=master, connector=connector), tmp_path / "p.toml")
+    return settings(spec, tmp_path, {"HOME": str(tmp_path)})
+
+
+def test_the_specifications_settings_go_over_ours(tmp_path: Path) -> None:
+    local = settings_for(tmp_path, "local[3,4]")
+    assert (local["spark.ui.enabled"], local["spark.x"]) == ("true", "2")
+    assert (local["spark.sql.shuffle.partitions"], local["spark.driver.host"]) == ("3", "127.0.0.1")
+    cluster = settings_for(tmp_path, "spark://far:7077")
+    assert "spark.driver.host" not in cluster
+    assert "spark.sql.shuffle.partitions" not in cluster
+    assert cluster["spark.executorEnv.PYTHONPATH"].endswith(".zip")
+
+
+def make_jar(repository: Path, directory: str, artifact: str, version: str) -> str:
+    jar = repository / ".m2" / "repository" / directory / artifact / version / f"{artifact}-{version}.jar"
+    jar.parent.mkdir(parents=True)
+    jar.touch()
+    return str(jar)
+
+
+def test_the_stock_connectors_jars_come_from_the_repository_in_versions_that_fit(tmp_path: Path) -> None:
+    with pytest.raises(
+        PipelineError, match=r"needs jars that are neither in spark.jars nor in .*spark\.jars\.packages"
+    ):
+        settings_for(tmp_path, "local[2]", "kafka")
+    wanted = {}
+    for directory, artifact in ARTIFACTS:
+        for version in ("3.9.0", "4.2.0", "9.9.9"):
+            wanted[artifact, version] = make_jar(tmp_path, directory, artifact, version)
+    jars = settings_for(tmp_path, "local[2]", "kafka")["spark.jars"].split(",")
+    assert jars == [
+        wanted[
+            artifact, "3.9.0" if artifact == "kafka-clients" else "4.2.0" if "spark" in artifact else "9.9.9"
+        ]
+        for _, artifact in ARTIFACTS
+    ]
+    given = f"/jars/{ARTIFACTS[0][1]}-4.2.0.jar"
+    assert stock_jars([given], {"HOME": str(tmp_path)}) == [], "whoever names the connector names the rest"
+
+
+def test_the_package_is_all_that_an_executor_imports(tmp_path: Path) -> None:
+    package = package_kproc(tmp_path)
+    names = zipfile.ZipFile(package).namelist()
+    assert {"kproc/__init__.py", "kproc/spark/source.py", "pyspark_kproc/__init__.py"} <= set(names)
+    code = "import kproc.spark.source, pyspark_kproc; print(kproc.__file__); print(pyspark_kproc.DefaultSource.name())"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(package)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.splitlines() == [f"{package}/kproc/__init__.py", "kproc"], done.stderr
+
+
+def test_workers_get_this_python_and_this_kproc_unless_somebody_said_otherwise() -> None:
+    environment = worker_environment({"PYTHONPATH": "/x"})
+    assert environment["KPROC_WORKER_PYTHON"] == sys.executable
+    assert "PYSPARK_PYTHON" not in worker_environment({"PYSPARK_PYTHON": "/other"})
+    assert worker_environment({}, is_local=False)["PYSPARK_PYTHON"] == sys.executable
+
+
+def test_workers_leave_sparks_zips_out_of_their_path_and_keep_the_rest(tmp_path: Path) -> None:
+    zips = ["/spark/python/lib/pyspark.zip", "/spark/python/lib/py4j-0.10.9.9-src.zip"]
+    others = ["/spark/jars/a b.jar", str(tmp_path)]
+    (tmp_path / "mine.py").write_text("")
+    environment = worker_environment({})
+    done = subprocess.run(
+        [environment["PYSPARK_PYTHON"], "-c", "import mine, sys; print(*sys.path[1:3], sep='|')", "--x"],
+        env={**environment, "PYTHONPATH": ":".join([*zips, *others])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.strip() == "|".join(others), done.stderr
+
+
+def test_how_a_jvm_ended_is_said_by_its_signal_or_its_last_words(tmp_path: Path) -> None:
+    log = tmp_path / "spark.log"
+    log.write_text("Error: no main class\nbye\n")
+    ended = {}
+    for how in ("kill -9 $$", "exit 3"):
+        with subprocess.Popen(["sh", "-c", how], stdin=subprocess.PIPE) as process:
+            spark = RunningSpark(session=None, gateway=SimpleNamespace(proc=process), package=None)  # type: ignore[arg-type]
+            assert spark.has_ended(10)
+            spark.stop()  # Nothing is asked of what is gone.
+            ended[how] = spark.how_it_ended(log)
+    assert ended == {"kill -9 $$": "killed by SIGKILL", "exit 3": "exit code 3, Error: no main class"}
