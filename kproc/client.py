@@ -131,6 +131,12 @@ class Client:
         """The socket's descriptor, for a test that wants to wait on several clients."""
         return self._socket.fileno()
 
+    def detach(self) -> socket.socket:
+        """The socket itself, for a caller that goes on without waiting; this client is of no more use."""
+        if self._pending or self._received:
+            raise ClientError("answers to earlier requests have not been read")
+        return self._socket
+
     # -- bytes
 
     def send_bytes(self, data: bytes | memoryview) -> None:

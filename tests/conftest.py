@@ -6,6 +6,8 @@
     pytest -m '' --bootstrap HOST:PORT  client and api tests against a broker that runs already, Apache Kafka
                                         for instance: a test that fails there is wrong itself
     pytest --transports process,inline  only these
+    pytest tests/api --transports connection-threads,asyncio
+                                        those that are there to be compared with; else test_variants.py looks at them
 
 A test asks for `broker` (one per transport and session, default settings, shared: use topics of your own,
 which `topic` makes) or for `start_broker` (one of its own, with settings, gone when the test ends).
@@ -34,7 +36,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from tests.support.broker import TRANSPORTS, BrokerUnderTest, EmbeddedBroker, ExternalBroker  # noqa: E402
+from tests.support.broker import TRANSPORTS, VARIANTS, BrokerUnderTest, EmbeddedBroker, ExternalBroker  # noqa: E402
 from tests.support.proc import Holdings  # noqa: E402
 from tests.support.topics import TopicFactory  # noqa: E402
 from tests.support.wait import wait_until  # noqa: E402
@@ -83,13 +85,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "transport" not in metafunc.fixturenames:
         return
     chosen = metafunc.config.getoption("transports").split(",")
-    unknown = set(chosen) - set(TRANSPORTS)
+    known = (*TRANSPORTS, *VARIANTS)
+    unknown = set(chosen) - set(known)
     if unknown:
-        raise pytest.UsageError(
-            f"--transports: {', '.join(sorted(unknown))} is none of {', '.join(TRANSPORTS)}"
-        )
+        raise pytest.UsageError(f"--transports: {', '.join(sorted(unknown))} is none of {', '.join(known)}")
     marker = metafunc.definition.get_closest_marker("transports")
-    names = [name for name in (marker.args if marker else TRANSPORTS) if name in chosen]
+    names = [name for name in (marker.args if marker else known) if name in chosen]
     if metafunc.config.getoption("bootstrap"):
         names = [EXTERNAL]
     metafunc.parametrize("transport", names, indirect=True, scope="session")

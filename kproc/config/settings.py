@@ -416,8 +416,16 @@ class Config:
     kproc_transport: str = setting(
         STRING,
         "process",
-        "process: roles are processes. thread: threads of one process. inline: one thread.",
-        one_of("process", "thread", "inline"),
+        "process: roles are processes. thread: threads of one process. inline: one thread. "
+        "connection-threads: a thread for each connection. asyncio: one asyncio loop. Only process restarts roles; the "
+        "others are there to be compared.",
+        one_of("process", "thread", "inline", "connection-threads", "asyncio"),
+    )
+    kproc_work_us: int = setting(
+        INT,
+        0,
+        "CPU time in microseconds that each request burns in its Handler, for studies of scaling. 0: none.",
+        between(0, 1_000_000),
     )
     kproc_drain_timeout_ms: int = setting(
         LONG, 10_000, "From SIGTERM until what is left is killed.", at_least(0)
@@ -472,6 +480,23 @@ class Config:
     kproc_request_log_dir: str = setting(STRING, "", "Where the request logs are; empty: in log.dirs.")
     kproc_request_log_bytes: int = setting(
         LONG, 64 << 20, "At this size a request log becomes .1, over the one before.", at_least(1024)
+    )
+    kproc_telemetry: str = setting(
+        STRING,
+        "off",
+        "off, metrics, requests (a sample of them) or all: what is written to the topic __kproc_telemetry.",
+        one_of("off", "metrics", "requests", "all"),
+        dynamic=CLUSTER,
+    )
+    kproc_telemetry_interval_ms: int = setting(
+        LONG, 10_000, "How often metrics are written to that topic.", at_least(100), dynamic=CLUSTER
+    )
+    kproc_telemetry_requests_per_second: int = setting(
+        INT,
+        10,
+        "How many requests of each API a Handler tells of in that topic, at most.",
+        between(1, 100),
+        dynamic=CLUSTER,
     )
     kproc_hung_ms: int = setting(
         LONG, 5000, "A role without a duty cycle for so long is reported as hung; 0: never.", at_least(0)

@@ -30,7 +30,8 @@ def test_quickstart_compares_every_byte_and_stops_clean(quickstart_transport: st
 
 def examples() -> tuple[str, str]:
     """The README's script, and its test."""
-    script, test = re.findall(
+    # The third is about Spark: tests/spark/test_readme.py.
+    script, test, _ = re.findall(
         r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL
     )
     return script, test

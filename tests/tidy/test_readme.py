@@ -37,7 +37,7 @@ def test_version_is_in_the_changelog() -> None:
 def test_commands_it_shows_exist(readme: str) -> None:
     from typer.main import get_command
 
-    from kproc.cli.main import app
+    from kproc.cli.commands import app
 
     commands = get_command(app).commands  # type: ignore[attr-defined]
     shown = set(re.findall(r"^\s*(?:\$ )?kproc (\w+)", readme, re.MULTILINE))

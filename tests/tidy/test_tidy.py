@@ -42,9 +42,17 @@ LAYERS: dict[str, set[str]] = {
     "server": GROUND
     | {"wire", "ipc", "metrics", "storage", "cluster", "purgatory", "group", "api", "transport", "net"},
     "client": GROUND | {"wire"},
+    # Starts a program that speaks the protocol by itself; wire is for the compressed batches that it sends.
+    "load": {"wire"},
+    "tune": GROUND | {"client", "embedded", "load"},
     "embedded": GROUND,
     "pytest_plugin": GROUND | {"wire", "client", "embedded"},
-    "cli": GROUND | {"wire", "metrics", "storage", "cluster", "api", "server", "client", "embedded"},
+    # Runs in Spark's driver and workers, against any broker: a client, never a part of the server.
+    "spark": GROUND | {"wire", "client", "storage"},
+    "pipeline": GROUND | {"wire", "metrics", "client", "embedded", "load", "spark"},
+    "cli": GROUND
+    | {"wire", "metrics", "storage", "cluster", "api", "server", "client", "embedded", "load"}
+    | {"spark", "pipeline", "tune"},
     "__main__": {"cli"},
     "__init__": {"embedded"},
 }

@@ -162,6 +162,7 @@ def test_an_error_stays_on_one_short_line():
 
 REFUSED = [
     ("node.id", "-1"),
+    ("kproc.work.us", "-1"),
     ("log.dirs", "/a,/b"),
     ("log.dirs", ""),
     ("num.network.threads", "0"),
@@ -250,6 +251,9 @@ REFUSED = [
     ("kproc.control.listener", "127.0.0.1:port"),
     ("kproc.control.listener", "127.0.0.1:65536"),
     ("kproc.request.log", "some"),
+    ("kproc.telemetry", "some"),
+    ("kproc.telemetry.interval.ms", "99"),
+    ("kproc.telemetry.requests.per.second", "101"),
     ("kproc.slow.request.log.ms", "-1"),
     ("kproc.request.log.bytes", "1023"),
     ("kproc.exit.with.pid", "-1"),
