@@ -17,7 +17,10 @@ TRANSPORTS = ("process", "thread", "inline", "connection-threads", "asyncio")
 
 
 class KprocPeer(Peer):
-    """kproc with a transport and a flush level; `settings` go to the command line as `--set name=value`."""
+    """kproc with a transport and a flush level; `settings` go to the command line as `--set name=value`.
+
+    `checkout` is where its code is taken from: another one than this to compare two states of it.
+    """
 
     start_seconds_max = 30.0
 
@@ -29,8 +32,10 @@ class KprocPeer(Peer):
         settings: dict[str, str] | None = None,
         python: str = sys.executable,
         keep_data: bool = False,
+        checkout: Path = REPOSITORY,
     ) -> None:
         super().__init__(keep_data=keep_data)
+        self._checkout = checkout
         self.name = f"kproc {transport} {flush}"
         self._transport = transport
         self._settings = {"kproc.flush": flush, **(settings or {})}
@@ -51,13 +56,13 @@ class KprocPeer(Peer):
         return command
 
     def environment(self) -> dict[str, str]:
-        # This checkout, whatever is installed; the broker runs in its own directory.
-        paths = [str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
+        # The checkout, whatever is installed; the broker runs in its own directory.
+        paths = [str(self._checkout), *filter(None, [os.environ.get("PYTHONPATH")])]
         return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
     def prepare(self) -> None:
-        # As pip does when it installs a package; this checkout may never have been run, or not be let write bytecode.
-        compile_dir = [self._python, "-m", "compileall", "-q", str(REPOSITORY / "kproc")]
+        # As pip does when it installs a package; the checkout may never have been run, or not be let write bytecode.
+        compile_dir = [self._python, "-m", "compileall", "-q", str(self._checkout / "kproc")]
         subprocess.run(compile_dir, check=True, stdin=subprocess.DEVNULL)
 
     def is_ready(self) -> bool:

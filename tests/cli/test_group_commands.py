@@ -234,7 +234,16 @@ def test_every_command_that_answers_can_do_so_in_json():
 
     A running pipeline writes JSON lines, its other commands act or say what is wrong; benchmarks write files.
     """
-    silent = {"serve", "dev", "produce", "version", "top", "pipeline check", "pipeline reset", "pipeline demo"}
+    silent = {
+        "serve",
+        "dev",
+        "produce",
+        "version",
+        "top",
+        "pipeline check",
+        "pipeline reset",
+        "pipeline demo",
+    }
     for path, command in commands(typer.main.get_command(app)):
         names = {name for option in command.params for name in option.opts}
         assert path in silent or path.startswith("bench ") or names & {"--format", "--json"}, path

@@ -1,0 +1,171 @@
+"""This checkout beside another one, in interleaved rounds: what did a change give, and what did it cost?
+
+    git worktree add /tmp/before v0.1.0
+    python -m bench.before /tmp/before                  small requests and 1 MB batches, 7 rounds of 3 s
+    python -m bench.before /tmp/before --cells one-1,fetch-1m --rounds 15
+
+Both brokers are up at once, with this checkout's generator and settings, and take turns at each cell within seconds, in
+an order shuffled each round. A ratio is taken within a round; the median of the ratios is what to quote, with their
+range, and where that straddles 1 there is no difference to speak of. An unquiet machine widens the range.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from rich.console import Console
+from rich.progress import Progress
+
+from bench import machine
+from bench.peers.base import PeerFailed
+from bench.peers.kproc import TRANSPORTS, KprocPeer
+from bench.workloads import BY_NAME, FILLS
+from kproc.load.run import LoadFailed, run_load
+
+BEFORE, NOW = "before", "now"
+CELLS: Final = ("one-1", "one-16", "one-64", "bulk-100")
+
+
+class Run(NamedTuple):
+    """One measured run; rates are in the cell's first metric, CPU in seconds a million requests or a GB."""
+
+    cell: str
+    who: str
+    round: int
+    rate: float
+    cpu: float
+
+
+def measure(peer: KprocPeer, name: str, who: str, number: int, seconds: float) -> Run:
+    """One run of a cell of the comparison on one of the two."""
+    cell = BY_NAME[name]
+    topic = cell.fill or f"{name}-{number}"
+    options = {**cell.options, "topic": topic, "seconds": seconds, "warmup": seconds / 4}
+    result = run_load(cell.does, peer.bootstrap, pids=peer.pids, **options)
+    if not cell.fill:
+        run_load("delete", peer.bootstrap, topic=topic)
+    rate, cpu = (metric.read(result) for metric in cell.metrics[:2])
+    if rate is None or cpu is None:
+        raise LoadFailed(f"{name}: nothing was measured", result)
+    return Run(name, who, number, rate, cpu)
+
+
+def rounds(options: argparse.Namespace, note: Callable[[str], None]) -> list[Run]:
+    """All rounds, on two brokers that stay up."""
+    shuffled = random.Random(options.seed).sample
+    runs: list[Run] = []
+    with ExitStack() as stack:
+        peers = {
+            who: stack.enter_context(
+                KprocPeer(transport=options.transport, flush=options.flush, checkout=checkout)
+            )
+            for who, checkout in ((BEFORE, options.checkout), (NOW, Path(__file__).resolve().parents[1]))
+        }
+        for who, peer in peers.items():
+            note(f"warming {who}")
+            for fill in {cell.fill for name in options.cells if (cell := BY_NAME[name]).fill}:
+                run_load("prepare", peer.bootstrap, topic=fill, **FILLS[fill])
+            run_load("produce", peer.bootstrap, topic="warm", connections=16, seconds=2, warmup=0)
+        try:
+            for number in range(1, options.rounds + 1):
+                for name in shuffled(options.cells, len(options.cells)):
+                    for who in shuffled(list(peers), len(peers)):
+                        note(f"round {number}, {name}, {who}")
+                        runs.append(measure(peers[who], name, who, number, options.seconds))
+        except KeyboardInterrupt:
+            note("interrupted: what there is follows")
+    return runs
+
+
+def table(runs: Sequence[Run]) -> str:
+    """Markdown: medians, and the ratios within the rounds."""
+    lines = [
+        "| cell | before | now | now / before | CPU before | CPU now | ratio |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name in dict.fromkeys(run.cell for run in runs):
+        by_round = {(run.who, run.round): run for run in runs if run.cell == name}
+        pairs = [
+            (by_round[BEFORE, number], by_round[NOW, number])
+            for who, number in by_round
+            if who == NOW and (BEFORE, number) in by_round
+        ]
+        if not pairs:
+            continue
+        rate, cpu = BY_NAME[name].metrics[:2]
+        lines.append(
+            f"| {name} | {statistics.median(a.rate for a, _ in pairs):,.0f} {rate.unit} "
+            f"| {statistics.median(b.rate for _, b in pairs):,.0f} | {_range([b.rate / a.rate for a, b in pairs])} "
+            f"| {statistics.median(a.cpu for a, _ in pairs):,.2f} {cpu.unit} "
+            f"| {statistics.median(b.cpu for _, b in pairs):,.2f} | {_range([b.cpu / a.cpu for a, b in pairs])} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _range(ratios: Sequence[float]) -> str:
+    return f"{statistics.median(ratios):.2f} [{min(ratios):.2f}-{max(ratios):.2f}]"
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    known = [
+        name
+        for name, cell in BY_NAME.items()
+        if cell.how == "load" and cell.does in ("produce", "fetch") and "codec" not in cell.options
+    ]
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.before", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("checkout", type=Path, help="the other one: a directory with its kproc/")
+    parser.add_argument("--cells", default=",".join(CELLS), help=f"of: {', '.join(known)}")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=3.0, help="measured in each run")
+    parser.add_argument("--transport", default="process", choices=TRANSPORTS)
+    parser.add_argument("--flush", default="none", help="kproc.flush of both")
+    parser.add_argument("--seed", type=int, default=1, help="of the order")
+    parser.add_argument("--out", type=Path, help="a JSON file for every run")
+    options = parser.parse_args(arguments)
+    options.checkout = options.checkout.resolve()
+    options.cells = options.cells.split(",")
+    unknown = [name for name in options.cells if name not in known]
+    if unknown:
+        parser.error(f"no such cell: {', '.join(unknown)} (there are {', '.join(known)})")
+    if not (options.checkout / "kproc" / "__main__.py").exists():
+        parser.error(f"{options.checkout} is no checkout of kproc")
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parse(arguments)
+    about: dict[str, Any] = machine.describe()
+    with Progress(console=Console(stderr=True)) as progress:
+        task = progress.add_task("", total=2 * options.rounds * len(options.cells))
+
+        def note(words: str) -> None:
+            progress.update(task, description=words, advance=words.startswith("round"))
+
+        try:
+            runs = rounds(options, note)
+        except (PeerFailed, LoadFailed) as problem:
+            progress.console.print(f"failed: {problem}")
+            return 1
+    sys.stdout.write(
+        f"{about['cpu']}, {about['cores']} cores, {about['commit']}, load before {about['load_before']}\n\n"
+    )
+    sys.stdout.write(table(runs))
+    if options.out is not None:
+        document = {"about": about, "runs": [run._asdict() for run in runs]}
+        options.out.write_text(json.dumps(document, indent=1) + "\n")
+    return 0 if runs else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
