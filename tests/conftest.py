@@ -9,8 +9,9 @@
     pytest tests/api --transports connection-threads,asyncio
                                         those that are there to be compared with; else test_variants.py looks at them
 
-A test asks for `broker` (one per transport and session, default settings, shared: use topics of your own,
-which `topic` makes) or for `start_broker` (one of its own, with settings, gone when the test ends).
+A test asks for `broker` (one per transport and session, default settings but no round of retention, shared: use
+topics of your own, which `topic` makes) or for `start_broker` (one of its own, with settings, gone when the test
+ends).
 """
 
 from __future__ import annotations
@@ -45,6 +46,9 @@ EXTERNAL = "external"
 HAS_FAILED = pytest.StashKey[bool]()
 # Client libraries end their threads and sockets a little after `close()` returns.
 LEAK_SETTLE_SECONDS = 5.0
+# Records of tests have fixed times, years ago. By default retention takes them all five minutes after the
+# broker began, between any two lines of whatever test runs then.
+SHARED_SETTINGS = {"log.retention.check.interval.ms": 86_400_000}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -134,11 +138,11 @@ def transport(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def broker(transport: str, pytestconfig: pytest.Config) -> Iterator[BrokerUnderTest]:
-    """A broker with default settings, shared by all tests of a transport."""
+    """A broker with default settings but for retention's, shared by all tests of a transport."""
     if transport == EXTERNAL:
         yield ExternalBroker(str(pytestconfig.getoption("bootstrap")))
         return
-    with EmbeddedBroker(transport=transport) as running:
+    with EmbeddedBroker(transport=transport, settings=SHARED_SETTINGS) as running:
         yield running
 
 
