@@ -119,7 +119,12 @@ class Samples:
 def rows_of(sample: Sample) -> Iterable[dict[str, Any]]:
     """A row for each metric, histogram and the whole answer; a single one for what has no figures."""
     cell, result = sample.cell, sample.result
-    head: dict[str, Any] = {"workload": cell.workload, "cell": cell.name, "title": cell.title, "loop": cell.loop}
+    head: dict[str, Any] = {
+        "workload": cell.workload,
+        "cell": cell.name,
+        "title": cell.title,
+        "loop": cell.loop,
+    }
     head["cell_place"] = PLACES.get(cell.name)
     head |= {
         "parameters": json.dumps(cell.options, sort_keys=True),

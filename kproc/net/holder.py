@@ -163,20 +163,27 @@ class ConnectionHolder:
             self._spread_homes(handler)
 
     def detach(self, peer: AgentId) -> None:
-        """A role died, or left, and was reaped.
+        """A role died, or left, and was reaped. What another Processor had not taken is ours again.
 
-        What a Handler had in work ends in closed connections, its blocks come back. What another Processor had not
-        taken is ours again.
+        A Handler that dies before it is to leave is detached twice: the second time there will be no successor.
         """
         if self._moves.channel(peer) is not None:
             self._end_channel(peer)
             return
         handler = self._handlers.get(peer)
-        if handler is None or handler.link is None:
+        if handler is None:
             return
+        if handler.link is not None:
+            self._lose(handler)
+        if handler.is_leaving:
+            del self._handlers[peer]
+            self._choose_routing()
+
+    def _lose(self, handler: HandlerPeer) -> None:
+        """What it had in work ends in closed connections, its blocks come back."""
         handler.detach()
         self._moves.handler_lost(handler)
-        self._timed.forget_handler(peer)
+        self._timed.forget_handler(handler.peer)
         for connection in list(self._connections.values()):
             if connection.target is handler and connection.inflight:
                 self._close(connection, "its Handler died")
@@ -184,9 +191,6 @@ class ConnectionHolder:
             if lent_to is handler:
                 self._arena.free(offset)
                 del self._lent[key]
-        if handler.is_leaving:
-            del self._handlers[peer]
-            self._choose_routing()
 
     def handler_leaving(self, peer: AgentId) -> None:
         """A Handler is about to end: it gets no new home, and connections leave it when it has nothing of theirs."""

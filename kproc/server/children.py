@@ -248,14 +248,7 @@ class Children:
         lived_ns = self._clock.now_ns() - role.started_ns
         if not role.is_closed:
             logger.error("%s (pid %d) ended: %s", role.agent, child.pid, describe_exit(status))
-        # Its peers may free what they had lent it only now that it has been reaped.
-        for other in self.table:
-            other.users.discard(role.agent)
-            other.transfers.discard(role.agent)
-            if role.agent in other.peers:
-                other.peers.discard(role.agent)
-                self.send(other, {"do": "detach", "peer": role.agent, "is_final": is_final})
-        self.regions.forget(role.agent, is_final=is_final)
+        self._detach(role, is_final=is_final)
         if self.is_stopping:
             return
         if is_final:
@@ -266,6 +259,26 @@ class Children:
         else:
             self._plan_restart(role, lived_ns)
         self.on_change()
+
+    def discard(self, role: Role) -> None:
+        """A role without a child is to have none again."""
+        assert role.child is None, role.agent
+        self._detach(role, is_final=True)
+        self.table.remove(role.agent)
+        self.on_change()
+
+    def _detach(self, role: Role, *, is_final: bool) -> None:
+        """Its peers may free what they had lent it, only now that it has been reaped.
+
+        For good is told to every role: who was its peer, and has heard of its death already, still awaits a successor.
+        """
+        for other in self.table:
+            other.users.discard(role.agent)
+            other.transfers.discard(role.agent)
+            if is_final or role.agent in other.peers:
+                other.peers.discard(role.agent)
+                self.send(other, {"do": "detach", "peer": role.agent, "is_final": is_final})
+        self.regions.forget(role.agent, is_final=is_final)
 
     def _plan_restart(self, role: Role, lived_ns: int) -> None:
         """When the successor starts: at once, or later and later after quick deaths; too many end the broker."""

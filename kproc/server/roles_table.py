@@ -62,6 +62,11 @@ class Role:
         self.peers = set()
         self.transfers = set()
 
+    def leave(self) -> None:
+        """From now on nobody takes its place; one that has ended and waits for its restart is not started again."""
+        self.is_leaving = True
+        self.restart_at_ns = 0
+
     def serving_message(self) -> dict[str, Any]:
         """Tells an Acceptor which Processors serve its listener."""
         return {"do": "targets", "peers": self.serving}

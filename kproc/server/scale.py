@@ -230,7 +230,7 @@ class Scaler:
         roles = self._table.processors(pool)
         leaving = roles[len(roles) - count :]
         for role in leaving:
-            role.is_leaving = True
+            role.leave()
         staying = self._table.processors(pool) or self._table.processors("")
         assert staying, "no count is below 1"
         self.assign_acceptors()
@@ -297,7 +297,7 @@ class Scaler:
 
     def _remove_listener(self, index: int) -> Steps:
         role = self._table[acceptor_id(index)]
-        role.is_leaving = True
+        role.leave()
         self._listeners.shut(index)
         self._children.send(role, {"do": "stop"})
         yield from self._wait(lambda: role.child is None or role.is_drained, _CLOSE_NS)
@@ -315,7 +315,7 @@ class Scaler:
         yield from self._count_handlers(count)
         leaving = self._table.handlers()[count:]
         for role in leaving:
-            role.is_leaving = True
+            role.leave()
             self._children.send(role, {"do": "leave"})
             for user in self._table.of(PROCESSOR):
                 if not is_control(user.agent) and user.child is not None:
@@ -375,7 +375,7 @@ class Scaler:
         for role in roles:
             self._children.send(role, {"do": "close", "is_clean": True})
             if role.child is None and self._table.get(role.agent) is role:
-                self._table.remove(role.agent)  # It was never forked, or ended before it became one to leave.
+                self._children.discard(role)  # It was never forked, or ended before it became one to leave.
         if not (yield from self._wait(lambda: all(role.child is None for role in roles), _CLOSE_NS)):
             for role in roles:
                 if role.child is not None:

@@ -112,6 +112,32 @@ def test_death_of_a_leaving_handler_closes_only_what_it_had_in_work(rig: Process
     assert not rig.processor.uses(peer)
 
 
+def test_handler_that_was_dead_when_it_left_is_forgotten_and_one_that_comes_later_gets_homes(
+    rig: ProcessorRig,
+) -> None:
+    rig.attach_handler(2)
+    clients = [rig.connect() for _ in range(6)]
+    peer = AgentId("handler", 1)
+    rig.processor.detach(peer)
+    leave(rig, 1)
+    rig.processor.detach(peer)
+    rig.processor.detach(leave(rig, 2))
+    assert [home_of(rig, client, rig.handlers[:1]) for client in clients] == [0] * 6
+    successor = rig.attach_handler(1)
+    assert sorted(home_of(rig, client, [rig.handlers[0], successor]) for client in clients) == [
+        0,
+        0,
+        0,
+        1,
+        1,
+        1,
+    ]
+    clients[0].send(framed(b"second"))
+    assert successor.bodies() == [b"second"]
+    rig.processor.detach(leave(rig, 1))
+    assert [home_of(rig, client, rig.handlers[:1]) for client in clients[1:]] == [0] * 5
+
+
 def test_connection_that_waits_for_the_last_handler_goes_on_there(rig: ProcessorRig) -> None:
     """Its home dies while it leaves; what it has in work is at the one that stays."""
     clients = [rig.connect() for _ in range(2)]

@@ -6,8 +6,9 @@ import pytest
 
 from kproc.clock import ManualClock
 from kproc.server.children import Children, describe_exit
-from kproc.server.roles import handler_id, processor_id
-from kproc.server.roles_table import Role
+from kproc.server.roles import CONTROLLER, handler_id, processor_id
+from kproc.server.roles_table import Role, RolesTable
+from kproc.transport.agent import AgentId
 
 SECOND_NS = 1_000_000_000
 
@@ -19,6 +20,17 @@ class Planner(Children):
         self._clock = ManualClock()
         self.failures: list[str] = []
         self._on_failure = self.failures.append
+        self.table = RolesTable()
+        self.regions = FakeRegions()  # type: ignore[assignment]
+        self.is_stopping = False
+        self.changes = 0
+        self.on_change = self._count_change
+
+    def _count_change(self) -> None:
+        self.changes += 1
+
+    def start(self, role: Role, *, is_restart: bool) -> None:
+        raise AssertionError(f"{role.agent} is started")
 
     def deaths(self, role: Role, *lived_ns: int) -> list[float]:
         """Milliseconds until the next start, after each death."""
@@ -84,10 +96,11 @@ def test_state_of_a_role_follows_its_child() -> None:
 def test_two_processors_share_one_transfer_pair_for_as_long_as_both_live() -> None:
     """A second pair would end the first, and what was under way on it would be in two hands."""
     planner = Planner()
-    pairs = planner.regions = FakeRegions()  # type: ignore[assignment]
+    pairs = planner.regions
     one, two = (Role(processor_id(index), child=object()) for index in range(2))  # type: ignore[arg-type]
     planner.connect_transfer(one, two)
     planner.connect_transfer(two, one)
+    assert isinstance(pairs, FakeRegions)
     assert len(pairs.pairs) == 1
     two.begin(0)  # Its successor.
     one.transfers.discard(two.agent)  # As at each exit.
@@ -95,9 +108,51 @@ def test_two_processors_share_one_transfer_pair_for_as_long_as_both_live() -> No
     assert len(pairs.pairs) == 2
 
 
+def test_role_that_leaves_while_it_waits_for_its_restart_is_not_started() -> None:
+    planner = Planner()
+    role = planner.table.add(handler_id(0))
+    planner.deaths(role, 0)
+    assert planner.next_restart_ns() is not None
+    role.leave()
+    assert planner.next_restart_ns() is None
+    planner.restart_due()
+
+
+def test_discarded_role_is_forgotten_for_good_by_who_heard_of_its_death_already() -> None:
+    planner = Planner()
+    dead, user, controller, away = (
+        planner.table.add(agent) for agent in (handler_id(1), processor_id(0), CONTROLLER, processor_id(1))
+    )
+    user.child, controller.child = FakeChild(), FakeChild()  # type: ignore[assignment]
+    user.transfers.add(dead.agent)
+    planner.discard(dead)
+    for role in (user, controller):
+        assert role.child.control.sent == [{"do": "detach", "peer": dead.agent, "is_final": True}]
+    assert not user.transfers
+    assert away.child is None
+    assert planner.regions.forgotten == [(dead.agent, True)]
+    assert dead.agent not in planner.table
+    assert planner.changes == 1, "what is shown has changed"
+
+
+class FakeChild:
+    """What is sent to it is kept."""
+
+    def __init__(self) -> None:
+        self.control = self
+        self.sent: list[dict[str, object]] = []
+
+    def send(self, message: dict[str, object]) -> None:
+        self.sent.append(message)
+
+
 class FakeRegions:
     def __init__(self) -> None:
         self.pairs: list[tuple[object, object]] = []
+        self.forgotten: list[tuple[AgentId, bool]] = []
+
+    def forget(self, agent: AgentId, *, is_final: bool = False) -> None:
+        self.forgotten.append((agent, is_final))
 
     def connect_transfer(self, one: object, other: object) -> None:
         self.pairs.append((one, other))

@@ -57,6 +57,7 @@ class FakeChildren:
         self.sent: list[tuple[str, dict[str, Any]]] = []
         self.asked: list[tuple[str, str, dict[str, Any], Any]] = []
         self.transfers: list[tuple[str, str]] = []
+        self.discarded: list[str] = []
         self.cannot_start = False
         for agent in (CONTROLLER, CLEANER, handler_id(0), handler_id(1), processor_id(0), processor_id(1)):
             self.begin(self.table.add(agent))
@@ -99,6 +100,10 @@ class FakeChildren:
             other.users.discard(role.agent)
         if role.is_leaving or role.is_trial:
             self.table.remove(role.agent)
+
+    def discard(self, role: Role) -> None:
+        self.discarded.append(str(role.agent))
+        self.table.remove(role.agent)
 
 
 class Rig:
@@ -170,6 +175,15 @@ def test_leaving_processor_that_dies_is_a_change_that_is_done(rig: Rig) -> None:
     assert rig.settled[0]["counts"] == {"processors": 1, "handlers": 2}
 
 
+def test_processor_that_waits_for_its_restart_when_it_is_to_leave_is_discarded(rig: Rig) -> None:
+    role = rig.roles(PROCESSOR)[1]
+    role.child, role.restart_at_ns = None, 1
+    rig.want(processors=1)
+    assert rig.children.discarded == ["processor-1"]
+    assert role.restart_at_ns == 0, "nobody starts it again"
+    assert rig.settled[0]["counts"] == {"processors": 1, "handlers": 2}
+
+
 def test_processor_that_never_gets_rid_of_its_clients_is_closed_in_the_end(rig: Rig) -> None:
     rig.want(processors=1)
     leaves = rig.roles(PROCESSOR)[1]
@@ -220,10 +234,30 @@ def test_leaving_handler_stays_while_anybody_uses_it(rig: Rig) -> None:
     assert rig.table.get(handler_id(1)) is None
 
 
+def test_handler_that_waits_for_its_restart_is_discarded_when_those_that_live_have_left(rig: Rig) -> None:
+    """Until then a successor would be asked for nothing, and waited for."""
+    rig.children.begin(rig.table.add(handler_id(2)))
+    dead, lives = rig.roles(HANDLER)[1:]
+    dead.child, dead.restart_at_ns = None, 1
+    rig.want(handlers=1)
+    rig.children.asked.pop()[3]({"count": 1})
+    rig.scaler.advance()
+    assert dead.restart_at_ns == 0, "nobody starts it again"
+    assert len(rig.children.said(rig.table[processor_id(0)], "handler_leaving")) == 2
+    assert rig.children.discarded == []
+    lives.is_drained = True
+    lives.users.clear()
+    rig.scaler.advance()
+    assert rig.children.discarded == ["handler-1"]
+    rig.end(lives)
+    assert rig.settled[0]["counts"] == {"processors": 2, "handlers": 1}
+
+
 def test_role_that_cannot_be_started_undoes_its_change(rig: Rig) -> None:
     rig.children.cannot_start = True
     rig.want(processors=3)
     assert "no memory" in rig.settled[0]["error"]
+    assert rig.children.discarded == ["processor-2"], "whoever has heard of it forgets it"
     assert rig.settled[0]["counts"] == {"processors": 2, "handlers": 2}
     rig.scaler.advance()
     assert len(rig.roles(PROCESSOR)) == 2, "it is not tried again by itself"
