@@ -3,7 +3,8 @@
 Whoever owns the log goes on meanwhile: it appends, rolls, deletes by retention, and replaces segments when it
 compacts. So nothing is mapped (a truncated file would be a SIGBUS), what is planned are offsets and never positions,
 and a file that is not there any more is looked for again: under its `.deleted` name, then by its offsets. What was
-opened stays whole, whatever its name.
+opened stays whole, whatever its name; an index may be of the file that has taken its place, so what lies at a position
+is looked at before it is believed.
 
 The end of the log is the end of the last whole batch. A torn tail is no error, damage before it is.
 """
@@ -12,21 +13,22 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
 
 from kproc.errors import Corrupt
-from kproc.spark.brokers import READ_COMMITTED
-from kproc.storage.batch_scan import BadBatch, Header, walk_checked, walk_headers
+from kproc.spark.brokers import READ_COMMITTED, pause
+from kproc.storage.batch_scan import HEADER, BadBatch, Header, walk_checked, walk_headers
 from kproc.storage.format import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     parse_segment_file_name,
@@ -35,7 +37,7 @@ from kproc.storage.format import (
 from kproc.storage.fs import OsFs
 from kproc.storage.producer_state import decode_snapshot
 from kproc.storage.txn_index import overlapping, read_aborted
-from kproc.wire.record_batch import CONTROL, TRANSACTIONAL, decode_records
+from kproc.wire.record_batch import CONTROL, HEADER_BYTES, MAGIC, TRANSACTIONAL, decode_records
 
 if TYPE_CHECKING:
     from typing import Any
@@ -53,7 +55,11 @@ _LOOKS: Final = 20
 """How often in a row a file may be gone that was listed a moment ago, before somebody must look into it."""
 
 _TIME_INDEX: Final = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
+_SWAP_LOOKS: Final = 100
+_SWAP_PAUSE_MS: Final = 20
+"""The renames of a replacement take less than a millisecond, on a busy host a few more: after 2 s nobody does them."""
 _fs = OsFs()
+_Found = TypeVar("_Found")
 
 
 class Gone(Exception):
@@ -62,6 +68,10 @@ class Gone(Exception):
     def __init__(self, what: str, offset: int, start: int) -> None:
         super().__init__(f"{what}: offset {offset} is gone, the log begins at {start} now")
         self.offset, self.start = offset, start
+
+
+class HalfReplaced(Exception):
+    """Compaction was interrupted between its renames: which files count is for the owner's next start to say."""
 
 
 @dataclass(frozen=True)
@@ -81,10 +91,21 @@ class PartitionFiles:
 
     def bases(self) -> list[int]:
         """The base offsets of the segments, growing; empty when the partition is gone."""
-        try:
-            names = os.listdir(self.directory)
-        except FileNotFoundError:
-            return []
+        for _ in range(_SWAP_LOOKS):
+            try:
+                names = os.listdir(self.directory)
+            except FileNotFoundError:
+                return []
+            # Old segments have lost their names already, and what replaces them has none yet.
+            swaps = [name for name in names if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)]
+            if not swaps:
+                break
+            pause(_SWAP_PAUSE_MS)
+        else:
+            raise HalfReplaced(
+                f"{self}: {swaps[0]} is neither in force nor gone: its broker ended while it compacted the log, "
+                "and sets that right when it starts"
+            )
         parsed = (parse_segment_file_name(name, LOG_SUFFIX) for name in names)
         return sorted(base for base in parsed if base is not None)
 
@@ -98,17 +119,17 @@ class PartitionFiles:
 
     def end_offset(self) -> int:
         """One more than the last offset of the last whole batch."""
-        bases = self.bases()
-        while bases:
+
+        def look(bases: list[int]) -> int:
+            if not bases:
+                return 0
             descriptor = self._open(bases[-1])
-            if descriptor is None:  # Compaction or a truncation took it: the next look finds others.
-                bases = bases[:-1]
-                continue
             try:
                 return self._end_of(bases[-1], descriptor)
             finally:
                 os.close(descriptor)
-        return 0
+
+        return self._settled(look)
 
     def _end_of(self, base: int, descriptor: int) -> int:
         size = os.fstat(descriptor).st_size
@@ -127,8 +148,10 @@ class PartitionFiles:
 
     def last_stable_offset(self) -> int:
         """The first offset of a transaction that is still open, or the end."""
+        return self._settled(self._last_stable_offset)
+
+    def _last_stable_offset(self, bases: list[int]) -> int:
         end = self.end_offset()
-        bases = self.bases()
         opened: dict[int, int] = {}
         begin = bases[0] if bases else 0
         for base in reversed(self._snapshots()):
@@ -142,7 +165,7 @@ class PartitionFiles:
             opened = {each.producer_id: each.open_txn_offset for each in entries if each.open_txn_offset >= 0}
             begin = base
             break
-        for header in self._headers(begin):
+        for header in self._headers(bases, begin):
             if header[5] & CONTROL:
                 opened.pop(header[9], None)
             elif header[5] & TRANSACTIONAL:
@@ -153,16 +176,13 @@ class PartitionFiles:
         parsed = (parse_segment_file_name(name, SNAPSHOT_SUFFIX) for name in os.listdir(self.directory))
         return sorted(base for base in parsed if base is not None)
 
-    def _headers(self, begin: int) -> Iterator[Header]:
+    def _headers(self, bases: list[int], begin: int) -> Iterator[Header]:
         """Headers of the whole batches from an offset on."""
-        bases = self.bases()
         for base in bases[max(0, bisect_right(bases, begin) - 1) :]:
             descriptor = self._open(base)
-            if descriptor is None:
-                continue
             try:
                 size = os.fstat(descriptor).st_size
-                for _, header in walk_headers(_fs, descriptor, self._position(base, begin), size):
+                for _, header in walk_headers(_fs, descriptor, self._position(base, begin, descriptor), size):
                     if header[0] + header[6] >= begin:
                         yield header
             except BadBatch as error:
@@ -175,7 +195,13 @@ class PartitionFiles:
 
     def offset_of_time(self, timestamp_ms: int) -> int | None:
         """The first offset whose record is of that time or later, as ListOffsets finds it; None if there is none."""
-        bases = self.bases()
+
+        def look(bases: list[int]) -> int | None:
+            return self._offset_of_time(bases, timestamp_ms)
+
+        return self._settled(look)
+
+    def _offset_of_time(self, bases: list[int], timestamp_ms: int) -> int | None:
         for base, following in zip(bases, [*bases[1:], None], strict=True):
             entries = self._time_index(base)
             # The active segment's time index lags behind its records.
@@ -183,25 +209,25 @@ class PartitionFiles:
                 continue
             earlier = int(np.searchsorted(entries["timestamp"], timestamp_ms, side="left")) - 1
             begin = base + int(entries["offset"][earlier]) if earlier >= 0 else base
-            found = self._first_since(base, begin, timestamp_ms)
+            found = self._first_since(base, begin, timestamp_ms, is_last=following is None)
             if found is not None:
                 return found
         return None
 
-    def _first_since(self, base: int, begin: int, timestamp_ms: int) -> int | None:
+    def _first_since(self, base: int, begin: int, timestamp_ms: int, *, is_last: bool) -> int | None:
         descriptor = self._open(base)
-        if descriptor is None:
-            return None
         try:
             size = os.fstat(descriptor).st_size
-            for position, header in walk_headers(_fs, descriptor, self._position(base, begin), size):
+            start = self._position(base, begin, descriptor)
+            for position, header in walk_headers(_fs, descriptor, start, size):
                 if header[8] >= timestamp_ms and not header[5] & CONTROL:
                     batch = os.pread(descriptor, header[1] + 12, position)
                     for record in decode_records(batch):
                         if record.timestamp_ms >= timestamp_ms:
                             return record.offset
-        except BadBatch:
-            pass  # The tail.
+        except BadBatch as error:
+            if not is_last:  # The tail is no error.
+                raise Corrupt(f"{self._path(base)}: {error}") from None
         finally:
             os.close(descriptor)
         return None
@@ -216,7 +242,7 @@ class PartitionFiles:
             if base >= end:
                 break
             last_offsets, positions = self._offset_index(base)
-            size, since = self._size(base), self._position(base, start)
+            size, since = self._size(base), self._indexed(base, start)[1]
             while (entry := int(np.searchsorted(positions, since + bytes_max - taken))) < len(positions):
                 # The entry's batch ends with this offset: the piece may end behind it.
                 cuts.append(int(last_offsets[entry]) + 1)
@@ -242,14 +268,22 @@ class PartitionFiles:
     def _path(self, base: int) -> Path:
         return self.directory / segment_file_name(base, LOG_SUFFIX)
 
-    def _open(self, base: int) -> int | None:
+    def _open(self, base: int) -> int:
+        """A descriptor; FileNotFoundError where the segment is gone or has another base by now."""
         path = self._path(base)
-        for each in (path, path.with_name(path.name + DELETED_SUFFIX)):
+        try:
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return os.open(path.with_name(path.name + DELETED_SUFFIX), os.O_RDONLY | os.O_CLOEXEC)
+
+    def _settled(self, look: Callable[[list[int]], _Found]) -> _Found:
+        """What a look at the segments finds, from under which none of them went away."""
+        for _ in range(_LOOKS):
             try:
-                return os.open(each, os.O_RDONLY | os.O_CLOEXEC)
+                return look(self.bases())
             except FileNotFoundError:
-                pass
-        return None
+                continue
+        raise Corrupt(f"{self}: a segment is listed, and not there")
 
     def _size(self, base: int) -> int:
         try:
@@ -272,11 +306,22 @@ class PartitionFiles:
             entries[1:] if len(entries) == 1 and entries["timestamp"][0] == 0 else entries
         )  # Only allocated.
 
-    def _position(self, base: int, offset: int) -> int:
-        """A position of the segment at or before the batch that holds the offset."""
+    def _indexed(self, base: int, offset: int) -> tuple[int, int]:
+        """(last offset, position) of the index's last entry not behind the offset; (base, 0) where there is none."""
         last_offsets, positions = self._offset_index(base)
         entry = int(np.searchsorted(last_offsets, offset, side="right")) - 1
-        return int(positions[entry]) if entry >= 0 else 0
+        return (int(last_offsets[entry]), int(positions[entry])) if entry >= 0 else (base, 0)
+
+    def _position(self, base: int, offset: int, descriptor: int) -> int:
+        """A position of the open segment at or before the batch that holds the offset."""
+        last_offset, position = self._indexed(base, offset)
+        raw = os.pread(descriptor, HEADER_BYTES, position) if position else b""
+        if len(raw) < HEADER_BYTES:
+            return 0
+        header = HEADER.unpack(raw)
+        # Entries of several batches that Kafka appended at once name the last offset of all of them.
+        is_it = header[3] == MAGIC and base <= header[0] <= header[0] + header[6] <= last_offset
+        return position if is_it else 0
 
     # -- reading
 
@@ -296,10 +341,13 @@ class PartitionFiles:
             aborted = self.aborted(before, decoder.end) if isolation == READ_COMMITTED else []
             is_whole = True
             for base in bases[bisect_right(bases, before) - 1 :]:
-                descriptor = self._open(base)
-                if descriptor is None:
+                try:
+                    descriptor = self._open(base)
+                except FileNotFoundError:
                     is_whole = False
                     break
+                # All that lies before a segment was in those before it: what is missing there, compaction took.
+                decoder.next_offset = max(decoder.next_offset, min(base, decoder.end))
                 try:
                     yield from self._read_segment(base, descriptor, decoder, aborted, base == bases[-1])
                 finally:
@@ -321,9 +369,7 @@ class PartitionFiles:
         aborted: list[tuple[int, int, int]],
         is_last: bool,
     ) -> Iterator[pa.RecordBatch]:
-        position = self._position(base, decoder.next_offset)
-        if position and os.fstat(descriptor).st_size <= position:
-            position = 0  # The index is of a file that has taken this one's place.
+        position = self._position(base, decoder.next_offset, descriptor)
         wanted = CHUNK_BYTES
         while not decoder.is_done:
             chunk = os.pread(descriptor, wanted, position)

@@ -102,6 +102,11 @@ class LogReader(DataSourceReader):
                     return
                 decoder.next_offset = error.start
             else:
+                if not decoder.is_done and self._options.fail_on_data_loss:
+                    raise ValueError(
+                        f"{files} ends at {decoder.next_offset}, it had records up to {partition.end} when the read "
+                        "was planned (failOnDataLoss=false reads what there is)"
+                    )
                 return
 
 

@@ -80,11 +80,11 @@ class _Task:
 
     def _read_files(self, files: PartitionFiles, decoder: Decoder) -> Iterator[pa.RecordBatch]:
         """What the leader's files hold of the range. The rest is fetched: from `decoder.next_offset`."""
-        from kproc.spark.log_files import Gone
+        from kproc.spark.log_files import Gone, HalfReplaced
 
         try:
             yield from files.read(decoder, isolation=self._options.isolation)
-        except (Gone, OSError) as error:
+        except (Gone, HalfReplaced, OSError) as error:
             logger.info("%s: the rest is fetched: %s", self._wanted.partition, error)
 
     def _from_log_start(self, offset: int) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,9 +13,10 @@ pytest.importorskip("numpy")
 pytest.importorskip("pyarrow")
 
 from kproc.errors import Corrupt, KafkaError
+from kproc.spark import log_files
 from kproc.spark.brokers import READ_COMMITTED
 from kproc.spark.decode import Decoder
-from kproc.spark.log_files import Gone, PartitionFiles
+from kproc.spark.log_files import Gone, HalfReplaced, PartitionFiles
 from kproc.spark.log_options import LogOptions
 from kproc.spark.log_plan import plan
 from kproc.storage.log import Log, LogConfig
@@ -156,6 +159,116 @@ def test_segments_that_compaction_merges_while_they_are_read_are_found_again(rig
     os.replace(merged, paths[0])
     got += [row for table in tables for row in table.to_pylist()]
     assert [(row["offset"], row["value"]) for row in got] == expected(0, 300)
+
+
+def test_an_index_of_another_file_than_the_one_that_is_open_skips_no_batch(rig: LogRig, log: Log) -> None:
+    (size,) = {int.from_bytes(path.read_bytes()[8:12], "big") + 12 for path in rig.directory.glob("*.log")}
+    for path in rig.directory.glob("*.index"):
+        entries = [
+            struct.unpack(">ii", path.read_bytes()[at : at + 8]) for at in range(0, path.stat().st_size, 8)
+        ]
+        path.write_bytes(b"".join(struct.pack(">ii", offset, at + size) for offset, at in entries))
+    files = files_of(rig)
+    for start in range(0, 300, 7):
+        assert read(files, start, 300) == expected(start, 300)
+        assert files.offset_of_time(NOW_MS + 10 * start) == start
+
+
+def merge(rig: LogRig, bases: list[int]) -> Callable[[], None]:
+    """Compaction up to the moment when the old segments are away and the new one has no name: what is left to do."""
+    paths = [rig.directory / f"{base:020d}.log" for base in bases]
+    swap = paths[0].with_name(paths[0].name + ".swap")
+    swap.write_bytes(b"".join(path.read_bytes() for path in paths))
+    for path in paths:
+        path.rename(path.with_name(path.name + ".deleted"))
+        path.with_suffix(".index").unlink(missing_ok=True)
+        path.with_suffix(".timeindex").unlink(missing_ok=True)
+    return lambda: os.replace(swap, paths[0])
+
+
+def test_a_replacement_that_is_under_way_is_waited_for(
+    rig: LogRig, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = files_of(rig)
+    go_on = merge(rig, files.bases()[:3])
+    monkeypatch.setattr(log_files, "pause", lambda _ms: None)
+    with pytest.raises(HalfReplaced, match=r"0000\.log\.swap is neither in force nor gone"):
+        files.start_offset()
+    monkeypatch.setattr(log_files, "pause", lambda _ms: go_on())
+    assert files.start_offset() == 0
+    assert read(files, 0, 300) == expected(0, 300)
+
+
+def test_a_look_at_files_that_go_away_is_taken_again(
+    rig: LogRig, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = files_of(rig)
+    listed = PartitionFiles.bases
+    stale = files.bases()
+    merge(rig, stale[:3])()
+    merge(rig, stale[-3:])()
+    for path in rig.directory.glob("*.deleted"):
+        path.unlink()
+    looks: list[list[int]] = []
+
+    def bases(self: PartitionFiles) -> list[int]:
+        looks.append(listed(self) if looks else stale)
+        return looks[-1]
+
+    monkeypatch.setattr(PartitionFiles, "bases", bases)
+    for look, found in (
+        (files.end_offset, 300),
+        (files.last_stable_offset, 300),
+        (lambda: read(files, 0, 300), expected(0, 300)),
+    ):
+        looks.clear()
+        assert look() == found
+        assert len(looks) > 1
+
+
+def test_what_compaction_took_from_the_end_of_a_segment_is_no_loss(rig: LogRig, log: Log) -> None:
+    active = max(rig.directory.glob("*.log"))
+    whole = active.read_bytes()
+    active.write_bytes(whole[: len(whole) - 12 - int.from_bytes(whole[8:12], "big")])
+    decoder = Decoder(["offset"], "t", 0, 0, 300)
+    assert sum(table.num_rows for table in files_of(rig).read(decoder)) == 295
+    assert (decoder.next_offset, decoder.is_done) == (295, False)
+    (rig.directory / f"{300:020d}.log").touch()
+    decoder = Decoder(["offset"], "t", 0, 0, 300)
+    assert sum(table.num_rows for table in files_of(rig).read(decoder)) == 295
+    assert decoder.is_done
+
+
+def test_a_log_that_has_become_shorter_since_the_plan_is_an_error(rig: LogRig, log: Log) -> None:
+    pytest.importorskip("pyspark.sql.datasource", reason="needs the spark extra")
+    from kproc.spark.schema import spark_schema
+    from kproc.spark.segments import LogReader
+
+    def rows(**more: str) -> int:
+        reader = LogReader({"path": str(rig.directory.parent), "topics": "t", **more}, spark_schema())
+        planned = reader.partitions()
+        active = max(rig.directory.glob("*.log"))
+        whole = active.read_bytes()
+        active.write_bytes(whole[:-30])
+        try:
+            return sum(table.num_rows for each in planned for table in reader.read(each))
+        finally:
+            active.write_bytes(whole)
+
+    with pytest.raises(
+        ValueError, match=r"t-0 in .* ends at 295, it had records up to 300 when the read was"
+    ):
+        rows()
+    assert rows(failOnDataLoss="false") == 295
+
+
+def test_damage_among_the_times_is_an_error(rig: LogRig, log: Log) -> None:
+    first = min(rig.directory.glob("*.log"))
+    whole = bytearray(first.read_bytes())
+    whole[int.from_bytes(whole[8:12], "big") + 12 + 16] = 9  # The second batch's magic.
+    first.write_bytes(whole)
+    with pytest.raises(Corrupt, match=r"0000\.log: no whole batch at position"):
+        files_of(rig).offset_of_time(NOW_MS + 70)
 
 
 def test_read_committed_ends_before_open_transactions_and_leaves_out_aborted_ones(rig: LogRig) -> None:
