@@ -15,7 +15,7 @@ import select
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from kproc.net.connection import Connection, FileSend
 from kproc.net.holder import ACTIVE, PAUSED, WRITING
 from kproc.net.processor import READ_BYTES
 from kproc.net.turn_processor import TurnProcessor
-from kproc.transport.envelope import HEAD_BYTES
+from kproc.transport.envelope import HEAD, HEAD_BYTES, SEND
 
 logger = logging.getLogger(__name__)
 
@@ -116,6 +116,14 @@ class ThreadProcessor(TurnProcessor):
         owner = self._owners.get(connection.id)
         if owner is not None:
             owner.wake()
+
+    def _pass_back(
+        self, answers: Iterable[tuple[int, int, bytes | memoryview]], touched: dict[Connection, None]
+    ) -> None:
+        """Each by its connection's thread: it waits for that, and whoever is here must not wait for a client."""
+        for connection_id, sequence, frame in answers:
+            head = HEAD.pack(connection_id, sequence, 0, 0)
+            self._take_response(SEND, memoryview(head + bytes(frame)), touched)
 
     def _on_hang_up(self, connection: Connection) -> None:
         """The client has ended its side. Whoever reads will find out; who waits for an answer must be told."""

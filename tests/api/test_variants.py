@@ -52,6 +52,17 @@ def test_parked_fetch_holds_up_nobody_and_is_answered_by_the_append(
     assert values_of(row["records"]) == [(0, b"a")]
 
 
+@pytest.mark.parametrize("kind", VARIANTS)
+def test_connection_is_read_on_after_an_answer_that_waited_for_the_disk(kind: str) -> None:
+    with (
+        EmbeddedBroker(transport=kind, settings={"kproc.flush": "group"}) as broker,
+        RawClient(broker.bootstrap) as client,
+    ):
+        client.create_topic("synced")
+        for number in range(20):
+            assert client.produce("synced", batch(b"a"), acks=-1)["base_offset"] == number
+
+
 def test_pipelined_requests_are_answered_in_their_order(variant: BrokerUnderTest, log: str) -> None:
     with RawClient(variant.bootstrap) as client:
         fields = [produce_fields([(log, b"", [(0, batch(b"%d" % n))])], acks=n % 3 - 1) for n in range(60)]

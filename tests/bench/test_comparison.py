@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from bench import groups
 from bench.budget import SECONDS_MIN, Budget, Step
 from bench.cells import Cell
 from bench.compare import parse
@@ -23,8 +24,10 @@ from bench.scenarios import (
     search,
 )
 from bench.workloads import BY_NAME, CELLS, WORKLOADS
+from kproc import Broker
 from kproc.cli import bench as bench_command
 from kproc.cli.main import run
+from tests.support.raw import RawClient
 
 
 class Time:
@@ -43,6 +46,20 @@ def a_cell(name: str, *, overhead: float = 1.0, is_timed: bool = True) -> Cell:
 
 def budget(total: float, time: Time) -> Budget:
     return Budget(total, run_seconds=2.0, warmup_seconds=0.5, clock=time)
+
+
+def test_topic_of_the_groups_has_a_partition_for_each_member() -> None:
+    with Broker() as broker, RawClient(broker.bootstrap) as client:
+        for name in ("groups-r1-topic", "groups-r2-topic"):  # Two rounds on one broker.
+            groups.make_topic(client, name, 3)
+            groups.commit_all(client, f"{name}-reader", name, 3)
+
+
+def test_wrong_answer_to_a_commit_is_not_waited_for() -> None:
+    with Broker() as broker, RawClient(broker.bootstrap) as client:
+        groups.make_topic(client, "one", 1)
+        with pytest.raises(AssertionError, match="errors"):
+            groups.commit_all(client, "reader", "one", 2)
 
 
 def test_round_that_fits_keeps_its_seconds() -> None:
