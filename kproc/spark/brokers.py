@@ -148,6 +148,8 @@ class Cluster:
                 continue
             if code and code != ErrorCode.LEADER_NOT_AVAILABLE:
                 raise ApiError(code, f"topic {name}: {code_name(code)}")
+            if not row["partitions"]:  # It is being made: without this it would be a topic without records.
+                raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, f"topic {name} has no partition yet")
             leaders = {each["partition_index"]: each["leader_id"] for each in row["partitions"]}
             topic_id = row.get("topic_id", ZERO_UUID)
             found[name] = Topic(name, topic_id, row["is_internal"], dict(sorted(leaders.items())))
@@ -232,6 +234,8 @@ class Cluster:
                     found[partition] = row["offset"]
         if problem is not None:
             raise problem
+        if lacking := part.keys() - found.keys():
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"ListOffsets does not answer for {min(lacking)}")
 
     # -- records
 

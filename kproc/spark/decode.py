@@ -50,6 +50,7 @@ _WORTH_BYTES: Final = 256 << 10
 _HEADER: Final = Struct(">qiibIhiqqqhii")
 _unpack = _HEADER.unpack_from
 _CRC_FROM: Final = 21
+TIMESTAMP_MS_MAX: Final = (2**63 - 1) // 1000
 _MAGIC_AT: Final = 16
 _ABORT: Final = 0
 
@@ -243,7 +244,7 @@ class Decoder:
         offset = None
         if fields.offset_delta is not None:
             offset = np.repeat(_column(waiting, "base_offset"), counts) + fields.offset_delta
-        timestamp = self._timestamps(waiting, counts, fields) if self._wanted.timestamp else None
+        timestamp = _timestamps(waiting, counts, fields) if self._wanted.timestamp else None
         kind = None
         if "timestampType" in self._columns:
             kinds = np.array([batch.append_time is not None for batch in waiting], np.int32)
@@ -254,20 +255,23 @@ class Decoder:
             offset = offset[inside]
             timestamp = None if timestamp is None else timestamp[inside]
             kind = None if kind is None else kind[inside]
+        if timestamp is not None:
+            timestamp = self._microseconds(timestamp, waiting)
         try:
             return self._arrow(raw, fields, offset, timestamp, kind)
         except ValueError:  # In a header; arrow's own error for what is not UTF-8 is one, too.
             self._explain(waiting)
 
-    def _timestamps(self, waiting: list[_Batch], counts: Array, fields: Fields) -> Array:
-        """Microseconds since 1970; of batches with log append time the batch's own."""
-        timestamps: Array = np.repeat(_column(waiting, "base_timestamp"), counts) + fields.timestamp_delta
-        if any(batch.append_time is not None for batch in waiting):
-            stamped = np.array([batch.append_time is not None for batch in waiting])
-            times = np.array([batch.append_time or 0 for batch in waiting], np.int64)
-            timestamps = np.where(np.repeat(stamped, counts), np.repeat(times, counts), timestamps)
-        timestamps *= 1000
-        return timestamps
+    def _microseconds(self, timestamps_ms: Array, waiting: list[_Batch]) -> Array:
+        """What Arrow and Spark count time in; a producer may have sent any number, nanoseconds for example."""
+        low, high = timestamps_ms.min(initial=0), timestamps_ms.max(initial=0)
+        if low < -TIMESTAMP_MS_MAX or high > TIMESTAMP_MS_MAX:
+            raise self._bad(
+                waiting[0].base_offset,
+                f"it, or one soon after it, has a timestamp of {high if high > TIMESTAMP_MS_MAX else low} ms, which "
+                "Spark's cannot hold: a schema without that column reads the others",
+            )
+        return timestamps_ms * 1000
 
     def _arrow(
         self, raw: bytes, fields: Fields, offset: Array | None, timestamp: Array | None, kind: Array | None
@@ -376,6 +380,16 @@ def _in_one_piece(waiting: list[_Batch], data: Bytes) -> tuple[bytes, Array, Arr
         return data, begins, begins + sizes
     ends = np.cumsum(sizes)
     return b"".join([*(batch.payload for batch in waiting), PADDING]), ends - sizes, ends
+
+
+def _timestamps(waiting: list[_Batch], counts: Array, fields: Fields) -> Array:
+    """Milliseconds since 1970; of batches with log append time the batch's own."""
+    timestamps: Array = np.repeat(_column(waiting, "base_timestamp"), counts) + fields.timestamp_delta
+    if any(batch.append_time is not None for batch in waiting):
+        stamped = np.array([batch.append_time is not None for batch in waiting])
+        times = np.array([batch.append_time or 0 for batch in waiting], np.int64)
+        timestamps = np.where(np.repeat(stamped, counts), np.repeat(times, counts), timestamps)
+    return timestamps
 
 
 def _column(waiting: list[_Batch], name: str) -> Array:

@@ -124,9 +124,19 @@ class LookUp:
         """Where a new query begins."""
         return self._resolve(self._options.starting, self.partitions(), is_start=True)
 
-    def ending(self) -> Offsets:
-        """Where a batch ends."""
-        return self._resolve(self._options.ending, self.partitions(), is_start=False)
+    def bounds(self) -> tuple[Offsets, Offsets]:
+        """Where a batch begins and ends: of the same partitions, so that none can be gone in between unnoticed."""
+        partitions = self.partitions()
+        start = self._resolve(self._options.starting, partitions, is_start=True)
+        end = self._resolve(self._options.ending, partitions, is_start=False)
+        self.report_loss(
+            [
+                f"{each} is to be read from offset {start[each]}, and only up to {end[each]}"
+                for each in partitions
+                if start[each] > end[each]
+            ]
+        )
+        return start, end
 
     def _resolve(self, position: Position, partitions: list[TopicPartition], *, is_start: bool) -> Offsets:
         asked = dict(position.each) or dict.fromkeys(partitions, position.everywhere or 0)

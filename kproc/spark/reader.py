@@ -8,6 +8,7 @@ on the options alone, so that a batch that is run again has the same tasks.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -84,6 +85,17 @@ class TopicRange(InputPartition):
         return f"{self.wanted.partition}[{self.wanted.start}..{self.wanted.end})"
 
 
+def records_of(
+    options: SourceOptions, columns: Sequence[str], partition: InputPartition
+) -> Iterator[pa.RecordBatch]:
+    """What a task reads. Of an empty list of partitions Spark makes one without a value."""
+    if isinstance(partition, TopicRange):
+        return read_range(options, columns, partition.wanted)
+    if partition.value is not None:
+        raise TypeError(f"{partition!r} is no range of a topic")
+    return iter(())
+
+
 def columns_of(schema: StructType) -> tuple[str, ...]:
     """The columns that a user's schema asks for, in its order; OptionError for what a topic has not."""
     every = {each.name: each.dataType for each in spark_schema(tuple(COLUMNS)).fields}
@@ -126,7 +138,7 @@ class BatchReader(DataSourceReader):
         """A task for each range, by minPartitions and maxRecordsPerPartition."""
         options = self.options
         look_up = LookUp(options)
-        ranges = self._pruned(ranges_of(look_up.starting(), look_up.ending()), look_up)
+        ranges = self._pruned(ranges_of(*look_up.bounds()), look_up)
         pieces = split(ranges, records_max=options.max_records, partitions_min=options.min_partitions)
         return [TopicRange(each) for each in pieces]
 
@@ -134,10 +146,8 @@ class BatchReader(DataSourceReader):
         return ranges
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of one range. Spark makes one partition of none for an empty list."""
-        if not isinstance(partition, TopicRange):
-            return iter(())
-        return read_range(self.options, self.columns, partition.wanted)
+        """The records of one range."""
+        return records_of(self.options, self.columns, partition)
 
 
 class BatchReaderPushdown(BatchReader):
@@ -171,7 +181,9 @@ class BatchReaderPushdown(BatchReader):
                 ranges = [_cut_offsets(each, kind, value) for each in ranges]
             elif kind in (EqualTo, GreaterThan, GreaterThanOrEqual) and ranges:
                 # Records before the first one that is late enough are all too early; later ones may be, too.
-                floor_ms = int(value.timestamp() * 1000)
+                floor_ms = math.floor(value.timestamp() * 1000)
+                if floor_ms < 0:
+                    continue  # To ListOffsets that is a word, such as latest.
                 found = look_up.cluster.list_offsets({each.partition: floor_ms for each in ranges})
                 ranges = [
                     each._replace(start=max(each.start, found[each.partition]))
@@ -326,10 +338,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [TopicRange(each) for each in pieces]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of one range. Spark makes one partition of none for an empty list."""
-        if not isinstance(partition, TopicRange):
-            return iter(())
-        return read_range(self.options, self.columns, partition.wanted)
+        """The records of one range."""
+        return records_of(self.options, self.columns, partition)
 
     # -- afterwards
 

@@ -89,7 +89,11 @@ class _Task:
 
     def _from_log_start(self, offset: int) -> int:
         partition = self._wanted.partition
-        log_start = self._cluster.list_offsets({partition: EARLIEST})[partition]
+        try:
+            log_start = self._cluster.list_offsets({partition: EARLIEST})[partition]
+        except UnknownTopic as error:
+            self._report(str(error))
+            return self._wanted.end
         if offset >= log_start:
             return offset
         self._report(f"offset {offset} of {partition} is gone, its log starts at {log_start}")

@@ -22,6 +22,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.no_leak_guard)
 
 
+@pytest.fixture
+def own_connections() -> Iterator[None]:
+    """The connections that the source keeps for its process end with the test, as they end with Spark's processes."""
+    from kproc.spark import brokers
+
+    yield
+    for cluster in brokers._clusters.values():
+        cluster.close()
+    brokers._clusters.clear()
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """The session of all Spark tests: local[2], two shuffle partitions, every format of kproc registered."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,6 @@ pytest.importorskip("pyspark")
 
 from kproc import Broker
 from kproc.client import Client
-from kproc.spark import brokers
 from kproc.spark.local import WrongDirectory, local_files
 from kproc.spark.offsets import TopicPartition
 from kproc.spark.options import parse_source
@@ -23,16 +21,8 @@ from kproc.wire.records import Record
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.usefixtures("own_connections")
 NOW_MS = 1_700_000_000_000
-
-
-@pytest.fixture(autouse=True)
-def own_connections() -> Iterator[None]:
-    """What the source keeps for its process is closed before the next test looks for leaks."""
-    yield
-    for cluster in brokers._clusters.values():
-        cluster.close()
-    brokers._clusters.clear()
 
 
 def fill(broker: Broker, topic: str, batches: int = 40) -> None:

@@ -12,7 +12,6 @@ pytest.importorskip("pyarrow")
 from confluent_kafka import Producer
 
 from bench.peers.kafka import KafkaPeer
-from kproc.spark import brokers
 from kproc.spark.decode import Decoder
 from kproc.spark.local import local_files
 from kproc.spark.log_options import LogOptions
@@ -22,6 +21,7 @@ from kproc.spark.options import parse_source
 from tests.support.kafka_jars import missing_reason
 
 pytestmark = [
+    pytest.mark.usefixtures("own_connections"),
     pytest.mark.java,
     pytest.mark.skipif(missing_reason() is not None, reason=missing_reason() or ""),
 ]
@@ -33,15 +33,6 @@ def kafka() -> Iterator[KafkaPeer]:
     # Small segments and intervals: there are indexes and rolls in a small test.
     with KafkaPeer(settings={"log.segment.bytes": "1048576", "log.index.interval.bytes": "1024"}) as peer:
         yield peer
-
-
-@pytest.fixture(autouse=True)
-def own_connections() -> Iterator[None]:
-    """What the source keeps for its process is closed before the next test looks for leaks."""
-    yield
-    for cluster in brokers._clusters.values():
-        cluster.close()
-    brokers._clusters.clear()
 
 
 def produce(peer: KafkaPeer, topic: str, values: list[bytes], **settings: str) -> None:

@@ -119,5 +119,7 @@ def test_filters_leave_out_partitions_only_where_that_is_asked_for(
         assert collected(pruned) == collected(plain)
         assert [(row[3], row[4]) for row in collected(pruned)] == [(2, offset) for offset in range(65, 70)]
         assert pruned.rdd.getNumPartitions() == 1
+        listed = pruned.where("offset in (66, null, 68, 2000)")
+        assert [(row[3], row[4]) for row in collected(listed)] == [(2, 66), (2, 68)]
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")

@@ -20,11 +20,11 @@ pytest.importorskip("pyarrow", reason="needs the spark extra")
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from kproc.spark import brokers
 from kproc.spark.look_up import DataLoss
 from tests.spark.test_source_reader import batch, between, stream, trim, values
 
 pytestmark = [
+    pytest.mark.usefixtures("own_connections"),
     pytest.mark.java,
     pytest.mark.skipif(missing_reason() is not None, reason=missing_reason() or ""),
 ]
@@ -34,14 +34,6 @@ pytestmark = [
 def kafka() -> Iterator[str]:
     with KafkaPeer() as peer:
         yield peer.bootstrap
-
-
-@pytest.fixture(autouse=True)
-def own_connections() -> Iterator[None]:
-    yield
-    for cluster in brokers._clusters.values():
-        cluster.close()
-    brokers._clusters.clear()
 
 
 def transact(bootstrap: str, topic: str, first: int, count: int, *, commit: bool) -> None:

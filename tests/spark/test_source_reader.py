@@ -35,17 +35,8 @@ from kproc.spark.reader import StreamReader, batch_reader, stream_reader
 from kproc.spark.schema import spark_schema
 from kproc.wire.header import ApiKey
 
-pytestmark = pytest.mark.transports("process")
+pytestmark = [pytest.mark.transports("process"), pytest.mark.usefixtures("own_connections")]
 SCHEMA = spark_schema()
-
-
-@pytest.fixture(autouse=True)
-def own_connections() -> Iterator[None]:
-    """The process's connections end with the test, as they end with Spark's processes."""
-    yield
-    for cluster in brokers._clusters.values():
-        cluster.close()
-    brokers._clusters.clear()
 
 
 def stream(bootstrap: str, schema: StructType = SCHEMA, **options: Any) -> StreamReader:

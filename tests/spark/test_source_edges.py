@@ -1,0 +1,201 @@
+"""Where records could be left out without a word: each is read, or the read fails and says why."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+
+from tests.spark.streams import numbered, send
+from tests.support.broker import BrokerUnderTest
+from tests.support.topics import TopicFactory
+
+pytest.importorskip("pyspark.sql.streaming.datasource", reason="needs the spark extra")
+pytest.importorskip("pyarrow", reason="needs the spark extra")
+
+from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, InputPartition
+from pyspark.sql.types import StructType
+
+from kproc.client import ApiError
+from kproc.errors import ErrorCode, KafkaError
+from kproc.spark.brokers import EARLIEST, LATEST, Cluster, UnknownTopic
+from kproc.spark.look_up import DataLoss, LookUp
+from kproc.spark.offsets import TopicPartition
+from kproc.spark.reader import TopicRange
+from kproc.spark.schema import spark_schema
+from kproc.wire.header import ApiKey
+from tests.spark.test_source_reader import batch, offsets_of, values
+
+pytestmark = [pytest.mark.transports("process"), pytest.mark.usefixtures("own_connections")]
+
+
+def delete(bootstrap: str, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_topics([topic])[topic].result(30)
+
+
+def send_at(bootstrap: str, topic: str, *timestamps_ms: int) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for at in timestamps_ms:
+        producer.produce(topic, value=b"v", partition=0, timestamp=at)
+    assert producer.flush(30) == 0
+
+
+@pytest.mark.parametrize(
+    ("filters", "kept"),
+    [
+        ([In(("offset",), (7, None, 3))], (3, 8)),
+        ([In(("offset",), (None,))], (0, 20)),  # Spark lets nothing of it through.
+        ([In(("partition",), (None, 0))], (0, 20)),
+        ([In(("offset",), (-5, 2**62))], (0, 20)),
+        ([EqualTo(("offset",), 19), GreaterThan(("offset",), 3)], (19, 20)),
+        ([EqualTo(("offset",), -1)], None),
+        ([GreaterThan(("offset",), 19)], None),
+    ],
+)
+def test_filters_on_offsets_with_nulls_and_at_the_edges(
+    broker: BrokerUnderTest, topic: TopicFactory, filters: list[Any], kept: tuple[int, int] | None
+) -> None:
+    name = topic()
+    send(broker.bootstrap, name, numbered(0, 20))
+    reader = batch(broker.bootstrap, subscribe=name, filterPushdown="true")
+    assert reader.pushFilters(filters) == filters, "Spark applies all of them, too"
+    assert offsets_of(reader) == ([] if kept is None else [(name, 0, *kept)])
+
+
+@pytest.mark.parametrize("kind", [EqualTo, GreaterThan, GreaterThanOrEqual])
+@pytest.mark.parametrize("before_us", [1, 999, 1000, 2000, 3000, 4001, 10**9])
+def test_a_time_before_1970_is_no_word_for_an_offset(
+    broker: BrokerUnderTest, topic: TopicFactory, kind: type[Any], before_us: int
+) -> None:
+    name = topic()
+    send_at(broker.bootstrap, name, 1, 5)
+    reader = batch(broker.bootstrap, subscribe=name, filterPushdown="true")
+    reader.pushFilters([kind(("timestamp",), datetime.fromtimestamp(-before_us / 1e6, UTC))])
+    assert offsets_of(reader) == [(name, 0, 0, 2)]
+
+
+def test_a_time_that_spark_cannot_hold_is_an_error_where_times_are_read(
+    broker: BrokerUnderTest, topic: TopicFactory
+) -> None:
+    name = topic(configs={"message.timestamp.after.max.ms": str(2**63 - 1)})
+    largest = (2**63 - 1) // 1000
+    send_at(broker.bootstrap, name, largest, 1)
+    reader = batch(broker.bootstrap, subscribe=name)
+    assert values(reader, reader.partitions()) == ["v", "v"]
+    send_at(broker.bootstrap, name, 1_700_000_000_000_000_000)  # Somebody's nanoseconds.
+    with pytest.raises(
+        KafkaError, match="has a timestamp of 1700000000000000000 ms, which Spark's cannot hold"
+    ):
+        values(reader, reader.partitions())
+    without = StructType([field for field in spark_schema().fields if field.name != "timestamp"])
+    reader = batch(broker.bootstrap, without, subscribe=name)
+    assert values(reader, reader.partitions()) == ["v"] * 3
+
+
+def test_a_start_behind_the_end_is_an_error(broker: BrokerUnderTest, topic: TopicFactory) -> None:
+    name = topic()
+    send(broker.bootstrap, name, numbered(0, 20))
+    given = {
+        "subscribe": name,
+        "startingOffsets": f'{{"{name}": {{"0": 15}}}}',
+        "endingOffsets": f'{{"{name}": {{"0": 5}}}}',
+    }
+    with pytest.raises(DataLoss, match=rf"{name}-0 is to be read from offset 15, and only up to 5"):
+        batch(broker.bootstrap, **given).partitions()
+    assert batch(broker.bootstrap, **given, failOnDataLoss="false").partitions() == []
+
+
+def test_a_topic_that_goes_between_the_looks_at_its_start_and_at_its_end_is_an_error(
+    broker: BrokerUnderTest, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = topic(stem="goes")
+    send(broker.bootstrap, name, numbered(0, 5))
+    resolve = LookUp._resolve
+
+    def resolve_and_delete(self: LookUp, *given: Any, is_start: bool) -> Any:
+        found = resolve(self, *given, is_start=is_start)
+        if is_start:
+            delete(broker.bootstrap, name)
+        return found
+
+    monkeypatch.setattr(LookUp, "_resolve", resolve_and_delete)
+    with pytest.raises(UnknownTopic, match=f"{name}-0"):
+        batch(broker.bootstrap, subscribePattern=f"^{name}$").partitions()
+
+
+def test_a_topic_that_goes_while_its_task_looks_for_the_logs_start_is_a_loss(
+    broker: BrokerUnderTest, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = topic()
+    send(broker.bootstrap, name, numbered(0, 5))
+    list_offsets = Cluster.list_offsets
+
+    def deleted_before(self: Cluster, wanted: Any, **more: Any) -> Any:
+        delete(broker.bootstrap, name)
+        monkeypatch.setattr(Cluster, "list_offsets", list_offsets)
+        return list_offsets(self, wanted, **more)
+
+    lax = batch(broker.bootstrap, subscribe=name, failOnDataLoss="false")
+    planned = lax.partitions()
+    monkeypatch.setattr(Cluster, "list_offsets", deleted_before)
+    assert values(lax, planned) == []
+    with pytest.raises(DataLoss, match=f"there is no partition {name}-0"):
+        values(batch(broker.bootstrap, subscribe=name), planned)
+
+
+def test_what_is_no_range_of_a_topic_is_not_taken_for_an_empty_one(
+    broker: BrokerUnderTest, topic: TopicFactory
+) -> None:
+    reader = batch(broker.bootstrap, subscribe=topic())
+    assert list(reader.read(InputPartition(None))) == []
+    with pytest.raises(TypeError, match="is no range of a topic"):
+        reader.read(InputPartition(("t", 0, 5)))
+
+
+def test_a_topic_without_partitions_is_asked_for_again(
+    broker: BrokerUnderTest, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = topic()
+    send(broker.bootstrap, name, numbered(0, 5))
+    ask_any = Cluster._ask_any
+    asked: list[ApiKey] = []
+
+    def being_made(self: Cluster, api_key: ApiKey, *given: Any, **more: Any) -> dict[str, Any]:
+        answer = ask_any(self, api_key, *given, **more)
+        asked.append(api_key)
+        if len(asked) < 3:
+            for row in answer["topics"]:
+                row["error_code"] = (0, ErrorCode.LEADER_NOT_AVAILABLE)[len(asked) % 2]
+                row["partitions"] = []
+        return answer
+
+    monkeypatch.setattr(Cluster, "_ask_any", being_made)
+    reader = batch(broker.bootstrap, subscribe=name)
+    assert [
+        (each.wanted.start, each.wanted.end) for each in reader.partitions() if isinstance(each, TopicRange)
+    ] == [(0, 5)]
+    assert len(asked) >= 3
+
+
+def test_an_answer_that_leaves_partitions_out_is_an_error(
+    broker: BrokerUnderTest, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = topic(partitions=2)
+    ask = Cluster._ask
+
+    def partly(self: Cluster, address: Any, api_key: ApiKey, *given: Any, **more: Any) -> dict[str, Any]:
+        answer = ask(self, address, api_key, *given, **more)
+        if api_key == ApiKey.LIST_OFFSETS:
+            del answer["topics"][0]["partitions"][1:]
+        return answer
+
+    monkeypatch.setattr(Cluster, "_ask", partly)
+    cluster = Cluster(broker.bootstrap)
+    wanted = {TopicPartition(name, 0): EARLIEST, TopicPartition(name, 1): LATEST}
+    with pytest.raises(ApiError, match=rf"ListOffsets does not answer for {name}-[01]"):
+        cluster.list_offsets(wanted)
+    cluster.close()
