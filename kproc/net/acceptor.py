@@ -28,7 +28,7 @@ from kproc.net.connection_quotas import TOO_MANY, ConnectionQuotas
 from kproc.net.handoff import NO_ADDRESS, address_text, pack_address
 from kproc.net.handoff_queue import Accepted, HandoffQueue
 from kproc.net.lookups import Found, Lookups
-from kproc.transport.agent import AgentId, Doze, Link
+from kproc.transport.agent import REST_MS, STORE_MS, AgentId, Doze, Link
 from kproc.transport.envelope import FLAG_LOOPBACK
 
 logger = logging.getLogger(__name__)
@@ -104,6 +104,7 @@ class Acceptor:
         self._refused_count = 0
         self._next_refused_ns = 0
         self._next_store_ns = 0
+        self._sleep_ms_max = STORE_MS
         self._stored_throttles = (0, 0, 0)
         self._epoll = select.epoll()
         self._epoll.register(doze.fd, select.EPOLLIN | select.EPOLLET)
@@ -206,7 +207,9 @@ class Acceptor:
             self._lookups.work()
         work = self._queue.hand_over_waiting(now_ns)
         self._look(now_ns)
-        timeout_ns = min(timeout_ms * 1_000_000, max(self._next_timer_ns(now_ns) - now_ns, 0))
+        timeout_ns = min(
+            min(timeout_ms, self._sleep_ms_max) * 1_000_000, max(self._next_timer_ns(now_ns) - now_ns, 0)
+        )
         self._doze.prepare()
         events = self._epoll.poll(timeout_ns / 1e9)
         self._doze.cancel()
@@ -227,7 +230,7 @@ class Acceptor:
         evicted = self.quotas.evictions(now_ns)
         if evicted:
             self._queue.evict(evicted)
-        self._store_metrics(now_ns)
+        self._store_metrics(now_ns, work)
         return work
 
     def begin_stop(self) -> None:
@@ -385,9 +388,14 @@ class Acceptor:
             count += 1
         return count
 
-    def _store_metrics(self, now_ns: int) -> None:
-        if now_ns >= self._next_store_ns:
-            self._next_store_ns = now_ns + 100_000_000
+    def _store_metrics(self, now_ns: int, work: int) -> None:
+        waits = self._blocked_since_ns or self._parked or self.quotas.has_excess
+        if now_ns < self._next_store_ns:
+            if work or waits:  # It is to be stored, too.
+                self._sleep_ms_max = STORE_MS
+        else:
+            self._sleep_ms_max = STORE_MS if waits else REST_MS
+            self._next_store_ns = now_ns + STORE_MS * 1_000_000
             values = self._values
             values[_HEARTBEAT] = now_ns
             values[_SLEPT] += self._doze.slept_ns  # Of the thread that runs all roles, if one does.

@@ -211,6 +211,11 @@ class ConnectionQuotas:
 
     # -- when there are too many -------------------------------------------------------------------------------
 
+    @property
+    def has_excess(self) -> bool:
+        """Whether `evictions` waits for the counts to settle."""
+        return self._excess_since_ns > 0
+
     def evictions(self, now_ns: int) -> int:
         """How many connections of this listener must be closed now to bring the broker to its limit."""
         counts = self.counts

@@ -36,7 +36,7 @@ from kproc.net.handler_peer import Router
 from kproc.net.handoff import EVICT, HANDOFF, REFUSED
 from kproc.net.holder import ACTIVE, INFLIGHT_MAX, ConnectionHolder
 from kproc.net.queued_requests import QueuedRequests
-from kproc.transport.agent import AgentId, BlockOwner, Doze
+from kproc.transport.agent import REST_MS, STORE_MS, AgentId, BlockOwner, Doze
 from kproc.transport.envelope import (
     BLOCK,
     CLOSE,
@@ -62,9 +62,7 @@ READ_BYTES: Final = 32 * 1024
 LARGE_FRAME_BYTES: Final = 16 * 1024
 _RESPONSES_PER_PASS: Final = 512
 _STUCK_NS: Final = 5_000_000_000  # A sender that lives resends within this long.
-_ROOM_BYTES: Final = 2 * (
-    READ_BYTES + LARGE_FRAME_BYTES
-)  # For one read, with what is held and the ring's padding.
+_ROOM_BYTES: Final = 2 * (READ_BYTES + LARGE_FRAME_BYTES)  # For one read, with what is held and padding.
 _STALL_POLL_MS: Final = 2  # Answers wake a stalled Processor; this only covers room made by parked requests.
 _COMPLAINT_NS: Final = 10_000_000_000
 _LENGTH: Final = struct.Struct(">i")
@@ -93,6 +91,7 @@ class Processor(ConnectionHolder):
         "_queued_requests_max",
         "_read",
         "_request_bytes_max",
+        "_sleep_ms_max",
         "_watched_fd",
         "is_called",
     )
@@ -130,6 +129,7 @@ class Processor(ConnectionHolder):
         self._next_complaint_ns = 0
         self._next_second_ns = 0
         self._next_store_ns = 0
+        self._sleep_ms_max = STORE_MS
         self._cycle_count = 0
         self._watched_fd = -1
         self.is_called = False
@@ -166,6 +166,9 @@ class Processor(ConnectionHolder):
         """Answers out, requests in. Sleeps only when no Handler has answered and no socket is ready."""
         self._cycle_count += 1
         work = self._take_responses()
+        sleep_ms_max = STORE_MS if work else self._sleep_ms_max
+        if timeout_ms > sleep_ms_max:
+            timeout_ms = sleep_ms_max
         if self._is_pressed:
             work += self._relieve()
             timeout_ms = min(timeout_ms, self.next_deadline_ms())
@@ -213,6 +216,8 @@ class Processor(ConnectionHolder):
             self._has_counts = self._reporter.has_unsent
         if self._now_ns >= self._next_store_ns:
             self._on_tick()
+        elif work:  # It is to be stored, too.
+            self._sleep_ms_max = STORE_MS
         return work
 
     def _has_answers(self) -> bool:
@@ -760,9 +765,10 @@ class Processor(ConnectionHolder):
     # -- now and then ------------------------------------------------------------------------------------------
 
     def _on_tick(self) -> None:
-        """Ten times a second: the metrics row. Once a second: idle connections, deleted files."""
+        """Ten times a second, idle every REST_MS: the metrics row. Once a second: idle connections, deleted files."""
         now_ns = self._now_ns
-        self._next_store_ns = now_ns + 100_000_000
+        self._next_store_ns = now_ns + STORE_MS * 1_000_000
+        self._sleep_ms_max = STORE_MS if self._has_counts else REST_MS
         counts = self._counts
         counts[SLOT["heartbeat_ns"]] = now_ns
         counts[SLOT["duty_cycles"]] = self._cycle_count

@@ -83,7 +83,7 @@ class Balancer:
         yield from self.rest(moves)
 
     def measure(self, pool: str) -> Steps:
-        """Wait until every Processor has stored its row anew, which it does ten times a second."""
+        """Wait until every Processor has stored its row anew, which it does twice a second at least."""
         began_ns = self._clock.now_ns()
         metric = self._children.regions.heartbeat_ns
         roles = self._children.table.processors(pool)

@@ -43,7 +43,7 @@ from kproc.server.roles import ACCEPTOR, CLEANER, HANDLER, PROCESSOR, is_control
 from kproc.server.routing import ProduceRouter
 from kproc.server.status import Status
 from kproc.server.syncer import ThreadSyncer
-from kproc.transport.agent import Agent, AgentId, Link
+from kproc.transport.agent import Agent, AgentId, Link, beat_ms
 from kproc.transport.process import ControlSocket
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,6 @@ logger = logging.getLogger(__name__)
 # Allocations between collections. What a request allocates is freed by its reference count; the young generation
 # only has to find rare cycles, and a full collection over a frozen heap costs nothing.
 _GC_THRESHOLD: Final = (50_000, 50, 50)
-_SLEEP_MS: Final = 100
 _NEWS_MS: Final = 2  # While the supervisor waits to hear that we are ready, or drained.
 _TURNS_MAX: Final = 64
 
@@ -90,10 +89,11 @@ class ChildRole:
         agent, desk, control = self._agent, self._desk, self._control
         assert desk is not None
         agent.watch(control.fd)
+        rest_ms = beat_ms(self._plan.config.kproc_hung_ms)
         turns = 0
         while self._is_running:
             owes_news = not self._is_ready or desk.owes_news or control.has_unsent
-            agent.do_work(_NEWS_MS if owes_news else _SLEEP_MS)
+            agent.do_work(_NEWS_MS if owes_news else rest_ms)
             turns += 1
             # Asking the control socket costs a system call. A role that sleeps is told of it by its epoll; one that
             # is too busy to sleep looks now and then.

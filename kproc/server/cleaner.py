@@ -93,8 +93,9 @@ class Cleaner(LinkedAgent):
             metrics=metrics,
         )
 
-    def next_deadline_ms(self) -> int:
-        return 500 if self._is_stopping else self._compactor.next_deadline_ms()
+    def _due_ms(self, now_ns: int) -> int:
+        due_ms = super()._due_ms(now_ns)
+        return due_ms if self._is_stopping else min(due_ms, self._compactor.next_deadline_ms())
 
     def _work(self) -> int:
         work = 0

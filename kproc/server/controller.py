@@ -31,7 +31,7 @@ from kproc.server.linked_agent import LinkedAgent, LinkedPeer
 from kproc.server.roles import CLEANER, CONTROL_PROCESSOR, HANDLER, handler_id
 from kproc.server.telemetry import ControllerTelemetry
 from kproc.server.telemetry_feed import CALL as TELEMETRY_CALL
-from kproc.transport.agent import AgentId, Doze, Link
+from kproc.transport.agent import STORE_MS, AgentId, Doze, Link
 from kproc.transport.envelope import CALL, DELTA, DELTA_ACK, REPLY, SNAPSHOT, TOKEN
 
 if TYPE_CHECKING:
@@ -122,6 +122,10 @@ class Controller(LinkedAgent):
         for commit in self._commits:
             commit.waiting_for.discard(peer)
         self._answer_known()
+
+    def _rest_ms(self) -> int:
+        is_waiting = self._lookups.is_busy or self._telemetry.is_on or self._operations.has_scales
+        return STORE_MS if is_waiting else super()._rest_ms()
 
     def _on_tick(self, now_ns: int) -> None:
         self._operations.tick(now_ns)

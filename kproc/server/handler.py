@@ -20,7 +20,7 @@ from kproc.api.context import Endpoint, OnReply, Services
 from kproc.api.fetch_session import SessionCache
 from kproc.api.init_producer_id import ProducerIdAllocator
 from kproc.api.produce import Placed, ProduceBatcher
-from kproc.clock import Clock
+from kproc.clock import NS_PER_S, Clock
 from kproc.cluster.broker_config import current_value
 from kproc.cluster.image import ClusterImage, MovedPartition, TopicImage
 from kproc.config import Config
@@ -57,7 +57,7 @@ from kproc.server.roles import CLEANER, HANDLER, PROCESSOR, handler_id
 from kproc.server.routing import OWNER, body_key
 from kproc.server.syncer import Syncer
 from kproc.server.telemetry_feed import CALL as TELEMETRY_CALL
-from kproc.transport.agent import AgentId, Doze, Link
+from kproc.transport.agent import STORE_MS, AgentId, Doze, Link
 from kproc.transport.envelope import (
     ADDRESS,
     BLOCK,
@@ -94,8 +94,6 @@ _CONTAINED_CALLS: Final = {"fetch", "list_offsets", group_call.CALL, list_groups
 # Requests taken from a Processor before they are answered, at first. One quiet run each: with 16 connections 65 k/s
 # when all that is there is taken at once, 79 k/s by fours; with 64 connections 98 and 85-89 k/s, hence the doubling.
 _BATCH_MIN: Final = 4
-_SLEEP_MS: Final = 100
-_TICKS_PER_SECOND: Final = 10
 _COUNTED_MAX: Final = 1000
 
 
@@ -127,6 +125,7 @@ class Handler(LinkedAgent):
         "_known",
         "_make_request",
         "_moving",
+        "_next_second_ns",
         "_partitions",
         "_produce",
         "_purgatory",
@@ -137,7 +136,6 @@ class Handler(LinkedAgent):
         "_surprises",
         "_syncer",
         "_telemetry",
-        "_ticks",
         "_timed",
         "_unlinked",
     )
@@ -211,7 +209,7 @@ class Handler(LinkedAgent):
         self._unlinked: list[UnlinkedCall] = []
         # A successor may own partitions that somebody else still has open: it must know whom to ask.
         self._is_linked = is_linked
-        self._ticks = self._requests = self._errors = self._surprises = 0
+        self._requests = self._errors = self._surprises = self._next_second_ns = 0
 
     # -- wiring ------------------------------------------------------------------------------------------------
 
@@ -298,8 +296,8 @@ class Handler(LinkedAgent):
         if self._hand_over.is_opening:
             return 0
         due_ms = self._groups.due_ms
-        if due_ms > _SLEEP_MS:
-            due_ms = _SLEEP_MS
+        if due_ms > self._sleep_ms_max:
+            due_ms = self._sleep_ms_max
         deadline_ns = self._purgatory.next_deadline_ns()
         if deadline_ns is None:
             return due_ms
@@ -748,12 +746,15 @@ class Handler(LinkedAgent):
                 return True
         return False
 
+    def _rest_ms(self) -> int:
+        return STORE_MS if self._telemetry.is_on else super()._rest_ms()
+
     def _on_tick(self, now_ns: int) -> None:
-        self._ticks += 1
         if self._moving:
             self._moving.expire(now_ns)
         self._telemetry.tick(now_ns)
-        if self._ticks % _TICKS_PER_SECOND == 0 and self._has_image:
+        if now_ns >= self._next_second_ns and self._has_image:
+            self._next_second_ns = now_ns + NS_PER_S
             self._partitions.tick()
             self._hand_over.tick()
         if self._rates.is_on and (told := self._rates.take_untold()):

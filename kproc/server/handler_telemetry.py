@@ -168,8 +168,12 @@ class HandlerTelemetry:
         if not wanted.is_on:
             self._feed.forget()
 
+    @property
+    def is_on(self) -> bool:
+        return self._wanted.is_on
+
     def tick(self, now_ns: int) -> None:
-        """Ten times a second."""
+        """Ten times a second while it is on."""
         if not self._wanted.is_on:
             return
         if self._services.traffic is not None and now_ns - self._since_ns >= self._wanted.interval_ns:

@@ -9,13 +9,12 @@ from kproc.clock import Clock
 from kproc.metrics.slab import MetricsRow
 from kproc.metrics.spec import SLOT
 from kproc.server.calls import Calls
-from kproc.transport.agent import AgentId, Doze, Link
+from kproc.transport.agent import REST_MS, STORE_MS, AgentId, Doze, Link
 from kproc.transport.envelope import REPLY
 from kproc.transport.outbox import Inbox, Outbox
 
-_STORE_NS: Final = 100_000_000
+_STORE_NS: Final = STORE_MS * 1_000_000
 _CALLS_PER_PASS: Final = 64
-_SLEEP_MS: Final = 100
 _HEARTBEAT: Final = SLOT["heartbeat_ns"]
 _CYCLES: Final = SLOT["duty_cycles"]
 _RESCUED: Final = SLOT["wakeups_rescued"]
@@ -52,6 +51,7 @@ class LinkedAgent:
         "_outboxes",
         "_peers",
         "_poll",
+        "_sleep_ms_max",
         "_watched_fd",
         "id",
         "is_called",
@@ -69,6 +69,7 @@ class LinkedAgent:
         self._watched_fd = -1
         self.is_called = False
         self._next_store_ns = 0
+        self._sleep_ms_max = STORE_MS
         self._cycles = 0
         self._epoll = select.epoll()
         self._poll = self._epoll.poll
@@ -115,6 +116,9 @@ class LinkedAgent:
         if now_ns >= self._next_store_ns:
             self._next_store_ns = now_ns + _STORE_NS
             self._tick(now_ns)
+            self._sleep_ms_max = self._rest_ms()
+        elif work:  # It is to be stored, too.
+            self._sleep_ms_max = STORE_MS
         if not timeout_ms or self._has_input():
             return work
         # Straight to sleep, also after work: a lone client would pay a cycle that finds nothing for each request.
@@ -151,10 +155,14 @@ class LinkedAgent:
 
     def _due_ms(self, now_ns: int) -> int:
         """How long `_work` has nothing to do without being woken."""
-        return _SLEEP_MS
+        return self._sleep_ms_max
+
+    def _rest_ms(self) -> int:
+        """How long it may sleep after a tick if nothing happens; less where `_on_tick` waits for something."""
+        return REST_MS
 
     def _on_tick(self, now_ns: int) -> None:
-        """Ten times a second, before the metrics row is stored."""
+        """Ten times a second, with nothing to do every REST_MS; before the metrics row is stored."""
 
     def _outbox(self, peer: AgentId) -> Outbox | None:
         found = self._peers.get(peer)

@@ -134,8 +134,13 @@ class Operations:
         elif len(self._scales) == 1 and not scale.has_begun:
             self._begin_scale()
 
+    @property
+    def has_scales(self) -> bool:
+        """Whether a change of the counts is in work or waits."""
+        return bool(self._scales)
+
     def tick(self, now_ns: int) -> None:
-        """Ten times a second: nobody is kept waiting for what takes long."""
+        """Ten times a second while there are scales: nobody is kept waiting for what takes long."""
         self.status.look(now_ns)
         for scale in self._scales:
             scale.answer()

@@ -1,6 +1,6 @@
 """Pulse: notices roles that hang without dying, by the heartbeats in their rows of the slab.
 
-A role stores its row about ten times a second, busy or idle; one that does not is stopped (SIGSTOP, a debugger),
+A role stores its row about ten times a second, an idle one twice; one that does not is stopped (SIGSTOP, a debugger),
 stuck in a loop, or waits for a disk. It is reported, in `kproc status` and by one line when it begins and one when it
 ends, and only killed if kproc.hung.kill says so: a kill loses what a pause would not, and a Handler that recovers a
 large log makes no beat either.

@@ -185,8 +185,12 @@ class ControllerTelemetry:
         )
         self._next_ns: int | None = None  # None: off, or not begun.
 
+    @property
+    def is_on(self) -> bool:
+        return self._next_ns is not None
+
     def tick(self, now_ns: int) -> None:
-        """Ten times a second."""
+        """Ten times a second while it is on."""
         wanted = Wanted(self._image(), self._config)
         if not wanted.metrics:
             if self._next_ns is not None:

@@ -8,7 +8,7 @@ as a thread over deques, `inline.py` steps every role from one thread. All three
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 
 class AgentId(NamedTuple):
@@ -108,6 +108,16 @@ class Link:
         self.waker = waker
         self.generation = generation
         self.arena = arena
+
+
+# How long a role that has done something sleeps before it publishes its metrics, and one that has not: a heartbeat.
+STORE_MS: Final = 100
+REST_MS: Final = 500
+
+
+def beat_ms(hung_ms: int) -> int:
+    """How long any role may sleep: it beats three times before it counts as hung."""
+    return max(STORE_MS, min(REST_MS, hung_ms // 3)) if hung_ms else REST_MS
 
 
 class Agent(Protocol):

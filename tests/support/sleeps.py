@@ -1,0 +1,27 @@
+"""How long agents would have slept, on a clock that does not move by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kproc.ipc.wait import Sleeper
+
+Poll = Callable[[float], list[Any]]
+
+
+def note_sleeps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Every agent looks instead of sleeping; the milliseconds that it wanted."""
+    wanted: list[float] = []
+
+    def wait(
+        sleeper: Sleeper, poll: Poll, timeout_s: float, has_work: Callable[[], bool], since_ns: int = 0
+    ) -> list[Any]:
+        del sleeper, has_work, since_ns
+        wanted.append(round(timeout_s * 1000))
+        return poll(0)
+
+    monkeypatch.setattr(Sleeper, "wait", wait)
+    return wanted

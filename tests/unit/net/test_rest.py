@@ -1,0 +1,99 @@
+"""An idle Processor or Acceptor sleeps longer; what it has counted is published as soon as ever."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from kproc.transport.agent import REST_MS, STORE_MS
+from tests.support.sleeps import note_sleeps
+from tests.unit.net.acceptor_rig import AcceptorRig
+from tests.unit.net.rig import ProcessorRig, framed
+
+LONG_MS = 10 * REST_MS
+
+
+class _NotingEpoll:
+    """An epoll that is never waited for."""
+
+    def __init__(self, epoll: object) -> None:
+        self._epoll = epoll
+        self.wanted: list[float] = []
+
+    def poll(self, timeout_s: float) -> object:
+        self.wanted.append(round(timeout_s * 1000))
+        return self._epoll.poll(0)  # type: ignore[attr-defined]
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._epoll, name)
+
+
+@pytest.fixture
+def wanted(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    return note_sleeps(monkeypatch)
+
+
+def test_processor_rests_until_it_has_something_to_publish(rig: ProcessorRig, wanted: list[float]) -> None:
+    client = rig.connect()
+    rig.advance_ms(STORE_MS)
+
+    def sleep_ms() -> float:
+        rig.processor.do_work(LONG_MS)
+        return wanted.pop()
+
+    assert sleep_ms() == REST_MS, "nothing happened since it published"
+    client.send(framed(b"x"))  # It is read, too.
+    assert sleep_ms() == STORE_MS
+    rig.advance_ms(STORE_MS)
+    assert rig.metric("requests") == 1
+    assert sleep_ms() == REST_MS
+    (request,) = rig.handler.take()
+    rig.handler.answer(request, framed(b"y"))
+    assert sleep_ms() == STORE_MS, "an answer is sent before it sleeps"
+    rig.advance_ms(STORE_MS)
+    assert rig.metric("responses") == 1
+    assert sleep_ms() == REST_MS
+
+
+@pytest.fixture
+def acceptor_rig() -> Iterator[AcceptorRig]:
+    with ExitStack() as stack:
+        yield AcceptorRig(stack)
+
+
+def test_acceptor_rests_until_it_has_something_to_publish(acceptor_rig: AcceptorRig) -> None:
+    rig = acceptor_rig
+    rig.acceptor._epoll = epoll = _NotingEpoll(rig.acceptor._epoll)  # type: ignore[assignment]
+
+    def sleep_ms() -> float:
+        rig.acceptor.do_work(LONG_MS)
+        return epoll.wanted.pop()
+
+    rig.clock.advance_ms(STORE_MS)
+    sleep_ms()
+    assert sleep_ms() == REST_MS
+    rig.connect()
+    assert sleep_ms() == REST_MS, "the connection comes while it sleeps"
+    assert sleep_ms() == STORE_MS
+    rig.clock.advance_ms(STORE_MS)
+    sleep_ms()
+    assert sleep_ms() == REST_MS
+
+
+def test_acceptor_with_an_excess_of_connections_looks_as_often_as_ever(acceptor_rig: AcceptorRig) -> None:
+    rig = acceptor_rig
+    for processor in rig.processors:
+        processor.report(("127.0.0.1", 5, 2))
+    rig.step()
+    rig.acceptor._epoll = epoll = _NotingEpoll(rig.acceptor._epoll)  # type: ignore[assignment]
+    rig.change(broker_max=2)
+    rig.clock.advance_ms(STORE_MS)
+    rig.acceptor.do_work(LONG_MS)  # It sees the excess when it wakes up.
+    asked = []
+    while not asked:
+        rig.clock.advance_ms(STORE_MS)
+        rig.acceptor.do_work(LONG_MS)
+        assert epoll.wanted.pop() == STORE_MS
+        asked = rig.processors[0].evictions()
