@@ -163,6 +163,7 @@ class Children:
         logger.info("restarting %s: restarts=%d", role.agent, role.restarts)
         try:
             self.start(role, is_restart=True)
+            self.on_change()  # The controller that is asked what runs, by its first link, must have been told before.
             self.introduce(role)
         except (OSError, FatalError) as error:
             # The host is short of processes, memory or descriptors. Everybody else goes on, and this role gets

@@ -118,6 +118,25 @@ def test_role_that_leaves_while_it_waits_for_its_restart_is_not_started() -> Non
     planner.restart_due()
 
 
+def test_controller_that_is_restarted_is_told_what_runs_before_anybody_can_ask_it() -> None:
+    events: list[str] = []
+
+    class Restarter(Planner):
+        def start(self, role: Role, *, is_restart: bool) -> None:
+            assert is_restart
+            events.append("start")
+            role.child, role.restart_at_ns = FakeChild(), 0  # type: ignore[assignment]
+
+        def introduce(self, role: Role) -> None:
+            events.append("introduce")
+
+    children = Restarter()
+    children.on_change = lambda: events.append("tell")
+    children.deaths(children.table.add(CONTROLLER), 0)
+    children.restart_due()
+    assert events == ["start", "tell", "introduce"]
+
+
 def test_discarded_role_is_forgotten_for_good_by_who_heard_of_its_death_already() -> None:
     planner = Planner()
     dead, user, controller, away = (
