@@ -125,9 +125,13 @@ def test_cooperative_members_keep_what_need_not_move(cooperative: GroupScene) ->
     owned = [member.owned for member in first]
     marks = [len(member.events) for member in first]
     second = scene.start("java", "confluent")
-    # Each newcomer asks once, and each partition that moves is given up first: one more. On a busy host what is given
-    # up comes from two members apart: one more again.
-    assert 2 <= rebalances_until_settled(scene, before) <= 6
+    # Each newcomer begins one, and so does each member that has given partitions up and joins again. Two that give up
+    # at once share one, unless the SyncGroup of the second comes when the first has joined again: it is told to join
+    # again, too, as by Kafka, and hears only in the next generation what it is to give up.
+    took = rebalances_until_settled(scene, before)
+    gave_up = sum(len(revocations(member, mark)) for member, mark in zip(first, marks, strict=True))
+    gave_up += sum(len(revocations(member, 0)) for member in second)
+    assert 2 <= took <= len(second) + gave_up
     for member, had, mark in zip(first, owned, marks, strict=True):
         assert member.owned < had, member.said()
         assert revoked(member, mark) == had - member.owned, "nothing else was ever given up"
@@ -136,8 +140,9 @@ def test_cooperative_members_keep_what_need_not_move(cooperative: GroupScene) ->
     marks = [len(member.events) for member in first]
     scene.close(second[0])
     scene.kill(second[1])
-    # The one that has left begins it, and the session of the other may end meanwhile. Nobody has to give anything up.
-    assert 1 <= rebalances_until_settled(scene, before) <= 4
+    # The one that has left begins it; the session of the other ends in the middle of it, or begins another. Nobody has
+    # to give anything up.
+    assert 1 <= rebalances_until_settled(scene, before) <= 2
     for member, had, mark in zip(first, owned, marks, strict=True):
         assert member.owned > had
         assert revoked(member, mark) == set()
@@ -147,12 +152,17 @@ def test_cooperative_members_keep_what_need_not_move(cooperative: GroupScene) ->
 
 def revoked(member: MemberProcess, mark: int) -> set[int]:
     """What a member gave up since that many events."""
-    return {
-        each["partition"]
+    return set().union(*revocations(member, mark))
+
+
+def revocations(member: MemberProcess, mark: int) -> list[set[int]]:
+    """What a member gave up, each time that it did, since that many events."""
+    given = (
+        {each["partition"] for each in event["partitions"]}
         for event in member.events[mark:]
         if event["name"] == "partitions_revoked"
-        for each in event["partitions"]
-    }
+    )
+    return [each for each in given if each]
 
 
 def test_a_group_that_was_away_goes_on_where_it_committed(scene: GroupScene) -> None:
