@@ -1,4 +1,4 @@
-"""How a comparison keeps to its time: it sheds rounds, then seconds of each run, and never a cell.
+"""How a comparison keeps to its time: it sheds rounds, then seconds of each run, and a cell only when all that is gone.
 
 Pure arithmetic on estimates. What a run costs beside its measured seconds is a guess at first and known from the
 last run of the same cell on the same broker afterwards.

@@ -56,7 +56,8 @@ class Cell:
     fill: str | None = None  # the prepared topic that it reads: a key of FILLS
     settings: dict[str, str] = field(default_factory=dict)  # alone: of a kproc broker
     is_quick: bool = False
-    peers: tuple[str, ...] | None = None  # only these; None: all
+    also: tuple[str, ...] = ()  # peers that are asked besides all those that are asked everything
+    quick_peers: tuple[str, ...] | None = None  # with --quick only these; None: all
     overhead_seconds: float = 0.5  # a guess of what a run costs beside the measured time, until it is known
     is_timed: bool = True  # its length is the seconds that each run is given
 

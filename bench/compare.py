@@ -6,13 +6,15 @@
 
     round 1   footprint: each broker alone: start, ready time, idle memory and CPU, stop     (order shuffled)
               alone:     cells that need brokers of their own, none else up                  (both shuffled)
+              both again, twice at most, but of long cells only those with goals
               load:      all brokers up and warmed; each cell in turn on each broker         (both shuffled)
-    then      the cells with goals again on the running brokers, or a whole new round, while there is time
+    then      all cells, the short ones or those with goals again on the running brokers, while there is time
 
 The question: at equal work, what does each broker reach, and what does it cost? The footprint is taken alone, because
 PSS would divide the interpreter's pages among several Python brokers. Under load all are up, so that a cell's runs on
 two brokers lie seconds apart and the machine's moods hit both; what the waiting ones cost is the idle CPU of the first
-part. A comparison that runs out of time sheds rounds, never cells (`budget.py`). Samples are kept after every part.
+part. A comparison that runs out of time sheds rounds, then seconds, then cells without goals (`budget.py`). Samples are
+kept after every cell.
 """
 
 from __future__ import annotations
@@ -49,8 +51,10 @@ QUICK_MINUTES: Final = 9.5
 FULL_MINUTES: Final = 58.0
 REPORT_SECONDS: Final = 40.0
 """Of that time, for a Spark session and the plots."""
-QUICK_SECONDS, FULL_SECONDS = 0.6, 2.0
+QUICK_SECONDS, FULL_SECONDS = 0.6, 1.5
 ROUNDS_MAX: Final = 7
+ALONE_ROUNDS_MAX: Final = 3
+"""Of footprints and of cells that need the machine for themselves. The rest of the time is for those under load."""
 # A JVM goes on for a moment after its first answer; a broker that still starts is not idle.
 SETTLE_SECONDS: Final = 2.5
 IDLE_SECONDS: Final = (4.0, 2.5)  # full, quick
@@ -76,6 +80,7 @@ class Comparison:
         self._peers: list[str] = []
         self._batches: dict[str, Path] = {}
         self._seconds = budget.run_seconds
+        self._alone_rounds = 0  # How often the cells were asked that need the machine for themselves.
         cells = [BY_NAME[name] for name in options.cells]
         self._footprints = [cell for cell in cells if cell.how == "footprint"]
         self._alone = [cell for cell in cells if cell.how == "alone"]
@@ -85,24 +90,27 @@ class Comparison:
 
     def steps(self) -> list[Step]:
         """The runs of one whole round, as the budget counts them."""
-        starts = [Step(START, peer) for peer in self._peers] if self._loads else []
-        return [*self._steps([*self._footprints, *self._alone, *self._loads]), *starts]
+        return [*self._steps([*self._footprints, *self._alone, *self._loads]), *self._starts()]
+
+    def _starts(self) -> list[Step]:
+        return [Step(START, peer) for peer in self._peers] if self._loads else []
 
     def _steps(self, cells: Sequence[Cell]) -> list[Step]:
         return [Step(cell, peer) for cell in cells for peer in self._asked(cell)]
 
     def _next_pass(self) -> list[Step]:
-        """What to ask again of the running brokers: everything that is timed, or else where goals are judged."""
-        timed = self._steps([cell for cell in self._loads if cell.is_timed])
-        core = [step for step in timed if step.cell.is_core and step.peer in (YARDSTICK, JUDGED)]
-        return next((steps for steps in (timed, core) if self.budget.fits(steps, REPORT_SECONDS)), [])
+        """What to ask again of the running brokers: everything, or what is short, or where goals are judged."""
+        everything = self._steps(self._loads)
+        choices = everything, _short_or_core(everything), [step for step in everything if _is_core(step)]
+        return next((steps for steps in choices if self.budget.fits(steps, REPORT_SECONDS)), [])
 
     def _asked(self, cell: Cell) -> list[str]:
         return [
             name
             for name in self._peers
-            if (PEERS[name].is_everywhere if cell.peers is None else name in cell.peers)
+            if (PEERS[name].is_everywhere or name in cell.also)
             and (PEERS[name].is_kproc or not cell.settings)
+            and (not self.options.quick or cell.quick_peers is None or name in cell.quick_peers)
         ]
 
     def choose_peers(self) -> list[tuple[str, str]]:
@@ -126,11 +134,27 @@ class Comparison:
     def run(self) -> None:
         number = 1
         while True:
-            self._footprint_part(number)
-            self._alone_part(number)
+            if number > self._alone_rounds:
+                self._footprint_part(number)
+                self._alone_part(number, self._steps(self._alone))
+                self._alone_rounds = number
+                self._repeat_alone()
             number = self._load_part(number) + 1
             if number > self.options.rounds or not self.budget.fits(self.steps(), REPORT_SECONDS):
                 break
+
+    def _repeat_alone(self) -> None:
+        """More rounds of what is asked alone, as long as a round and one for the goals under load fit behind it."""
+        loads = self._steps(self._loads)
+        behind = [*loads, *(step for step in loads if _is_core(step)), *self._starts()]
+        footprints = self._steps(self._footprints)
+        for number in range(2, min(self.options.rounds, ALONE_ROUNDS_MAX) + 1):
+            for asked in (_short_or_core(self._steps(self._alone)), []):
+                if self.budget.fits([*footprints, *asked, *behind], REPORT_SECONDS):
+                    self._footprint_part(number)
+                    self._alone_part(number, asked)
+                    self._alone_rounds = number
+                    break
 
     def _shuffled(self, names: Sequence[Any]) -> list[Any]:
         return self._random.sample(names, len(names))
@@ -156,8 +180,9 @@ class Comparison:
     def _footprint_part(self, number: int) -> None:
         if not self._footprints:
             return
-        self._plan(len(self._peers))
-        for name in self._shuffled(self._peers):
+        asked = self._asked(self._footprints[0])
+        self._plan(len(asked))
+        for name in self._shuffled(asked):
             self._step(f"round {number}, {name}: start and idle")
             begun = time.monotonic()
             self._footprint(name, number)
@@ -186,14 +211,14 @@ class Comparison:
             for cell in self._footprints:
                 self.samples.add(Sample(cell, name, number, failed=_words(problem)))
 
-    def _alone_part(self, number: int) -> None:
-        self._plan(len(self._steps(self._alone)))
-        cells = self._shuffled(self._alone)
-        for done, cell in enumerate(cells):
-            self._fit(
-                [*self._steps([*cells[done:], *self._loads]), *(Step(START, peer) for peer in self._peers)]
-            )
-            for name in self._shuffled(self._asked(cell)):
+    def _alone_part(self, number: int, steps: Sequence[Step]) -> None:
+        self._plan(len(steps))
+        order = self._by_cell(steps)
+        for done, of_cell in enumerate(order):
+            left = [step for each in order[done:] for step in each]
+            self._fit([*left, *self._steps(self._loads), *self._starts()])
+            for step in of_cell if self._has_time(of_cell, number) else ():
+                cell, name = step.cell, step.peer
                 self._step(f"round {number}, {name}: {cell.name}")
                 begun = time.monotonic()
                 try:
@@ -201,9 +226,27 @@ class Comparison:
                     self.samples.add(Sample(cell, name, number, result))
                 except EXPECTED as problem:
                     self.samples.add(Sample(cell, name, number, failed=_words(problem)))
-                self.budget.learn(Step(cell, name), time.monotonic() - begun, self._seconds)
+                self.budget.learn(step, time.monotonic() - begun, self._seconds)
                 self._progress.advance(self._task)
             self._keep()
+
+    def _has_time(self, of_cell: Sequence[Step], number: int) -> bool:
+        """All brokers or none, or there would be nothing to compare. What is left out is named in the report."""
+        if self.budget.cost(of_cell, self._seconds) + REPORT_SECONDS <= self.budget.left:
+            return True
+        self._progress.advance(self._task, len(of_cell))
+        if number == 1:
+            for step in of_cell:
+                self.samples.add(Sample(step.cell, step.peer, number, empty="the time was up"))
+        return False
+
+    def _by_cell(self, steps: Sequence[Step]) -> list[list[Step]]:
+        """Cell after cell in a new order, those with goals first; each on all its brokers in a new order."""
+        found: dict[str, list[Step]] = {}
+        for step in steps:
+            found.setdefault(step.cell.name, []).append(step)
+        order = sorted(self._shuffled(list(found.values())), key=lambda of_cell: not of_cell[0].cell.is_core)
+        return [self._shuffled(of_cell) for of_cell in order]
 
     def _load_part(self, number: int) -> int:
         """All load cells, and those with goals again while there is time; the number of the last round."""
@@ -242,19 +285,14 @@ class Comparison:
         return running
 
     def _pass(self, steps: Sequence[Step], running: dict[str, Peer], number: int) -> None:
-        """Cell after cell in a new order, each on all its brokers in a new order."""
-        by_cell: dict[str, list[Step]] = {}
-        for step in steps:
-            by_cell.setdefault(step.cell.name, []).append(step)
-        order = self._shuffled(list(by_cell.values()))
+        order = self._by_cell([step for step in steps if step.peer in running])
         for done, of_cell in enumerate(order):
-            cell = of_cell[0].cell
             self._fit([step for left in order[done:] for step in left])
-            for name in self._shuffled([step.peer for step in of_cell if step.peer in running]):
-                self._step(f"round {number}, {name}: {cell.name}")
+            for step in of_cell if self._has_time(of_cell, number) else ():
+                self._step(f"round {number}, {step.peer}: {step.cell.name}")
                 begun = time.monotonic()
-                self._load(cell, name, running[name], number)
-                self.budget.learn(Step(cell, name), time.monotonic() - begun, self._seconds)
+                self._load(step.cell, step.peer, running[step.peer], number)
+                self.budget.learn(step, time.monotonic() - begun, self._seconds)
                 self._progress.advance(self._task)
             self._keep()
 
@@ -321,6 +359,15 @@ class Comparison:
 def _warm_with(peer: Peer, mode: str, topic: str, **options: Any) -> None:
     run_load(mode, peer.bootstrap, topic=topic, topic_config=TOPIC_CONFIG, warmup=0, **options)
     run_load("delete", peer.bootstrap, topic=topic)
+
+
+def _is_core(step: Step) -> bool:
+    """A goal is judged in it."""
+    return step.cell.is_core and step.peer in (YARDSTICK, JUDGED)
+
+
+def _short_or_core(steps: Sequence[Step]) -> list[Step]:
+    return [step for step in steps if step.cell.is_timed or _is_core(step)]
 
 
 def _words(problem: BaseException) -> str:

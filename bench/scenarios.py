@@ -12,7 +12,6 @@ import mmap
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -350,8 +349,3 @@ SCENARIOS: Final[dict[str, Callable[[Peer, Cell, Run], Result]]] = {
         java_consume,
     )
 }
-
-
-def wait_quiet(seconds: float) -> None:
-    """Let what a run left behind (unlinks, write-back) pass before the next is measured."""
-    time.sleep(seconds)

@@ -7,12 +7,31 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from bench.cells import GB, Cell, Metric, Wanted, cpu_per, path, payload_cpu, payload_rate, percentiles
+from bench.cells import (
+    GB,
+    JUDGED,
+    YARDSTICK,
+    Cell,
+    Metric,
+    Wanted,
+    cpu_per,
+    path,
+    payload_cpu,
+    payload_rate,
+    percentiles,
+)
 
 BULK_BATCH_BYTES: Final = 990_000  # just below the 1 MB that a broker takes by default
 SMALL_BATCH_BYTES: Final = 16_000  # Java's default batch.size: a 64 KB limit then means 64 KB
-FLUSHED: Final = ("kafka", "process-group", "process-none")
-"""Where the flush level is the question, the transports are not."""
+UNFLUSHED: Final = ("process-none",)
+"""Where the flush level is the question: what durability costs stands beside the transports."""
+BESIDE_KAFKA: Final = (YARDSTICK, JUDGED)
+AMONG_US: Final = (
+    JUDGED,
+    *(f"{name}-group" for name in ("thread", "free-threaded", "connection-threads", "asyncio", "inline")),
+)
+"""Who is asked with --quick where Kafka takes long: the transports beside each other in a small cell, and Kafka beside
+processes in a large one."""
 
 FILLS: Final[dict[str, dict[str, Any]]] = {
     "filled-large": {"batch_bytes": BULK_BATCH_BYTES, "fill_bytes": 256 << 20},
@@ -64,7 +83,7 @@ def _produce() -> tuple[Cell, ...]:
     return (
         _bulk("bulk-100", f"{one} 100 B", goal=True, is_quick=True),
         _bulk("bulk-1k", f"{one} 1 KB", goal=True, is_quick=True, options={"record_bytes": 1000}),
-        _bulk("bulk-100k", f"{one} 100 KB", goal=True, is_quick=True, options={"record_bytes": 100_000}),
+        _bulk("bulk-100k", f"{one} 100 KB", goal=True, options={"record_bytes": 100_000}),
         _bulk(
             "bulk-1k-4",
             "the same, 1 KB, 4 connections, 4 partitions",
@@ -73,25 +92,25 @@ def _produce() -> tuple[Cell, ...]:
         _bulk(
             "bulk-16k",
             "16 KB batches of 100 B records (Java's default), 5 in flight",
-            is_quick=True,
             options={"batch_bytes": SMALL_BATCH_BYTES, "in_flight": 5},
         ),
+        _bulk("bulk-100-acks-0", "100 B records, acks=0", options={"acks": 0}),
         _bulk("bulk-1k-acks-0", "1 KB records, acks=0", options={"record_bytes": 1000, "acks": 0}),
+        _bulk("bulk-100-acks-all", "100 B records, acks=all", options={"acks": -1}, also=UNFLUSHED),
         _bulk(
             "bulk-1k-acks-all",
             "1 KB records, acks=all: `group` is answered after fdatasync",
-            is_quick=True,
             options={"record_bytes": 1000, "acks": -1},
-            peers=FLUSHED,
+            also=UNFLUSHED,
         ),
         _bulk(
             "bulk-100k-acks-all",
             "100 KB records, acks=all",
             options={"record_bytes": 100_000, "acks": -1},
-            peers=FLUSHED,
+            also=UNFLUSHED,
         ),
         _compressed("lz4", 100),
-        _compressed("lz4", 1000, is_quick=True),
+        _compressed("lz4", 1000),
         _compressed("lz4", 100_000),
         _compressed("zstd", 100),
         _compressed("zstd", 1000, is_quick=True),
@@ -139,7 +158,7 @@ def _consume() -> tuple[Cell, ...]:
     cold = "the topic's files thrown out of the page cache, then read once; 0.99 MB batches, limit 1 MB"
     return (
         _fetch("fetch-1m", f"{cached} 1 MB, 1 consumer", 1 << 20, goal=True, is_quick=True),
-        _fetch("fetch-1m-4", "4 consumers", 1 << 20, goal=True, is_quick=True, options={"connections": 4}),
+        _fetch("fetch-1m-4", "4 consumers", 1 << 20, goal=True, options={"connections": 4}),
         _fetch("fetch-1m-8", "8 consumers", 1 << 20, options={"connections": 8}),
         _fetch("fetch-50m", f"{cached} 50 MB, 1 consumer", 50 << 20),
         _fetch("fetch-64k", small, 64 << 10, goal=True, is_quick=True, fill="filled-small"),
@@ -147,7 +166,6 @@ def _consume() -> tuple[Cell, ...]:
             "fetch-cold",
             cold,
             1 << 20,
-            is_quick=True,
             how="scenario",
             does="cold",
             fill=None,
@@ -187,13 +205,13 @@ def _small() -> tuple[Cell, ...]:
         *everywhere,
         _single("one-64-p4", "64 connections, 4 partitions", options={"connections": 64, "partitions": 4}),
         _single("one-4-acks-0", "4 connections, acks=0", options={"connections": 4, "acks": 0}),
-        _single("one-1-acks-all", "1 connection, acks=all", options={"acks": -1}, peers=FLUSHED),
+        _single("one-1-acks-all", "1 connection, acks=all", options={"acks": -1}, also=UNFLUSHED),
         _single(
             "one-64-acks-all",
             "64 connections, acks=all",
             is_quick=True,
             options={"connections": 64, "acks": -1},
-            peers=FLUSHED,
+            also=UNFLUSHED,
         ),
     )
 
@@ -222,7 +240,7 @@ def _latencies() -> tuple[Cell, ...]:
     )
     return (
         _latency(1000, goals={"p50": 0.9, "p99": 0.25}, is_quick=True),
-        _latency(5000, is_quick=True),
+        _latency(5000),
         _latency(10_000),
         _latency(20_000),
         Cell(
@@ -282,21 +300,15 @@ def _connections() -> tuple[Cell, ...]:
             idle,
             {"connections": 10_000},
             is_quick=True,
+            quick_peers=BESIDE_KAFKA,
             **shared,
         ),
     )
 
 
-def _partitions(
-    count: int,
-    *,
-    goal: bool = False,
-    is_quick: bool = False,
-    restart: bool = True,
-    peers: tuple[str, ...] | None = None,
-) -> Cell:
-    """Made and touched; with `restart` stopped in order and started again, too."""
-    metrics: tuple[Metric, ...] = (
+def _partitions(count: int, *, goal: bool = False, **changes: Any) -> Cell:
+    """Made and touched; then stopped in order and started again."""
+    metrics = (
         Metric("create", "s", False, path("create_seconds")),
         Metric("all leaders", "s", False, path("leaders_seconds")),
         Metric("first record, p50", "us", False, path("latency_us", "p50")),
@@ -304,27 +316,21 @@ def _partitions(
         Metric("first record to all", "s", False, path("touch_seconds")),
         Metric("memory", "KB/partition", False, path("kb_per_partition")),
         Metric("Metadata of all", "ms", False, path("metadata_us", "p50", scale=1e-3)),
-    )
-    restarted = (
         Metric("restart to ready", "s", False, path("restart_seconds"), Wanted(ratio=0.25) if goal else None),
         Metric("restart to a record in each", "s", False, path("restart_touched_seconds")),
         Metric("stop", "s", False, path("stop_seconds")),
     )
-    title = f"one topic of {count:,} partitions in a broker of its own"
-    if restart:
-        title, metrics = f"{title}; then a restart with them", (*metrics, *restarted)
     return Cell(
         f"partitions-{count}",
-        title,
+        f"one topic of {count:,} partitions in a broker of its own; then a restart with them",
         "partitions",
         "alone",
         "partitions",
         metrics,
-        {"partitions": count, "restart": restart},
-        is_quick=is_quick,
-        overhead_seconds=3 + count / 50,
+        {"partitions": count},
+        overhead_seconds=3 + count / 100,
         is_timed=False,
-        peers=peers,
+        **changes,
     )
 
 
@@ -401,7 +407,7 @@ def _clients() -> tuple[Cell, ...]:
             "confluent-kafka, 100 B records, acks=all, linger 5 ms, delivery reports",
             is_quick=True,
         ),
-        cell("confluent_consume", "confluent-kafka reads them back, every record looked at", is_quick=True),
+        cell("confluent_consume", "confluent-kafka reads them back, every record looked at", is_quick=False),
         cell("java_produce", "Kafka's own ProducerPerformance, 100 B records, acks=all", is_quick=False),
         cell("java_consume", "Kafka's own ConsumerPerformance reads them back", is_quick=False),
     )
@@ -414,10 +420,10 @@ CELLS: Final = (
     *_small(),
     *_latencies(),
     *_connections(),
-    _partitions(200, goal=True, is_quick=True),
+    _partitions(200, is_quick=True, quick_peers=AMONG_US),
     _partitions(1000),
-    _partitions(2000, goal=True),
-    _partitions(10_000, restart=False, peers=("kafka", "process-group", "thread-group")),
+    _partitions(2000, goal=True, is_quick=True, quick_peers=BESIDE_KAFKA),
+    _partitions(10_000),
     _groups(100, is_quick=True),
     _groups(1000),
     _work(100),

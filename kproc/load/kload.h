@@ -164,7 +164,7 @@ static inline bool may_pass(int error) {
     return error == UNKNOWN_TOPIC || error == LEADER_NOT_AVAILABLE || error == NOT_LEADER;
 }
 enum { KEY_PRODUCE = 0, KEY_FETCH = 1, KEY_LIST_OFFSETS = 2, KEY_METADATA = 3, KEY_API_VERSIONS = 18,
-       KEY_CREATE_TOPICS = 19, KEY_DELETE_TOPICS = 20 };
+       KEY_CREATE_TOPICS = 19, KEY_DELETE_TOPICS = 20, KEY_CREATE_PARTITIONS = 37 };
 #define CORRELATION_AT 8 /* in a request: int32 length, int16 key, int16 version, then it */
 #define FRAME_BYTES_MAX (256 << 20)
 

@@ -1,6 +1,7 @@
 /* Many partitions: what it takes to make them, to use each for the first time, and to hear of all of them.
  *
- *   CreateTopics of N partitions ... answered          create_seconds; not there when it was made before
+ *   CreateTopics of N partitions ... answered          create_seconds; not there when it was made before; above 5,000
+ *                                                      CreatePartitions for the rest
  *   Metadata until every one has a leader              leaders_seconds, from the same start
  *   one record to each, one request at a time          latency: the first touch opens files
  *   Metadata of the whole topic, METADATA_ROUNDS times metadata

@@ -186,12 +186,41 @@ struct cursor call(int fd, struct buffer *request, struct buffer *answer) {
     return c;
 }
 
+/* Kafka refuses a request that would make more than 10,000 records of metadata: larger topics are made in steps. */
+enum { PARTITIONS_A_REQUEST_MAX = 5000 };
+
+static int at_most(int count, int limit) {
+    return count < limit ? count : limit;
+}
+
+static void create_partitions(int fd, int count) {
+    struct buffer request = {0}, answer = {0};
+    begin_request(&request, KEY_CREATE_PARTITIONS, 1, 7, false);
+    put_i32(&request, 1);
+    put_string(&request, opt.topic);
+    put_i32(&request, count);
+    put_i32(&request, -1); /* no manual assignment */
+    put_i32(&request, SETUP_SECONDS_MAX * 1000);
+    put_i8(&request, 0); /* not validate-only */
+    end_request(&request);
+    struct cursor c = call(fd, &request, &answer);
+    get_i32(&c); /* throttle */
+    int topics = get_i32(&c);
+    bool is_ours = skip_string(&c, opt.topic);
+    int error = get_i16(&c);
+    if (c.bad || topics != 1 || !is_ours || error != 0)
+        die(1, "CreatePartitions up to %d: error %d", count, error);
+    free(request.data);
+    free(answer.data);
+}
+
 void create_topic(int fd) {
     struct buffer request = {0}, answer = {0};
+    int made = at_most(opt.partitions, PARTITIONS_A_REQUEST_MAX);
     begin_request(&request, KEY_CREATE_TOPICS, 2, 1, false);
     put_i32(&request, 1);
     put_string(&request, opt.topic);
-    put_i32(&request, opt.partitions);
+    put_i32(&request, made);
     put_i16(&request, 1); /* replication factor */
     put_i32(&request, 0); /* no manual assignment */
     put_i32(&request, opt.topic_config_count);
@@ -216,6 +245,10 @@ void create_topic(int fd) {
         die(1, "CreateTopics: error %d", error);
     free(request.data);
     free(answer.data);
+    while (error == 0 && made < opt.partitions) {
+        made = at_most(opt.partitions, made + PARTITIONS_A_REQUEST_MAX);
+        create_partitions(fd, made);
+    }
 }
 
 /* True when every partition of the topic has a leader. */
