@@ -24,7 +24,6 @@ Hot loops below are written out, not shared: a Python call costs 50 ns. For 100 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
 from typing import Final, NoReturn
 
 from kproc.errors import FatalError
@@ -179,16 +178,6 @@ class RingProducer(_RingEnd):
         self._written = following
         self._room = -1
         return True
-
-    def try_push_batch(self, records: Iterable[tuple[int, Buffer]]) -> int:
-        """Push records until one does not fit; how many were pushed. publish() makes them visible."""
-        try_push = self.try_push
-        count = 0
-        for kind, record in records:
-            if not try_push(kind, record):
-                break
-            count += 1
-        return count
 
     def publish(self) -> None:
         """Make everything committed visible with one store. Wakes nobody: that is the caller's one fence."""

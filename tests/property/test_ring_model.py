@@ -75,14 +75,6 @@ class RingMachine(RuleBasedStateMachine):
         else:
             self.refused()
 
-    @rule(fractions=st.lists(FRACTIONS, max_size=5))
-    def push_batch(self, fractions: list[float]) -> None:
-        batch = [(5, self.record(fraction)) for fraction in fractions]
-        count = self.producer.try_push_batch(batch)
-        self.committed += batch[:count]
-        if count < len(batch):
-            self.refused()
-
     @rule()
     def publish(self) -> None:
         self.producer.publish()

@@ -238,17 +238,6 @@ def test_sequences_beyond_32_bits_keep_working():
         assert producer._words[HEAD] > 1 << 40
 
 
-def test_batch_push_stops_at_the_first_record_that_does_not_fit(ends):
-    producer, consumer = ends
-    records = [(1, bytes([count]) * 192) for count in range(10)]
-    assert producer.try_push_batch(records) == 5
-    assert producer.try_push_batch(records[5:]) == 0
-    producer.publish()
-    assert take(consumer) == records[:5]
-    assert producer.try_push_batch(records[5:]) == 5
-    assert producer.try_push_batch([]) == 0
-
-
 def test_push_that_fails_halfway_leaves_nothing(ends):
     producer, consumer = ends
     with pytest.raises(TypeError):
