@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Self
 
 from kproc.spark.offsets import Offsets, from_json, to_json
-from kproc.spark.options import OptionError, SourceOptions
+from kproc.spark.option_values import OptionError
+from kproc.spark.options import SourceOptions
 
 
 class InitialOffsets:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from kproc.errors import Corrupt
-from kproc.spark.brokers import READ_COMMITTED
+from kproc.spark.brokers import EARLIEST, LATEST, READ_COMMITTED
 from kproc.spark.log_files import PartitionFiles
-from kproc.spark.log_options import EARLIEST, LATEST, LogOptions, Offsets
+from kproc.spark.log_options import LogOptions, Offsets
 from kproc.storage.checkpoints import LOG_START_FILE, read_log_starts
 from kproc.storage.format import LOG_SUFFIX, parse_partition_directory_name
 from kproc.storage.fs import OsFs

@@ -23,7 +23,8 @@ from kproc.spark.brokers import (
     pause,
 )
 from kproc.spark.offsets import Offsets, TopicPartition, losses
-from kproc.spark.options import Kind, OptionError, Position, SourceOptions
+from kproc.spark.option_values import OptionError
+from kproc.spark.options import Kind, Position, SourceOptions
 
 logger = logging.getLogger(__name__)
 

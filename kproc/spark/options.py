@@ -8,23 +8,27 @@ broker, no Spark. This file is long because the names and words for users are in
 from __future__ import annotations
 
 import difflib
-import json
 import logging
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final, Literal
 
-from kproc.spark.brokers import (
-    EARLIEST,
-    LATEST,
-    READ_COMMITTED,
-    READ_UNCOMMITTED,
-    Connecting,
-    parse_bootstrap,
-)
+from kproc.spark.brokers import EARLIEST, LATEST, READ_UNCOMMITTED, Connecting, parse_bootstrap
 from kproc.spark.offsets import Offsets, TopicPartition, from_json
+from kproc.spark.option_values import (
+    OptionError,
+    read_byte_count,
+    read_count,
+    read_count_or_zero,
+    read_flag,
+    read_isolation,
+    read_json,
+    read_names,
+    read_pattern,
+    read_text,
+    read_time_ms,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -32,10 +36,6 @@ DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 FETCH_BYTES: Final = 4 << 20
 """What one Fetch of a task asks for: enough that a request's cost does not show, little beside a task's memory."""
 _STOCK: Final = 'format("kafka"), Spark\'s own connector, can'
-
-
-class OptionError(ValueError):
-    """An option that cannot be; one line for a person."""
 
 
 class Kind(Enum):
@@ -109,90 +109,8 @@ class SourceOptions:
     check_crcs: bool = True
 
 
-# ---- values ----------------------------------------------------------------------------------------------
-
-_TIME: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-_BYTES: Final = {
-    "b": 1,
-    "k": 1 << 10,
-    "kb": 1 << 10,
-    "m": 1 << 20,
-    "mb": 1 << 20,
-    "g": 1 << 30,
-    "gb": 1 << 30,
-}
-
-
-def _text(name: str, value: str) -> str:
-    if not value.strip():
-        raise OptionError(f"{name} is empty")
-    return value.strip()
-
-
-def _flag(name: str, value: str) -> bool:
-    word = value.strip().lower()
-    if word not in ("true", "false"):
-        raise OptionError(f"{name} is true or false, not {value!r}")
-    return word == "true"
-
-
-def _count(name: str, value: str, *, low: int = 1) -> int:
-    try:
-        number = int(value.strip())
-    except ValueError:
-        raise OptionError(f"{name} is a whole number, not {value!r}") from None
-    if number < low:
-        raise OptionError(f"{name} is at least {low}, not {number}")
-    return number
-
-
-def _count_or_zero(name: str, value: str) -> int:
-    return _count(name, value, low=0)
-
-
-def _with_unit(name: str, value: str, units: Mapping[str, int], default: str, like: str) -> int:
-    match = re.fullmatch(r"\s*(\d+)\s*([a-zA-Z]*)\s*", value)
-    unit = (match[2].lower() or default) if match else ""
-    if match is None or unit not in units:
-        raise OptionError(f"{name} is like {like}, not {value!r}")
-    return int(match[1]) * units[unit]
-
-
-def _time_ms(name: str, value: str) -> int:
-    return _with_unit(name, value, _TIME, "ms", '"15m", "10s" or "500ms"')
-
-
-def _byte_count(name: str, value: str) -> int:
-    count = _with_unit(name, value, _BYTES, "b", '"64m", "512k" or 1000000')
-    if count == 0:
-        raise OptionError(f"{name} is at least 1")
-    return count
-
-
-def _names(name: str, value: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(filter(None, (each.strip() for each in value.split(",")))))
-    if not names:
-        raise OptionError(f"{name} names no topic")
-    return names
-
-
-def _pattern(name: str, value: str) -> str:
-    try:
-        re.compile(_text(name, value))
-    except re.error as error:
-        raise OptionError(f"{name} {value!r} is no regular expression of Python's: {error}") from None
-    return value.strip()
-
-
-def _json(name: str, value: str) -> Any:
-    try:
-        return json.loads(value)
-    except ValueError as error:
-        raise OptionError(f"{name} is no JSON: {error}; it is {value!r}") from None
-
-
 def _assigned(name: str, value: str) -> tuple[TopicPartition, ...]:
-    document = _json(name, value)
+    document = read_json(name, value)
     form = f'{name} is like {{"clicks": [0, 1]}}, not {value!r}'
     if not isinstance(document, dict) or not document:
         raise OptionError(form)
@@ -207,45 +125,38 @@ def _assigned(name: str, value: str) -> tuple[TopicPartition, ...]:
     return tuple(sorted(set(found)))
 
 
-def _isolation(name: str, value: str) -> int:
-    words = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
-    if value.strip().lower() not in words:
-        raise OptionError(f"{name} is read_uncommitted or read_committed, not {value!r}")
-    return words[value.strip().lower()]
-
-
 # ---- names -----------------------------------------------------------------------------------------------
 
 # Option -> the field of SourceOptions it sets, and how its text is read.
 _SIMPLE: Final[dict[str, tuple[str, Callable[[str, str], Any]]]] = {
-    "maxOffsetsPerTrigger": ("max_offsets", _count),
-    "minOffsetsPerTrigger": ("min_offsets", _count),
-    "maxTriggerDelay": ("max_delay_ms", _time_ms),
-    "maxBytesPerTrigger": ("max_bytes", _byte_count),
-    "minPartitions": ("min_partitions", _count),
-    "maxRecordsPerPartition": ("max_records", _count),
-    "failOnDataLoss": ("fail_on_data_loss", _flag),
-    "includeHeaders": ("include_headers", _flag),
-    "kafkaConsumer.pollTimeoutMs": ("poll_ms", _count),
-    "partition.metadata.cache.ttl.ms": ("metadata_ms", _count_or_zero),
-    "commitGroup": ("commit_group", _text),
-    "checkpointState": ("checkpoint_state", _text),
-    "sourceName": ("source_name", _text),
-    "filterPushdown": ("filter_pushdown", _flag),
-    "kproc.data.dir": ("data_directory", _text),
-    "kafka.check.crcs": ("check_crcs", _flag),
-    "kafka.isolation.level": ("isolation", _isolation),
-    "kafka.fetch.max.wait.ms": ("fetch_wait_ms", _count_or_zero),
-    "kafka.fetch.min.bytes": ("fetch_min_bytes", _count),
+    "maxOffsetsPerTrigger": ("max_offsets", read_count),
+    "minOffsetsPerTrigger": ("min_offsets", read_count),
+    "maxTriggerDelay": ("max_delay_ms", read_time_ms),
+    "maxBytesPerTrigger": ("max_bytes", read_byte_count),
+    "minPartitions": ("min_partitions", read_count),
+    "maxRecordsPerPartition": ("max_records", read_count),
+    "failOnDataLoss": ("fail_on_data_loss", read_flag),
+    "includeHeaders": ("include_headers", read_flag),
+    "kafkaConsumer.pollTimeoutMs": ("poll_ms", read_count),
+    "partition.metadata.cache.ttl.ms": ("metadata_ms", read_count_or_zero),
+    "commitGroup": ("commit_group", read_text),
+    "checkpointState": ("checkpoint_state", read_text),
+    "sourceName": ("source_name", read_text),
+    "filterPushdown": ("filter_pushdown", read_flag),
+    "kproc.data.dir": ("data_directory", read_text),
+    "kafka.check.crcs": ("check_crcs", read_flag),
+    "kafka.isolation.level": ("isolation", read_isolation),
+    "kafka.fetch.max.wait.ms": ("fetch_wait_ms", read_count_or_zero),
+    "kafka.fetch.min.bytes": ("fetch_min_bytes", read_count),
 }
 # Option -> the field of Connecting.
 _CONNECTING: Final[dict[str, tuple[str, Callable[[str, str], Any]]]] = {
-    "kafka.client.id": ("client_id", _text),
-    "kafka.request.timeout.ms": ("request_ms", _count),
-    "kafka.socket.connection.setup.timeout.ms": ("connect_ms", _count),
-    "kafka.default.api.timeout.ms": ("retry_ms", _count),
-    "kafka.retry.backoff.ms": ("backoff_ms", _count),
-    "kafka.retry.backoff.max.ms": ("backoff_ms_max", _count),
+    "kafka.client.id": ("client_id", read_text),
+    "kafka.request.timeout.ms": ("request_ms", read_count),
+    "kafka.socket.connection.setup.timeout.ms": ("connect_ms", read_count),
+    "kafka.default.api.timeout.ms": ("retry_ms", read_count),
+    "kafka.retry.backoff.ms": ("backoff_ms", read_count),
+    "kafka.retry.backoff.max.ms": ("backoff_ms_max", read_count),
 }
 _OTHERS: Final = (
     "kafka.bootstrap.servers",
@@ -327,15 +238,15 @@ def _subscription(options: Mapping[str, str]) -> Subscription:
     kind = given[0]
     value = options[kind.value.lower()]
     if kind is Kind.TOPICS:
-        return Subscription(kind, topics=_names(kind.value, value))
+        return Subscription(kind, topics=read_names(kind.value, value))
     if kind is Kind.PATTERN:
-        return Subscription(kind, pattern=_pattern(kind.value, value))
+        return Subscription(kind, pattern=read_pattern(kind.value, value))
     return Subscription(kind, partitions=_assigned(kind.value, value))
 
 
 def _offsets_of(name: str, value: str) -> Offsets:
     try:
-        found = from_json(_json(name, value))
+        found = from_json(read_json(name, value))
     except OptionError:
         raise
     except ValueError as error:
@@ -371,7 +282,7 @@ def _position(options: Mapping[str, str], word: Literal["starting", "ending"], d
             if min(times.values()) < 0:
                 raise OptionError(f"{name} has times in ms since 1970, none of them below 0")
             return Position(name, each=tuple(sorted(times.items())), by_time=True)
-        return Position(name, everywhere=_count_or_zero(name, value), by_time=True)
+        return Position(name, everywhere=read_count_or_zero(name, value), by_time=True)
     return Position(f"{word}Offsets", everywhere=default)
 
 
@@ -439,7 +350,7 @@ def parse_source(options: Mapping[str, str], *, is_stream: bool) -> SourceOption
             if name.lower() in options:
                 raise OptionError(f"{name} is an option of spark.readStream: a batch has no progress to keep")
     sizes = [
-        _byte_count(name, options[name.lower()])
+        read_byte_count(name, options[name.lower()])
         for name in ("kafka.fetch.max.bytes", "kafka.max.partition.fetch.bytes")
         if name.lower() in options
     ]
@@ -464,10 +375,10 @@ def _look_up(options: Mapping[str, str], connecting: Connecting) -> Connecting:
     retries = options.get("fetchoffset.numretries")
     interval = options.get("fetchoffset.retryintervalms")
     if retries is not None:
-        count = _count_or_zero("fetchOffset.numRetries", retries)
+        count = read_count_or_zero("fetchOffset.numRetries", retries)
         connecting = replace(connecting, attempts_max=count + 1)
     if interval is not None:
-        pause_ms = _count_or_zero("fetchOffset.retryIntervalMs", interval)
+        pause_ms = read_count_or_zero("fetchOffset.retryIntervalMs", interval)
         connecting = replace(connecting, backoff_ms=pause_ms, backoff_ms_max=pause_ms)
     return connecting
 

@@ -52,8 +52,8 @@ from kproc.spark.offsets import (
     to_json,
     waiting,
 )
-from kproc.spark.options import OptionError, SourceOptions, parse_source
-from kproc.spark.schema import COLUMNS, spark_schema
+from kproc.spark.options import SourceOptions, parse_source
+from kproc.spark.schema import columns_of
 from kproc.spark.sizes import limited_by_bytes
 from kproc.spark.task import read_range
 from kproc.wire.header import ApiKey
@@ -94,23 +94,6 @@ def records_of(
     if partition.value is not None:
         raise TypeError(f"{partition!r} is no range of a topic")
     return iter(())
-
-
-def columns_of(schema: StructType) -> tuple[str, ...]:
-    """The columns that a user's schema asks for, in its order; OptionError for what a topic has not."""
-    every = {each.name: each.dataType for each in spark_schema(tuple(COLUMNS)).fields}
-    for each in schema.fields:
-        if each.name not in every:
-            raise OptionError(
-                f"a topic has no column {each.name}, only {', '.join(every)}: "
-                "select and cast what is in the value after load()"
-            )
-        wanted, given = every[each.name].simpleString(), each.dataType.simpleString()
-        if wanted != given:
-            raise OptionError(f"column {each.name} is {wanted}, not {given}: cast it after load()")
-    if not schema.fields:
-        raise OptionError("the schema has no column")
-    return tuple(each.name for each in schema.fields)
 
 
 def batch_reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:

@@ -5,7 +5,7 @@ Without Spark or Arrow at import: Spark imports this in six kinds of processes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -49,6 +49,31 @@ def spark_schema(columns: Sequence[str] = BASE_COLUMNS) -> StructType:
         COLUMNS["headers"]: types.ArrayType(header),
     }
     return types.StructType([types.StructField(name, kinds[COLUMNS[name]]) for name in columns])
+
+
+def schema_for(options: Mapping[str, str]) -> StructType:
+    """The columns that a source with these options has."""
+    with_headers = str(options.get("includeHeaders", "false")).strip().lower() == "true"
+    return spark_schema(tuple(COLUMNS) if with_headers else BASE_COLUMNS)
+
+
+def columns_of(schema: StructType) -> tuple[str, ...]:
+    """The columns that a user's schema asks for, in its order; OptionError for what a topic has not."""
+    from kproc.spark.option_values import OptionError
+
+    every = {each.name: each.dataType for each in spark_schema(tuple(COLUMNS)).fields}
+    for each in schema.fields:
+        if each.name not in every:
+            raise OptionError(
+                f"a topic has no column {each.name}, only {', '.join(every)}: "
+                "select and cast what is in the value after load()"
+            )
+        wanted, given = every[each.name].simpleString(), each.dataType.simpleString()
+        if wanted != given:
+            raise OptionError(f"column {each.name} is {wanted}, not {given}: cast it after load()")
+    if not schema.fields:
+        raise OptionError("the schema has no column")
+    return tuple(each.name for each in schema.fields)
 
 
 def arrow_schema(columns: Sequence[str] = BASE_COLUMNS) -> Any:

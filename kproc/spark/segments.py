@@ -12,11 +12,11 @@ Spark imports this in every session, like source.py: what does the work is impor
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from kproc.spark.schema import BASE_COLUMNS, COLUMNS, spark_schema
+from kproc.spark.schema import columns_of, schema_for
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,8 +33,7 @@ class KprocLogDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns of format("kproc")."""
-        with_headers = str(self.options.get("includeHeaders", "false")).strip().lower() == "true"
-        return spark_schema(tuple(COLUMNS) if with_headers else BASE_COLUMNS)
+        return schema_for(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read; there is no stream of files: topics that grow are format("kproc")'s."""
@@ -62,7 +61,7 @@ class LogReader(DataSourceReader):
         from kproc.spark.log_options import LogOptions
 
         self._options = LogOptions.parse(options)
-        self._columns = checked_columns(schema)
+        self._columns = columns_of(schema)
 
     def partitions(self) -> Sequence[InputPartition]:
         """The ranges; Spark makes one without a value of an empty list."""
@@ -108,20 +107,3 @@ class LogReader(DataSourceReader):
                         "was planned (failOnDataLoss=false reads what there is)"
                     )
                 return
-
-
-def checked_columns(schema: StructType) -> tuple[str, ...]:
-    """The columns of a schema that a user may have chosen: any of the known ones in any order, with their types."""
-    wanted: dict[str, Any] = {field.name: field.dataType for field in schema.fields}
-    known = {field.name: field.dataType for field in spark_schema(tuple(COLUMNS)).fields}
-    for name, kind in wanted.items():
-        if name not in known:
-            raise ValueError(f"there is no column {name!r}: a topic has {', '.join(known)}")
-        if kind.simpleString() != known[name].simpleString():
-            raise ValueError(
-                f"column {name} is {known[name].simpleString()}, not {kind.simpleString()}: "
-                f"cast it, as in cast({name} as {kind.simpleString()})"
-            )
-    if not wanted:
-        raise ValueError("the schema has no columns")
-    return tuple(wanted)

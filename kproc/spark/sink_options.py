@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from kproc.spark.option_values import OptionError
 from kproc.wire.compression import Compression
 
 MiB: Final = 1024 * 1024
@@ -58,10 +59,6 @@ _WITHOUT_EFFECT: Final = frozenset(
 )
 # What Spark itself passes on to every streaming sink.
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "path", "queryname", "includeheaders"})
-
-
-class OptionError(ValueError):
-    """An option that cannot be taken, in one line that names the way out."""
 
 
 @dataclass(frozen=True, slots=True)

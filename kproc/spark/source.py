@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from kproc.spark.schema import BASE_COLUMNS, COLUMNS, spark_schema
+from kproc.spark.schema import schema_for
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -33,8 +33,7 @@ class KprocDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns of Spark's own connector."""
-        with_headers = str(self.options.get("includeHeaders", "false")).strip().lower() == "true"
-        return spark_schema(tuple(COLUMNS) if with_headers else BASE_COLUMNS)
+        return schema_for(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read: `spark.read`."""

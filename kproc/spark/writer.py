@@ -34,9 +34,10 @@ from pyspark.sql.datasource import (
 from kproc.clock import SystemClock
 from kproc.spark.brokers import Connecting, cluster_of
 from kproc.spark.encode import HEADER_TYPE, NullHeader, RecordEncoder, RecordTooLarge, Rows, rows_bytes
+from kproc.spark.option_values import OptionError
 from kproc.spark.partitioner import Int32s, Int64s, Spread, partitions_by_key
 from kproc.spark.producer import Producer
-from kproc.spark.sink_options import OptionError, ProducerSettings, SinkOptions, parse_sink_options
+from kproc.spark.sink_options import ProducerSettings, SinkOptions, parse_sink_options
 
 logger = logging.getLogger(__name__)
 

@@ -8,11 +8,11 @@ import pytest
 
 from kproc.spark.brokers import EARLIEST, LATEST, READ_COMMITTED
 from kproc.spark.offsets import TopicPartition
+from kproc.spark.option_values import OptionError
 from kproc.spark.options import (
     DEFAULT_BOOTSTRAP,
     FETCH_BYTES,
     Kind,
-    OptionError,
     SourceOptions,
     parse_source,
 )
@@ -124,7 +124,7 @@ def test_positions_by_offset_and_by_time_and_their_order() -> None:
     [
         ({"subscribe": None}, ["subscribe, subscribePattern, assign", "none was given"]),
         ({"assign": '{"clicks": [0]}'}, ["only one of", "subscribe and assign"]),
-        ({"subscribe": " , "}, ["subscribe names no topic"]),
+        ({"subscribe": " , "}, ["subscribe names nothing"]),
         ({"startingOffset": "earliest"}, ["startingoffset", "did you mean startingOffsets?"]),
         ({"kafka.isolation.levle": "x"}, ["did you mean kafka.isolation.level?"]),
         ({"wholly-unheard-of": "1"}, ["there is no option", "SPARK.md"]),

@@ -30,7 +30,7 @@ from kproc.spark import reader as reader_module
 from kproc.spark.brokers import Unreachable
 from kproc.spark.look_up import DataLoss
 from kproc.spark.offsets import TopicPartition
-from kproc.spark.options import OptionError
+from kproc.spark.option_values import OptionError
 from kproc.spark.reader import StreamReader, batch_reader, stream_reader
 from kproc.spark.schema import spark_schema
 from kproc.wire.header import ApiKey

@@ -349,11 +349,11 @@ def test_a_plan_is_what_the_options_say(rig: LogRig, log: Log) -> None:
         ({"startingOffsets": "latest"}, "startingOffsets='latest' is neither earliest nor offsets"),
         ({"topicsPattern": "t"}, "give one of the options topics and topicsPattern"),
         ({"subscribe": "t"}, "has no option subscribe: did you mean topics"),
-        ({"maxPartitionBytes": "0"}, "is not a size such as 64m"),
+        ({"maxPartitionBytes": "0"}, "maxPartitionBytes is at least 1"),
         ({"path": "/nowhere/at/all"}, "path /nowhere/at/all cannot be read: No such file"),
-        ({"path": ""}, "option path names no data directory"),
-        ({"isolation.level": "serializable"}, "is neither read_uncommitted nor read_committed"),
-        ({"startingTimestamp": "yesterday"}, "is not a time in milliseconds since 1970"),
+        ({"path": ""}, "path names nothing"),
+        ({"isolation.level": "serializable"}, "isolation.level is read_uncommitted or read_committed, not"),
+        ({"startingTimestamp": "yesterday"}, "startingTimestamp is a whole number, not"),
     ],
 )
 def test_what_cannot_be_is_said_in_one_line(rig: LogRig, log: Log, given: dict[str, str], text: str) -> None:

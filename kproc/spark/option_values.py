@@ -1,0 +1,113 @@
+"""Texts of options to values: what source, sink and segment files read alike. Pure.
+
+Each raises OptionError with the option's name and what it may be.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from kproc.spark.brokers import READ_COMMITTED, READ_UNCOMMITTED
+
+_TIME: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_BYTES: Final = {
+    "b": 1,
+    "k": 1 << 10,
+    "kb": 1 << 10,
+    "m": 1 << 20,
+    "mb": 1 << 20,
+    "g": 1 << 30,
+    "gb": 1 << 30,
+}
+
+
+class OptionError(ValueError):
+    """An option that cannot be; one line for a person."""
+
+
+def read_text(name: str, value: str) -> str:
+    """What is not empty, without blanks around it."""
+    if not value.strip():
+        raise OptionError(f"{name} is empty")
+    return value.strip()
+
+
+def read_flag(name: str, value: str) -> bool:
+    """true or false, in any case."""
+    word = value.strip().lower()
+    if word not in ("true", "false"):
+        raise OptionError(f"{name} is true or false, not {value!r}")
+    return word == "true"
+
+
+def read_count(name: str, value: str, *, low: int = 1) -> int:
+    """A whole number, not below `low`."""
+    try:
+        number = int(value.strip())
+    except ValueError:
+        raise OptionError(f"{name} is a whole number, not {value!r}") from None
+    if number < low:
+        raise OptionError(f"{name} is at least {low}, not {number}")
+    return number
+
+
+def read_count_or_zero(name: str, value: str) -> int:
+    """A whole number from 0 on."""
+    return read_count(name, value, low=0)
+
+
+def _with_unit(name: str, value: str, units: Mapping[str, int], default: str, like: str) -> int:
+    match = re.fullmatch(r"\s*(\d+)\s*([a-zA-Z]*)\s*", value)
+    unit = (match[2].lower() or default) if match else ""
+    if match is None or unit not in units:
+        raise OptionError(f"{name} is like {like}, not {value!r}")
+    return int(match[1]) * units[unit]
+
+
+def read_time_ms(name: str, value: str) -> int:
+    """`15m`, `10s`, or milliseconds."""
+    return _with_unit(name, value, _TIME, "ms", '"15m", "10s" or "500ms"')
+
+
+def read_byte_count(name: str, value: str) -> int:
+    """`64m`, `512k`, or bytes."""
+    count = _with_unit(name, value, _BYTES, "b", '"64m", "512k" or 1000000')
+    if count == 0:
+        raise OptionError(f"{name} is at least 1")
+    return count
+
+
+def read_names(name: str, value: str) -> tuple[str, ...]:
+    """Names by comma, each once."""
+    names = tuple(dict.fromkeys(filter(None, (each.strip() for each in value.split(",")))))
+    if not names:
+        raise OptionError(f"{name} names nothing")
+    return names
+
+
+def read_pattern(name: str, value: str) -> str:
+    """A regular expression."""
+    try:
+        re.compile(read_text(name, value))
+    except re.error as error:
+        raise OptionError(f"{name} {value!r} is no regular expression of Python's: {error}") from None
+    return value.strip()
+
+
+def read_json(name: str, value: str) -> Any:
+    """A JSON document."""
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise OptionError(f"{name} is no JSON: {error}; it is {value!r}") from None
+
+
+def read_isolation(name: str, value: str) -> int:
+    """Kafka's number of an isolation level."""
+    words = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
+    if value.strip().lower() not in words:
+        raise OptionError(f"{name} is read_uncommitted or read_committed, not {value!r}")
+    return words[value.strip().lower()]
