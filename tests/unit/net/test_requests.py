@@ -204,6 +204,21 @@ def test_connection_with_its_limit_of_requests_in_work_is_not_read(rig: Processo
     assert rig.handler.bodies() == [b"later"]
 
 
+def test_frames_that_come_one_by_one_stop_at_the_limit_too(rig: ProcessorRig) -> None:
+    client = rig.connect()
+    for number in range(INFLIGHT_MAX + 3):
+        client.send(framed(b"%d" % number))  # A read each.
+    requests = rig.handler.take()
+    assert [request.sequence for request in requests] == list(range(INFLIGHT_MAX))
+    assert [request.body for request in requests] == [b"%d" % number for number in range(INFLIGHT_MAX)]
+    assert len({request.record for request in requests}) == INFLIGHT_MAX
+    for request in requests:
+        rig.handler.answer(request, framed(b"a"))
+    rig.settle()
+    assert client.received() == framed(b"a") * INFLIGHT_MAX
+    assert [request.sequence for request in rig.handler.take()] == [64, 65, 66]
+
+
 def test_full_ring_stalls_the_client_and_loses_nothing(start: Start) -> None:
     rig = start(ring_bytes=256 << 10)  # The least that may be configured.
     client = rig.connect()

@@ -7,11 +7,24 @@ from collections.abc import Callable
 import pytest
 
 from kproc.errors import ErrorCode
-from kproc.transport.envelope import FLAG_TIMED, HEAD, NO_OP, REQUEST, SEND
+from kproc.server.roles import processor_id
+from kproc.transport.envelope import (
+    DISCONNECTED,
+    FLAG_MOVED,
+    FLAG_TIMED,
+    HEAD,
+    MOVE_OUT,
+    MOVED,
+    NO_OP,
+    REQUEST,
+    SEND,
+    SENDS,
+)
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
-from tests.support.raw import batch, produce_fields
+from tests.support.raw import batch, fetch_fields, produce_fields
 from tests.unit.server.rig import Answer, HandlerRig
+from tests.unit.server.test_request_log import lines, switch
 
 VERSIONS = [7, 8, 9, 12]
 
@@ -177,3 +190,49 @@ def test_flush_messages_makes_known_ones_wait(start: Callable[..., HandlerRig]) 
     assert processor.answers() == []
     rig.syncers[0].end_round()
     assert [row[3] for row in offsets(processor.answers(), 9)] == [2, 3]
+
+
+def test_every_one_is_in_the_request_log_while_it_is_on(rig: HandlerRig) -> None:
+    processor = rig.processors[0]
+    make_known(rig, 9, 3)
+    for mode, logged, bulks in (("all", 6, []), ("off", 6, [3])):
+        switch(rig, mode)
+        for _ in range(2):  # The metadata changed: the first turn goes the general way in any case.
+            for connection in range(3):
+                processor.send_frames([frame(9)], connection=connection)
+            assert len(processor.answers()) == 3
+        assert (len(lines(rig)), processor.bulk_sizes) == (logged, bulks)
+
+
+def test_those_of_one_owner_beside_forwarded_ones(start: Callable[..., HandlerRig]) -> None:
+    rig = start(handlers=2)
+    rig.create_topic("t", partitions=2)
+    processor = rig.processors[0]
+    own = next(index for index in range(2) if rig.owner("t", index) == 0)
+    frames = [frame(9, partition=own), frame(9, partition=1 - own)]
+    for turn in range(3):
+        for connection in range(4):
+            processor.send_frames([frames[connection % 2]], connection=connection)
+        assert offsets(processor.answers(), 9) == [
+            (connection, turn, 0, 2 * turn + connection // 2) for connection in range(4)
+        ]
+    assert processor.bulk_sizes == [2, 2], "the first turn went the general way"
+
+
+def test_those_before_a_move_are_answered_before_it_is_agreed_to(rig: HandlerRig) -> None:
+    processor = rig.processors[0]
+    make_known(rig, 9, 2)
+    fetch = fetch_fields([("t", bytes(16), [(0, 2)])], max_wait_ms=500, min_bytes=1 << 20)
+    processor.send(ApiKey.FETCH, 12, fetch, connection=1)
+    assert processor.answers() == [], "it parks"
+    for connection in range(2):
+        processor._outbox.push(REQUEST, HEAD.pack(connection, 1 + connection, 0, 0), frame(9))
+    processor._outbox.push(MOVE_OUT, HEAD.pack(1, 1, 0, 0))
+    processor._outbox.flush()
+    rig.settle()
+    assert [kind for kind, _ in processor._inbox.poll(10)] == [SENDS, MOVED]
+    processor._inbox.release()
+    processor._outbox.push(DISCONNECTED, HEAD.pack(1, 0, 0, FLAG_MOVED))
+    processor._outbox.flush()
+    rig.settle()
+    assert list(rig.handler()._clients[processor_id(0)].shapes) == [HEAD.pack(0, 0, 0, 0)[:8]]
