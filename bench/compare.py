@@ -446,6 +446,15 @@ def show_list(console: Console) -> None:
         console.print(f"peer        {name:20}{'not here: ' + reason if reason else ''}")
 
 
+def _told(arguments: Sequence[str]) -> list[str]:
+    """The arguments without the directory: a result can be given away, and where it lay is nobody's business."""
+    told = [one for one in arguments if not one.startswith("--out=")]
+    if "--out" in told:
+        at = told.index("--out")
+        del told[at : at + 2]
+    return told
+
+
 def _on_terminate(_number: int, _frame: object) -> None:
     """SIGTERM is as Ctrl-C: brokers are stopped and samples kept."""
     raise KeyboardInterrupt
@@ -458,7 +467,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.list:
         show_list(Console(highlight=False, soft_wrap=True))
         return 0
-    about = machine.describe() | {"note": options.note, "arguments": list(arguments or sys.argv[1:])}
+    about = machine.describe() | {"note": options.note, "arguments": _told(arguments or sys.argv[1:])}
     options.out = options.out or Path(__file__).parent / "results" / about["time"][:19].replace(":", "")
     samples = Samples(about, is_quick=options.quick)
     budget = Budget(60 * options.minutes, options.seconds, options.warmup, time.monotonic)

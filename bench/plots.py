@@ -6,10 +6,12 @@ import io
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from bench.analysis import Analysis
 from bench.cells import JUDGED, YARDSTICK
+from bench.tables import short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,6 +33,7 @@ THEMES: Final = {
     "dark": {"ink": "#e6edf3", "ground": "#0d1117", "grid": "#30363d"},
 }
 PIXELS_PER_INCH: Final = 110
+PALETTE_COLOURS: Final = 96
 
 
 @dataclass(frozen=True)
@@ -93,9 +96,19 @@ def _draw(found: Analysis, title: str, size: tuple[float, float], draw: Drawing,
             figure.suptitle(title, fontsize=11)
             out = io.BytesIO()
             figure.savefig(out, format="png", metadata={"Software": None})
-            return out.getvalue()
+            return _small(out)
         finally:
             pyplot.close(figure)
+
+
+def _small(drawn: io.BytesIO) -> bytes:
+    """The picture with a palette: a third of the bytes, so that results can be committed."""
+    from PIL import Image
+
+    out = io.BytesIO()
+    with Image.open(drawn) as image:
+        image.convert("RGB").quantize(PALETTE_COLOURS).save(out, format="png", optimize=True)
+    return out.getvalue()
 
 
 def _colour(found: Analysis, peer: str) -> str:
@@ -211,8 +224,11 @@ def _collapse(figure: Any, found: Analysis) -> bool:
         if not steps:
             continue
         colour = _colour(found, peer)
-        axes.plot([step["rate"] for step in steps], [step["p99_us"] / 1000 for step in steps], "-", color=colour,
-                  label=peer, linewidth=_width(peer))  # fmt: skip
+        by_rate: dict[int, list[float]] = {}  # Of all rounds: the line goes through their medians.
+        for step in steps:
+            by_rate.setdefault(step["rate"], []).append(step["p99_us"] / 1000)
+        medians = [median(values) for values in by_rate.values()]
+        axes.plot(list(by_rate), medians, "-", color=colour, label=peer, linewidth=_width(peer))
         for step in steps:
             axes.plot(
                 step["rate"], step["p99_us"] / 1000, "o" if step["holds"] else "x", color=colour, markersize=5
@@ -267,12 +283,17 @@ def _footprint(figure: Any, found: Analysis) -> bool:
     ]
     if not shown:
         return False
-    panels = figure.subplots(1, len(shown), squeeze=False)[0]
+    keys = [key for key, _ in shown]
+    peers = [peer for peer in found.peers if any((*key, peer) in found.summary for key in keys)]
+    panels = figure.subplots(1, len(shown), squeeze=False, sharey=True)[0]
+    panels[0].set_yticks(range(len(peers)), peers)
+    panels[0].invert_yaxis()
     for axes, (key, title) in zip(panels, shown, strict=True):
-        rows = [(peer, found.summary[(*key, peer)]) for peer in found.peers if (*key, peer) in found.summary]
-        for place, (peer, row) in enumerate(rows):
-            axes.barh(len(rows) - place, row["median"], color=_colour(found, peer))
-        axes.set_yticks([len(rows) - place for place in range(len(rows))], [peer for peer, _ in rows])
+        for place, peer in enumerate(peers):
+            if row := found.summary.get((*key, peer)):
+                axes.barh(place, row["median"], color=_colour(found, peer))
+                axes.annotate(f" {short(row['median'])}", (row["median"], place), va="center", fontsize=8)
+        axes.margins(x=0.25)
         axes.set_xlabel(title)
         axes.grid(axis="x", alpha=0.5)
     return True

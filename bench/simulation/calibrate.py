@@ -8,22 +8,29 @@ everybody's CPU is four hand-overs: with two cores four times the delay of wakin
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Final
 
 from bench.simulation.model import Cost, Costs
 from kproc.client import Client
 from kproc.embedded import Broker
+from kproc.ipc.layout import ring_bytes
+from kproc.ipc.region import Region, RegionKind
+from kproc.ipc.ring import RingConsumer, format_ring
 from kproc.load.run import Result
 from kproc.tune.measure import WORKLOADS, Layout, Sample, load_running, on_cpus
 
 CONNECTIONS: Final = (1, 4, 16, 64)
 _WAKES: Final = 2000
+_RINGS, _RING_BYTES, _BATCH = 8, 1 << 16, 4
+_SCANS, _SCAN_ROUNDS = 2000, 9
 
 
 @dataclass(frozen=True)
@@ -202,13 +209,19 @@ def measure_wake_us() -> float:
 
 
 def measure_scan_us() -> float:
-    """A look at one more ring that is empty: a loop's step and one load of shared memory."""
-    words = memoryview(bytearray(64)).cast("Q")
-    rings, count = [words] * 8, 20_000
-    begun = time.perf_counter_ns()
-    for _ in range(count):
-        for ring in rings:
-            if ring[0] != ring[1]:
-                break
-    # The consumer's own call around it was measured as about as much again.
-    return 2 * (time.perf_counter_ns() - begun) / count / len(rings) / 1e3
+    """A look at one more ring that is empty, as a role takes it: its loop's step and the ring's own `poll`."""
+    with ExitStack() as stack:
+        rings = []
+        for _ in range(_RINGS):
+            region = stack.enter_context(Region.create(RegionKind.LINK, ring_bytes(_RING_BYTES), 1))
+            format_ring(region, 0, _RING_BYTES)
+            rings.append(RingConsumer(region))
+        best = math.inf
+        for _ in range(_SCAN_ROUNDS):  # What else happened can only have slowed the others.
+            begun = time.perf_counter_ns()
+            for _ in range(_SCANS):
+                for ring in rings:
+                    if ring.poll(_BATCH):
+                        raise RuntimeError("nobody has pushed anything")
+            best = min(best, time.perf_counter_ns() - begun)
+        return best / _SCANS / _RINGS / 1e3

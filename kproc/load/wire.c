@@ -284,7 +284,8 @@ bool has_leaders(int fd) {
         die(1, "Metadata: an answer that cannot be read");
     free(request.data);
     free(answer.data);
-    if (error == 0 && partitions != opt.partitions)
+    bool is_growing = partitions < opt.partitions && partitions % PARTITIONS_A_REQUEST_MAX == 0;
+    if (error == 0 && partitions != opt.partitions && !is_growing)
         die(1, "topic %s has %d partitions, not the %d asked for", opt.topic, partitions, opt.partitions);
     return error == 0 && ready == opt.partitions;
 }

@@ -242,6 +242,7 @@ class _Loader:
             end_offset = self._scan(number, walk_from, believed_end)
             if number < len(self._segments) - 1 and end_offset < following:
                 self._check_gap(segment, end_offset, following)
+            segment.close_indexes()
         return end_offset
 
     def _check_published(self, trusted: TrustedEnd) -> None:

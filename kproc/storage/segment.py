@@ -89,6 +89,7 @@ class LogSegment:
         segment.fd = made[0][0]
         segment.index = OffsetIndex(fs, index_path, base_offset, 0, made[1][0])
         segment.time_index = TimeIndex(fs, time_path, base_offset, 0, made[2][0])
+        segment.close_indexes()
         segment.inode = fs.facts(segment.fd).st_ino
         segment.created_ms = now_ms
         return segment
@@ -135,6 +136,7 @@ class LogSegment:
             segment.max_timestamp, segment.max_timestamp_offset, segment.first_timestamp,
             segment.created_ms, segment.bytes_since_index,
         ) = exported[3:]  # fmt: skip
+        segment.close_indexes()
         return segment
 
     def path(self, suffix: str) -> Path:
@@ -231,8 +233,12 @@ class LogSegment:
         """
         self.finish_time_index()
         if not self._pins:
-            self.index.close()
-            self.time_index.close()
+            self.close_indexes()
+
+    def close_indexes(self) -> None:
+        """They are opened when they are used: a log of a few records costs one descriptor, not three."""
+        self.index.close()
+        self.time_index.close()
 
     def finish_time_index(self) -> None:
         """Add the largest timestamp so far, unless the last entry has it; DiskFull without room."""
@@ -281,8 +287,7 @@ class LogSegment:
         self._closing = self._pins > 0
         if self._closing:
             return
-        self.index.close()
-        self.time_index.close()
+        self.close_indexes()
         if self.fd != CLOSED:
             self._fs.close(self.fd)
             self.fd = CLOSED

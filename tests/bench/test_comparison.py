@@ -10,7 +10,7 @@ import pytest
 from bench import groups
 from bench.budget import SECONDS_MIN, Budget, Step
 from bench.cells import Cell
-from bench.compare import parse
+from bench.compare import _told, parse
 from bench.peers.registry import PEERS
 from bench.samples import COLUMNS, Sample, rows_of, schema
 from bench.scenarios import (
@@ -226,6 +226,11 @@ def test_names_come_in_the_order_of_the_declarations() -> None:
     options = parse(["--cells", "one-64,bulk-100", "--peers", "process-group,kafka"])
     assert options.cells == ["bulk-100", "one-64"]
     assert options.peers == ["kafka", "process-group"]
+
+
+def test_where_a_result_was_written_is_not_in_it() -> None:
+    assert _told(["--quick", "--out", "/home/me/x", "--rounds", "2"]) == ["--quick", "--rounds", "2"]
+    assert _told(["--out=/home/me/x"]) == []
 
 
 def test_command_lists_cells_and_peers(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from kproc.storage.validate import COORDINATOR
 from kproc.wire.record_batch import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, check_batch, parse_header
 from tests.support.failing_fs import FailingFs
 from tests.support.logs import NOW_MS, LogRig, append_one, batch, read_all
+from tests.support.proc import open_descriptors
 
 HOUR_MS = 3_600_000
 
@@ -33,6 +34,15 @@ def test_no_view_is_kept(rig: LogRig) -> None:
             log.append([view])
         buffer.append(0)  # BufferError if any view of it were left.
     log.close()
+
+
+def test_log_of_a_few_records_costs_one_descriptor_also_when_it_is_opened_again(rig: LogRig) -> None:
+    before = len(open_descriptors())
+    for ends in (1, 2):
+        log = rig.open()
+        append_one(log, batch("a"))
+        assert (log.end_offset, len(open_descriptors())) == (ends, before + 1)
+        log.close()
 
 
 def test_batches_are_numbered_in_place_and_come_back_as_sent(rig: LogRig) -> None:
