@@ -57,6 +57,7 @@ class Cell:
     settings: dict[str, str] = field(default_factory=dict)  # alone: of a kproc broker
     is_quick: bool = False
     also: tuple[str, ...] = ()  # peers that are asked besides all those that are asked everything
+    only: tuple[str, ...] | None = None  # these peers; None: all
     quick_peers: tuple[str, ...] | None = None  # with --quick only these; None: all
     overhead_seconds: float = 0.5  # a guess of what a run costs beside the measured time, until it is known
     is_timed: bool = True  # its length is the seconds that each run is given

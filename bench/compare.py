@@ -36,7 +36,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from bench import machine, proc
 from bench.alone import ALONE
-from bench.budget import Budget, Step
+from bench.budget import SECONDS_MIN, Budget, Step
 from bench.cells import JUDGED, YARDSTICK, Cell
 from bench.peers.base import Peer, PeerFailed
 from bench.peers.kproc import KprocPeer
@@ -110,6 +110,7 @@ class Comparison:
             for name in self._peers
             if (PEERS[name].is_everywhere or name in cell.also)
             and (PEERS[name].is_kproc or not cell.settings)
+            and (cell.only is None or name in cell.only)
             and (not self.options.quick or cell.quick_peers is None or name in cell.quick_peers)
         ]
 
@@ -217,7 +218,8 @@ class Comparison:
         for done, of_cell in enumerate(order):
             left = [step for each in order[done:] for step in each]
             self._fit([*left, *self._steps(self._loads), *self._starts()])
-            for step in of_cell if self._has_time(of_cell, number) else ():
+            behind = [*self._steps(self._loads), *self._starts()]
+            for step in of_cell if self._has_time(of_cell, number, behind) else ():
                 cell, name = step.cell, step.peer
                 self._step(f"round {number}, {name}: {cell.name}")
                 begun = time.monotonic()
@@ -230,9 +232,15 @@ class Comparison:
                 self._progress.advance(self._task)
             self._keep()
 
-    def _has_time(self, of_cell: Sequence[Step], number: int) -> bool:
-        """All brokers or none, or there would be nothing to compare. What is left out is named in the report."""
-        if self.budget.cost(of_cell, self._seconds) + REPORT_SECONDS <= self.budget.left:
+    def _has_time(self, of_cell: Sequence[Step], number: int, behind: Sequence[Step] = ()) -> bool:
+        """All brokers or none, or there would be nothing to compare. What is left out is named in the report.
+
+        Without a goal it must leave the time for what comes `behind`.
+        """
+        reserve = REPORT_SECONDS
+        if not of_cell[0].cell.is_core:
+            reserve += self.budget.cost(behind, SECONDS_MIN)
+        if self.budget.cost(of_cell, self._seconds) + reserve <= self.budget.left:
             return True
         self._progress.advance(self._task, len(of_cell))
         if number == 1:

@@ -423,7 +423,7 @@ CELLS: Final = (
     _partitions(200, is_quick=True, quick_peers=AMONG_US),
     _partitions(1000),
     _partitions(2000, goal=True, is_quick=True, quick_peers=BESIDE_KAFKA),
-    _partitions(10_000),
+    _partitions(10_000, only=(*BESIDE_KAFKA, "thread-group")),
     _groups(100, is_quick=True),
     _groups(1000),
     _work(100),

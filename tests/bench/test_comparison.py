@@ -110,7 +110,9 @@ def test_quick_asks_something_of_each_workload_and_of_each_goal() -> None:
 def test_every_scenario_is_asked_and_every_cell_can_be_run() -> None:
     asked = {cell.does for cell in CELLS if cell.how == "scenario"}
     assert asked == SCENARIOS.keys()
-    assert {name for cell in CELLS for name in (*cell.also, *(cell.quick_peers or ()))} <= PEERS.keys()
+    assert {
+        name for cell in CELLS for name in (*cell.also, *(cell.only or ()), *(cell.quick_peers or ()))
+    } <= PEERS.keys()
 
 
 @pytest.mark.parametrize(("limit", "found"), [(20_000, 20_000), (9_999, 9_000), (4_000, 4_000)])
