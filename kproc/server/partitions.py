@@ -26,7 +26,7 @@ from kproc.server.partition_table import NOBODY, PartitionRow, PartitionTable, h
 from kproc.server.syncer import Syncer, sync_one
 from kproc.storage import checkpoints
 from kproc.storage.fs import OsFs, StorageFailure
-from kproc.storage.log import Log, SyncPoint, TrustedEnd
+from kproc.storage.log import Log, OtherTopic, SyncPoint, TrustedEnd
 from kproc.storage.log_config import LogConfig
 
 logger = logging.getLogger(__name__)
@@ -211,27 +211,14 @@ class Partitions:
         directory = self._directory / f"{key[0]}-{key[1]}"
         row = self._table.read(partition)
         self.before_open(key, row)
-        trusted = None
-        if row is not None:
-            trusted = TrustedEnd(
-                row.end_offset, row.segment_base, row.position, row.start_offset, row.has_producers
-            )
         try:
-            self._set_stray_aside(directory, topic)
-            recovery_point, start_offset = self._checkpoint.of(key, directory)
-            log = Log.open(
-                directory,
-                self._log_config(topic),
-                topic=topic.name,
-                topic_id=topic.topic_id,
-                partition=partition.index,
-                leader_epoch=partition.leader_epoch,
-                clock=self._clock,
-                trusted=trusted,
-                recovery_point=max(recovery_point, row.recovery_point if row else 0),
-                start_offset=start_offset,
-                clean=self._is_clean,
-            )
+            try:
+                log = self._load(directory, topic, partition, row)
+            except OtherTopic as problem:
+                # A crash came between that topic's deletion and the rename, and the name was used again.
+                logger.warning("set aside, left over from a deleted topic of the same name: %s", problem)
+                Log.set_aside(directory)
+                log = self._load(directory, topic, partition, row)
         except (Corrupt, OSError) as error:
             logger.error("partition %s-%d is offline: %s", key[0], key[1], error)
             if not _may_pass(error):
@@ -242,18 +229,33 @@ class Partitions:
         self._open[key] = owned
         return owned
 
+    def _load(
+        self, directory: Path, topic: TopicImage, partition: PartitionImage, row: PartitionRow | None
+    ) -> Log:
+        recovery_point, start_offset = self._checkpoint.of((topic.name, partition.index), directory)
+        trusted = None
+        if row is not None:
+            recovery_point = max(recovery_point, row.recovery_point)
+            trusted = TrustedEnd(
+                row.end_offset, row.segment_base, row.position, row.start_offset, row.has_producers
+            )
+        return Log.open(
+            directory,
+            self._log_config(topic),
+            topic=topic.name,
+            topic_id=topic.topic_id,
+            partition=partition.index,
+            leader_epoch=partition.leader_epoch,
+            clock=self._clock,
+            trusted=trusted,
+            recovery_point=recovery_point,
+            start_offset=start_offset,
+            clean=self._is_clean,
+        )
+
     def _log_config(self, topic: TopicImage) -> LogConfig:
         """The topic's own settings over the broker's, those changed at run time included."""
         return LogConfig.of(self._config, log_overrides(self._image(), topic, self._config.node_id))
-
-    def _set_stray_aside(self, directory: Path, topic: TopicImage) -> None:
-        """A crash came between a topic's deletion and the rename of its directory, and the name was used again."""
-        if not directory.exists():
-            return
-        found = checkpoints.read_partition_metadata(OsFs(), directory)
-        if found is not None and found != topic.topic_id:
-            logger.warning("removing %s: left over from a deleted topic of the same name", directory)
-            Log.set_aside(directory)
 
     # -- group commit ------------------------------------------------------------------------------------------
 

@@ -52,6 +52,10 @@ logger = logging.getLogger(__name__)
 _STATE_VERSION: Final = 1
 
 
+class OtherTopic(Corrupt):
+    """The directory holds the files of another topic of this name, as far as we know a deleted one."""
+
+
 class Log(AppendingLog, ReadableLog, CompactableLog):
     """The log of one partition. Made by open() or import_state(), ended by close() or rename_for_delete()."""
 
@@ -76,13 +80,13 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
     ) -> Log:
         """Open a partition's directory, made with Kafka's files when it is not there.
 
-        Raises Corrupt for damage, or for another topic's files; StorageFailure when the disk refuses.
+        Raises Corrupt for damage, OtherTopic for another topic's files; StorageFailure when the disk refuses.
         """
         fs = fs or OsFs()
         is_new = fs.make_directory(directory)
         found = None if is_new else checkpoints.read_partition_metadata(fs, directory)
         if found is not None and found != topic_id:
-            raise Corrupt(f"{directory} belongs to topic id {found.hex()}, not {topic_id.hex()}")
+            raise OtherTopic(f"{directory} belongs to topic id {found.hex()}, not {topic_id.hex()}")
         now_ms = clock.wall_ms()
         loaded = None if is_new else load(
             fs, directory, config, now_ms=now_ms, recovery_point=recovery_point, clean=clean, trusted=trusted

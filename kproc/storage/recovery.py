@@ -116,17 +116,27 @@ def load(
 
 def _tidy(fs: Fs, directory: Path) -> tuple[list[int], list[int]]:
     """(segment bases, snapshot offsets), both growing; ends what a crash left of swaps, deletions and writes."""
-    names = finish_swaps(fs, directory)
-    bases = sorted(base for name in names if (base := parse_segment_file_name(name, LOG_SUFFIX)) is not None)
-    for name in names:
-        stray = name.endswith((DELETED_SUFFIX, TEMPORARY_SUFFIX))
-        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
-            base = parse_segment_file_name(name, suffix)
-            stray = stray or (base is not None and base not in bases)
-        if stray:
-            fs.unlink(directory / name)
-    offsets = (parse_segment_file_name(name, SNAPSHOT_SUFFIX) for name in names)
-    return bases, sorted(offset for offset in offsets if offset is not None)
+    bases: list[int] = []
+    snapshots: list[int] = []
+    indexes: list[tuple[int, str]] = []
+    strays: list[str] = []
+    for name in finish_swaps(fs, directory):
+        suffix = name[name.rfind(".") :]
+        base = parse_segment_file_name(name, suffix)
+        if suffix in (DELETED_SUFFIX, TEMPORARY_SUFFIX):
+            strays.append(name)
+        elif base is None:
+            continue
+        elif suffix == LOG_SUFFIX:
+            bases.append(base)
+        elif suffix == SNAPSHOT_SUFFIX:
+            snapshots.append(base)
+        elif suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
+            indexes.append((base, name))
+    strays += [name for base, name in indexes if base not in bases]
+    for name in strays:
+        fs.unlink(directory / name)
+    return sorted(bases), sorted(snapshots)
 
 
 class _Rebuild:
