@@ -40,7 +40,12 @@ def local_checkpoint(pipeline: Pipeline) -> Path:
     """The checkpoint as a directory here; PipelineError for one in another file system."""
     if not is_local(pipeline.checkpoint):
         raise PipelineError(f"{pipeline.checkpoint} is no local directory: look at it with its own tools")
-    return Path(pipeline.checkpoint.removeprefix("file://"))
+    return local_path(pipeline.checkpoint)
+
+
+def local_path(path: str) -> Path:
+    """Of what `is_local`."""
+    return Path(path.removeprefix("file://"))
 
 
 def is_local(path: str) -> bool:
@@ -69,9 +74,14 @@ def query_state(checkpoint: Path, sink: Sink) -> QueryState:
         raise PipelineError(
             f"{directory}: batch {state.committed} has no offsets ({error.strerror})"
         ) from None
-    if len(lines) < 2 or lines[0] not in ("v1", "v2"):
-        raise PipelineError(f"{directory}/offsets/{state.committed}: not what Spark writes: {lines[:1]}")
-    state.watermark_ms = int(json.loads(lines[1]).get("batchWatermarkMs", 0))
+    try:
+        if lines[0] not in ("v1", "v2"):
+            raise ValueError(f"version {lines[0]}")
+        state.watermark_ms = int(json.loads(lines[1]).get("batchWatermarkMs", 0))
+    except (ValueError, IndexError, AttributeError, TypeError) as error:
+        raise PipelineError(
+            f"{directory}/offsets/{state.committed}: not what Spark writes: {error}"
+        ) from None
     for line in lines[2:]:
         offsets = topic_offsets(line)
         if offsets is None:
@@ -132,7 +142,7 @@ def check_file_logs(pipeline: Pipeline, checkpoint: Path) -> None:
     """
     for sink in pipeline.sinks:
         is_here = sink.kind in FILE_FORMATS and is_local(sink.target)
-        written = _newest(Path(sink.target.removeprefix("file://")) / FILE_LOG) if is_here else None
+        written = _newest(local_path(sink.target) / FILE_LOG) if is_here else None
         if written is None:
             continue
         state = query_state(checkpoint, sink)
@@ -172,9 +182,9 @@ def plan_reset(pipeline: Pipeline, checkpoint: Path, sinks: tuple[Sink, ...]) ->
     removed = [checkpoint / sink.name for sink in sinks]
     removed += [checkpoint / STATE_DIRECTORY / "sources" / sink.name for sink in sinks]
     logs = [
-        Path(sink.target) / FILE_LOG
+        local_path(sink.target) / FILE_LOG
         for sink in sinks
-        if sink.kind in FILE_FORMATS and ":/" not in sink.target
+        if sink.kind in FILE_FORMATS and is_local(sink.target)
     ]
     return Reset([path for path in removed if path.exists()], [path for path in logs if path.is_dir()])
 

@@ -72,9 +72,10 @@ def test_a_query_that_never_ran_has_no_batch(pipeline: Pipeline, tmp_path: Path)
 
 def test_what_is_no_checkpoint_is_said_in_one_line(pipeline: Pipeline, tmp_path: Path) -> None:
     write_batches(tmp_path / "state" / "lake", committed=0, planned=0)
-    (tmp_path / "state" / "lake" / "offsets" / "0").write_text("v9\n{}\n")
-    with pytest.raises(PipelineError, match="not what Spark writes"):
-        query_state(tmp_path / "state", pipeline.sinks[0])
+    for text in ("", "v9\n{}\n", "v1\n", "v1\n{torn", "v1\n[]\n", 'v1\n{"batchWatermarkMs":null}'):
+        (tmp_path / "state" / "lake" / "offsets" / "0").write_text(text)
+        with pytest.raises(PipelineError, match="not what Spark writes"):
+            query_state(tmp_path / "state", pipeline.sinks[0])
     (tmp_path / "state" / "lake" / "offsets" / "0").unlink()
     with pytest.raises(PipelineError, match="batch 0 has no offsets"):
         query_state(tmp_path / "state", pipeline.sinks[0])
@@ -104,9 +105,10 @@ def test_a_new_query_into_the_log_of_another_is_refused(pipeline: Pipeline, tmp_
     check_file_logs(pipeline, tmp_path / "state")
 
 
-def test_a_reset_removes_the_state_and_sets_the_log_of_files_aside(
-    pipeline: Pipeline, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("prefix", ["", "file://"])
+def test_a_reset_removes_the_state_and_sets_the_log_of_files_aside(tmp_path: Path, prefix: str) -> None:
+    target = f'parquet = "{prefix}{tmp_path}/lake"' if prefix else 'parquet = "lake"'
+    pipeline = parse_spec(SPEC.replace('parquet = "lake"', target), tmp_path / "p.toml")
     write_batches(tmp_path / "state" / "lake", committed=1, planned=1)
     initial = tmp_path / "state" / ".kproc" / "sources" / "lake"
     initial.mkdir(parents=True)
