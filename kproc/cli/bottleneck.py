@@ -10,6 +10,8 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from kproc.metrics.utilisation import busy_between
+
 Status = Mapping[str, Any]
 
 _BUSY: Final = 0.92  # From here on a role has no time to spare.
@@ -34,11 +36,9 @@ def name_of(row: Mapping[str, Any]) -> str:
 def busy_share(row: Mapping[str, Any], before: Mapping[str, Any] | None) -> float | None:
     """How much of the time between two looks a role worked; its ten seconds' mean without an earlier look."""
     if before is not None and before["pid"] == row["pid"]:
-        now, then = row["counters"], before["counters"]
-        passed = int(now["heartbeat_ns"] - then["heartbeat_ns"])
-        if passed > 0:
-            idle = int(now["slept_ns"] - then["slept_ns"]) / passed
-            return min(1.0, max(0.0, 1.0 - idle))
+        share = busy_between(before["counters"], row["counters"])
+        if share is not None:
+            return share
     idle_percent: float | None = row.get("idle_percent")
     return 1.0 - idle_percent / 100 if idle_percent is not None else None
 

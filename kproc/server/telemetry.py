@@ -26,6 +26,7 @@ from kproc.metrics.histogram import Histogram, lower_bound
 from kproc.metrics.requests import TIMINGS
 from kproc.metrics.slab import Slab
 from kproc.metrics.spec import METRICS, Kind
+from kproc.metrics.utilisation import busy_between
 from kproc.server.network_figures import ApiFigures
 from kproc.server.roles import CONTROLLER, slab_row
 from kproc.server.status import Status, cpu_seconds
@@ -90,6 +91,7 @@ class Figures:
             if before is None:
                 before = _Seen(pid, counts, now.cpu)
             spent = now.cpu - (before.cpu if before.pid == pid else 0.0)
+            busy = busy_between(before.counts, counts) if counts else None
             yield (
                 "process",
                 {
@@ -101,7 +103,7 @@ class Figures:
                     "pool": each["pool"],
                     "restarts": each["restarts"],
                     "cpu": None if is_shared else round(max(0.0, spent) * 1000 / interval_ms, 4),
-                    "busy": _busy(before.counts, counts),
+                    "busy": None if busy is None else round(busy, 4),
                     **{name: counts[name] for name in _GAUGES if counts},
                     "counters": {
                         name: counts[name] - before.counts[name]
@@ -138,13 +140,6 @@ class Figures:
                 },
             )
         self._apis = apis
-
-
-def _busy(before: Mapping[str, int], now: Mapping[str, int]) -> float | None:
-    """The share of its time that a role did not sleep; None while it is not known."""
-    if not now or (passed := now["heartbeat_ns"] - before["heartbeat_ns"]) <= 0:
-        return None
-    return round(min(1.0, max(0.0, 1 - (now["slept_ns"] - before["slept_ns"]) / passed)), 4)
 
 
 def _rise(now: Mapping[_Key, int], before: Mapping[_Key, int]) -> dict[_Key, int]:

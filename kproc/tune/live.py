@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-UTILISATION_WANTED: Final = 0.70
-"""At 70 % an M/M/1 queue holds 2.3 requests, at 90 % nine: the room that bursts need."""
+from kproc.metrics.utilisation import UTILISATION_WANTED, busy_between, roles_wanted, work_of
+
 REQUESTS_MIN: Final = 1000
 _ROLES: Final = ("processor", "handler")
 
@@ -79,7 +79,7 @@ def propose(before: Mapping[str, Any], after: Mapping[str, Any], seconds: float,
             f"{max(0, rates)} requests in {seconds:.0f} s: under {REQUESTS_MIN} the costs of one are not known."
             " Ask again under load, or measure: kproc tune"
         )
-    uses = [_use(role, before, after, rates / seconds) for role in _ROLES]
+    uses = [_use(role, before, after, rates / seconds, seconds) for role in _ROLES]
     remarks = []
     wanted_cores = sum(use.on_cpu for use in uses)
     waiting = sum(use.waiting for use in uses)
@@ -112,16 +112,18 @@ def _requests(status: Mapping[str, Any]) -> int:
     return sum(int(row["requests_total"]) for row in _rows(status, "processor").values())
 
 
-def _use(role: str, before: Mapping[str, Any], after: Mapping[str, Any], rate: float) -> RoleUse:
+def _use(
+    role: str, before: Mapping[str, Any], after: Mapping[str, Any], rate: float, seconds: float
+) -> RoleUse:
     earlier, rows = _rows(before, role), _rows(after, role)
     busy = on_cpu = 0.0
     for key, row in rows.items():
         if key not in earlier:
             continue  # Started in between: its share is not known, and soon belongs to the others' average.
         now, then = row["counters"], earlier[key]["counters"]
-        passed = (now["heartbeat_ns"] - then["heartbeat_ns"]) or 1
-        busy += min(1.0, max(0.0, 1 - (now["slept_ns"] - then["slept_ns"]) / passed))
-        on_cpu += max(0.0, row["cpu_seconds"] - earlier[key]["cpu_seconds"]) * 1e9 / passed
-    # Time spent waiting for a core is not work that another process would take over.
-    wanted = max(1, math.ceil(min(busy, max(on_cpu, 0.5 * busy)) / UTILISATION_WANTED - 1e-9))
+        share = busy_between(then, now)
+        busy += 1.0 if share is None else share  # Without a beat it has done one thing all the time.
+        passed = (now["heartbeat_ns"] - then["heartbeat_ns"]) / 1e9 or seconds
+        on_cpu += max(0.0, row["cpu_seconds"] - earlier[key]["cpu_seconds"]) / passed
+    wanted = roles_wanted(work_of(busy, on_cpu), UTILISATION_WANTED)
     return RoleUse(role, len(rows), busy, on_cpu, rate, wanted)

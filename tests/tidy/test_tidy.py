@@ -44,7 +44,7 @@ LAYERS: dict[str, set[str]] = {
     "client": GROUND | {"wire"},
     # Starts a program that speaks the protocol by itself; wire is for the compressed batches that it sends.
     "load": {"wire"},
-    "tune": GROUND | {"client", "embedded", "load"},
+    "tune": GROUND | {"metrics", "client", "embedded", "load"},
     "embedded": GROUND,
     "pytest_plugin": GROUND | {"wire", "client", "embedded"},
     # Runs in Spark's driver and workers, against any broker: a client, never a part of the server.

@@ -57,6 +57,15 @@ def test_waiting_for_a_cpu_is_no_reason_for_more_processes():
     assert any("do not mend" in remark for remark in live.remarks)
 
 
+def test_a_role_that_did_not_beat_was_busy_all_the_time():
+    rows = [("processor", 0, 4.0, 4.0, 100_000), ("handler", 0, 0.0, 5.0, 0), ("handler", 1, 0.0, 0.0, 0)]
+    after = status(10, rows)
+    for row in after["processes"][1:]:
+        row["counters"] = {"heartbeat_ns": 0, "slept_ns": 0}
+    live = propose(BEFORE, after, 10.0, cpus=2)
+    assert (live.uses[1].busy, live.uses[1].on_cpu) == (2.0, pytest.approx(0.5))
+
+
 def test_a_quiet_broker_and_one_without_processes_are_refused():
     quiet = status(10, [("processor", 0, 1, 1, 10), ("handler", 0, 1, 1, 10), ("handler", 1, 0, 0, 0)])
     with pytest.raises(TooQuiet, match="10 requests"):
