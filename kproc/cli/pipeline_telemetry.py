@@ -47,7 +47,7 @@ def telemetry(
 ) -> None:
     """Show latencies of each API, hot partitions, and how many processes the load needs, from the broker's own
     telemetry. The broker must have been told to write it: kproc config set kproc.telemetry=all"""
-    from kproc.pipeline.telemetry.report import propose, read_tables, remarks, spec_text
+    from kproc.pipeline.telemetry.report import propose, read_tables, remarks, spec_text, summary
 
     since = None
     if minutes is not None:
@@ -65,17 +65,19 @@ def telemetry(
         _run(text, directory, bootstrap)
         tables = read_tables(directory)
     proposals = propose(tables["load"], target)
-    broker = tables["brokers"][0] if tables["brokers"] else {}
-    notes = remarks(proposals, broker.get("cpus"), broker.get("transport"))
+    (broker,) = tables["brokers"]
+    notes = remarks(proposals, broker["cpus"], broker["transport"])
     if output is Format.JSON:
         shown = [{**vars(each), "reason": each.reason} for each in proposals]
         print_json({**tables, "proposal": shown, "remarks": notes})
         return
+    print(summary(broker))
     _print_apis(tables)
     _print_partitions(tables["partitions"], top)
-    print_table(
-        ("ROLE", "NOW", "WANTED", "WHY"), [(x.role, x.count, x.count_wanted, x.reason) for x in proposals]
-    )
+    if proposals:
+        print()
+        rows = [(x.role, x.count, x.count_wanted, x.reason) for x in proposals]
+        print_table(("ROLE", "NOW", "WANTED", "WHY"), rows)
     for note in notes:
         print(note)
     if any(each.count != each.count_wanted for each in proposals):
@@ -133,6 +135,8 @@ def _run(text: str, directory: Path, bootstrap: str) -> None:
 
 def _print_apis(tables: dict[str, list[dict[str, Any]]]) -> None:
     """Latencies in milliseconds, from the poll that saw a request to the send of its last byte."""
+    if not tables["apis"]:
+        return
     stages: dict[str, dict[str, dict[str, Any]]] = {}
     for row in tables["latency"]:
         stages.setdefault(row["api"], {})[row["stage"]] = row
@@ -145,13 +149,31 @@ def _print_apis(tables: dict[str, list[dict[str, Any]]]) -> None:
             (
                 api["api"],
                 api["requests"],
-                round(api["per_s"], 1),
+                api["per_s"],
+                api["peak_per_s"],
                 api["errors"],
+                total["timed"] if total is not None else 0,
                 *(_ms(total, name) for name in ("p50", "p95", "p99", "p999")),
                 slowest["stage"].removesuffix("Ms") if slowest is not None else None,
             )
         )
-    print_table(("API", "REQUESTS", "PER S", "ERRORS", "P50 MS", "P95", "P99", "P99.9", "MOST OF P99"), rows)
+    print()
+    print_table(
+        (
+            "API",
+            "REQUESTS",
+            "PER S",
+            "PEAK/S",
+            "ERRORS",
+            "TIMED",
+            "P50 MS",
+            "P95",
+            "P99",
+            "P99.9",
+            "MOST OF P99",
+        ),
+        rows,
+    )
 
 
 def _ms(row: dict[str, Any] | None, name: str) -> str | None:
@@ -162,6 +184,7 @@ def _print_partitions(rows: list[dict[str, Any]], top: int) -> None:
     busiest = sorted(rows, key=lambda row: -(row["bytes_in"] + row["bytes_out"]))[:top]
     if not busiest:
         return
+    print()
     print_table(
         ("PARTITION", "RECORDS IN", "MB IN", "MB OUT", "FETCHES", "SHARE %", "X TOPIC'S MEAN"),
         [

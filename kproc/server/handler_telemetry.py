@@ -200,6 +200,7 @@ class HandlerTelemetry:
         rows = self._by_name(*traffic.take())
         busiest = sorted(rows.items(), key=lambda row: row[1][0] + row[1][2], reverse=True)
         for (name, index), (bytes_in, records_in, bytes_out, fetches) in busiest[:PARTITIONS_MAX]:
+            topic = self._services.image.topic(name)
             partition = self._services.image.partition(name, index)
             self._feed.add(
                 "partition",
@@ -208,6 +209,7 @@ class HandlerTelemetry:
                     "topic": name,
                     "partition": index,
                     "owner": partition.owner if partition is not None else None,
+                    "topic_partitions": len(topic.partitions) if topic is not None else None,
                     "bytes_in": bytes_in,
                     "records_in": records_in,
                     "bytes_out": bytes_out,

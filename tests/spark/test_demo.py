@@ -75,6 +75,8 @@ def test_every_figure_of_the_demo_is_what_numpy_counts_and_telemetry_tells_of_it
 def _check_telemetry(spark: SparkSession, bootstrap: str, tmp_path: Path, events: Events) -> None:
     """What the broker told of that run, by the pipeline that comes with the package."""
     with RawClient(bootstrap) as client:
+        client.create_topic("uneven", partitions=4)
+        client.produce("uneven", batch(b"v"))
         client.create_topic("last")
         client.produce("last", batch(b"v"))
 
@@ -85,7 +87,7 @@ def _check_telemetry(spark: SparkSession, bootstrap: str, tmp_path: Path, events
             came, went = (sum(line[name] for line in views) for name in ("bytes_in", "bytes_out"))
             assert sum(line["records_in"] for line in views) > events.views_count
             assert went >= 2 * came  # Two queries read the views.
-            assert any(line.get("topic") == "last" for line in found)
+            assert {"last", "uneven"} <= {line.get("topic") for line in found}
             return found
 
         produced = sum(
@@ -107,6 +109,17 @@ def _check_telemetry(spark: SparkSession, bootstrap: str, tmp_path: Path, events
     assert apis["Produce"]["requests"] >= produced
     total = {row["api"]: row for row in tables["latency"] if row["stage"] == "TotalTimeMs"}["Produce"]
     assert 0 < total["p50"] <= total["p95"] <= total["p99"] <= total["p999"] <= total["below"]
+    with RawClient(bootstrap) as client:
+        produces = [line for line in lines(client) if line.get("api") == "Produce" and line["kind"] == "api"]
+    largest = max(line["stages"]["TotalTimeMs"]["largest"] for line in produces if line["stages"])
+    assert total["below"] <= largest / 1000, "no quantile is above all that was measured"
+    assert apis["Produce"]["per_s"] <= apis["Produce"]["peak_per_s"]
+    (uneven,) = (row for row in tables["partitions"] if row["topic"] == "uneven")
+    assert uneven["times_its_topics_mean"] == pytest.approx(4)
+    (told,) = tables["brokers"]
+    assert (told["dropped"], told["transport"]) == (0, "process")
+    assert 0 < told["seconds"] <= (told["to_ms"] - told["from_ms"]) / 1000 + 0.1
+    assert str(told["looks"]) in report.summary(told)
     proposals = report.propose(tables["load"])
     assert {each.role for each in proposals} == {"processor", "handler"}
     assert all(each.count_wanted >= 1 for each in proposals)

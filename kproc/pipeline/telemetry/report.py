@@ -1,8 +1,5 @@
-"""The tables that the telemetry pipeline wrote, and the counts of processes that follow from them.
-
-The utilisation law: with X requests a second that cost a role D seconds each, X * D roles are busy. So the busy roles
-of one kind, whatever their number, are the work there is; that work at a wanted utilisation U needs busy / U roles.
-"""
+"""The tables that the telemetry pipeline wrote, and the counts of processes that follow from them by the utilisation
+law (metrics/utilisation.py)."""
 
 from __future__ import annotations
 
@@ -10,14 +7,18 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
+from kproc.metrics.utilisation import UTILISATION_WANTED, roles_wanted, work_of
+
 TABLES: Final = ("latency", "apis", "partitions", "load", "brokers")
 SPEC: Final = "telemetry.toml"
 ROLES: Final = {"processor": "num.network.threads", "handler": "num.io.threads"}
-TARGET: Final = 0.7
+_IDLE: Final = 0.05
+"""A look at roles of which none was busier on average has no load in it: a day of idling hides no peak."""
 _BUSY_LOOK: Final = (
     0.95  # The look with more busy roles than 95 % of the others: bursts count, one outlier does not.
 )
@@ -57,44 +58,70 @@ class Proposal:
     busy_mean: float
     on_cpu: float | None
     target: float
+    looks: int
+    """At which there was load; all figures are of these."""
+
+    @property
+    def work(self) -> float:
+        """Busy roles, without the time in which they waited for a CPU."""
+        return work_of(self.busy, self.on_cpu)
 
     @property
     def reason(self) -> str:
         """A sentence with the numbers that lead to the count."""
         each = self.busy / self.count if self.count else 0.0
         text = (
-            f"{self.busy:.2f} of {self.count} busy ({each:.0%} each; mean {self.busy_mean:.2f}); "
-            f"{self.busy:.2f} / {self.target:.0%} = {self.busy / self.target:.2f}, so {self.count_wanted}"
+            f"{self.busy:.2f} of {self.count} busy ({each:.0%} each, 95th percentile of {self.looks} looks; "
+            f"mean {self.busy_mean:.2f}{'' if self.on_cpu is None else f'; {self.on_cpu:.2f} on a CPU'}); "
+            f"{self.work:.2f} / {self.target:.0%} = {self.work / self.target:.2f}, so {self.count_wanted}"
         )
         if self.on_cpu is not None and self.busy > 0.1 and self.on_cpu < 0.7 * self.busy:
-            text += f"; only {self.on_cpu:.2f} of it on a CPU: the rest waited for one or for the disk"
+            text += "; what was busy and not on a CPU waited for one, or for the disk"
         return text
 
 
-def propose(load: Sequence[Mapping[str, Any]], target: float = TARGET) -> list[Proposal]:
+def propose(load: Sequence[Mapping[str, Any]], target: float = UTILISATION_WANTED) -> list[Proposal]:
     """From the looks at Processors and Handlers; nothing for a role that was never looked at."""
     found = []
     for role, setting in ROLES.items():
-        looks = sorted((row for row in load if row["role"] == role), key=lambda row: float(row["busy"]))
-        if not looks:
+        everything = [row for row in load if row["role"] == role]
+        if not everything:
             continue
+        loaded = [row for row in everything if row["busy"] >= _IDLE * row["count"]]
+        looks = sorted(loaded or everything, key=lambda row: float(row["busy"]))
         total_ms = sum(row["interval_ms"] for row in looks)
         at = min(len(looks) - 1, math.ceil(_BUSY_LOOK * len(looks)) - 1)
         busy = float(looks[at]["busy"])
-        latest = max(looks, key=lambda row: int(row["at_ms"]))
+        on_cpu = None if looks[at]["on_cpu"] is None else float(looks[at]["on_cpu"])
+        latest = max(everything, key=lambda row: int(row["at_ms"]))
         found.append(
             Proposal(
                 role=role,
                 setting=setting,
                 count=int(latest["count"]),
-                count_wanted=max(1, math.ceil(busy / target - 1e-9)),
+                count_wanted=roles_wanted(work_of(busy, on_cpu), target),
                 busy=busy,
                 busy_mean=sum(row["busy"] * row["interval_ms"] for row in looks) / max(1, total_ms),
-                on_cpu=None if looks[at]["on_cpu"] is None else float(looks[at]["on_cpu"]),
+                on_cpu=on_cpu,
                 target=target,
+                looks=len(looks),
             )
         )
     return found
+
+
+def summary(broker: Mapping[str, Any]) -> str:
+    """What the figures are of, in a line: a rate says little without its time."""
+    if not broker["seconds"]:
+        return "no metrics in that time: kproc.telemetry is not metrics or all, or was not yet"
+    begin, end = (
+        datetime.fromtimestamp(broker[name] / 1000, UTC).isoformat(" ", "seconds").removesuffix("+00:00")
+        for name in ("from_ms", "to_ms")
+    )
+    text = f"{broker['looks']} looks at {broker['seconds']:.0f} s from {begin} to {end} UTC"
+    if broker["dropped"]:
+        text += f"; {broker['dropped']} lines of telemetry were dropped, so that counts may be too low"
+    return text
 
 
 def remarks(proposals: Sequence[Proposal], cpus: float | None, transport: str | None) -> list[str]:

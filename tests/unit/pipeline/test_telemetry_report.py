@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kproc.pipeline.spec import parse_spec
-from kproc.pipeline.telemetry.report import propose, remarks, spec_text
+from kproc.pipeline.telemetry.report import propose, remarks, spec_text, summary
 
 
 def look(at: int, role: str, count: int, busy: float, on_cpu: float | None = None) -> dict[str, Any]:
@@ -46,6 +46,16 @@ def test_busy_looks_count_and_one_outlier_does_not() -> None:
     assert (proposal.busy, proposal.count_wanted) == (0.1, 1)
 
 
+def test_looks_at_idle_roles_hide_no_load() -> None:
+    idle = [look(at, "handler", 2, 0.02) for at in range(1000)]
+    (proposal,) = propose([*idle, *(look(1000 + at, "handler", 2, 1.5) for at in range(20))])
+    assert (proposal.busy, proposal.count_wanted, proposal.looks) == (1.5, 3, 20)
+    assert proposal.busy_mean == pytest.approx(1.5)
+    assert "95th percentile of 20 looks" in proposal.reason
+    (proposal,) = propose(idle)
+    assert (proposal.busy, proposal.count_wanted, proposal.looks) == (0.02, 1, 1000)
+
+
 def test_the_present_count_is_that_of_the_latest_look() -> None:
     (proposal,) = propose([look(2, "handler", 3, 0.2), look(1, "handler", 1, 0.9)])
     assert proposal.count == 3
@@ -54,8 +64,24 @@ def test_the_present_count_is_that_of_the_latest_look() -> None:
 def test_time_that_was_waited_is_told() -> None:
     (proposal,) = propose([look(1, "handler", 1, 0.9, 0.3)])
     assert "waited" in proposal.reason
+    assert "0.30 on a CPU" in proposal.reason
     (proposal,) = propose([look(1, "handler", 1, 0.9, 0.85)])
     assert "waited" not in proposal.reason
+
+
+def test_time_that_was_waited_for_a_cpu_is_no_reason_for_more_processes() -> None:
+    (proposal,) = propose([look(1, "handler", 1, 0.9, 0.65)])
+    assert (proposal.busy, proposal.work, proposal.count_wanted) == (0.9, 0.65, 1)
+    assert "0.65 / 70% = 0.93, so 1" in proposal.reason
+
+
+def test_the_summary_says_of_what_time_the_figures_are_and_what_they_lack() -> None:
+    broker = {
+        "seconds": 20.4, "looks": 20, "from_ms": 1767225600000, "to_ms": 1767225620400, "dropped": 0,
+    }  # fmt: skip
+    assert summary(broker) == "20 looks at 20 s from 2026-01-01 00:00:00 to 2026-01-01 00:00:20 UTC"
+    assert "7 lines of telemetry were dropped" in summary({**broker, "dropped": 7})
+    assert "kproc.telemetry" in summary({**broker, "seconds": None, "looks": 0})
 
 
 def test_remarks_name_what_gives_out_first_and_a_host_that_is_too_small() -> None:
