@@ -70,7 +70,8 @@ def test_every_role_holds_what_it_needs_and_no_more(tmp_path: Path, transport: s
         for (role, index), pid in roles.items():
             if role == "handler":
                 files = [target for target in held(pid).values() if kind_of(target) == SEGMENT]
-                assert len(files) == 3 * PARTITIONS // HANDLERS, f"{role}-{index} holds {files}"
+                # Of each log the records; a few of them need no index.
+                assert len(files) == PARTITIONS // HANDLERS, f"{role}-{index} holds {files}"
 
 
 def test_restarts_of_every_role_leave_nothing_behind_in_the_others(tmp_path: Path, transport: str) -> None:

@@ -27,6 +27,7 @@ from tests.support.wait import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SESSION_MS = 6_000  # group.min.session.timeout.ms.
+STATIC_SESSION_MS = 30_000  # A static member's next process takes seconds to begin, on a busy machine many.
 HEARTBEAT_MS = 300
 JAVA_ASSIGNORS = {
     "range": "org.apache.kafka.clients.consumer.RangeAssignor",
@@ -156,17 +157,18 @@ class GroupScene:
         return started
 
     def _start(self, make: str, instance: str | None) -> MemberProcess:
+        session_ms = str(STATIC_SESSION_MS if instance else SESSION_MS)
         if make == "java":
             command = ["java", *JVM, "-cp", classpath(), "org.apache.kafka.tools.VerifiableConsumer"]
             command += ["--bootstrap-server", self.bootstrap, "--topic", self.topic]
-            command += ["--group-id", self.group, "--session-timeout", str(SESSION_MS)]
+            command += ["--group-id", self.group, "--session-timeout", session_ms]
             command += ["--assignment-strategy", JAVA_ASSIGNORS[self.strategy]]
             command += ["--command-config", self._config.name]
             command += ["--group-instance-id", instance] if instance else []
         else:
             command = [sys.executable, "-m", "tests.support.group_member", make]
             command += ["--bootstrap", self.bootstrap, "--topic", self.topic, "--group", self.group]
-            command += ["--strategy", self.strategy, "--session-ms", str(SESSION_MS)]
+            command += ["--strategy", self.strategy, "--session-ms", session_ms]
             command += ["--instance", instance] if instance else []
         return MemberProcess(make, command, dict(os.environ))
 
