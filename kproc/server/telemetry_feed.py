@@ -93,7 +93,7 @@ class Feed:
         self._number = 0
         self._dropped = 0
         self._unsent: tuple[bytes, int] | None = (
-            None  # The batch that is under way or to be sent again, and its lines.
+            None  # The batch that is under way or to be sent again, and the lines lost without it.
         )
         self._is_asking = False
         self._next_ns = 0
@@ -102,13 +102,16 @@ class Feed:
     def add(self, kind: str, fields: Mapping[str, Any]) -> None:
         """A line; dropped, and counted, if there is no room."""
         now_ms = self._clock.wall_ms()
-        self._number += 1
-        line = orjson.dumps({"kind": kind, "time_ms": now_ms, **self._head, "number": self._number, **fields})
+        line = self._line(kind, now_ms, fields)
         if self._bytes + len(line) > BYTES_MAX:
             self._dropped += 1
             return
         self._lines.append((kind, line, now_ms))
         self._bytes += len(line)
+
+    def _line(self, kind: str, now_ms: int, fields: Mapping[str, Any]) -> bytes:
+        self._number += 1
+        return orjson.dumps({"kind": kind, "time_ms": now_ms, **self._head, "number": self._number, **fields})
 
     def forget(self) -> None:
         """Telemetry was switched off: nothing more is sent."""
@@ -156,10 +159,7 @@ class Feed:
                 logger.warning("the topic %s cannot be made: %s", TELEMETRY_TOPIC, self._complaint)
 
     def _pack(self) -> tuple[bytes, int]:
-        """The oldest lines as one batch."""
-        if self._dropped:
-            dropped, self._dropped = self._dropped, 0
-            self.add("dropped", {"lines": dropped})
+        """The oldest lines as one batch, and how many are lost if it is refused."""
         records: list[Record] = []
         size = 0
         while self._lines and (not records or size + len(self._lines[0][1]) <= BATCH_BYTES_MAX):
@@ -167,7 +167,14 @@ class Feed:
             size += len(line)
             records.append(Record(kind.encode(), line, time_ms))
         self._bytes -= size
-        return bytes(encode_batch(records, codec=Compression.GZIP)), len(records)
+        lost = len(records) + self._dropped
+        if self._dropped:  # Told past the buffer, which may have no room even for this.
+            now_ms = self._clock.wall_ms()
+            records.append(
+                Record(b"dropped", self._line("dropped", now_ms, {"lines": self._dropped}), now_ms)
+            )
+            self._dropped = 0
+        return bytes(encode_batch(records, codec=Compression.GZIP)), lost
 
 
 def append_telemetry(

@@ -89,6 +89,21 @@ def test_what_does_not_fit_is_dropped_and_counted() -> None:
     assert sum(dropped) == 30 - (len(kept) - len(dropped))
 
 
+def test_a_full_buffer_has_room_for_the_count_of_what_it_lost() -> None:
+    rig = Rig()
+    rig.make_topic()
+    rig.feed.add("request", {"text": "x" * (BYTES_MAX - 1000)})
+    for _ in range(1000):
+        rig.feed.add("api", {})
+    rig.tick()
+    rig.sent[0][2]({"error": None})
+    rig.tick()
+    told = [line for at in range(len(rig.sent)) for line in rig.lines(at)]
+    kept = [line for line in told if line["kind"] == "api"]
+    (dropped,) = (line["lines"] for line in told if line["kind"] == "dropped")
+    assert len(kept) + dropped == 1000
+
+
 def test_a_refused_batch_counts_as_dropped_and_the_next_goes_on() -> None:
     rig = Rig()
     rig.make_topic()
@@ -101,6 +116,18 @@ def test_a_refused_batch_counts_as_dropped_and_the_next_goes_on() -> None:
         ("api", 2, None),
         ("dropped", None, 1),
     ]
+
+
+def test_a_refused_batch_keeps_the_count_that_was_in_it() -> None:
+    rig = Rig()
+    rig.make_topic()
+    for number in range(3):
+        rig.feed.add("api", {"n": number})
+        rig.tick()
+        rig.sent[number][2]({"error": "the disk is full"})
+    rig.feed.add("api", {"n": 3})
+    rig.tick()
+    assert [line["lines"] for line in rig.lines(3) if line["kind"] == "dropped"] == [3]
 
 
 def test_nothing_is_sent_after_it_was_switched_off() -> None:
