@@ -1,12 +1,13 @@
 """`kproc`: the one place where errors become a line and an exit code.
 
-Exit codes: 0 done, 1 it went wrong (refused connection, unknown topic, interrupted), 2 the command was wrong.
+Exit codes: 0 done, 1 it went wrong (refused connection, unknown topic), 2 the command was wrong, 130 Ctrl-C.
 The library behind most commands takes longer to load than the broker: `serve` and `dev` do without it.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -30,7 +31,7 @@ def run(arguments: Sequence[str]) -> int:
         _abandon_stdout()
         return _complain("the reader of the output has gone", 1)
     except KeyboardInterrupt:
-        return _complain("interrupted", 1)
+        return _complain("interrupted", 128 + signal.SIGINT)
     return code
 
 

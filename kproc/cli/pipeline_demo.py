@@ -69,20 +69,26 @@ def demo(
     if keep is not None and keep.exists() and any(keep.iterdir()):
         raise Failure(f"--keep {keep}: the directory is not empty", exit_code=2)
     environ = {**os.environ, **worker_environment(os.environ)}
-    signal.signal(signal.SIGTERM, _interrupt)  # Ends like Ctrl-C: nothing is left running.
-    with ExitStack() as stack:
-        directory = _directory(keep, stack)
-        try:
+    signal.signal(signal.SIGTERM, _terminate)  # Ends like Ctrl-C: nothing is left running.
+    try:
+        with ExitStack() as stack:
+            directory = _directory(keep, stack)
             result, seconds = _run(records, bootstrap, directory, environ, stack, keeps=keep is not None)
-        except PipelineError as error:
-            hint = "" if keep is not None else "; --keep DIR keeps its log"
-            raise Failure(f"{error}{hint}") from error
+    except PipelineError as error:
+        hint = "" if keep is not None else "; --keep DIR keeps its log"
+        raise Failure(f"{error}{hint}") from error
+    except _Terminated:
+        raise Failure("terminated", exit_code=128 + signal.SIGTERM) from None
     _draw(result, picture)
     _tell(result, seconds, picture, keep)
 
 
-def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM: what cleans up after Ctrl-C cleans up after it."""
+
+
+def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise _Terminated
 
 
 def _directory(keep: Path | None, stack: ExitStack) -> Path:

@@ -20,6 +20,8 @@ from kproc.pipeline.session import check_java, check_packages, start_spark
 from kproc.pipeline.status import QUICK
 from kproc.pipeline.toml_table import did_you_mean
 from kproc.spark.brokers import Cluster
+from kproc.spark.option_values import OptionError
+from kproc.spark.options import parse_source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -36,6 +38,7 @@ def check_offline(pipeline: Pipeline) -> list[str]:
         if sink.kind == "python":
             _check_function(pipeline, sink, sink.target)
     for source in pipeline.sources:
+        _check_options(pipeline, source)
         if source.is_files and ":/" not in source.values[0] and not glob.glob(source.values[0]):
             raise pipeline.error(source, source.kind, f"{source.values[0]}: no such file or directory")
     if is_local(pipeline.checkpoint):
@@ -48,6 +51,19 @@ def _check_function(pipeline: Pipeline, part: Any, reference: str) -> None:
         resolve(reference, pipeline.file.resolve().parent)
     except CodeError as error:
         raise pipeline.error(part, "python", str(error)) from error
+
+
+def _check_options(pipeline: Pipeline, source: Source) -> None:
+    """The analysis in Spark is of empty streams, which never see these."""
+    if not source.is_topic or source.connector != "kproc":
+        return
+    subscribe = {"pattern": "subscribepattern", "assign": "assign"}.get(source.kind, "subscribe")
+    given = {name.lower(): text for name, text in source.options.items()}
+    given |= {"kafka.bootstrap.servers": source.bootstrap, subscribe: ",".join(source.values)}
+    try:
+        parse_source(given, is_stream=source.is_stream)
+    except OptionError as error:
+        raise pipeline.error(source, "options", str(error)) from error
 
 
 def _check_topics(pipeline: Pipeline) -> Iterator[str]:

@@ -153,22 +153,23 @@ class Run:
             try:
                 self._start(directory / STATE_DIRECTORY, lock.descriptor, signals)
                 self._watch(signals)
-            except (Stopped, PipelineError) as error:
+            except (Stopped, PipelineError, Py4JError, OSError) as error:
                 # A signal while Spark starts may come out of py4j as an error of its own.
-                if not isinstance(error, Stopped) and not (signals.count and self._spark is None):
+                if isinstance(error, Stopped) or (signals.count and not signals.is_running):
+                    self._screen.note("stopped before it began")
+                elif isinstance(error, PipelineError) or not self._has_lost_spark():
                     raise
-                self._screen.note("stopped before it began")
-            except (Py4JError, OSError) as error:
-                if self._spark is None or not self._spark.has_ended(JVM_DEATH_SECONDS):
-                    raise
-                log = directory / STATE_DIRECTORY / "spark.log"
-                raise PipelineError(
-                    f"Spark's JVM has ended: {last_words(log)} (see {log})", str(error)
-                ) from error
+                else:
+                    log = directory / STATE_DIRECTORY / "spark.log"
+                    told = f"Spark's JVM has ended: {last_words(log)} (see {log})"
+                    raise PipelineError(told, str(error)) from error
             finally:
                 signals.is_running = True  # From here on a signal must not break the ending.
                 if self._spark is not None:
                     self._spark.stop()
+
+    def _has_lost_spark(self) -> bool:
+        return self._spark is not None and self._spark.has_ended(JVM_DEATH_SECONDS)
 
     def end_at_once(self) -> None:
         """The second signal: no waiting for anything. What was not committed is done again by the next run."""

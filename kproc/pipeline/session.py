@@ -8,8 +8,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import zipfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -71,11 +73,12 @@ class RunningSpark:
     session: SparkSession
     gateway: Any
     package: Path | None
+    temporary: Path
 
     def stop(self) -> None:
         """End queries and session, then the JVM, which would live as long as this process otherwise."""
         if self.has_ended():
-            self._remove_package()
+            self._remove_files()
             return
         try:
             self.session.stop()
@@ -101,7 +104,7 @@ class RunningSpark:
         if self.gateway.proc is not None:
             self.gateway.proc.kill()
             self.gateway.proc.wait()
-        self._remove_package()
+        self._remove_files()
 
     def _stop_jvm(self) -> None:
         self.gateway.shutdown()
@@ -113,11 +116,12 @@ class RunningSpark:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        self._remove_package()
+        self._remove_files()
 
-    def _remove_package(self) -> None:
+    def _remove_files(self) -> None:
         if self.package is not None:
             shutil.rmtree(self.package.parent, ignore_errors=True)
+        shutil.rmtree(self.temporary, ignore_errors=True)
 
 
 def start_spark(
@@ -128,17 +132,45 @@ def start_spark(
     verbose: bool,
     kept_descriptor: int | None,
 ) -> RunningSpark:
-    """Start Spark. `kept_descriptor` stays open in the JVM: a lock is held until the JVM has ended, too."""
+    """Start Spark. `kept_descriptor` stays open in the JVM: a lock is held until the JVM has ended, too.
+
+    Whatever breaks this off, a signal's exception as well, takes the JVM and its files along.
+    """
+    # A JVM that is killed leaves its shuffle files and state stores; in a directory of ours they can be removed.
+    temporary = Path(tempfile.mkdtemp(prefix="kproc-spark-"))
+    children = child_pids()
+    try:
+        return _start_spark(pipeline, scratch, temporary, environ, verbose, kept_descriptor)
+    except BaseException:
+        # The end of stdin would not do: a JVM that finds PySpark's directory gone never comes to read it.
+        _kill(child_pids() - children)
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def _start_spark(
+    pipeline: Pipeline,
+    scratch: Path,
+    temporary: Path,
+    environ: Mapping[str, str],
+    verbose: bool,
+    kept_descriptor: int | None,
+) -> RunningSpark:
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkException
     from pyspark.java_gateway import launch_gateway
+    from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
     import kproc.spark
 
+    if not verbose:
+        # What PySpark raises it also writes to stderr, with the JVM's stack; we say it in a line.
+        for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+            PySparkLogger.getLogger(name).disabled = True
     conf = SparkConf(loadDefaults=False)
-    for name, value in settings(pipeline, scratch, environ).items():
+    for name, value in settings(pipeline, scratch, environ, temporary).items():
         conf.set(name, value)
     log = scratch / "spark.log"
     with open(log, "wb") as spark_log:
@@ -158,7 +190,7 @@ def start_spark(
     except (Py4JError, PySparkException, ValueError, OSError) as error:
         gateway.shutdown()
         raise PipelineError(f"Spark did not start: {reason_of(error)}", str(error)) from None
-    running = RunningSpark(SparkSession(context), gateway, None)
+    running = RunningSpark(SparkSession(context), gateway, None, temporary)
     context.setLogLevel("WARN" if verbose else "ERROR")
     kproc.spark.register(running.session)
     if not pipeline.spark.is_local:
@@ -169,13 +201,33 @@ def start_spark(
     return running
 
 
-def settings(pipeline: Pipeline, scratch: Path, environ: Mapping[str, str]) -> dict[str, str]:
+def child_pids() -> set[int]:
+    """Processes that this one has started and that have not been waited for."""
+    lists = [path.read_text() for path in Path("/proc/self/task").glob("*/children")]
+    return {int(pid) for text in lists for pid in text.split()}
+
+
+def _kill(pids: set[int]) -> None:
+    """End children and what they have started in their groups, and wait for it."""
+    for pid in pids:
+        if os.getpgid(pid) == pid:
+            os.killpg(pid, signal.SIGKILL)
+        else:
+            os.kill(pid, signal.SIGKILL)
+        with suppress(ChildProcessError):  # Popen's own bookkeeping may have waited for it.
+            os.waitpid(pid, 0)
+
+
+def settings(
+    pipeline: Pipeline, scratch: Path, environ: Mapping[str, str], temporary: Path
+) -> dict[str, str]:
     """Spark's settings: ours, then those of the specification over them."""
     spark = pipeline.spark
     answer = {
         "spark.app.name": f"kproc-{pipeline.name}",
         "spark.master": spark.master,
         "spark.driver.memory": spark.driver_memory,
+        "spark.driver.defaultJavaOptions": f"-Djava.io.tmpdir={temporary}",
         "spark.ui.enabled": str(spark.ui).lower(),
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",

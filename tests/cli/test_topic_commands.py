@@ -129,7 +129,7 @@ def test_a_follower_prints_what_arrives_and_ends_at_ctrl_c_with_one_line(kproc, 
         assert follower.stdout.readline() == b"first\n"
         assert follower.stdout.readline() == b"second\n"
         follower.send_signal(signal.SIGINT)
-        assert follower.wait(10) == 1
+        assert follower.wait(10) == 130
         assert follower.stderr.read() == b"kproc: interrupted\n"
 
 

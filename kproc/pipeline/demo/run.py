@@ -122,7 +122,7 @@ class Demo:
                     *("--bootstrap", self._bootstrap, "--json", str(self._lines)),
                     *("--exit-with-parent", str(os.getpid())),
                 ],
-                env=dict(self._environ),
+                env={**self._environ, "TMPDIR": str(self._directory)},  # Removed with it, even after kill -9.
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -13,6 +13,8 @@ import pytest
 
 pytest.importorskip("py4j")
 
+from py4j.protocol import Py4JError
+
 from kproc.pipeline import runner
 from kproc.pipeline.errors import PipelineError
 from kproc.pipeline.spec import parse_spec
@@ -39,9 +41,10 @@ def run_of(tmp_path: Path) -> tuple[runner.Run, Notes]:
     return runner.Run(parse_spec(SPEC, tmp_path / "p.toml"), notes, {}), notes  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("problem", [PipelineError, Py4JError])
 @pytest.mark.parametrize("signals", [1, 2])
 def test_a_signal_while_spark_starts_is_no_failure_of_spark(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, signals: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, signals: int, problem: type[Exception]
 ) -> None:
     def start_spark(*_: Any, **__: Any) -> None:
         # py4j turns whatever is raised inside its calls into an error of its own.
@@ -50,7 +53,7 @@ def test_a_signal_while_spark_starts_is_no_failure_of_spark(
                 os.kill(os.getpid(), signal.SIGINT)
             except (runner.Stopped, PipelineError):
                 continue
-        raise PipelineError("Spark did not start: An error occurred while calling o37.get")
+        raise problem("Spark did not start: An error occurred while calling o37.get")
 
     monkeypatch.setattr(runner, "check_packages", lambda: None)
     monkeypatch.setattr(runner, "check_java", lambda _environ: None)
@@ -61,7 +64,7 @@ def test_a_signal_while_spark_starts_is_no_failure_of_spark(
 
     # Without a signal it is one.
     signals = 0
-    with pytest.raises(PipelineError, match="Spark did not start"):
+    with pytest.raises(problem, match="Spark did not start"):
         run.run()
 
 

@@ -65,7 +65,7 @@ def test_no_java_is_said_with_where_it_was_looked_for(tmp_path: Path) -> None:
 
 def settings_for(tmp_path: Path, master: str, connector: str = "kproc") -> dict[str, str]:
     spec = parse_spec(SPEC.format(master=master, connector=connector), tmp_path / "p.toml")
-    return settings(spec, tmp_path, {"HOME": str(tmp_path)})
+    return settings(spec, tmp_path, {"HOME": str(tmp_path)}, tmp_path / "temporary")
 
 
 def test_the_specifications_settings_go_over_ours(tmp_path: Path) -> None:
@@ -149,8 +149,12 @@ def test_how_a_jvm_ended_is_said_by_its_signal_or_its_last_words(tmp_path: Path)
     ended = {}
     for how in ("kill -9 $$", "exit 3"):
         with subprocess.Popen(["sh", "-c", how], stdin=subprocess.PIPE) as process:
-            spark = RunningSpark(session=None, gateway=SimpleNamespace(proc=process), package=None)  # type: ignore[arg-type]
+            temporary = tmp_path / "temporary"
+            temporary.mkdir()
+            gateway = SimpleNamespace(proc=process)
+            spark = RunningSpark(session=None, gateway=gateway, package=None, temporary=temporary)  # type: ignore[arg-type]
             assert spark.has_ended(10)
             spark.stop()  # Nothing is asked of what is gone.
+            assert not temporary.exists()
             ended[how] = spark.how_it_ended(log)
     assert ended == {"kill -9 $$": "killed by SIGKILL", "exit 3": "exit code 3, Error: no main class"}

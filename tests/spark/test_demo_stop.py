@@ -1,0 +1,68 @@
+"""`kproc pipeline demo` that is broken off takes Spark, broker and files along and says so by its exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("matplotlib")
+
+from tests.support.proc import living
+from tests.support.spark_session import missing_reason
+from tests.support.wait import wait_until
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.transports("process"),
+    pytest.mark.skipif(missing_reason() is not None, reason=str(missing_reason())),
+]
+
+
+def jvm_has_begun(demo: subprocess.Popen[str], directory: Path) -> bool:
+    """Spark's JVM is there and has not told PySpark where it listens."""
+    is_launched = any(directory.glob("kproc-demo-*/checkpoint/.kproc/spark.log"))
+    return is_launched and "java" in [
+        each.name() for each in psutil.Process(demo.pid).children(recursive=True)
+    ]
+
+
+def spark_runs(_demo: subprocess.Popen[str], directory: Path) -> bool:
+    """PySpark has its session, and the queries begin."""
+    return any("Spark runs" in path.read_text() for path in directory.glob("kproc-demo-*/pipeline.log"))
+
+
+@pytest.mark.parametrize(
+    ("number", "moment", "last_line"),
+    [
+        (signal.SIGINT, jvm_has_begun, "kproc: interrupted"),
+        (signal.SIGTERM, spark_runs, "kproc: terminated"),
+    ],
+)
+def test_a_demo_that_is_broken_off_leaves_nothing(
+    tmp_path: Path, number: int, moment, last_line: str
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "kproc", "pipeline", "demo", "-n", "300000", "--picture", tmp_path / "p.png"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        # A shell's background job ignores SIGINT, and Python would inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as demo:
+        wait_until(lambda: moment(demo, tmp_path), what=moment.__name__, seconds=120)
+        started = psutil.Process(demo.pid).children(recursive=True)
+        demo.send_signal(number)
+        assert demo.stderr is not None
+        told = demo.stderr.read().splitlines()
+        assert demo.wait(60) == 128 + number
+    assert told[-2:] == ["stopping Spark", last_line]
+    assert len(started) > 5
+    assert living(process.pid for process in started) == []
+    assert list(tmp_path.iterdir()) == []
