@@ -28,9 +28,11 @@ pytestmark = [
 def jvm_has_begun(demo: subprocess.Popen[str], directory: Path) -> bool:
     """Spark's JVM is there and has not told PySpark where it listens."""
     is_launched = any(directory.glob("kproc-demo-*/checkpoint/.kproc/spark.log"))
-    return is_launched and "java" in [
-        each.name() for each in psutil.Process(demo.pid).children(recursive=True)
-    ]
+    try:
+        names = [each.name() for each in psutil.Process(demo.pid).children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return False  # A shell of Spark's start has ended between the two looks.
+    return is_launched and "java" in names
 
 
 def spark_runs(_demo: subprocess.Popen[str], directory: Path) -> bool:
