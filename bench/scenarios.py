@@ -235,8 +235,9 @@ HEARTBEATS_SECONDS: Final = 3.3  # each member beats once in three
 
 def consumer_groups(peer: Peer, cell: Cell, run: Run) -> Result:
     """Groups of three that join, beat, and are asked about."""
-    name = f"groups-r{run.number}"
-    return groups.measure(peer.bootstrap, peer.pids, cell.options["groups"], 3, HEARTBEATS_SECONDS, name)
+    return groups.measure(
+        peer.bootstrap, peer.pids, cell.options["groups"], 3, HEARTBEATS_SECONDS, run.topic(cell)
+    )
 
 
 # -- real clients

@@ -276,7 +276,8 @@ bool has_leaders(int fd) {
     for (int left = partitions; left > 0 && !c.bad; left--) {
         int partition_error = get_i16(&c);
         get_i32(&c);
-        ready += partition_error == 0 && get_i32(&c) >= 0;
+        int leader = get_i32(&c); /* there also when it is not known yet */
+        ready += partition_error == 0 && leader >= 0;
         for (int list = 0; list < 2; list++) /* replicas, in-sync replicas */
             get_bytes(&c, 4 * (int64_t)get_i32(&c));
     }

@@ -210,11 +210,13 @@ def child_pids() -> set[int]:
 def _kill(pids: set[int]) -> None:
     """End children and what they have started in their groups, and wait for it."""
     for pid in pids:
-        if os.getpgid(pid) == pid:
-            os.killpg(pid, signal.SIGKILL)
-        else:
-            os.kill(pid, signal.SIGKILL)
-        with suppress(ChildProcessError):  # Popen's own bookkeeping may have waited for it.
+        with suppress(
+            ProcessLookupError, ChildProcessError
+        ):  # Popen's own bookkeeping may have waited for it.
+            if os.getpgid(pid) == pid:
+                os.killpg(pid, signal.SIGKILL)
+            else:
+                os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
 
 

@@ -29,6 +29,7 @@ class FakeBroker:
         self._fault = fault
         self._end = 0
         self._produced = 0
+        self._has_leader = False
         self._server = socket.create_server(("127.0.0.1", 0))
         self._connections: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._accept)]
@@ -91,7 +92,10 @@ class FakeBroker:
             return struct.pack(">ii", 0, 1) + topic + struct.pack(">hh", 0, -1)
         if key == METADATA:
             brokers = struct.pack(">ii", 1, 0) + _text("127.0.0.1") + struct.pack(">ih", 9092, -1)
-            partition = struct.pack(">hiiiiii", 0, 0, 0, 1, 0, 1, 0)
+            # At first there is no leader, as with Kafka after it has made many partitions.
+            error, leader = (0, 0) if self._has_leader else (5, -1)
+            self._has_leader = True
+            partition = struct.pack(">hiiiiii", error, 0, leader, 1, 0, 1, 0)
             head = struct.pack(">i", 0) + brokers + struct.pack(">hiih", -1, 0, 1, 0)
             return head + topic + struct.pack(">bi", 0, 1) + partition
         assert key == LIST_OFFSETS, key

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from kproc.pipeline.build import Builder
 from kproc.pipeline.check import _checked
+from kproc.pipeline.checkpoint import local_checkpoint, plan_reset, query_state
 from kproc.pipeline.errors import reason_of
 from kproc.pipeline.model import Pipeline
 from kproc.pipeline.progress import QueryFigures, add, report_of
@@ -147,11 +148,15 @@ def spec_of(tmp_path: Path, bootstrap: str, text: str) -> Pipeline:
 
 def topic_of(bootstrap: str, values: list[Any]) -> str:
     topic = TopicFactory(bootstrap)(partitions=1)
+    send_all(bootstrap, topic, values)
+    return topic
+
+
+def send_all(bootstrap: str, topic: str, values: list[Any]) -> None:
     producer = Producer({"bootstrap.servers": bootstrap})
     for value in values:
         producer.produce(topic, value if isinstance(value, bytes) else json.dumps(value).encode())
     assert producer.flush(30) == 0
-    return topic
 
 
 def run(spark: Any, pipeline: Pipeline, state: Path) -> QueryFigures:
@@ -260,3 +265,54 @@ noop = true
     with pytest.raises(Exception, match="no such thing") as caught:
         run(spark, spec_of(tmp_path, broker.bootstrap, text), tmp_path / "c")
     assert reason_of(caught.value) == "ValueError: no such thing (failing_steps.py:5)"
+
+
+def test_three_sinks_go_on_where_each_has_committed_and_begin_again_after_a_reset(
+    spark, broker, tmp_path: Path
+) -> None:
+    origin = topic_of(broker.bootstrap, [{"id": number} for number in range(5)])
+    copy = TopicFactory(broker.bootstrap)(partitions=1)
+    source = f'''[[source]]
+name = "t"
+topic = "{origin}"
+starting = "earliest"
+format = "json"
+schema = "id long"
+'''
+    sinks = {"copy": f'topic = "{copy}"', "lake": 'parquet = "lake"', "screen": "console = true"}
+    text = source + "".join(f'[[sink]]\nname = "{name}"\ninput = "t"\n{to}\n' for name, to in sinks.items())
+    pipeline = spec_of(tmp_path, broker.bootstrap, text)
+    checkpoint = local_checkpoint(pipeline)
+    shown: list[str] = []
+
+    def run_all() -> None:
+        builder = Builder(pipeline, spark, state=tmp_path / "state-of-sources")
+        for sink in pipeline.sinks:
+            query = start_stream(pipeline, sink, builder.frame(sink), shown.append)
+            assert query.awaitTermination(BATCH_SECONDS)
+
+    def arrived() -> tuple[list[int], list[int]]:
+        consumer = Consumer(
+            {"bootstrap.servers": broker.bootstrap, "group.id": "g", "enable.auto.commit": False}
+        )
+        consumer.assign([TopicPartition(copy, 0, 0)])
+        end = consumer.get_watermark_offsets(TopicPartition(copy, 0), timeout=10)[1]
+        messages = consumer.consume(end, timeout=10)
+        consumer.close()
+        lake = [row.id for row in spark.read.parquet(f"{tmp_path}/lake").collect()]
+        return sorted(json.loads(each.value())["id"] for each in messages), sorted(lake)
+
+    run_all()
+    send_all(broker.bootstrap, origin, [{"id": number} for number in range(5, 8)])
+    run_all()
+    run_all()  # Nothing has come since.
+    assert arrived() == (list(range(8)), list(range(8)))
+    assert {sink.name: query_state(checkpoint, sink).offsets for sink in pipeline.sinks} == dict.fromkeys(
+        sinks, {origin: {0: 8}}
+    )
+    plan_reset(pipeline, checkpoint, pipeline.sinks[:1]).carry_out()
+    run_all()
+    copied, lake = arrived()
+    assert copied == sorted([*range(8), *range(8)]), "it was asked for all of it once more"
+    assert lake == list(range(8))
+    assert "7" in " ".join(shown).split()
