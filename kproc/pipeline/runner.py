@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 POLL_SECONDS: Final = 0.25
+# Each look asks the JVM a dozen questions. When all queries have waited for so many looks, it is taken seldom.
+REST_SECONDS: Final = 1.0
+_LOOKS_BEFORE_REST: Final = 8
 # Spark gives a source's Python 10 s to start and to call back, a figure that cannot be set.
 PYTHON_TOO_SLOW: Final = "Python worker failed to connect back"
 RESTARTS_MAX: Final = 10
@@ -233,6 +236,7 @@ class Run:
 
     def _watch(self, signals: StopSignals) -> None:
         deadline_ns = 0
+        idle_looks = 0
         while True:
             self._collect()
             self._raise_failure(signals)
@@ -245,7 +249,9 @@ class Run:
             if signals.count:
                 for entry in active:
                     self._ask_to_end(entry, is_late=self._clock.now_ns() > deadline_ns)
-            signals.wait(POLL_SECONDS)
+            is_idle = all(entry.figures.state == "waiting" for entry in active)
+            idle_looks = idle_looks + 1 if is_idle and not signals.count else 0
+            signals.wait(REST_SECONDS if idle_looks > _LOOKS_BEFORE_REST else POLL_SECONDS)
         self._collect()
         done = "stopped" if signals.count else "done"
         self._screen.note(f"{done}: {', '.join(_end_of(entry) for entry in self._queries) or 'no streams'}")

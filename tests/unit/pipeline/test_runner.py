@@ -105,3 +105,23 @@ def test_reports_are_fetched_once_and_in_order(tmp_path: Path) -> None:
     assert java.fetches == 1
     java.reports.append(Progress(3))
     assert [row["batchId"] for row in run._new_rows(query)] == [3]
+
+
+def test_queries_that_wait_are_looked_at_seldom_until_one_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, _ = run_of(tmp_path)
+    states = [*["waiting"] * 12, "working", "waiting", "ended"]
+    figures = SimpleNamespace(name="q", state="", batch=1, rows=0)
+    entry: Any = SimpleNamespace(figures=figures, sink=SimpleNamespace(name="q"))
+    waits: list[float] = []
+
+    def collect() -> None:
+        figures.state = states[min(len(waits), len(states) - 1)]
+        entry.is_active = figures.state != "ended"
+
+    monkeypatch.setattr(run, "_queries", [entry])
+    monkeypatch.setattr(run, "_collect", collect)
+    monkeypatch.setattr(run, "_raise_failure", lambda signals: None)
+    run._watch(SimpleNamespace(count=0, wait=waits.append))  # type: ignore[arg-type]
+    assert waits == [0.25] * 8 + [1.0] * 4 + [0.25] * 2
