@@ -146,10 +146,10 @@ class Config:
         INT, 104_857_600, "Longest request; a longer one closes its connection.", at_least(1)
     )
     socket_send_buffer_bytes: int = setting(
-        INT, 102_400, "SO_SNDBUF of client sockets; -1: the system's.", at_least(-1)
+        INT, -1, "SO_SNDBUF of client sockets; -1: the kernel fits it to each.", at_least(-1)
     )
     socket_receive_buffer_bytes: int = setting(
-        INT, 102_400, "SO_RCVBUF of client sockets; -1: the system's.", at_least(-1)
+        INT, -1, "SO_RCVBUF of client sockets; -1: the kernel fits it to each.", at_least(-1)
     )
     socket_listen_backlog_size: int = setting(
         INT,
