@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import decode_records, encode_batch
 from kproc.wire.records import Record
 from tests.support.broker import BrokerUnderTest
@@ -85,7 +86,9 @@ def test_a_tombstone_goes_after_delete_retention_and_topics_without_compaction_s
 ) -> None:
     running = start_broker(settings=SETTINGS)
     with RawClient(running.bootstrap) as client:
-        client.create_topic("t", configs={**CONFIGS, "delete.retention.ms": "0"})
+        # No pass before all is there: a second one takes the tombstone away.
+        later = {"delete.retention.ms": "0", "min.compaction.lag.ms": str(NOW_MS)}
+        client.create_topic("t", configs={**CONFIGS, **later})
         client.create_topic("plain", configs={"segment.ms": "1"})
         for topic in ("t", "plain"):
             put(client, 0, ("a", "1"), ("b", "1"), topic=topic)
@@ -93,6 +96,11 @@ def test_a_tombstone_goes_after_delete_retention_and_topics_without_compaction_s
             put(client, 2, ("c", "1"), topic=topic)
             put(client, 3, ("d", "1"), topic=topic)
         marked = [(1, "b", "1"), (2, "a", None), (3, "c", "1"), (4, "d", "1")]
+        config = {"name": "min.compaction.lag.ms", "config_operation": 0, "value": "0"}
+        resource = {"resource_type": 2, "resource_name": "t", "configs": [config]}
+        asked = {"resources": [resource], "validate_only": False}
+        (row,) = client.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, asked)["responses"]
+        assert row["error_code"] == 0, row
         wait_until(lambda: contents(client) == marked, what="the first pass")
         put(client, 4, ("e", "1"))  # Something is dirty again.
         left = [(1, "b", "1"), (3, "c", "1"), (4, "d", "1"), (5, "e", "1")]

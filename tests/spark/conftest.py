@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,12 +14,20 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+HERE = Path(__file__).resolve().parent
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test that reaches the session. What Spark forks stays until the session ends: no leak guard."""
+    """Mark every test that reaches the session.
+
+    What Spark forks stays until the session ends, and comes and goes beside the tests here that do without it: no
+    leak guard for any of them.
+    """
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
+        if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.no_leak_guard)
 
 
