@@ -392,7 +392,9 @@ class Partitions:
         now_ms = self._clock.wall_ms()
         for owned in self._open.values():
             owned.log.unlink_due(now_ms)
-            if not owned.log.is_offline and owned.log.is_flush_due(now_ms):
+            log = owned.log
+            # A round that uses the log may be all that is due; if not, the next look finds it.
+            if not log.is_offline and log not in self.syncing and log.is_flush_due(now_ms):
                 self.unsynced[owned] = None
 
     def enforce_retention(self, key: PartitionKey) -> int:
