@@ -193,6 +193,17 @@ static int at_most(int count, int limit) {
     return count < limit ? count : limit;
 }
 
+/* The error of the one topic in an answer; what asked is for the message when it cannot be read. */
+static int topic_error(struct cursor *c, const char *what) {
+    get_i32(c); /* throttle */
+    int topics = get_i32(c);
+    bool is_ours = skip_string(c, opt.topic);
+    int error = get_i16(c);
+    if (c->bad || topics != 1 || !is_ours)
+        die(1, "%s: an answer that cannot be read", what);
+    return error;
+}
+
 static void create_partitions(int fd, int count) {
     struct buffer request = {0}, answer = {0};
     begin_request(&request, KEY_CREATE_PARTITIONS, 1, 7, false);
@@ -204,11 +215,8 @@ static void create_partitions(int fd, int count) {
     put_i8(&request, 0); /* not validate-only */
     end_request(&request);
     struct cursor c = call(fd, &request, &answer);
-    get_i32(&c); /* throttle */
-    int topics = get_i32(&c);
-    bool is_ours = skip_string(&c, opt.topic);
-    int error = get_i16(&c);
-    if (c.bad || topics != 1 || !is_ours || error != 0)
+    int error = topic_error(&c, "CreatePartitions");
+    if (error != 0)
         die(1, "CreatePartitions up to %d: error %d", count, error);
     free(request.data);
     free(answer.data);
@@ -235,12 +243,7 @@ void create_topic(int fd) {
     put_i8(&request, 0); /* not validate-only */
     end_request(&request);
     struct cursor c = call(fd, &request, &answer);
-    get_i32(&c); /* throttle */
-    int topics = get_i32(&c);
-    bool is_ours = skip_string(&c, opt.topic);
-    int error = get_i16(&c);
-    if (c.bad || topics != 1 || !is_ours)
-        die(1, "CreateTopics: an answer that cannot be read");
+    int error = topic_error(&c, "CreateTopics");
     if (error != 0 && error != TOPIC_ALREADY_EXISTS)
         die(1, "CreateTopics: error %d", error);
     free(request.data);
@@ -310,11 +313,8 @@ void delete_topic(int fd) {
     put_i32(&request, 30000);
     end_request(&request);
     struct cursor c = call(fd, &request, &answer);
-    get_i32(&c); /* throttle */
-    int topics = get_i32(&c);
-    bool is_ours = skip_string(&c, opt.topic);
-    int error = get_i16(&c);
-    if (c.bad || topics != 1 || !is_ours || error != 0)
+    int error = topic_error(&c, "DeleteTopics");
+    if (error != 0)
         die(1, "DeleteTopics of %s: error %d", opt.topic, error);
     free(request.data);
     free(answer.data);
