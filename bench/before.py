@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import statistics
 import sys
@@ -27,6 +28,7 @@ from rich.progress import Progress
 from bench import machine
 from bench.peers.base import PeerFailed
 from bench.peers.kproc import TRANSPORTS, KprocPeer
+from bench.scenarios import Run, generate
 from bench.workloads import BY_NAME, FILLS
 from kproc.load.run import LoadFailed, run_load
 
@@ -34,7 +36,7 @@ BEFORE, NOW = "before", "now"
 CELLS: Final = ("one-1", "one-16", "one-64", "bulk-100")
 
 
-class Run(NamedTuple):
+class Sample(NamedTuple):
     """One measured run; rates are in the cell's first metric, CPU in seconds a million requests or a GB."""
 
     cell: str
@@ -44,24 +46,21 @@ class Run(NamedTuple):
     cpu: float
 
 
-def measure(peer: KprocPeer, name: str, who: str, number: int, seconds: float) -> Run:
+def measure(peer: KprocPeer, name: str, who: str, number: int, seconds: float) -> Sample:
     """One run of a cell of the comparison on one of the two."""
     cell = BY_NAME[name]
-    topic = cell.fill or f"{name}-{number}"
-    options = {**cell.options, "topic": topic, "seconds": seconds, "warmup": seconds / 4}
-    result = run_load(cell.does, peer.bootstrap, pids=peer.pids, **options)
-    if not cell.fill:
-        run_load("delete", peer.bootstrap, topic=topic)
+    os.sync()  # nobody pays for what another wrote before
+    result = generate(peer, cell, Run(number, seconds, seconds / 4))
     rate, cpu = (metric.read(result) for metric in cell.metrics[:2])
     if rate is None or cpu is None:
         raise LoadFailed(f"{name}: nothing was measured", result)
-    return Run(name, who, number, rate, cpu)
+    return Sample(name, who, number, rate, cpu)
 
 
-def rounds(options: argparse.Namespace, note: Callable[[str], None]) -> list[Run]:
+def rounds(options: argparse.Namespace, note: Callable[[str], None]) -> list[Sample]:
     """All rounds, on two brokers that stay up."""
     shuffled = random.Random(options.seed).sample
-    runs: list[Run] = []
+    runs: list[Sample] = []
     with ExitStack() as stack:
         peers = {
             who: stack.enter_context(
@@ -85,7 +84,7 @@ def rounds(options: argparse.Namespace, note: Callable[[str], None]) -> list[Run
     return runs
 
 
-def table(runs: Sequence[Run]) -> str:
+def table(runs: Sequence[Sample]) -> str:
     """Markdown: medians, and the ratios within the rounds."""
     lines = [
         "| cell | before | now | now / before | CPU before | CPU now | ratio |",

@@ -42,7 +42,7 @@ from bench.peers.base import Peer, PeerFailed
 from bench.peers.kproc import KprocPeer
 from bench.peers.registry import PEERS
 from bench.samples import Sample, Samples
-from bench.scenarios import SCENARIOS, TOPIC_CONFIG, Run, ScenarioFailed
+from bench.scenarios import SCENARIOS, TOPIC_CONFIG, Run, ScenarioFailed, generate
 from bench.workloads import BY_NAME, CELLS, FILLS, WORKLOADS
 from kproc.load.batches import compressed_batch
 from kproc.load.run import LoadFailed, Result, run_load
@@ -58,8 +58,6 @@ ALONE_ROUNDS_MAX: Final = 3
 # A JVM goes on for a moment after its first answer; a broker that still starts is not idle.
 SETTLE_SECONDS: Final = 2.5
 IDLE_SECONDS: Final = (4.0, 2.5)  # full, quick
-# After a cell that wrote a gigabyte: its topic is deleted, and the broker gets the time to unlink the files.
-AFTER_BULK_SECONDS: Final = 0.8
 START: Final = Cell("start", "start and warm-up", "", "load", "", (), overhead_seconds=5.0, is_timed=False)
 # What a run may raise without being our mistake; it becomes a failed sample and the comparison goes on.
 EXPECTED: Final = (LoadFailed, PeerFailed, ScenarioFailed, AssertionError, OSError)
@@ -340,19 +338,10 @@ class Comparison:
 
     def _once(self, cell: Cell, peer: Peer, run: Run) -> Result:
         """One run of the generator."""
-        options = {"seconds": run.seconds, "warmup": run.warmup, **cell.options}
-        if codec := options.pop("codec", None):
-            options["batch_file"] = self._batch(codec, options["record_bytes"], options.pop("batch_bytes"))
-        options["topic"] = topic = cell.fill or run.topic(cell)
-        writes = cell.does in ("produce", "latency", "tail")
-        if writes:
-            options["topic_config"] = TOPIC_CONFIG
-        result = run_load(cell.does, peer.bootstrap, pids=peer.pids, **options)
-        if writes:
-            run_load("delete", peer.bootstrap, topic=topic)
-        if cell.workload == "produce":
-            time.sleep(AFTER_BULK_SECONDS)
-        return result
+        asked = cell.options
+        codec = asked.get("codec")
+        batch = self._batch(codec, asked["record_bytes"], asked["batch_bytes"]) if codec else None
+        return generate(peer, cell, run, batch)
 
     def _batch(self, codec: str, record_bytes: int, batch_bytes: int) -> Path:
         """The compressed batch, made once and sent by every run of the cell."""

@@ -12,6 +12,7 @@ import mmap
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,10 @@ from tests.support import kafka_jars
 
 TOPIC_CONFIG: Final = "file.delete.delay.ms=500"
 """Lets a deleted topic's pages go at once instead of being written back during somebody else's cell."""
+
+
+# After a cell that wrote a gigabyte: its topic is deleted, and the broker gets the time to unlink the files.
+AFTER_BULK_SECONDS: Final = 0.8
 
 
 class ScenarioFailed(RuntimeError):
@@ -42,6 +47,24 @@ class Run:
     def topic(self, cell: Cell) -> str:
         """A name that no other run uses."""
         return f"{cell.name}-r{self.number}"
+
+
+def generate(peer: Peer, cell: Cell, run: Run, batch_file: Path | None = None) -> Result:
+    """One run of the generator for a cell; what it wrote goes afterwards. `batch_file`: where the cell has a codec."""
+    options = {"seconds": run.seconds, "warmup": run.warmup, **cell.options}
+    if options.pop("codec", None):
+        del options["batch_bytes"]
+        options["batch_file"] = batch_file
+    options["topic"] = topic = cell.fill or run.topic(cell)
+    writes = cell.does in ("produce", "latency", "tail")
+    if writes:
+        options["topic_config"] = TOPIC_CONFIG
+    result = run_load(cell.does, peer.bootstrap, pids=peer.pids, **options)
+    if writes:
+        run_load("delete", peer.bootstrap, topic=topic)
+    if cell.workload == "produce":
+        time.sleep(AFTER_BULK_SECONDS)
+    return result
 
 
 # -- consume: a cold log
