@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import decode_records, encode_batch
 from kproc.wire.records import Record
 from tests.support.broker import BrokerUnderTest
+from tests.support.configs import TOPIC, set_config
 from tests.support.raw import RawClient, split_batches
 from tests.support.wait import pause, wait_until
 
@@ -96,11 +96,7 @@ def test_a_tombstone_goes_after_delete_retention_and_topics_without_compaction_s
             put(client, 2, ("c", "1"), topic=topic)
             put(client, 3, ("d", "1"), topic=topic)
         marked = [(1, "b", "1"), (2, "a", None), (3, "c", "1"), (4, "d", "1")]
-        config = {"name": "min.compaction.lag.ms", "config_operation": 0, "value": "0"}
-        resource = {"resource_type": 2, "resource_name": "t", "configs": [config]}
-        asked = {"resources": [resource], "validate_only": False}
-        (row,) = client.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, asked)["responses"]
-        assert row["error_code"] == 0, row
+        assert set_config(client, "min.compaction.lag.ms", "0", kind=TOPIC, resource="t") == (0, None)
         wait_until(lambda: contents(client) == marked, what="the first pass")
         put(client, 4, ("e", "1"))  # Something is dirty again.
         left = [(1, "b", "1"), (3, "c", "1"), (4, "d", "1"), (5, "e", "1")]

@@ -9,6 +9,7 @@ import pytest
 from kproc.client import Client, ClientError
 from kproc.wire.header import ApiKey
 from tests.support.broker import BrokerUnderTest, EmbeddedBroker
+from tests.support.configs import set_config
 from tests.support.raw import RawClient, batch, create_topics_fields
 from tests.support.topics import fresh_name
 from tests.support.wait import wait_until
@@ -51,12 +52,7 @@ def test_topics_and_configs_are_changed_there_and_seen_by_clients(
         fields = {"topics": [row], "timeout": 1000, "validate_only": False}
         (grown,) = admin.call(ApiKey.CREATE_PARTITIONS, 3, fields)["results"]
         assert grown["error_code"] == 0
-        config = {"name": "retention.ms", "config_operation": SET, "value": "12345"}
-        resource = {"resource_type": TOPIC, "resource_name": name, "configs": [config]}
-        altered = admin.call(
-            ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, {"resources": [resource], "validate_only": False}
-        )
-        assert altered["responses"][0]["error_code"] == 0
+        assert set_config(admin, "retention.ms", "12345", kind=TOPIC, resource=name) == (0, None)
         asked = {"resource_type": TOPIC, "resource_name": name, "configuration_keys": ["retention.ms"]}
         shown = admin.call(
             ApiKey.DESCRIBE_CONFIGS,

@@ -14,6 +14,7 @@ import pytest
 
 from kproc.wire.header import ApiKey
 from tests.support.broker import ServedBroker
+from tests.support.configs import set_config
 from tests.support.raw import Closed, RawClient, batch
 from tests.support.status import processes, rows, wait_replaced
 from tests.support.wait import wait_until
@@ -33,14 +34,6 @@ ONE = "PLAINTEXT://127.0.0.1:0"
 
 def set_listeners(client: RawClient, text: str) -> tuple[int, str | None]:
     return set_config(client, "listeners", text)
-
-
-def set_config(client: RawClient, name: str, value: str) -> tuple[int, str | None]:
-    config = {"name": name, "config_operation": SET, "value": value}
-    resource = {"resource_type": BROKER, "resource_name": "1", "configs": [config]}
-    fields = {"resources": [resource], "validate_only": False}
-    row = client.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, fields)["responses"][0]
-    return row["error_code"], row["error_message"]
 
 
 def status(broker: ServedBroker) -> dict[str, Any]:

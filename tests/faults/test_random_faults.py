@@ -19,9 +19,9 @@ from typing import TypeVar
 import pytest
 
 from kproc.client import Client, ClientError
-from kproc.wire.header import ApiKey
 from tests.support.broker import ServedBroker
 from tests.support.checker import Load, clients_are_served
+from tests.support.configs import set_config
 from tests.support.descriptors import CONTROL, HANDLERS, PROCESSORS, check_control, check_sockets
 from tests.support.raw import RawClient
 from tests.support.status import Role, processes, rows
@@ -212,7 +212,7 @@ def _check_what_is_left(broker: ServedBroker, chaos: Chaos) -> None:
     wait_until(is_clean, seconds=10, what="every role holds what it needs")
     with contextlib.ExitStack() as stack:
         admin = stack.enter_context(RawClient(broker.bootstrap))
-        _set_config(admin, "max.connections.per.ip", str(ADMITTED))
+        assert set_config(admin, "max.connections.per.ip", str(ADMITTED)) == (0, None)
         for _ in range(ADMITTED - 1):
             client = stack.enter_context(RawClient(broker.bootstrap))
             client.describe_topic("load")
@@ -224,11 +224,3 @@ def _check_what_is_left(broker: ServedBroker, chaos: Chaos) -> None:
             ),
             what="the status counts as many",
         )
-
-
-def _set_config(client: RawClient, name: str, value: str) -> None:
-    config = {"name": name, "config_operation": 0, "value": value}
-    resource = {"resource_type": 4, "resource_name": "1", "configs": [config]}
-    fields = {"resources": [resource], "validate_only": False}
-    (row,) = client.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, fields)["responses"]
-    assert row["error_code"] == 0, row

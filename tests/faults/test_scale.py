@@ -20,6 +20,7 @@ from kproc.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.broker import ServedBroker
 from tests.support.checker import Load, clients_are_served
+from tests.support.configs import set_config
 from tests.support.raw import RawClient, batch
 from tests.support.status import Role, processes, rows
 from tests.support.steady import SteadyLoad
@@ -163,15 +164,6 @@ def _settled(bootstrap: str, wanted: dict[str, int]) -> bool:
     assert {row["state"] for row in shown} == {"running"}, [(r["role"], r["state"]) for r in shown]
     assert {"processors": found["processor"], "handlers": found["handler"]} == wanted, found
     return True
-
-
-def set_config(client: RawClient, name: str, value: str | None) -> tuple[int, str | None]:
-    operation = SET if value is not None else DELETE
-    config = {"name": name, "config_operation": operation, "value": value}
-    resource = {"resource_type": BROKER, "resource_name": "1", "configs": [config]}
-    fields = {"resources": [resource], "validate_only": False}
-    row = client.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, fields)["responses"][0]
-    return row["error_code"], row["error_message"]
 
 
 def test_kafkas_names_follow_kafkas_rule_and_survive_a_restart(tmp_path: Path, transport: str) -> None:

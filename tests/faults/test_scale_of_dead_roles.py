@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from kproc.client import Client
-from kproc.wire.header import ApiKey
 from tests.support.broker import ServedBroker
+from tests.support.configs import set_config
 from tests.support.raw import RawClient, batch, values_of
 from tests.support.status import Role, processes, rows, wait_replaced
 from tests.support.wait import wait_until
@@ -125,23 +125,15 @@ def test_processor_that_is_dead_when_it_is_scaled_away(broker: ServedBroker) -> 
 
 def test_acceptor_that_is_dead_when_its_listener_is_removed(broker: ServedBroker) -> None:
     with RawClient(broker.bootstrap) as client:
-        set_listeners(client, BOTH)
+        assert set_config(client, "listeners", BOTH) == (0, None)
         wait_shown(broker, "acceptor", 2)
         keep_down(broker, ("acceptor", 1))
-        set_listeners(client, ONE)
+        assert set_config(client, "listeners", ONE) == (0, None)
         wait_shown(broker, "acceptor", 1)
-        set_listeners(client, BOTH)
+        assert set_config(client, "listeners", BOTH) == (0, None)
         wait_shown(broker, "acceptor", 2)
         host, _, port = broker.control.rpartition(":")
         with Client.connect(host, int(port)) as operator:
             address = operator.operate("status")["listeners"]["EXTERNAL"]["bound"]
         with RawClient(address) as stranger:
             check_served(stranger, b"by the new one")
-
-
-def set_listeners(client: RawClient, text: str) -> None:
-    config = {"name": "listeners", "config_operation": 0, "value": text}
-    resource = {"resource_type": 4, "resource_name": "1", "configs": [config]}
-    fields = {"resources": [resource], "validate_only": False}
-    (row,) = client.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, fields)["responses"]
-    assert row["error_code"] == 0, row

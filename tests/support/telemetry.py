@@ -8,6 +8,7 @@ from typing import Any
 from kproc.cluster.topic_names import TELEMETRY_TOPIC
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import decode_records, parse_header
+from tests.support.configs import set_config
 from tests.support.raw import RawClient
 
 Line = dict[str, Any]
@@ -38,12 +39,5 @@ def _latest() -> dict[str, Any]:
 
 def switch(client: RawClient, **values: str) -> None:
     """Set broker settings, `kproc_telemetry="all"`, for the whole cluster."""
-    configs = [
-        {"name": name.replace("_", "."), "config_operation": 0, "value": value}
-        for name, value in values.items()
-    ]
-    resource = {"resource_type": 4, "resource_name": "", "configs": configs}
-    answer = client.call(
-        ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, {"resources": [resource], "validate_only": False}
-    )
-    assert answer["responses"][0]["error_code"] == 0, answer
+    for name, value in values.items():
+        assert set_config(client, name.replace("_", "."), value, resource="") == (0, None)

@@ -1,0 +1,20 @@
+"""IncrementalAlterConfigs, raw: one setting of the broker, the cluster, or a topic."""
+
+from __future__ import annotations
+
+from kproc.wire.header import ApiKey
+from tests.support.raw import RawClient
+
+TOPIC, BROKER = 2, 4
+SET, DELETE = 0, 1
+
+
+def set_config(
+    client: RawClient, name: str, value: str | None, *, kind: int = BROKER, resource: str = "1"
+) -> tuple[int, str | None]:
+    """Set a setting, or with None take it back; (error code, message). The broker named "" is all of them."""
+    config = {"name": name, "config_operation": DELETE if value is None else SET, "value": value}
+    asked = {"resource_type": kind, "resource_name": resource, "configs": [config]}
+    fields = {"resources": [asked], "validate_only": False}
+    (row,) = client.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, fields)["responses"]
+    return row["error_code"], row["error_message"]
