@@ -37,6 +37,8 @@ HEARTBEAT_SECONDS = 3.0
 JOIN_VERSION, SYNC_VERSION, HEARTBEAT_VERSION = 3, 2, 3
 SETTLE_SECONDS_MAX = 60.0
 LOAD_SECONDS_MAX = 30.0
+# For the last heartbeats of a run.
+ANSWER_SECONDS_MAX = 10.0
 # The members of a group arrive within this, so that each group rebalances once.
 REBALANCE_DELAY_MS = 3_000
 # COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR.
@@ -139,7 +141,10 @@ class Members:
                 sent += 1
                 heapq.heapreplace(due, (at + HEARTBEAT_SECONDS, number))
             answered += self.take(min(due[0][0] - now, 0.05))
-        return sent, answered + self.take(0.2)
+        deadline = time.monotonic() + ANSWER_SECONDS_MAX
+        while answered < sent and time.monotonic() < deadline:
+            answered += self.take(0.2)
+        return sent, answered
 
 
 def measure(

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import socket
+import struct
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +31,7 @@ from bench.workloads import BY_NAME, CELLS, WORKLOADS
 from kproc import Broker
 from kproc.cli import bench as bench_command
 from kproc.cli.main import run
+from kproc.wire.header import ApiKey
 from tests.support.raw import RawClient
 
 
@@ -60,6 +65,30 @@ def test_wrong_answer_to_a_commit_is_not_waited_for() -> None:
         groups.make_topic(client, "one", 1)
         with pytest.raises(AssertionError, match="errors"):
             groups.commit_all(client, "reader", "one", 2)
+
+
+def test_answers_to_the_last_heartbeats_are_waited_for() -> None:
+    """Each comes alone and late, as from a broker that is behind at the run's end."""
+    ours, theirs = zip(*(socket.socketpair() for _ in range(3)), strict=True)
+    members = [groups.Member.__new__(groups.Member) for _ in ours]
+    for member, end in zip(members, ours, strict=True):
+        member.socket, member.errors = end, 0
+        member._received, member._heartbeat, member._waits_for = b"", b"asked", ApiKey.HEARTBEAT
+
+    def answer_late() -> None:
+        for end in theirs:
+            end.recv(5)
+            time.sleep(1.0)
+            end.sendall(struct.pack(">iiih", 10, 0, 0, 0))
+
+    broker = threading.Thread(target=answer_late)
+    broker.start()
+    try:
+        assert groups.Members(members).run(2.1) == (3, 3)
+    finally:
+        broker.join()
+        for end in (*ours, *theirs):
+            end.close()
 
 
 def test_round_that_fits_keeps_its_seconds() -> None:
