@@ -38,6 +38,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from tests.support.broker import TRANSPORTS, VARIANTS, BrokerUnderTest, EmbeddedBroker, ExternalBroker  # noqa: E402
+from tests.support.java_tools import tools_process  # noqa: E402
 from tests.support.proc import Holdings  # noqa: E402
 from tests.support.topics import TopicFactory  # noqa: E402
 from tests.support.wait import wait_until  # noqa: E402
@@ -161,6 +162,13 @@ def start_broker(transport: str) -> Iterator[Callable[..., BrokerUnderTest]]:
 def topic(broker: BrokerUnderTest) -> TopicFactory:
     """`topic(partitions=4, configs={...})`: the name of a new topic on the shared broker."""
     return TopicFactory(broker.bootstrap)
+
+
+@pytest.fixture(scope="session")
+def java_tools() -> Iterator[None]:
+    """The JVM that Apache Kafka's tools run in."""
+    with tools_process():
+        yield
 
 
 @pytest.fixture(autouse=True)

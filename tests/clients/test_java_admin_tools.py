@@ -22,6 +22,7 @@ from tests.support.topics import fresh_name
 
 pytestmark = [
     pytest.mark.java,
+    pytest.mark.usefixtures("java_tools"),
     pytest.mark.transports("process"),
     pytest.mark.skipif(missing_reason() is not None, reason=missing_reason() or ""),
 ]

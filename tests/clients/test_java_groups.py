@@ -12,9 +12,10 @@ import pytest
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 
+from kproc.group.partitioning import partition_for  # noqa: E402
 from tests.support.broker import BrokerUnderTest  # noqa: E402
 from tests.support.groups import Member, commit, find_coordinator, offsets_of, settle  # noqa: E402
-from tests.support.java_tools import CONSOLE_CONSUMER, ToolResult, run_tool  # noqa: E402
+from tests.support.java_tools import CONSOLE_CONSUMER, ToolResult, run_process, run_tool  # noqa: E402
 from tests.support.kafka_jars import missing_reason  # noqa: E402
 from tests.support.raw import RawClient, batch  # noqa: E402
 from tests.support.topics import TopicFactory, fresh_name  # noqa: E402
@@ -22,6 +23,7 @@ from tests.support.wait import wait_until  # noqa: E402
 
 pytestmark = [
     pytest.mark.java,
+    pytest.mark.usefixtures("java_tools"),
     pytest.mark.transports("process"),
     pytest.mark.skipif(missing_reason() is not None, reason=missing_reason() or ""),
 ]
@@ -29,15 +31,24 @@ pytestmark = [
 TOOLS = "org.apache.kafka.tools"
 GROUP_COMMAND = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 FORMATTERS = "org.apache.kafka.tools.consumer"
+OFFSETS_TOPIC = "__consumer_offsets"
 
 
-def read_offsets_topic(bootstrap: str, formatter: str) -> list[dict[str, Any]]:
-    """The records of `__consumer_offsets` as one of Kafka's formatters reads them; it puts nothing between them."""
+def read_offsets_topic(bootstrap: str, formatter: str, group: str) -> list[dict[str, Any]]:
+    """The records of `__consumer_offsets` beside a group's, as one of Kafka's formatters reads them.
+
+    It puts nothing between them. Those of the other kind count among the messages, too.
+    """
+    with RawClient(bootstrap) as client:
+        count = len(client.describe_topic(OFFSETS_TOPIC)["partitions"])
+        partition = partition_for(group, count)
+        start = client.list_offset(OFFSETS_TOPIC, -2, partition=partition)["offset"]
+        records = client.end_offset(OFFSETS_TOPIC, partition=partition) - start
     result = run_tool(
         CONSOLE_CONSUMER,
-        *("--bootstrap-server", bootstrap, "--topic", "__consumer_offsets", "--from-beginning"),
-        *("--formatter", f"{FORMATTERS}.{formatter}", "--timeout-ms", "6000"),
-        check=False,  # A timeout is how it ends.
+        *("--bootstrap-server", bootstrap, "--topic", OFFSETS_TOPIC),
+        *("--partition", str(partition), "--offset", "earliest", "--max-messages", str(records)),
+        *("--formatter", f"{FORMATTERS}.{formatter}", "--timeout-ms", "30000"),
     )
     rows: list[dict[str, Any]] = []
     text, position = result.stdout.strip(), 0
@@ -55,13 +66,13 @@ def test_kafkas_formatters_read_the_offsets_topic(broker: BrokerUnderTest, topic
         member.commit(name, {0: 41, 1: 42}, metadata="mine")
         topic_id = client.topic_id(name)
         member.leave()
-    rows = read_offsets_topic(broker.bootstrap, "OffsetsMessageFormatter")
+    rows = read_offsets_topic(broker.bootstrap, "OffsetsMessageFormatter", group)
     mine = [row for row in rows if row["key"]["data"]["group"] == group]
     assert [row["key"]["data"]["partition"] for row in mine] == [0, 1]
     value = mine[1]["value"]
     assert (value["version"], value["data"]["offset"], value["data"]["metadata"]) == (4, 42, "mine")
     assert base64.urlsafe_b64decode(value["data"]["topicId"] + "==") == topic_id
-    rows = read_offsets_topic(broker.bootstrap, "GroupMetadataMessageFormatter")
+    rows = read_offsets_topic(broker.bootstrap, "GroupMetadataMessageFormatter", group)
     states = [row["value"]["data"] for row in rows if row["key"]["data"]["group"] == group]
     assert [len(state["members"]) for state in states] == [1, 0]
     shown = states[0]["members"][0]
@@ -120,13 +131,13 @@ def test_verifiable_producer_and_consumer_agree(broker: BrokerUnderTest, topic: 
     name, group, count = topic(partitions=3), fresh_name("java"), 300
     server = ("--bootstrap-server", broker.bootstrap, "--topic", name, "--max-messages", str(count))
     produced = events(
-        run_tool(f"{TOOLS}.VerifiableProducer", *server, "--repeating-keys", "7", "--acks", "-1")
+        run_process(f"{TOOLS}.VerifiableProducer", *server, "--repeating-keys", "7", "--acks", "-1")
     )
     sent = [event for event in produced if event["name"] == "producer_send_success"]
     assert len(sent) == count
     (summary,) = [event for event in produced if event["name"] == "tool_data"]
     assert (summary["sent"], summary["acked"]) == (count, count)
-    consumed = events(run_tool(f"{TOOLS}.VerifiableConsumer", *server, "--group-id", group, "--verbose"))
+    consumed = events(run_process(f"{TOOLS}.VerifiableConsumer", *server, "--group-id", group, "--verbose"))
     read = [event for event in consumed if event["name"] == "record_data"]
     assert sorted((each["partition"], each["offset"], each["key"], each["value"]) for each in read) == sorted(
         (each["partition"], each["offset"], each["key"], each["value"]) for each in sent

@@ -4,7 +4,7 @@
     pytest -m java --bootstrap 127.0.0.1:9092              against a broker that runs already
 
 The second form proved these tests against a real Apache Kafka, so that a failure speaks of the broker.
-A JVM takes a second to start: each test makes the most of the few tools that it runs.
+Each tool has a run of its own in one JVM (tests/support/java_tools.py): all but the first begin at once.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from tests.support.topics import TopicFactory, fresh_name
 
 pytestmark = [
     pytest.mark.java,
+    pytest.mark.usefixtures("java_tools"),
     pytest.mark.transports("process", "thread"),
     pytest.mark.skipif(missing_reason() is not None, reason=missing_reason() or ""),
 ]

@@ -16,6 +16,7 @@ from tests.support.logs import NOW_MS, LogRig, append_one, batch, sequenced
 
 pytestmark = [
     pytest.mark.java,
+    pytest.mark.usefixtures("java_tools"),
     pytest.mark.skipif(missing_reason() is not None, reason=missing_reason() or ""),
 ]
 
