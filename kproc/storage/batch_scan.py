@@ -44,6 +44,16 @@ class BadBatch(Exception):
         self.reason = reason
 
 
+def read_header(fs: Fs, descriptor: int, position: int, end: int) -> Header:
+    """The header of the batch at a position; BadBatch when there is none, or not all of it before `end`."""
+    content = fs.read(descriptor, HEADER_BYTES, position=position)
+    if len(content) < HEADER_BYTES:
+        raise BadBatch(position, f"{len(content)} bytes are less than a header")
+    header = _unpack(content)
+    _check_shape(position, header, header[1] + LOG_OVERHEAD_BYTES, end)
+    return header
+
+
 def walk_headers(
     fs: Fs, descriptor: int, start: int, end: int, *, chunk_bytes: int = SCAN_CHUNK_BYTES
 ) -> Iterator[tuple[int, Header]]:

@@ -12,6 +12,9 @@ An index never holds the truth: `entries that cannot be right` (see `is_sane`) m
 from __future__ import annotations
 
 import struct
+import sys
+from array import array
+from bisect import bisect_left
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -21,6 +24,8 @@ from kproc.storage.fs import DiskFull, Fs
 # The last steps of a binary search are done on one block that was read at once: 64 entries are at most 768
 # bytes, one system call instead of six.
 _BLOCK_ENTRIES: Final = 64
+# What a reader of an offset index keeps of it: of batches as large as an interval, the next two fetches of 256 KB.
+_WINDOW_ENTRIES: Final = 128
 
 CLOSED: Final = -1
 
@@ -61,15 +66,20 @@ class _SortedFile:
         first, second = self.ENTRY.unpack(content)
         return first, second
 
-    def _floor(self, target: int, *, column: int) -> int:
-        """The number of the last entry whose column is <= target, or -1."""
-        low, high = 0, self.count  # The answer + 1 lies in low..high.
+    def _narrow(self, target: int, *, column: int) -> tuple[int, int]:
+        """How many entries have a column that is <= target: so many at least, so many at most."""
+        low, high = 0, self.count
         while high - low > _BLOCK_ENTRIES:
             middle = (low + high) // 2
             if self._entry(middle)[column] <= target:
                 low = middle + 1
             else:
                 high = middle
+        return low, high
+
+    def _floor(self, target: int, *, column: int) -> int:
+        """The number of the last entry whose column is <= target, or -1."""
+        low, high = self._narrow(target, column=column)
         if low == high:
             return low - 1
         size = self.ENTRY.size
@@ -102,10 +112,68 @@ class _SortedFile:
 
 
 class OffsetIndex(_SortedFile):
-    """offset -> position of the batch that ends with it; entries every index.interval.bytes or so."""
+    """offset -> position of the batch that ends with it; entries every index.interval.bytes or so.
+
+    Keeps the entries around the last lookup: a consumer that catches up asks for one after another. Entries do not
+    change but by a truncation, which forgets them.
+    """
 
     ENTRY = OFFSET_ENTRY
-    __slots__ = ()
+    __slots__ = ("_lasts", "_positions", "_window_from")
+
+    def __init__(self, fs: Fs, path: Path, base_offset: int, count: int, fd: int) -> None:
+        super().__init__(fs, path, base_offset, count, fd)
+        self._forget_window()
+
+    def close(self) -> None:
+        """Close the descriptor; the next use opens the file again."""
+        super().close()
+        self._forget_window()
+
+    def truncate_entries(self, count: int) -> None:
+        """Keep the first `count` entries."""
+        self._forget_window()
+        super().truncate_entries(count)
+
+    def around(self, offset: int) -> tuple[int, int]:
+        """Positions of two batches: the last one known to end before an offset, or 0, and the first one known to end
+        at or after it, or -1."""
+        target = offset - self.base_offset
+        lasts = self._lasts
+        if (
+            not lasts
+            or (target <= lasts[0] and self._window_from)
+            or (target > lasts[-1] and self._window_from + len(lasts) < self.count)
+        ):
+            self._move_window(target)
+            lasts = self._lasts
+        number = bisect_left(lasts, target)
+        positions = self._positions
+        return positions[number - 1] if number else 0, positions[number] if number < len(lasts) else -1
+
+    def _move_window(self, target: int) -> None:
+        """Let the window hold the neighbours of a relative offset, and what follows them."""
+        following = self._window_from + len(self._lasts)
+        if self._lasts and target > self._lasts[-1]:  # It goes on, mostly by a little.
+            self._read_window(following - 1)
+            if target <= self._lasts[-1] or self._window_from + len(self._lasts) == self.count:
+                return
+        self._read_window(max(0, self._narrow(target - 1, column=0)[0] - 1))
+
+    def _read_window(self, first: int) -> None:
+        size = self.ENTRY.size
+        count = min(_WINDOW_ENTRIES, self.count - first)
+        words = array("i")
+        if count:
+            words.frombytes(self._fs.read(self.descriptor(), count * size, position=first * size))
+        if sys.byteorder == "little":
+            words.byteswap()
+        self._window_from = first
+        self._lasts, self._positions = words[::2], words[1::2]
+
+    def _forget_window(self) -> None:
+        self._window_from = 0
+        self._lasts = self._positions = array("i")
 
     def append(self, pairs: list[tuple[int, int]]) -> None:
         """Add (offset, position) pairs, each larger than the one before."""
@@ -114,8 +182,7 @@ class OffsetIndex(_SortedFile):
 
     def lookup(self, offset: int) -> int:
         """A position at or before the batch that holds the offset: the floor entry's, or 0."""
-        number = self._floor(offset - self.base_offset, column=0)
-        return 0 if number < 0 else self._entry(number)[1]
+        return self.around(offset + 1)[0]
 
     def lookup_earlier(self, offset: int, entries: int) -> int:
         """A position so many entries before the one of `lookup`, or 0."""

@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Final
 
 from kproc.errors import Corrupt
-from kproc.storage.batch_scan import LOOKUP_CHUNK_BYTES, BadBatch, Header, walk_headers
+from kproc.storage.batch_scan import (
+    LOOKUP_CHUNK_BYTES,
+    BadBatch,
+    Header,
+    read_header,
+    walk_headers,
+)
 from kproc.storage.format import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -31,9 +37,10 @@ from kproc.storage.index import (
     open_time_index,
 )
 from kproc.wire.file_range import FileRange
-from kproc.wire.record_batch import LOG_OVERHEAD_BYTES, decode_records
+from kproc.wire.record_batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, decode_records
 
 NS_PER_MS: Final = 1_000_000
+_SHOWN_TOGETHER_BYTES: Final = LOOKUP_CHUNK_BYTES - HEADER_BYTES
 
 
 class LogSegment:
@@ -155,7 +162,17 @@ class LogSegment:
 
     def locate(self, offset: int) -> tuple[int, int] | None:
         """(position, bytes) of the first batch that ends at or after an offset; None when there is none."""
-        for position, header in self._lookup_headers(self.index.lookup(offset)):
+        before, at = self.index.around(offset)
+        if (
+            at - before > _SHOWN_TOGETHER_BYTES
+        ):  # Nothing stands between them, mostly: batches that large have entries.
+            try:
+                header = read_header(self._fs, self.descriptor(), at, self.size)
+            except BadBatch as problem:
+                raise Corrupt(f"{self.path(LOG_SUFFIX)}: {problem}") from problem
+            if header[0] <= offset <= header[0] + header[6]:
+                return at, header[1] + LOG_OVERHEAD_BYTES
+        for position, header in self._lookup_headers(before):
             if header[0] + header[6] >= offset:
                 return position, header[1] + LOG_OVERHEAD_BYTES
         return None

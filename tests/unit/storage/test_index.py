@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+import random
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,6 +48,41 @@ def test_lookup_finds_the_floor(offsets: OffsetIndex, count: int) -> None:
     for offset in range(BASE, BASE + 3 * count + 5):
         number = bisect_right(keys, offset) - 1
         assert offsets.lookup(offset) == (pairs[number][1] if number >= 0 else 0)
+
+
+def test_the_neighbours_of_an_offset_are_right_wherever_the_window_was_before(offsets: OffsetIndex) -> None:
+    """Forwards, backwards and at random, over entries that are appended to, cut and closed in between."""
+    chance = random.Random(4)
+    pairs: list[tuple[int, int]] = []
+    offset = BASE
+    for _ in range(300):
+        step = chance.choice(("append", "append", "cut", "close", "ask", "ask"))
+        if step == "append":
+            new = []
+            for _ in range(chance.choice((1, 5, 200))):
+                last = pairs[-1] if pairs else (BASE, 0)
+                pairs.append((last[0] + chance.randint(1, 3), last[1] + chance.randint(1, 9)))
+                new.append(pairs[-1])
+            offsets.append(new)
+        elif step == "cut":
+            del pairs[chance.randint(len(pairs) * 3 // 4, len(pairs)) :]
+            offsets.truncate_entries(len(pairs))
+        elif step == "close":
+            offsets.close()
+        offset = chance.choice((BASE, offset, chance.randint(BASE, BASE + 2 * len(pairs))))
+        for _ in range(20):
+            number = bisect_left(pairs, (offset, 0))
+            before = pairs[number - 1][1] if number else 0
+            assert offsets.around(offset) == (before, pairs[number][1] if number < len(pairs) else -1)
+            offset = max(BASE, offset + chance.choice((-40, 1, 2, 7, 90)))
+
+
+def test_a_cut_is_not_hidden_by_what_was_read_before(offsets: OffsetIndex) -> None:
+    offsets.append([(1001, 10), (1002, 20), (1003, 30)])
+    assert offsets.around(1003) == (20, 30)
+    offsets.truncate_entries(1)
+    offsets.append([(1003, 77)])
+    assert offsets.around(1003) == (10, 77)
 
 
 def test_timestamps_that_do_not_grow_are_left_out(times: TimeIndex) -> None:

@@ -9,11 +9,12 @@ import msgspec
 import pytest
 
 from kproc.errors import Corrupt, ErrorCode, KafkaError
+from kproc.storage.fs import OsFs
 from kproc.storage.log import Log, LogConfig
 from kproc.storage.tail_cache import BATCHES_KEPT_MAX, TailCache
 from kproc.storage.validate import COORDINATOR
 from kproc.wire.record_batch import TRANSACTIONAL, ControlType, encode_end_transaction
-from tests.support.logs import NOW_MS, TOPIC_ID, LogRig, append_one, batch, read_all, sequenced
+from tests.support.logs import NOW_MS, TOPIC_ID, LogRig, append_one, batch, read_all, records_in, sequenced
 
 
 @pytest.fixture
@@ -56,6 +57,53 @@ def test_every_offset_is_found_with_and_without_the_tail_cache(rig: LogRig) -> N
     cached = [log.read(offset, 10_000) for offset in range(60)]
     log._tail.reset(log.end_offset)
     assert [log.read(offset, 10_000) for offset in range(60)] == cached
+    log.close()
+
+
+class CountingFs(OsFs):
+    """Counts what is read."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def read(self, descriptor: int, length: int, *, position: int) -> bytes:
+        self.reads += 1
+        return super().read(descriptor, length, position=position)
+
+
+@pytest.mark.parametrize("record_bytes", [10, 3000, 9000, 40_000])
+def test_a_consumer_that_catches_up_costs_about_one_read_of_a_file_for_each_fetch(
+    tmp_path: Path, record_bytes: int
+) -> None:
+    """One block of index entries serves many fetches, and a batch that has an entry is not walked to."""
+    fs = CountingFs()
+    log = LogRig(tmp_path / "t-0", fs=fs).open()
+    for number in range(400):
+        append_one(log, batch(f"{number}".encode().ljust(record_bytes)))
+    log._tail.reset(log.end_offset)
+    fs.reads = fetches = 0
+    offset = 0
+    while offset < log.end_offset:
+        found = log.read(offset, 4 * record_bytes)
+        with open(found.ranges[0].path, "rb") as file:
+            file.seek(found.ranges[0].position)
+            offset = records_in(file.read(found.bytes))[-1].offset + 1
+        fetches += 1
+    assert fetches >= 400 // 4
+    assert fs.reads <= fetches + 12  # Index entries: the first search, then a block now and then.
+    log.close()
+
+
+def test_a_batch_between_two_entries_is_found_though_it_has_none(tmp_path: Path) -> None:
+    """Large and small ones mixed: before a large one's entry stand batches that are in no entry."""
+    log = LogRig(tmp_path / "t-0").open()
+    sizes = [30_000, 10, 10, 20_000, 1000, 10, 10_000, 5000, 10, 50_000, 10]
+    for size in sizes * 4:
+        append_one(log, batch(bytes(size)))
+    cached = [log.read(offset, 100) for offset in range(log.end_offset)]
+    log._tail.reset(log.end_offset)
+    assert [log.read(offset, 100) for offset in range(log.end_offset)] == cached
+    assert [log.read(offset, 100) for offset in reversed(range(log.end_offset))] == cached[::-1]
     log.close()
 
 
