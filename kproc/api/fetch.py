@@ -157,7 +157,7 @@ class DelayedFetch(DelayedOperation):
         """Find the owners and read for the first time."""
         services = self._context.services
         for at, target in enumerate(self._targets):
-            found = _find(services, target)
+            found = find_partition(services, target)
             if isinstance(found, int):
                 self._reads[at] = _error(found)
                 continue
@@ -420,7 +420,7 @@ class DelayedFetch(DelayedOperation):
         return True
 
 
-def _find(services: Services, target: FetchTarget) -> tuple[str, PartitionImage] | int:
+def find_partition(services: Services, target: FetchTarget) -> tuple[str, PartitionImage] | int:
     """The partition that a Fetch names, or the error for it."""
     if target.name is not None:
         topic = services.image.topics_by_name.get(target.name)

@@ -38,6 +38,7 @@ from kproc.server.groups import Groups
 from kproc.server.hand_over import HandOver, moved_between
 from kproc.server.handler_peers import HandlerPeers, UnlinkedCall
 from kproc.server.handler_telemetry import HandlerTelemetry
+from kproc.server.known_fetch import FetchShape, KnownFetches
 from kproc.server.known_produce import (
     AFTER_CORRELATION_ID,
     ONE,
@@ -86,6 +87,7 @@ logger = logging.getLogger(__name__)
 _FIXED: Final = struct.Struct(">ihhih")  # frame length, API key, version, correlation id, client id length
 _FIXED_BLOCK: Final = struct.Struct(">hhih")  # the same in an arena block, which has no frame length
 _PRODUCE: Final = int(ApiKey.PRODUCE)
+_FETCH: Final = int(ApiKey.FETCH)
 _PRODUCE_FLEXIBLE: Final = first_flexible(ApiKey.PRODUCE)
 _PRODUCE_SERVED: Final = range(3, 14)
 _CALLS_PER_PASS: Final = 64
@@ -100,12 +102,13 @@ _COUNTED_MAX: Final = 1000
 class _Client(LinkedPeer):
     """A Processor's link, with the requests of its clients that wait here."""
 
-    __slots__ = ("requests", "shapes")
+    __slots__ = ("fetches", "requests", "shapes")
 
     def __init__(self, link: Link) -> None:
         super().__init__(link)
         self.requests = ClientPeer(self.outbox)
         self.shapes: dict[bytes, ProduceShape] = {}  # By connection, as its id stands in a head.
+        self.fetches: dict[bytes, FetchShape] = {}
 
 
 class Handler(LinkedAgent):
@@ -117,6 +120,7 @@ class Handler(LinkedAgent):
         "_clients",
         "_compaction",
         "_errors",
+        "_fetches",
         "_groups",
         "_hand_over",
         "_has_image",
@@ -177,6 +181,7 @@ class Handler(LinkedAgent):
         self._services.producer_ids = ProducerIdAllocator(self._services.peers.call_controller)
         self._answers = KnownAnswers()
         self._produce = ProduceBatcher(self._services, self._answers)
+        self._fetches = KnownFetches(self._services, self._partitions, self._produce)
         self._compaction = CompactionDesk(self._partitions, lambda: self._services.image, clock.now_ns)
         self._services.hand_over = self._hand_over = HandOver(
             handler_index=agent_id.index,
@@ -388,6 +393,11 @@ class Handler(LinkedAgent):
                 if self._produce.take_known(shape.owned, records, (shape, connection, number, correlation)):
                     self._known[shape.version] += 1
                     return
+            fetch = client.fetches.get(connection)
+            if fetch is not None and not flags & FLAG_TIMED and fetch.is_of(view):
+                ids = connection, number, correlation
+                if self._fetches.answer(fetch, client.outbox, view, ids):
+                    return
         self._take_each(client, view)
 
     def _take_each(self, client: _Client, view: memoryview) -> None:
@@ -445,12 +455,12 @@ class Handler(LinkedAgent):
                 return
             flags ^= is_timed
             is_timed = 0
-            if (
-                placed is not None
-                and placed.owned is not None
-                and not (self._rates.is_on or self._request_log)
-            ):
-                # The short way neither counts bytes nor notes answers.
+            # The short ways neither count bytes nor note answers.
+            if self._rates.is_on or self._request_log:
+                pass
+            elif api_key == _FETCH and position == HEAD_BYTES and frame_end == end:
+                self._fetches.notice(client.fetches, version, view, end - body)
+            elif placed is not None and placed.owned is not None:
                 frame = view[position:frame_end]
                 on_error, waits = partial(services.counts.add, ERRORS, _PRODUCE), services.waits_for_sync
                 shape = ProduceShape.of(version, frame, placed, on_error, waits)
@@ -480,17 +490,9 @@ class Handler(LinkedAgent):
             client_id = bytes(frame[body : body + client_id_length])
             body += client_id_length
         request = self._make_request(
-            self._services,
-            client.requests,
-            connection_id,
-            sequence,
-            listener,
-            flags,
-            api_key,
-            version,
-            correlation_id,
-            client_id,
-        )
+            self._services, client.requests, connection_id, sequence, listener, flags,
+            api_key, version, correlation_id, client_id,
+        )  # fmt: skip
         if body > length:
             self._begin_log(request, None)
             self._refuse(request, "a frame shorter than its header")
@@ -508,6 +510,7 @@ class Handler(LinkedAgent):
         elif kind == DISCONNECTED:
             client.requests.forget(connection_id)
             client.shapes.pop(view[:8].tobytes(), None)
+            client.fetches.pop(view[:8].tobytes(), None)
             if flags & FLAG_MOVED:
                 self._moving.gave_away(client.requests, connection_id, self._clock.now_ns())
             else:
@@ -727,6 +730,7 @@ class Handler(LinkedAgent):
         """They lead to topics and owners as they were."""
         for client in self._clients.values():
             client.shapes.clear()
+            client.fetches.clear()
 
     # -- now and then ------------------------------------------------------------------------------------------
 
@@ -769,7 +773,7 @@ class Handler(LinkedAgent):
                 self._requests += count
                 self._known[version] = 0
         self._services.counts.store()
-        values[SLOT["requests"]] += self._requests
+        values[SLOT["requests"]] += self._requests + self._fetches.answered
         values[SLOT["errors"]] += self._surprises
         values[SLOT["malformed"]] += self._errors
         values[SLOT["batches_appended"]] += produce.batches
@@ -777,7 +781,7 @@ class Handler(LinkedAgent):
         values[SLOT["append_calls"]] += produce.append_calls
         values[SLOT["forwarded"]] += produce.forwarded
         values[SLOT["syncs"]] += self._partitions.syncs
-        self._requests = self._errors = self._surprises = 0
+        self._requests = self._errors = self._surprises = self._fetches.answered = 0
         produce.batches = produce.bytes = produce.append_calls = produce.forwarded = (
             self._partitions.syncs
         ) = 0

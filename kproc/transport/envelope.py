@@ -85,6 +85,7 @@ TIMES_BODY: Final = struct.Struct("=HxxIQQQ")  # API key, throttle in ms; taken,
 UNTIMED_KEY: Final = 0xFFFF  # In TIMES: of a request that is no API of ours, to be counted nowhere.
 
 _PART: Final = struct.Struct("=BI")  # 0 = bytes of that length; 1 = file range with a path of that length
+_ANSWER_HEAD: Final = struct.Struct("=8s4s4xBI")  # A head, its ids as they came, and the first part's.
 _RANGE: Final = struct.Struct("=QQQ")  # inode, position, length
 
 
@@ -120,6 +121,26 @@ def encode_parts(parts: list[bytes | FileRange]) -> bytes:
             out.append(_PART.pack(0, len(part)))
             out.append(part)
     return b"".join(out)
+
+
+@cache
+def _range_struct(path_bytes: int, end_bytes: int) -> struct.Struct:
+    return struct.Struct(f"=BIQQQ{path_bytes}s" + (f"BI{end_bytes}s" if end_bytes else ""))
+
+
+def encode_range_answer(
+    connection_id: bytes, sequence: bytes, head: bytes, found: FileRange, end: bytes
+) -> tuple[bytes, bytes, bytes]:
+    """A whole SEND_PARTS record, in pieces: bytes, one file range, and perhaps bytes behind it."""
+    path, inode, position, length = found
+    path_bytes, end_bytes = len(path), len(end)
+    pack = _range_struct(path_bytes, end_bytes).pack
+    last = (0, end_bytes, end) if end_bytes else ()
+    return (
+        _ANSWER_HEAD.pack(connection_id, sequence, 0, len(head)),
+        head,
+        pack(1, path_bytes, inode, position, length, path, *last),
+    )
 
 
 def decode_parts(view: memoryview) -> list[bytes | FileRange]:

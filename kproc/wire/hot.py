@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from kproc.wire.hot_fetch import (
     FETCH_VERSIONS,
+    FIRST_KNOWN_FETCH,
     NO_SESSION_EPOCH,
     NO_SESSION_ID,
     FetchPartition,
@@ -16,8 +17,10 @@ from kproc.wire.hot_fetch import (
     FetchTopic,
     FetchTopicResult,
     ForgottenTopic,
+    KnownFetchAnswer,
     decode_fetch,
     encode_fetch_response,
+    locate_fetch_offset,
 )
 from kproc.wire.hot_produce import (
     PRODUCE_VERSIONS,
@@ -34,6 +37,7 @@ from kproc.wire.hot_produce import (
 
 __all__ = [
     "FETCH_VERSIONS",
+    "FIRST_KNOWN_FETCH",
     "NO_SESSION_EPOCH",
     "NO_SESSION_ID",
     "PRODUCE_VERSIONS",
@@ -44,6 +48,7 @@ __all__ = [
     "FetchTopicResult",
     "ForgottenTopic",
     "KnownAnswer",
+    "KnownFetchAnswer",
     "PartitionAnswer",
     "PartitionRecords",
     "ProduceRequest",
@@ -54,4 +59,5 @@ __all__ = [
     "encode_fetch_response",
     "encode_produce_response",
     "encode_produce_response_one",
+    "locate_fetch_offset",
 ]

@@ -41,7 +41,9 @@ from kproc.wire.primitives import (
 )
 
 FETCH_VERSIONS: Final = range(4, 19)
+_LOG_START: Final = 5
 _SESSIONS: Final = 7
+_LEADER_EPOCH: Final = 9
 _RACK: Final = 11
 _FLEXIBLE: Final = 12
 _TOPIC_IDS: Final = 13
@@ -123,18 +125,33 @@ def decode_fetch(version: int, body: memoryview) -> FetchRequest:
         raise ProtocolError("string is not UTF-8") from None
 
 
+def locate_fetch_offset(version: int, body: memoryview) -> tuple[FetchRequest, int] | None:
+    """Of a request for one partition: what it says, and where its fetch offset begins. None for any other."""
+    request = decode_fetch(version, body)
+    if len(request.topics) != 1 or len(request.topics[0][2]) != 1:
+        return None
+    _, position = _count(version, body, _head_of(version).size)
+    _, _, position = _topic_key(version, body, position)
+    _, position = _count(version, body, position)
+    return request, position + (8 if version >= _LEADER_EPOCH else 4)
+
+
+def _head_of(version: int) -> Struct:
+    if version >= _REPLICA_STATE:
+        return _HEAD_WITHOUT_REPLICA
+    return _HEAD_WITH_SESSION if version >= _SESSIONS else _HEAD
+
+
 def _decode(version: int, body: memoryview) -> FetchRequest:
     replica_id, session_id, session_epoch = -1, NO_SESSION_ID, NO_SESSION_EPOCH
+    head = _head_of(version)
     if version >= _REPLICA_STATE:
-        head = _HEAD_WITHOUT_REPLICA
         max_wait_ms, min_bytes, max_bytes, isolation, session_id, session_epoch = head.unpack_from(body)
     elif version >= _SESSIONS:
-        head = _HEAD_WITH_SESSION
         replica_id, max_wait_ms, min_bytes, max_bytes, isolation, session_id, session_epoch = (
             head.unpack_from(body)
         )
     else:
-        head = _HEAD
         replica_id, max_wait_ms, min_bytes, max_bytes, isolation = head.unpack_from(body)
     topics, position = _decode_topics(version, body, head.size)
     forgotten: list[ForgottenTopic] = []
@@ -327,6 +344,7 @@ def encode_fetch_response(
 
 # As for Produce: a compact length of one byte, and a bounded number of prepared structs.
 _KEY_BYTES_MAX: Final = 126
+_OFFSETS_BYTES: Final = 24  # High watermark, last stable offset, log start.
 _FLEXIBLE_END: Final = bytes(3)  # No tagged fields: of the partition, the topic, the body.
 
 
@@ -369,6 +387,57 @@ def _encode_one(
         -1,
     )
     return [head + records, piece, _FLEXIBLE_END] if version >= _FLEXIBLE else [head + records, piece]
+
+
+FIRST_KNOWN_FETCH: Final = _LOG_START  # From here on an answer has a log start.
+
+
+class KnownFetchAnswer:
+    """Makes the frames for one partition without an error, with records and without aborted transactions."""
+
+    __slots__ = ("_after", "_before", "_is_flexible", "_pack", "_rest_bytes")
+
+    def __init__(self, version: int, key: bytes, index: int, *, lists_aborted: bool) -> None:
+        name, topic_id = (None, key) if version >= _TOPIC_IDS else (key.decode(), None)
+        result = FetchPartitionResult(
+            index, 0, 0, 0, 0, [] if lists_aborted else None, [FileRange(b"", 0, 0, 1)]
+        )
+        head, *_ = encode_fetch_response(version, 0, 0, 0, 0, [(name, topic_id, [result])])
+        assert isinstance(head, bytes)
+        self._is_flexible = version >= _FLEXIBLE
+        # Behind the three offsets: aborted transactions, preferred replica, length of the records.
+        after_bytes = (1 if self._is_flexible else 4) + (4 if version >= _RACK else 0)
+        records_at = len(head) - (1 if self._is_flexible else 4)
+        offsets_at = records_at - after_bytes - _OFFSETS_BYTES
+        self._before, self._after = head[8:offsets_at], head[records_at - after_bytes : records_at]
+        prepared = Struct(f">i4s{len(self._before)}sqqq{after_bytes}s{'' if self._is_flexible else 'i'}")
+        self._pack = prepared.pack
+        self._rest_bytes = prepared.size - 4 + (len(_FLEXIBLE_END) if self._is_flexible else 0)
+
+    @classmethod
+    def of(
+        cls, version: int, name: str | None, topic_id: bytes | None, index: int, isolation_level: int
+    ) -> KnownFetchAnswer | None:
+        """None for one that takes the general way."""
+        key = topic_id if version >= _TOPIC_IDS else (name or "").encode()
+        return (
+            cls(version, key, index, lists_aborted=isolation_level == 1)
+            if key and version >= _LOG_START
+            else None
+        )
+
+    def frame(self, correlation_id: bytes, end: int, start: int, records_bytes: int) -> tuple[bytes, bytes]:
+        """What stands before the records and what stands behind them, by the log's end and start."""
+        if self._is_flexible:
+            size = encode_unsigned_varint(records_bytes + 1)
+            length = self._rest_bytes + len(size) + records_bytes
+            return (
+                self._pack(length, correlation_id, self._before, end, end, start, self._after) + size,
+                _FLEXIBLE_END,
+            )
+        length = self._rest_bytes + records_bytes
+        head = self._pack(length, correlation_id, self._before, end, end, start, self._after, records_bytes)
+        return head, b""
 
 
 def _finish(parts: list[bytes | bytearray | FileRange], out: bytearray) -> list[bytes | FileRange]:
