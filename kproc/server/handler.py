@@ -201,14 +201,13 @@ class Handler(LinkedAgent):
         # While the log is on, each request goes the general way and notes its answer.
         self._request_log: RequestLog | None = None
         self._make_request = HandlerRequest
-        self._groups = Groups(
+        self._services.groups = self._groups = Groups(
             config=config,
             clock=clock,
             image=lambda: self._services.image,
             partitions=self._partitions,
             handler_index=agent_id.index,
         )
-        self._services.groups = self._groups
         self._telemetry = HandlerTelemetry(agent_id, self._services, self._partitions, self._hand_over)
         self._has_image = self._is_leaving = False
         self._unlinked: list[UnlinkedCall] = []
