@@ -10,6 +10,7 @@ The only file of storage/ that sees OSError. It becomes one of two:
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import shutil
@@ -21,8 +22,17 @@ IOV_COUNT_MAX: Final = 1024  # IOV_MAX of Linux; writev refuses more buffers wit
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
+_EXT4: Final = 0xEF53
+_FALLOC_KEEP_SIZE: Final = 1
+_FREE_SHARE: Final = 64  # Of what is free on the disk, at most one part in so many is set aside at once.
+
 FILE_MODE: Final = 0o644
 DIRECTORY_MODE: Final = 0o755
+
+
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+_libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+_libc.fstatfs.argtypes = (ctypes.c_int, ctypes.c_void_p)
 
 
 class StorageFailure(OSError):
@@ -58,6 +68,7 @@ class Fs(Protocol):
     def close(self, descriptor: int) -> None: ...
     def read(self, descriptor: int, length: int, *, position: int) -> bytes: ...
     def write(self, descriptor: int, buffers: Sequence[Buffer], *, position: int) -> None: ...
+    def reserve(self, descriptor: int, position: int, length: int) -> bool: ...
     def truncate(self, descriptor: int, size: int) -> None: ...
     def sync(self, descriptor: int) -> None: ...
     def facts(self, descriptor: int) -> FileFacts: ...
@@ -146,6 +157,23 @@ class OsFs:
             if written == 0:
                 raise OSError(errno.ENOSPC, "a write took no byte")
             position += written
+
+    def reserve(self, descriptor: int, position: int, length: int) -> bool:
+        """Set disk blocks aside for bytes that will be written, beyond the file's end, too; its size stays.
+
+        Only where writing is cheaper after it. Without such blocks ext4 does its accounts (quota, space, extents)
+        for every 4 KiB that are written: 1 MB a write 0.66 of the cycles with 16 MiB set aside, 16 KB a write 0.84
+        (bench/micro/preallocation.py). XFS does by itself what is asked for here, tmpfs would take the memory.
+        False: not here, not now, or there is too little room; no harm, a write says what is wrong with the disk.
+        """
+        facts = (ctypes.c_long * 32)()  # struct statfs: type, block size, blocks, free, free for us, ...
+        if (
+            _libc.fstatfs(descriptor, facts)
+            or facts[0] != _EXT4
+            or facts[1] * facts[4] < _FREE_SHARE * length
+        ):
+            return False
+        return bool(_libc.fallocate(descriptor, _FALLOC_KEEP_SIZE, position, length) == 0)
 
     def truncate(self, descriptor: int, size: int) -> None:
         """Cut (or grow with zeroes) the file to `size` bytes."""

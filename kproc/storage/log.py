@@ -142,6 +142,8 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
     def begin_close(self) -> SyncPoint:
         """The first half of a clean close: what must be synced before `end_close`, as of sync_point()."""
         self.active.finish_time_index()  # Without room for it a stop is not clean.
+        if self.active.reserved_end:
+            self.active.give_back()
         self._take_snapshot()
         return self.sync_point(closes=True)
 

@@ -202,6 +202,8 @@ class AppendingLog(LogState):
             return
         segment = self.active
         try:
+            if run.size > segment.reserve_at:
+                segment.reserve(run.size, self.config.segment_bytes)
             self._fs.write(segment.descriptor(), run.views, position=segment.size)
         except StorageFailure as failure:
             for producer_id, entry in reversed(run.undo):

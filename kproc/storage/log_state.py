@@ -168,6 +168,7 @@ class LogState:
         """Seal the active segment and begin a new one; if that fails, the old one stays active."""
         old = self.active
         old.seal()
+        old.give_back()
         new = LogSegment.create(self._fs, self.directory, base_offset, now_ms=now_ms)
         self._segments.add(new)
         self.active = new

@@ -41,6 +41,11 @@ from kproc.wire.record_batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, decode_rec
 
 NS_PER_MS: Final = 1_000_000
 _SHOWN_TOGETHER_BYTES: Final = LOOKUP_CHUNK_BYTES - HEADER_BYTES
+# Disk blocks are set aside for a segment that grew by so much since it was opened; at most as much again as it holds,
+# and at most so many bytes. 4 MiB at a time instead of 16 give nine tenths of the gain.
+RESERVE_FROM_BYTES: Final = 4 << 20
+RESERVE_BYTES_MAX: Final = 16 << 20
+_ASK_AGAIN_BYTES: Final = 64 << 20  # After the file system has refused.
 
 
 class LogSegment:
@@ -54,7 +59,8 @@ class LogSegment:
     __slots__ = (
         "_closing", "_fs", "_pins", "base_offset", "bytes_since_index", "created_ms", "directory", "fd",
         "first_timestamp", "index", "inode", "max_timestamp", "max_timestamp_offset",
-        "needs_index", "path_bytes", "size", "time_index",
+        "needs_index", "path_bytes", "reserve_at", "reserved_end", "size",
+        "time_index",
     )  # fmt: skip
 
     def __init__(self, fs: Fs, directory: Path, base_offset: int) -> None:
@@ -67,6 +73,8 @@ class LogSegment:
         self.path_bytes = os.fsencode(self.path(LOG_SUFFIX))
         self.inode = 0
         self.size = 0
+        self.reserve_at = RESERVE_FROM_BYTES  # A write that ends beyond this is to be announced by reserve().
+        self.reserved_end = 0  # Where the blocks end that we had set aside; 0: there are none.
         self.bytes_since_index = 0
         self.created_ms = 0
         # The first batch's largest timestamp; None: the segment is empty, or it was not read yet.
@@ -111,6 +119,7 @@ class LogSegment:
         segment.fd = fs.open(segment.path(LOG_SUFFIX))
         facts = fs.facts(segment.fd)
         segment.inode, segment.size = facts.st_ino, facts.st_size
+        segment.reserve_at += segment.size
         segment.created_ms = facts.st_mtime_ns // NS_PER_MS
         index_path, time_path = segment.path(INDEX_SUFFIX), segment.path(TIME_INDEX_SUFFIX)
         index = open_offset_index(fs, index_path, base_offset, segment.size)
@@ -243,6 +252,20 @@ class LogSegment:
             or self.time_index.count >= index_bytes // TimeIndex.ENTRY.size - 1
         )
 
+    def reserve(self, end: int, segment_bytes: int) -> None:
+        """A write up to `end` comes next, and others behind it: have disk blocks set aside for them."""
+        length = min(RESERVE_BYTES_MAX, self.size, segment_bytes - end)
+        if length > 0 and self._fs.reserve(self.descriptor(), self.size, end - self.size + length):
+            self.reserved_end = self.reserve_at = end + length
+        else:
+            self.reserve_at = end + _ASK_AGAIN_BYTES
+
+    def give_back(self) -> None:
+        """Give the disk blocks beyond the file's end back, also those of an owner before us that was killed."""
+        modified_ns = self._fs.facts(self.descriptor()).st_mtime_ns
+        self.truncate(self.size)
+        self._fs.set_modified(self.descriptor(), modified_ns)  # Retention may go by it: nothing was written.
+
     def seal(self) -> None:
         """No more appends: the time index gets the largest timestamp, which retention and lookups go by.
 
@@ -266,6 +289,8 @@ class LogSegment:
         """Cut the .log file. The indexes are the caller's: mostly they are rebuilt anyway."""
         self._fs.truncate(self.descriptor(), size)
         self.size = size
+        self.reserved_end = 0
+        self.reserve_at = size + RESERVE_FROM_BYTES
         if size == 0:
             self.first_timestamp = None
 
