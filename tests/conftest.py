@@ -44,6 +44,8 @@ from tests.support.topics import TopicFactory  # noqa: E402
 from tests.support.wait import wait_until  # noqa: E402
 
 EXTERNAL = "external"
+# Directories of tests by what one of their tests takes; in the others it is a few hundredths of a second.
+LONG_FIRST = ("spark", "clients", "faults", "bench", "cli", "property", "tidy")
 HAS_FAILED = pytest.StashKey[bool]()
 # Client libraries end their threads and sockets a little after `close()` returns.
 LEAK_SETTLE_SECONDS = 5.0
@@ -102,11 +104,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("dist", "no") == "loadfile":
+        items.sort(key=_turn)
     if not config.getoption("bootstrap"):
         return
     for item in items:
         if item.get_closest_marker("own_broker") or "start_broker" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.skip(reason="needs a broker of its own settings"))
+
+
+def _turn(item: pytest.Item) -> int:
+    """Where the item's file comes: one that takes minutes must not be the last, with one worker at work."""
+    directory = item.nodeid.split("/")[1]
+    return LONG_FIRST.index(directory) if directory in LONG_FIRST else len(LONG_FIRST)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -115,6 +125,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
+
+    # Its own order is by the number of tests, which are many where they are short.
+    config.option.loadscopereorder = False
 
     class OneSparkSession(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
@@ -138,13 +151,27 @@ def transport(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def broker(transport: str, pytestconfig: pytest.Config) -> Iterator[BrokerUnderTest]:
+def shared_brokers() -> Iterator[dict[str, BrokerUnderTest]]:
+    """Transport -> its broker. They outlive a change of the transport: with `--dist loadfile` each file has three."""
+    with ExitStack() as stack:
+
+        class Brokers(dict[str, BrokerUnderTest]):
+            def __missing__(self, transport: str) -> BrokerUnderTest:
+                running = EmbeddedBroker(transport=transport, settings=SHARED_SETTINGS)
+                self[transport] = stack.enter_context(running)
+                return self[transport]
+
+        yield Brokers()
+
+
+@pytest.fixture(scope="session")
+def broker(
+    transport: str, pytestconfig: pytest.Config, shared_brokers: dict[str, BrokerUnderTest]
+) -> BrokerUnderTest:
     """A broker with default settings but for retention's, shared by all tests of a transport."""
     if transport == EXTERNAL:
-        yield ExternalBroker(str(pytestconfig.getoption("bootstrap")))
-        return
-    with EmbeddedBroker(transport=transport, settings=SHARED_SETTINGS) as running:
-        yield running
+        return ExternalBroker(str(pytestconfig.getoption("bootstrap")))
+    return shared_brokers[transport]
 
 
 @pytest.fixture

@@ -39,9 +39,7 @@ def with_spread(costs: Costs, spread: float) -> Costs:
 @pytest.mark.parametrize("rho", [0.3, 0.6, 0.8])
 def test_one_station_is_m_m_1(rho):
     # Mean waiting depends on two moments of the service time only (Pollaczek and Khinchine): spread 1 is M/M/1's.
-    scene = Scene(
-        cores=4, rate=rho * 10_000, is_client_local=False, seconds=12, warmup=1, batch_max=1, seed=3
-    )
+    scene = Scene(cores=4, rate=rho * 10_000, is_client_local=False, seconds=6, warmup=1, batch_max=1, seed=3)
     outcome = simulate(scene, with_spread(HANDLER_ONLY, 1.0))
     assert outcome.throughput == pytest.approx(scene.rate, rel=0.02)
     assert outcome.mean_us / 1e6 == pytest.approx(mm1_mean_response(scene.rate, 10_000), rel=0.12)
@@ -50,7 +48,7 @@ def test_one_station_is_m_m_1(rho):
 
 @pytest.mark.parametrize("rho", [0.5, 0.8])
 def test_one_station_with_a_fixed_time_is_m_d_1(rho):
-    scene = Scene(cores=4, rate=rho * 10_000, is_client_local=False, seconds=8, warmup=1, batch_max=1, seed=4)
+    scene = Scene(cores=4, rate=rho * 10_000, is_client_local=False, seconds=4, warmup=1, batch_max=1, seed=4)
     waiting = rho / (2 * (1 - rho)) * 100
     assert simulate(scene, HANDLER_ONLY).mean_us == pytest.approx(100 + waiting, rel=0.05)
 

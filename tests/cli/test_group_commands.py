@@ -11,7 +11,7 @@ import typer
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from kproc.cli.commands import app
-from kproc.cli.main import run
+from tests.support.command_line import call_kproc
 from tests.support.topics import fresh_name
 from tests.support.wait import wait_until
 
@@ -22,13 +22,10 @@ Kproc = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def kproc(broker, capsys) -> Kproc:
-    """`kproc("group list")` on the shared broker: what it wrote, and its exit code. In this process: it is quick."""
+    """`kproc("group list")` on the shared broker: what it wrote, and its exit code."""
 
     def call(command: str) -> subprocess.CompletedProcess[str]:
-        capsys.readouterr()
-        code = run([*command.split(), "--bootstrap", broker.bootstrap])
-        shown = capsys.readouterr()
-        return subprocess.CompletedProcess(command, code, shown.out, shown.err)
+        return call_kproc(capsys, *command.split(), "--bootstrap", broker.bootstrap)
 
     return call
 

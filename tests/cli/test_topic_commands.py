@@ -1,4 +1,4 @@
-"""`kproc topic`, `produce`, `consume` and `status` against a running broker, as a shell would call them."""
+"""`kproc topic`, `produce`, `consume` and `status` against a running broker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import sys
 
 import pytest
 
-from tests.support.broker import ROOT, ServedBroker, run_kproc
+from tests.support.broker import ROOT, ServedBroker
+from tests.support.command_line import call_kproc
 from tests.support.topics import fresh_name
 from tests.support.wait import wait_until
 
@@ -18,11 +19,11 @@ pytestmark = pytest.mark.transports("process")
 
 
 @pytest.fixture
-def kproc(broker):
+def kproc(broker, capsys):
     """`kproc("topic list", stdin="...")` on the shared broker; the answer's lines and exit code."""
 
     def call(command: str, *more: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        return run_kproc(*command.split(), *more, "--bootstrap", broker.bootstrap, stdin=stdin)
+        return call_kproc(capsys, *command.split(), *more, "--bootstrap", broker.bootstrap, stdin=stdin)
 
     return call
 
@@ -160,10 +161,12 @@ def test_status_shows_every_process(kproc, broker):
     assert "memory " in table
 
 
-def test_a_broker_that_ends_is_one_line(tmp_path):
+def test_a_broker_that_ends_is_one_line(tmp_path, capsys):
     with ServedBroker(tmp_path / "data") as served:
         for command in ("consume there --follow", "produce there"):
-            succeeded(run_kproc("topic", "create", "there", "--if-not-exists", "-b", served.bootstrap))
+            succeeded(
+                call_kproc(capsys, "topic", "create", "there", "--if-not-exists", "-b", served.bootstrap)
+            )
             child = subprocess.Popen(
                 [sys.executable, "-m", "kproc", *command.split(), "-b", served.bootstrap],
                 cwd=ROOT,
@@ -175,10 +178,12 @@ def test_a_broker_that_ends_is_one_line(tmp_path):
                 child.stdin.write(b"x\n")
                 child.stdin.flush()
                 if "consume" in command:
-                    succeeded(run_kproc("produce", "there", "-b", served.bootstrap, stdin="seen\n"))
+                    succeeded(call_kproc(capsys, "produce", "there", "-b", served.bootstrap, stdin="seen\n"))
                     assert child.stdout.readline() == b"seen\n"
                 else:
-                    wait_until(lambda: _end_offset(served.bootstrap) >= 2, what="the record has arrived")
+                    wait_until(
+                        lambda: _end_offset(capsys, served.bootstrap) >= 2, what="the record has arrived"
+                    )
                 served.stop()
                 _, stderr = child.communicate(b"y\n", timeout=60)
                 address = served.bootstrap
@@ -187,8 +192,8 @@ def test_a_broker_that_ends_is_one_line(tmp_path):
             served.start()
 
 
-def _end_offset(bootstrap: str) -> int:
+def _end_offset(capsys: pytest.CaptureFixture[str], bootstrap: str) -> int:
     [described] = json.loads(
-        succeeded(run_kproc("topic", "describe", "there", "-f", "json", "-b", bootstrap))
+        succeeded(call_kproc(capsys, "topic", "describe", "there", "-f", "json", "-b", bootstrap))
     )
     return int(described["records"])

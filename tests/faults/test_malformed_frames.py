@@ -22,7 +22,6 @@ from tests.support.wait import pause, wait_until
 
 pytestmark = pytest.mark.faults
 
-FRAME_COUNT = 2_000
 CONNECTIONS_AT_ONCE = 50
 SETTLE_SECONDS = 0.03
 # What allocators may keep after 1,000 frames; a leak of each frame's connection or buffers is far above.
@@ -85,12 +84,25 @@ def send_all(broker: BrokerUnderTest, frames: list[bytes]) -> None:
             one.close()
 
 
+@pytest.mark.transports("process")
 def test_2000_malformed_frames_crash_nothing_and_leak_nothing(
     start_broker: Callable[..., BrokerUnderTest], pytestconfig: pytest.Config
 ) -> None:
-    seed = int(pytestconfig.getoption("seed"))
+    send_malformed(start_broker(SETTINGS), int(pytestconfig.getoption("seed")), 2_000)
+
+
+@pytest.mark.transports("thread", "inline")
+@pytest.mark.parametrize("count", [500, pytest.param(2_000, marks=pytest.mark.slow)])
+def test_malformed_frames_crash_no_single_process(
+    start_broker: Callable[..., BrokerUnderTest], pytestconfig: pytest.Config, count: int
+) -> None:
+    # Fewer: the bytes are read, framed and decoded by the same code as in processes.
+    send_malformed(start_broker(SETTINGS), int(pytestconfig.getoption("seed")), count)
+
+
+def send_malformed(broker: BrokerUnderTest, seed: int, frame_count: int) -> None:
+    """So many malformed frames, while a healthy connection is served; the broker is as it was afterwards."""
     source = random.Random(seed)
-    broker = start_broker(SETTINGS)
     with RawClient(broker.bootstrap) as healthy:
         topic_id = healthy.create_topic("healthy")
         fuzzed_id = healthy.create_topic("fuzzed")
@@ -104,10 +116,10 @@ def test_2000_malformed_frames_crash_nothing_and_leak_nothing(
                 send_all(broker, seeds[start : start + CONNECTIONS_AT_ONCE])
         healthy.produce("healthy", batch(b"first"))
         healthy.fetch("healthy", 0)
-        frames = list(malformed_frames(seeds, FRAME_COUNT, source))
+        frames = list(malformed_frames(seeds, frame_count, source))
         before = Holdings(broker)
         halfway_bytes = 0
-        for number, start in enumerate(range(0, FRAME_COUNT, CONNECTIONS_AT_ONCE)):
+        for number, start in enumerate(range(0, frame_count, CONNECTIONS_AT_ONCE)):
             some = frames[start : start + CONNECTIONS_AT_ONCE]
             send_all(broker, some)
             row = healthy.produce("healthy", batch(b"%d" % number))
@@ -115,11 +127,11 @@ def test_2000_malformed_frames_crash_nothing_and_leak_nothing(
             assert all_pids(broker) == before.pids, (
                 f"seed {seed}: a process died of one of {[f.hex() for f in some]}"
             )
-            if start == FRAME_COUNT // 2:
+            if start == frame_count // 2:
                 halfway_bytes = pss_bytes(before.pids)
         assert healthy.topic_id("healthy") == topic_id
         stored = values_of(healthy.fetch("healthy", 0)["records"])
-        sent = [b"first", *(b"%d" % number for number in range(FRAME_COUNT // CONNECTIONS_AT_ONCE))]
+        sent = [b"first", *(b"%d" % number for number in range(frame_count // CONNECTIONS_AT_ONCE))]
         assert stored == list(enumerate(sent))
 
         def as_before() -> bool:

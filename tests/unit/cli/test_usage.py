@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from kproc import __version__
+from tests.support.command_line import call_kproc
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -28,6 +29,20 @@ def kproc(*arguments: str, stdin: str = "", **environment: str) -> subprocess.Co
         timeout=60,
         check=False,
     )
+
+
+@pytest.fixture
+def called(capsys, monkeypatch):
+    """`called("topic list")`: the same, in this process where the command is not one that starts a broker."""
+    for name in [name for name in os.environ if name.startswith("KPROC_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def call(command):
+        arguments = command.split()
+        return kproc(*arguments) if arguments[:1] in (["serve"], ["dev"]) else call_kproc(capsys, *arguments)
+
+    return call
 
 
 def test_version_is_the_packages():
@@ -63,8 +78,8 @@ def test_version_is_the_packages():
         ("status", ["--json", "--bootstrap"]),
     ],
 )
-def test_help_names_every_option(command, words):
-    answer = kproc(*command.split(), "--help")
+def test_help_names_every_option(command, words, called):
+    answer = called(f"{command} --help")
     assert answer.returncode == 0
     assert [word for word in words if word not in answer.stdout] == []
 
@@ -105,8 +120,8 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("command", "message"), MISTAKES, ids=[command for command, _ in MISTAKES])
-def test_a_wrong_command_is_one_line_and_exit_code_2(command, message):
-    answer = kproc(*command.split())
+def test_a_wrong_command_is_one_line_and_exit_code_2(command, message, called):
+    answer = called(command)
     assert answer.returncode == 2
     assert answer.stdout == ""
     assert answer.stderr.count("\n") == 1
@@ -121,9 +136,9 @@ def closed_port() -> int:
 
 
 @pytest.mark.parametrize("command", ["topic list", "topic describe t", "status", "produce t", "consume t"])
-def test_a_refused_connection_is_one_line_and_exit_code_1(command):
+def test_a_refused_connection_is_one_line_and_exit_code_1(command, called):
     port = closed_port()
-    answer = kproc(*command.split(), "--bootstrap", f"127.0.0.1:{port}")
+    answer = called(f"{command} --bootstrap 127.0.0.1:{port}")
     assert answer.returncode == 1
     assert answer.stderr == f"kproc: cannot connect to 127.0.0.1:{port}: connection refused\n"
     assert answer.stdout == ""
