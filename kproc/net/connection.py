@@ -18,8 +18,9 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kproc.net.channel_state import MuteState, mute_state
-from kproc.net.files import FileCache, OpenFile
+from kproc.net.files import FileCache, OpenFile, StaleFile
 from kproc.net.handler_peer import HandlerPeer
+from kproc.transport.envelope import range_answer_of
 from kproc.wire.file_range import FileRange
 
 if TYPE_CHECKING:
@@ -218,6 +219,52 @@ class Connection:
             return total
         self.out = None
         return total
+
+    def send_range(self, view: memoryview, files: FileCache) -> int:
+        """Send a SEND_PARTS record at once, which nothing waits before or behind; return bytes sent.
+
+        -1, and nothing was done, for what `add_parts` does better: not one range between bytes, a small one, or one
+        whose file cannot be opened. Raises OSError, EOFError.
+        """
+        answer = range_answer_of(view)
+        if answer is None or answer[1].length <= _COPY_BYTES_MAX:
+            return -1
+        head, wanted, end = answer
+        try:
+            file = files.get(wanted)
+        except (StaleFile, OSError):
+            return -1  # The other way meets it again, and says so.
+        total, records = 0, FileSend(file, wanted.position, wanted.length)
+        try:
+            total = self.send(head, socket.MSG_MORE)
+            if total == len(head):
+                sent = os.sendfile(self.fd, file.fd, wanted.position, min(wanted.length, _SEND_BYTES_MAX))
+                if sent == 0:
+                    raise EOFError("a segment file is shorter than the answer says")
+                records.position += sent
+                records.remaining -= sent
+                total += sent
+        except BlockingIOError:
+            pass  # What has not left waits, below.
+        if not records.remaining and not end:
+            return total
+        self.out = deque()
+        if total < len(head):
+            self.out.append(bytes(head[total:]))
+        if records.remaining:
+            self.out.append(records)
+        if end:
+            self.out.append(bytes(end))
+        return total + self.flush()
+
+    def expects_only(self, sequence: int) -> bool:
+        """Whether this answer's turn has come, nothing waits before it and no other request is in work."""
+        return (
+            sequence == self.next_send
+            and self.inflight == 1
+            and self.interest == select.EPOLLIN
+            and not (self.stash or self.ready or self.out or self.is_closing)
+        )
 
     def add_parts(self, parts: list[bytes | FileRange], files: FileCache) -> None:
         """Queue an answer of bytes and file ranges; opens the files now, so that later renames do not matter."""

@@ -75,26 +75,11 @@ class Processor(ConnectionHolder):
     """Owns the client connections given to it. One instance runs in one role."""
 
     __slots__ = (
-        "_cycle_count",
-        "_descriptor_end",
-        "_doze",
-        "_files",
-        "_handoffs",
-        "_idle_ns_max",
-        "_next_complaint_ns",
-        "_next_second_ns",
-        "_next_store_ns",
-        "_processor_count",
-        "_processors_in_all",
-        "_queued_bytes_max",
-        "_queued_requests",
-        "_queued_requests_max",
-        "_read",
-        "_request_bytes_max",
-        "_sleep_ms_max",
-        "_watched_fd",
-        "is_called",
-    )
+        "_cycle_count", "_descriptor_end", "_doze", "_files", "_handoffs", "_idle_ns_max",
+        "_next_complaint_ns", "_next_second_ns", "_next_store_ns", "_processor_count", "_processors_in_all",
+        "_queued_bytes_max", "_queued_requests", "_queued_requests_max", "_read", "_request_bytes_max",
+        "_sleep_ms_max", "_watched_fd", "is_called",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -116,23 +101,18 @@ class Processor(ConnectionHolder):
         self._doze = doze
         self._request_bytes_max = request_bytes_max
         self._idle_ns_max = idle_ms_max * 1_000_000 if idle_ms_max >= 0 else 0
-        self._queued_bytes_max = queued_bytes_max
+        self._queued_bytes_max, self._queued_requests_max = queued_bytes_max, queued_requests_max
         self._processors_in_all = processors_in_all
         self._processor_count = processors_in_all(DynamicSettings())
-        self._queued_requests_max = queued_requests_max
         self._queued_requests = QueuedRequests()
         has_budget = queued_bytes_max > 0 or queued_requests_max > 0
         self._read = self._on_readable_within_budget if has_budget else self._on_readable
         self._handoffs: dict[int, tuple[AgentId, socket.socket]] = {}
         self._files = FileCache()
         self._descriptor_end = descriptor_end()
-        self._next_complaint_ns = 0
-        self._next_second_ns = 0
-        self._next_store_ns = 0
+        self._next_complaint_ns = self._next_second_ns = self._next_store_ns = self._cycle_count = 0
         self._sleep_ms_max = STORE_MS
-        self._cycle_count = 0
-        self._watched_fd = -1
-        self.is_called = False
+        self._watched_fd, self.is_called = -1, False
 
     # -- wiring ------------------------------------------------------------------------------------------------
 
@@ -634,15 +614,15 @@ class Processor(ConnectionHolder):
             touched: dict[Connection, None] = {}
             lent = self._lent
             for kind, view in batch:
-                if (
-                    kind == SEND and not lent
-                ):  # Nearly all answers: whole. One that gives a block back goes below.
+                # Nearly all answers leave at once. One that gives a block back goes below.
+                if kind == SEND and not lent:
                     connection_id, sequence, _, _ = HEAD.unpack_from(view)
                     self._pass_back(((connection_id, sequence, view[HEAD_BYTES:]),), touched)
                 elif kind == SENDS:  # Of known Produce requests, none of which came in a block.
                     self._pass_back(answers_of(view), touched)
                 elif kind <= CLOSE:
-                    self._take_response(kind, view, touched)
+                    if kind != SEND_PARTS or lent or not self._pass_back_range(view, touched):
+                        self._take_response(kind, view, touched)
                 elif kind != HINT:
                     self._take_word(kind, view)
                 elif self._router is not None:
@@ -693,6 +673,28 @@ class Processor(ConnectionHolder):
                 touched[connection] = None  # To wait for room.
         self._counts[_RESPONSES] += count
         self._counts[_BYTES_OUT] += size
+
+    def _pass_back_range(self, view: memoryview, touched: dict[Connection, None]) -> bool:
+        """Records of one file, the only answer of its connection: it leaves at once. False: nothing was done."""
+        connection_id, sequence, _, _ = HEAD.unpack_from(view)
+        connection = self._by_id.get(connection_id)
+        if connection is None or not connection.expects_only(sequence):
+            return False
+        try:
+            sent = connection.send_range(view, self._files)
+        except (OSError, EOFError) as error:
+            self._close(connection, str(error))
+            return True
+        if sent < 0:
+            return False
+        connection.next_send = (sequence + 1) & SEQUENCE_MASK
+        connection.inflight = 0
+        connection.last_active_ns = self._now_ns
+        self._counts[_RESPONSES] += 1
+        self._counts[_BYTES_OUT] += sent
+        if connection.out:
+            touched[connection] = None  # To wait for room.
+        return True
 
     def _take_response(self, kind: int, view: memoryview, touched: dict[Connection, None]) -> None:
         connection_id, sequence, _, _ = HEAD.unpack_from(view)
@@ -776,12 +778,10 @@ class Processor(ConnectionHolder):
         counts[SLOT["slept_ns"]] += self._doze.slept_ns
         self._doze.slept_ns = 0
         counts[SLOT["connections"]] = len(self._connections)
-        links = [handler.link for handler in self._handlers.values() if handler.link is not None]
-        counts[SLOT["ring_capacity_bytes"]] = sum(link.sender.capacity for link in links)
-        counts[SLOT["ring_fill_bytes"]] = sum(
-            link.sender.capacity - link.sender.free_bytes() for link in links
-        )
-        counts[SLOT["ring_records"]] = sum(link.sender.waiting(_COUNTED_MAX) for link in links)
+        senders = [handler.link.sender for handler in self._handlers.values() if handler.link is not None]
+        counts[SLOT["ring_capacity_bytes"]] = sum(sender.capacity for sender in senders)
+        counts[SLOT["ring_fill_bytes"]] = sum(sender.capacity - sender.free_bytes() for sender in senders)
+        counts[SLOT["ring_records"]] = sum(sender.waiting(_COUNTED_MAX) for sender in senders)
         self._ledger.store()
         if now_ns >= self._next_second_ns:
             self._next_second_ns = now_ns + 1_000_000_000

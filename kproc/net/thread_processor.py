@@ -125,6 +125,10 @@ class ThreadProcessor(TurnProcessor):
             head = HEAD.pack(connection_id, sequence, 0, 0)
             self._take_response(SEND, memoryview(head + bytes(frame)), touched)
 
+    def _pass_back_range(self, view: memoryview, touched: dict[Connection, None]) -> bool:
+        """As with `_pass_back`: not here."""
+        return False
+
     def _on_hang_up(self, connection: Connection) -> None:
         """The client has ended its side. Whoever reads will find out; who waits for an answer must be told."""
         owner = self._owners.get(connection.id)

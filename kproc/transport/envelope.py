@@ -86,6 +86,7 @@ UNTIMED_KEY: Final = 0xFFFF  # In TIMES: of a request that is no API of ours, to
 
 _PART: Final = struct.Struct("=BI")  # 0 = bytes of that length; 1 = file range with a path of that length
 _ANSWER_HEAD: Final = struct.Struct("=8s4s4xBI")  # A head, its ids as they came, and the first part's.
+_RANGE_PART: Final = struct.Struct("=BIQQQ")  # A second part up to its path, if it is a range.
 _RANGE: Final = struct.Struct("=QQQ")  # inode, position, length
 
 
@@ -141,6 +142,29 @@ def encode_range_answer(
         head,
         pack(1, path_bytes, inode, position, length, path, *last),
     )
+
+
+def range_answer_of(view: memoryview) -> tuple[memoryview, FileRange, memoryview] | None:
+    """What a SEND_PARTS record of one file range holds: bytes, the range, bytes behind it; None for any other."""
+    if len(view) < _ANSWER_HEAD.size:
+        return None
+    _, _, is_range, head_bytes = _ANSWER_HEAD.unpack_from(view)
+    at = _ANSWER_HEAD.size + head_bytes
+    if is_range or at + _RANGE_PART.size > len(view):
+        return None
+    is_range, path_bytes, inode, position, length = _RANGE_PART.unpack_from(view, at)
+    path_at = at + _RANGE_PART.size
+    rest = path_at + path_bytes
+    if not is_range:
+        return None
+    end_at = rest
+    if rest < len(view):
+        is_range, end_bytes = _PART.unpack_from(view, rest)
+        end_at = rest + _PART.size
+        if is_range or end_at + end_bytes != len(view):
+            return None
+    found = FileRange(view[path_at:rest].tobytes(), inode, position, length)
+    return view[_ANSWER_HEAD.size : at], found, view[end_at:]
 
 
 def decode_parts(view: memoryview) -> list[bytes | FileRange]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from kproc.net.connection import Connection
 from kproc.net.holder import INFLIGHT_MAX
 from kproc.transport.envelope import CLOSE, HEAD, SEND, SENDS
 from kproc.wire.file_range import FileRange
@@ -197,6 +198,64 @@ def test_file_ranges_are_sent_between_the_bytes(rig: ProcessorRig, tmp_path: Pat
     assert client.receive_through(len(wanted)) == wanted
     assert rig.metric("bytes_out") == len(wanted)
     assert not client.is_closed()
+
+
+@pytest.mark.parametrize("end", [b"", b"tag"])
+@pytest.mark.parametrize("head_bytes", [90, 30_000])
+@pytest.mark.parametrize("room", [4096, 20_000, 60_000, 1 << 20])
+def test_records_of_one_file_leave_whole_however_little_the_socket_takes(
+    rig: ProcessorRig, tmp_path: Path, room: int, head_bytes: int, end: bytes
+) -> None:
+    """Head, records and what is behind them: each may be cut. The next answer stands behind all of it."""
+    content = random.Random(room).randbytes(200_000)
+    file = segment(tmp_path / "0.log", content)
+    ours, theirs = socket.socketpair()
+    theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, room)
+    client = rig.adopt(ours, theirs)
+    sent = 0
+    for length in (8193, 50_000, 65_536, 150_000):
+        (request,) = ask(rig, client, 1)
+        head = bytes(head_bytes)
+        rig.handler.answer_parts(request, [head, part_of(file, 300, length), *([end] if end else [])])
+        wanted = head + content[300 : 300 + length] + end
+        assert client.receive_through(len(wanted)) == wanted
+        rig.settle()
+        sent += len(wanted)
+        assert (rig.metric("bytes_out"), rig.metric("requests_inflight")) == (sent, 0)
+        client.send(framed(b"next"))
+        (following,) = rig.handler.take()
+        rig.handler.answer(following, b"following")
+        assert client.receive_through(9) == b"following"
+        sent += 9
+    assert not client.is_closed()
+
+
+def test_records_of_one_file_are_not_taken_apart_when_nothing_else_is_in_work(
+    rig: ProcessorRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    monkeypatch.setattr(Connection, "add_parts", lambda *arguments: calls.append(arguments))
+    content = random.Random(6).randbytes(20_000)
+    file = segment(tmp_path / "0.log", content)
+    client = rig.connect()
+    (request,) = ask(rig, client, 1)
+    rig.handler.answer_parts(request, [b"head", part_of(file, 0, 20_000)])
+    assert client.receive_through(20_004) == b"head" + content
+    assert not calls
+
+
+def test_records_of_one_file_wait_for_their_turn(rig: ProcessorRig, tmp_path: Path) -> None:
+    content = random.Random(7).randbytes(20_000)
+    file = segment(tmp_path / "0.log", content)
+    client = rig.connect()
+    first, second, third = ask(rig, client, 3)
+    rig.handler.answer_parts(third, [b"third", part_of(file, 0, 20_000)])
+    rig.handler.answer_parts(second, [b"second", part_of(file, 0, 20_000)])
+    rig.step()
+    assert client.received() == b""
+    rig.handler.answer(first, b"first")
+    wanted = b"first" + b"second" + content + b"third" + content
+    assert client.receive_through(len(wanted)) == wanted
 
 
 def test_file_is_sent_although_it_is_deleted_or_renamed_after_the_answer(

@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from kproc.transport import envelope
-from kproc.transport.envelope import BLOCK, HEAD, HEAD_BYTES, TOKEN, decode_parts, encode_parts
+from kproc.transport.envelope import (
+    BLOCK,
+    HEAD,
+    HEAD_BYTES,
+    TOKEN,
+    decode_parts,
+    encode_parts,
+    encode_range_answer,
+    range_answer_of,
+)
 from kproc.wire.file_range import FileRange
 
 RANGE = FileRange(b"/data/t-0/00000000000000000000.log", 2**63 + 5, 2**40, 2**33)
@@ -27,6 +36,37 @@ ODD_PATH = FileRange("/data/ü-\udcff/0.log".encode("utf-8", "surrogateescape"),
 )
 def test_parts_come_back_as_they_went_in(parts: list[bytes | FileRange]) -> None:
     assert decode_parts(memoryview(encode_parts(parts))) == parts
+
+
+@pytest.mark.parametrize("end", [b"", b"tag"])
+@pytest.mark.parametrize("head", [b"", b"header"])
+def test_a_range_between_bytes_is_taken_apart_as_any_parts_are(head: bytes, end: bytes) -> None:
+    record = b"".join(
+        encode_range_answer(HEAD.pack(7, 9, 0, 0)[:8], HEAD.pack(7, 9, 0, 0)[8:12], head, RANGE, end)
+    )
+    assert HEAD.unpack_from(record) == (7, 9, 0, 0)
+    parts = [head, RANGE, end] if end else [head, RANGE]
+    assert decode_parts(memoryview(record)[HEAD_BYTES:]) == parts
+    assert record == HEAD.pack(7, 9, 0, 0) + encode_parts(parts)
+    assert range_answer_of(memoryview(record)) == (head, RANGE, end)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [],
+        [b"header"],
+        [RANGE],
+        [RANGE, b"tail"],
+        [b"header", b"more"],
+        [b"header", RANGE, RANGE],
+        [b"header", RANGE, b"between", b"tail"],
+        [b"header", RANGE, b"between", ODD_PATH],
+        [bytes(100), b""],
+    ],
+)
+def test_other_parts_are_no_range_between_bytes(parts: list[bytes | FileRange]) -> None:
+    assert range_answer_of(memoryview(HEAD.pack(7, 9, 0, 0) + encode_parts(parts))) is None
 
 
 def test_decoded_parts_outlive_the_record_they_came_in() -> None:
