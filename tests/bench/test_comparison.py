@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import struct
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +32,7 @@ from kproc.cli import bench as bench_command
 from kproc.cli.main import run
 from kproc.wire.header import ApiKey
 from tests.support.raw import RawClient
+from tests.support.wait import pause
 
 
 class Time:
@@ -78,7 +78,7 @@ def test_answers_to_the_last_heartbeats_are_waited_for() -> None:
     def answer_late() -> None:
         for end in theirs:
             end.recv(5)
-            time.sleep(1.0)
+            pause(1.0)
             end.sendall(struct.pack(">iiih", 10, 0, 0, 0))
 
     broker = threading.Thread(target=answer_late)
