@@ -22,6 +22,7 @@ from kproc.pipeline.toml_table import did_you_mean
 from kproc.spark.brokers import Cluster
 from kproc.spark.option_values import OptionError
 from kproc.spark.options import parse_source
+from kproc.spark.sink_options import parse_sink_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -37,6 +38,7 @@ def check_offline(pipeline: Pipeline) -> list[str]:
     for sink in pipeline.sinks:
         if sink.kind == "python":
             _check_function(pipeline, sink, sink.target)
+        _check_sink_options(pipeline, sink)
     for source in pipeline.sources:
         _check_options(pipeline, source)
         if source.is_files and ":/" not in source.values[0] and not glob.glob(source.values[0]):
@@ -64,6 +66,15 @@ def _check_options(pipeline: Pipeline, source: Source) -> None:
         parse_source(given, is_stream=source.is_stream)
     except OptionError as error:
         raise pipeline.error(source, "options", str(error)) from error
+
+
+def _check_sink_options(pipeline: Pipeline, sink: Sink) -> None:
+    if sink.kind != "topic" or sink.connector != "kproc":
+        return
+    try:
+        parse_sink_options({name.lower(): text for name, text in sink.options.items()})
+    except OptionError as error:
+        raise pipeline.error(sink, "options", str(error)) from error
 
 
 def _check_topics(pipeline: Pipeline) -> Iterator[str]:

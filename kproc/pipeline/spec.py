@@ -16,6 +16,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Final
 
+from kproc.pipeline.file_options import check_parser_options, check_sink_options, check_source_options
 from kproc.pipeline.model import (
     COLUMNS,
     CONNECTORS,
@@ -181,6 +182,8 @@ def _source(table: Table, defaults: _Defaults) -> Source:
     )
     if source.watermark is not None and not is_stream:
         raise table.error("watermark", "only streams have one")
+    if not is_topic:
+        check_source_options(table, kind, is_stream=is_stream)
     table.finish()
     return source
 
@@ -202,6 +205,7 @@ class _TopicReading:
         else:
             self.metadata = _columns(table, "metadata")
             self.malformed = table.choice("malformed", MALFORMED) or "fail"
+            check_parser_options(table, self.format)
             self.parse = table.scalars("parse")
 
 
@@ -379,6 +383,8 @@ def _sink(table: Table, defaults: _Defaults) -> Sink:
     if kind == "memory" and not _VIEW.fullmatch(target):
         raise table.error("memory", f"{target!r} is no name of a table")
     options = dict(table.scalars("options"))
+    if not is_topic:
+        check_sink_options(table, kind)
     for option in options if is_topic else ():
         if option.lower() in ("kafka.bootstrap.servers", "topic"):
             raise table.error("options", f"{option} is said by bootstrap and topic")

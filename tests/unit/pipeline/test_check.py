@@ -46,3 +46,17 @@ def test_options_that_it_knows_are_fine(tmp_path: Path) -> None:
     good = parse_spec(SPEC.format("options.kafka.fetch.min.bytes = 3"), tmp_path / "p.toml")
     [warning] = check_offline(good)
     assert warning.startswith("topics are not checked: ")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('options.kafka.ack = "all"', "did you mean kafka.acks?"),
+        ("options.kafka.retries = -1", "kafka.retries=-1 is less than 0"),
+    ],
+)
+def test_an_option_that_the_sink_would_refuse_is_found(tmp_path: Path, line: str, words: str) -> None:
+    text = SPEC.format("").replace("console = true", f'topic = "out"\n{line}')
+    with pytest.raises(SpecError, match=r"p\.toml:15: sink\[1\]\.options: ") as caught:
+        check_offline(parse_spec(text, tmp_path / "p.toml"))
+    assert words in str(caught.value)
