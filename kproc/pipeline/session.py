@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import zipfile
 from collections.abc import Mapping
 from contextlib import suppress
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kproc.pipeline.checkpoint import is_local
 from kproc.pipeline.errors import PipelineError, reason_of
 from kproc.pipeline.model import Pipeline
+from kproc.pipeline.scratch import Scratch
 from kproc.pipeline.stock import stock_jars
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class RunningSpark:
     session: SparkSession
     gateway: Any
     package: Path | None
-    temporary: Path
+    scratch: Scratch
 
     def stop(self) -> None:
         """End queries and session, then the JVM, which would live as long as this process otherwise."""
@@ -121,7 +121,7 @@ class RunningSpark:
     def _remove_files(self) -> None:
         if self.package is not None:
             shutil.rmtree(self.package.parent, ignore_errors=True)
-        shutil.rmtree(self.temporary, ignore_errors=True)
+        self.scratch.remove()
 
 
 def start_spark(
@@ -137,21 +137,21 @@ def start_spark(
     Whatever breaks this off, a signal's exception as well, takes the JVM and its files along.
     """
     # A JVM that is killed leaves its shuffle files and state stores; in a directory of ours they can be removed.
-    temporary = Path(tempfile.mkdtemp(prefix="kproc-spark-"))
+    temporary = Scratch()
     children = child_pids()
     try:
         return _start_spark(pipeline, scratch, temporary, environ, verbose, kept_descriptor)
     except BaseException:
         # The end of stdin would not do: a JVM that finds PySpark's directory gone never comes to read it.
         _kill(child_pids() - children)
-        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.remove()
         raise
 
 
 def _start_spark(
     pipeline: Pipeline,
     scratch: Path,
-    temporary: Path,
+    temporary: Scratch,
     environ: Mapping[str, str],
     verbose: bool,
     kept_descriptor: int | None,
@@ -170,17 +170,16 @@ def _start_spark(
         for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
             PySparkLogger.getLogger(name).disabled = True
     conf = SparkConf(loadDefaults=False)
-    for name, value in settings(pipeline, scratch, environ, temporary).items():
+    for name, value in settings(pipeline, scratch, environ, temporary.path).items():
         conf.set(name, value)
     log = scratch / "spark.log"
     with open(log, "wb") as spark_log:
         # A session of its own: Ctrl-C in the terminal goes to its whole process group, and the Python workers
         # that the JVM starts would die of it in the middle of the batch that is to be finished.
-        popen: dict[str, Any] = {"start_new_session": True, "stdout": spark_log}
+        kept = [each for each in (kept_descriptor, temporary.descriptor) if each is not None]
+        popen: dict[str, Any] = {"start_new_session": True, "stdout": spark_log, "pass_fds": kept}
         if not verbose:
             popen["stderr"] = spark_log
-        if kept_descriptor is not None:
-            popen["pass_fds"] = (kept_descriptor,)
         try:
             gateway = launch_gateway(conf, popen)  # type: ignore[no-untyped-call]
         except PySparkException:

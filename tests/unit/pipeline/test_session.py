@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from kproc.pipeline.errors import PipelineError
+from kproc.pipeline.scratch import Scratch
 from kproc.pipeline.session import RunningSpark, check_java, package_kproc, settings, worker_environment
 from kproc.pipeline.spec import parse_spec
 from kproc.pipeline.stock import ARTIFACTS, stock_jars
@@ -149,12 +150,11 @@ def test_how_a_jvm_ended_is_said_by_its_signal_or_its_last_words(tmp_path: Path)
     ended = {}
     for how in ("kill -9 $$", "exit 3"):
         with subprocess.Popen(["sh", "-c", how], stdin=subprocess.PIPE) as process:
-            temporary = tmp_path / "temporary"
-            temporary.mkdir()
+            scratch = Scratch()
             gateway = SimpleNamespace(proc=process)
-            spark = RunningSpark(session=None, gateway=gateway, package=None, temporary=temporary)  # type: ignore[arg-type]
+            spark = RunningSpark(session=None, gateway=gateway, package=None, scratch=scratch)  # type: ignore[arg-type]
             assert spark.has_ended(10)
             spark.stop()  # Nothing is asked of what is gone.
-            assert not temporary.exists()
+            assert not scratch.path.exists()
             ended[how] = spark.how_it_ended(log)
     assert ended == {"kill -9 $$": "killed by SIGKILL", "exit 3": "exit code 3, Error: no main class"}
