@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.spark_session import missing_reason, spark_session
+from tests.support.spark_session import JVM_VARIABLES, SHORT_LIVED, missing_reason, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,6 +40,15 @@ def own_connections() -> Iterator[None]:
     for cluster in brokers._clusters.values():
         cluster.close()
     brokers._clusters.clear()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def short_lived_jvms() -> Iterator[None]:
+    """For JVMs that tests start by commands as a reader gives them, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in JVM_VARIABLES:
+            patch.setenv(name, SHORT_LIVED)
+        yield
 
 
 @pytest.fixture(scope="session")

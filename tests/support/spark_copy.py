@@ -12,11 +12,6 @@ import sys
 from pathlib import Path
 
 BATCH_RECORDS = 5_000
-# Without the check of every class that is loaded a start takes a sixth less.
-SHORT_LIVED = (
-    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto "
-    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
-)
 
 
 def own_spark_home(directory: Path) -> Path:
@@ -37,7 +32,7 @@ def main(arguments: dict[str, str]) -> None:
     os.environ["SPARK_HOME"] = str(own_spark_home(directory))
     from pyspark.errors import StreamingQueryException
 
-    from tests.support.spark_session import spark_session
+    from tests.support.spark_session import SHORT_LIVED, spark_session
 
     settings = {
         "spark.master": arguments["master"],
@@ -45,8 +40,6 @@ def main(arguments: dict[str, str]) -> None:
         "spark.executorEnv.PYTHONPATH": os.environ.get("PYTHONPATH", ""),
         # For the script that starts their Python workers.
         "spark.executorEnv.KPROC_WORKER_PYTHON": sys.executable,
-        # These JVMs live for seconds: what an optimising compiler saves, it never earns back.
-        "spark.driver.extraJavaOptions": SHORT_LIVED,
         "spark.executor.extraJavaOptions": SHORT_LIVED,
         # Executors would copy them at every start.
         "spark.jars": "",
