@@ -54,7 +54,7 @@ def run(
         int | None, typer.Option(metavar="PID", hidden=True, help="Die with this process.")
     ] = None,
 ) -> None:
-    """Run a pipeline until it ends, fails or is stopped: Ctrl-C or SIGTERM lets the batch in progress finish."""
+    """Run a pipeline until it ends, fails or is stopped. Ctrl-C or SIGTERM lets the batch in progress finish."""
     from kproc.pipeline.runner import Run
     from kproc.pipeline.session import worker_environment
 
@@ -78,7 +78,7 @@ def check(
     ] = True,
     verbose: Verbose = False,
 ) -> None:
-    """Say what is wrong with a specification, without reading or writing data."""
+    """Say what is wrong with a specification. No data is read or written."""
     from kproc.pipeline.check import check_offline, check_with_spark
 
     with _one_line(verbose):
@@ -92,15 +92,14 @@ def check(
             _note("starting Spark (8-15 s); --no-spark goes without")
             for line in check_with_spark(pipeline, os.environ, verbose=verbose):
                 print(line)
-    counts = (
-        f"{len(pipeline.sources)} sources, {len(pipeline.transforms)} transforms, {len(pipeline.sinks)} sinks"
-    )
+    parts = (("source", pipeline.sources), ("transform", pipeline.transforms), ("sink", pipeline.sinks))
+    counts = ", ".join(f"{len(found)} {word}{'' if len(found) == 1 else 's'}" for word, found in parts)
     print(f"{spec}: {counts}, nothing wrong")
 
 
 @app.command("status")
 def status(spec: Spec, bootstrap: SpecBootstrap = None, output: OutputFormat = Format.TABLE) -> None:
-    """Show how far each query is: its last batch, offsets and what the broker has beyond them. Needs no Spark."""
+    """Show how far each query is. Its last batch, offsets and what the broker has beyond them; needs no Spark."""
     from kproc.pipeline.status import pipeline_status
 
     with _one_line(verbose=False):
@@ -135,7 +134,7 @@ def reset(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Forget what has been done, after showing it: the next run starts where the specification says."""
+    """Forget what has been done, after showing it. The next run starts where the specification says."""
     from kproc.pipeline.checkpoint import local_checkpoint, plan_reset, query_state
     from kproc.pipeline.lock import CheckpointLock
 

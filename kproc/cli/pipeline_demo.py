@@ -47,8 +47,8 @@ def demo(
         bool, typer.Option("--print-spec", help="Show the pipeline's specification and do nothing.")
     ] = False,
 ) -> None:
-    """Send a click stream of 5 million events through a broker of its own and Spark: windows and a join to topics,
-    sessions to Parquet. Compare all of it with what numpy counts, draw throughput and lag, and clean up."""
+    """Send 5 million events through Spark and check each figure. A click stream by a broker of its own: windows and a
+    join to topics, sessions to Parquet, compared with what numpy counts; draws throughput and lag, and cleans up."""
     from kproc.pipeline.demo.run import spec_text
     from kproc.pipeline.errors import PipelineError
     from kproc.pipeline.session import check_java, check_packages, worker_environment

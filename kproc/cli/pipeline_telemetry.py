@@ -45,8 +45,8 @@ def telemetry(
     ] = False,
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Show latencies of each API, hot partitions, and how many processes the load needs, from the broker's own
-    telemetry. The broker must have been told to write it: kproc config set kproc.telemetry=all"""
+    """Show latencies, hot partitions and the processes needed. All of it, by API and with the reasons, is from the
+    broker's own telemetry, which it must have been told to write: kproc config set kproc.telemetry=all"""
     from kproc.pipeline.telemetry.report import propose, read_tables, remarks, spec_text, summary
 
     since = None

@@ -96,6 +96,23 @@ def _check_topics(pipeline: Pipeline) -> Iterator[str]:
             yield from _check_user(pipeline, user, topics, bootstrap)
 
 
+def source_warnings(pipeline: Pipeline) -> Iterator[str]:
+    """Brokers that do not answer at present and topics that are not there, of the sources."""
+    sources = [source for source in pipeline.sources if source.is_topic]
+    for bootstrap in sorted({source.bootstrap for source in sources}):
+        try:
+            topics = _topics(bootstrap)
+        except (ClientError, ValueError) as error:
+            yield f"{error}; it is waited for"
+            continue
+        for source in sources:
+            if source.bootstrap == bootstrap and source.kind in ("topic", "topics"):
+                missing = [topic for topic in source.values if topic not in topics]
+                yield from (
+                    f"{bootstrap} has no topic {name}{did_you_mean(name, topics)}" for name in missing
+                )
+
+
 def _check_user(pipeline: Pipeline, user: Source | Sink, topics: list[str], bootstrap: str) -> Iterator[str]:
     if isinstance(user, Sink):
         if user.target not in topics:

@@ -44,8 +44,8 @@ def _python_reason(text: str) -> str | None:
         frame = _FRAME.match(line)
         if frame is not None:
             file = frame[1].rpartition("/")[2]
-            is_sparks = "/pyspark/" in frame[1] or "pyspark.zip" in frame[1]
-            place = place if is_sparks else f" ({file}:{frame[2]})"
+            is_own = any(each in frame[1] for each in ("/pyspark/", "pyspark.zip", "/kproc/spark/"))
+            place = place if is_own else f" ({file}:{frame[2]})"
             continue
         found = _PYTHON_ERROR.match(line.strip()) if not line.startswith((" ", "\t")) else None
         if found is not None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from kproc.clock import NS_PER_S, SystemClock
 from kproc.pipeline.build import Builder
+from kproc.pipeline.check import source_warnings
 from kproc.pipeline.checkpoint import check_file_logs, driver_directory, is_local
 from kproc.pipeline.errors import PipelineError, reason_of
 from kproc.pipeline.lock import STATE_DIRECTORY, CheckpointLock
@@ -181,6 +182,9 @@ class Run:
         raise PipelineError("stopped at once; the batch in progress is done again by the next run")
 
     def _start(self, state: Path, descriptor: int | None, signals: StopSignals) -> None:
+        for warning in source_warnings(self._pipeline):
+            # The sources say the same, after Spark's start and half a minute of waiting.
+            self._screen.note(f"warning: {warning}")
         self._screen.note("starting Spark (8-15 s)")
         began_ns = self._clock.now_ns()
         self._spark = start_spark(

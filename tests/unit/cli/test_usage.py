@@ -205,3 +205,9 @@ def test_version_loads_nothing_heavy(heavy):
 def test_the_broker_loads_no_client_library():
     code = "import sys; import kproc.cli.main, kproc.config; sys.exit('confluent_kafka' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=30, check=False).returncode == 0
+
+
+def test_each_pipeline_command_is_told_of_in_a_whole_sentence():
+    told = kproc("pipeline", "--help", COLUMNS="80").stdout.split("Commands:\n")[1].strip().splitlines()
+    assert len(told) == 6
+    assert [line for line in told if not line.endswith(".") or line.endswith("...")] == []

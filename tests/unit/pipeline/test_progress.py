@@ -123,6 +123,11 @@ SQLSTATE: XXKST"""
             "Job aborted due to stage: 0\nCaused by: java.io.IOException: outer\nCaused by: a.b.DiskFull: no space",
             "DiskFull: no space",
         ),
+        (
+            'Traceback (most recent call last):\n  File "/site-packages/kproc/spark/brokers.py", line 358, in ask\n'
+            "kproc.spark.brokers.Unreachable: cannot connect to h:1",
+            "Unreachable: cannot connect to h:1",
+        ),
         ("", "Exception"),
     ],
 )

@@ -57,6 +57,7 @@ def test_a_signal_while_spark_starts_is_no_failure_of_spark(
 
     monkeypatch.setattr(runner, "check_packages", lambda: None)
     monkeypatch.setattr(runner, "check_java", lambda _environ: None)
+    monkeypatch.setattr(runner, "source_warnings", lambda _pipeline: [])
     monkeypatch.setattr(runner, "start_spark", start_spark)
     run, notes = run_of(tmp_path)
     run.run()
@@ -66,6 +67,24 @@ def test_a_signal_while_spark_starts_is_no_failure_of_spark(
     signals = 0
     with pytest.raises(problem, match="Spark did not start"):
         run.run()
+
+
+def test_a_broker_that_is_away_is_told_of_before_spark_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start_spark(*_: Any, **__: Any) -> None:
+        raise PipelineError("far enough")
+
+    monkeypatch.setattr(runner, "check_packages", lambda: None)
+    monkeypatch.setattr(runner, "check_java", lambda _environ: None)
+    monkeypatch.setattr(runner, "start_spark", start_spark)
+    notes = Notes()
+    pipeline = parse_spec(SPEC, tmp_path / "p.toml", bootstrap="127.0.0.1:1")
+    with pytest.raises(PipelineError, match="far enough"):
+        runner.Run(pipeline, notes, {}).run()  # type: ignore[arg-type]
+    warning, starting = notes.notes
+    assert warning.startswith("warning: Metadata failed for 2 s: cannot connect to 127.0.0.1:1")
+    assert starting == "starting Spark (8-15 s)"
 
 
 class Progress:
