@@ -42,6 +42,8 @@ class MemberProcess:
     def __init__(self, make: str, command: list[str], environment: dict[str, str]) -> None:
         self.make = make
         self.events: list[dict[str, Any]] = []
+        # The partitions that it has, as far as it has said. Kept, since a scene looks a hundred times a second.
+        self.owned: set[int] = set()
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._process = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=self._errors, text=True
@@ -53,19 +55,13 @@ class MemberProcess:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith("{"):
-                self.events.append(json.loads(line))
-
-    @property
-    def owned(self) -> set[int]:
-        """The partitions that it has, as far as it has said."""
-        owned: set[int] = set()
-        for event in list(self.events):
-            indexes = {each["partition"] for each in event.get("partitions", ())}
-            if event["name"] == "partitions_assigned":
-                owned |= indexes
-            elif event["name"] == "partitions_revoked":
-                owned -= indexes
-        return owned
+                event = json.loads(line)
+                indexes = {each["partition"] for each in event.get("partitions", ())}
+                if event["name"] == "partitions_assigned":
+                    self.owned = self.owned | indexes
+                elif event["name"] == "partitions_revoked":
+                    self.owned = self.owned - indexes
+                self.events.append(event)
 
     def consumed(self, since: int = 0) -> set[tuple[int, int]]:
         """(partition, offset) of the records that it got, from an event on."""
