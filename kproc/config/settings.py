@@ -434,7 +434,7 @@ class Config:
         SIZE,
         1 << 20,
         "Each ring between a Processor and a Handler; a power of two.",
-        # A Processor reserves a whole read (32 KiB at least, and a frame begun), a record takes a quarter of a ring.
+        # A Processor reserves a whole read (32 KiB and the beginning of a frame), a record takes a quarter of a ring.
         power_of_two(256 << 10, 1 << 30),
     )
     kproc_clamp_replication_factor: bool = setting(

@@ -26,12 +26,6 @@ from kproc.wire.file_range import FileRange
 if TYPE_CHECKING:
     from kproc.net.moves import Move
 
-# Room for a read: several small frames at once, while what is larger bypasses the ring. A connection that fills it with
-# frames of 2 to 16 KiB gets more: 16 KB batches, 5 in flight, take 0.75 of the cycles and go to the disk in one write.
-READ_BYTES: Final = 32 * 1024
-READ_BYTES_MAX: Final = 128 * 1024
-# Of smaller frames one read brings as many as may be in work as it is; larger ones go to the arena.
-MIDDLING: Final = range(2 * 1024, 16 * 1024 + 1)
 _SEND_BYTES_MAX: Final = 1 << 20  # One sendfile call; keeps one fast reader from holding the loop.
 # Up to this a pread into the header's buffer costs no more than a second system call with MSG_MORE. Measured: 1.9
 # against 2.1 us at 256 B, equal from 4 to 8 KiB, 2.8 against 2.4 us at 16 KiB.
@@ -102,7 +96,6 @@ class Connection:
         "next_sequence",
         "origin",
         "out",
-        "read_bytes",
         "ready",
         "recv_into",
         "send",
@@ -136,7 +129,6 @@ class Connection:
         self.next_home: HandlerPeer | None = None  # Goes there when it has nothing in work.
         self.target = home  # The Handler that its requests in work went to.
         self.held: bytes | memoryview = b""
-        self.read_bytes = READ_BYTES  # Room that a read gets.
         self.block: Block | None = None
         self.inflight = 0
         self.next_sequence = 0

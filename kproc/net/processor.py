@@ -28,7 +28,7 @@ from kproc.config.dynamic import DynamicSettings
 from kproc.ipc.fdpass import TruncatedDescriptor, recv_fd
 from kproc.metrics.slab import MetricsRow
 from kproc.metrics.spec import SLOT
-from kproc.net.connection import MIDDLING, READ_BYTES, READ_BYTES_MAX, Block, Connection
+from kproc.net.connection import Block, Connection
 from kproc.net.describe import client_of, why_refused
 from kproc.net.descriptors import descriptor_end
 from kproc.net.files import FileCache, StaleFile
@@ -56,9 +56,10 @@ from kproc.transport.envelope import (
 
 logger = logging.getLogger(__name__)
 
-LARGE_FRAME_BYTES: Final = (
-    16 * 1024
-)  # What is held of a frame and one read must fit into a record of the ring.
+# Room reserved per read: several small frames at once, while what is larger bypasses the ring. Neither bound was tuned.
+READ_BYTES: Final = 32 * 1024
+# What is held of a frame and one read must fit together into a record of the smallest ring.
+LARGE_FRAME_BYTES: Final = 16 * 1024
 _RESPONSES_PER_PASS: Final = 512
 _STUCK_NS: Final = 5_000_000_000  # A sender that lives resends within this long.
 _ROOM_BYTES: Final = 2 * (READ_BYTES + LARGE_FRAME_BYTES)  # For one read, with what is held and padding.
@@ -135,9 +136,9 @@ class Processor(ConnectionHolder):
         return self._epoll.fileno()
 
     def next_deadline_ms(self) -> int:
-        is_poor = self._is_pressed and (self._stalled or self._short_of_memory or self._moves.is_active)
-        wait_ms = _STALL_POLL_MS if is_poor else 500
-        return min(wait_ms, self._throttles.wait_ms(self._clock.now_ns())) if self._throttles else wait_ms
+        if self._throttles:
+            return min(self._pressed_ms(), self._throttles.wait_ms(self._clock.now_ns()))
+        return self._pressed_ms() if self._is_pressed else 500
 
     # -- the duty cycle ----------------------------------------------------------------------------------------
 
@@ -226,6 +227,10 @@ class Processor(ConnectionHolder):
             handler.publish()
         self._is_pressed = bool(is_moving or self._stalled or self._short_of_memory or self._throttles)
         return work
+
+    def _pressed_ms(self) -> int:
+        """How long to sleep while something may get room without a word; a throttle alone has its own time."""
+        return _STALL_POLL_MS if self._stalled or self._short_of_memory or self._moves.is_active else 500
 
     def close(self) -> None:
         for connection in list(self._connections.values()):
@@ -322,10 +327,7 @@ class Processor(ConnectionHolder):
         link = connection.home.link
         held = connection.held
         start = HEAD_BYTES + len(held)
-        view = link.sender.reserve(start + connection.read_bytes) if link is not None else None
-        if link is not None and view is None and connection.read_bytes > READ_BYTES:
-            connection.read_bytes = READ_BYTES
-            view = link.sender.reserve(start + READ_BYTES)
+        view = link.sender.reserve(start + READ_BYTES) if link is not None else None
         if link is None or view is None:
             self._stall(connection)
             return
@@ -363,8 +365,6 @@ class Processor(ConnectionHolder):
             view[HEAD_BYTES:start] = held
             connection.held = b""
             self._held_bytes -= len(held)
-        if count == connection.read_bytes and _LENGTH.unpack_from(view, HEAD_BYTES)[0] in MIDDLING:
-            connection.read_bytes = min(READ_BYTES_MAX, link.sender.record_bytes_max - 2 * LARGE_FRAME_BYTES)
         self._pass_on(connection, view, start + count)
 
     def _pass_on(self, connection: Connection, view: memoryview, end: int) -> None:

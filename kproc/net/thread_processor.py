@@ -20,8 +20,9 @@ from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from kproc.metrics.spec import SLOT
-from kproc.net.connection import READ_BYTES, Connection, FileSend
+from kproc.net.connection import Connection, FileSend
 from kproc.net.holder import ACTIVE, PAUSED, WRITING
+from kproc.net.processor import READ_BYTES
 from kproc.net.turn_processor import TurnProcessor
 from kproc.transport.envelope import HEAD, HEAD_BYTES, SEND
 

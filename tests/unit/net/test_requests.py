@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 
-from kproc.net.connection import READ_BYTES, READ_BYTES_MAX
 from kproc.net.holder import INFLIGHT_MAX
-from kproc.net.processor import LARGE_FRAME_BYTES
+from kproc.net.processor import LARGE_FRAME_BYTES, READ_BYTES
 from kproc.transport.envelope import FLAG_LOOPBACK, FLAG_TIMED
 from tests.unit.net.rig import REQUEST_BYTES_MAX, ProcessorRig, framed
 
@@ -109,55 +107,6 @@ def test_frame_that_one_read_brings_whole_needs_no_block(rig: ProcessorRig) -> N
     (request,) = rig.handler.take()
     assert not request.is_block
     assert request.body == body
-
-
-def test_client_that_fills_its_reads_with_small_frames_gets_larger_ones(start: Start) -> None:
-    rig = start(ring_bytes=1 << 20)
-    bursty, other = rig.connect(), rig.connect()
-    bodies = [bytes([number]) * 16_000 for number in range(7)]
-    burst = b"".join(map(framed, bodies))
-    assert READ_BYTES < len(burst) <= READ_BYTES_MAX
-    bursty.send_through(burst)
-    assert rig.handler.bodies() == bodies
-    bursty.send(burst)  # One duty cycle.
-    assert rig.handler.bodies() == bodies
-    other.send(burst)
-    assert rig.handler.bodies() == bodies[:2]
-    rig.settle()
-    assert rig.handler.bodies() == bodies[2:]
-
-
-def test_large_frames_bypass_the_ring_as_before_however_many_come(start: Start) -> None:
-    rig = start(ring_bytes=1 << 20)
-    client = rig.connect()
-    for _ in range(3):
-        client.send_through(framed(bytes(100_000)))
-        (request,) = rig.handler.take()
-        assert request.is_block
-        rig.handler.no_op(request)
-        rig.settle()
-    client.send(framed(bytes(16_000)) * 5)
-    assert len(rig.handler.take()) == 2, "reads have grown: the beginning of a block would be copied twice"
-
-
-def test_ring_that_fills_up_has_no_room_for_larger_reads_and_is_filled_all_the_same(start: Start) -> None:
-    ring_bytes = 1 << 20
-    rig = start(ring_bytes=ring_bytes)
-    frame = framed(bytes(16_000))
-    first, second = rig.connect(), rig.connect()
-    for client in (first, second):
-        client.send_through(frame * 8)
-    for request in rig.handler.take():
-        rig.handler.no_op(request)
-    rig.settle()
-    for _ in range(12):
-        for client in (first, second):
-            with suppress(BlockingIOError):
-                client.sock.send(frame * 4)
-            rig.step()
-    assert rig.metric("reads_stalled") > 0
-    filled = sum(len(framed(request.body)) for request in rig.handler.take())
-    assert filled > ring_bytes - READ_BYTES_MAX - len(frame)
 
 
 def test_length_that_is_one_byte_too_large_closes_the_connection(rig: ProcessorRig) -> None:
