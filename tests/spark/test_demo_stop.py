@@ -20,6 +20,7 @@ from tests.support.wait import wait_until
 
 pytestmark = [
     pytest.mark.spark,
+    pytest.mark.faults,  # And in JVMs of their own, not in the session of the others.
     pytest.mark.transports("process"),
     pytest.mark.skipif(missing_reason() is not None, reason=str(missing_reason())),
 ]
