@@ -106,11 +106,15 @@ def source_warnings(pipeline: Pipeline) -> Iterator[str]:
             yield f"{error}; it is waited for"
             continue
         for source in sources:
-            if source.bootstrap == bootstrap and source.kind in ("topic", "topics"):
-                missing = [topic for topic in source.values if topic not in topics]
-                yield from (
-                    f"{bootstrap} has no topic {name}{did_you_mean(name, topics)}" for name in missing
-                )
+            if source.bootstrap == bootstrap:
+                yield from _absent(source, topics)
+
+
+def _absent(source: Source, topics: list[str]) -> Iterator[str]:
+    """Topics that a source names and its broker has not."""
+    for topic in source.values if source.kind in ("topic", "topics") else ():
+        if topic not in topics:
+            yield f"{source.bootstrap} has no topic {topic}{did_you_mean(topic, topics)}"
 
 
 def _check_user(pipeline: Pipeline, user: Source | Sink, topics: list[str], bootstrap: str) -> Iterator[str]:
@@ -120,11 +124,9 @@ def _check_user(pipeline: Pipeline, user: Source | Sink, topics: list[str], boot
     elif user.kind == "pattern":
         if not any(re.search(user.values[0], topic) for topic in topics):
             yield f"source {user.name}: no topic of {bootstrap} matches {user.values[0]} yet"
-    elif user.kind in ("topic", "topics"):
-        for topic in user.values:
-            if topic not in topics:
-                hint = did_you_mean(topic, topics)
-                raise pipeline.error(user, user.kind, f"{bootstrap} has no topic {topic}{hint}")
+    else:
+        for problem in _absent(user, topics):
+            raise pipeline.error(user, user.kind, problem)
 
 
 def _topics(bootstrap: str) -> list[str]:

@@ -59,8 +59,7 @@ class LogSegment:
     __slots__ = (
         "_closing", "_fs", "_pins", "base_offset", "bytes_since_index", "created_ms", "directory", "fd",
         "first_timestamp", "index", "inode", "max_timestamp", "max_timestamp_offset",
-        "needs_index", "path_bytes", "reserve_at", "reserved_end", "size",
-        "time_index",
+        "needs_index", "path_bytes", "reserve_at", "reserved_end", "size", "time_index",
     )  # fmt: skip
 
     def __init__(self, fs: Fs, directory: Path, base_offset: int) -> None:
@@ -172,9 +171,8 @@ class LogSegment:
     def locate(self, offset: int) -> tuple[int, int] | None:
         """(position, bytes) of the first batch that ends at or after an offset; None when there is none."""
         before, at = self.index.around(offset)
-        if (
-            at - before > _SHOWN_TOGETHER_BYTES
-        ):  # Nothing stands between them, mostly: batches that large have entries.
+        if at - before > _SHOWN_TOGETHER_BYTES:
+            # Nothing stands between them, mostly: batches that large have entries.
             try:
                 header = read_header(self._fs, self.descriptor(), at, self.size)
             except BadBatch as problem:
