@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from bench import machine
+from bench.cells import Cell, Metric
 from bench.peers.base import PeerFailed
 from bench.peers.kproc import TRANSPORTS, KprocPeer
 from bench.scenarios import Run, generate
@@ -37,12 +38,12 @@ CELLS: Final = ("one-1", "one-16", "one-64", "bulk-100")
 
 
 class Sample(NamedTuple):
-    """One measured run; rates are in the cell's first metric, CPU in seconds a million requests or a GB."""
+    """One measured run: the cell's first metric (a rate, or p50), and CPU in seconds a million requests or a GB."""
 
     cell: str
     who: str
     round: int
-    rate: float
+    figure: float
     cpu: float
 
 
@@ -51,10 +52,14 @@ def measure(peer: KprocPeer, name: str, who: str, number: int, seconds: float) -
     cell = BY_NAME[name]
     os.sync()  # nobody pays for what another wrote before
     result = generate(peer, cell, Run(number, seconds, seconds / 4))
-    rate, cpu = (metric.read(result) for metric in cell.metrics[:2])
-    if rate is None or cpu is None:
+    figure, cpu = (metric.read(result) for metric in _metrics(cell))
+    if figure is None or cpu is None:
         raise LoadFailed(f"{name}: nothing was measured", result)
-    return Sample(name, who, number, rate, cpu)
+    return Sample(name, who, number, figure, cpu)
+
+
+def _metrics(cell: Cell) -> tuple[Metric, Metric]:
+    return cell.metrics[0], next(metric for metric in cell.metrics if metric.name == "CPU")
 
 
 def rounds(options: argparse.Namespace, note: Callable[[str], None]) -> list[Sample]:
@@ -99,10 +104,11 @@ def table(runs: Sequence[Sample]) -> str:
         ]
         if not pairs:
             continue
-        rate, cpu = BY_NAME[name].metrics[:2]
+        figure, cpu = _metrics(BY_NAME[name])
         lines.append(
-            f"| {name} | {statistics.median(a.rate for a, _ in pairs):,.0f} {rate.unit} "
-            f"| {statistics.median(b.rate for _, b in pairs):,.0f} | {_range([b.rate / a.rate for a, b in pairs])} "
+            f"| {name}: {figure.name} | {statistics.median(a.figure for a, _ in pairs):,.0f} {figure.unit} "
+            f"| {statistics.median(b.figure for _, b in pairs):,.0f} "
+            f"| {_range([b.figure / a.figure for a, b in pairs])} "
             f"| {statistics.median(a.cpu for a, _ in pairs):,.2f} {cpu.unit} "
             f"| {statistics.median(b.cpu for _, b in pairs):,.2f} | {_range([b.cpu / a.cpu for a, b in pairs])} |"
         )
@@ -118,7 +124,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     known = [
         name
         for name, cell in BY_NAME.items()
-        if cell.how == "load" and cell.does in ("produce", "fetch") and "codec" not in cell.options
+        if cell.how == "load"
+        and cell.does in ("produce", "fetch", "latency", "tail")
+        and "codec" not in cell.options
     ]
     parser = argparse.ArgumentParser(
         prog="python -m bench.before", description=(__doc__ or "").partition("\n")[0]

@@ -344,23 +344,25 @@ class Processor(ConnectionHolder):
         connection.last_active_ns = now_ns = self._now_ns
         counts = self._counts
         counts[_BYTES_IN] += count
-        if (
-            count > 4
-            and not held
-            and _LENGTH.unpack_from(view, HEAD_BYTES)[0] == count - 4
-            and connection.is_introduced
-            and self._router is None
-            and now_ns < self._next_look_ns
-            and connection.inflight < _INFLIGHT_LAST
-        ):  # One whole frame, as most reads bring: what `_pass_on` would do with it.
-            sequence = connection.next_sequence
-            HEAD.pack_into(view, 0, connection.id, sequence, connection.listener, connection.flags)
-            link.sender.commit(start + count, REQUEST)
-            connection.home.has_unpublished = True
-            connection.next_sequence = (sequence + 1) & SEQUENCE_MASK
-            connection.inflight += 1
-            counts[_REQUESTS] += 1
-            return
+        if count > 4 and not held and connection.inflight < _INFLIGHT_LAST:
+            (length,) = _LENGTH.unpack_from(view, HEAD_BYTES)
+            if (
+                length == count - 4
+                and connection.is_introduced
+                and self._router is None
+                and now_ns < self._next_look_ns
+            ):  # One whole frame, as most reads bring: what `_pass_on` would do with it.
+                sequence = connection.next_sequence
+                HEAD.pack_into(view, 0, connection.id, sequence, connection.listener, connection.flags)
+                link.sender.commit(start + count, REQUEST)
+                connection.home.has_unpublished = True
+                connection.next_sequence = (sequence + 1) & SEQUENCE_MASK
+                connection.inflight += 1
+                counts[_REQUESTS] += 1
+                return
+            if LARGE_FRAME_BYTES < length <= self._request_bytes_max and length > count - 4:
+                self._hold(connection, view[HEAD_BYTES : HEAD_BYTES + count])  # The beginning of a large one.
+                return
         if held:
             view[HEAD_BYTES:start] = held
             connection.held = b""
@@ -473,21 +475,21 @@ class Processor(ConnectionHolder):
         self._held_bytes += len(frames)
         self._stall(connection)
 
-    def _hold(self, connection: Connection, rest: bytes) -> None:
+    def _hold(self, connection: Connection, rest: bytes | memoryview) -> None:
         """Keep the beginning of a frame; a large one gets its arena block now."""
         if len(rest) >= 4:
             (length,) = _LENGTH.unpack_from(rest)
             if length > LARGE_FRAME_BYTES:
                 offset = self._arena.allocate(length)
                 if offset is None:
-                    self._put_off(connection, rest)
+                    self._put_off(connection, bytes(rest))
                     return
                 block = Block(offset, length, self._arena.view(offset, length))
                 block.filled = len(rest) - 4
                 block.view[: block.filled] = rest[4:]
                 connection.block = block
                 return
-        connection.held = rest
+        connection.held = bytes(rest)
         self._held_bytes += len(rest)
 
     def _read_block(self, connection: Connection, block: Block) -> None:
@@ -614,15 +616,16 @@ class Processor(ConnectionHolder):
             touched: dict[Connection, None] = {}
             lent = self._lent
             for kind, view in batch:
-                # Nearly all answers leave at once. One that gives a block back goes below.
-                if kind == SEND and not lent:
+                if kind <= CLOSE:
                     connection_id, sequence, _, _ = HEAD.unpack_from(view)
-                    self._pass_back(((connection_id, sequence, view[HEAD_BYTES:]),), touched)
+                    if lent and (block := lent.pop((connection_id, sequence), None)) is not None:
+                        self._arena.free(block[0])
+                    if kind == SEND:  # Nearly all answers leave at once.
+                        self._pass_back(((connection_id, sequence, view[HEAD_BYTES:]),), touched)
+                    elif kind != SEND_PARTS or not self._pass_back_range(view, touched):
+                        self._take_response(kind, view, touched)
                 elif kind == SENDS:  # Of known Produce requests, none of which came in a block.
                     self._pass_back(answers_of(view), touched)
-                elif kind <= CLOSE:
-                    if kind != SEND_PARTS or lent or not self._pass_back_range(view, touched):
-                        self._take_response(kind, view, touched)
                 elif kind != HINT:
                     self._take_word(kind, view)
                 elif self._router is not None:
@@ -698,10 +701,6 @@ class Processor(ConnectionHolder):
 
     def _take_response(self, kind: int, view: memoryview, touched: dict[Connection, None]) -> None:
         connection_id, sequence, _, _ = HEAD.unpack_from(view)
-        if self._lent:
-            lent = self._lent.pop((connection_id, sequence), None)
-            if lent is not None:
-                self._arena.free(lent[0])
         connection = self._by_id.get(connection_id)
         if connection is None:
             return  # Closed meanwhile.

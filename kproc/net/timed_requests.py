@@ -1,7 +1,7 @@
 """TimedRequests: how long requests take, by samples that cost the others nothing.
 
-The first request that a Processor reads in a duty cycle is timed unless its API was within the last millisecond. So at
-a low rate every request is, under load up to 1000 a second of each API; the rates of APIs do not follow from it (the
+The first request that a Processor reads in a duty cycle is timed unless its API was within the last 10 ms. So at a low
+rate every request is, under load up to 100 a second of each API; the rates of APIs do not follow from it (the
 Handlers count them, all). A request is timed from the poll that reported it to the `send` that took its last byte:
 
     RequestQueueTime   poll ... the Handler takes it       (publication, the ring, wake-up)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Final
 
 from kproc.api import fetch, forwarding, group_call, list_groups, list_offsets
@@ -25,7 +24,7 @@ from kproc.cluster.broker_config import current_value
 from kproc.cluster.image import ClusterImage, MovedPartition, TopicImage
 from kproc.config import Config
 from kproc.errors import FatalError, ProtocolError
-from kproc.metrics.requests import ERRORS, HANDLERS_PART, REQUESTS
+from kproc.metrics.requests import HANDLERS_PART, REQUESTS
 from kproc.metrics.slab import MetricsRow
 from kproc.metrics.spec import SLOT
 from kproc.purgatory.purgatory import Purgatory
@@ -44,9 +43,9 @@ from kproc.server.known_produce import (
     ONE,
     ONE_BYTES,
     KnownAnswers,
-    KnownProduce,
+    KnownProduces,
     ProduceShape,
-    TimedProduce,
+    TimedRequest,
 )
 from kproc.server.linked_agent import LinkedAgent, LinkedPeer
 from kproc.server.moving import MovingConnections
@@ -175,12 +174,12 @@ class Handler(LinkedAgent):
             purgatory=self._purgatory,
             counts=metrics.slab.counts(HANDLERS_PART + agent_id.index),
         )
-        self._known = [0] * (_PRODUCE_SERVED.stop)  # Produce requests of known shape, by version.
-        self._timed: list[HandlerRequest | TimedProduce] = []  # Of this pass, while they are in work.
+        self._timed: list[TimedRequest] = []  # Of this pass, while they are in work.
         self._services.session_cache = SessionCache(config.max_incremental_fetch_session_cache_slots)
         self._services.producer_ids = ProducerIdAllocator(self._services.peers.call_controller)
         self._answers = KnownAnswers()
         self._produce = ProduceBatcher(self._services, self._answers)
+        self._known = KnownProduces(self._services, self._produce, self._timed, _PRODUCE_SERVED)
         self._fetches = KnownFetches(self._services, self._partitions, self._produce)
         self._compaction = CompactionDesk(self._partitions, lambda: self._services.image, clock.now_ns)
         self._services.hand_over = self._hand_over = HandOver(
@@ -390,12 +389,12 @@ class Handler(LinkedAgent):
             ):
                 records = view[shape.records_from : shape.records_to]
                 if self._produce.take_known(shape.owned, records, (shape, connection, number, correlation)):
-                    self._known[shape.version] += 1
+                    self._known.counts[shape.version] += 1
                     return
             fetch = client.fetches.get(connection)
             if fetch is not None and not flags & FLAG_TIMED and fetch.is_of(view):
                 ids = connection, number, correlation
-                if self._fetches.answer(fetch, client.outbox, view, ids):
+                if self._fetches.take(fetch, client.requests, view, ids):
                     return
         self._take_each(client, view)
 
@@ -421,16 +420,10 @@ class Handler(LinkedAgent):
                 ):
                     records = shape.records(view, at, frame_end)
                     if records is not None:
-                        if not is_timed:
-                            known = KnownProduce(shape, requests, connection_id, sequence, correlation_id)
-                        else:  # The first of them, that is.
-                            ids = connection_id, sequence, correlation_id
-                            known = timed = TimedProduce(shape, requests, *ids, self._clock, services.samples)
-                            self._timed.append(timed)
-                            flags ^= is_timed
-                            is_timed = 0
-                        self._produce.add_known(known, shape.owned, records)
-                        self._known[version] += 1
+                        ids = connection_id, sequence, correlation_id
+                        self._known.take(shape, requests, ids, records, is_timed=bool(is_timed))
+                        flags ^= is_timed  # The first of them, that is.
+                        is_timed = 0
                         if length != shape.length:
                             shape.notice(view[position:frame_end], len(records))
                         sequence = (sequence + 1) & SEQUENCE_MASK
@@ -459,12 +452,8 @@ class Handler(LinkedAgent):
                 pass
             elif api_key == _FETCH and position == HEAD_BYTES and frame_end == end:
                 self._fetches.notice(client.fetches, version, view, end - body)
-            elif placed is not None and placed.owned is not None:
-                frame = view[position:frame_end]
-                on_error, waits = partial(services.counts.add, ERRORS, _PRODUCE), services.waits_for_sync
-                shape = ProduceShape.of(version, frame, placed, on_error, waits)
-                if shape is not None:
-                    client.shapes[key] = shape
+            elif learned := self._known.learn(version, view[position:frame_end], placed):
+                shape = client.shapes[key] = learned
             sequence = (sequence + 1) & SEQUENCE_MASK
             position = frame_end
 
@@ -483,6 +472,19 @@ class Handler(LinkedAgent):
         assert arena is not None, "a Processor's link comes with its arena"
         frame = arena.view(offset, length)
         api_key, version, correlation_id, client_id_length = _FIXED_BLOCK.unpack_from(frame)
+        key = view[:8].tobytes()
+        shape = client.shapes.get(key)
+        if (
+            shape is not None
+            and api_key == _PRODUCE
+            and version == shape.version
+            and shape.owned.log.offline_reason is None
+        ):
+            records = shape.records_of_block(frame)
+            if records is not None:
+                ids = connection_id, sequence, correlation_id
+                self._known.take(shape, client.requests, ids, records, is_timed=bool(flags & FLAG_TIMED))
+                return
         body = _FIXED_BLOCK.size
         client_id = None
         if client_id_length >= 0:
@@ -496,7 +498,11 @@ class Handler(LinkedAgent):
             self._begin_log(request, None)
             self._refuse(request, "a frame shorter than its header")
             return
-        self._serve(request, frame[body:])
+        placed = self._serve(request, frame[body:])
+        if self._rates.is_on or self._request_log:
+            return  # As above.
+        if learned := self._known.learn(version, frame, placed, has_length=False):
+            client.shapes[key] = learned
 
     def _take_news(self, client: _Client, kind: int, view: memoryview) -> None:
         """A connection of that Processor is new, has ended, leaves it, or has come to it: see moving.py."""
@@ -766,11 +772,7 @@ class Handler(LinkedAgent):
                     self._ask(peer, "client_bytes", {"told": told}, lambda _reply: None)
         values = self._metrics.values
         produce = self._produce
-        for version, count in enumerate(self._known):
-            if count:
-                self._services.counts.add(REQUESTS, _PRODUCE, version, count)
-                self._requests += count
-                self._known[version] = 0
+        self._requests += self._known.count()
         self._services.counts.store()
         values[SLOT["requests"]] += self._requests + self._fetches.answered
         values[SLOT["errors"]] += self._surprises

@@ -1,9 +1,10 @@
 """Fetch requests whose shape is known: a consumer that catches up repeats all of its request but the fetch offset.
 
 As for Produce (known_produce.py): a Handler remembers the bytes around the offset with where they led; a frame that has
-the same bytes needs no decoding, no lookup and no object that could wait. Only what is answered at once goes this way:
-one partition of ours, no session, records enough, in one range of one file, nobody counting bytes or logging. Anything
-else, each error among it, takes the general way (api/fetch.py) as if this one had not been tried.
+the same bytes needs no decoding and no lookup. Only this goes so: one partition of ours, no session, what is there
+in one range of one file, nobody counting bytes or logging. Records enough are answered without any object; else the
+request is parked, and what it watches for is one read. Anything else, each error among it, takes the general way
+(api/fetch.py) as if this one had not been tried, also from where it is parked.
 """
 
 from __future__ import annotations
@@ -12,29 +13,36 @@ from struct import Struct
 from typing import Final
 
 from kproc.api.context import OwnedPartition, Services
-from kproc.api.fetch import find_partition
+from kproc.api.fetch import DelayedFetch, find_partition
 from kproc.api.fetch_session import targets_of
 from kproc.api.produce import ProduceBatcher
 from kproc.errors import Corrupt
 from kproc.metrics.requests import REQUESTS
+from kproc.purgatory.purgatory import DelayedOperation
 from kproc.server.dispatch import after_header_tags
 from kproc.server.known_produce import ONE_BYTES
 from kproc.server.partitions import Partitions
-from kproc.transport.envelope import HEAD_BYTES, SEND_PARTS, encode_range_answer
-from kproc.transport.outbox import Outbox
+from kproc.server.request import ClientPeer, HandlerRequest
+from kproc.transport.envelope import HEAD, HEAD_BYTES, SEND_PARTS, encode_range_answer
+from kproc.wire.file_range import FileRange
 from kproc.wire.header import ApiKey, first_flexible
 from kproc.wire.hot import (
     FIRST_KNOWN_FETCH,
     NO_SESSION_EPOCH,
     NO_SESSION_ID,
     KnownFetchAnswer,
+    decode_fetch,
     locate_fetch_offset,
 )
 
 _FETCH: Final = int(ApiKey.FETCH)
 _FLEXIBLE: Final = first_flexible(ApiKey.FETCH)
 _OFFSET: Final = Struct(">q")
+_CORRELATION: Final = Struct(">i")
+_CLIENT_ID_BYTES: Final = Struct(">h")
 _START_BYTES: Final = 8  # Frame length, API key, version.
+# Bytes and where they lie; no place without bytes; None: the general way says.
+Read = tuple[int, FileRange | None] | None
 
 
 class FetchShape:
@@ -44,20 +52,25 @@ class FetchShape:
         "_after",
         "_before",
         "answer",
+        "body_at",
         "bytes_max",
         "bytes_min",
+        "client_id",
         "misses",
         "offset_at",
         "owned",
         "record_bytes",
         "start",
         "version",
+        "wait_ns",
     )
 
     def __init__(self) -> None:
         self.misses = 0  # Frames of another shape, less those that were answered by this one.
         self.start = b""  # Of no frame: nothing was learned.
         self.record_bytes = self.offset_at = self.bytes_max = self.bytes_min = self.version = 0
+        self.body_at = self.wait_ns = 0  # Nanoseconds for which it may be parked; 0: not this way.
+        self.client_id: bytes | None = None
         self._before = self._after = b""
         self.owned: OwnedPartition
         self.answer: KnownFetchAnswer
@@ -81,44 +94,138 @@ class FetchShape:
         self._after = bytes(record[offset_at + _OFFSET.size :])
 
 
+class ParkedFetch(DelayedOperation):
+    """A request of known shape that waits for records."""
+
+    __slots__ = ("_body", "_correlation", "_fetches", "_offset", "_read", "_request", "_shape")
+
+    def __init__(
+        self,
+        fetches: KnownFetches,
+        shape: FetchShape,
+        request: HandlerRequest,
+        record: memoryview,
+        offset: int,
+    ) -> None:
+        super().__init__(fetches.services.clock.now_ns() + shape.wait_ns)
+        self._fetches = fetches
+        self._shape = shape
+        self._request = request
+        self._body = bytes(record[shape.body_at :])
+        self._correlation = bytes(record[ONE_BYTES - _CORRELATION.size : ONE_BYTES])
+        self._offset = offset
+        self._read: Read = None
+
+    def park(self) -> None:
+        """Wait for an append, the deadline, or the client's end."""
+        self._fetches.services.purgatory.watch(self, (self._shape.owned.key,))
+        self._request.when_gone(self._cancel)
+
+    def try_complete(self) -> bool:
+        """Something was appended, or the partition is ours no more."""
+        read = self._fetches.read(self._shape, self._offset)
+        if read is None:
+            self._go_general_way()
+            return True
+        if read[0] < self._shape.bytes_min:
+            return False
+        self._read = read
+        return self.complete()
+
+    def on_expire(self) -> None:
+        """max.wait.ms is over: what is there, if it is less than was asked for."""
+        self._read = self._fetches.read(self._shape, self._offset)
+        if self._read is None or self._read[1] is None:
+            self._go_general_way()
+        else:
+            self.complete()
+
+    def on_complete(self) -> None:
+        """Answer."""
+        assert self._read is not None
+        size, records = self._read
+        assert records is not None
+        log = self._shape.owned.log
+        head, end = self._shape.answer.frame(self._correlation, log.end_offset, log.start_offset, size)
+        self._request.send_range(head, records, end)
+
+    def _cancel(self) -> None:
+        self._fetches.services.purgatory.cancel(self)
+
+    def _go_general_way(self) -> None:
+        """Wait on, or be answered, as if the shape had not been known."""
+        services = self._fetches.services
+        services.purgatory.cancel(self)
+        wanted = decode_fetch(self._shape.version, memoryview(self._body))
+        now_ns = services.clock.now_ns()
+        fetch = DelayedFetch(
+            self._request, wanted, list(targets_of(wanted)), None, is_incremental=False, now_ns=now_ns
+        )
+        fetch.deadline_ns = self.deadline_ns
+        fetch.start()
+
+
 class KnownFetches:
     """Learns shapes and answers by them. One per Handler."""
 
-    __slots__ = ("_partitions", "_produce", "_services", "answered")
+    __slots__ = ("_partitions", "_produce", "answered", "services")
 
     def __init__(self, services: Services, partitions: Partitions, produce: ProduceBatcher) -> None:
-        self._services = services
+        self.services = services
         self._partitions = partitions
         self._produce = produce
         self.answered = 0
 
-    def answer(
-        self, shape: FetchShape, outbox: Outbox, record: memoryview, ids: tuple[bytes, bytes, bytes]
+    def take(
+        self, shape: FetchShape, peer: ClientPeer, record: memoryview, ids: tuple[bytes, bytes, bytes]
     ) -> bool:
-        """Answer a request of that shape, by connection, sequence and correlation id. False: nothing was done."""
-        owned = shape.owned
-        log = owned.log
-        if log.offline_reason is not None or self._partitions.find(owned.key) is not owned:
-            return False
+        """Answer or park a request of that shape, by connection, sequence and correlation id.
+
+        False: nothing was done.
+        """
         if self._produce.gathered:  # A request sees what the Produce requests before it appended.
             self._produce.flush()
         (offset,) = _OFFSET.unpack_from(record, shape.offset_at)
-        if not log.start_offset <= offset < log.end_offset:
+        read = self.read(shape, offset)
+        if read is None:
             return False
-        try:
-            found = log.read(offset, shape.bytes_max)
-        except (Corrupt, OSError):
-            return False  # The general way meets it again, and tells.
-        if len(found.ranges) != 1 or found.bytes < shape.bytes_min:
+        size, records = read
+        if size >= shape.bytes_min and records is not None:
+            connection, sequence, correlation = ids
+            log = shape.owned.log
+            head, end = shape.answer.frame(correlation, log.end_offset, log.start_offset, size)
+            peer.outbox.push(SEND_PARTS, *encode_range_answer(connection, sequence, head, records, end))
+        elif shape.wait_ns:
+            (correlation_id,) = _CORRELATION.unpack(ids[2])
+            connection_id, sequence_number, listener, flags = HEAD.unpack_from(record)
+            request = HandlerRequest(
+                self.services, peer, connection_id, sequence_number, listener, flags,
+                _FETCH, shape.version, correlation_id, shape.client_id,
+            )  # fmt: skip
+            ParkedFetch(self, shape, request, record, offset).park()
+        else:
             return False
-        connection, sequence, correlation = ids
-        head, end = shape.answer.frame(correlation, log.end_offset, log.start_offset, found.bytes)
-        outbox.push(SEND_PARTS, *encode_range_answer(connection, sequence, head, found.ranges[0], end))
-        self._services.counts.add(REQUESTS, _FETCH, shape.version)
+        self.services.counts.add(REQUESTS, _FETCH, shape.version)
         self.answered += 1
         if shape.misses:
             shape.misses -= 1
         return True
+
+    def read(self, shape: FetchShape, offset: int) -> Read:
+        """What a request of that shape finds now; None for whatever the general way must say."""
+        owned = shape.owned
+        log = owned.log
+        if log.offline_reason is not None or self._partitions.find(owned.key) is not owned:
+            return None
+        if offset == log.end_offset:
+            return 0, None
+        if not log.start_offset <= offset < log.end_offset:
+            return None
+        try:
+            found = log.read(offset, shape.bytes_max)
+        except (Corrupt, OSError):
+            return None  # The general way meets it again, and tells.
+        return (found.bytes, found.ranges[0]) if len(found.ranges) == 1 else None
 
     def notice(
         self, shapes: dict[bytes, FetchShape], version: int, record: memoryview, body_bytes: int
@@ -139,7 +246,7 @@ class KnownFetches:
             self._learn(shape, version, record, body_bytes)
 
     def _learn(self, shape: FetchShape, version: int, record: memoryview, body_bytes: int) -> None:
-        services = self._services
+        services = self.services
         body = record[len(record) - body_bytes :]
         if version >= _FLEXIBLE:
             body = after_header_tags(body)
@@ -172,4 +279,11 @@ class KnownFetches:
             return
         shape.answer, shape.owned, shape.version, shape.bytes_max = answer, owned, version, bytes_max
         shape.bytes_min = max(1, request.min_bytes if request.max_wait_ms > 0 else 1)
-        shape.learn(record, len(record) - len(body) + offset_at)
+        shape.wait_ns = (
+            request.max_wait_ms * 1_000_000 if request.max_wait_ms > 0 and request.min_bytes > 0 else 0
+        )
+        shape.body_at = len(record) - len(body)
+        (id_bytes,) = _CLIENT_ID_BYTES.unpack_from(record, ONE_BYTES)
+        id_at = ONE_BYTES + _CLIENT_ID_BYTES.size
+        shape.client_id = bytes(record[id_at : id_at + id_bytes]) if id_bytes >= 0 else None
+        shape.learn(record, shape.body_at + offset_at)

@@ -12,18 +12,21 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
-from kproc.api.context import OwnedPartition, Samples
-from kproc.api.produce import LOST, Pending, Placed, Result, answer_one
+from kproc.api.context import OwnedPartition, Samples, Services
+from kproc.api.produce import LOST, Pending, Placed, ProduceBatcher, Result, answer_one
 from kproc.clock import Clock
-from kproc.server.request import ClientPeer
+from kproc.metrics.requests import ERRORS, REQUESTS
+from kproc.server.request import ClientPeer, HandlerRequest
 from kproc.storage.results import AppendResult
 from kproc.transport.envelope import CLOSE, HEAD, HEAD_BYTES, NO_OP, SEND, SENDS, TIMES, TIMES_BODY
 from kproc.wire.header import ApiKey
 from kproc.wire.hot import KnownAnswer
 
 AFTER_CORRELATION_ID: Final = 12  # frame length, API key, version, correlation id
+BLOCK_AFTER_CORRELATION_ID: Final = 8  # The same in an arena block, which has no frame length.
 FIRST_VERSION: Final = 7  # From here on every codec is allowed, so that the records need no look.
 _FLEXIBLE: Final = 9
 _PRODUCE: Final = int(ApiKey.PRODUCE)
@@ -137,10 +140,13 @@ class ProduceShape:
         placed: Placed,
         on_error: Callable[[int], None],
         waits_for_sync: bool = False,
+        *,
+        has_length: bool = True,
     ) -> ProduceShape | None:
         """The shape of a frame that the general way has just placed, or None if it is not of the usual kind.
 
-        `on_error` is told of every error code that is answered; with `waits_for_sync` acks=all waits for the disk.
+        `on_error` is told of every error code that is answered; with `waits_for_sync` acks=all waits for the disk. A
+        frame in a block, which has no length in front, says nothing of where the records of one in a ring will be.
         """
         if version < FIRST_VERSION or placed.owned is None:
             return None
@@ -148,11 +154,12 @@ class ProduceShape:
         at = end - placed.records_bytes - _SIZE.size
         if version >= _FLEXIBLE:
             at = end - _TAG_BYTES - placed.records_bytes - _varint_bytes(placed.records_bytes + 1)
-        if at <= AFTER_CORRELATION_ID:
+        start = AFTER_CORRELATION_ID if has_length else BLOCK_AFTER_CORRELATION_ID
+        if at <= start:
             return None
         shape = cls(
             version,
-            bytes(frame[AFTER_CORRELATION_ID:at]),
+            bytes(frame[start:at]),
             placed.owned,
             placed,
             on_error,
@@ -160,8 +167,16 @@ class ProduceShape:
         )
         if shape.records(frame, at, end) is None:
             return None
-        shape.learn(frame, placed.records_bytes)
+        if has_length:
+            shape.learn(frame, placed.records_bytes)
         return shape
+
+    def records_of_block(self, frame: memoryview) -> memoryview | None:
+        """The records of a frame of that version without its length, or None if it is of another shape."""
+        at = self.records_at - _SIZE.size
+        if frame[BLOCK_AFTER_CORRELATION_ID:at].tobytes() != self.prefix:
+            return None
+        return self.records(frame, at, len(frame))
 
     def records(self, view: memoryview, at: int, end: int) -> memoryview | None:
         """The records behind the length at `at`, if they fill the frame up to `end` exactly."""
@@ -262,6 +277,9 @@ class TimedProduce(KnownProduce):
         super().decide(at, result)
 
 
+TimedRequest = HandlerRequest | TimedProduce
+
+
 class KnownAnswers:
     """Answers requests that were kept as a KnownTarget. One per Handler; `peer` is whose requests are being taken."""
 
@@ -310,6 +328,59 @@ class KnownAnswers:
         else:
             for answer in answers:
                 push(SEND, answer)
+
+
+class KnownProduces:
+    """Learns shapes and takes requests by them. One per Handler, with the `timed` requests that it has in work."""
+
+    __slots__ = ("_batcher", "_services", "_timed", "counts")
+
+    def __init__(
+        self, services: Services, batcher: ProduceBatcher, timed: list[TimedRequest], versions: range
+    ) -> None:
+        self._services = services
+        self._batcher = batcher
+        self._timed = timed
+        self.counts = [0] * versions.stop  # Requests since they were last asked for, by version.
+
+    def take(
+        self,
+        shape: ProduceShape,
+        peer: ClientPeer,
+        ids: tuple[int, int, int],
+        records: memoryview,
+        *,
+        is_timed: bool,
+    ) -> None:
+        """Gather a request of that shape, by connection, sequence and correlation id."""
+        if not is_timed:
+            known = KnownProduce(shape, peer, *ids)
+        else:
+            known = timed = TimedProduce(shape, peer, *ids, self._services.clock, self._services.samples)
+            self._timed.append(timed)
+        self._batcher.add_known(known, shape.owned, records)
+        self.counts[shape.version] += 1
+
+    def learn(
+        self, version: int, frame: memoryview, placed: Placed | None, *, has_length: bool = True
+    ) -> ProduceShape | None:
+        """The shape of a frame that was placed the general way, if it can have one."""
+        if placed is None or placed.owned is None:
+            return None
+        services = self._services
+        on_error = partial(services.counts.add, ERRORS, _PRODUCE)
+        waits = services.waits_for_sync
+        return ProduceShape.of(version, frame, placed, on_error, waits, has_length=has_length)
+
+    def count(self) -> int:
+        """Enter what was taken in the counts of requests; how many these were."""
+        total = 0
+        for version, count in enumerate(self.counts):
+            if count:
+                self._services.counts.add(REQUESTS, _PRODUCE, version, count)
+                total += count
+                self.counts[version] = 0
+        return total
 
 
 def _varint_bytes(value: int) -> int:

@@ -26,6 +26,7 @@ from kproc.transport.envelope import (
     TIMES_BODY,
     UNTIMED_KEY,
     encode_parts,
+    encode_range_answer,
     pack_sequences,
 )
 from kproc.wire.file_range import FileRange
@@ -166,6 +167,13 @@ class HandlerRequest(RequestContext):
             self.peer.outbox.push(SEND_PARTS, head, encode_parts(parts))
         else:
             self.peer.outbox.push(SEND, head, *(part for part in parts if isinstance(part, bytes)))
+
+    def send_range(self, head: bytes, records: FileRange, end: bytes) -> None:
+        """`send_parts` of bytes, one range and bytes, for a request that is not timed."""
+        if self._is_waiting:
+            self._stop_waiting()
+        ids = HEAD.pack(self.connection_id, self.sequence, 0, 0)
+        self.peer.outbox.push(SEND_PARTS, *encode_range_answer(ids[:8], ids[8:12], head, records, end))
 
     def no_op(self) -> None:
         self._finish(NO_OP)

@@ -108,17 +108,20 @@ def test_transports_are_compared_and_an_empty_row_says_why() -> None:
         assert "free-threaded is empty: " in answer.stdout
 
 
+CELLS = "one-1,fetch-1m,latency-5000"
+
+
 def test_two_checkouts_are_compared_within_rounds(tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(ROOT / "kproc", other / "kproc", ignore=shutil.ignore_patterns("__pycache__"))
     ran = tmp_path / "ran"
     main = other / "kproc" / "__main__.py"
     main.write_text(f"open({str(ran)!r}, 'w').close()\n{main.read_text().replace('from __future__', '#')}")
-    answer = run("bench.before", str(other), "--rounds", "2", "--seconds", "0.2", "--cells", "one-1,fetch-1m")
+    answer = run("bench.before", str(other), "--rounds", "2", "--seconds", "0.2", "--cells", CELLS)
     assert answer.returncode == 0, answer.stderr
     assert ran.exists()
     ratio = r"\d+\.\d\d \[\d+\.\d\d-\d+\.\d\d\]"
-    for cell in ("one-1", "fetch-1m"):
+    for cell in ("one-1: rate", "fetch-1m: throughput", "latency-5000: p50"):
         line = rf"^\| {cell} \| [1-9].* \| {ratio} \| .* \| {ratio} \|$"
         assert re.search(line, answer.stdout, re.MULTILINE), answer.stdout
 

@@ -230,18 +230,47 @@ def test_records_of_one_file_leave_whole_however_little_the_socket_takes(
     assert not client.is_closed()
 
 
+@pytest.mark.parametrize("has_block", [False, True], ids=["", "while another one's block is lent"])
+@pytest.mark.parametrize("length", [100, 20_000])
 def test_records_of_one_file_are_not_taken_apart_when_nothing_else_is_in_work(
-    rig: ProcessorRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rig: ProcessorRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int, has_block: bool
 ) -> None:
     calls = []
     monkeypatch.setattr(Connection, "add_parts", lambda *arguments: calls.append(arguments))
-    content = random.Random(6).randbytes(20_000)
+    content = random.Random(6).randbytes(length)
     file = segment(tmp_path / "0.log", content)
-    client = rig.connect()
+    client, other = rig.connect(), rig.connect()
+    if has_block:
+        other.send_through(framed(bytes(100_000)))
+        (large,) = rig.handler.take()
     (request,) = ask(rig, client, 1)
-    rig.handler.answer_parts(request, [b"head", part_of(file, 0, 20_000)])
-    assert client.receive_through(20_004) == b"head" + content
+    rig.handler.answer_parts(request, [b"head", part_of(file, 0, length)])
+    assert client.receive_through(length + 4) == b"head" + content
     assert not calls
+    assert rig.arena.lent_count() == has_block
+    if has_block:
+        rig.handler.answer(large, b"thanks")
+        assert other.receive_through(6) == b"thanks"
+        assert rig.arena.lent_count() == 0
+
+
+def test_an_answer_that_gives_a_block_back_leaves_as_any_other(
+    rig: ProcessorRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[Connection] = []
+    send_ready = Connection.send_ready
+    monkeypatch.setattr(Connection, "send_ready", lambda self: (taken.append(self), send_ready(self))[1])
+    large, small = rig.connect(), rig.connect()
+    large.send_through(framed(bytes(100_000)))
+    (block,) = rig.handler.take()
+    (request,) = ask(rig, small, 1)
+    rig.handler.answer(request, b"small")
+    assert small.receive_through(5) == b"small"
+    rig.handler.answer(block, b"large")
+    assert large.receive_through(5) == b"large"
+    assert not taken
+    assert rig.arena.lent_count() == 0
+    assert rig.metric("responses") == 2
 
 
 def test_records_of_one_file_wait_for_their_turn(rig: ProcessorRig, tmp_path: Path) -> None:

@@ -91,6 +91,26 @@ def test_large_frame_goes_into_a_block_that_comes_back_with_its_answer(rig: Proc
     assert client.received() == framed(b"thanks")
 
 
+@pytest.mark.parametrize(
+    "first", [1, 3, 4, 5, 100, LARGE_FRAME_BYTES, READ_BYTES - 1, READ_BYTES, 40_000, 60_003]
+)
+def test_a_large_frame_may_begin_with_any_number_of_bytes(rig: ProcessorRig, first: int) -> None:
+    client = rig.connect()
+    data = framed(random.Random(first).randbytes(60_000))
+    for _ in range(2):
+        client.send(data[:first])
+        rig.step(3)
+        assert rig.handler.bodies() == []
+        client.send_through(data[first:] + framed(b"behind"))
+        large, small = rig.handler.take()
+        assert (large.body, small.body, large.is_block) == (data[4:], b"behind", True)
+        rig.handler.answer(small, b"2")
+        rig.handler.answer(large, b"1")
+        assert client.receive_through(2) == b"12"
+    assert rig.arena.lent_count() == 0
+    assert rig.metric("requests") == 4
+
+
 def test_small_frames_after_a_large_one_keep_their_order(rig: ProcessorRig) -> None:
     client = rig.connect()
     bodies = [b"before", bytes(200_000), b"after", bytes(50_000), b"last"]
