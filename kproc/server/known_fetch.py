@@ -243,16 +243,21 @@ class KnownFetches:
             return
         shape.misses += 1
         if not shape.misses & (shape.misses - 1):
-            self._learn(shape, version, record, body_bytes)
+            learned = self._learn(version, record, body_bytes)
+            if (
+                learned is not None
+            ):  # In its place, not over it: a request that is parked goes on by the old one.
+                learned.misses = shape.misses
+                shapes[connection] = learned
 
-    def _learn(self, shape: FetchShape, version: int, record: memoryview, body_bytes: int) -> None:
+    def _learn(self, version: int, record: memoryview, body_bytes: int) -> FetchShape | None:
         services = self.services
         body = record[len(record) - body_bytes :]
         if version >= _FLEXIBLE:
             body = after_header_tags(body)
         located = locate_fetch_offset(version, body) if version >= FIRST_KNOWN_FETCH else None
         if located is None or services.traffic is not None:
-            return
+            return None
         request, offset_at = located
         (target,) = targets_of(request)
         found = find_partition(services, target)
@@ -261,7 +266,7 @@ class KnownFetches:
             or request.session_epoch != NO_SESSION_EPOCH
             or isinstance(found, int)
         ):
-            return
+            return None
         name, partition = found
         owned = self._partitions.find((name, partition.index))
         bytes_max = min(request.max_bytes, services.config.fetch_max_bytes, target.request.max_bytes)
@@ -271,12 +276,13 @@ class KnownFetches:
             or target.request.current_leader_epoch not in (-1, partition.leader_epoch)
             or min(request.max_bytes, services.config.fetch_max_bytes) <= 0
         ):
-            return
+            return None
         answer = KnownFetchAnswer.of(
             version, target.name, target.topic_id, target.index, request.isolation_level
         )
         if answer is None:
-            return
+            return None
+        shape = FetchShape()
         shape.answer, shape.owned, shape.version, shape.bytes_max = answer, owned, version, bytes_max
         shape.bytes_min = max(1, request.min_bytes if request.max_wait_ms > 0 else 1)
         shape.wait_ns = (
@@ -287,3 +293,4 @@ class KnownFetches:
         id_at = ONE_BYTES + _CLIENT_ID_BYTES.size
         shape.client_id = bytes(record[id_at : id_at + id_bytes]) if id_bytes >= 0 else None
         shape.learn(record, shape.body_at + offset_at)
+        return shape

@@ -228,3 +228,20 @@ def test_a_connection_that_moves_gets_its_answer_where_it_goes(start: Start) -> 
     moving.move_in(requests, KNOWN, [1])
     (answer,) = processor.answers()
     assert (answer.kind, answer.connection_id, answer.sequence) == (SEND_PARTS, KNOWN, 1)
+
+
+def test_another_shape_of_the_same_connection_leaves_what_waits_alone(rig: HandlerRig) -> None:
+    """A client may ask for a second partition while the first one's Fetch waits."""
+    fill(rig, 60, partition=1)  # It has the offset that is waited for.
+    park(rig, 11)
+    ask = Asker(rig)
+    before = ask.known
+    for offset in (3, 6, 9):
+        (answer,) = ask.one(frame(rig, 11, offset, partition=1, max_wait_ms=500), connection=KNOWN)
+        (row,) = answer.fields(ApiKey.FETCH, 11)["responses"][0]["partitions"]
+        assert (row["partition_index"], row["high_watermark"]) == (1, 180)
+    assert ask.known > before
+    append(rig, 300)
+    row = answers_alike(rig, 11)
+    assert row is not None
+    assert (row["partition_index"], row["high_watermark"]) == (0, END + 1)
