@@ -174,6 +174,12 @@ class DelayedFetch(DelayedOperation):
         for owner in self._remote:
             self._ask(owner)
 
+    def resume(self, name: str, partition: PartitionImage) -> None:
+        """Instead of `start`: go on from where somebody else waited for a request's one partition, which was ours."""
+        self._local.append((0, name, partition))
+        self._read_local()
+        self._decide()
+
     def try_complete(self) -> bool:
         """An append happened to a partition of ours that this Fetch watches. Other owners tell of theirs."""
         self._read_local()
@@ -213,9 +219,9 @@ class DelayedFetch(DelayedOperation):
             return
         services = self._context.services
         services.purgatory.watch(self, [(name, partition.index) for _, name, partition in self._local])
-        self._context.when_gone(self._cancel)
+        self._context.when_gone(self.cancel)
 
-    def _cancel(self) -> None:
+    def cancel(self) -> None:
         """The client left."""
         self._context.services.purgatory.cancel(self)
         self._end_watches()

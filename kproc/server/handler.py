@@ -499,8 +499,8 @@ class Handler(LinkedAgent):
             self._refuse(request, "a frame shorter than its header")
             return
         placed = self._serve(request, frame[body:])
-        if self._rates.is_on or self._request_log:
-            return  # As above.
+        if self._rates.is_on or self._request_log or key in client.shapes:
+            return  # As above; and one that was learned from a frame in a ring says more.
         if learned := self._known.learn(version, frame, placed, has_length=False):
             client.shapes[key] = learned
 

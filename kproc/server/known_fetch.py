@@ -16,6 +16,7 @@ from kproc.api.context import OwnedPartition, Services
 from kproc.api.fetch import DelayedFetch, find_partition
 from kproc.api.fetch_session import targets_of
 from kproc.api.produce import ProduceBatcher
+from kproc.cluster.image import PartitionImage
 from kproc.errors import Corrupt
 from kproc.metrics.requests import REQUESTS
 from kproc.purgatory.purgatory import DelayedOperation
@@ -59,6 +60,7 @@ class FetchShape:
         "misses",
         "offset_at",
         "owned",
+        "partition",
         "record_bytes",
         "start",
         "version",
@@ -73,6 +75,7 @@ class FetchShape:
         self.client_id: bytes | None = None
         self._before = self._after = b""
         self.owned: OwnedPartition
+        self.partition: PartitionImage
         self.answer: KnownFetchAnswer
 
     def is_of(self, record: memoryview) -> bool:
@@ -95,9 +98,18 @@ class FetchShape:
 
 
 class ParkedFetch(DelayedOperation):
-    """A request of known shape that waits for records."""
+    """A request of known shape that waits for records, by the metadata that there was when it came."""
 
-    __slots__ = ("_body", "_correlation", "_fetches", "_offset", "_read", "_request", "_shape")
+    __slots__ = (
+        "_body",
+        "_correlation",
+        "_fetches",
+        "_image_version",
+        "_offset",
+        "_read",
+        "_request",
+        "_shape",
+    )
 
     def __init__(
         self,
@@ -109,6 +121,7 @@ class ParkedFetch(DelayedOperation):
     ) -> None:
         super().__init__(fetches.services.clock.now_ns() + shape.wait_ns)
         self._fetches = fetches
+        self._image_version = fetches.services.image.version
         self._shape = shape
         self._request = request
         self._body = bytes(record[shape.body_at :])
@@ -123,9 +136,9 @@ class ParkedFetch(DelayedOperation):
 
     def try_complete(self) -> bool:
         """Something was appended, or the partition is ours no more."""
-        read = self._fetches.read(self._shape, self._offset)
+        read = self._look()
         if read is None:
-            self._go_general_way()
+            self._go_general_way(self.deadline_ns)
             return True
         if read[0] < self._shape.bytes_min:
             return False
@@ -133,12 +146,18 @@ class ParkedFetch(DelayedOperation):
         return self.complete()
 
     def on_expire(self) -> None:
-        """max.wait.ms is over: what is there, if it is less than was asked for."""
-        self._read = self._fetches.read(self._shape, self._offset)
+        """max.wait.ms is over, or nobody may wait any more: what is there, if it is less than was asked for."""
+        self._read = self._look()
         if self._read is None or self._read[1] is None:
-            self._go_general_way()
+            self._go_general_way(0)
         else:
             self.complete()
+
+    def _look(self) -> Read:
+        """With other metadata (owners, epochs, quotas, what is counted) shapes are void, and so is this."""
+        if self._fetches.services.image.version != self._image_version:
+            return None
+        return self._fetches.read(self._shape, self._offset)
 
     def on_complete(self) -> None:
         """Answer."""
@@ -152,17 +171,17 @@ class ParkedFetch(DelayedOperation):
     def _cancel(self) -> None:
         self._fetches.services.purgatory.cancel(self)
 
-    def _go_general_way(self) -> None:
-        """Wait on, or be answered, as if the shape had not been known."""
+    def _go_general_way(self, deadline_ns: int) -> None:
+        """Wait on, or be answered, as one that has waited so from the beginning."""
         services = self._fetches.services
         services.purgatory.cancel(self)
         wanted = decode_fetch(self._shape.version, memoryview(self._body))
+        targets = list(targets_of(wanted))
         now_ns = services.clock.now_ns()
-        fetch = DelayedFetch(
-            self._request, wanted, list(targets_of(wanted)), None, is_incremental=False, now_ns=now_ns
-        )
-        fetch.deadline_ns = self.deadline_ns
-        fetch.start()
+        fetch = DelayedFetch(self._request, wanted, targets, None, is_incremental=False, now_ns=now_ns)
+        fetch.deadline_ns = deadline_ns
+        self._request.when_gone(fetch.cancel)
+        fetch.resume(self._shape.owned.key[0], self._shape.partition)
 
 
 class KnownFetches:
@@ -284,6 +303,7 @@ class KnownFetches:
             return None
         shape = FetchShape()
         shape.answer, shape.owned, shape.version, shape.bytes_max = answer, owned, version, bytes_max
+        shape.partition = partition
         shape.bytes_min = max(1, request.min_bytes if request.max_wait_ms > 0 else 1)
         shape.wait_ns = (
             request.max_wait_ms * 1_000_000 if request.max_wait_ms > 0 and request.min_bytes > 0 else 0

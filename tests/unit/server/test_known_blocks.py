@@ -93,9 +93,9 @@ def test_what_differs_goes_the_general_way(rig: HandlerRig, version: int) -> Non
         frame(version, acks=-1),
         frame(7 if version == 9 else 9),
     ):
-        send(rig, frame(version))  # The shape, again: one is kept for a connection.
         ((row,), known) = send(rig, other)
         assert (row[2], known) == (0, 0)
+        assert send(rig, frame(version))[1] == 1, "the shape stays"
     assert (rig.open("t", 0).log.end_offset, rig.open("t", 1).log.end_offset) == (8, 1)
 
 
@@ -175,3 +175,12 @@ def test_a_large_frame_of_another_api_keeps_the_shape(rig: HandlerRig) -> None:
     rig.processors[0]._send_block(codec.encode_request(ApiKey.FETCH, 11, 1, "test", fields)[4:], 1)
     assert len(rig.processors[0].answers()) == 1
     assert send(rig, frame(9))[1] == 1
+
+
+def test_blocks_of_another_partition_leave_the_shape_of_small_frames(rig: HandlerRig) -> None:
+    processor = rig.processors[0]
+    for number in range(6):
+        processor.send_frames([frame(9, size=100)])
+        processor.answers()
+        assert sum(rig.handler()._known.counts) == number
+        assert send(rig, frame(9, partition=1))[1] == 0

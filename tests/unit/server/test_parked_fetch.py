@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from kproc.cluster.client_quotas import CONSUMER_BYTE_RATE
 from kproc.errors import ErrorCode
 from kproc.server.known_fetch import ParkedFetch
 from kproc.server.roles import processor_id
@@ -14,7 +16,8 @@ from kproc.transport.envelope import DISCONNECTED, FLAG_MOVED, HEAD, MOVE_OUT, M
 from kproc.wire.header import ApiKey
 from tests.support.logs import batch
 from tests.unit.server.rig import Answer, HandlerRig
-from tests.unit.server.test_known_fetch import SOME, Asker, fill, frame, make_small_segments
+from tests.unit.server.test_client_rates import set_quota
+from tests.unit.server.test_known_fetch import SOME, Asker, fill, frame, id_of, make_small_segments
 
 Start = Callable[..., HandlerRig]
 KNOWN, GENERAL = 1, 50  # Connections.
@@ -135,10 +138,11 @@ def test_a_segment_that_begins_meanwhile(rig: HandlerRig) -> None:
     assert len(row["records"]) > 900
 
 
-def test_a_topic_that_is_deleted(rig: HandlerRig) -> None:
-    park(rig, 11)
+@pytest.mark.parametrize("version", [11, 12, 13, 17])
+def test_a_topic_that_is_deleted(rig: HandlerRig, version: int) -> None:
+    park(rig, version)
     rig.delete_topic("t")
-    row = answers_alike(rig, 11)
+    row = answers_alike(rig, version)
     assert row is not None
     assert row["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -245,3 +249,101 @@ def test_another_shape_of_the_same_connection_leaves_what_waits_alone(rig: Handl
     row = answers_alike(rig, 11)
     assert row is not None
     assert (row["partition_index"], row["high_watermark"]) == (0, END + 1)
+
+
+@pytest.mark.parametrize("connection", [KNOWN, GENERAL])
+def test_a_quota_that_comes_meanwhile_counts_the_answer(rig: HandlerRig, connection: int) -> None:
+    park(rig, 11)
+    set_quota(rig, CONSUMER_BYTE_RATE, 1.0)
+    rig.processors[0].disconnect(KNOWN + GENERAL - connection)
+    rig.processors[0].answers()
+    append(rig, 300)
+    (answer,) = rig.processors[0].answers()
+    assert (answer.connection_id, answer.kind) == (connection, SEND_PARTS)
+    assert rig.handler()._rates._accounts
+
+
+@pytest.mark.parametrize("version", [11, 12, 17])
+def test_a_leader_epoch_that_is_raised_meanwhile_fences(rig: HandlerRig, version: int) -> None:
+    park(rig, version, current_leader_epoch=rig.image_of("t").leader_epoch)
+    rig.cluster.do("raise_leader_epoch", topic_id=id_of(rig, "t"), partition=0)
+    rig.tell()
+    append(rig, 300)
+    row = answers_alike(rig, version)
+    assert row is not None
+    assert row["error_code"] == ErrorCode.FENCED_LEADER_EPOCH
+
+
+def test_one_that_was_in_the_ring_at_a_stop_is_answered_in_the_same_turn(rig: HandlerRig) -> None:
+    Asker(rig).one(frame(rig, 11, 30, max_wait_ms=500), connection=KNOWN)
+    rig.handler().begin_stop()
+    for connection in (KNOWN, GENERAL):
+        rig.processors[0].send_frames([frame(rig, 11, END, max_wait_ms=500)], connection=connection)
+    rig.handler().do_work(0)
+    answers = rig.processors[0].answers(settles=False)
+    assert sorted(each.connection_id for each in answers) == [KNOWN, GENERAL]
+    assert rig.handler().is_drained()
+
+
+def test_a_client_that_leaves_while_the_next_owner_is_asked_is_answered_once(start: Start) -> None:
+    rig = start(handlers=2, link_kind="ring")
+    rig.set_handler_count(1)
+    rig.create_topic("t", partitions=4)
+    ask = Asker(rig)
+    for partition in range(4):
+        fill(rig, 40, partition=partition)
+        more = {"partition": partition, "max_wait_ms": 500}
+        ask.one(frame(rig, 11, 30, **more), connection=partition)
+        for connection in (partition, GENERAL + partition):
+            assert ask.one(frame(rig, 11, END, **more), connection=connection) == []
+    assert sorted(operations(rig)) == [False] * 4 + [True] * 4
+    rig.set_handler_count(2, settles=False)
+    rig.handler(0).do_work(0)
+    for partition in range(4):
+        rig.processors[0].disconnect(partition)
+        rig.processors[0].disconnect(GENERAL + partition)
+    rig.handler(0).do_work(0)
+    rig.advance_ms(600)
+    answered = [(each.connection_id, each.sequence) for each in rig.processors[0].answers()]
+    assert len(answered) == len(set(answered)) == 8
+    assert operations(rig) == operations(rig, 1) == []
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_known_and_general_ones_side_by_side(rig: HandlerRig, seed: int) -> None:
+    """The same answers at the same moments, whatever happens to the log."""
+    chance, ask = random.Random(seed), Asker(rig)
+    version = chance.choice((5, 8, 11, 12, 16))
+    more = {
+        "max_wait_ms": chance.choice((1, 200, 500)),
+        "min_bytes": chance.choice((1, 500, 3000, 10**6)),
+        "isolation_level": chance.randint(0, 1),
+        "partition_max_bytes": chance.choice((1, 700, 2500, 10**6)),
+        "max_bytes": chance.choice((1, 50_000)),
+    }
+    ask.one(frame(rig, version, 30, **more), connection=KNOWN)
+    rig.advance_ms(1000)
+    rig.processors[0].answers()
+    log, knew = rig.open("t").log, 0
+    for _ in range(40):
+        ends = log.end_offset, log.end_offset - 1, log.end_offset + chance.randint(0, 3), log.start_offset - 1
+        offset = chance.choice((*ends, log.end_offset, chance.randint(0, log.end_offset)))
+        answers: dict[int, list[bytes]] = {KNOWN: [], GENERAL: []}
+        for client in rig.handler()._clients.values():
+            client.fetches.pop(HEAD.pack(GENERAL, 0, 0, 0)[:8], None)
+        for connection in (KNOWN, GENERAL):
+            rig.processors[0].send_frames([frame(rig, version, offset, **more)], connection=connection)
+        for what in (0, *(chance.randint(1, 5) for _ in range(chance.randint(0, 4))), 6):
+            if what in (1, 2, 3):
+                append(rig, chance.choice((10, 300, 2000)))
+            elif what == 4:
+                log.advance_start(min(log.end_offset, log.start_offset + chance.randint(0, 20)))
+            elif what:
+                rig.advance_ms(600 if what == 6 else chance.randint(1, 300))
+            for each in rig.processors[0].answers():
+                answers[each.connection_id].append(each.frame)
+            assert answers[KNOWN] == answers[GENERAL], offset
+            knew += True in operations(rig)
+        assert len(answers[KNOWN]) == 1
+        assert operations(rig) == []
+    assert knew
