@@ -101,7 +101,7 @@ def analyse(spark: SparkSession, paths: Sequence[str], against: str | None = Non
     found = Analysis(
         commit=commit,
         against=against,
-        runs=_collect(current.select(*_RUN).distinct().orderBy("time")),
+        runs=_collect(_runs(current)),
         cells=cells,
         peers=_in_order(_collect(current.groupBy("peer").agg(F.min("round").alias("round")))),
         summary=_by_key(_summarise(values, F.col("value"))),
@@ -124,7 +124,21 @@ def analyse(spark: SparkSession, paths: Sequence[str], against: str | None = Non
 
 def _read(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
     """Rows of all files; what a machine measured twice in one file stays two runs."""
-    return spark.read.option("mergeSchema", "true").parquet(*paths)
+    from pyspark.sql import functions as F
+
+    found = spark.read.option("mergeSchema", "true").parquet(*paths)
+    if "stolen" not in found.columns:  # Files of before.
+        found = found.withColumn("stolen", F.lit(None).cast("double"))
+    return found
+
+
+def _runs(samples: DataFrame) -> DataFrame:
+    """Where and when, and the mean and greatest share of CPU time that the host gave to others."""
+    from pyspark.sql import functions as F
+
+    stolen = F.when(F.col("empty").isNull() & (F.col("metric") == "result"), F.col("stolen"))
+    shares = (F.avg(stolen).alias("stolen"), F.max(stolen).alias("stolen_max"))
+    return samples.groupBy(*_RUN).agg(*shares).orderBy("time")
 
 
 def _values(samples: DataFrame) -> DataFrame:

@@ -14,6 +14,8 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parent.parent
 # Above this the machine was doing something else, and the figures are no more than a check of the harness.
 QUIET_LOAD_MAX = 0.7
+# Above this share of CPU time the host kept others busy with what was wanted here.
+STOLEN_MAX = 0.02
 
 
 def describe() -> dict[str, Any]:
@@ -33,6 +35,17 @@ def describe() -> dict[str, Any]:
         "is_quiet": load <= QUIET_LOAD_MAX,
         "arguments": sys.argv[1:],
     }
+
+
+def cpu_times() -> tuple[int, int]:
+    """(stolen, wanted) clock ticks of all CPUs since the start, from /proc/stat (proc(5)).
+
+    Stolen: something here was ready to run, and the hypervisor gave the CPU to another machine. Wanted: that, and all
+    that did run.
+    """
+    first = Path("/proc/stat").read_text().partition("\n")[0].split()
+    user, nice, system, _idle, _iowait, irq, softirq, stolen = map(int, first[1:9])
+    return stolen, user + nice + system + irq + softirq + stolen
 
 
 def touch_memory(share: float = 0.75) -> float:

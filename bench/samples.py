@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bench.cells import Cell
+from bench.machine import cpu_times
 from bench.workloads import CELLS
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ COLUMNS: Final = (
     ("parameters", "s", "JSON: the options of the cell"),
     ("peer", "s", "the broker"),
     ("round", "i", "ratios are taken between peers of one run_id and round only"),
+    ("stolen", "f", "share of the CPU time wanted since the sample before that the host gave to others"),
     ("sequence", "i", "order in which the runs of this run_id were made"),
     (
         "metric",
@@ -82,6 +84,7 @@ class Sample:
     result: dict[str, Any] | None = None
     failed: str | None = None
     empty: str | None = None
+    stolen: float | None = None
 
 
 @dataclass
@@ -92,9 +95,13 @@ class Samples:
     is_quick: bool = False
     run_id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     kept: list[Sample] = field(default_factory=list)
+    _times: tuple[int, int] = field(default_factory=cpu_times)
 
     def add(self, sample: Sample) -> None:
-        self.kept.append(sample)
+        times, before = cpu_times(), self._times
+        self._times = times
+        wanted = times[1] - before[1]
+        self.kept.append(replace(sample, stolen=(times[0] - before[0]) / wanted if wanted else 0.0))
 
     def rows(self) -> Iterator[dict[str, Any]]:
         about = {name: self.about.get(name) for name, *_ in COLUMNS if name in self.about}
@@ -130,6 +137,7 @@ def rows_of(sample: Sample) -> Iterable[dict[str, Any]]:
         "parameters": json.dumps(cell.options, sort_keys=True),
         "peer": sample.peer,
         "round": sample.round,
+        "stolen": sample.stolen,
     }
     if result is None:
         return [{**head, "metric": "result", "failed": sample.failed, "empty": sample.empty}]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from bench.analysis import Analysis, Row
 from bench.cells import JUDGED, YARDSTICK
+from bench.machine import STOLEN_MAX
 
 
 @dataclass(frozen=True)
@@ -214,6 +215,12 @@ def head_lines(found: Analysis) -> list[str]:
     if not all(one["is_quiet"] for one in found.runs):
         loads = ", ".join(f"{one['load_before']:g}" for one in found.runs)
         lines.append(f"**Not a quiet machine (load {loads} at the start): not to be quoted.**")
+    lines += [
+        f"**The host gave {one['stolen']:.0%} of the CPU time that was wanted to other machines (up to "
+        f"{one['stolen_max']:.0%} around one run): not to be quoted.**"
+        for one in found.runs
+        if one["stolen"] is not None and one["stolen"] > STOLEN_MAX
+    ]
     return lines
 
 

@@ -15,7 +15,7 @@ from bench.tables import markdown, short, spread
 RUN = {
     "run_id": "r", "time": "2026-01-01T00:00:00+00:00", "commit": "abc", "has_local_changes": False, "cpu": "a <cpu>",
     "cores": 2, "memory_gb": 24.0, "kernel": "6", "python": "3.11", "java": "17", "arguments": ["--quick"], "note": "",
-    "load_before": 0.1, "is_quiet": True, "is_quick": True,
+    "load_before": 0.1, "is_quiet": True, "is_quick": True, "stolen": 0.004, "stolen_max": 0.05,
 }  # fmt: skip
 
 
@@ -99,6 +99,16 @@ def test_noisy_machine_is_written_on_the_report() -> None:
     found = an_analysis(runs=[{**RUN, "is_quiet": False, "load_before": 1.9}])
     assert "not to be quoted" in markdown(found, [])
     assert "not to be quoted" in page(found, [])
+
+
+def test_a_host_that_was_busy_with_others_is_written_on_the_report() -> None:
+    assert "other machines" not in markdown(an_analysis(), [])
+    assert "other machines" not in markdown(
+        an_analysis(runs=[{**RUN, "stolen": None, "stolen_max": None}]), []
+    )
+    found = an_analysis(runs=[{**RUN, "stolen": 0.14, "stolen_max": 0.383}])
+    for text in (markdown(found, []), page(found, [])):
+        assert "14% of the CPU time that was wanted to other machines (up to 38% around one run)" in text
 
 
 def test_regression_is_named() -> None:
