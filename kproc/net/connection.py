@@ -166,14 +166,7 @@ class Connection:
         ready = self.ready
         self.ready = []
         if len(ready) == 1 and not self.out and not isinstance(ready[0], FileSend):
-            data = ready[0]
-            try:
-                sent = self.send(data)
-            except BlockingIOError:
-                sent = 0
-            if sent < len(data):
-                self.out = deque((bytes(data[sent:]),))
-            return sent
+            return self._send_only(ready[0])
         out = self.out
         if out is None:
             out = self.out = deque()
@@ -236,7 +229,7 @@ class Connection:
         except (StaleFile, OSError):
             return -1  # The other way meets it again, and says so.
         if wanted.length <= _COPY_BYTES_MAX:
-            return self._send_copied(b"".join((head, _read(file, wanted), end)))
+            return self._send_only(b"".join((head, _read(file, wanted), end)))
         total, records = 0, FileSend(file, wanted.position, wanted.length)
         try:
             total = self.send(head, socket.MSG_MORE)
@@ -260,14 +253,14 @@ class Connection:
             self.out.append(bytes(end))
         return total + self.flush()
 
-    def _send_copied(self, frame: bytes) -> int:
-        """One answer that nothing waits before; what the socket does not take is kept."""
+    def _send_only(self, frame: bytes | memoryview) -> int:
+        """One answer that nothing waits before; what the socket does not take is kept, as a copy."""
         try:
             sent = self.send(frame)
         except BlockingIOError:
             sent = 0
         if sent < len(frame):
-            self.out = deque((memoryview(frame)[sent:],))
+            self.out = deque((bytes(frame[sent:]),))
         return sent
 
     def expects_only(self, sequence: int) -> bool:

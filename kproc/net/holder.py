@@ -573,6 +573,12 @@ class ConnectionHolder:
 
     # -- throttled, evicted, killed ------------------------------------------------------------------------------
 
+    def _give_back(self, connection_id: int, sequence: int) -> None:
+        """Free the block that a request came in, if it did."""
+        lent = self._lent.pop((connection_id, sequence), None)
+        if lent is not None:
+            self._arena.free(lent[0])
+
     def _take_word(self, kind: int, view: memoryview) -> None:
         """What a Handler says of a connection beside its answers."""
         connection_id, sequence, _, _ = HEAD.unpack_from(view)
@@ -581,9 +587,7 @@ class ConnectionHolder:
             # The Handler keeps nothing of what it has parked, so blocks need not wait for the answers.
             sequences = unpack_sequences(view[HEAD_BYTES:])
             for each in sequences:
-                lent = self._lent.pop((connection_id, each), None)
-                if lent is not None:
-                    self._arena.free(lent[0])
+                self._give_back(connection_id, each)
             if connection is not None:
                 self._moves.on_moved(connection, sequence, sequences)
         elif kind == TIMES:

@@ -618,8 +618,8 @@ class Processor(ConnectionHolder):
             for kind, view in batch:
                 if kind <= CLOSE:
                     connection_id, sequence, _, _ = HEAD.unpack_from(view)
-                    if lent and (block := lent.pop((connection_id, sequence), None)) is not None:
-                        self._arena.free(block[0])
+                    if lent:
+                        self._give_back(connection_id, sequence)
                     if kind == SEND:  # Nearly all answers leave at once.
                         self._pass_back(((connection_id, sequence, view[HEAD_BYTES:]),), touched)
                     elif kind != SEND_PARTS or not self._pass_back_range(view, touched):

@@ -88,6 +88,11 @@ class FetchShape:
             and record[at + _OFFSET.size :].tobytes() == self._after
         )
 
+    def frame(self, correlation: bytes, records_bytes: int) -> tuple[bytes, bytes]:
+        """What stands before the records of an answer now, and what stands behind them."""
+        log = self.owned.log
+        return self.answer.frame(correlation, log.end_offset, log.start_offset, records_bytes)
+
     def learn(self, record: memoryview, offset_at: int) -> None:
         """Take in the bytes; the caller has filled in where they lead."""
         self.record_bytes = len(record)
@@ -116,7 +121,8 @@ class ParkedFetch(DelayedOperation):
         fetches: KnownFetches,
         shape: FetchShape,
         request: HandlerRequest,
-        record: memoryview,
+        correlation: bytes,
+        body: bytes,
         offset: int,
     ) -> None:
         super().__init__(fetches.services.clock.now_ns() + shape.wait_ns)
@@ -124,8 +130,8 @@ class ParkedFetch(DelayedOperation):
         self._image_version = fetches.services.image.version
         self._shape = shape
         self._request = request
-        self._body = bytes(record[shape.body_at :])
-        self._correlation = bytes(record[ONE_BYTES - _CORRELATION.size : ONE_BYTES])
+        self._body = body
+        self._correlation = correlation
         self._offset = offset
         self._read: Read = None
 
@@ -164,8 +170,7 @@ class ParkedFetch(DelayedOperation):
         assert self._read is not None
         size, records = self._read
         assert records is not None
-        log = self._shape.owned.log
-        head, end = self._shape.answer.frame(self._correlation, log.end_offset, log.start_offset, size)
+        head, end = self._shape.frame(self._correlation, size)
         self._request.send_range(head, records, end)
 
     def _cancel(self) -> None:
@@ -209,19 +214,19 @@ class KnownFetches:
         if read is None:
             return False
         size, records = read
+        connection, sequence, correlation = ids
         if size >= shape.bytes_min and records is not None:
-            connection, sequence, correlation = ids
-            log = shape.owned.log
-            head, end = shape.answer.frame(correlation, log.end_offset, log.start_offset, size)
+            head, end = shape.frame(correlation, size)
             peer.outbox.push(SEND_PARTS, *encode_range_answer(connection, sequence, head, records, end))
         elif shape.wait_ns:
-            (correlation_id,) = _CORRELATION.unpack(ids[2])
+            (correlation_id,) = _CORRELATION.unpack(correlation)
             connection_id, sequence_number, listener, flags = HEAD.unpack_from(record)
             request = HandlerRequest(
                 self.services, peer, connection_id, sequence_number, listener, flags,
                 _FETCH, shape.version, correlation_id, shape.client_id,
             )  # fmt: skip
-            ParkedFetch(self, shape, request, record, offset).park()
+            body = bytes(record[shape.body_at :])
+            ParkedFetch(self, shape, request, correlation, body, offset).park()
         else:
             return False
         self.services.counts.add(REQUESTS, _FETCH, shape.version)
@@ -263,9 +268,8 @@ class KnownFetches:
         shape.misses += 1
         if not shape.misses & (shape.misses - 1):
             learned = self._learn(version, record, body_bytes)
-            if (
-                learned is not None
-            ):  # In its place, not over it: a request that is parked goes on by the old one.
+            # In its place, not over it: a request that is parked goes on by the old one.
+            if learned is not None:
                 learned.misses = shape.misses
                 shapes[connection] = learned
 

@@ -365,7 +365,7 @@ class KnownProduces:
         self, version: int, frame: memoryview, placed: Placed | None, *, has_length: bool = True
     ) -> ProduceShape | None:
         """The shape of a frame that was placed the general way, if it can have one."""
-        if placed is None or placed.owned is None:
+        if placed is None:
             return None
         services = self._services
         on_error = partial(services.counts.add, ERRORS, _PRODUCE)

@@ -64,9 +64,8 @@ def test_the_answer_has_the_bytes_of_the_general_way(rig: HandlerRig, version: i
         answers += processor.answers()
     assert sum(rig.handler()._known.counts) == 1
     first, second, third = (each.frame for each in answers)
-    at = (
-        next(at for at in range(len(first)) if third[at] != second[at]) - 7
-    )  # Of the base offset, the last byte.
+    last = next(at for at in range(len(first)) if third[at] != second[at])  # Of the base offset, this byte.
+    at = last - 7
     assert [each[at : at + 8] for each in (first, second, third)] == [n.to_bytes(8, "big") for n in range(3)]
     assert first[:at] == second[:at] == third[:at]
     assert first[at + 8 :] == second[at + 8 :] == third[at + 8 :]

@@ -92,6 +92,11 @@ class Asker:
 
 @pytest.fixture
 def rig(start: Start) -> HandlerRig:
+    return filled(start)
+
+
+def filled(start: Start) -> HandlerRig:
+    """120 records in the first of two partitions."""
     made = start(link_kind="ring")
     made.create_topic("t", partitions=2)
     fill(made, 40)

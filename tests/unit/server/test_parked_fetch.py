@@ -17,7 +17,7 @@ from kproc.wire.header import ApiKey
 from tests.support.logs import batch
 from tests.unit.server.rig import Answer, HandlerRig
 from tests.unit.server.test_client_rates import set_quota
-from tests.unit.server.test_known_fetch import SOME, Asker, fill, frame, id_of, make_small_segments
+from tests.unit.server.test_known_fetch import SOME, Asker, fill, filled, frame, id_of, make_small_segments
 
 Start = Callable[..., HandlerRig]
 KNOWN, GENERAL = 1, 50  # Connections.
@@ -26,10 +26,7 @@ END = 120
 
 @pytest.fixture
 def rig(start: Start) -> HandlerRig:
-    made = start(link_kind="ring")
-    made.create_topic("t", partitions=2)
-    fill(made, 40)
-    return made
+    return filled(start)
 
 
 def operations(rig: HandlerRig, index: int = 0) -> list[bool]:
@@ -212,10 +209,7 @@ def test_a_handler_that_stops_answers_what_waits(rig: HandlerRig) -> None:
     assert row["records"] == b""
 
 
-def test_a_connection_that_moves_gets_its_answer_where_it_goes(start: Start) -> None:
-    rig = start(link_kind="ring")
-    rig.create_topic("t", partitions=2)
-    fill(rig, 40)
+def test_a_connection_that_moves_gets_its_answer_where_it_goes(rig: HandlerRig) -> None:
     park(rig, 11)
     processor = rig.processors[0]
     processor._outbox.push(MOVE_OUT, HEAD.pack(KNOWN, 1, 0, 0))
