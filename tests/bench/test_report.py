@@ -10,7 +10,9 @@ import pytest
 from bench.analysis import Analysis
 from bench.page import page
 from bench.plots import Plot, plots
+from bench.samples import Sample, Samples
 from bench.tables import markdown, short, spread
+from bench.workloads import BY_NAME
 
 RUN = {
     "run_id": "r", "time": "2026-01-01T00:00:00+00:00", "commit": "abc", "has_local_changes": False, "cpu": "a <cpu>",
@@ -109,6 +111,15 @@ def test_a_host_that_was_busy_with_others_is_written_on_the_report() -> None:
     found = an_analysis(runs=[{**RUN, "stolen": 0.14, "stolen_max": 0.383}])
     for text in (markdown(found, []), page(found, [])):
         assert "14% of the CPU time that was wanted to other machines (up to 38% around one run)" in text
+
+
+def test_each_sample_keeps_what_was_stolen_since_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([(5, 100), (5, 100), (30, 200)])
+    monkeypatch.setattr("bench.samples.cpu_times", lambda: next(times))
+    samples = Samples({}, _times=(0, 0))
+    for number in range(3):
+        samples.add(Sample(BY_NAME["one-1"], "kafka", number, failed="a test says so"))
+    assert [row["stolen"] for row in samples.rows()] == [0.05, 0.0, 0.25]
 
 
 def test_regression_is_named() -> None:
