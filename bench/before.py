@@ -3,6 +3,7 @@
     git worktree add /tmp/before v0.1.0
     python -m bench.before /tmp/before                  small requests and 1 MB batches, 7 rounds of 3 s
     python -m bench.before /tmp/before --cells one-1,fetch-1m --rounds 15
+    python -m bench.before . --python-before /usr/bin/python3     the same code, two builds of Python
 
 Both brokers are up at once, with this checkout's generator and settings, and take turns at each cell within seconds, in
 an order shuffled each round. A ratio is taken within a round; the median of the ratios is what to quote, with their
@@ -15,6 +16,7 @@ import argparse
 import json
 import os
 import random
+import shutil
 import statistics
 import sys
 from collections.abc import Callable, Sequence
@@ -69,9 +71,12 @@ def rounds(options: argparse.Namespace, note: Callable[[str], None]) -> list[Sam
     with ExitStack() as stack:
         peers = {
             who: stack.enter_context(
-                KprocPeer(transport=options.transport, flush=options.flush, checkout=checkout)
+                KprocPeer(transport=options.transport, flush=options.flush, checkout=checkout, python=python)
             )
-            for who, checkout in ((BEFORE, options.checkout), (NOW, Path(__file__).resolve().parents[1]))
+            for who, checkout, python in (
+                (BEFORE, options.checkout, options.python_before),
+                (NOW, Path(__file__).resolve().parents[1], sys.executable),
+            )
         }
         for who, peer in peers.items():
             note(f"warming {who}")
@@ -132,6 +137,10 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         prog="python -m bench.before", description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument("checkout", type=Path, help="the other one: a directory with its kproc/")
+    parser.add_argument(
+        "--python-before", default=sys.executable, metavar="PATH",
+        help="the interpreter that runs the other one, with what kproc needs installed; this one if not given",
+    )  # fmt: skip
     parser.add_argument("--cells", default=",".join(CELLS), help=f"of: {', '.join(known)}")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=3.0, help="measured in each run")
@@ -147,6 +156,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         parser.error(f"no such cell: {', '.join(unknown)} (there are {', '.join(known)})")
     if not (options.checkout / "kproc" / "__main__.py").exists():
         parser.error(f"{options.checkout} is no checkout of kproc")
+    if shutil.which(options.python_before) is None:
+        parser.error(f"{options.python_before} is no program")
     return options
 
 

@@ -33,7 +33,7 @@ COLUMNS: Final = (
     ("cores", "i", "CPUs that the process may use"),
     ("memory_gb", "f", "of the machine"),
     ("kernel", "s", "Linux release"),
-    ("python", "s", "version of the interpreter that ran kproc"),
+    ("python", "s", "version and build of the interpreter that ran kproc"),
     ("java", "s", "version of the Java that ran Kafka"),
     ("arguments", "l", "of the command"),
     ("note", "s", "what the person wrote with --note"),

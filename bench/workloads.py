@@ -222,6 +222,8 @@ def _latency(rate: int, *, goals: dict[str, float] | None = None, is_quick: bool
         Metric("acknowledged p50", "us", False, path("ack_latency_us", "p50")),
         Metric("acknowledged p99", "us", False, path("ack_latency_us", "p99")),
         Metric("generator late p50", "us", False, path("late_us", "p50")),
+        # No broker gets below this: how late a program that waits for its time is woken, beside it.
+        Metric("generator late p99", "us", False, path("late_us", "p99")),
         Metric("CPU", "s/million", False, cpu_per("requests", 1e6)),
     )
     title = f"produce to consume, {rate:,} records/s of 100 B, from the intended send"

@@ -117,12 +117,18 @@ def test_two_checkouts_are_compared_within_rounds(tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     main = other / "kproc" / "__main__.py"
     main.write_text(f"open({str(ran)!r}, 'w').close()\n{main.read_text().replace('from __future__', '#')}")
-    answer = run("bench.before", str(other), "--rounds", "2", "--seconds", "0.2", "--cells", CELLS)
+    chosen = tmp_path / "python"
+    chosen.write_text(f'#!/bin/sh\ntouch {ran}-by-this\nexec {sys.executable} "$@"\n')
+    chosen.chmod(0o755)
+    how = ("--rounds", "2", "--seconds", "0.2", "--cells", CELLS)
+    answer = run("bench.before", str(other), "--python-before", str(chosen), *how)
     assert answer.returncode == 0, answer.stderr
     assert ran.exists()
+    assert Path(f"{ran}-by-this").exists()
     ratio = r"\d+\.\d\d \[\d+\.\d\d-\d+\.\d\d\]"
     for cell in ("one-1: rate", "fetch-1m: throughput", "latency-5000: p50"):
         line = rf"^\| {cell} \| [1-9].* \| {ratio} \| .* \| {ratio} \|$"
         assert re.search(line, answer.stdout, re.MULTILINE), answer.stdout
 
     assert "is no checkout" in run("bench.before", str(tmp_path)).stderr
+    assert "nowhere is no program" in run("bench.before", str(other), "--python-before", "nowhere").stderr
