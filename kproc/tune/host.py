@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import enum
 import os
+import platform
 import resource
 import shutil
+import sys
+import sysconfig
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +40,20 @@ class Found(NamedTuple):
     verdict: Verdict
 
 
+class PythonBuild(NamedTuple):
+    """The interpreter, by what it knows of its own making."""
+
+    version: str
+    configured: str | None  # The options of its configure script.
+    prefix: str
+    is_debug: bool
+
+
+def _python_build() -> PythonBuild:
+    configured, is_debug = sysconfig.get_config_vars("CONFIG_ARGS", "Py_DEBUG")
+    return PythonBuild(platform.python_version(), configured, sys.base_prefix, bool(is_debug))
+
+
 @dataclass(frozen=True)
 class Host:
     """Where to look: the real host by default, a directory of made-up files in tests."""
@@ -46,6 +63,7 @@ class Host:
     files_limit: tuple[int, int] = field(default_factory=lambda: resource.getrlimit(resource.RLIMIT_NOFILE))
     free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free
     memfd: Callable[[], str | None] = lambda: _probe_memfd()
+    python: PythonBuild = field(default_factory=_python_build)
 
     def text(self, path: str) -> str | None:
         """A file's text below the root, or None where it cannot be read."""
@@ -235,6 +253,19 @@ def _limit(
     return look
 
 
+def _python(host: Host) -> Found:
+    version, configured, prefix, is_debug = host.python
+    if is_debug:
+        return Found(f"{version}, a debug build", Verdict.CHANGE)
+    # Distributions run the profiles by recipes of their own: Debian's configure has not heard of them.
+    if prefix == "/usr":
+        return Found(f"{version}, of the distribution", Verdict.OK)
+    if configured is None:
+        return _NOT_SHOWN
+    has_profiles = "--enable-optimizations" in configured
+    return _judge(f"{version}, {'with' if has_profiles else 'without'} profiles", has_profiles)
+
+
 def _memfd(host: Host) -> Found:
     problem = host.memfd()
     if problem is not None:
@@ -364,6 +395,11 @@ CHECKS: Final = (
         "vm.dirty_ratio", _dirty("dirty", lambda share: share >= 20), ">= 20 %",
         "beyond it whoever writes waits for the disk, a Handler in the middle of an append as well",
         _sysctl("vm.dirty_ratio", "60"),
+    ),
+    Check(
+        "python.build", _python, "of the distribution, or built with --enable-optimizations",
+        "without profiles, and as a shared library, twice the cycles were measured for the same Python code",
+        "apt's, a container's or uv's; PYTHON_CONFIGURE_OPTS='--enable-optimizations --with-lto' pyenv install",
     ),
     Check(
         "cpu.governor", _governor, "performance or schedutil",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kproc.tune.host import CHECKS, Host, Verdict, check_host, mount_of
+from kproc.tune.host import CHECKS, Host, PythonBuild, Verdict, check_host, mount_of
 
 GOOD = {
     "proc/sys/net/core/somaxconn": "4096\n",
@@ -52,6 +52,7 @@ def host(tmp_path, monkeypatch):
             "files_limit": (1024, 524288),
             "free_bytes": lambda _path: 9 << 30,
             "memfd": lambda: None,
+            "python": PythonBuild("3.12.1", "'--enable-optimizations' '--with-lto'", "/opt/python", False),
         }
         return Host(root=tmp_path, **{**options, **more})
 
@@ -173,6 +174,33 @@ def test_the_deepest_mount_with_a_blank_in_its_name_is_found(host):
     assert mount is not None
     assert (mount.point, mount.kind) == ("/srv/logs here", "xfs")
     assert "noatime" in mount.options
+
+
+@pytest.mark.parametrize(
+    ("build", "verdict", "shown"),
+    [
+        (
+            PythonBuild("3.13.0", "'--enable-optimizations'", "/opt", False),
+            Verdict.OK,
+            "3.13.0, with profiles",
+        ),
+        (
+            PythonBuild("3.11.7", "'--enable-shared'", "/opt", False),
+            Verdict.CHANGE,
+            "3.11.7, without profiles",
+        ),
+        (
+            PythonBuild("3.11.2", "'--enable-shared'", "/usr", False),
+            Verdict.OK,
+            "3.11.2, of the distribution",
+        ),
+        (PythonBuild("3.12.1", "", "/usr", True), Verdict.CHANGE, "3.12.1, a debug build"),
+        (PythonBuild("3.12.1", None, "/opt", False), Verdict.UNKNOWN, "not shown here"),
+    ],
+)
+def test_how_python_was_built(host, build, verdict, shown):
+    found = row(host(python=build), "python.build")
+    assert (found.value, found.verdict) == (shown, verdict)
 
 
 def test_a_memfd_that_cannot_be_made_is_said(host):
