@@ -1,7 +1,7 @@
 """More cores than this machine has: the pipeline simulated with the service times that were measured here.
 
     python -m bench.simulate calibrate                     service times of this machine (30 s, wants a quiet one)
-    python -m bench.simulate validate                      simulated beside measured, the error of each point (3 min)
+    python -m bench.simulate validate                      simulated beside measured in the same rounds (4 min)
     python -m bench.simulate --cores 8,32,128              which counts to plan with; a table and a plot
 
 The question: how many Processors and Handlers pay off on a machine that is not here? Every figure of the last is marked
@@ -12,31 +12,50 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from statistics import fmean, median
+from typing import Any, Final, NamedTuple
 
 from rich.console import Console
 from rich.progress import track
 
 from bench import machine
-from bench.simulation.calibrate import Run, calibrate, measured_runs
+from bench.simulation.calibrate import (
+    CALIBRATING,
+    Point,
+    Run,
+    calibrate,
+    costs_of,
+    measure_scan_us,
+    measure_wake_us,
+    measured_runs,
+)
 from bench.simulation.model import Costs, Outcome, Scene, simulate
 from kproc.tune.measure import Layout
 
 RESULTS: Final = Path(__file__).parent / "results"
 COSTS: Final = RESULTS / "simulation-costs.json"
 ERROR_WANTED: Final = 0.20
-# (cpus, processors, handlers, connections): none of the two-core ones with one process of each is calibrated with.
-POINTS: Final = (
+# None of them is among those that feed the costs.
+POINTS: Final[tuple[Point, ...]] = (
     (2, 1, 1, 2), (2, 1, 1, 8), (2, 1, 1, 32), (2, 1, 1, 128), (2, 1, 1, 256),
     (2, 1, 2, 16), (2, 1, 2, 128), (2, 2, 1, 16), (2, 2, 1, 128), (2, 2, 2, 64),
     (1, 1, 1, 4), (1, 1, 1, 64), (1, 2, 1, 64), (1, 1, 2, 64), (1, 2, 2, 64),
 )  # fmt: skip
 CORES_MAX: Final = 1024
+_OTHERS_MAX: Final = 0.1  # Cores: what a quiet machine does beside.
 _ROLE_RATE: Final = 80_000  # requests/s of a pair, about: for how long is simulated, not for what comes out
+
+
+class Check(NamedTuple):
+    """A point in one round: as it was measured, and as it comes out with the costs of that round."""
+
+    measured: Run
+    simulated: Outcome
 
 
 def _scene(cpus: int, processors: int, handlers: int, connections: int) -> Scene:
@@ -59,7 +78,7 @@ def do_calibrate(options: argparse.Namespace, console: Console) -> int:
 def _said(run: Run) -> str:
     sample = run.sample
     cpu = " ".join(f"{role} {run.cpu_us(role):.1f}" for role in ("client", "processor", "handler"))
-    others = f", others used {run.others:.1f} cores" if run.others > 0.1 else ""
+    others = f", others used {run.others:.1f} cores" if run.others > _OTHERS_MAX else ""
     return (
         f"{sample.cpus} CPUs {sample.layout} {sample.connections} connections: {sample.throughput:,.0f} requests/s,"
         f" CPU us/request: {cpu}{others}"
@@ -67,64 +86,72 @@ def _said(run: Run) -> str:
 
 
 def do_validate(options: argparse.Namespace, console: Console) -> int:
-    costs, about = load_costs(options.costs)
-    rows = []
-    brokers = {(cpus, processors, handlers) for cpus, processors, handlers, _ in POINTS}
-    measured: list[Run] = []
-    for cpus, processors, handlers in track(sorted(brokers), "measuring", console=console):
-        counts = [point[3] for point in POINTS if point[:3] == (cpus, processors, handlers)]
-        measured += measured_runs(
-            Layout(processors, handlers), counts, seconds=options.seconds, cpus=cpus, rounds=options.rounds
-        )
-    for cpus, processors, handlers, connections in POINTS:
-        cell = (cpus, Layout(processors, handlers), connections)
-        runs = [
-            run for run in measured if (run.sample.cpus, run.sample.layout, run.sample.connections) == cell
-        ]
-        runs.sort(key=lambda run: run.sample.throughput)
-        best = runs[-1].sample  # As for the costs: what disturbs only slows.
-        outcome = simulate(_scene(cpus, processors, handlers, connections), costs)
-        rows.append(
-            {
-                "cpus": cpus,
-                "layout": f"{processors}x{handlers}",
-                "connections": connections,
-                "measured": best.throughput,
-                "measured_range": [runs[0].sample.throughput, best.throughput],
-                "measured_p50_us": best.p50_us,
-                "measured_batch": 1 / max(1e-9, runs[-1].passes["handler"]),
-                "others_cores": runs[-1].others,
-                "simulated": outcome.throughput,
-                "simulated_p50_us": outcome.p50_us,
-                "simulated_batch": outcome.handler_batch,
-                "error": outcome.throughput / best.throughput - 1,
-            }
-        )
-    document = {"about": machine.describe(), "costs_of": about, "costs_us": costs.as_dict(), "points": rows}
+    """Calibrate and check in the same rounds: a machine whose speed changes by the minute changes both alike."""
+    checks: dict[Point, list[Check]] = {point: [] for point in POINTS}
+    for number in track(range(options.rounds), "rounds", console=console):
+        runs = _round(options.seconds, random.Random(number))
+        feeding = [run for point, run in runs.items() if point in CALIBRATING]
+        costs = costs_of(feeding, wake_us=measure_wake_us(), scan_us=measure_scan_us())
+        for point, found in checks.items():
+            found.append(Check(runs[point], simulate(_scene(*point), costs)))
+    rows = [_checked(point, found) for point, found in checks.items()]
     path = options.costs.with_name("simulation-validation.json")
-    path.write_text(json.dumps(document, indent=1) + "\n")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"about": machine.describe(), "points": rows}, indent=1) + "\n")
     sys.stdout.write(validation_table(rows))
     console.print(f"written to {path}")
     return 0
 
 
+def _round(seconds: float, chance: random.Random) -> dict[Point, Run]:
+    """Each point once, those that feed the costs among those that check them, on a broker for each layout."""
+    points = [*CALIBRATING, *POINTS]
+    chance.shuffle(points)
+    answer = {}
+    for broker in dict.fromkeys(point[:3] for point in points):
+        cpus, processors, handlers = broker
+        counts = [point[3] for point in points if point[:3] == broker]
+        runs = measured_runs(Layout(processors, handlers), counts, seconds=seconds, cpus=cpus, rounds=1)
+        answer.update({(*broker, run.sample.connections): run for run in runs})
+    return answer
+
+
+def _checked(point: Point, found: Sequence[Check]) -> dict[str, Any]:
+    """One row: medians over the rounds, and how far the simulation was off within each."""
+    cpus, processors, handlers, connections = point
+    errors = sorted(each.simulated.throughput / each.measured.sample.throughput - 1 for each in found)
+    return {
+        "cpus": cpus,
+        "layout": f"{processors}x{handlers}",
+        "connections": connections,
+        "measured": median(each.measured.sample.throughput for each in found),
+        "measured_p50_us": median(each.measured.sample.p50_us for each in found),
+        "measured_batch": median(1 / max(1e-9, each.measured.passes["handler"]) for each in found),
+        "others_cores": median(each.measured.others for each in found),
+        "simulated": median(each.simulated.throughput for each in found),
+        "simulated_p50_us": median(each.simulated.p50_us for each in found),
+        "simulated_batch": median(each.simulated.handler_batch for each in found),
+        "error": median(errors),
+        "error_range": [errors[0], errors[-1]],
+    }
+
+
 def validation_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Markdown: a row for each point, then what to make of it."""
+    """Markdown: a row for each point, its error within the rounds, then what to make of it."""
     lines = [
-        "| CPUs | layout | connections | measured/s | range | simulated/s | error | p50 measured | p50 simulated |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| CPUs | layout | connections | measured/s | simulated/s | error | p50 measured | simulated |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
-        low, high = row["measured_range"]
+        low, high = row["error_range"]
         mark = " (!)" if abs(row["error"]) > ERROR_WANTED else ""
         cells = [
             row["cpus"],
             row["layout"],
             row["connections"],
             f"{row['measured']:,.0f}",
-            f"{low:,.0f}-{high:,.0f}",
             f"{row['simulated']:,.0f}",
-            f"{100 * row['error']:+.0f} %{mark}",
+            f"{100 * row['error']:+.0f} % [{100 * low:+.0f} to {100 * high:+.0f}]{mark}",
             f"{row['measured_p50_us']:,.0f} us",
             f"{row['simulated_p50_us']:,.0f} us",
         ]
@@ -139,6 +166,11 @@ def validation_table(rows: Sequence[dict[str, Any]]) -> str:
     lines.append(f"Median error {100 * errors[len(errors) // 2]:.0f} %, greatest {100 * errors[-1]:.0f} %.")
     if off:
         lines.append(f"More than {100 * ERROR_WANTED:.0f} % off: {'; '.join(off)}.")
+    others = fmean(row["others_cores"] for row in rows)
+    if others > _OTHERS_MAX:
+        lines.append(
+            f"Other programs, or this machine's host, took {others:.1f} cores meanwhile: none of it is to be quoted."
+        )
     return "\n".join(lines) + "\n"
 
 

@@ -28,6 +28,8 @@ from kproc.load.run import Result
 from kproc.tune.measure import WORKLOADS, Layout, Sample, load_running, on_cpus
 
 CONNECTIONS: Final = (1, 4, 16, 64)
+Point = tuple[int, int, int, int]  # CPUs, Processors, Handlers, connections
+CALIBRATING: Final[tuple[Point, ...]] = (*((2, 1, 1, count) for count in CONNECTIONS), (1, 1, 1, 1))
 _WAKES: Final = 2000
 _RINGS, _RING_BYTES, _BATCH = 8, 1 << 16, 4
 _SCANS, _SCAN_ROUNDS = 2000, 9

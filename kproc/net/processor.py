@@ -342,23 +342,22 @@ class Processor(ConnectionHolder):
             self._close(connection, "the client closed it")
             return
         connection.last_active_ns = now_ns = self._now_ns
-        counts = self._counts
-        counts[_BYTES_IN] += count
+        self._counts[_BYTES_IN] += count
         if count > 4 and not held and connection.inflight < _INFLIGHT_LAST:
             (length,) = _LENGTH.unpack_from(view, HEAD_BYTES)
+            is_one = length == count - 4 and connection.is_introduced  # As most reads bring.
+            if is_one and self._router is not None and self._route(connection, view[HEAD_BYTES:][:count]):
+                return
             if (
-                length == count - 4
-                and connection.is_introduced
-                and self._router is None
-                and now_ns < self._next_look_ns
-            ):  # One whole frame, as most reads bring: what `_pass_on` would do with it.
+                is_one and self._router is None and now_ns < self._next_look_ns
+            ):  # What `_pass_on` would do with it.
                 sequence = connection.next_sequence
                 HEAD.pack_into(view, 0, connection.id, sequence, connection.listener, connection.flags)
                 link.sender.commit(start + count, REQUEST)
                 connection.home.has_unpublished = True
                 connection.next_sequence = (sequence + 1) & SEQUENCE_MASK
                 connection.inflight += 1
-                counts[_REQUESTS] += 1
+                self._counts[_REQUESTS] += 1
                 return
             if LARGE_FRAME_BYTES < length <= self._request_bytes_max and length > count - 4:
                 self._hold(connection, view[HEAD_BYTES : HEAD_BYTES + count])  # The beginning of a large one.
@@ -427,30 +426,12 @@ class Processor(ConnectionHolder):
         Requests of one connection are in work at one Handler only. A frame for another one waits, with all
         that is behind it, until the answers are out.
         """
-        assert self._router is not None
         view = memoryview(frames)
         position = 0
         while position < len(frames) and connection.inflight < INFLIGHT_MAX:
             end = position + 4 + _LENGTH.unpack_from(frames, position)[0]
-            index = self._router.route(view[position + 4 : end])
-            target = self._by_index.get(index, connection.home)
-            if target.link is None:
-                target = connection.home
-            if connection.inflight and target is not connection.target:
+            if not self._route(connection, view[position:end]):
                 break
-            link = target.link
-            flags = connection.flags
-            if self._now_ns >= self._next_look_ns:
-                flags |= self._begin_timing(connection, view[position + 4 : end], target)
-            head = HEAD.pack(connection.id, connection.next_sequence, connection.listener, flags)
-            if link is None or not link.sender.try_push(REQUEST, head, view[position:end]):
-                self._timed.cancel(connection)
-                break
-            target.has_unpublished = True
-            connection.target = target
-            connection.next_sequence = (connection.next_sequence + 1) & SEQUENCE_MASK
-            connection.inflight += 1
-            self._counts[_REQUESTS] += 1
             position = end
         if position < len(frames):
             self._put_off(connection, frames[position:] + rest)
@@ -459,11 +440,31 @@ class Processor(ConnectionHolder):
         if connection.inflight >= INFLIGHT_MAX:
             self._update_interest(connection)
 
-    def _keep_rest(self, connection: Connection, rest: bytes) -> None:
-        """The beginning of a frame; or whole ones, if more came with one read than may be in work.
+    def _route(self, connection: Connection, frame: memoryview) -> bool:
+        """Push one frame, its length before it; False while it has to wait. It may lie in a ring's unused room."""
+        assert self._router is not None
+        target = self._by_index.get(self._router.route(frame[4:]), connection.home)
+        if target.link is None:
+            target = connection.home
+        link = target.link
+        if link is None or (connection.inflight and target is not connection.target):
+            return False
+        flags = connection.flags
+        if self._now_ns >= self._next_look_ns:
+            flags |= self._begin_timing(connection, frame[4:], target)
+        head = HEAD.pack(connection.id, connection.next_sequence, connection.listener, flags)
+        if not link.sender.try_push(REQUEST, head, frame):
+            self._timed.cancel(connection)
+            return False
+        target.has_unpublished = True
+        connection.target = target
+        connection.next_sequence = (connection.next_sequence + 1) & SEQUENCE_MASK
+        connection.inflight += 1
+        self._counts[_REQUESTS] += 1
+        return True
 
-        A read brings a thousand small requests, and their answers are what a client that does not read them costs.
-        """
+    def _keep_rest(self, connection: Connection, rest: bytes) -> None:
+        """The beginning of a frame; or whole ones, for a read brings a thousand, more than may be in work."""
         if connection.inflight < INFLIGHT_MAX:
             self._hold(connection, rest)
         else:

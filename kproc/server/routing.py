@@ -16,8 +16,13 @@ from kproc.wire.primitives import read_unsigned_varint
 
 _HINTS_MAX: Final = 8192  # Topic-partitions that one Processor remembers; beyond, it starts anew.
 _HEAD: Final = struct.Struct(">hhih")
-_PRODUCE: Final = 0
+# Behind the client id, as every producer without transactions writes it: transactional id, acks, timeout, how many
+# topics, the length of the first one's name.
+_PLAIN: Final = struct.Struct(">hhiih")
+_COMPACT: Final = struct.Struct(">BBhiBB")  # Tagged fields before it; the lengths are one more than they are.
 _FLEXIBLE: Final = 9
+_BY_ID: Final = 13  # Topics by id.
+_ID_BYTES: Final = 16
 OWNER: Final = struct.Struct("=H")
 
 
@@ -31,7 +36,7 @@ class ProduceRouter:
         """The owner's index for a Produce of one known partition, else -1 (home)."""
         if len(frame) < _HEAD.size or frame[0] or frame[1]:  # API key 0, big-endian
             return -1
-        key = partition_key(frame)
+        key = _usual_key(frame) or partition_key(frame)
         return -1 if key is None else self._owners.get(key, -1)
 
     def learn(self, hint: memoryview) -> None:
@@ -39,6 +44,30 @@ class ProduceRouter:
         if len(self._owners) >= _HINTS_MAX:
             self._owners.clear()
         self._owners[bytes(hint[OWNER.size :])] = OWNER.unpack_from(hint)[0]
+
+
+def _usual_key(frame: memoryview) -> bytes | None:
+    """What `partition_key` says of a frame as producers send it, by one look; None for any other.
+
+    How many partitions there are is in the key, and what was learned names one.
+    """
+    _, version, _, client_bytes = _HEAD.unpack_from(frame)
+    at = _HEAD.size + client_bytes if client_bytes > 0 else _HEAD.size
+    if at + _PLAIN.size > len(frame):
+        return None
+    if version < _FLEXIBLE:
+        transactional_id, _, _, topics, name_bytes = _PLAIN.unpack_from(frame, at)
+        if transactional_id != -1 or topics != 1 or name_bytes < 0:
+            return None
+        start = at + _PLAIN.size - 2
+        return frame[start : start + 10 + name_bytes].tobytes()
+    tagged, transactional_id, _, _, topics, name_bytes = _COMPACT.unpack_from(frame, at)
+    if tagged or transactional_id or topics != 2:
+        return None
+    start = at + _COMPACT.size - 1
+    if version >= _BY_ID:
+        return frame[start : start + _ID_BYTES + 5].tobytes()
+    return frame[start : start + name_bytes + 5].tobytes() if name_bytes < 128 else None
 
 
 def partition_key(frame: memoryview) -> bytes | None:
@@ -84,8 +113,8 @@ def _flexible_key(body: memoryview, at: int, version: int) -> bytes | None:
     if body[at] != 2:  # One topic, as a compact array's count + 1.
         return None
     start = at + 1
-    if version >= 13:
-        at = start + 16  # topic id
+    if version >= _BY_ID:
+        at = start + _ID_BYTES
     else:
         length, at = read_unsigned_varint(body, start)
         at += length - 1

@@ -100,11 +100,13 @@ def test_costs_come_back_from_runs_that_were_made_of_them():
 
 def test_a_validation_names_the_points_that_are_far_off():
     row = {
-        "cpus": 2, "layout": "1x1", "connections": 8, "measured": 100.0, "measured_range": [90.0, 110.0],
-        "simulated": 130.0, "error": 0.3, "measured_p50_us": 1.0, "simulated_p50_us": 2.0,
+        "cpus": 2, "layout": "1x1", "connections": 8, "measured": 100.0, "simulated": 130.0, "error": 0.3,
+        "error_range": [0.2, 0.4], "measured_p50_us": 1.0, "simulated_p50_us": 2.0, "others_cores": 0.05,
     }  # fmt: skip
     text = simulate.validation_table([row, {**row, "connections": 16, "error": 0.05}])
-    assert "+30 % (!)" in text
+    assert "+30 % [+20 to +40] (!)" in text
+    assert "quoted" not in text
+    assert "took 0.9 cores meanwhile: none" in simulate.validation_table([{**row, "others_cores": 0.9}])
     assert "More than 20 % off: 2 CPUs 1x1 with 8." in text
 
 

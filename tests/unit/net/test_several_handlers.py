@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -93,6 +94,22 @@ def test_router_says_who_gets_a_frame(rig: ProcessorRig, home: int) -> None:
         client.send(frame)
         (request,) = rig.handlers[index].take()
         assert framed(request.body) == frame
+        rig.handlers[index].answer(request, framed(b"done"))
+        rig.step()
+        assert client.received() == framed(b"done")
+
+
+@pytest.mark.parametrize("home", [0, 1])
+def test_frames_are_whole_over_many_turns_of_the_rings(rig: ProcessorRig, home: int) -> None:
+    """They are read into unused room of the home ring, and pushed to it or to another."""
+    client = client_at(rig, home)
+    chance = random.Random(home)
+    for number in range(3000):
+        word, index = chance.choice([(b"first.", 0), (b"second", 1), (b"homely", home)])
+        body = word + number.to_bytes(4, "big") + chance.randbytes(chance.randrange(3000))
+        client.send(framed(body))
+        ((request,), nothing) = rig.handlers[index].take(), rig.handlers[1 - index].take()
+        assert (bytes(request.body), nothing) == (body, [])
         rig.handlers[index].answer(request, framed(b"done"))
         rig.step()
         assert client.received() == framed(b"done")

@@ -50,6 +50,25 @@ def test_frame_and_body_give_the_same_key(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("client_id", ["", "c", "a longer client id " * 20, None], ids=repr)
+@pytest.mark.parametrize("transactional_id", [None, "", "t"], ids=repr)
+@pytest.mark.parametrize("name", ["a", "n" * 126, "n" * 127, "n" * 249], ids=len)
+def test_one_look_says_the_same_as_the_walk(
+    version: int, client_id: str | None, transactional_id: str | None, name: str
+) -> None:
+    router = ProduceRouter()
+    for topics, owner in (
+        (one(name), 7),
+        ([(name, TOPIC_ID, [(3, b"x"), (4, b"x")])], -1),
+        (one(name, 4), -1),
+    ):
+        frame = frame_of(version, topics, client_id=client_id, transactional_id=transactional_id)
+        if owner >= 0:
+            router.learn(memoryview(OWNER.pack(owner) + (partition_key(frame) or b"")))
+        assert router.route(frame) == owner
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 def test_key_names_topic_and_partition(version: int) -> None:
     keys = {
         partition_key(frame_of(version, [(name, topic_id, [(index, b"x")])]))
