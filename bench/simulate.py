@@ -35,7 +35,6 @@ from bench.simulation.calibrate import (
     measured_runs,
 )
 from bench.simulation.model import Costs, Outcome, Scene, simulate
-from kproc.tune.measure import Layout
 
 RESULTS: Final = Path(__file__).parent / "results"
 COSTS: Final = RESULTS / "simulation-costs.json"
@@ -89,7 +88,9 @@ def do_validate(options: argparse.Namespace, console: Console) -> int:
     """Calibrate and check in the same rounds: a machine whose speed changes by the minute changes both alike."""
     checks: dict[Point, list[Check]] = {point: [] for point in POINTS}
     for number in track(range(options.rounds), "rounds", console=console):
-        runs = _round(options.seconds, random.Random(number))
+        points = [*CALIBRATING, *POINTS]
+        random.Random(number).shuffle(points)
+        runs = {run.point: run for run in measured_runs(points, seconds=options.seconds)}
         feeding = [run for point, run in runs.items() if point in CALIBRATING]
         costs = costs_of(feeding, wake_us=measure_wake_us(), scan_us=measure_scan_us())
         for point, found in checks.items():
@@ -101,19 +102,6 @@ def do_validate(options: argparse.Namespace, console: Console) -> int:
     sys.stdout.write(validation_table(rows))
     console.print(f"written to {path}")
     return 0
-
-
-def _round(seconds: float, chance: random.Random) -> dict[Point, Run]:
-    """Each point once, those that feed the costs among those that check them, on a broker for each layout."""
-    points = [*CALIBRATING, *POINTS]
-    chance.shuffle(points)
-    answer = {}
-    for broker in dict.fromkeys(point[:3] for point in points):
-        cpus, processors, handlers = broker
-        counts = [point[3] for point in points if point[:3] == broker]
-        runs = measured_runs(Layout(processors, handlers), counts, seconds=seconds, cpus=cpus, rounds=1)
-        answer.update({(*broker, run.sample.connections): run for run in runs})
-    return answer
 
 
 def _checked(point: Point, found: Sequence[Check]) -> dict[str, Any]:
@@ -320,7 +308,12 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    return {"plan": do_plan, "calibrate": do_calibrate, "validate": do_validate}[options.do](options, console)
+    do = {"plan": do_plan, "calibrate": do_calibrate, "validate": do_validate}[options.do]
+    try:
+        return do(options, console)
+    except RuntimeError as problem:
+        console.print(f"failed: {problem}")
+        return 1
 
 
 if __name__ == "__main__":

@@ -27,9 +27,14 @@ from kproc.ipc.ring import RingConsumer, format_ring
 from kproc.load.run import Result
 from kproc.tune.measure import WORKLOADS, Layout, Sample, load_running, on_cpus
 
-CONNECTIONS: Final = (1, 4, 16, 64)
 Point = tuple[int, int, int, int]  # CPUs, Processors, Handlers, connections
-CALIBRATING: Final[tuple[Point, ...]] = (*((2, 1, 1, count) for count in CONNECTIONS), (1, 1, 1, 1))
+CALIBRATING: Final[tuple[Point, ...]] = (
+    (2, 1, 1, 1),
+    (2, 1, 1, 4),
+    (2, 1, 1, 16),
+    (2, 1, 1, 64),
+    (1, 1, 1, 1),
+)
 _WAKES: Final = 2000
 _RINGS, _RING_BYTES, _BATCH = 8, 1 << 16, 4
 _SCANS, _SCAN_ROUNDS = 2000, 9
@@ -55,6 +60,12 @@ class Run:
         own = (self.sample.broker_cpu_s + self.sample.generator_cpu_s) / self.sample.seconds
         return max(0.0, self.sample.machine_cores - own)
 
+    @property
+    def point(self) -> Point:
+        """What was measured."""
+        layout = self.sample.layout
+        return int(self.sample.cpus), layout.processors, layout.handlers, self.sample.connections
+
     def row(self) -> dict[str, Any]:
         names = ("client", "processor", "handler")
         return {
@@ -65,23 +76,27 @@ class Run:
 
 
 def measured_runs(
-    layout: Layout,
-    connections: Sequence[int],
+    points: Sequence[Point],
     *,
     seconds: float,
-    cpus: int,
-    rounds: int,
+    rounds: int = 1,
     on_run: Callable[[Run], object] = lambda run: None,
 ) -> list[Run]:
-    """Runs on one broker that has so many CPUs, passes counted; the connections in turn, in every round once."""
+    """Runs with passes counted, on a broker for each layout and number of CPUs: its points in turn, once a round."""
+    usable = sorted(os.sched_getaffinity(0))
+    if max(cpus for cpus, *_ in points) > len(usable):
+        raise RuntimeError("this needs two CPUs: with one, waking another core cannot be seen")
     runs = []
-    with on_cpus(sorted(os.sched_getaffinity(0))[:cpus]):
-        settings = {"kproc.flush": "group", "num.network.threads": layout.processors}
-        with Broker({**settings, "num.io.threads": layout.handlers}) as broker:
-            for number in range(1, rounds + 1):
-                for count in connections:
-                    runs.append(_one_run(broker, layout, count, seconds, number))
-                    on_run(runs[-1])
+    for broker_of in dict.fromkeys(point[:3] for point in points):
+        cpus, processors, handlers = broker_of
+        layout = Layout(processors, handlers)
+        with on_cpus(usable[:cpus]):
+            settings = {"kproc.flush": "group", "num.network.threads": processors}
+            with Broker({**settings, "num.io.threads": handlers}) as broker:
+                for number in range(1, rounds + 1):
+                    for *_, count in (point for point in points if point[:3] == broker_of):
+                        runs.append(_one_run(broker, layout, count, seconds, number))
+                        on_run(runs[-1])
     return runs
 
 
@@ -122,10 +137,7 @@ def calibrate(
     *, seconds: float = 1.0, rounds: int = 4, on_run: Callable[[Run], object] = lambda run: None
 ) -> tuple[Costs, list[Run]]:
     """Costs of this machine and the runs that they come from; about 2 s a run."""
-    if len(os.sched_getaffinity(0)) < 2:
-        raise RuntimeError("a calibration needs two CPUs: with one, waking another core cannot be seen")
-    runs = measured_runs(Layout(), CONNECTIONS, seconds=seconds, cpus=2, rounds=rounds, on_run=on_run)
-    runs += measured_runs(Layout(), (1,), seconds=seconds, cpus=1, rounds=rounds, on_run=on_run)
+    runs = measured_runs(CALIBRATING, seconds=seconds, rounds=rounds, on_run=on_run)
     return costs_of(runs, wake_us=measure_wake_us(), scan_us=measure_scan_us()), runs
 
 

@@ -348,9 +348,8 @@ class Processor(ConnectionHolder):
             is_one = length == count - 4 and connection.is_introduced  # As most reads bring.
             if is_one and self._router is not None and self._route(connection, view[HEAD_BYTES:][:count]):
                 return
-            if (
-                is_one and self._router is None and now_ns < self._next_look_ns
-            ):  # What `_pass_on` would do with it.
+            # What `_pass_on` would do with it.
+            if is_one and self._router is None and now_ns < self._next_look_ns:
                 sequence = connection.next_sequence
                 HEAD.pack_into(view, 0, connection.id, sequence, connection.listener, connection.flags)
                 link.sender.commit(start + count, REQUEST)

@@ -60,12 +60,14 @@ def _usual_key(frame: memoryview) -> bytes | None:
         if transactional_id != -1 or topics != 1 or name_bytes < 0:
             return None
         start = at + _PLAIN.size - 2
-        return frame[start : start + 10 + name_bytes].tobytes()
+        return frame[
+            start : start + 2 + name_bytes + 8
+        ].tobytes()  # The name, how many partitions, the index.
     tagged, transactional_id, _, _, topics, name_bytes = _COMPACT.unpack_from(frame, at)
     if tagged or transactional_id or topics != 2:
         return None
     start = at + _COMPACT.size - 1
-    if version >= _BY_ID:
+    if version >= _BY_ID:  # The same, in 16, 1 and 4 bytes.
         return frame[start : start + _ID_BYTES + 5].tobytes()
     return frame[start : start + name_bytes + 5].tobytes() if name_bytes < 128 else None
 

@@ -98,6 +98,14 @@ def test_costs_come_back_from_runs_that_were_made_of_them():
     assert (costs.wake_delay, costs.switch) == pytest.approx((9, 3))
 
 
+@pytest.mark.parametrize("do", ["calibrate", "validate"])
+def test_one_cpu_is_not_enough_to_measure_two(do, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _pid: {0})
+    assert simulate.main([do, "--costs", str(tmp_path / "costs.json")]) == 1
+    assert "failed: this needs two CPUs" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_validation_names_the_points_that_are_far_off():
     row = {
         "cpus": 2, "layout": "1x1", "connections": 8, "measured": 100.0, "simulated": 130.0, "error": 0.3,
