@@ -120,15 +120,23 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
         else:
             log._snapshots = loaded.snapshots
             log.truncated_bytes = loaded.truncated_bytes
-        log._trust_synced(end_offset if clean else min(recovery_point, end_offset))
+        if clean:
+            log.recovery_point = end_offset
+        else:
+            log._trust_synced(min(recovery_point, end_offset))
+        if loaded is not None:
+            log._unsynced += [segment for segment in loaded.rebuilt if segment not in log._unsynced]
         return log
 
     def _trust_synced(self, offset: int) -> None:
-        """Take an offset as the recovery point, and remember the sealed segments behind it as not synced."""
+        """Take an offset as the recovery point, and remember the sealed segments behind it as not synced.
+
+        So is one that ends just there: its records may have been synced while it was active, without its indexes.
+        """
         self.recovery_point = offset
         sealed = self._segments.facts(self.end_offset)[:-1]
         held = self._segments.all()
-        self._unsynced = [held[n] for n, facts in enumerate(sealed) if facts.next_offset > offset]
+        self._unsynced = [held[n] for n, facts in enumerate(sealed) if facts.next_offset >= offset]
 
     def close(self, *, clean: bool = True) -> None:
         """Close all files. Clean: first everything is synced and the producers' snapshot is written."""
@@ -186,7 +194,7 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
         """
         segments: list[LogSegment] = []
         extra: list[int] = []
-        if self.recovery_point < self.end_offset or self._directories_dirty:
+        if self.recovery_point < self.end_offset or self._directories_dirty or self._unsynced:
             segments = [*self._unsynced, self.active]
             extra = [self._fs.open_directory(path) for path in self._directories_dirty]
             # What a transaction index says cannot be learned again from batches below the recovery point.
@@ -198,10 +206,15 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
         return SyncPoint((*fds, *extra), self.end_offset, tuple(segments), tuple(extra))
 
     def mark_synced(self, point: SyncPoint) -> None:
-        """All descriptors of the point were synced without an error."""
+        """All descriptors of the point were synced without an error.
+
+        The segment that was active at the point may have grown since, and been sealed: it stays to be synced, now
+        with its indexes.
+        """
         self._give_back(point)
         self.recovery_point = max(self.recovery_point, point.end_offset)
-        self._unsynced = [segment for segment in self._unsynced if segment not in point.segments]
+        sealed = point.segments[:-1]
+        self._unsynced = [segment for segment in self._unsynced if segment not in sealed]
         self._flushed_ms = self._clock.wall_ms()
 
     def sync_failed(self, point: SyncPoint, reason: str) -> None:

@@ -77,6 +77,7 @@ class Loaded:
     producers: ProducerTable
     snapshots: list[int]  # offsets of the .snapshot files, growing
     end_offset: int
+    rebuilt: list[LogSegment]  # Their records are believed, their indexes were made again and are not synced.
     truncated_bytes: int = 0
 
 
@@ -111,7 +112,9 @@ def load(
             # Below the recovery point, where only headers are read, and no torn write can be.
             raise Corrupt(f"{directory}: {problem}") from problem
         raise
-    return Loaded(segments, loader.epochs, producers, snapshots, end_offset, loader.truncated_bytes)
+    return Loaded(
+        segments, loader.epochs, producers, snapshots, end_offset, loader.rebuilt, loader.truncated_bytes
+    )
 
 
 def _tidy(fs: Fs, directory: Path) -> tuple[list[int], list[int]]:
@@ -211,6 +214,7 @@ class _Loader:
         self.epochs = LeaderEpochs()
         self.epochs_known = False
         self.truncated_bytes = 0
+        self.rebuilt: list[LogSegment] = []
         # The first offset scanned that is in a transaction: from there on transaction indexes are made again.
         self.first_transactional: int | None = None
         self._read_epochs()
@@ -238,7 +242,10 @@ class _Loader:
                 raise Corrupt(f"{segment.path(LOG_SUFFIX)} begins below {end_offset}, where the last ends")
             is_last = number == len(self._segments) - 1
             following = INT64_MAX if is_last else self._segments[number + 1].base_offset
-            if not is_last and following <= believed_end:
+            # One that ends at the recovery point may have been synced while it was active, without its indexes.
+            if not is_last and (
+                following < believed_end or (following == believed_end and trusted is not None)
+            ):
                 self._complete_sealed(segment)
                 segment.close()
                 end_offset = following
@@ -281,6 +288,7 @@ class _Loader:
                 raise Corrupt(f"{segment.path(LOG_SUFFIX)}: {problem}") from problem
             segment.seal()
             segment.needs_index = False
+            self.rebuilt.append(segment)
 
     def _rewind_indexes(self, segment: LogSegment, believed_end: int) -> int:
         """Keep the index entries below an offset; returns the position to walk from, 0 if none is kept."""

@@ -45,7 +45,7 @@ class SyncPoint(NamedTuple):
 
     fds: tuple[int, ...]
     end_offset: int
-    segments: tuple[LogSegment, ...]
+    segments: tuple[LogSegment, ...]  # the last is the active one
     extra_fds: tuple[int, ...]  # of directories and transaction indexes; opened for this point
 
 

@@ -10,6 +10,7 @@ import pytest
 from kproc.errors import ErrorCode
 from kproc.storage.fs import DiskFailed, DiskFull, OsFs, StorageFailure, replace_file
 from kproc.storage.log import LogConfig, TrustedEnd
+from kproc.storage.segment import LogSegment
 from tests.support.failing_fs import FailingFs
 from tests.support.logs import NOW_MS, LogRig, append_one, batch, read_all, sequenced
 
@@ -211,6 +212,52 @@ def test_the_sync_descriptors_outlive_roll_and_close(rig: LogRig) -> None:
     log.run_sync(point)  # Would be EBADF, or another file, if the number had been given away.
     log.mark_synced(point)
     assert log.recovery_point == 1
+
+
+def test_what_a_segment_got_after_a_round_began_is_synced_by_the_next(rig: LogRig) -> None:
+    rig.config = LogConfig(segment_bytes=500)
+    log = rig.open()
+    append_one(log, batch(bytes(100)))
+    point = log.sync_point()
+    grown = log.active
+    append_one(log, batch(bytes(100)))  # Goes to the segment that the round is syncing,
+    append_one(log, batch(bytes(400)))  # which this one seals.
+    assert log.active is not grown
+    log.run_sync(point)
+    log.mark_synced(point)
+    assert log.recovery_point == 1
+    point = log.sync_point()
+    assert point.segments == (grown, log.active)
+    assert len(point.fds) == 5  # Log and indexes of the one, the log of the other, the directory.
+    log.mark_synced(point)
+    assert log.recovery_point == 3
+    log.close()
+
+
+def test_a_sealed_segment_that_ends_at_the_recovery_point_is_synced_by_a_clean_stop(rig: LogRig) -> None:
+    """Its records were synced while it was active; its indexes were not."""
+    log = rig.open()
+    append_one(log, batch("a"))
+    log.close(clean=False)
+    LogSegment.create(OsFs(), rig.directory, 1, now_ms=0).close()
+    log = rig.open(recovery_point=1)
+    point = log.begin_close()
+    assert [segment.base_offset for segment in point.segments] == [0, 1]
+    log.mark_synced(point)
+    log.end_close()
+
+
+def test_indexes_that_were_made_again_at_a_start_are_synced(rig: LogRig) -> None:
+    rig.config = LogConfig(segment_bytes=300)
+    log = rig.open()
+    log.append([batch(bytes(200)) for _ in range(3)])
+    log.close()
+    (rig.directory / f"{0:020d}.index").unlink()
+    log = rig.open(clean=True)
+    point = log.begin_close()
+    assert [segment.base_offset for segment in point.segments] == [0, 2]
+    log.mark_synced(point)
+    log.end_close()
 
 
 def test_a_sync_leaves_few_descriptors_open(rig: LogRig) -> None:

@@ -205,6 +205,22 @@ def test_damage_in_a_sealed_segment_is_loud(rig: LogRig) -> None:
     log.close()
 
 
+def test_indexes_of_a_segment_that_ends_at_the_recovery_point_are_made_again(rig: LogRig) -> None:
+    """Its records were synced while it was active, and no round since has synced its indexes."""
+    rig.config = LogConfig(segment_bytes=400, index_interval_bytes=100)
+    log = rig.open()
+    log.append([batch("a", timestamp=NOW_MS + number) for number in range(10)])
+    following = log.segment_facts()[1].base_offset
+    log.close(clean=False)
+    index = rig.directory / INDEX
+    content = index.read_bytes()
+    assert len(content) == 16
+    index.write_bytes(bytes(8) + content[8:])  # An entry whose page never reached the disk.
+    log = rig.open(recovery_point=following)
+    assert index.read_bytes() == content
+    log.close()
+
+
 def test_a_tear_before_an_empty_new_segment_takes_that_away(rig: LogRig) -> None:
     rig.config = LogConfig(segment_bytes=400)
     write_log(rig, 3)
