@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kproc.errors import ErrorCode, FatalError, KafkaError
 from kproc.group.coordinator import GroupCoordinator
+from kproc.wire.primitives import shortened
 
 if TYPE_CHECKING:
     from kproc.api.context import OnReply, RequestContext, Services
@@ -70,7 +71,8 @@ def ask_coordinator(
 
 def caller_of(context: RequestContext) -> Caller:
     """Who asks."""
-    client_id = (context.client_id_bytes or b"").decode("utf-8", "replace")
+    # Bytes that are no UTF-8 take three each; what a group keeps must fit into its records and into answers.
+    client_id = shortened((context.client_id_bytes or b"").decode("utf-8", "replace"))
     return Caller(context.api_version, client_id, context.client_host)
 
 

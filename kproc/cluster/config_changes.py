@@ -23,6 +23,7 @@ from kproc.cluster.image import ClusterImage
 from kproc.cluster.topic_names import check_name
 from kproc.config import Config, Kind
 from kproc.errors import ErrorCode, KafkaError
+from kproc.wire.primitives import STRING_BYTES_MAX
 
 RESOURCE_TOPIC: Final = 2
 RESOURCE_BROKER: Final = 4
@@ -203,6 +204,16 @@ def _edit_list(before: str, operation: int, value: str) -> str:
 
 
 def _difference(before: dict[str, str], after: dict[str, str]) -> list[tuple[str, str | None]]:
-    """What to set and what to take away; a config that keeps its value needs no record."""
+    """What to set and what to take away; a config that keeps its value needs no record.
+
+    KafkaError for a value that grew by APPEND until no answer can show it.
+    """
     gone: list[tuple[str, str | None]] = [(name, None) for name in before if name not in after]
-    return gone + [(name, value) for name, value in after.items() if before.get(name) != value]
+    changed = [(name, value) for name, value in after.items() if before.get(name) != value]
+    if any(len(value.encode()) > STRING_BYTES_MAX for _, value in changed):
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            "The configuration value cannot be added because it exceeds the maximum value size of "
+            f"{STRING_BYTES_MAX} bytes.",
+        )
+    return gone + changed

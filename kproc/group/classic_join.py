@@ -21,6 +21,7 @@ from kproc.group.messages import (
     join_failed,
 )
 from kproc.group.state import GroupState
+from kproc.wire.primitives import STRING_BYTES_MAX, shortened
 
 
 def join_refusal(
@@ -88,7 +89,8 @@ class ClassicJoin(ClassicRebalance):
     def _join_unknown(self, request: JoinRequest, now_ms: int, reply: JoinReply) -> None:
         instance_id = request.group_instance_id
         prefix = request.client_id if instance_id is None else instance_id
-        member_id = f"{prefix}-{self._environment.random_id()}"
+        suffix = f"-{self._environment.random_id()}"
+        member_id = shortened(prefix, STRING_BYTES_MAX - len(suffix)) + suffix
         if instance_id is not None and instance_id in self.roster.static_ids:
             member = self.roster.members[self.roster.static_ids[instance_id]]
             self._return_static(request, member, member_id, now_ms, reply)

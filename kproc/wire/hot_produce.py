@@ -34,6 +34,7 @@ from kproc.wire.primitives import (
     read_compact_string,
     read_string,
     read_unsigned_varint,
+    shortened,
     skip_tags,
 )
 
@@ -239,11 +240,11 @@ def _encode_partition(version: int, frame: bytearray, partition: PartitionAnswer
     frame += _ANSWER_WITH_START.pack(index, error_code, base_offset, append_time_ms, log_start_offset)
     if version >= _FLEXIBLE:
         frame += b"\x01"
-        frame += b"\0" if message is None else encode_compact_string(message)
+        frame += b"\0" if message is None else encode_compact_string(shortened(message))
         frame += b"\0"
     elif version == 8:
         frame += b"\0\0\0\0"
-        frame += b"\xff\xff" if message is None else encode_string(message)
+        frame += b"\xff\xff" if message is None else encode_string(shortened(message))
 
 
 # A topic name has at most 249 bytes; a compact length of one byte reaches 126. Longer ones take the general

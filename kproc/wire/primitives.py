@@ -122,6 +122,11 @@ def encode_compact_string(text: str) -> bytes:
     return encode_unsigned_varint(len(encoded) + 1) + encoded
 
 
+def shortened(text: str, bytes_max: int = STRING_BYTES_MAX) -> str:
+    """`text`, or as much of its beginning as takes at most that many bytes."""
+    return text.encode(errors="replace")[:bytes_max].decode(errors="ignore")
+
+
 def read_string(data: Buffer, position: int) -> tuple[str | None, int]:
     """String of a non-flexible version, None for null, and the position after it."""
     (length,) = INT16.unpack_from(data, position)

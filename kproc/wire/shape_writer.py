@@ -10,7 +10,14 @@ from collections.abc import Callable, Mapping
 from struct import Struct
 from typing import Any
 
-from kproc.wire.primitives import INT16, INT32, STRING_BYTES_MAX, ZERO_UUID, encode_unsigned_varint
+from kproc.wire.primitives import (
+    INT16,
+    INT32,
+    STRING_BYTES_MAX,
+    ZERO_UUID,
+    encode_unsigned_varint,
+    shortened,
+)
 from kproc.wire.shape import FIXED_CODES, Field, Shape, default_of, fixed_runs
 
 Writer = Callable[[bytearray, Any], None]
@@ -32,6 +39,15 @@ def _write_string(path: str, is_flexible: bool, is_nullable: bool) -> Writer:
         out += encoded
 
     return write_string
+
+
+def _write_message(write_string: Writer) -> Writer:
+    """Of a text for people, which may quote what a client sent: as much as fits, for the answer must be encodable."""
+
+    def write_message(out: bytearray, value: Any) -> None:
+        write_string(out, None if value is None else shortened(value))
+
+    return write_message
 
 
 def _write_bytes(path: str, is_flexible: bool, is_nullable: bool) -> Writer:
@@ -98,6 +114,8 @@ def _field_writer(field: Field, shape: Shape, check_name: NameCheck) -> Writer:
     is_nullable = field.is_nullable and not field.is_array
     if field.kind == "string":
         write = _write_string(path, shape.is_flexible, is_nullable)
+        if field.name.endswith("error_message"):
+            write = _write_message(write)
     elif field.kind == "bytes":
         write = _write_bytes(path, shape.is_flexible, is_nullable)
     elif field.kind == "struct":
