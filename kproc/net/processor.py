@@ -345,10 +345,10 @@ class Processor(ConnectionHolder):
         self._counts[_BYTES_IN] += count
         if count > 4 and not held and connection.inflight < _INFLIGHT_LAST:
             (length,) = _LENGTH.unpack_from(view, HEAD_BYTES)
-            is_one = length == count - 4 and connection.is_introduced  # As most reads bring.
+            # As most reads bring. With one Handler: what `_pass_on` would do with it.
+            is_one = length == count - 4 <= self._request_bytes_max and connection.is_introduced
             if is_one and self._router is not None and self._route(connection, view[HEAD_BYTES:][:count]):
                 return
-            # What `_pass_on` would do with it.
             if is_one and self._router is None and now_ns < self._next_look_ns:
                 sequence = connection.next_sequence
                 HEAD.pack_into(view, 0, connection.id, sequence, connection.listener, connection.flags)

@@ -19,7 +19,7 @@ from crc32c import crc32c
 from kproc.errors import Corrupt, KafkaError, ProtocolError
 from kproc.storage.batch_scan import HEADER, Header
 from kproc.wire.compression import Compression, compress, decompress
-from kproc.wire.primitives import encode_varint, read_unsigned_varint, read_unsigned_varlong
+from kproc.wire.primitives import as_int64, encode_varint, read_unsigned_varint, read_unsigned_varlong
 from kproc.wire.record_batch import (
     CODEC_MASK,
     CONTROL,
@@ -205,7 +205,7 @@ def rebuild(header: Header, raw: bytes, spans: list[Span], *, horizon_ms: int | 
     """
     base, _, epoch, _, _, attributes, delta, base_timestamp, largest, pid, pid_epoch, sequence, _ = header
     if not attributes & LOG_APPEND_TIME:
-        largest = max(base_timestamp + _timestamp_delta(raw, start)[0] for start, _ in spans)
+        largest = max(as_int64(base_timestamp + _timestamp_delta(raw, start)[0]) for start, _ in spans)
     if horizon_ms is None:
         records = b"".join([raw[start:end] for start, end in spans])
     else:
@@ -271,5 +271,6 @@ def _redated(raw: bytes, spans: Iterable[Span], shift_ms: int) -> Iterable[bytes
     for start, end in spans:
         delta, position = _timestamp_delta(raw, start)
         attributes_at = read_unsigned_varint(raw, start)[1]
-        body = raw[attributes_at : attributes_at + 1] + encode_varint(delta + shift_ms) + raw[position:end]
+        moved = encode_varint(as_int64(delta + shift_ms))
+        body = raw[attributes_at : attributes_at + 1] + moved + raw[position:end]
         yield encode_varint(len(body)) + body

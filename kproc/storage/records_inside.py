@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Final
 
 from kproc.errors import ErrorCode, KafkaError
-from kproc.storage.log_config import INT64_MAX, LogConfig
+from kproc.storage.log_config import LogConfig
 from kproc.wire.compression import Compression, compress, decompress
-from kproc.wire.record_batch import HEADER_BYTES, NO_TIMESTAMP, BatchHeader, rebuild
+from kproc.wire.record_batch import HEADER_BYTES, NO_TIMESTAMP, BatchHeader, rebuild, stamp_max_timestamp
 from kproc.wire.records import Record, decode_records
 
 _CODECS: Final = {
@@ -36,14 +36,13 @@ def look_inside(
     if not config.is_append_time:
         _check_timestamps(records, config, now_ms)
     codec = _CODECS.get(config.compression_type, header.codec)
+    largest = max(record.timestamp_ms for record in records)
     if codec == header.codec:
+        if largest != header.max_timestamp and not config.is_append_time:
+            header = stamp_max_timestamp(view, header, largest)
         return view, header
-    batch = rebuild(
-        header,
-        compress(codec, raw, level=_level(codec, config)),
-        codec=codec,
-        max_timestamp=max(record.timestamp_ms for record in records),
-    )
+    payload = compress(codec, raw, level=_level(codec, config))
+    batch = rebuild(header, payload, codec=codec, max_timestamp=largest)
     return memoryview(batch[0]), batch[1]
 
 
@@ -77,17 +76,19 @@ def _check_keys(records: list[Record]) -> None:
 
 
 def _check_timestamps(records: list[Record], config: LogConfig, now_ms: int) -> None:
-    """message.timestamp.before.max.ms and .after.max.ms (KIP-937) of each record."""
+    """message.timestamp.before.max.ms and .after.max.ms (KIP-937) of each record.
+
+    As in Kafka the default of 2^63 - 1 ms is a bound, too: nothing is dated further back than a long can say.
+    """
     latest = now_ms + config.timestamp_after_max_ms
-    earliest = now_ms - config.timestamp_before_max_ms if config.timestamp_before_max_ms < INT64_MAX else None
+    earliest = now_ms - config.timestamp_before_max_ms
     for number, record in enumerate(records):
         timestamp = record.timestamp_ms
         if timestamp == NO_TIMESTAMP:
             continue
-        if timestamp > latest or (earliest is not None and timestamp < earliest):
-            within = f"[{'-' if earliest is None else earliest}, {latest}]"
+        if not earliest <= timestamp <= latest:
             raise KafkaError(
                 ErrorCode.INVALID_TIMESTAMP,
                 f"Timestamp {timestamp} of record {number} is out of range. "
-                f"The timestamp should be within {within}",
+                f"The timestamp should be within [{earliest}, {latest}]",
             )

@@ -23,6 +23,9 @@ INT16: Final = Struct(">h")
 INT32: Final = Struct(">i")
 INT64: Final = Struct(">q")
 
+INT64_MIN: Final = -(1 << 63)
+INT64_MAX: Final = (1 << 63) - 1
+
 # The zero UUID is the wire's "no topic id".
 ZERO_UUID: Final = bytes(16)
 
@@ -54,6 +57,11 @@ def encode_varint(value: int) -> bytes:
     return encode_unsigned_varint(value << 1 if value >= 0 else (-value << 1) - 1)
 
 
+def as_int64(value: int) -> int:
+    """The low 64 bits as a signed number: what Java makes of a sum that does not fit into a long."""
+    return (value - INT64_MIN & 0xFFFF_FFFF_FFFF_FFFF) + INT64_MIN
+
+
 def _read_base128(data: Buffer, position: int, shift_max: int) -> tuple[int, int]:
     value = shift = 0
     try:
@@ -83,8 +91,9 @@ def read_unsigned_varint(data: Buffer, position: int) -> tuple[int, int]:
 
 
 def read_unsigned_varlong(data: Buffer, position: int) -> tuple[int, int]:
-    """Number of at most 10 bytes, and the position after it."""
-    return _read_base128(data, position, _VARLONG_SHIFT_MAX)
+    """Number of at most 10 bytes, and the position after it; of more than 64 bits the low ones, as in Java."""
+    value, position = _read_base128(data, position, _VARLONG_SHIFT_MAX)
+    return value & 0xFFFF_FFFF_FFFF_FFFF, position
 
 
 def read_varint(data: Buffer, position: int) -> tuple[int, int]:

@@ -222,6 +222,14 @@ def stamp_append_time(view: memoryview | bytearray, append_time_ms: int) -> None
     view[_CRC_AT:_CRC_FROM] = _UINT32.pack(crc32c(memoryview(view)[_CRC_FROM:]))
 
 
+def stamp_max_timestamp(view: memoryview, header: BatchHeader, max_timestamp: int) -> BatchHeader:
+    """Make a batch say which timestamp of its records is the largest; its producer said something else."""
+    view[_MAX_TIMESTAMP_AT : _MAX_TIMESTAMP_AT + 8] = _INT64.pack(max_timestamp)
+    crc = crc_of(view)
+    view[_CRC_AT:_CRC_FROM] = _UINT32.pack(crc)
+    return header._replace(max_timestamp=max_timestamp, crc=crc)
+
+
 def rebuild(
     header: BatchHeader, payload: bytes, *, codec: int, max_timestamp: int
 ) -> tuple[bytearray, BatchHeader]:

@@ -3,6 +3,7 @@
 record   length varint | attributes int8 (unused, 0) | timestamp delta varlong | offset delta varint
          | key length varint (-1: null) | key | value length varint (-1: null) | value
          | header count varint | header*
+         A timestamp delta may take the timestamp out of 64 bits: it then wraps, as it does in every Java client.
 header   key length varint | key UTF-8 | value length varint (-1: null) | value
 """
 
@@ -12,7 +13,15 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from kproc.errors import ErrorCode, KafkaError, ProtocolError
-from kproc.wire.primitives import encode_varint, read_unsigned_varint, read_unsigned_varlong, read_varint
+from kproc.wire.primitives import (
+    INT64_MAX,
+    INT64_MIN,
+    as_int64,
+    encode_varint,
+    read_unsigned_varint,
+    read_unsigned_varlong,
+    read_varint,
+)
 
 # Length, attributes, two deltas, two lengths and the header count take a byte each at least.
 RECORD_BYTES_MIN = 7
@@ -140,6 +149,8 @@ def _read_record(raw: bytes, position: int, base_timestamp: int, base_offset: in
     if position != end:
         raise _invalid(f"record ends at byte {position}, by its length at {end}")
     timestamp = base_timestamp + (timestamp_delta >> 1 ^ -(timestamp_delta & 1))
+    if not INT64_MIN <= timestamp <= INT64_MAX:
+        timestamp = as_int64(timestamp)
     offset = base_offset + (offset_delta >> 1 ^ -(offset_delta & 1))
     # A named tuple built by hand: its own constructor costs as much as the rest of a short record.
     return _new_tuple(Record, (key, value, timestamp, headers, offset)), end

@@ -9,8 +9,9 @@ from typing import Any
 from kproc.clock import ManualClock
 from kproc.storage.fs import Fs, OsFs
 from kproc.storage.log import AppendResult, Log, LogConfig
-from kproc.wire.record_batch import decode_records, encode_batch
-from kproc.wire.records import Record
+from kproc.wire.compression import compress
+from kproc.wire.record_batch import decode_records, encode_batch, parse_header, rebuild
+from kproc.wire.records import Record, encode_records
 
 NOW_MS = 1_700_000_000_000
 TOPIC_ID = bytes(range(16))
@@ -23,6 +24,16 @@ def batch(*values: bytes | str, timestamp: int = NOW_MS, step_ms: int = 0, **fie
         for number, value in enumerate(values or (b"x",))
     ]
     return memoryview(encode_batch(records, **fields))
+
+
+def dated(
+    *deltas: int, base: int = NOW_MS, largest: int = NOW_MS, codec: int = 0, key: bytes | None = None
+) -> memoryview:
+    """A batch whose records have these timestamp deltas, and whose header says what it likes of them."""
+    plain = batch(*([b"x"] * len(deltas)), timestamp=base)
+    records = ((delta, number, Record(key, b"x")) for number, delta in enumerate(deltas))
+    payload = compress(codec, encode_records(records))
+    return memoryview(rebuild(parse_header(plain), payload, codec=codec, max_timestamp=largest)[0])
 
 
 def sequenced(

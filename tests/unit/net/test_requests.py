@@ -12,6 +12,7 @@ from kproc.net.holder import INFLIGHT_MAX
 from kproc.net.processor import LARGE_FRAME_BYTES, READ_BYTES
 from kproc.transport.envelope import FLAG_LOOPBACK, FLAG_TIMED
 from tests.unit.net.rig import REQUEST_BYTES_MAX, ProcessorRig, framed
+from tests.unit.net.test_several_handlers import ScriptedRouter
 
 Start = Callable[..., ProcessorRig]
 
@@ -136,6 +137,23 @@ def test_length_that_is_one_byte_too_large_closes_the_connection(rig: ProcessorR
     assert not other.is_closed()
     assert rig.metric("malformed") == 1
     assert rig.arena.lent_count() == 0
+
+
+@pytest.mark.parametrize("handlers", [1, 2])
+def test_frame_that_one_read_brings_whole_may_not_be_too_large_either(start: Start, handlers: int) -> None:
+    router = ScriptedRouter() if handlers > 1 else None
+    rig = start(request_bytes_max=1000, handlers=handlers, router=router)
+    client = rig.connect()
+    for number in range(2):  # The first read of a connection goes a longer way.
+        client.send(framed(bytes(1000)))
+        ((handler, request),) = [(each, request) for each in rig.handlers for request in each.take()]
+        handler.answer(request, framed(b"%d" % number))
+        rig.step()
+        assert client.received() == framed(b"%d" % number)
+    client.send(framed(bytes(1001)))
+    assert [each.take() for each in rig.handlers] == [[]] * handlers
+    assert client.is_closed()
+    assert rig.metric("malformed") == 1
 
 
 @pytest.mark.parametrize(

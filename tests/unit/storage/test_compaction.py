@@ -23,7 +23,7 @@ from kproc.wire.record_batch import (
 )
 from kproc.wire.records import Record
 from tests.support.compaction import compact
-from tests.support.logs import NOW_MS, LogRig, append_one, records_in
+from tests.support.logs import NOW_MS, LogRig, append_one, dated, records_in
 
 DAY_MS = 86_400_000
 COMPACT = frozenset({"compact"})
@@ -151,6 +151,25 @@ def test_the_largest_timestamp_is_that_of_the_records_that_stay(rig: LogRig) -> 
     found = log.max_timestamp()
     assert found is not None
     assert (found.offset, found.timestamp) == (1, NOW_MS + 1)
+
+
+def test_timestamps_beyond_64_bits_wrap_when_a_batch_is_written_anew(rig: LogRig) -> None:
+    rig.config = replace(rig.config, timestamp_after_max_ms=2**63 - 1, delete_retention_ms=DAY_MS)
+    log = rig.open()
+    pairs: list[tuple[str | None, str | None]] = [("a", "1"), ("t", None), ("b", "1")]
+    earliest = NOW_MS - (2**63 - 1)
+    append_one(log, keyed(*pairs, timestamp=earliest))
+    append_one(log, dated(-(2**63), base=-2, key=b"w"))
+    append_one(log, keyed(("a", "2")))
+    roll(log)
+    compact(rig, log)
+    assert [header.max_timestamp for header in batches_of(log)[:2]] == [earliest + 2, 2**63 - 2]
+    assert batches_of(log)[0].attributes & HAS_DELETE_HORIZON
+    kept = [
+        record for segment in log._segments.all() for record in records_in(segment.path(".log").read_bytes())
+    ]
+    assert [record.timestamp_ms for record in kept] == [earliest + 1, earliest + 2, 2**63 - 2, NOW_MS]
+    assert log.max_timestamp() == (3, 2**63 - 2)
 
 
 def test_records_without_a_key_go(rig: LogRig) -> None:

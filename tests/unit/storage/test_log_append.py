@@ -11,7 +11,7 @@ from kproc.storage.log import LogConfig
 from kproc.storage.validate import COORDINATOR
 from kproc.wire.record_batch import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, check_batch, parse_header
 from tests.support.failing_fs import FailingFs
-from tests.support.logs import NOW_MS, LogRig, append_one, batch, read_all
+from tests.support.logs import NOW_MS, LogRig, append_one, batch, dated, read_all
 from tests.support.proc import open_descriptors
 
 HOUR_MS = 3_600_000
@@ -126,6 +126,26 @@ def test_a_lower_bound_is_checked_on_each_record(rig: LogRig) -> None:
     early, late = batch("a", "b", step_ms=-1001), batch("a", "b", step_ms=-1000)
     assert append_one(log, early).error_code == ErrorCode.INVALID_TIMESTAMP
     assert append_one(log, late).error_code == 0
+    log.close()
+
+
+@pytest.mark.parametrize("after_max_ms", [HOUR_MS, 2**63 - 1])
+@pytest.mark.parametrize("codec", ["producer", "gzip", "uncompressed"])
+def test_records_dated_beyond_64_bits_are_dated_as_every_client_reads_them(
+    rig: LogRig, codec: str, after_max_ms: int
+) -> None:
+    rig.config = LogConfig(
+        compression_type=codec, cleanup_policy=frozenset({"compact"}), timestamp_after_max_ms=after_max_ms
+    )
+    log = rig.open()
+    # -2 - 2^63 wraps to 2^63 - 2, and the other way round.
+    wraps_up = append_one(log, dated(-(2**63), base=-2, key=b"k", codec=1))
+    taken = 0 if after_max_ms > HOUR_MS else ErrorCode.INVALID_TIMESTAMP
+    assert wraps_up.error_code == taken
+    assert append_one(log, dated(2**63 - 1, key=b"k")).error_code == ErrorCode.INVALID_TIMESTAMP
+    assert append_one(log, dated(-1, base=-(2**63), largest=-1, key=b"k")).error_code == taken
+    if not taken:
+        assert log.max_timestamp() == (1, 2**63 - 1)
     log.close()
 
 

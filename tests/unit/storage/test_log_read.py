@@ -14,7 +14,17 @@ from kproc.storage.log import Log, LogConfig
 from kproc.storage.tail_cache import BATCHES_KEPT_MAX, TailCache
 from kproc.storage.validate import COORDINATOR
 from kproc.wire.record_batch import TRANSACTIONAL, ControlType, encode_end_transaction
-from tests.support.logs import NOW_MS, TOPIC_ID, LogRig, append_one, batch, read_all, records_in, sequenced
+from tests.support.logs import (
+    NOW_MS,
+    TOPIC_ID,
+    LogRig,
+    append_one,
+    batch,
+    dated,
+    read_all,
+    records_in,
+    sequenced,
+)
 
 
 @pytest.fixture
@@ -135,6 +145,19 @@ def test_timestamps_out_of_order(rig: LogRig) -> None:
         (0, NOW_MS + 50), (0, NOW_MS + 50), (2, NOW_MS + 90), (2, NOW_MS + 90), None,
     ]  # fmt: skip
     assert log.max_timestamp() == (2, NOW_MS + 90)
+    log.close()
+
+
+def test_what_is_found_by_time_fits_into_an_answer_whatever_was_stored(rig: LogRig) -> None:
+    log = rig.open()
+    append_one(log, dated(0, 2**63 - 1, 1, base=NOW_MS, largest=NOW_MS + 60))
+    append_one(log, dated(0, -(2**63), base=-5, largest=NOW_MS + 70))
+    found = [log.offset_for_timestamp(NOW_MS + at) for at in (0, 1, 2, 70, 71)]
+    wrapped = (4, 2**63 - 5)
+    assert found == [(0, NOW_MS), (2, NOW_MS + 1), wrapped, wrapped, None]
+    assert log.max_timestamp() == wrapped
+    log.advance_start(1)
+    assert log.max_timestamp() == wrapped
     log.close()
 
 

@@ -16,7 +16,7 @@ from kproc.wire import compression, record_batch
 from kproc.wire.compression import Compression, compress, decompress
 from kproc.wire.primitives import encode_varint
 from kproc.wire.record_batch import HEADER_BYTES, Record, check_batch, decode_records, encode_batch
-from kproc.wire.records import HEADER_COUNT_MAX
+from kproc.wire.records import HEADER_COUNT_MAX, encode_records
 from kproc.wire.records import decode_records as decode_raw
 
 CODECS = list(Compression)
@@ -219,6 +219,23 @@ def test_mutated_records_are_invalid_or_decode():
 def test_records_that_contradict_themselves_are_refused(raw, count, why):
     with pytest.raises(KafkaError, match=why):
         decode_raw(raw, count, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("base", "delta", "stands_for"),
+    [
+        (-2, -(2**63), 2**63 - 2),
+        (2**63 - 1, 1, -(2**63)),
+        (2**63 - 1, 2**63 - 1, -2),
+        (-(2**63), -(2**63), 0),
+        (0, 2**63 - 1, 2**63 - 1),
+        (5, 2**67, 5),  # Ten bytes of a varint can say more than 64 bits.
+        (5, 2**63, 5),
+    ],
+)
+def test_timestamps_beyond_64_bits_wrap_as_in_java(base, delta, stands_for):
+    (record,) = decode_raw(encode_records([(delta, 0, Record(None, b""))]), 1, base, 0)
+    assert record.timestamp_ms == stands_for
 
 
 @pytest.mark.parametrize(
