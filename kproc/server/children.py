@@ -30,9 +30,9 @@ logger = logging.getLogger(__name__)
 
 # A role that dies this soon after it was started is in trouble of its own making, not killed by somebody.
 _QUICK_DEATH_NS: Final = 2_000_000_000
-_QUICK_DEATHS_MAX: Final = 8  # With the back-off below about 16 s of trying.
 _BACKOFF_NS: Final = 50_000_000
 _BACKOFF_NS_MAX: Final = 5_000_000_000
+_DOWN_BACKOFF_NS_MAX: Final = 60_000_000_000
 _ENDED: Final = (BrokenPipeError, ConnectionResetError)
 
 OnMessage = Callable[[Role, dict[str, Any]], None]
@@ -61,6 +61,7 @@ class Children:
         # How many Handlers the routing table names; the controller enters it whenever it starts. None: it decides.
         self.handler_count: int | None = None
         self.is_stopping = False
+        self.has_started = False  # Clients may come: from now on no role's death ends the broker.
         self._clock = plan.clock
         self._lock_fd = lock_fd
         self._listening = listening
@@ -173,6 +174,7 @@ class Children:
                 role.child.kill()
             else:
                 self._plan_restart(role, 0)
+                self.on_change()
 
     # -- talking -----------------------------------------------------------------------------------------------
 
@@ -254,7 +256,7 @@ class Children:
             return
         if is_final:
             self.table.remove(role.agent)
-        elif not role.is_ready and role.restarts == 0:
+        elif not (role.is_ready or role.restarts or self.has_started):
             self._on_failure(f"{role.agent} could not start: {describe_exit(status)}")
             return
         else:
@@ -282,15 +284,27 @@ class Children:
         self.regions.forget(role.agent, is_final=is_final)
 
     def _plan_restart(self, role: Role, lived_ns: int) -> None:
-        """When the successor starts: at once, or later and later after quick deaths; too many end the broker."""
+        """When the successor starts: at once, or later and later after quick deaths.
+
+        Too many of them end a broker that never was ready. One that serves goes on without the role: the others keep
+        their partitions and connections, and the reason may go away.
+        """
         role.quick_deaths = role.quick_deaths + 1 if lived_ns < _QUICK_DEATH_NS else 0
-        if role.quick_deaths > _QUICK_DEATHS_MAX:
-            self._on_failure(
-                f"{role.agent} ended {role.quick_deaths} times in a row right after its start: giving up"
-            )
+        if role.is_failing and not self.has_started:
+            self._on_failure(f"{role.failing}: giving up")
             return
-        delay_ns = min(_BACKOFF_NS_MAX, _BACKOFF_NS << role.quick_deaths) if role.quick_deaths > 1 else 0
+        longest_ns = _DOWN_BACKOFF_NS_MAX if role.is_failing else _BACKOFF_NS_MAX
+        delay_ns = min(longest_ns, _BACKOFF_NS << min(role.quick_deaths, 16)) if role.quick_deaths > 1 else 0
         role.restart_at_ns = self._clock.now_ns() + delay_ns
+        if role.is_failing:
+            logger.error("%s; the next try is in %d s", role.failing, delay_ns // 1_000_000_000)
+
+    @property
+    def problem(self) -> str | None:
+        """Which roles are down, for those who look at the status; None: none is."""
+        return (
+            "; ".join(role.failing for role in self.table if role.is_failing and role.child is None) or None
+        )
 
     def _drain_control(self, role: Role, child: Child) -> None:
         """What it said before it ended still counts."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from kproc.server.roles import HANDLER, PROCESSOR, is_control, start_order
 from kproc.transport.agent import AgentId
 from kproc.transport.process import Child
+
+QUICK_DEATHS_MAX: Final = 8  # With the back-off of children.py about 16 s of trying.
 
 
 @dataclass
@@ -42,12 +44,22 @@ class Role:
     @property
     def state(self) -> str:
         if self.child is None:
-            return "restarting"
+            return "down" if self.is_failing else "restarting"
         if self.hung_ms:
             return "hung"
         if self.is_leaving:
             return "leaving"
         return "running" if self.is_ready else "starting"
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether starting it again does not help."""
+        return self.quick_deaths > QUICK_DEATHS_MAX
+
+    @property
+    def failing(self) -> str:
+        """The same in words."""
+        return f"{self.agent} ended {self.quick_deaths} times in a row right after its start"
 
     @property
     def is_backed_up(self) -> bool:

@@ -163,7 +163,7 @@ class Supervisor:
             self._turn_until(lambda: all(role.is_ready for role in self._table), deadline_ns)
         if not self._must_stop:
             self._announce(ready_file, on_ready)
-        self._has_started = True
+        self._has_started = self._children.has_started = True
         while not self._must_stop:
             self._turn()
         return self._stop()
@@ -311,7 +311,7 @@ class Supervisor:
                 if each.name
             },
             "listener_names": [each.name for each in endpoints],
-            "problem": self._scaler.problem,
+            "problem": "; ".join(filter(None, (self._scaler.problem, self._children.problem))) or None,
         }
         showing = (CONTROLLER,) if self._metrics_listening is None else (CONTROLLER, CLEANER)
         self._owes_processes = False

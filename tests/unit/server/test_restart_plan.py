@@ -22,7 +22,7 @@ class Planner(Children):
         self._on_failure = self.failures.append
         self.table = RolesTable()
         self.regions = FakeRegions()  # type: ignore[assignment]
-        self.is_stopping = False
+        self.is_stopping = self.has_started = False
         self.changes = 0
         self.on_change = self._count_change
 
@@ -52,11 +52,28 @@ def test_role_that_dies_right_after_its_start_waits_longer_each_time() -> None:
     assert planner.failures == []
 
 
-def test_ninth_quick_death_in_a_row_ends_the_broker() -> None:
+def test_ninth_quick_death_in_a_row_ends_a_broker_that_never_was_ready() -> None:
     planner, role = Planner(), Role(handler_id(0))
     planner.deaths(role, *[0] * 9)
     (failure,) = planner.failures
     assert "handler-0 ended 9 times in a row" in failure
+
+
+def test_role_that_keeps_dying_never_ends_a_broker_that_serves() -> None:
+    planner = Planner()
+    planner.has_started = True
+    role = planner.table.add(handler_id(0))
+    assert planner.deaths(role, *[0] * 100)[8:12] == [25_600.0, 51_200.0, 60_000.0, 60_000.0]
+    assert planner.failures == []
+    assert role.state == "down"
+    assert planner.problem == "handler-0 ended 100 times in a row right after its start"
+    assert planner.next_restart_ns() == planner._clock.now_ns() + 60 * SECOND_NS
+    role.child = object()  # type: ignore[assignment]
+    assert planner.problem is None, "it is given another try"
+    role.child = None
+    planner.deaths(role, 3 * SECOND_NS)
+    assert role.state == "restarting"
+    assert planner.problem is None
 
 
 def test_role_that_lived_for_a_while_is_forgiven() -> None:
