@@ -42,8 +42,17 @@ class Acknowledged:
 class LoadProducer:
     """One idempotent producer on a thread of its own, with a rate that leaves the broker the cores."""
 
-    def __init__(self, bootstrap: str, topic: str, partitions: int, name: str) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        partitions: int,
+        name: str,
+        *,
+        pause_seconds: float = PAUSE_BETWEEN_SENDS,
+    ) -> None:
         self.name = name
+        self._pause_seconds = pause_seconds
         self.acknowledged: list[Acknowledged] = []
         self.problems: list[str] = []
         self._topic = topic
@@ -100,7 +109,7 @@ class LoadProducer:
                 self.problems.append(f"producer {self.name} cannot go on: {problem}")
                 return
             self._producer.poll(0)
-            pause(PAUSE_BETWEEN_SENDS)
+            pause(self._pause_seconds)
 
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
@@ -170,13 +179,18 @@ class Load:
     topic: str
     partitions: int
     producer_count: int = 3
+    pause_seconds: float = PAUSE_BETWEEN_SENDS
     producers: list[LoadProducer] = field(default_factory=list)
     consumer: LoadConsumer | None = None
 
     def __enter__(self) -> Load:
         for number in range(self.producer_count):
             producer = LoadProducer(
-                self.bootstrap, self.topic, self.partitions, f"p{number}-{uuid.uuid4().hex[:6]}"
+                self.bootstrap,
+                self.topic,
+                self.partitions,
+                f"p{number}-{uuid.uuid4().hex[:6]}",
+                pause_seconds=self.pause_seconds,
             )
             producer.start()
             self.producers.append(producer)

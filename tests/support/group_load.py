@@ -22,8 +22,19 @@ GROUP = "workers"
 class GroupLoad:
     """Members on threads of this process. After finish(): `violations`, and how long each settling took."""
 
-    def __init__(self, bootstrap: str, topic: str, partitions: int, *, members: int) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        partitions: int,
+        *,
+        members: int,
+        group: str = GROUP,
+        pause_seconds: float = 0.005,
+    ) -> None:
         self._bootstrap = bootstrap
+        self._group = group
+        self._pause_seconds = pause_seconds
         self._topic = topic
         self._partitions = partitions
         self._stop = threading.Event()
@@ -74,7 +85,7 @@ class GroupLoad:
         def read() -> dict[tuple[str, int], int] | None:
             try:
                 with RawClient(self._bootstrap) as client:
-                    return offsets_of(client, GROUP)
+                    return offsets_of(client, self._group)
             except (AssertionError, Closed, OSError):
                 return None  # No coordinator at this moment.
 
@@ -123,7 +134,7 @@ class GroupLoad:
 
         producer = Producer({"bootstrap.servers": self._bootstrap, "linger.ms": 5, "log_level": 0})
         number = 0
-        while not self._is_enough.wait(0.005):
+        while not self._is_enough.wait(self._pause_seconds):
             with contextlib.suppress(BufferError):
                 producer.produce(
                     self._topic,
@@ -138,7 +149,7 @@ class GroupLoad:
     def _work(self, number: int) -> None:
         settings: dict[str, Any] = {
             "bootstrap.servers": self._bootstrap,
-            "group.id": GROUP,
+            "group.id": self._group,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             "session.timeout.ms": 6_000,

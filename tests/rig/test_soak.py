@@ -1,0 +1,111 @@
+"""The soak's own judges: each kind of harm is found, and a run without harm is clean."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.soak.figures import IDLE_PERCENT_MAX, PSS_MORE, SEGMENTS_MORE, Figures
+from tests.soak.ledger import Ledger
+from tests.support.descriptors import SEGMENT, SOCKET
+
+
+def produced(count: int = 5) -> Ledger:
+    """Half of the records are seen before their acknowledgement, the others after it."""
+    ledger = Ledger(["reader"])
+    for offset in range(count):
+        steps = [lambda n=offset: ledger.acknowledged(0, n, b"p:%d pad" % n)]
+        steps.append(lambda n=offset: ledger.seen("reader", 0, n, b"p:%d pad" % n))
+        for step in steps if offset % 2 else reversed(steps):
+            step()
+    return ledger
+
+
+def test_what_every_follower_sees_where_it_was_acknowledged_is_right() -> None:
+    ledger = produced()
+    assert ledger.problems == []
+    assert ledger.overdue(0) == []
+    assert ledger.floor(0) == 5
+
+
+def test_an_acknowledged_record_that_a_follower_never_gets_is_lost() -> None:
+    ledger = produced()
+    ledger.acknowledged(0, 5, b"p:5 pad")
+    (problem,) = ledger.overdue(0)
+    assert problem.startswith("lost: reader has not got b'p:5'")
+
+
+@pytest.mark.parametrize(
+    ("offset", "value", "wanted"),
+    [
+        (5, b"p:4 pad", "duplicate"),
+        (5, b"p:2 pad", "reordered"),
+        (6, b"p:5 pad", "gap"),
+    ],
+)
+def test_a_follower_that_sees_something_else_is_told_of(offset: int, value: bytes, wanted: str) -> None:
+    ledger = produced()
+    ledger.seen("reader", 0, offset, value)
+    assert [problem.split(":")[0] for problem in ledger.problems] == [wanted]
+
+
+@pytest.mark.parametrize("is_seen_first", [True, False])
+def test_a_record_at_another_offset_than_was_acknowledged_has_moved(is_seen_first: bool) -> None:
+    ledger = produced()
+    steps = [
+        lambda: ledger.acknowledged(0, 7, b"p:5 pad"),
+        lambda: ledger.seen("reader", 0, 5, b"p:5 pad"),
+    ]
+    for step in reversed(steps) if is_seen_first else steps:
+        step()
+    assert [problem.split(":")[0] for problem in ledger.problems] == ["moved"]
+
+
+def test_a_tool_that_tells_no_offsets_is_checked_by_its_values() -> None:
+    ledger = produced()
+    ledger.acknowledged(0, None, b"kcat:0 pad")
+    assert len(ledger.overdue(0)) == 1
+    ledger.seen("reader", 0, 5, b"kcat:0 pad")
+    assert ledger.overdue(0) + ledger.problems == []
+
+
+HANDLER = ("handler", 0)
+BEFORE = Figures(
+    seconds=0.0,
+    threads={HANDLER: 2},
+    descriptors={HANDLER: Counter({SOCKET: 3, SEGMENT: 9})},
+    pss={HANDLER: 10 << 20},
+    memfd_bytes=10 << 20,
+    unlinked=[],
+    files=Counter({".": 4}),
+    file_bytes=0,
+    idle_percent={HANDLER: 0.2},
+    rescued=0,
+    restarts=0,
+)
+
+
+def test_figures_within_the_tolerances_are_as_before() -> None:
+    after = replace(BEFORE, descriptors={HANDLER: Counter({SOCKET: 3, SEGMENT: 9 + SEGMENTS_MORE})})
+    assert after.grown_since(BEFORE) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "wanted"),
+    [
+        ({"threads": {HANDLER: 2, ("handler", 1): 2}}, "other processes"),
+        ({"threads": {HANDLER: 3}}, "3 threads, 2 before"),
+        ({"descriptors": {HANDLER: Counter({SOCKET: 4})}}, "descriptors (now, before): {'socket': (4, 3)}"),
+        ({"unlinked": ["handler-0: /data/t-0/0.log (deleted)"]}, "still open"),
+        ({"pss": {HANDLER: (10 << 20) + PSS_MORE + 1}}, "MiB of PSS more"),
+        ({"memfd_bytes": 12 << 20}, "MiB of shared memory more"),
+        ({"files": Counter({"t-0": 100})}, "files more"),
+        ({"idle_percent": {HANDLER: IDLE_PERCENT_MAX + 1}}, "when idle after the load: {'handler-0': 4.0}"),
+    ],
+)
+def test_whatever_grew_is_named(change: dict[str, Any], wanted: str) -> None:
+    (problem,) = replace(BEFORE, **change).grown_since(BEFORE)
+    assert wanted in problem
