@@ -11,6 +11,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 NEVER: Final = 1 << 63
+_STALE_MIN: Final = 64
 
 
 class Deadlines(Generic[K]):
@@ -19,11 +20,14 @@ class Deadlines(Generic[K]):
     __slots__ = ("_at", "_heap", "_tiebreak", "first_ms")
 
     def __init__(self) -> None:
-        # Keys need not be comparable. An entry counts as long as `_at` says the same time; others are stale.
+        # Keys need not be comparable. An entry counts as long as `_at` says the same time; others are stale, and the
+        # first one never is.
         self._heap: list[tuple[int, int, K]] = []
         self._at: dict[K, int] = {}
         self._tiebreak = itertools.count()
-        self.first_ms = NEVER  # No key's time is earlier; a key that was discarded may make it too early.
+        self.first_ms = (
+            NEVER  # The earliest time; of a key that there is, or whoever sleeps by it would spin.
+        )
 
     def __len__(self) -> int:
         return len(self._at)
@@ -40,21 +44,24 @@ class Deadlines(Generic[K]):
 
     def discard(self, key: K) -> None:
         """The key is no more."""
-        self._at.pop(key, None)
-
-    def next_ms(self) -> int | None:
-        """The earliest time."""
-        heap = self._heap
-        while heap and self._at.get(heap[0][2]) != heap[0][0]:
-            heapq.heappop(heap)
-        self.first_ms = heap[0][0] if heap else NEVER
-        return heap[0][0] if heap else None
+        if self._at.pop(key, None) is not None:
+            self._settle()
 
     def pop_due(self, now_ms: int) -> list[K]:
         """All whose time has come; they have none afterwards."""
         due: list[K] = []
-        while (at_ms := self.next_ms()) is not None and at_ms <= now_ms:
-            key = heapq.heappop(self._heap)[2]
-            del self._at[key]
+        while self.first_ms <= now_ms:
+            key = self._heap[0][2]
             due.append(key)
+            self.discard(key)
         return due
+
+    def _settle(self) -> None:
+        """Drop stale entries from the front; all of them when most are stale."""
+        heap, at = self._heap, self._at
+        while heap and at.get(heap[0][2]) != heap[0][0]:
+            heapq.heappop(heap)
+        if len(heap) > _STALE_MIN and len(heap) > 4 * len(at):
+            self._heap = heap = [(at_ms, next(self._tiebreak), key) for key, at_ms in at.items()]
+            heapq.heapify(heap)
+        self.first_ms = heap[0][0] if heap else NEVER

@@ -134,6 +134,12 @@ METRICS: Final = (
         "Requests that no Handler has taken, of a Processor; answers that no Processor has taken, of a Handler.",
     ),
     Metric("connections_expired", Kind.COUNTER, "connections", "Closed for connections.max.idle.ms."),
+    Metric(
+        "empty_cycles",
+        Kind.COUNTER,
+        "cycles",
+        "Duty cycles for a timer that was due and gave nothing to do: a role that spins.",
+    ),
 )
 SLOT: Final = {metric.name: slot for slot, metric in enumerate(METRICS)}
 SPEC_CRC: Final = zlib.crc32(repr(METRICS).encode())  # In the slab's header: readers refuse another table.

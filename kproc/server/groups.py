@@ -23,7 +23,7 @@ from kproc.cluster.topic_names import GROUP_METADATA_TOPIC
 from kproc.config import Config
 from kproc.errors import Corrupt, ErrorCode, KafkaError
 from kproc.group.coordinator import GroupCoordinator, GroupOf, Timing, Write
-from kproc.group.deadlines import Deadlines
+from kproc.group.deadlines import NEVER, Deadlines
 from kproc.group.partitioning import partition_for
 from kproc.server.partitions import Partitions
 from kproc.storage.fs import OsFs
@@ -326,7 +326,7 @@ class Groups:
         """How long the Handler may sleep."""
         if self.dirty or self._loading or self._to_open or self._sweeping:
             return 0
-        due_ms, first_ms = self._next_sweep_ms, self._deadlines.first_ms
+        due_ms, first_ms = NEVER if self._is_stopping else self._next_sweep_ms, self._deadlines.first_ms
         if first_ms < due_ms:
             due_ms = first_ms
         return max(0, due_ms - now_ns // NS_PER_MS)
@@ -339,7 +339,7 @@ class Groups:
             return 0
         now_ms = now_ns // NS_PER_MS
         work = 0
-        if len(self._deadlines):
+        if self._deadlines.first_ms <= now_ms:
             for coordinator, group_id in self._deadlines.pop_due(now_ms):
                 coordinator.tick(group_id)
                 work += 1

@@ -17,6 +17,7 @@ _STORE_NS: Final = STORE_MS * 1_000_000
 _CALLS_PER_PASS: Final = 64
 _HEARTBEAT: Final = SLOT["heartbeat_ns"]
 _CYCLES: Final = SLOT["duty_cycles"]
+_EMPTY: Final = SLOT["empty_cycles"]
 _RESCUED: Final = SLOT["wakeups_rescued"]
 _SLEPT: Final = SLOT["slept_ns"]
 _FILL: Final = SLOT["ring_fill_bytes"]
@@ -44,6 +45,8 @@ class LinkedAgent:
         "_clock",
         "_cycles",
         "_doze",
+        "_empty_cycles",
+        "_empty_since",
         "_epoll",
         "_is_stopping",
         "_metrics",
@@ -70,7 +73,7 @@ class LinkedAgent:
         self.is_called = False
         self._next_store_ns = 0
         self._sleep_ms_max = STORE_MS
-        self._cycles = 0
+        self._cycles = self._empty_cycles = self._empty_since = 0
         self._epoll = select.epoll()
         self._poll = self._epoll.poll
         self._epoll.register(doze.fd, select.EPOLLIN | select.EPOLLET)
@@ -125,10 +128,21 @@ class LinkedAgent:
         deadline_ms = 1 if self._has_overflow() else self._due_ms(now_ns)
         if deadline_ms < timeout_ms:
             timeout_ms = deadline_ms
+            if not deadline_ms and not work:
+                timeout_ms = self._note_empty_cycle()
         for fd, _ in self._doze.wait(self._poll, timeout_ms / 1000, self._has_input, now_ns):
             if fd == self._watched_fd:
                 self.is_called = True
         return work
+
+    def _note_empty_cycle(self) -> int:
+        """A timer is due that this cycle should have served: how long to sleep, in ms.
+
+        Once is the clock's doing. One cycle after the other is a mistake of ours, and must not take a whole core.
+        """
+        self._empty_cycles += 1
+        in_a_row, self._empty_since = self._cycles - self._empty_since == 1, self._cycles
+        return int(in_a_row)
 
     def has_input(self) -> bool:
         """Whether a link holds something for it: for those who give it turns instead of a thread."""
@@ -187,6 +201,8 @@ class LinkedAgent:
         values = self._metrics.values
         values[_HEARTBEAT] = now_ns
         values[_CYCLES] = self._cycles
+        values[_EMPTY] += self._empty_cycles
+        self._empty_cycles = 0
         values[_RESCUED] = self._doze.rescued_count
         values[_SLEPT] += self._doze.slept_ns
         self._doze.slept_ns = 0

@@ -10,7 +10,7 @@ from kproc.clock import NS_PER_MS, ManualClock
 from kproc.config import Config
 from kproc.errors import Corrupt, ErrorCode
 from kproc.group.coordinator import CommitRequest, GroupCoordinator, GroupOf, Timing, Write
-from kproc.group.deadlines import Deadlines
+from kproc.group.deadlines import NEVER, Deadlines
 from kproc.group.messages import JoinRequest, LeavingMember, SyncRequest
 from kproc.group.records import CommittedOffset, OffsetKey, decode_record, encode_offset_key
 
@@ -306,7 +306,7 @@ def test_who_waits_is_sent_to_the_next_owner(rig: Rig) -> None:
     waiting = rig.join()
     rig.coordinator.resign()
     assert waiting[0].error_code == ErrorCode.NOT_COORDINATOR
-    assert rig.deadlines.next_ms() is None
+    assert rig.deadlines.first_ms == NEVER
 
 
 def test_unknown_record_types_are_skipped_and_damage_is_not(

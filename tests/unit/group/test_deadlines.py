@@ -1,0 +1,43 @@
+"""Deadlines: who sleeps until `first_ms` must find somebody there."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from kproc.group.deadlines import NEVER, Deadlines
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_first_time_is_always_that_of_a_key_that_there_is(seed: int) -> None:
+    source = random.Random(seed)
+    deadlines: Deadlines[int] = Deadlines()
+    expected: dict[int, int] = {}
+    now_ms = 0
+    for _ in range(500):
+        key, at_ms = source.randrange(8), now_ms + source.randrange(1, 50)
+        what = source.randrange(4)
+        if what < 2:
+            deadlines.bring_forward(key, at_ms)
+            expected[key] = min(at_ms, expected.get(key, NEVER))
+        elif what == 2:
+            deadlines.discard(key)
+            expected.pop(key, None)
+        else:
+            now_ms += source.randrange(30)
+            due = deadlines.pop_due(now_ms)
+            assert sorted(due) == sorted(key for key, at_ms in expected.items() if at_ms <= now_ms)
+            for each in due:
+                del expected[each]
+        assert deadlines.first_ms == min(expected.values(), default=NEVER), f"seed {seed}"
+        assert len(deadlines) == len(expected)
+
+
+def test_keys_that_come_and_go_leave_nothing_behind() -> None:
+    deadlines: Deadlines[int] = Deadlines()
+    deadlines.bring_forward(-1, 0)
+    for key in range(10_000):
+        deadlines.bring_forward(key, 1000 + key)
+        deadlines.discard(key)
+    assert len(deadlines._heap) < 100
