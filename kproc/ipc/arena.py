@@ -84,6 +84,10 @@ class Arena:
         self.lent_bytes += need
         return offset
 
+    def has_room(self, length: int) -> bool:
+        """Whether allocate() would find a block of `length` bytes now."""
+        return max(self._free_lengths, default=0) >= length
+
     def view(self, offset: int, length: int) -> memoryview:
         """The first `length` bytes of an allocated block, writable: what recv_into() fills."""
         assert 0 <= length <= self._lent.get(offset, -1), (offset, length)

@@ -140,6 +140,12 @@ METRICS: Final = (
         "cycles",
         "Duty cycles for a timer that was due and gave nothing to do: a role that spins.",
     ),
+    Metric(
+        "slow_frames_closed",
+        Kind.COUNTER,
+        "connections",
+        "Closed because their request came too slowly while others waited for the memory that it held.",
+    ),
 )
 SLOT: Final = {metric.name: slot for slot, metric in enumerate(METRICS)}
 SPEC_CRC: Final = zlib.crc32(repr(METRICS).encode())  # In the slab's header: readers refuse another table.

@@ -26,6 +26,7 @@ from kproc.net.count_reporter import CountReporter
 from kproc.net.describe import connection_name, describe
 from kproc.net.handler_peer import HandlerPeer, Router
 from kproc.net.moves import Moves, claim
+from kproc.net.slow_frames import SlowFrames, wanted_bytes
 from kproc.net.throttle import Throttles
 from kproc.net.timed_requests import TimedRequests
 from kproc.net.transfer import Channel, Given, unsent_of
@@ -89,6 +90,7 @@ class ConnectionHolder:
         "_reporter",
         "_router",
         "_short_of_memory",
+        "_slow_frames",
         "_stalled",
         "_throttles",
         "_timed",
@@ -127,6 +129,7 @@ class ConnectionHolder:
         self._held_bytes = 0  # Of all begun small frames.
         self._stalled: dict[Connection, None] = {}
         self._short_of_memory: dict[Connection, None] = {}
+        self._slow_frames = SlowFrames()
         self._activity = ActivityWheel()
         self._throttles = Throttles()
         self._moves = Moves(self, clock)
@@ -672,14 +675,31 @@ class ConnectionHolder:
             self._counts[SLOT["connections_expired"]] += 1
             self._close(connection, "idle for connections.max.idle.ms")
 
-    def _close_stuck(self, before_ns: int) -> None:
-        """Somebody waits for room. A large frame that makes no progress must not keep it for ten minutes."""
-        for connection in list(self._connections.values()):
-            block = connection.block
-            if (
-                block is not None
-                and block.filled < block.length
-                and not connection.is_stalled
-                and connection.last_active_ns < before_ns
-            ):
-                self._close(connection, "its frame makes no progress and others wait for the room")
+    def _has_budget(self) -> bool:
+        """Whether a new request may be read; Processor knows the limits of its memory."""
+        raise NotImplementedError
+
+    def _is_short(self, wanted: int) -> bool:
+        """Whether there is no block that large, or no memory though somebody waits for it."""
+        return not self._arena.has_room(wanted) or (bool(self._short_of_memory) and not self._has_budget())
+
+    def _end_slow_frames(self) -> None:
+        """Once a second: frames that hardly get on must not hold for minutes what others wait for."""
+        wanted = [size for size in map(wanted_bytes, self._stalled) if size]
+        if not self._is_short(max(wanted, default=0)):
+            self._slow_frames.forget()
+            return
+        begun = [
+            each
+            for each in self._connections.values()
+            if each.interest == ACTIVE and (each.block is not None or (each.held and self._short_of_memory))
+        ]
+        for connection in self._slow_frames.look(begun, self._now_ns):
+            if not self._is_short(min(wanted, default=0)):
+                return  # For the first in turn; the others are looked after a second later.
+            self._counts[SLOT["slow_frames_closed"]] += 1
+            logger.warning(
+                "closing connection %d: its request gets on too slowly, and others wait for the room",
+                connection.id,
+            )
+            self._close(connection, "its frame makes too little progress")

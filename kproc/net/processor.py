@@ -36,6 +36,7 @@ from kproc.net.handler_peer import Router
 from kproc.net.handoff import EVICT, HANDOFF, REFUSED
 from kproc.net.holder import ACTIVE, INFLIGHT_MAX, ConnectionHolder
 from kproc.net.queued_requests import QueuedRequests
+from kproc.net.slow_frames import LARGE_FRAME_BYTES, in_turn
 from kproc.transport.agent import REST_MS, STORE_MS, AgentId, BlockOwner, Doze
 from kproc.transport.envelope import (
     BLOCK,
@@ -58,10 +59,7 @@ logger = logging.getLogger(__name__)
 
 # Room reserved per read: several small frames at once, while what is larger bypasses the ring. Neither bound was tuned.
 READ_BYTES: Final = 32 * 1024
-# What is held of a frame and one read must fit together into a record of the smallest ring.
-LARGE_FRAME_BYTES: Final = 16 * 1024
 _RESPONSES_PER_PASS: Final = 512
-_STUCK_NS: Final = 5_000_000_000  # A sender that lives resends within this long.
 _ROOM_BYTES: Final = 2 * (READ_BYTES + LARGE_FRAME_BYTES)  # For one read, with what is held and padding.
 _STALL_POLL_MS: Final = 2  # Answers wake a stalled Processor; this only covers room made by parked requests.
 _COMPLAINT_NS: Final = 10_000_000_000
@@ -557,7 +555,7 @@ class Processor(ConnectionHolder):
 
     def _retry_stalled(self) -> None:
         """Go on with the connections that had no room; those that still have none stall again."""
-        for connection in list(self._stalled):
+        for connection in in_turn(self._stalled):
             if connection.move is not None or (connection.throttled_until_ns and not self._is_stopping):
                 continue
             if connection.out or connection.inflight >= INFLIGHT_MAX:
@@ -786,8 +784,7 @@ class Processor(ConnectionHolder):
             self._next_second_ns = now_ns + 1_000_000_000
             counts[SLOT["requests_inflight"]] = sum(c.inflight for c in self._connections.values())
             self._files.drop_unlinked()
-            if self._stalled:
-                self._close_stuck(now_ns - _STUCK_NS)
+            self._end_slow_frames()
             if self._idle_ns_max:
                 self._expire_idle(now_ns - self._idle_ns_max)
         self._metrics.store()
