@@ -10,6 +10,7 @@ from kproc import api
 from kproc.api.registry import advertised
 from kproc.wire.header import ApiKey
 from tests.conformance import kafka_python, librdkafka, outcomes
+from tests.differential import rules
 from tests.tidy.sources import ROOT
 
 DOCUMENT = ROOT / "kproc" / "COMPATIBILITY.md"
@@ -45,3 +46,8 @@ def test_files_it_names_exist(document: str) -> None:
     named = set(re.findall(r"`((?:scripts|kproc|tests|bench)/[\w./-]+)`", document))
     assert named
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
+def test_each_rule_of_the_comparison_with_kafka_has_its_line(document: str) -> None:
+    areas = set(re.findall(r"^\| ([^|]+) \| [^|]* \| [^|]*\|$", document, re.MULTILINE))
+    assert set(rules.RULES) <= areas, f"not in section 2: {sorted(set(rules.RULES) - areas)}"

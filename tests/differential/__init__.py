@@ -1,0 +1,13 @@
+"""The same seeded sequences of valid requests to kproc and to Apache Kafka, every field of every answer compared.
+
+    python -m tests.differential --sequences 2000 --seed 5 --themes produce,groups
+    python -m tests.differential --seed 5 --themes groups --at 17
+
+What a broker chooses (ids, times, ports, directories) is mapped to symbols; later requests use each broker's own. A
+difference is looked for again in a slow run, in which both brokers get the time to settle, then shrunk and printed as
+a script: `~` stands for the prefix of the sequence's names, `<pid:p0>` for what was learnt from an answer, `T0` for
+half an hour before the sequence began. Lists are compared by key: Kafka's order comes from hash maps in most answers.
+Not compared: the words of messages beyond null, empty or not (they are listed at the end), throttle times, order.
+
+Deliberate differences are filtered by the rules of `rules.py`; each has a line in kproc/COMPATIBILITY.md.
+"""

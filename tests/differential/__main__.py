@@ -1,0 +1,60 @@
+"""python -m tests.differential: see the package's text."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.differential.brokers import both_brokers, common_versions
+from tests.differential.report import Report
+from tests.differential.runner import Pair
+from tests.differential.themes import THEMES
+from tests.differential.work import Task, run_all
+from tests.support.kafka_jars import missing_reason
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="tests.differential", description=__doc__)
+    parser.add_argument("--sequences", type=int, default=50, help="of each theme")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--themes", default=",".join(THEMES), help=f"some of {','.join(THEMES)}")
+    parser.add_argument("--at", type=int, help="only the sequence of this number")
+    parser.add_argument("--workers", type=int, default=6, help="sequences at once")
+    parser.add_argument("--brokers", help="KPROC_HOST:PORT,KAFKA_HOST:PORT that run already; node.id 1")
+    return parser.parse_args()
+
+
+@contextmanager
+def _pair(given: str | None) -> Iterator[Pair]:
+    if given is None:
+        with both_brokers() as pair:
+            yield pair
+    else:
+        kproc, kafka = given.split(",")
+        yield kproc, kafka
+
+
+def main() -> int:
+    """0 without a difference, 1 with one, 2 when Kafka cannot run here."""
+    arguments = _arguments()
+    if arguments.brokers is None and (reason := missing_reason()):
+        print(reason, file=sys.stderr)
+        return 2
+    numbers = range(arguments.sequences) if arguments.at is None else [arguments.at]
+    themes = arguments.themes.split(",")
+    if unknown := set(themes) - set(THEMES):
+        print(f"no such theme: {', '.join(sorted(unknown))}", file=sys.stderr)
+        return 2
+    tasks = [Task(theme, number, arguments.seed) for number in numbers for theme in themes]
+    report = Report()
+    with _pair(arguments.brokers) as pair:
+        for result in run_all(pair, tasks, common_versions(pair), workers=min(arguments.workers, len(tasks))):
+            for line in report.take(result):
+                print(line, flush=True)
+    print(report.ending())
+    return 0 if report.is_clean else 1
+
+
+sys.exit(main())

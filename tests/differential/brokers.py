@@ -1,0 +1,72 @@
+"""Both brokers, with settings under which they can be compared; and a question for those that run already."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from kio.schema.index import api_key_map, schema_name_map
+
+from bench.peers.kafka import KafkaPeer
+from bench.peers.kproc import KprocPeer
+from tests.differential.runner import Pair
+from tests.differential.side import Side
+
+SETTINGS = {
+    "node.id": "1",
+    "num.partitions": "2",
+    "offsets.topic.num.partitions": "4",
+    "group.initial.rebalance.delay.ms": "0",
+}
+_READY_SECONDS = 40.0
+
+
+@contextmanager
+def both_brokers() -> Iterator[Pair]:
+    """kproc and Kafka, started together; their bootstraps."""
+    with ExitStack() as running:
+        kafka = running.enter_context(KafkaPeer(settings=SETTINGS))
+        kproc = running.enter_context(KprocPeer(settings=SETTINGS))
+        pair = kproc.bootstrap, kafka.bootstrap
+        for bootstrap in pair:
+            warm_up(bootstrap)
+        yield pair
+
+
+def warm_up(bootstrap: str) -> None:
+    """Until groups of all partitions and producer ids are served: Kafka begins with them at the first request."""
+    side = Side(bootstrap)
+    end = time.monotonic() + _READY_SECONDS
+    side.ask("find_coordinator", 1, {"key": "warm"})
+    while not _is_warm(side) and time.monotonic() < end:
+        select.select([], [], [], 0.2)
+    side.close()
+
+
+def _is_warm(side: Side) -> bool:
+    groups = ({"group_id": f"warm{number}", "topics": None} for number in range(16))
+    if any(side.ask("offset_fetch", 5, group)["error_code"] for group in groups):
+        return False
+    return not side.ask("init_producer_id", 0, {"transactional_id": None})["error_code"]
+
+
+def common_versions(pair: Pair) -> dict[str, list[int]]:
+    """The versions of each API that both advertise and the schemas know."""
+    kproc, kafka = (_served(bootstrap) for bootstrap in pair)
+    return {
+        api: [version for version in kproc[api] if version in kafka[api] and version in schema_name_map[api]]
+        for api in sorted(kproc.keys() & kafka.keys())
+    }
+
+
+def _served(bootstrap: str) -> dict[str, range]:
+    side = Side(bootstrap)
+    rows = side.ask("api_versions", 0, {})["api_keys"]
+    side.close()
+    return {
+        api_key_map[row["api_key"]]: range(row["min_version"], row["max_version"] + 1)
+        for row in rows
+        if row["api_key"] in api_key_map
+    }

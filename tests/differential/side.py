@@ -1,0 +1,278 @@
+"""One broker in one run of a sequence: its connections, what it chose, and its answers as they can be compared."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+import secrets
+import select
+import socket
+import struct
+import time
+from typing import Any
+
+from tests.differential import batches
+from tests.differential.protocol import KEYS, read_answer, request_frame
+from tests.differential.symbols import Batch, Moment, Ref, Subscription, WireId, Words
+
+ANSWER_SECONDS = 20.0
+_CONNECT_SECONDS = 10.0
+_FETCH, _PRODUCE, _DESCRIBE_LOG_DIRS, _DESCRIBE_QUORUM = KEYS["fetch"], KEYS["produce"], 35, 55
+_PREFIX = re.compile(r"d[0-9a-f]{7}-")
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_NOW_WITHIN_MS, _SEQUENCE_WITHIN_MS = 120_000, 10_000_000
+_STAMPS = {
+    "timestamp",
+    "log_append_time",
+    "last_timestamp",
+    "last_fetch_timestamp",
+    "last_caught_up_timestamp",
+}
+_WORDS = {"error_message", "message", "batch_index_error_message", "documentation"}
+# Compared by their sign only; some in one API only.
+_SIZES = {"total_bytes", "usable_bytes", "finalized_features_epoch"}
+_SIZES_OF_QUORUM = {"high_watermark", "log_end_offset", "leader_epoch"}
+# What a broker chooses, by field.
+CHOSEN = {
+    "member_id": "M", "leader": "M", "cluster_id": "C", "session_id": "S", "producer_id": "P", "log_dir": "DIR",
+}  # fmt: skip
+_NAMING = ("name", "topic", "group_id", "resource_name", "entity_name")
+NOTHING = ("", 0, -1)
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def new_prefix() -> str:
+    """What the names of one run begin with; always as long, because lengths are compared."""
+    return f"d{secrets.token_hex(4)[:7]}-"
+
+
+class Side:
+    """One broker, as one run of a sequence sees it."""
+
+    def __init__(self, bootstrap: str, prefix: str = "", began_ms: int = 0) -> None:
+        host, _, port = bootstrap.rpartition(":")
+        self._address = host, int(port)
+        self._prefix = prefix
+        self._began_ms = began_ms
+        self._symbols: dict[tuple[str, Any], str] = {}
+        self._names: dict[bytes, str] = {}  # Topics by id.
+        self.learnt: dict[tuple[str, Any], Any] = {}
+        self._connections: dict[Any, tuple[socket.socket, bytearray]] = {}
+
+    # -- connections
+
+    def _connection(self, number: Any) -> tuple[socket.socket, bytearray]:
+        if number not in self._connections:
+            opened = socket.create_connection(self._address, _CONNECT_SECONDS)
+            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._connections[number] = opened, bytearray()
+        return self._connections[number]
+
+    def descriptor(self, number: Any) -> socket.socket | None:
+        """To wait on; None when the connection is closed."""
+        found = self._connections.get(number)
+        return None if found is None else found[0]
+
+    def drop(self, number: Any) -> None:
+        found = self._connections.pop(number, None)
+        if found is not None:
+            found[0].close()
+
+    def close(self) -> None:
+        for number in list(self._connections):
+            self.drop(number)
+
+    def send(self, number: Any, api: str, version: int, body: dict[str, Any]) -> None:
+        frame = request_frame(api, version, self.real(body))
+        with contextlib.suppress(OSError):  # What is taken next says that it is closed.
+            self._connection(number)[0].sendall(frame)
+
+    def take(self, number: Any, api: str, version: int) -> dict[str, Any] | str | None:
+        """The answer, "closed", or None as long as there is none."""
+        opened, data = self._connection(number)
+        try:
+            while select.select([opened], [], [], 0)[0]:
+                more = opened.recv(1 << 20)
+                if not more:
+                    self.drop(number)
+                    return "closed"
+                data += more
+        except OSError:
+            self.drop(number)
+            return "closed"
+        if len(data) < 4:
+            return None
+        (size,) = struct.unpack_from(">i", data)
+        if len(data) < 4 + size:
+            return None
+        frame = bytes(data[4 : 4 + size])
+        del data[: 4 + size]
+        return read_answer(api, version, frame)
+
+    def has_answer(self, number: Any) -> bool:
+        """Something has come: an answer, a part of one, or the end."""
+        opened, data = self._connection(number)
+        return bool(data or select.select([opened], [], [], 0)[0])
+
+    def ask(
+        self, api: str, version: int, body: dict[str, Any], wait: float = ANSWER_SECONDS
+    ) -> dict[str, Any]:
+        """A question of the tool's own, on a connection of its own."""
+        self.send("own", api, version, body)
+        end = time.monotonic() + wait
+        while (answer := self.take("own", api, version)) is None:
+            left = end - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(f"{api} v{version}: no answer in {wait} s")
+            select.select([self._connection("own")[0]], [], [], left)
+        if isinstance(answer, str):
+            raise ConnectionError(f"{api} v{version}: {answer}")
+        return answer
+
+    # -- from the script to this broker
+
+    def real(self, value: Any) -> Any:
+        """A part of a request's body with this broker's own values."""
+        if isinstance(value, Ref):
+            return self._real_reference(value)
+        if isinstance(value, Subscription):
+            topics = b"".join(
+                struct.pack(">h", len(name)) + name.encode() for name in map(self.real, value.topics)
+            )
+            head = struct.pack(">hi", value.version, len(value.topics))
+            return head + topics + b"\xff" * 4 + bytes(4 if value.version else 0)
+        if isinstance(value, Moment):
+            return self._began_ms + int(value)
+        if isinstance(value, str):
+            return value.replace("~", self._prefix)
+        if isinstance(value, list):
+            if value and isinstance(value[0], Batch):
+                return b"".join(batches.build(each, self.real) for each in value)
+            return [self.real(each) for each in value]
+        if isinstance(value, dict):
+            return {key: self.real(each) for key, each in value.items()}
+        return value
+
+    def _real_reference(self, reference: Ref) -> Any:
+        key = reference.kind, reference.name
+        if reference.kind == "id":
+            key = "id", self.real(reference.name)
+            if key not in self.learnt:
+                body = {"topics": [{"name": key[1]}], "allow_auto_topic_creation": False}
+                for topic in self.ask("metadata", 12, body)["topics"]:
+                    self._learn_id(topic)
+        found = self.learnt.get(key, reference.other)
+        return found + reference.add if reference.add else found
+
+    def _learn_id(self, row: dict[str, Any]) -> None:
+        name = row.get("name") or row.get("topic") or row.get("topic_name")
+        if name and any(row["topic_id"]):
+            self.learnt["id", name] = row["topic_id"]
+            self._names[row["topic_id"]] = name
+
+    def learn(self, learning: dict[tuple[str, Any], str], answer: Any) -> None:
+        """What later requests name, and symbols for what this answer chose."""
+        if not isinstance(answer, dict):
+            return
+        for key, field in learning.items():
+            if answer.get(field) not in (None, "", -1):
+                self.learnt[key] = answer[field]
+        for field, kind in CHOSEN.items():
+            if answer.get(field) not in (None, *NOTHING):
+                self._name(kind, answer[field])
+
+    def _name(self, kind: str, value: Any) -> None:
+        count = sum(known == kind for known, _ in self._symbols)
+        self._symbols.setdefault((kind, value), f"{kind}{count}")
+
+    # -- from this broker to what can be compared
+
+    def _symbol(self, kind: str, value: Any) -> str:
+        return self._symbols.get((kind, value), kind + "?")
+
+    def _stamp(self, time_ms: int) -> Any:
+        if abs(time_ms - now_ms()) < _NOW_WITHIN_MS:
+            return "NOW"
+        since = time_ms - self._began_ms
+        return f"T0{since:+}" if abs(since) < _SEQUENCE_WITHIN_MS else time_ms
+
+    def _is_of_others(self, name: Any, key: int) -> bool:
+        """Named by another run, or by the broker's own workings."""
+        if not isinstance(name, str):
+            return False
+        is_internal = key == _DESCRIBE_LOG_DIRS and name.startswith("__")
+        return is_internal or (_PREFIX.match(name) is not None and not name.startswith(self._prefix))
+
+    def canonical(self, value: Any, key: int, field: str = "") -> Any:
+        """A part of an answer to the API `key`, as it can be compared."""
+        if isinstance(value, dict):
+            if "topic_id" in value:
+                self._learn_id(value)
+            return {
+                name: self.canonical(each, key, name)
+                for name, each in value.items()
+                if name != "throttle_time"
+            }
+        if isinstance(value, list):
+            return self._canonical_list(value, key, field)
+        return self._canonical_scalar(value, key, field)
+
+    def _canonical_list(self, items: list[Any], key: int, field: str) -> list[Any]:
+        kept = [
+            self.canonical(each, key, field)
+            for each in items
+            if not (isinstance(each, dict) and self._is_row_of_others(each, key))
+        ]
+        part = {_PRODUCE: "partition_responses", _FETCH: "partitions"}.get(key)
+        if part is None or field != "responses":
+            return kept
+        # Kafka merges and splits a topic's rows as its hash maps have it: one row for each topic is compared.
+        merged = []
+        for _, group in itertools.groupby(sorted(kept, key=_topic_of), _topic_of):
+            rows = list(group)
+            merged.append({**rows[0], part: [each for row in rows for each in row[part]]})
+        return merged
+
+    def _is_row_of_others(self, row: dict[str, Any], key: int) -> bool:
+        entity = row.get("entity")
+        if isinstance(entity, list) and any(self._is_row_of_others(each, key) for each in entity):
+            return True
+        return any(self._is_of_others(row.get(name), key) for name in _NAMING)
+
+    def _canonical_scalar(self, value: Any, key: int, field: str) -> Any:
+        if isinstance(value, WireId):
+            if value in self._names:
+                return f"id({self._names[value].replace(self._prefix, '~')})"
+            return "id(?)" if any(value) else 0
+        if value is None:
+            return None
+        if field == "records":
+            return batches.read(value, self._stamp, lambda producer: self._symbol("P", producer))
+        if field in _WORDS:
+            return Words(value.replace(self._prefix, "~"))
+        if field in _STAMPS:
+            return self._stamp(value)
+        if field in _SIZES or (key == _DESCRIBE_QUORUM and field in _SIZES_OF_QUORUM):
+            return "N" if value > 0 else value
+        if field in CHOSEN and value not in NOTHING:
+            symbol = self._symbol(CHOSEN[field], value)
+            if CHOSEN[field] != "M":
+                return symbol
+            return f"{symbol}:{_UUID.sub('UUID', value.replace(self._prefix, '~'))}"
+        if field == "port":
+            return "PORT" if value == self._address[1] else value
+        if isinstance(value, bytes):
+            return value.hex()
+        if isinstance(value, str):
+            if self._is_of_others(value, key):
+                return "OTHER"
+            return value.replace(self._prefix, "~").replace(str(self._address[1]), "PORT")
+        return value
+
+
+def _topic_of(row: dict[str, Any]) -> str:
+    return str(row.get("topic_id") or row.get("topic") or row.get("name"))

@@ -1,0 +1,123 @@
+"""What sequences are about: for each theme its kinds of requests, each as often as its weight."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.differential.scene import Scene
+from tests.differential.steps import Step
+from tests.differential.themes import cluster, configs, groups, quotas, records, topics
+from tests.differential.themes.records import add_producers
+
+Maker = Callable[[Scene], None]
+_LENGTHS = (4, 36)
+
+THEMES: dict[str, dict[Maker, int]] = {
+    "produce": {
+        records.produce: 9,
+        records.fetch: 4,
+        records.list_offsets: 2,
+        records.describe_producers: 2,
+        records.init_producer_id: 1,
+        records.delete_records: 1,
+        records.offset_for_leader_epoch: 1,
+        topics.describe_log_dirs: 1,
+    },
+    "fetch": {
+        records.produce: 2,
+        records.fetch: 9,
+        records.waiting_fetch: 1,
+        records.list_offsets: 1,
+        records.delete_records: 1,
+        topics.create_partitions: 1,
+        topics.delete_topics: 1,
+        topics.create_topics: 1,
+        configs.incremental_alter_configs: 1,
+    },
+    "offsets": {
+        records.produce: 3,
+        records.list_offsets: 5,
+        records.offset_for_leader_epoch: 3,
+        records.delete_records: 3,
+        records.fetch: 2,
+        topics.describe_log_dirs: 1,
+    },
+    "topics": {
+        topics.create_topics: 6,
+        topics.create_partitions: 4,
+        topics.delete_topics: 3,
+        topics.metadata: 6,
+        topics.describe_topic_partitions: 4,
+        configs.describe_configs: 2,
+        records.produce: 1,
+        records.list_offsets: 1,
+    },
+    "configs": {
+        configs.incremental_alter_configs: 7,
+        configs.alter_configs: 4,
+        configs.describe_configs: 6,
+        configs.list_config_resources: 1,
+        topics.create_topics: 2,
+        records.produce: 1,
+    },
+    "groups": {
+        groups.cycle: 2,
+        groups.join_group: 3,
+        groups.sync_group: 3,
+        groups.heartbeat: 3,
+        groups.leave_group: 2,
+        groups.offset_commit: 4,
+        groups.offset_fetch: 4,
+        groups.offset_delete: 2,
+        groups.describe_groups: 3,
+        groups.list_groups: 2,
+        groups.delete_groups: 1,
+        cluster.find_coordinator: 1,
+        topics.delete_topics: 1,
+    },
+    "quotas": {
+        quotas.describe_client_quotas: 3,
+        quotas.alter_client_quotas: 4,
+        cluster.describe_user_scram_credentials: 1,
+    },
+    "cluster": {
+        cluster.api_versions: 1,
+        cluster.describe_cluster: 2,
+        cluster.elect_leaders: 2,
+        cluster.alter_partition_reassignments: 2,
+        cluster.list_partition_reassignments: 1,
+        topics.describe_log_dirs: 2,
+        cluster.alter_replica_log_dirs: 1,
+        records.init_producer_id: 2,
+        cluster.find_coordinator: 2,
+        cluster.describe_acls: 1,
+        cluster.create_acls: 1,
+        cluster.delete_acls: 1,
+        cluster.describe_user_scram_credentials: 1,
+        cluster.describe_transactions: 1,
+        cluster.list_transactions: 1,
+        configs.list_config_resources: 1,
+        cluster.describe_quorum: 1,
+        cluster.update_features: 1,
+        topics.metadata: 1,
+        topics.delete_topics: 1,
+    },
+}
+# What these change is seen by every client of the broker.
+CHANGES_ALL = frozenset({"quotas"})
+_WITH_PRODUCERS = frozenset({"produce", "fetch", "offsets"})
+
+
+def sequence(theme: str, seed: str, versions: dict[str, list[int]]) -> list[Step]:
+    """The requests of one sequence."""
+    scene = Scene(seed, versions)
+    if theme in _WITH_PRODUCERS:
+        add_producers(scene)
+    size = len(scene.steps) + scene.random.randint(*_LENGTHS)
+    makers = THEMES[theme]
+    while len(scene.steps) < size:
+        (maker,) = scene.random.choices(list(makers), weights=list(makers.values()))
+        maker(scene)
+    if theme in CHANGES_ALL:
+        quotas.take_back(scene)
+    return scene.steps

@@ -1,0 +1,101 @@
+"""Many sequences at once, by several processes, each with connections and topics of its own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import queue
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.differential.runner import FAST, SLOW, Notes, Pair, run
+from tests.differential.shrink import shrink
+from tests.differential.steps import Found, Step
+from tests.differential.themes import CHANGES_ALL, sequence
+
+_RESULT_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class Task:
+    """One sequence: a theme's, by number."""
+
+    theme: str
+    number: int
+    seed: int
+
+
+@dataclass
+class Result:
+    """What a sequence showed; `scripts`: for each cause that its worker saw first, the shortest sequence."""
+
+    task: Task
+    notes: Notes
+    found: list[Found] = field(default_factory=list)
+    seen_once: list[str] = field(default_factory=list)
+    scripts: dict[str, tuple[list[Step], Found]] = field(default_factory=dict)
+    problem: str = ""
+
+
+def run_task(
+    pair: Pair, task: Task, versions: dict[str, list[int]], known: Any, *, shrinks: bool = True
+) -> Result:
+    """Run one sequence; again, slowly, if it showed something; shrink what is not in `known` yet."""
+    steps = sequence(task.theme, f"{task.seed}/{task.theme}/{task.number}", versions)
+    result = Result(task, Notes())
+    first = run(pair, steps, FAST, result.notes)
+    if not first:
+        return result
+    again = {each.cause for each in run(pair, steps, SLOW)}
+    result.seen_once = [each.cause for each in first if each.cause not in again]
+    result.found = [each for each in first if each.cause in again]
+    for found in result.found:
+        if found.cause not in known:
+            known[found.cause] = True
+            result.scripts[found.cause] = shrink(pair, steps, found) if shrinks else (steps, found)
+    return result
+
+
+def run_all(
+    pair: Pair, tasks: Sequence[Task], versions: dict[str, list[int]], *, workers: int
+) -> Iterator[Result]:
+    """The results in the order in which they come."""
+    context = multiprocessing.get_context("fork")
+    with context.Manager() as manager:
+        known, waiting, results = manager.dict(), context.Queue(), context.Queue()
+        alone = context.Lock()
+        for task in tasks:
+            waiting.put(task)
+        for _ in range(workers):
+            waiting.put(None)
+        processes = [
+            context.Process(target=_work, args=(pair, waiting, results, versions, known, alone))
+            for _ in range(workers)
+        ]
+        for process in processes:
+            process.start()
+        try:
+            for _ in tasks:
+                yield results.get(timeout=_RESULT_SECONDS)
+        except queue.Empty:
+            raise TimeoutError(f"no sequence ended in {_RESULT_SECONDS} s") from None
+        finally:
+            for process in processes:
+                process.terminate()
+                process.join()
+
+
+def _work(
+    pair: Pair, waiting: Any, results: Any, versions: dict[str, list[int]], known: Any, alone: Any
+) -> None:
+    while (task := waiting.get()) is not None:
+        try:
+            if task.theme in CHANGES_ALL:  # Something that others would see.
+                with alone:
+                    result = run_task(pair, task, versions, known)
+            else:
+                result = run_task(pair, task, versions, known)
+        except Exception:  # noqa: BLE001 - it is told with the sequence that it came from
+            result = Result(task, Notes(), problem=traceback.format_exc())
+        results.put(result)
