@@ -78,7 +78,7 @@ class Rig:
         image = self.cluster.image.topics_by_name[name]
         log = Log.open(
             self.directory / f"{name}-0", LogConfig().with_overrides(configs), topic=name,
-            topic_id=image.topic_id, partition=0, leader_epoch=0, clock=self.clock,
+            topic_id=image.topic_id, partition=0, leader_epoch=0, clock=self.clock, fs=OsFs(),
         )  # fmt: skip
         self._stack.callback(log.close, clean=False)
         self.logs[name, 0] = log
