@@ -45,6 +45,7 @@ from kproc.server.roles import (
     slab_row,
 )
 from kproc.server.syncer import Syncer
+from kproc.storage.fs import OsFs
 from kproc.transport.agent import AgentId, BlockOwner, Doze
 
 if TYPE_CHECKING:
@@ -142,8 +143,7 @@ def make_handler(
             table=table,
             purgatory=purgatory,
             syncer=syncer,
-            checkpoint=Checkpoint(plan.fs, directory),
-            fs=plan.fs,
+            checkpoint=Checkpoint(directory),
             # After a Handler's own death nothing of its is clean, whatever the last stop of the broker was.
             is_clean=plan.was_clean and not is_restart,
         )
@@ -178,7 +178,7 @@ def make_controller(
 
     `handler_count` is how many Handlers there are; None: none yet, and the settings in force decide.
     """
-    log, image = MetadataLog.open(Path(plan.config.log_dirs), plan.clock, plan.fs)
+    log, image = MetadataLog.open(Path(plan.config.log_dirs), plan.clock)
     state = ControllerState(plan.config, image)
 
     def settings() -> DynamicSettings:
@@ -233,7 +233,7 @@ def make_cleaner(
         clock=plan.clock,
         config=plan.config,
         table=table,
-        fs=plan.fs,
+        fs=OsFs(),
         responder=responder,
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.soak.figures import IDLE_PERCENT_MAX, PSS_MORE, SEGMENTS_MORE, Figures
+from tests.soak.figures import FILES_MORE, IDLE_PERCENT_MAX, PSS_MORE, SEGMENTS_MORE, Figures
 from tests.soak.ledger import Ledger
 from tests.support.descriptors import SEGMENT, SOCKET
 
@@ -102,7 +102,8 @@ def test_figures_within_the_tolerances_are_as_before() -> None:
         ({"unlinked": ["handler-0: /data/t-0/0.log (deleted)"]}, "still open"),
         ({"pss": {HANDLER: (10 << 20) + PSS_MORE + 1}}, "MiB of PSS more"),
         ({"memfd_bytes": 12 << 20}, "MiB of shared memory more"),
-        ({"files": Counter({"t-0": 100})}, "files more"),
+        ({"files": Counter({".": 4, "t-0": 1})}, "t-0: 1 files, 0 before"),
+        ({"files": Counter({".": 4 + FILES_MORE + 1})}, ".: 21 files, 4 before"),
         ({"idle_percent": {HANDLER: IDLE_PERCENT_MAX + 1}}, "when idle after the load: {'handler-0': 4.0}"),
     ],
 )

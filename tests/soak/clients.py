@@ -7,6 +7,10 @@ import threading
 from collections import Counter
 from typing import Any
 
+import aiokafka
+import kafka
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+
 from tests.soak.ledger import Ledger
 from tests.support.wait import pause
 
@@ -86,8 +90,6 @@ class ConfluentClient(SteadyClient):
     make = "confluent"
 
     def _serve(self) -> None:
-        from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-
         common = {
             "bootstrap.servers": self.bootstrap,
             "reconnect.backoff.ms": 50,
@@ -134,8 +136,6 @@ class KafkaPythonClient(SteadyClient):
     make = "kafka-python"
 
     def _serve(self) -> None:
-        import kafka
-
         producer = kafka.KafkaProducer(
             bootstrap_servers=self.bootstrap,
             acks="all",
@@ -177,8 +177,6 @@ class AiokafkaClient(SteadyClient):
         asyncio.run(self._serve_async())
 
     async def _serve_async(self) -> None:
-        import aiokafka
-
         producer = aiokafka.AIOKafkaProducer(
             bootstrap_servers=self.bootstrap,
             acks="all",

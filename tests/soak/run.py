@@ -119,6 +119,8 @@ class Crowd:
         report.counts["steady records seen by followers"] += self.ledger.seen_count
 
     def _is_read(self) -> bool:
+        if any(each.problems for each in self.steady):
+            return True  # One that has ended will never read on, and the report says why.
         return all(each.is_answered for each in self.steady) and not self.ledger.overdue(0)
 
     def problems(self, overdue_seconds: float = OVERDUE_SECONDS) -> list[str]:
@@ -337,6 +339,7 @@ class Soak:
         return found
 
     def _is_as(self, before: Figures) -> bool:
+        pause(0.5)  # Reading the memory of every process costs more than the broker at rest.
         grown = self._take()[0].grown_since(before)
         assert not grown, grown
         return True
