@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import Final
 
-from kproc.cluster.connection_limits import CONNECTION_LIMITS
+from kproc.cluster.connection_limits import CONNECTION_LIMITS, LIMITS_OF_LISTENERS
 from kproc.cluster.image import CLUSTER_DEFAULT_NODE, ClusterImage
 from kproc.cluster.role_counts import ROLE_COUNTS
 from kproc.cluster.topic_config import LOG_SETTINGS, ROWS, not_a, told
@@ -115,6 +115,45 @@ def normalize(row: Setting, text: str) -> str:
             ErrorCode.INVALID_REQUEST, f"Invalid value {text} for configuration {row.name}: {complaint}"
         )
     return wire_text(value) or ""
+
+
+def complaint_about(name: str, node: str, text: str) -> str | None:
+    """Why a stored value cannot be in force; None: it can. What was checked when it was stored may have become wrong:
+    another version knows other settings and other bounds."""
+    try:
+        value = normalize(check_settable(name, node), text)
+    except KafkaError as error:
+        return error.message
+    if split_listener_key(name)[1] in LIMITS_OF_LISTENERS and int(value) < 1:
+        return f"{value} would let nobody in"
+    return None
+
+
+def left_out(image: ClusterImage, config: Config) -> dict[str, str]:
+    """Stored settings that are not in force, with why: for the log and for those who look at the status."""
+    found: dict[str, str] = {}
+    for node, configs in image.unusable_configs.items():
+        for name, text in configs.items():
+            found[name] = complaint_about(name, node, text) or "it cannot be used"
+    complaint = _listeners_complaint(config, stored_listeners(image, config))
+    if complaint is not None:
+        found["listeners"] = complaint
+    return {name: f"the stored setting {name} is left out: {why}" for name, why in found.items()}
+
+
+def stored_listeners(image: ClusterImage, config: Config) -> str | None:
+    """`listeners` as it was changed on the running broker."""
+    return image.broker_configs.get(str(config.node_id), {}).get("listeners")
+
+
+def _listeners_complaint(config: Config, text: str | None) -> str | None:
+    """What this broker's other settings say against listeners that were stored under former ones."""
+    try:
+        if text is not None:
+            parse_listeners(text, config.listener_security_protocol_map)
+    except ConfigError as error:
+        return str(error)
+    return None
 
 
 def current_value(image: ClusterImage, config: Config, name: str) -> str | None:

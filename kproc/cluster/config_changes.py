@@ -143,7 +143,16 @@ class ConfigChanges:
             self._config, before.get("listeners"), after.get("listeners"), resolvable
         )
         connection_limits.check_change(self._image, self._config, node, after)
-        return [r.BrokerConfigSet(node, key, value) for key, value in _difference(before, after)]
+        taken_away = [(key, None) for key in self._unusable(node, changes, incremental) if key not in after]
+        changed = taken_away + _difference(before, after)
+        return [r.BrokerConfigSet(node, key, value) for key, value in changed]
+
+    def _unusable(self, node: str, changes: list[Change], incremental: bool) -> list[str]:
+        """Stored configs that are not in force and are taken away, which is all that can be done with them."""
+        deleted = {key for key, operation, _ in changes if operation == OP_DELETE}
+        return [
+            key for key in self._image.unusable_configs.get(node, {}) if not incremental or key in deleted
+        ]
 
     def _alter_stored(
         self, resource_type: int, name: str, changes: list[Change], incremental: bool

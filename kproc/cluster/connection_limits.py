@@ -13,14 +13,14 @@ from kproc.errors import ErrorCode, KafkaError
 PER_IP: Final = "max.connections.per.ip"
 PER_IP_OVERRIDES: Final = "max.connections.per.ip.overrides"
 # Each is the broker's and, with or without a prefix, every listener's: 0 would shut one.
-_OF_LISTENERS: Final = ("max.connections", "max.connection.creation.rate")
-CONNECTION_LIMITS: Final = frozenset((PER_IP, PER_IP_OVERRIDES, *_OF_LISTENERS))
+LIMITS_OF_LISTENERS: Final = ("max.connections", "max.connection.creation.rate")
+CONNECTION_LIMITS: Final = frozenset((PER_IP, PER_IP_OVERRIDES, *LIMITS_OF_LISTENERS))
 
 
 def check_change(image: ClusterImage, config: Config, node: str, after: Mapping[str, str]) -> None:
     """Refuse limits that would let nobody in, if `after` became the configs of `node`."""
     for key, value in after.items():
-        if split_listener_key(key)[1] in _OF_LISTENERS and int(value) < 1:
+        if split_listener_key(key)[1] in LIMITS_OF_LISTENERS and int(value) < 1:
             raise _refused(f"Invalid {key} {value}")
     nodes = (str(config.node_id), CLUSTER_DEFAULT_NODE)
     layers = [after if each == node else image.broker_configs.get(each, {}) for each in nodes]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kproc.cluster.broker_config import left_out
 from kproc.cluster.image import CLUSTER_DEFAULT_NODE, ClusterImage
 from kproc.cluster.role_counts import NETWORK_THREADS
 from kproc.config import Config, EndPoint
@@ -10,10 +11,15 @@ from kproc.config.listeners import parse_listeners
 
 
 def settings_in_force(image: ClusterImage, config: Config) -> DynamicSettings:
-    """The dynamic configs of this node over the cluster's defaults, and the quotas of addresses."""
+    """The dynamic configs of this node over the cluster's defaults, and the quotas of addresses.
+
+    Without those that cannot be used, see broker_config.left_out: what is stored never keeps a broker from starting.
+    """
     overrides: dict[str, str] = {}
     for node in (CLUSTER_DEFAULT_NODE, str(config.node_id)):
         overrides |= image.broker_configs.get(node, {})
+    for name in left_out(image, config):
+        overrides.pop(name, None)
     return DynamicSettings(overrides, image.client_quotas.ip_rates())
 
 

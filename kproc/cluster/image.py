@@ -99,6 +99,7 @@ class ClusterImage:
         "slots_used",
         "topics_by_id",
         "topics_by_name",
+        "unusable_configs",
         "version",
     )
 
@@ -114,6 +115,9 @@ class ClusterImage:
         self.names_by_collision_key: dict[str, str] = {}
         # Node id as text, or CLUSTER_DEFAULT_NODE, to its overrides.
         self.broker_configs: dict[str, dict[str, str]] = {}
+        # Those that were stored once and that this version cannot use (broker_config.complaint_about): nobody acts on
+        # them, and they stay stored until they are changed or taken away.
+        self.unusable_configs: dict[str, dict[str, str]] = {}
         self.client_quotas = ClientQuotas()
         # (resource type, name) of groups and client-metrics subscriptions to their configs.
         self.resource_configs: dict[tuple[int, str], dict[str, str]] = {}
@@ -191,9 +195,10 @@ class ClusterImage:
         yield r.HandlersCounted(self.handler_count)
         if self.next_producer_id:
             yield r.ProducerIdsTaken(self.next_producer_id)
-        for node, configs in self.broker_configs.items():
-            for name, value in configs.items():
-                yield r.BrokerConfigSet(node, name, value)
+        for stored in (self.broker_configs, self.unusable_configs):
+            for node, configs in stored.items():
+                for name, value in configs.items():
+                    yield r.BrokerConfigSet(node, name, value)
         for (kind, resource), configs in self.resource_configs.items():
             for name, value in configs.items():
                 yield r.ResourceConfigSet(kind, resource, name, value)
@@ -205,6 +210,16 @@ class ClusterImage:
             yield r.SlotsRetired(slots, generations)
         for topic in self.topics_by_name.values():
             yield from _topic_records(topic)
+
+    def _set_broker_config(self, node: str, name: str, value: str | None) -> None:
+        # Late: the check knows the image.
+        from kproc.cluster.broker_config import complaint_about
+
+        is_usable = value is None or complaint_about(name, node, value) is None
+        for stored, kept in ((self.broker_configs, is_usable), (self.unusable_configs, not is_usable)):
+            _set_or_remove(stored.setdefault(node, {}), name, value if kept else None)
+            if not stored[node]:
+                del stored[node]
 
     def _apply_one(self, record: r.Record, change: ImageChange) -> None:
         match record:
@@ -219,9 +234,7 @@ class ClusterImage:
                 _set_or_remove(topic.configs, record.name, record.value)
                 _note(change.configured, topic)
             case r.BrokerConfigSet():
-                _set_or_remove(self.broker_configs.setdefault(record.node, {}), record.name, record.value)
-                if not self.broker_configs[record.node]:
-                    del self.broker_configs[record.node]
+                self._set_broker_config(record.node, record.name, record.value)
                 change.broker_configs_changed = True
             case r.ResourceConfigSet():
                 key = (record.resource_type, record.resource_name)

@@ -6,6 +6,7 @@ arguments; this file does not know which transport it builds for.
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Callable
 from functools import partial
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kproc.clock import NS_PER_S
+from kproc.cluster.broker_config import left_out
 from kproc.cluster.controller import ControllerState, failure_of
 from kproc.cluster.dynamic_settings import settings_in_force, wanted_processors
 from kproc.cluster.image import ClusterImage
@@ -51,6 +53,8 @@ from kproc.transport.agent import AgentId, BlockOwner, Doze
 if TYPE_CHECKING:
     from kproc.server.operations import Operations
     from kproc.server.status import Status
+
+logger = logging.getLogger(__name__)
 
 
 def make_acceptor(
@@ -184,6 +188,8 @@ def make_controller(
     def settings() -> DynamicSettings:
         return settings_in_force(image, plan.config)
 
+    for problem in left_out(image, plan.config).values():
+        logger.error("%s", problem)
     if handler_count is None:
         handler_count = settings().integer("num.io.threads", plan.config.num_io_threads)
     starting: list[tuple[str, dict[str, Any]]] = [

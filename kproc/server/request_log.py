@@ -67,7 +67,7 @@ class RequestLog:
 
     def add(self, request: LoggedRequest, outcome: str, response_bytes: int) -> None:
         """A request was answered; its line is written at the end of the duty cycle."""
-        total_ns = self.now_ns() - request.taken_ns
+        total_ns = self.now_ns() - request.begun_ns
         if total_ns < self._slow_ms * _NS_PER_MS:
             return
         line = {
@@ -122,18 +122,18 @@ class RequestLog:
 class LoggedRequest(HandlerRequest):
     """A request whose answer is noted. Used instead of HandlerRequest while the log is on."""
 
-    __slots__ = ("_log", "client_address", "shown", "taken_ns")
+    __slots__ = ("_log", "begun_ns", "client_address", "shown")
 
     _log: RequestLog
     client_address: str
     shown: Any
-    taken_ns: int
+    begun_ns: int
 
     def begin(self, log: RequestLog, body: memoryview | None) -> None:
         """Keep what the line will show: the frame's bytes are gone when it is written. None: it has no whole header."""
         self._log = log
         self.client_address = self.client_host
-        self.taken_ns = log.now_ns()
+        self.begun_ns = log.now_ns()
         self.shown = loggable(self.api_key, self.api_version, body) if body is not None else None
 
     def send(self, frame: bytes) -> None:

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 from typing import Any, Final
 
+from kproc.cluster.broker_config import left_out
 from kproc.cluster.image import ClusterImage
 from kproc.metrics.slab import Slab
 from kproc.metrics.spec import SLOT
@@ -67,13 +68,18 @@ class Status:
             "listeners": self.listeners,
             "control": plan.control.bound if plan.control is not None else None,
             "metrics": plan.metrics.bound if plan.metrics is not None else None,
-            "problem": self.problem,
+            "problem": self._problem(image),
             "processes": rows,
             "shared_memory_unmapped_bytes": max(0, self._shared_bytes() - mapped),
             "topics": len(image.topics_by_name) if image else 0,
             "partitions": image.partition_count if image else 0,
             "network": self.figures.describe(self.processes, names),
         }
+
+    def _problem(self, image: ClusterImage | None) -> str | None:
+        """What runs otherwise than it is wanted, in words."""
+        stored = left_out(image, self._plan.config).values() if image is not None else ()
+        return "; ".join(filter(None, (self.problem, *stored))) or None
 
     def _row(self, process: dict[str, Any]) -> dict[str, Any]:
         """One role's line; rates are since the last call."""

@@ -6,6 +6,7 @@ An exception that is no longer needed fails too, so the lists only shrink by the
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -122,6 +123,23 @@ def test_only_the_codec_knows_kio_and_only_the_client_side_knows_client_librarie
                 problems.append(
                     f"{relative(path)}:{line}: {name}: its resource tracker unlinks what it did not make"
                 )
+    assert not problems, "\n".join(problems)
+
+
+def test_no_slot_shadows_what_a_base_class_defines() -> None:
+    """A slot of the name of an inherited property hides it, and reading it before it is set raises AttributeError."""
+    problems = []
+    for path in package_files():
+        if relative(path).startswith(("kproc/spark", "kproc/pipeline")):
+            continue  # Which need packages of their own.
+        for name, each in vars(importlib.import_module(module_name(path))).items():
+            if isinstance(each, type) and each.__module__.startswith("kproc"):
+                inherited = {key for base in each.__mro__[1:-1] for key in vars(base)}
+                problems += [
+                    f"{relative(path)}: {name}.{slot}"
+                    for slot in vars(each).get("__slots__", ())
+                    if slot in inherited
+                ]
     assert not problems, "\n".join(problems)
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from kproc.api import load_all, registry
 from kproc.server.request_log import HIDDEN, RequestLog, hide_secrets, loggable
+from kproc.transport.envelope import FLAG_TIMED, HEAD, REQUEST
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, parse_request_header
 from tests.support.minimal import MINIMAL
@@ -124,6 +125,18 @@ def lines(rig: HandlerRig, index: int = 0) -> list[dict[str, Any]]:
     return [orjson.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
 
 
+def test_a_timed_request_that_telemetry_tells_of_is_logged_too(start: Start) -> None:
+    rig = start()
+    switch(rig, "all", kproc_telemetry="requests")
+    processor = rig.processors[0]
+    frame = codec.encode_request(ApiKey.API_VERSIONS, 0, 7, "test", {})
+    processor._outbox.push(REQUEST, HEAD.pack(1, 0, 0, FLAG_TIMED), frame)
+    processor._outbox.flush()
+    rig.settle()
+    (line,) = lines(rig)
+    assert line["requestHeader"]["requestApiKeyName"] == "API_VERSIONS"
+
+
 def test_it_is_switched_while_the_broker_runs(start: Start) -> None:
     rig = start()
     rig.create_topic("t")
@@ -206,7 +219,7 @@ class _Request:
     api_key, api_version, correlation_id = 3, 9, 1
     client_id_bytes, connection_id, listener, throttle_ms = b"c", 5, "PLAINTEXT", 0
     client_address = "/127.0.0.1"
-    taken_ns, shown = 0, {"text": "x" * 200}
+    begun_ns, shown = 0, {"text": "x" * 200}
 
 
 def test_file_never_takes_more_than_twice_its_size(tmp_path: Path) -> None:

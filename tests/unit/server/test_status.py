@@ -10,6 +10,7 @@ import pytest
 
 from kproc.clock import ManualClock
 from kproc.cluster.image import ClusterImage
+from kproc.cluster.records import BrokerConfigSet, encode_delta
 from kproc.config import Config
 from kproc.ipc.region import Region, RegionKind
 from kproc.metrics.slab import ROWS_MAX, MetricsRow, Slab
@@ -75,6 +76,17 @@ def test_broker_is_described(rig: StatusRig, tmp_path: Path) -> None:
     assert (found["topics"], found["partitions"]) == (0, 0)
     rig.status.image = ClusterImage
     assert (rig.ask()["topics"], rig.ask()["partitions"]) == (0, 0)
+
+
+def test_stored_settings_that_are_left_out_are_a_problem(rig: StatusRig) -> None:
+    image = ClusterImage()
+    image.apply(encode_delta(0, [BrokerConfigSet("1", "num.io.threads", "many")]))
+    rig.status.image = lambda: image
+    rig.status.problem = "handler-0 is down"
+    problem = rig.status.describe()["problem"]
+    assert problem.startswith(
+        "handler-0 is down; the stored setting num.io.threads is left out: Invalid value many"
+    )
 
 
 def test_rates_are_since_the_last_look(rig: StatusRig) -> None:
