@@ -191,17 +191,22 @@ RETRIABLE: Final = frozenset(
 )
 
 
+RecordErrors = tuple[tuple[int, str], ...]
+
+
 class KafkaError(Exception):
     """The client asked for something that cannot be done; `code` goes into the answer.
 
     `message` is for the answer's error_message field, so it is written for the client's user. Without one the
-    code's name stands in for it in logs only.
+    code's name stands in for it in logs only. `record_errors`: which records of a produced batch are bad, by their
+    numbers in it, and why each is.
     """
 
-    def __init__(self, code: ErrorCode, message: str | None = None) -> None:
+    def __init__(self, code: ErrorCode, message: str | None = None, record_errors: RecordErrors = ()) -> None:
         super().__init__(code, message)
         self.code = code
         self.message = message
+        self.record_errors = record_errors
 
     def __str__(self) -> str:
         return f"{self.code.name}: {self.message}" if self.message else self.code.name

@@ -25,7 +25,7 @@ def handle_describe_client_quotas(context: RequestContext, request: dict[str, An
         }
         for entity, quotas in found
     ]
-    return {"error_code": 0, "error_message": None, "entries": entries}
+    return {"error_code": 0, "error_message": "", "entries": entries}
 
 
 def error_response(_request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:

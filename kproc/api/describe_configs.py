@@ -57,7 +57,7 @@ def handle_describe_configs(context: RequestContext, request: dict[str, Any]) ->
                 row["synonyms"] = []
             if not with_documentation:
                 row["documentation"] = None
-        results.append(_result(resource, rows))
+        results.append(_result(resource, rows, message=""))
     return {"results": results}
 
 

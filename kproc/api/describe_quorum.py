@@ -27,7 +27,7 @@ def handle_describe_quorum(context: RequestContext, request: dict[str, Any]) -> 
     listener = {"name": context.listener, "host": context.advertised_host, "port": context.advertised_port}
     return {
         "error_code": int(ErrorCode.NONE),
-        "error_message": None,
+        "error_message": "",
         "topics": [{"topic_name": CLUSTER_METADATA_TOPIC, "partitions": [_quorum(context)]}],
         "nodes": [{"node_id": node_id, "listeners": [listener]}],
     }
@@ -74,7 +74,7 @@ def _quorum(context: RequestContext) -> dict[str, Any]:
     return {
         "partition_index": 0,
         "error_code": int(ErrorCode.NONE),
-        "error_message": None,
+        "error_message": "",
         "leader_id": services.config.node_id,
         "leader_epoch": max(0, services.image.broker_epoch),
         "high_watermark": version,

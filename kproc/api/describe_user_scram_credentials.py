@@ -27,7 +27,7 @@ def handle_describe_user_scram_credentials(
             code = ErrorCode.RESOURCE_NOT_FOUND
             why = f"Attempt to describe a user credential that does not exist: {name}"
         results.append({"user": name, "error_code": int(code), "error_message": why, "credential_infos": []})
-    return {"error_code": int(ErrorCode.NONE), "error_message": None, "results": results}
+    return {"error_code": int(ErrorCode.NONE), "error_message": "", "results": results}
 
 
 def error_response(_request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:

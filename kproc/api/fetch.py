@@ -84,6 +84,9 @@ def read_partition(
     return PartitionRead(0, log.start_offset, log.end_offset, list(found.ranges), found.bytes)
 
 
+_NOT_THERE: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+
+
 @api(ApiKey.FETCH, versions=(4, 18))
 def handle_fetch(context: RequestContext, request: FetchRequest) -> None:
     """Answer at once if there is enough, else park."""
@@ -95,9 +98,7 @@ def handle_fetch(context: RequestContext, request: FetchRequest) -> None:
     except KafkaError as error:
         context.count_error(error.code)
         context.send_parts(
-            encode_fetch_response(
-                context.api_version, context.correlation_id, 0, error.code, request.session_id, []
-            )
+            encode_fetch_response(context.api_version, context.correlation_id, 0, error.code, 0, [])
         )
         return
     operation = DelayedFetch(context, request, targets, session, is_incremental=is_incremental, now_ns=now_ns)
@@ -393,9 +394,9 @@ class DelayedFetch(DelayedOperation):
                 context.count_error(read.error)
             entry = topics.setdefault(target.key[0], (target.name, target.topic_id, []))
             # A list of aborted transactions is only asked for by read_committed; without transactions it is empty.
-            aborted: list[tuple[int, int]] | None = (
-                [] if self._request.isolation_level == 1 and not read.error else None
-            )
+            # Kafka has an empty one for what is not there, too.
+            is_committed = self._request.isolation_level == 1 and not read.error
+            aborted: list[tuple[int, int]] | None = [] if is_committed or read.error in _NOT_THERE else None
             entry[2].append(
                 FetchPartitionResult(
                     target.index, read.error, read.end, read.end, read.start, aborted, read.ranges

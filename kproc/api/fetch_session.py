@@ -102,10 +102,10 @@ class SessionCache:
         if session is None:
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         self._sessions[session.id] = session
-        if session.uses_topic_ids != (version >= 13):
-            raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         if session.epoch != request.session_epoch:
             raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if session.uses_topic_ids != (version >= 13):
+            raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         session.last_used_ns = now_ns
         session.update(request)
         if not session.targets:
@@ -121,8 +121,6 @@ class SessionCache:
     def _create(
         self, targets: list[FetchTarget], now_ns: int, *, uses_topic_ids: bool
     ) -> FetchSession | None:
-        if not targets:
-            return None
         if len(self._sessions) >= self._slots_max:
             oldest = next(iter(self._sessions.values()), None)
             if oldest is None or now_ns - oldest.last_used_ns < _EVICTION_NS:

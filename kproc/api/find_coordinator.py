@@ -56,7 +56,9 @@ def _found(context: RequestContext, request: Fields) -> Fields:
         "host": context.advertised_host,
         "port": context.advertised_port,
     }
-    return _answer(request, {**here, "error_code": int(ErrorCode.NONE), "error_message": None})
+    # Kafka's own words of success: the code's name where one key was asked for.
+    message = "" if "coordinator_keys" in request else ErrorCode.NONE.name
+    return _answer(request, {**here, "error_code": int(ErrorCode.NONE), "error_message": message})
 
 
 def error_response(request: Fields, code: int, message: str | None) -> Fields:

@@ -81,6 +81,8 @@ class _Lookup:
                 index = wanted["partition_index"]
                 if times_asked[topic["name"], index] > 1:
                     self._answers[topic_at, part_at] = _failed(index, ErrorCode.INVALID_REQUEST)
+                elif not _is_known(wanted["timestamp"], self._context.api_version):
+                    self._answers[topic_at, part_at] = _failed(index, ErrorCode.UNSUPPORTED_VERSION)
                 else:
                     once.append((topic_at, part_at))
         self._look_up(once)
@@ -89,7 +91,6 @@ class _Lookup:
     def _look_up(self, ats: list[At]) -> None:
         """Find these, here or at their owners. Some of them a second time, when their owner has changed."""
         services = self._context.services
-        version = self._context.api_version
         remote: dict[int, list[At]] = {}
         for at in ats:
             name, wanted = self._wanted(at)
@@ -100,14 +101,14 @@ class _Lookup:
                 remote.setdefault(partition.owner, []).append(at)
             else:
                 try:
-                    self._answers[at] = look_up(services, name, partition, wanted, version)
+                    self._answers[at] = look_up(services, name, partition, wanted)
                 except PartitionMoving as moving:
                     self._replies_due += 1
                     services.hand_over.when_ready(moving.key, self._on_ready(at))
         for owner, asked in remote.items():
             self._replies_due += 1
             parts = [list(self._wanted(at)) for at in asked]
-            body = {"image": services.image.version, "version": version, "parts": parts}
+            body = {"image": services.image.version, "parts": parts}
             services.peers.call(owner, "list_offsets", body, self._on_reply(asked))
 
     def _wanted(self, at: At) -> tuple[str, dict[str, Any]]:
@@ -163,9 +164,12 @@ class _Lookup:
         self._context.reply({"topics": topics})
 
 
-def look_up(
-    services: Services, name: str, partition: PartitionImage, wanted: dict[str, Any], version: int
-) -> Answer:
+def _is_known(timestamp: int, version: int) -> bool:
+    """Whether a client of that version may ask so. Looked at before the partition, as in Kafka."""
+    return version >= _SINCE.get(timestamp, 0) and timestamp >= EARLIEST_PENDING_UPLOAD
+
+
+def look_up(services: Services, name: str, partition: PartitionImage, wanted: dict[str, Any]) -> Answer:
     """Answer for one partition of ours; raises PartitionMoving."""
     index = partition.index
     epoch = wanted.get("current_leader_epoch", -1)
@@ -173,8 +177,6 @@ def look_up(
         is_old = epoch < partition.leader_epoch
         return _failed(index, ErrorCode.FENCED_LEADER_EPOCH if is_old else ErrorCode.UNKNOWN_LEADER_EPOCH)
     timestamp = wanted["timestamp"]
-    if version < _SINCE.get(timestamp, 0) or timestamp < EARLIEST_PENDING_UPLOAD:
-        return _failed(index, ErrorCode.UNSUPPORTED_VERSION)
     try:
         log = services.partitions.get(name, partition).log
         found: tuple[int, int] | None
@@ -188,6 +190,7 @@ def look_up(
             found = None
         else:
             found = log.offset_for_timestamp(timestamp)
+        leader_epoch = -1 if found is None else log.epoch_of(found[0])
     except PartitionMoving:
         raise
     except KafkaError as error:
@@ -201,7 +204,7 @@ def look_up(
         "error_code": 0,
         "timestamp": at_ms,
         "offset": offset,
-        "leader_epoch": partition.leader_epoch if found is not None else -1,
+        "leader_epoch": leader_epoch,
     }
 
 
@@ -219,7 +222,7 @@ def serve_forwarded(services: Services, body: dict[str, Any], on_reply: OnReply)
             return
         else:
             try:
-                answers.append(look_up(services, name, partition, wanted, body["version"]))
+                answers.append(look_up(services, name, partition, wanted))
             except PartitionMoving as moving:
                 services.hand_over.when_ready(moving.key, _Again(services, body, on_reply).go_on)
                 return

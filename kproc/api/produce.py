@@ -34,8 +34,8 @@ from kproc.wire.hot import (
 
 logger = logging.getLogger(__name__)
 
-# One partition's result on the wire: index, error, base offset, append time, log start, message.
-Result = tuple[int, int, int, int, int, str | None]
+# One partition's result on the wire: index, error, base offset, append time, log start, message, record errors.
+Result = tuple[int, int, int, int, int, str | None, Sequence[tuple[int, str]]]
 _NO_TOPIC_ID: Final = bytes(16)
 _FIRST_WITH_ZSTD: Final = 7  # KIP-110: an older client could not read such a batch back.
 _FIRST_WITH_IDS: Final = 13
@@ -43,7 +43,7 @@ _CODEC_AT: Final = 22  # The low byte of a batch's attributes.
 
 
 def _failed(index: int, code: int, message: str | None = None) -> Result:
-    return (index, int(code), -1, -1, -1, message)
+    return (index, int(code), -1, -1, -1, message, ())
 
 
 @api(ApiKey.PRODUCE, versions=(3, 13), advertised_from=0)
@@ -116,7 +116,7 @@ def answer_one(
     version: int, correlation_id: int, name: str | None, topic_id: bytes | None, result: Result
 ) -> bytes:
     """The whole response frame of a one-partition request."""
-    index, code, base_offset, append_time_ms, log_start, message = result
+    index, code, base_offset, append_time_ms, log_start, message, _ = result
     if message is None:
         return encode_produce_response_one(
             version, correlation_id, name, topic_id, index, code, base_offset, append_time_ms, log_start
@@ -195,11 +195,7 @@ class ProduceBatcher:
             topic = topics[0]
             index, records = topic.partitions[0]
             pending = OneProduce(context, acks, topic.name, topic.topic_id)
-            refusal = _refusal(request)
-            if refusal is not None:
-                pending.decide(0, _failed(index, refusal))
-                return None
-            found = self._find(topic.name, topic.topic_id, index)
+            found = self._find_for(request, topic.name, topic.topic_id, index)
             if isinstance(found, int):
                 pending.decide(0, _failed(index, found))
                 return None
@@ -255,12 +251,11 @@ class ProduceBatcher:
         if total == 0:
             pending.on_done(pending)
             return
-        refusal = _refusal(request)
         remote: dict[int, list[tuple[int, int, int, PartitionKey]]] = {}
         at = 0
         for topic_at, topic in enumerate(request.topics):
             for part_at, (index, records) in enumerate(topic.partitions):
-                found = self._find(topic.name, topic.topic_id, index) if refusal is None else refusal
+                found = self._find_for(request, topic.name, topic.topic_id, index)
                 if isinstance(found, int):
                     pending.decide(at, _failed(index, found))
                 elif (fence := self._fences.get((found[0].name, index))) is not None and records:
@@ -275,6 +270,17 @@ class ProduceBatcher:
                 at += 1
         if remote:
             self._forward(context, body, pending, remote)
+
+    def _find_for(
+        self, request: ProduceRequest, name: str | None, topic_id: bytes | None, index: int
+    ) -> tuple[TopicImage, PartitionImage] | int:
+        """A partition for a client's request, or the error. As in Kafka acks come after the topic."""
+        if request.transactional_id is not None:
+            return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        found = self._find(name, topic_id, index)
+        if not isinstance(found, int) and request.acks not in (-1, 0, 1):
+            return ErrorCode.INVALID_REQUIRED_ACKS
+        return found
 
     def _find(
         self, name: str | None, topic_id: bytes | None, index: int
@@ -360,6 +366,7 @@ class ProduceBatcher:
                     result.append_time_ms,
                     result.log_start_offset,
                     result.message,
+                    result.record_errors,
                 )
                 if code or not (must_flush or (waits_for_sync and pending.acks == -1)):
                     pending.decide(at, answer)
@@ -669,12 +676,3 @@ def _finish_unanswered(context: RequestContext, code: int) -> None:
         context.close()
     else:
         context.no_op()
-
-
-def _refusal(request: ProduceRequest) -> int | None:
-    """An error that holds for the whole request."""
-    if request.acks not in (-1, 0, 1):
-        return ErrorCode.INVALID_REQUIRED_ACKS
-    if request.transactional_id is not None:
-        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    return None

@@ -230,7 +230,7 @@ class KnownProduce:
             return
         shape = self._shape
         answer = shape.answer
-        index, code, base_offset, append_time_ms, log_start, message = result
+        index, code, base_offset, append_time_ms, log_start, message, _ = result
         if answer is not None and message is None:
             frame = answer.pack(
                 answer.length, self._correlation_id, answer.before, answer.key, answer.count,
@@ -310,6 +310,7 @@ class KnownAnswers:
                         result.append_time_ms,
                         result.log_start_offset,
                         result.message,
+                        result.record_errors,
                     ),
                 )
                 continue

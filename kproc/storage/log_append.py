@@ -7,7 +7,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from kproc.errors import ErrorCode, KafkaError
+from kproc.errors import ErrorCode, KafkaError, RecordErrors
 from kproc.storage.batch_scan import HEADER, Header
 from kproc.storage.format import INT32_MAX, AbortedTransaction
 from kproc.storage.fs import StorageFailure
@@ -29,6 +29,15 @@ _SEQUENCE_MAX: Final = 2**31 - 1
 _STAMP: Final = Struct(">qii")  # base offset, batch length, leader epoch: the first 16 bytes of a batch
 # Stands for a header that was not read: its length fits no batch.
 _NOT_PLAIN: Final = (0, -1, 0, 0, 0, 0, 0, 0, 0, -1, 0, 0, 0)
+# Refusals of a batch as a whole, after which Kafka does not tell where the log begins.
+_WITHOUT_LOG_START: Final = frozenset(
+    {
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
 # Of a batch that ends a transaction: (is abort, coordinator epoch).
 _Marker = tuple[bool, int] | None
 _unpack_header = HEADER.unpack_from
@@ -115,7 +124,7 @@ class AppendingLog(LogState):
                     results.append(duplicate)
                     continue
             except KafkaError as error:
-                results.append(self._refused(error.code, error.message))
+                results.append(self._refused(error.code, error.message, error.record_errors))
                 continue
             last = next_offset + delta
             if is_append_time:
@@ -239,5 +248,8 @@ class AppendingLog(LogState):
         ):
             self._take_snapshot()
 
-    def _refused(self, code: ErrorCode, message: str | None) -> AppendResult:
-        return AppendResult(int(code), NO_OFFSET, NO_OFFSET, -1, self.start_offset, message)
+    def _refused(
+        self, code: ErrorCode, message: str | None, record_errors: RecordErrors = ()
+    ) -> AppendResult:
+        start = NO_OFFSET if code in _WITHOUT_LOG_START else self.start_offset
+        return AppendResult(int(code), NO_OFFSET, NO_OFFSET, -1, start, message, False, record_errors)

@@ -94,6 +94,8 @@ class ProducerTable:
                 for mark in entry.batches:
                     if mark[0] == last_sequence and mark[2] == delta:
                         return mark
+                if epoch == NO_EPOCH:  # As in Kafka such a producer numbers as it likes.
+                    return None
                 raise KafkaError(
                     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                     f"producer {producer_id} sent sequence {first_sequence}, the last one was {last}",

@@ -7,7 +7,7 @@ Handler; every other batch is stored as it came.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NoReturn
 
 from kproc.errors import ErrorCode, KafkaError
 from kproc.storage.log_config import LogConfig
@@ -24,6 +24,14 @@ _CODECS: Final = {
 }
 
 
+def refuse_misdated(view: memoryview, header: BatchHeader, config: LogConfig, now_ms: int) -> NoReturn:
+    """Name the records of a batch whose header says that some are dated too late; KafkaError in any case."""
+    raw = decompress(header.codec, view[HEADER_BYTES:])
+    records = decode_records(raw, header.record_count, header.base_timestamp, header.base_offset)
+    _check_records(records, config, now_ms)
+    raise _refusal_of([], is_misdated=True)  # The header lies.
+
+
 def look_inside(
     view: memoryview, header: BatchHeader, config: LogConfig, *, now_ms: int
 ) -> tuple[memoryview, BatchHeader]:
@@ -31,10 +39,7 @@ def look_inside(
     raw = decompress(header.codec, view[HEADER_BYTES:])
     records = decode_records(raw, header.record_count, header.base_timestamp, header.base_offset)
     _check_offsets(records)
-    if config.is_compacting:
-        _check_keys(records)
-    if not config.is_append_time:
-        _check_timestamps(records, config, now_ms)
+    _check_records(records, config, now_ms)
     codec = _CODECS.get(config.compression_type, header.codec)
     largest = max(record.timestamp_ms for record in records)
     if codec == header.codec:
@@ -66,29 +71,45 @@ def _check_offsets(records: list[Record]) -> None:
             )
 
 
-def _check_keys(records: list[Record]) -> None:
+def _check_records(records: list[Record], config: LogConfig, now_ms: int) -> None:
+    """Every record, as Kafka's LogValidator: all bad ones are named, and nothing of the batch is stored."""
+    bad: list[tuple[int, str]] = []
+    is_misdated = False
+    check_times = not config.is_append_time
     for number, record in enumerate(records):
-        if record.key is None:
-            raise KafkaError(
-                ErrorCode.INVALID_RECORD,
-                f"Compacted topic cannot accept message without key: record {number} of the batch has none",
-            )
+        if config.is_compacting and record.key is None:
+            bad.append((number, "Compacted topic cannot accept message without key."))
+        elif check_times and (why := _misdated(record.timestamp_ms, number, config, now_ms)) is not None:
+            is_misdated = True
+            bad.append((number, why))
+    if bad:
+        raise _refusal_of(bad, is_misdated=is_misdated)
 
 
-def _check_timestamps(records: list[Record], config: LogConfig, now_ms: int) -> None:
-    """message.timestamp.before.max.ms and .after.max.ms (KIP-937) of each record.
+def _misdated(timestamp: int, number: int, config: LogConfig, now_ms: int) -> str | None:
+    """What message.timestamp.before.max.ms and .after.max.ms (KIP-937) say against a record's time.
 
     As in Kafka the default of 2^63 - 1 ms is a bound, too: nothing is dated further back than a long can say.
     """
-    latest = now_ms + config.timestamp_after_max_ms
-    earliest = now_ms - config.timestamp_before_max_ms
-    for number, record in enumerate(records):
-        timestamp = record.timestamp_ms
-        if timestamp == NO_TIMESTAMP:
-            continue
-        if not earliest <= timestamp <= latest:
-            raise KafkaError(
-                ErrorCode.INVALID_TIMESTAMP,
-                f"Timestamp {timestamp} of record {number} is out of range. "
-                f"The timestamp should be within [{earliest}, {latest}]",
-            )
+    if timestamp == NO_TIMESTAMP:
+        return None
+    earliest, latest = now_ms - config.timestamp_before_max_ms, now_ms + config.timestamp_after_max_ms
+    if earliest <= timestamp <= latest:
+        return None
+    return (
+        f"Timestamp {timestamp} of message with offset {number} is out of range. "
+        f"The timestamp should be within [{earliest}, {latest}]"
+    )
+
+
+def _refusal_of(bad: list[tuple[int, str]], *, is_misdated: bool) -> KafkaError:
+    """The answer to a batch with these bad records, in Kafka's words."""
+    if is_misdated:
+        message = "One or more records have been rejected due to invalid timestamp"
+        return KafkaError(ErrorCode.INVALID_TIMESTAMP, message, tuple(bad))
+    shown = ", ".join(f"record {number}: {why}" for number, why in bad[:3])
+    message = (
+        f"One or more records have been rejected due to {len(bad)} record errors in total, "
+        f"and only showing the first three errors at most: {shown}"
+    )
+    return KafkaError(ErrorCode.INVALID_RECORD, message, tuple(bad))

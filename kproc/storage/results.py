@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from kproc.errors import RecordErrors
 from kproc.storage.segment import LogSegment
 from kproc.wire.file_range import FileRange
 
@@ -25,6 +26,7 @@ class AppendResult(msgspec.Struct, frozen=True, gc=False):
     log_start_offset: int
     message: str | None = None
     is_duplicate: bool = False
+    record_errors: RecordErrors = ()
 
 
 class ReadResult(NamedTuple):

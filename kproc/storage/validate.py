@@ -11,7 +11,7 @@ from typing import Final
 
 from kproc.errors import ErrorCode, KafkaError
 from kproc.storage.log_config import LogConfig
-from kproc.storage.records_inside import look_inside
+from kproc.storage.records_inside import look_inside, refuse_misdated
 from kproc.wire.record_batch import (
     CONTROL,
     LOG_APPEND_TIME,
@@ -47,7 +47,9 @@ def examine(
             view, header = look_inside(view, header, config, now_ms=now_ms)
             _check_size(view, config)  # Another codec may have made it larger.
         elif not config.is_append_time:
-            _check_timestamps(header, config, now_ms)
+            latest = now_ms + config.timestamp_after_max_ms  # The header names the largest timestamp.
+            if header.max_timestamp > latest or header.base_timestamp > latest:
+                refuse_misdated(view, header, config, now_ms)
     if len(view) > config.segment_bytes:
         raise KafkaError(
             ErrorCode.RECORD_LIST_TOO_LARGE,
@@ -61,15 +63,6 @@ def _check_size(view: memoryview, config: LogConfig) -> None:
         raise KafkaError(
             ErrorCode.MESSAGE_TOO_LARGE,
             f"batch of {len(view)} bytes is larger than max.message.bytes={config.max_message_bytes}",
-        )
-
-
-def _check_timestamps(header: BatchHeader, config: LogConfig, now_ms: int) -> None:
-    """message.timestamp.after.max.ms (KIP-937), on the header, which names the largest timestamp."""
-    latest = now_ms + config.timestamp_after_max_ms
-    if header.max_timestamp > latest or header.base_timestamp > latest:
-        raise KafkaError(
-            ErrorCode.INVALID_TIMESTAMP, f"timestamp {header.max_timestamp} lies after the allowed {latest}"
         )
 
 

@@ -7,8 +7,8 @@
     partition  index int32 | error int16 | base offset int64 | log append time int64
                | v5: log start offset int64 | v8: record errors array, error message nullable string
 
-Flexible from v9, topic ids instead of names from v13. Never filled in: record errors, and the tagged fields
-current leader and node endpoints (v10): with one broker there is nobody else to go to.
+Flexible from v9, topic ids instead of names from v13. Never filled in: the tagged fields current leader and node
+endpoints (v10): with one broker there is nobody else to go to.
 
 Nearly every request has one topic with one partition, so that shape has its own decoder and encoder; whatever
 is not exactly of it falls back to the general ones. A differential test holds both equal to codec.py.
@@ -44,8 +44,10 @@ _TOPIC_IDS: Final = 13
 
 # (index, records); None is a null, which the broker answers as INVALID_RECORD.
 PartitionRecords = tuple[int, memoryview | None]
-# (index, error code, base offset, log append time in ms, log start offset, error message)
-PartitionAnswer = tuple[int, int, int, int, int, str | None]
+# (number in its batch, what is wrong with it)
+RecordErrors = Sequence[tuple[int, str]]
+# (index, error code, base offset, log append time in ms, log start offset, error message, record errors)
+PartitionAnswer = tuple[int, int, int, int, int, str | None, RecordErrors]
 TopicAnswer = tuple[str | None, bytes | None, Sequence[PartitionAnswer]]
 
 
@@ -233,17 +235,21 @@ def _encode_topic_key(version: int, name: str | None, topic_id: bytes | None) ->
 
 
 def _encode_partition(version: int, frame: bytearray, partition: PartitionAnswer) -> None:
-    index, error_code, base_offset, append_time_ms, log_start_offset, message = partition
+    index, error_code, base_offset, append_time_ms, log_start_offset, message, record_errors = partition
     if version < 5:
         frame += _ANSWER.pack(index, error_code, base_offset, append_time_ms)
         return
     frame += _ANSWER_WITH_START.pack(index, error_code, base_offset, append_time_ms, log_start_offset)
     if version >= _FLEXIBLE:
-        frame += b"\x01"
+        frame += encode_unsigned_varint(len(record_errors) + 1)
+        for number, why in record_errors:
+            frame += INT32.pack(number) + encode_compact_string(why) + b"\0"
         frame += b"\0" if message is None else encode_compact_string(shortened(message))
         frame += b"\0"
     elif version == 8:
-        frame += b"\0\0\0\0"
+        frame += INT32.pack(len(record_errors))
+        for number, why in record_errors:
+            frame += INT32.pack(number) + encode_string(why)
         frame += b"\xff\xff" if message is None else encode_string(shortened(message))
 
 
@@ -298,7 +304,7 @@ def encode_produce_response_one(
         key = name.encode()
         count = 2 if version >= _FLEXIBLE else 1
     if len(key) > _NAME_BYTES_MAX:
-        partition = (index, error, base_offset, append_time, log_start, None)
+        partition = (index, error, base_offset, append_time, log_start, None, ())
         return encode_produce_response(version, correlation_id, [(name, topic_id, [partition])])
     prepared, length, before, after = _one(version, len(key))
     if version < 5:

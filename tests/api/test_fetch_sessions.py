@@ -103,7 +103,7 @@ def test_wrong_epoch_is_refused_and_the_session_lives_on(session: Session) -> No
 
 def test_unknown_session_is_refused(session: Session) -> None:
     answer = session.ask([], session=(1_234_567, 1))
-    assert answer["error_code"] == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert (answer["error_code"], answer["session_id"]) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0)
     assert rows(answer) == {}
 
 

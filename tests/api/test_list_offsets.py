@@ -119,6 +119,17 @@ def test_several_partitions_answer_in_one_go(client: RawClient) -> None:
     assert {part["partition_index"]: part["offset"] for part in parts} == {index: index for index in range(6)}
 
 
+@pytest.mark.parametrize(("version", "timestamp"), [(6, MAX_TIMESTAMP), (7, EARLIEST_LOCAL), (11, -7)])
+def test_a_timestamp_that_the_version_has_not_comes_before_the_partition(
+    client: RawClient, timed: str, version: int, timestamp: int
+) -> None:
+    for name, index, epoch in ((fresh_name("none"), 0, -1), (timed, 9, -1), (timed, 0, 5)):
+        fields = list_offsets_fields(name, [(index, timestamp)])
+        fields["topics"][0]["partitions"][0]["current_leader_epoch"] = epoch
+        row = client.call(ApiKey.LIST_OFFSETS, version, fields)["topics"][0]["partitions"][0]
+        assert row["error_code"] == ErrorCode.UNSUPPORTED_VERSION, (name, index, epoch)
+
+
 def test_same_partition_twice_is_refused(client: RawClient, timed: str) -> None:
     answer = client.call(ApiKey.LIST_OFFSETS, 9, list_offsets_fields(timed, [(0, LATEST), (0, EARLIEST)]))
     assert {part["error_code"] for part in answer["topics"][0]["partitions"]} == {ErrorCode.INVALID_REQUEST}

@@ -6,9 +6,12 @@ import struct
 
 import pytest
 
+from kproc.clock import SystemClock
 from kproc.errors import ErrorCode
 from kproc.wire.compression import Compression
 from kproc.wire.header import ApiKey
+from kproc.wire.record_batch import encode_batch
+from kproc.wire.records import Record
 from tests.support.broker import BrokerUnderTest
 from tests.support.raw import Closed, RawClient, batch, produce_fields, values_of
 from tests.support.topics import fresh_name
@@ -183,6 +186,31 @@ def test_timestamp_too_far_ahead_is_refused(client: RawClient) -> None:
     row = client.produce(name, batch(b"x", timestamp_ms=4_000_000_000_000))
     assert row["error_code"] == ErrorCode.INVALID_TIMESTAMP
     assert client.end_offset(name) == 0
+
+
+@pytest.mark.parametrize("version", [8, 9, 13])
+def test_records_dated_too_late_are_named(client: RawClient, version: int) -> None:
+    name = fresh_name("late")
+    topic_id = client.create_topic(name, configs={"message.timestamp.after.max.ms": "3600000"})
+    at_ms = SystemClock().wall_ms()
+    times = [at_ms, at_ms + 7_200_000, at_ms, at_ms + 7_200_000]
+    records = bytes(encode_batch([Record(b"k", b"v", time_ms) for time_ms in times]))
+    row = client.produce(name, records, version=version, topic_id=topic_id)
+    assert row["error_code"] == ErrorCode.INVALID_TIMESTAMP
+    assert row["error_message"] == "One or more records have been rejected due to invalid timestamp"
+    assert [each["batch_index"] for each in row["record_errors"]] == [1, 3]
+    assert all("is out of range" in each["batch_index_error_message"] for each in row["record_errors"])
+    assert client.end_offset(name) == 0
+
+
+def test_whether_the_topic_is_there_is_looked_at_before_acks(client: RawClient) -> None:
+    row = client.produce(fresh_name("none"), batch(b"x"), acks=2)
+    assert row["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_a_batch_refused_as_a_whole_says_nothing_of_the_log(client: RawClient, log: Log) -> None:
+    row = client.produce(log[0], corrupt_last_byte(batch(b"x")))
+    assert (row["error_code"], row["log_start_offset"]) == (ErrorCode.CORRUPT_MESSAGE, -1)
 
 
 def test_batch_of_10_mb_takes_the_large_way_through(client: RawClient) -> None:

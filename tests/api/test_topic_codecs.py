@@ -120,12 +120,19 @@ def test_damage_inside_is_found_where_records_are_read(client: RawClient, broker
 
 
 @pytest.mark.parametrize("codec", [0, 4])
-def test_records_of_a_compacted_topic_need_keys(client: RawClient, codec: int) -> None:
+def test_records_of_a_compacted_topic_need_keys(
+    client: RawClient, broker: BrokerUnderTest, codec: int
+) -> None:
     name = made(client, cleanup_policy="compact")
     mixed = [Record(b"k", b"v", 1), Record(None, b"v", 1)]
     row = client.produce(name, bytes(encode_batch(mixed, codec=codec)))
     assert row["error_code"] == ErrorCode.INVALID_RECORD
     assert "Compacted topic cannot accept message without key" in row["error_message"]
+    bad = [(each["batch_index"], each["batch_index_error_message"]) for each in row["record_errors"]]
+    if broker.pid is not None:  # Kafka names the topic's partition, too.
+        assert bad == [(1, "Compacted topic cannot accept message without key.")]
+    assert [number for number, _ in bad] == [1]
+    assert client.end_offset(name) == 0
     tombstone = [Record(b"k", None, 1), Record(b"", b"empty key", 1)]
     assert client.produce(name, bytes(encode_batch(tombstone, codec=codec)))["error_code"] == 0
     assert client.end_offset(name) == 2

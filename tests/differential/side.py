@@ -257,7 +257,7 @@ class Side:
         if field in _STAMPS:
             return self._stamp(value)
         if field in _SIZES or (key == _DESCRIBE_QUORUM and field in _SIZES_OF_QUORUM):
-            return "N" if value > 0 else value
+            return "N" if value >= 0 else value
         if field in CHOSEN and value not in NOTHING:
             symbol = self._symbol(CHOSEN[field], value)
             if CHOSEN[field] != "M":

@@ -156,10 +156,12 @@ def test_versions_before_sessions_have_none(version: int) -> None:
     assert len(cache) == 0
 
 
-def test_full_request_for_nothing_makes_no_session() -> None:
+def test_full_request_for_nothing_makes_a_session_that_partitions_may_join() -> None:
     cache = SessionCache(10)
-    assert cache.resolve(request(), 12, now_ns=0) == ([], None, False)
-    assert len(cache) == 0
+    session = open_session(cache)
+    wanted = request(("a", 0, 0), session=(session.id, 1))
+    targets, same, is_incremental = cache.resolve(wanted, 12, now_ns=0)
+    assert ([target.key for target in targets], same, is_incremental) == ([("a", 0)], session, True)
 
 
 def test_session_whose_last_partition_is_forgotten_ends() -> None:
@@ -176,6 +178,13 @@ def test_session_by_names_is_not_one_by_ids(made_by: int, used_by: int) -> None:
     session = open_session(cache, ("a", 0, 0), version=made_by)
     wanted = request(session=(session.id, 1), by_id=used_by >= 13)
     assert refusal(cache, wanted, used_by) == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+
+
+def test_an_unexpected_epoch_comes_before_names_and_ids() -> None:
+    cache = SessionCache(10)
+    session = open_session(cache, ("a", 0, 0))
+    wanted = request(session=(session.id, 7), by_id=True)
+    assert refusal(cache, wanted, version=13) == ErrorCode.INVALID_FETCH_SESSION_EPOCH
 
 
 def test_targets_by_id_are_told_apart_by_id() -> None:

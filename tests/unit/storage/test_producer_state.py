@@ -36,6 +36,9 @@ def take(table: ProducerTable, epoch: int, first: int, count: int = 1, *, offset
 STORIES = {
     "in order": [((0, 0, 3), "new"), ((0, 3, 1), "new"), ((0, 4, 2), "new")],
     "an unknown producer may begin anywhere": [((3, 41, 1), "new"), ((3, 42, 1), "new")],
+    "without an epoch any number will do": [
+        ((-1, 0, 1), "new"), ((-1, 0, 1), "duplicate of 0..0"), ((-1, 0, 2), "new"), ((-1, 7, 1), "new"),
+    ],
     "a gap": [((0, 0, 1), "new"), ((0, 2, 1), "OUT_OF_ORDER_SEQUENCE_NUMBER"), ((0, 1, 1), "new")],
     "a duplicate": [((0, 0, 3), "new"), ((0, 0, 3), "duplicate of 0..2")],
     "the fifth last is known": [
