@@ -22,6 +22,9 @@ IOV_COUNT_MAX: Final = 1024  # IOV_MAX of Linux; writev refuses more buffers wit
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
+_SYNCED: Final = "user.kproc.synced"
+_NO_MARK: Final = _FULL | {errno.ENODATA, errno.ENOTSUP, errno.EPERM, errno.EACCES, errno.E2BIG}
+
 _EXT4: Final = 0xEF53
 _FALLOC_KEEP_SIZE: Final = 1
 _FREE_SHARE: Final = 64  # Of what is free on the disk, at most one part in so many is set aside at once.
@@ -71,6 +74,8 @@ class Fs(Protocol):
     def reserve(self, descriptor: int, position: int, length: int) -> bool: ...
     def truncate(self, descriptor: int, size: int) -> None: ...
     def sync(self, descriptor: int) -> None: ...
+    def note_synced(self, descriptor: int, size: int) -> None: ...
+    def noted_synced(self, descriptor: int) -> int: ...
     def facts(self, descriptor: int) -> FileFacts: ...
     def set_modified(self, descriptor: int, modified_ns: int) -> None: ...
     def open_directory(self, path: Path) -> int: ...
@@ -188,6 +193,30 @@ class OsFs:
             os.fdatasync(descriptor)
         except OSError as error:
             raise failure(error, "fdatasync") from error
+
+    def note_synced(self, descriptor: int, size: int) -> None:
+        """Mark a file: its first `size` bytes were synced. Durable with the next sync of the file, which costs no more.
+
+        An extended attribute of the file: the sync of a file that grew commits its inode, and with it, in the order
+        of the journal, what was changed of that before. Without room for it, or on a file system that has none, the
+        mark stays as it was, which says less and nothing wrong.
+        """
+        try:
+            os.setxattr(descriptor, _SYNCED, b"%d" % size)
+        except OSError as error:
+            if error.errno not in _NO_MARK:
+                raise failure(error, "setxattr") from error
+
+    def noted_synced(self, descriptor: int) -> int:
+        """What note_synced() last said of a file, as far as it is known; 0 without a mark."""
+        try:
+            return int(os.getxattr(descriptor, _SYNCED))
+        except ValueError:
+            return 0
+        except OSError as error:
+            if error.errno not in _NO_MARK:
+                raise failure(error, "getxattr") from error
+            return 0
 
     def facts(self, descriptor: int) -> FileFacts:
         """Inode, size and time of the last change."""

@@ -120,6 +120,9 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
         else:
             log._snapshots = loaded.snapshots
             log.truncated_bytes = loaded.truncated_bytes
+            if loaded.has_removed:
+                # A later segment that came back behind new records would overlap them.
+                log._directories_dirty = [directory]
         if clean:
             log.recovery_point = end_offset
         else:
@@ -203,7 +206,13 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
         elif closes:
             segments = [self.active]
         fds = [fd for segment in segments for fd in segment.pin(indexes=closes or segment is not self.active)]
-        return SyncPoint((*fds, *extra), self.end_offset, tuple(segments), tuple(extra))
+        return SyncPoint(
+            (*fds, *extra),
+            self.end_offset,
+            tuple(segments),
+            tuple([segment.size for segment in segments]),
+            tuple(extra),
+        )
 
     def mark_synced(self, point: SyncPoint) -> None:
         """All descriptors of the point were synced without an error.
@@ -213,6 +222,8 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
         """
         self._give_back(point)
         self.recovery_point = max(self.recovery_point, point.end_offset)
+        for segment, size in zip(point.segments, point.sizes, strict=True):
+            segment.synced_bytes = size
         sealed = point.segments[:-1]
         self._unsynced = [segment for segment in self._unsynced if segment not in sealed]
         self._flushed_ms = self._clock.wall_ms()
@@ -227,7 +238,9 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
         self._note_failure(StorageFailure(reason))
 
     def run_sync(self, point: SyncPoint) -> None:
-        """The fdatasync calls of a point; raises StorageFailure. For a sync thread: it changes no state."""
+        """The fdatasync calls of a point; raises StorageFailure. For a sync thread: no state of the log changes."""
+        for segment in point.segments:
+            segment.note_synced()
         for descriptor in point.fds:
             self._fs.sync(descriptor)
 
