@@ -11,6 +11,7 @@ from typing import Final
 
 from kproc.cluster.image import CLUSTER_DEFAULT_NODE, ClusterImage
 from kproc.config import Config, available_cpus
+from kproc.config.cpus import PROCESSORS_MAX
 from kproc.config.dynamic import split_listener_key
 from kproc.errors import ErrorCode, KafkaError
 
@@ -24,7 +25,7 @@ _COUNT_MAX_LEAST: Final = 16
 
 def role_count_max() -> int:
     """The most Processors, or Handlers, that may be asked for while the broker runs."""
-    return max(_COUNT_MAX_LEAST, int(_PER_CPU_MAX * available_cpus()))
+    return min(max(_COUNT_MAX_LEAST, int(_PER_CPU_MAX * available_cpus())), PROCESSORS_MAX)
 
 
 def check_change(image: ClusterImage, config: Config, node: str, after: Mapping[str, str]) -> None:

@@ -47,7 +47,6 @@ from kproc.server.roles import (
     slab_row,
 )
 from kproc.server.syncer import Syncer
-from kproc.storage.fs import OsFs
 from kproc.transport.agent import AgentId, BlockOwner, Doze
 
 if TYPE_CHECKING:
@@ -147,7 +146,8 @@ def make_handler(
             table=table,
             purgatory=purgatory,
             syncer=syncer,
-            checkpoint=Checkpoint(directory),
+            checkpoint=Checkpoint(plan.fs, directory),
+            fs=plan.fs,
             # After a Handler's own death nothing of its is clean, whatever the last stop of the broker was.
             is_clean=plan.was_clean and not is_restart,
         )
@@ -182,7 +182,7 @@ def make_controller(
 
     `handler_count` is how many Handlers there are; None: none yet, and the settings in force decide.
     """
-    log, image = MetadataLog.open(Path(plan.config.log_dirs), plan.clock)
+    log, image = MetadataLog.open(Path(plan.config.log_dirs), plan.clock, plan.fs)
     state = ControllerState(plan.config, image)
 
     def settings() -> DynamicSettings:
@@ -239,7 +239,7 @@ def make_cleaner(
         clock=plan.clock,
         config=plan.config,
         table=table,
-        fs=OsFs(),
+        fs=plan.fs,
         responder=responder,
     )
 

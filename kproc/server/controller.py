@@ -28,6 +28,7 @@ from kproc.net.lookups import Found, Lookups
 from kproc.server.calls import serve_call
 from kproc.server.control_plane import ControlPlane
 from kproc.server.linked_agent import LinkedAgent, LinkedPeer
+from kproc.server.listeners import look_up
 from kproc.server.roles import CLEANER, CONTROL_PROCESSOR, HANDLER, handler_id
 from kproc.server.telemetry import ControllerTelemetry
 from kproc.server.telemetry_feed import CALL as TELEMETRY_CALL
@@ -78,6 +79,9 @@ class Controller(LinkedAgent):
         self._plan = plan
         self._state = state
         self._lookups = Lookups(plan.clock.now_ns)
+        self._listener_lookups = Lookups(
+            plan.clock.now_ns, look_up
+        )  # The supervisor's: clients cannot delay it.
         self.image = image
         self._log = log
         self._operations = operations
@@ -124,12 +128,14 @@ class Controller(LinkedAgent):
         self._answer_known()
 
     def _rest_ms(self) -> int:
-        is_waiting = self._lookups.is_busy or self._telemetry.is_on or self._operations.has_scales
+        is_asking = self._lookups.is_busy or self._listener_lookups.is_busy
+        is_waiting = is_asking or self._telemetry.is_on or self._operations.has_scales
         return STORE_MS if is_waiting else super()._rest_ms()
 
     def _on_tick(self, now_ns: int) -> None:
         self._operations.tick(now_ns)
         self._lookups.work()
+        self._listener_lookups.work()
         self.counts.store()
         if not self._is_stopping:
             self._telemetry.tick(now_ns)
@@ -143,6 +149,7 @@ class Controller(LinkedAgent):
 
     def close(self) -> None:
         self._lookups.close()
+        self._listener_lookups.close()
         self._log.close()
         super().close()
 
@@ -177,11 +184,16 @@ class Controller(LinkedAgent):
     def serve(self, op: str, body: Any, on_reply: OnReply, *, waits_for_handlers: bool = True) -> None:
         """An operation on the metadata, or one of kproc's own with `private:` before its name.
 
+        `look_up` is the supervisor's question about a listener's host, which it must not wait for itself.
         A change is answered when every Handler knows it, or as soon as it is on disk. One that names hosts waits for
         a name server, and for nobody else: what comes after it may be decided before it.
         """
         if op.startswith("private:"):
             self._operations.serve(op.removeprefix("private:"), body, on_reply)
+            return
+        if op == "look_up":
+            host: str = body["host"]
+            self._listener_lookups.ask([host], lambda found: on_reply({"found": found[host]}))
             return
         hosts = host_names(op, body, self._plan.config)
         if not hosts:

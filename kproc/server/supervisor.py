@@ -15,9 +15,9 @@ import os
 import select
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from kproc.api import load_all
 from kproc.clock import SystemClock
@@ -61,6 +61,7 @@ logger = logging.getLogger(__name__)
 
 _READY_TIMEOUT_NS: Final = 30_000_000_000
 _BUSY_MS: Final = 20
+T = TypeVar("T")
 
 
 def run(
@@ -158,7 +159,7 @@ class Supervisor:
         codec.prepare(ApiKey.METADATA, ready.METADATA_VERSION)
         self._turn_until(lambda: self._has_settings, deadline_ns)
         if not self._must_stop:
-            self._start_rest()
+            self._start_rest(deadline_ns)
         if not self._must_stop:
             self._turn_until(lambda: all(role.is_ready for role in self._table), deadline_ns)
         if not self._must_stop:
@@ -168,14 +169,18 @@ class Supervisor:
             self._turn()
         return self._stop()
 
-    def _start_rest(self) -> None:
+    def _start_rest(self, deadline_ns: int) -> None:
         """Every role that the settings in force want, in the order in which they are needed."""
         wanted = Wanted.of(self._config, self._children.settings)
         try:
-            self._scaler.leave_out(self._listeners.replace_before_start(tuple(wanted.listeners.values())))
+            steps = self._listeners.replace_before_start(tuple(wanted.listeners.values()))
+            shut = self._finish(steps, deadline_ns)
         except FatalError as error:
             self._fail(str(error))
             return
+        if shut is None:
+            return
+        self._scaler.leave_out(shut)
         self._children.handler_count = wanted.handlers
         self._table.add(CLEANER)
         for index in range(wanted.handlers):
@@ -195,6 +200,19 @@ class Supervisor:
         for role in self._table:
             self._children.introduce(role)
         self._scaler.assign_acceptors()
+
+    def _finish(self, steps: Generator[Callable[[], bool], None, T], deadline_ns: int) -> T | None:
+        """Turn until these steps are done; None if the broker must stop before."""
+        while True:
+            try:
+                condition = next(steps)
+            except StopIteration as done:
+                result: T = done.value
+                return result
+            self._turn_until(condition, deadline_ns)
+            if self._must_stop:
+                steps.close()
+                return None
 
     def _turn_until(self, is_so: Callable[[], bool], deadline_ns: int) -> None:
         """Turn until it is so or the broker must stop; fail at the deadline."""

@@ -54,11 +54,15 @@ class FileFacts(Protocol):
     """What stat says and storage needs; os.stat_result fits."""
 
     @property
+    def st_mode(self) -> int: ...
+    @property
     def st_ino(self) -> int: ...
     @property
     def st_size(self) -> int: ...
     @property
     def st_mtime_ns(self) -> int: ...
+    @property
+    def st_ctime_ns(self) -> int: ...
 
 
 Buffer = bytes | bytearray | memoryview
@@ -82,6 +86,7 @@ class Fs(Protocol):
     def make_directory(self, path: Path) -> bool: ...
     def list_directory(self, path: Path) -> list[str]: ...
     def exists(self, path: Path) -> bool: ...
+    def facts_at(self, path: Path) -> FileFacts | None: ...
     def rename(self, source: Path, target: Path) -> bool: ...
     def unlink(self, path: Path) -> bool: ...
     def remove_tree(self, path: Path) -> None: ...
@@ -258,13 +263,16 @@ class OsFs:
 
     def exists(self, path: Path) -> bool:
         """Whether something of that name is there."""
+        return self.facts_at(path) is not None
+
+    def facts_at(self, path: Path) -> FileFacts | None:
+        """What facts() says of whatever has that name, or None when nothing has."""
         try:
-            os.stat(path)
+            return os.stat(path)
         except FileNotFoundError:
-            return False
+            return None
         except OSError as error:
             raise failure(error, f"stat {path}") from error
-        return True
 
     def rename(self, source: Path, target: Path) -> bool:
         """Rename, replacing the target; False when the source is not there."""
@@ -336,3 +344,9 @@ def sync_directory(fs: Fs, path: Path) -> None:
         fs.sync(descriptor)
     finally:
         fs.close(descriptor)
+
+
+def modified_ns(fs: Fs, path: Path) -> int:
+    """When a file was last written to, 0 when it is not there."""
+    facts = fs.facts_at(path)
+    return 0 if facts is None else facts.st_mtime_ns

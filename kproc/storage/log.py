@@ -32,7 +32,7 @@ from kproc.storage.format import (
     parse_partition_directory_name,
     segment_file_name,
 )
-from kproc.storage.fs import DiskFull, Fs, OsFs, StorageFailure
+from kproc.storage.fs import DiskFull, Fs, StorageFailure
 from kproc.storage.leader_epochs import LeaderEpochs
 from kproc.storage.log_append import AppendingLog
 from kproc.storage.log_compact import CompactableLog
@@ -72,7 +72,7 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
         partition: int,
         leader_epoch: int,
         clock: Clock,
-        fs: Fs | None = None,
+        fs: Fs,
         trusted: TrustedEnd | None = None,
         recovery_point: int = 0,
         start_offset: int = 0,
@@ -82,7 +82,6 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
 
         Raises Corrupt for damage, OtherTopic for another topic's files; StorageFailure when the disk refuses.
         """
-        fs = fs or OsFs()
         is_new = fs.make_directory(directory)
         found = None if is_new else checkpoints.read_partition_metadata(fs, directory)
         if found is not None and found != topic_id:
@@ -175,12 +174,12 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
         return target
 
     @staticmethod
-    def set_aside(directory: Path, fs: Fs | None = None) -> Path | None:
+    def set_aside(directory: Path, fs: Fs) -> Path | None:
         """Rename the directory of a partition that is not open for its deletion; None when there is none."""
         parsed = parse_partition_directory_name(directory.name)
         assert parsed is not None, directory
         target = directory.with_name(delete_directory_name(*parsed, uuid.uuid4().hex))
-        return target if (fs or OsFs()).rename(directory, target) else None
+        return target if fs.rename(directory, target) else None
 
     def reconfigure(self, config: LogConfig) -> None:
         """The topic's settings changed; they count from the next append on."""
@@ -382,12 +381,11 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
         topic_id: bytes,
         partition: int,
         clock: Clock,
-        fs: Fs | None = None,
+        fs: Fs,
     ) -> Log:
         """Go on with a log where its owner stopped: nothing is scanned, the leader epoch stays."""
         if state["version"] != _STATE_VERSION:
             raise Corrupt(f"log state of version {state['version']} is not known")
-        fs = fs or OsFs()
         segments = []
         for exported in state["segments"]:
             segments.append(LogSegment.adopt(fs, directory, exported))

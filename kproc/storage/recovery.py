@@ -13,6 +13,8 @@ confirmed, or below what a dead owner had published: Corrupt, and the files are 
 was is known by the recovery point and, to a page and a round of sync, by the mark that each segment's file
 carries (fs.note_synced). Above it nothing was ever answered to acks=all, and a power loss keeps the pages of
 what was not synced in any order: it is a torn tail, cut there with all that follows, good batches included.
+
+This file is long because end, epochs and producers of a log are found by steps that share what they read.
 """
 
 from __future__ import annotations

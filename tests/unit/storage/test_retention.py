@@ -159,4 +159,4 @@ def test_a_deleted_topics_directory_is_set_aside(rig: LogRig) -> None:
     log.mark_synced(point)
     FS.remove_tree(path)
     FS.remove_tree(path)
-    assert log.set_aside(rig.directory) is None
+    assert log.set_aside(rig.directory, FS) is None
