@@ -220,6 +220,7 @@ def make_controller(
         operations=operations,
         settings_in_force=settings,
         on_settings=on_settings,
+        is_restart=is_restart,
     )
 
 

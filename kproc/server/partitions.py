@@ -374,7 +374,8 @@ class Partitions:
                 self.unsynced.pop(owned, None)
                 owned.log.rename_for_delete()
             else:
-                Log.set_aside(self._directory / f"{topic.name}-{partition.index}", self.fs)
+                directory = self._directory / f"{topic.name}-{partition.index}"
+                Log.set_aside(directory, self.fs, topic_id=topic.topic_id)
             self.purgatory.check(key)
 
     def reconfigure(self, topic: TopicImage) -> None:

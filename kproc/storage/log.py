@@ -162,22 +162,30 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
         self.offline_reason = self.offline_reason or "the log is closed"
         self._segments.close()
 
-    def rename_for_delete(self) -> Path:
-        """End the log and rename its directory to `....<hex>-delete`; the caller removes it later."""
+    def rename_for_delete(self) -> Path | None:
+        """End the log and rename its directory to `....<hex>-delete`; the caller removes it later.
+
+        None when it is gone already, or is another topic's.
+        """
         self.offline_reason = "the partition is deleted"
         self._segments.close()
-        target = self.set_aside(self.directory, self._fs)
-        if target is None:
-            raise Corrupt(f"{self.directory} is gone")
-        self.directory = target
-        self._segments.move(target)
+        target = self.set_aside(self.directory, self._fs, topic_id=self.topic_id)
+        if target is not None:
+            self.directory = target
+            self._segments.move(target)
         return target
 
     @staticmethod
-    def set_aside(directory: Path, fs: Fs) -> Path | None:
-        """Rename the directory of a partition that is not open for its deletion; None when there is none."""
+    def set_aside(directory: Path, fs: Fs, *, topic_id: bytes | None = None) -> Path | None:
+        """Rename the directory of a partition that is not open for its deletion; None when there is none.
+
+        With a topic's id nothing is done to a directory that says it is another topic's.
+        """
         parsed = parse_partition_directory_name(directory.name)
         assert parsed is not None, directory
+        if topic_id is not None and _is_of_another_topic(fs, directory, topic_id):
+            logger.error("%s is left alone: it is another topic's", directory)
+            return None
         target = directory.with_name(delete_directory_name(*parsed, uuid.uuid4().hex))
         return target if fs.rename(directory, target) else None
 
@@ -407,6 +415,15 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
         log._txn_indexes_dirty = [Path(path) for path in state["txn_indexes_dirty"]]
         log._segments.doom([Doomed(due_ms, directory / name) for due_ms, name in state["doomed"]])
         return log
+
+
+def _is_of_another_topic(fs: Fs, directory: Path, topic_id: bytes) -> bool:
+    try:
+        found = checkpoints.read_partition_metadata(fs, directory)
+    except Corrupt as problem:
+        logger.warning("%s", problem)
+        return False
+    return found is not None and found != topic_id
 
 
 def _discard(fs: Fs, directory: Path, loaded: Loaded) -> None:
