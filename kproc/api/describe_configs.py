@@ -48,7 +48,7 @@ def handle_describe_configs(context: RequestContext, request: dict[str, Any]) ->
     results = []
     for resource in request["resources"]:
         try:
-            rows = sorted(_describe(context.services, resource), key=lambda row: str(row["name"]))
+            rows = _describe(context.services, resource)
         except KafkaError as error:
             results.append(_result(resource, [], error.code, error.message))
             continue

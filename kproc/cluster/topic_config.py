@@ -21,8 +21,7 @@ from kproc.errors import ErrorCode, KafkaError
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """One row. `settings` are the broker settings behind it, the one that wins first; `synonym` is what Kafka shows
-    as one where kproc has no such setting."""
+    """One row. `settings` are the broker settings behind it, the one that wins first."""
 
     name: str
     kind: Kind
@@ -30,7 +29,6 @@ class TopicConfig:
     settings: tuple[str, ...] = ()
     check: Check | None = None
     fixed_default: str = ""
-    synonym: str = ""
 
     def parse(self, text: str) -> Any:
         """The value in `text`; KafkaError(INVALID_CONFIG) says what is wrong with it."""
@@ -172,18 +170,8 @@ ROWS: Final = (
         at_least(0),
     ),
     TopicConfig("leader.replication.throttled.replicas", Kind.LIST, _REPLICAS_UNUSED, (), _check_throttled),
-    TopicConfig(
-        "local.retention.bytes",
-        Kind.LONG,
-        _TIERED_UNUSED,
-        (),
-        at_least(-2),
-        "-2",
-        "log.local.retention.bytes",
-    ),
-    TopicConfig(
-        "local.retention.ms", Kind.LONG, _TIERED_UNUSED, (), at_least(-2), "-2", "log.local.retention.ms"
-    ),
+    TopicConfig("local.retention.bytes", Kind.LONG, _TIERED_UNUSED, (), at_least(-2), "-2"),
+    TopicConfig("local.retention.ms", Kind.LONG, _TIERED_UNUSED, (), at_least(-2), "-2"),
     TopicConfig(
         "max.compaction.lag.ms",
         Kind.LONG,

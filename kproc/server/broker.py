@@ -47,6 +47,7 @@ from kproc.server.roles import (
     slab_row,
 )
 from kproc.server.syncer import Syncer
+from kproc.storage.fs import OsFs
 from kproc.transport.agent import AgentId, BlockOwner, Doze
 
 if TYPE_CHECKING:
@@ -146,8 +147,7 @@ def make_handler(
             table=table,
             purgatory=purgatory,
             syncer=syncer,
-            checkpoint=Checkpoint(plan.fs, directory),
-            fs=plan.fs,
+            checkpoint=Checkpoint(directory),
             # After a Handler's own death nothing of its is clean, whatever the last stop of the broker was.
             is_clean=plan.was_clean and not is_restart,
         )
@@ -182,7 +182,7 @@ def make_controller(
 
     `handler_count` is how many Handlers there are; None: none yet, and the settings in force decide.
     """
-    log, image = MetadataLog.open(Path(plan.config.log_dirs), plan.clock, plan.fs)
+    log, image = MetadataLog.open(Path(plan.config.log_dirs), plan.clock)
     state = ControllerState(plan.config, image)
 
     def settings() -> DynamicSettings:
@@ -220,7 +220,6 @@ def make_controller(
         operations=operations,
         settings_in_force=settings,
         on_settings=on_settings,
-        is_restart=is_restart,
     )
 
 
@@ -240,7 +239,7 @@ def make_cleaner(
         clock=plan.clock,
         config=plan.config,
         table=table,
-        fs=plan.fs,
+        fs=OsFs(),
         responder=responder,
     )
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from kproc.clock import Clock
 from kproc.config import Config
 from kproc.server.listeners import Endpoint
-from kproc.storage.fs import Fs, OsFs
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,4 +21,3 @@ class Plan:
     was_clean: bool
     control: Endpoint | None = None  # kproc.control.listener
     metrics: Endpoint | None = None  # kproc.metrics.listener
-    fs: Fs = field(default_factory=OsFs)  # Everything below log.dirs goes through it.

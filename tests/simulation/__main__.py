@@ -1,0 +1,96 @@
+"""python -m tests.simulation: many seeds, one seed with its story, the least that still fails, mutations."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import sys
+import time
+from collections import Counter
+
+from tests.simulation import broker
+from tests.simulation.plan import plan_of
+from tests.simulation.run import Outcome, simulate
+from tests.simulation.shrink import shrink
+
+_COLLECT_EVERY = 10
+
+
+def main() -> int:
+    """The exit status: how many seeds failed, at most 100."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seed", type=int, help="one seed")
+    parser.add_argument("--trace", action="store_true", help="tell what happened, step by step")
+    parser.add_argument(
+        "--shrink", action="store_true", help="leave out clients and events while it still fails"
+    )
+    parser.add_argument("--seeds", type=int, default=100, help="how many")
+    parser.add_argument("--first", type=int, default=1)
+    parser.add_argument("--fail-fast", action="store_true", help="stop at the first seed that fails")
+    parser.add_argument(
+        "--mutation", help="run with a mutation of the code until a seed notices it; `all`: each"
+    )
+    options = parser.parse_args()
+    if os.environ.get("PYTHONHASHSEED") != "0":  # The order in sets is part of a run.
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]])
+    broker.prepare()
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    if options.seed is not None:
+        return _one(options.seed, trace=options.trace, shrinks=options.shrink)
+    return _many(options.first, options.seeds, fail_fast=options.fail_fast)
+
+
+def _one(seed: int, *, trace: bool, shrinks: bool) -> int:
+    plan = plan_of(seed)
+    if shrinks:
+        plan = shrink(plan)
+    outcome = simulate(plan, tells=trace)
+    for line in outcome.story:
+        print(line)
+    print(f"{plan.handlers} Handlers, {plan.processors} Processors, {plan.duration_ms} ms, {plan.settings}")
+    for client in plan.clients:
+        print("client", client.name)
+    for event in plan.events:
+        print("event ", event)
+    _report(outcome)
+    return min(len(outcome.violations), 100)
+
+
+def _report(outcome: Outcome) -> None:
+    print(f"seed {outcome.plan.seed}: {outcome.steps} turns, {outcome.counts}")
+    for violation in outcome.violations:
+        print(f"  {violation}")
+
+
+def _many(first: int, count: int, *, fail_fast: bool) -> int:
+    began, cpu = time.monotonic(), time.process_time()
+    failed: list[int] = []
+    totals: Counter[str] = Counter()
+    done = 0
+    for seed in range(first, first + count):
+        outcome = simulate(plan_of(seed))
+        done += 1
+        totals.update(outcome.counts)
+        totals["turns"] += outcome.steps
+        if outcome.violations:
+            failed.append(seed)
+            _report(outcome)
+            sys.stdout.flush()
+            if fail_fast:
+                break
+        if seed % _COLLECT_EVERY == 0:
+            gc.collect()
+    cpu = time.process_time() - cpu
+    print(
+        f"{done} seeds from {first}: {len(failed)} failed {failed[:20]}; {done / cpu:.1f} seeds a second of CPU "
+        f"({time.monotonic() - began:.0f} s); {dict(totals)}"
+    )
+    return min(len(failed), 100)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

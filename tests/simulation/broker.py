@@ -1,0 +1,116 @@
+"""SimulatedBroker: one start of the broker until it stops, its power is lost, or the run is over.
+
+The supervisor is the real one. Where it would sleep in its epoll, everybody else gets turns.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from typing import Any, Final
+
+from kproc.api import load_all
+from kproc.config import Config
+from kproc.server import supervisor as real_supervisor
+from kproc.server.supervisor import Supervisor
+from tests.simulation import doubles, processes
+from tests.simulation.kernel import Epoll
+from tests.simulation.processes import Keeper, SimulatedSignals
+from tests.simulation.world import S, Violation, World
+
+DATA: Final = "/data"
+PORT: Final = 9092
+_POLLS_MAX: Final = 4000  # Of the supervisor within a tenth of a second: it spins.
+
+
+class SupervisorProcess:
+    """The supervisor, for the kernel: a process whose sleep is everybody else's turn."""
+
+    pid = 1
+    name = "supervisor"
+    is_awake = True
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._polls = 0
+        self._since_ns = 0
+
+    def sleep_in_poll(self, epoll: Epoll, timeout_s: float) -> list[tuple[int, int]]:
+        world = self.world
+        now_ns = world.now_ns()
+        self._polls += 1
+        if now_ns - self._since_ns > S // 10:
+            self._polls, self._since_ns = 0, now_ns
+        if self._polls > _POLLS_MAX:
+            world.violate("the supervisor spins")
+            raise Violation("nothing else would happen")
+        self.is_awake = False
+        world.run_until(lambda: self.is_awake, now_ns + int(timeout_s * 1e9))
+        doubles.host.kernel.current = self
+        self.is_awake = True
+        return epoll.ready()
+
+
+class SimulatedBroker:
+    """One life of the broker."""
+
+    def __init__(self, world: World, config: Config) -> None:
+        self.world = world
+        kernel = doubles.host.kernel
+        self.process = kernel.current = SupervisorProcess(world)
+        self.keeper = Keeper(world, self.process)
+        processes.use(self.keeper)
+        self.supervisor = Supervisor(config)
+        self.signals: SimulatedSignals = self.supervisor._signals  # type: ignore[assignment]
+        self.is_ready = False
+
+    def run(self, on_ready: Callable[[], None]) -> int:
+        """Until it is stopped; its exit status. PowerLost comes through."""
+
+        def ready(_announcement: dict[str, Any]) -> None:
+            self.is_ready = True
+            on_ready()
+
+        return self.supervisor.run(None, ready)
+
+    def stop(self) -> None:
+        """SIGTERM."""
+        self.world.tell("SIGTERM")
+        self.signals.send(int(signal.SIGTERM))
+
+    def lose_power(self) -> None:
+        """Everybody ends at once; what they had open is closed by nobody in order."""
+        self.keeper.end_all()
+        doubles.host.kernel.close_all_of(self.process)
+
+
+def prepare() -> None:
+    """Put the doubles in their places, once in this Python process."""
+    load_all()
+    doubles.install(
+        {
+            ("kproc.server.supervisor", "SystemClock"): lambda: current_world.clock,
+            ("kproc.server.children", "fork_child"): processes.fork,
+            ("kproc.server.children", "ChildRole"): processes.SimulatedRole,
+            ("kproc.server.child", "Sleeper"): processes.SimulatedSleeper,
+            ("kproc.server.child", "ThreadSyncer"): processes.SimulatedSyncer,
+            ("kproc.server.child", "open_first_end"): processes.open_first_end,
+            ("kproc.server.child", "open_second_end"): processes.open_second_end,
+            ("kproc.server.child", "set_role"): lambda _name: None,
+            ("kproc.server.partitions", "ThreadPoolExecutor"): processes.SimulatedExecutor,
+            ("kproc.server.signals", "SignalPipe"): SimulatedSignals,
+            ("kproc.server.ready", "round_trips"): lambda _endpoint: None,
+            ("kproc.server.ready", "raise_nofile_limit"): lambda: None,
+            ("kproc.net.processor", "descriptor_end"): lambda: 1 << 30,
+        }
+    )
+    assert real_supervisor.Supervisor is Supervisor
+
+
+current_world: World
+
+
+def use_world(world: World) -> None:
+    """Whose clock the supervisor reads."""
+    global current_world
+    current_world = world

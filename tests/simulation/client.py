@@ -1,0 +1,156 @@
+"""Client: an actor whose life is a generator; each request goes as bytes through a simulated connection.
+
+    answer = yield from self.call(ApiKey.METADATA, 12, fields)     Gone if the connection ended, Late if nothing came
+    yield from self.pause(20)
+
+A request that is still unanswered is kept in `waits`, so that whoever looks at the end knows what never came.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import deque
+from collections.abc import Generator
+from typing import Any, Final
+
+from kproc.wire import codec
+from kproc.wire.header import ApiKey
+from tests.simulation import doubles
+from tests.simulation.kernel import Socket
+from tests.simulation.world import MS, Actor, World
+
+Life = Generator[None, None, Any]
+Fields = dict[str, Any]
+_FOREVER_NS: Final = 1 << 60
+_PATIENCE_MS: Final = 30_000
+
+
+class Gone(Exception):
+    """The connection ended, or there is none."""
+
+
+class Late(Exception):
+    """No answer within the client's patience."""
+
+
+class Client(Actor):
+    """One client with at most one connection."""
+
+    def __init__(self, world: World, name: str, rng: random.Random, ports: list[int]) -> None:
+        super().__init__(world, name)
+        self.rng = rng
+        self.ports = ports
+        self.sock: Socket | None = None
+        self.connections = 0  # How many it has had.
+        self.is_done = False
+        self.must_finish = False  # Begin nothing new.
+        self.waits: deque[tuple[int, ApiKey, int]] = deque()  # Correlation id, key, version: unanswered.
+        self.waits_since_ns = 0
+        self._numbers = itertools.count(1)
+        self._life = self.life()
+
+    def life(self) -> Life:
+        raise NotImplementedError
+
+    def turn(self) -> None:
+        self.sleep(_FOREVER_NS)  # Unless its life says otherwise.
+        try:
+            next(self._life)
+        except StopIteration:
+            self.is_done = True
+            self.disconnect()
+            self.world.remove(self)
+
+    # -- time --------------------------------------------------------------------------------------------------
+
+    def pause(self, duration_ms: float) -> Life:
+        until_ns = self.world.now_ns() + int(duration_ms * MS)
+        while (left_ns := until_ns - self.world.now_ns()) > 0:
+            self.sleep(left_ns)
+            yield
+
+    # -- the connection ----------------------------------------------------------------------------------------
+
+    def connect(self) -> Life:
+        """A connection, as soon as somebody takes one; Gone if nobody does for a while."""
+        for _ in range(400):
+            port = self.rng.choice(self.ports)
+            self.sock = doubles.host.kernel.host.connect(port)
+            if self.sock is not None:
+                self.sock.watchers[self] = 0  # type: ignore[index]
+                self.connections += 1
+                self.waits.clear()
+                return
+            yield from self.pause(self.rng.choice((5, 20, 50)))
+        raise Gone("nobody listens")
+
+    def disconnect(self) -> None:
+        self.waits.clear()
+        if self.sock is not None:
+            self.sock.watchers.clear()
+            self.sock.on_last_close()
+            self.sock = None
+
+    def send(self, key: ApiKey, version: int, fields: Fields) -> Life:
+        """Send a request, connecting first if need be; its correlation id."""
+        if self.sock is None:
+            yield from self.connect()
+        number = next(self._numbers)
+        frame = memoryview(codec.encode_request(key, version, number, self.name, fields))
+        if not self.waits:
+            self.waits_since_ns = self.world.now_ns()
+        self.waits.append((number, key, version))
+        while frame:
+            assert self.sock is not None
+            try:
+                frame = frame[self.sock.send(frame) :]
+            except BlockingIOError:
+                self.sleep(MS)
+                yield
+            except OSError as problem:
+                self.disconnect()
+                raise Gone(str(problem)) from problem
+        return number
+
+    def receive(self, patience_ms: int = _PATIENCE_MS) -> Life:
+        """The next answer: (correlation id, fields)."""
+        until_ns = self.world.now_ns() + patience_ms * MS
+        while True:
+            sock = self.sock
+            if sock is None:
+                raise Gone("disconnected")
+            data = sock.bytes
+            if len(data) >= 4:
+                length = int.from_bytes(data[:4], "big")
+                if len(data) >= 4 + length:
+                    return self._take(sock, length)
+            if sock.has_ended or sock.is_reset:
+                self.disconnect()
+                raise Gone("the broker closed the connection")
+            if self.world.now_ns() >= until_ns:
+                self.disconnect()
+                raise Late(f"no answer in {patience_ms} ms")
+            if len(data) >= sock.room and sock.peer is not None:
+                sock.room = 2 * len(data)  # An answer larger than what this client meant to hold.
+                sock.peer.notify()
+            self.sleep(until_ns - self.world.now_ns())
+            yield
+
+    def _take(self, sock: Socket, length: int) -> tuple[int, Fields]:
+        frame = bytes(sock.bytes[4 : 4 + length])
+        del sock.bytes[: 4 + length]
+        if sock.peer is not None:
+            sock.peer.notify()
+        number, key, version = self.waits.popleft()
+        self.waits_since_ns = self.world.now_ns()
+        got, fields = codec.decode_response(key, version, frame)
+        if got != number:
+            self.world.violate(f"{self.name}: answers out of order: {got} came, {number} was next")
+        return number, fields
+
+    def call(self, key: ApiKey, version: int, fields: Fields, patience_ms: int = _PATIENCE_MS) -> Life:
+        """One request and its answer."""
+        yield from self.send(key, version, fields)
+        _, answer = yield from self.receive(patience_ms)
+        return answer

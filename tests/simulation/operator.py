@@ -1,0 +1,64 @@
+"""Operator: changes the broker's settings when the plan says so: counts of roles, listeners."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from kproc.wire.header import ApiKey
+from tests.simulation.broker import PORT
+from tests.simulation.client import Gone, Late, Life
+from tests.simulation.workloads import E, Worker
+
+_BROKER = 4
+
+
+class Operator(Worker):
+    """Takes orders; one that got lost with a connection is not repeated."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self.orders: deque[tuple[str, ...]] = deque()
+        self.has_more = False  # Whether there is a second listener.
+        super().__init__(*arguments)
+
+    def work(self) -> Life:
+        if not self.orders:
+            yield from self.pause(1000)
+            return
+        order = self.orders.popleft()
+        if order[0] == "set":
+            yield from self.set(order[1], order[2])
+        else:
+            yield from self.change_listeners()
+
+    def set(self, name: str, value: str) -> Life:
+        config = {"name": name, "config_operation": 0, "value": value}
+        resource = {"resource_type": _BROKER, "resource_name": "", "configs": [config]}
+        fields = {"resources": [resource], "validate_only": False}
+        try:
+            answer = yield from self.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, fields)
+        except (Gone, Late):
+            self.disconnect()
+            return
+        self.check_code(
+            f"AlterConfigs of {name}",
+            answer["responses"][0]["error_code"],
+            E.INVALID_REQUEST,
+            E.INVALID_CONFIG,
+        )
+
+    def change_listeners(self) -> Life:
+        """A second listener comes or goes."""
+        self.has_more = not self.has_more
+        value = f"PLAINTEXT://127.0.0.1:{PORT}"
+        if self.has_more:
+            yield from self.set("listener.security.protocol.map", "PLAINTEXT:PLAINTEXT,MORE:PLAINTEXT")
+            value += f",MORE://127.0.0.1:{PORT + 1}"
+            if PORT + 1 not in self.ports:
+                self.ports.append(PORT + 1)
+        yield from self.set("listeners", value)
+
+    def finish(self) -> Life:
+        self.orders.clear()
+        return
+        yield

@@ -1,0 +1,144 @@
+"""Plan: everything of a run that is decided before it begins, so that parts of it can be left out.
+
+Who the clients are, what the broker's settings are, and what happens when: each client and each event has numbers of
+its own, so that a run without one of them is still the same run for the others, as far as their turns allow.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+Settings = dict[str, str]
+POWER: Final = 0.0  # How often the power goes, beside five deaths of roles.
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happens to the broker at a time after its first start."""
+
+    at_ms: int
+    kind: str
+    arguments: tuple[Any, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.at_ms} ms: {self.kind} {' '.join(map(str, self.arguments))}".rstrip()
+
+
+@dataclass(frozen=True)
+class ClientPlan:
+    """One client: what kind, and its own seed."""
+
+    kind: str
+    name: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run."""
+
+    seed: int
+    duration_ms: int
+    handlers: int
+    processors: int
+    settings: Settings = field(default_factory=dict)
+    clients: tuple[ClientPlan, ...] = ()
+    events: tuple[Event, ...] = ()
+    segment_bytes: int = 2000
+
+    def without(self, part: ClientPlan | Event) -> Plan:
+        """The same without one client or event."""
+        return replace(
+            self,
+            clients=tuple(each for each in self.clients if each is not part),
+            events=tuple(each for each in self.events if each is not part),
+        )
+
+
+_ROLES: Final = (
+    "handler",
+    "handler",
+    "handler",
+    "processor",
+    "processor",
+    "controller",
+    "cleaner",
+    "acceptor",
+)
+_PAUSES_MS: Final = (2, 10, 40, 100, 400, 2500)
+
+
+def plan_of(seed: int) -> Plan:
+    """The plan of a seed."""
+    rng = random.Random(f"plan {seed}")
+    duration_ms = rng.choice((80, 150, 300))
+    clients = [
+        ClientPlan("admin", "admin", rng.getrandbits(30)),
+        ClientPlan("operator", "operator", rng.getrandbits(30)),
+    ]
+    for kind, counts in (
+        ("producer-1", (0, 1)),
+        ("producer-all", (0, 1, 2)),
+        ("idempotent", (1, 1, 2)),
+        ("idempotent-1", (0, 0, 1)),
+        ("consumer", (1, 2)),
+        ("committer", (0, 1, 1)),
+        ("member", (0, 0, 2, 3)),
+    ):
+        clients += [ClientPlan(kind, f"{kind}-{n}", rng.getrandbits(30)) for n in range(rng.choice(counts))]
+    settings = {
+        "kproc.flush": rng.choice(("group", "group", "group", "none")),
+        "log.index.interval.bytes": "0",
+        "log.retention.check.interval.ms": rng.choice(("200", "1000")),
+        "log.segment.delete.delay.ms": rng.choice(("0", "100", "60000")),
+        "log.cleaner.backoff.ms": "50",
+        "log.cleaner.dedupe.buffer.size": str(1 << 20),
+        "log.flush.offset.checkpoint.interval.ms": rng.choice(("100", "1000", "60000")),
+        "offsets.topic.num.partitions": "2",
+        "group.initial.rebalance.delay.ms": rng.choice(("0", "50")),
+        "group.min.session.timeout.ms": "100",
+        "socket.request.max.bytes": str(1 << 20),
+        "kproc.ring.bytes": str(1 << 20),
+        "kproc.hung.kill": rng.choice(("false", "false", "true")),
+        "num.recovery.threads.per.data.dir": "1",
+    }
+    events = [_event(rng, duration_ms) for _ in range(rng.choice((0, 2, 4, 8, 12)))]
+    return Plan(
+        seed=seed,
+        duration_ms=duration_ms,
+        handlers=rng.choice((1, 2, 2, 3)),
+        processors=rng.choice((1, 2)),
+        settings=settings,
+        clients=tuple(clients),
+        events=tuple(sorted(events, key=lambda each: each.at_ms)),
+        segment_bytes=rng.choice((600, 1500, 5000, 1 << 20)),
+    )
+
+
+def _event(rng: random.Random, duration_ms: int) -> Event:
+    at_ms = rng.randrange(duration_ms)
+    kind = rng.choices(
+        ("kill", "pause", "delay", "scale", "power", "disk", "restart", "listener", "fork"),
+        (5, 6, 6, 3, POWER, 2, 0.5, 0.7, 0.5),
+    )[0]
+    number = rng.randrange(1000)
+    if kind == "kill":
+        return Event(at_ms, kind, (rng.choice(_ROLES), number))
+    if kind == "pause":
+        return Event(at_ms, kind, (rng.choice(_ROLES), number, rng.choice(_PAUSES_MS)))
+    if kind == "delay":
+        return Event(at_ms, kind, (rng.choice(_ROLES), number, rng.randrange(1000), rng.choice(_PAUSES_MS)))
+    if kind == "scale":
+        return Event(
+            at_ms, kind, (rng.choice(("num.io.threads", "num.network.threads")), rng.choice((1, 2, 3)))
+        )
+    if kind == "disk":
+        what = rng.choice(("full", "full", "short", "slow", "slow", "write", "sync"))
+        return Event(at_ms, kind, (what, rng.choice((20, 100, 300)), rng.randrange(1, 20)))
+    if kind == "power":
+        return Event(at_ms, kind, (number,))
+    if kind == "fork":
+        return Event(at_ms, kind, (rng.choice((1, 2, 4)),))
+    return Event(at_ms, kind, ())

@@ -1,0 +1,414 @@
+"""Processes: the roles' lives as actors, what a fork makes of them, how they sleep, sync and die.
+
+A role's process is the real ChildRole with its real control socket; only its loop is turned inside out, one `turn` for
+each duty cycle. `fork` stands in the place of `fork_child`, `SimulatedSleeper` of the Sleeper, `SimulatedSyncer` of the
+sync thread.
+"""
+
+from __future__ import annotations
+
+import errno
+import signal
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from kproc.errors import FatalError, KafkaError
+from kproc.ipc import link as real_link
+from kproc.ipc.wait import Sleeper
+from kproc.server.child import ChildRole
+from kproc.server.syncer import Outcome, sync_one
+from kproc.storage.log import Log, SyncPoint
+from kproc.transport.agent import AgentId, beat_ms
+from kproc.transport.process import ControlSocket
+from tests.simulation import doubles
+from tests.simulation.kernel import Epoll, Flag, error
+from tests.simulation.world import MS, Actor, World
+
+_NEWS_MS: Final = 2
+_TURNS_MAX: Final = 64
+_FOREVER_NS: Final = 1 << 60
+
+
+class Gate:
+    """One direction of a link as its receiver sees it: while it is closed, nothing has arrived yet."""
+
+    def __init__(self, receiver: Any) -> None:
+        self._receiver = receiver
+        self._seen = 0
+        self.is_open = True
+
+    def poll(self, limit: int) -> Any:
+        return self._receiver.poll(limit) if self.is_open else ()
+
+    def release(self) -> None:
+        self._receiver.release()
+
+    def is_empty(self) -> bool:
+        return not self.is_open or bool(self._receiver.is_empty())
+
+
+class SimulatedRole(ChildRole):
+    """A role's process without its loop."""
+
+    _turns = 0
+    _linking: AgentId | None = None
+    process: Process
+
+    def __init__(self, agent_id: AgentId, plan: Any, control: ControlSocket, *, is_restart: bool) -> None:
+        super().__init__(agent_id, plan, control, is_restart=is_restart)
+        self.gates: dict[AgentId, Gate] = {}
+
+    def run(self) -> Any:
+        """The process runs it."""
+        return self
+
+    def turn(self) -> bool:
+        """What one pass of `run` does; False when it is over."""
+        agent = self._agent
+        if agent is None:
+            message = self._control.receive()
+            if message is None:
+                self.process.sleep(_FOREVER_NS)
+                return True
+            self._take(*message)
+            if self._agent is not None:
+                self._agent.watch(self._control.fd)
+            return self._is_running
+        desk, control = self._desk, self._control
+        assert desk is not None
+        owes_news = not self._is_ready or desk.owes_news or control.has_unsent
+        agent.do_work(_NEWS_MS if owes_news else beat_ms(self._plan.config.kproc_hung_ms))
+        self._turns += 1
+        if agent.is_called or self._turns >= _TURNS_MAX or self._sees_control():
+            agent.is_called = False
+            self._turns = 0
+            self._take_messages()
+        if owes_news:
+            self._report()
+            desk.report()
+            self._flush()
+        return self._is_running
+
+    def _sees_control(self) -> bool:
+        """A role that was asleep would have been told of it by the sleep that is ending now."""
+        return self.process.was_asleep and bool(doubles.host.kernel.file(self._control.fd).events() & 1)
+
+    def _do_link(self, message: dict[str, Any], fd: int) -> None:
+        self._linking = AgentId(*message["peer"])
+        super()._do_link(message, fd)
+
+    def _do_detach(self, message: dict[str, Any], fd: None) -> None:
+        gate = self.gates.pop(AgentId(*message["peer"]), None)
+        if gate is not None:
+            gate.is_open = True  # It was reaped: nothing of it is under way any more.
+        super()._do_detach(message, fd)
+
+
+def _gated(opened: tuple[Any, Any]) -> tuple[Any, Any]:
+    process: Process = doubles.host.kernel.current
+    role = process.role
+    assert role._linking is not None
+    producer, consumer = opened
+    gate = role.gates[role._linking] = Gate(consumer)
+    return producer, gate
+
+
+def open_first_end(region: Any) -> tuple[Any, Any]:
+    """As ipc/link.py, behind a gate."""
+    return _gated(real_link.open_first_end(region))
+
+
+def open_second_end(region: Any) -> tuple[Any, Any]:
+    """As ipc/link.py, behind a gate."""
+    return _gated(real_link.open_second_end(region))
+
+
+class Process(Actor):
+    """One child of the supervisor."""
+
+    role: SimulatedRole
+
+    def __init__(self, world: World, agent: AgentId, pid: int, keeper: Keeper) -> None:
+        super().__init__(world, str(agent))
+        self.agent = agent
+        self.pid = pid
+        self.keeper = keeper
+        self.status = 0
+        self.ended = Flag()
+        self.was_asleep = False
+        self._has_work: Callable[[], bool] | None = None
+        self._sleeper: SimulatedSleeper | None = None
+
+    # -- sleeping ----------------------------------------------------------------------------------------------
+
+    def doze(self, sleeper: SimulatedSleeper, timeout_s: float, has_work: Callable[[], bool]) -> None:
+        """It lies down until somebody wakes it."""
+        self.sleep(int(timeout_s * 1e9))
+        self._sleeper, self._has_work = sleeper, has_work
+
+    def sleep_in_poll(self, _epoll: Epoll, timeout_s: float) -> list[Any]:
+        """An epoll that found nothing; what comes is found by the next poll."""
+        self.sleep(int(timeout_s * 1e9))
+        return []
+
+    # -- living ------------------------------------------------------------------------------------------------
+
+    def turn(self) -> None:
+        doubles.host.kernel.current = self
+        self.was_asleep = self.sleeps_until_ns > 0
+        if self._sleeper is not None:
+            self._get_up()
+        self.is_awake = True
+        self.sleeps_until_ns = 0
+        try:
+            if not self.role.turn():
+                self.end(0)
+        except (FatalError, KafkaError, OSError) as problem:
+            self._surprise(problem, is_excused=self.keeper.may_fail(self.agent))
+        except Exception as problem:  # noqa: BLE001 - whatever it is, it is what we are looking for
+            self._surprise(problem, is_excused=False)
+        finally:
+            doubles.host.kernel.current = self.keeper.supervisor
+
+    def _get_up(self) -> None:
+        assert self._has_work is not None
+        if not self.is_awake and self._has_work():
+            self.world.violate(f"{self.name} slept on although it had work: a wake-up was lost")
+        sleeper, self._sleeper, self._has_work = self._sleeper, None, None
+        if sleeper is not None:
+            sleeper.cancel()
+
+    def _surprise(self, problem: Exception, *, is_excused: bool) -> None:
+        self.world.tell("ended", self.name, repr(problem))
+        if not is_excused:
+            where = traceback.extract_tb(problem.__traceback__)[-1]
+            self.world.violate(
+                f"{self.agent.role} ended by {type(problem).__name__}: {problem} ({where.filename}:{where.lineno})"
+            )
+            if self.world.story is not None:
+                self.world.story += traceback.format_exc().splitlines()
+        self.end(70)
+
+    def end(self, status: int) -> None:
+        """It is over: descriptors go, the supervisor may reap it."""
+        if not self.is_alive:
+            return
+        self.status = status
+        self.world.remove(self)
+        doubles.host.kernel.close_all_of(self)
+        self.keeper.gone(self)
+        self.ended.set()
+
+
+class SimulatedChild:
+    """A Child as the supervisor holds it."""
+
+    def __init__(self, process: Process, control: ControlSocket, pidfd: int) -> None:
+        self.agent = process.agent
+        self.pid = process.pid
+        self.control = control
+        self.pidfd = pidfd
+        self.process = process
+
+    def kill(self, signal_number: int = signal.SIGKILL) -> None:
+        self.process.world.tell("kill", self.process.name, signal_number)
+        self.process.end(-int(signal_number))
+
+    def reap(self) -> int:
+        assert not self.process.is_alive
+        doubles.host.kernel.close(self.pidfd)
+        self.control.close()
+        return self.process.status
+
+
+class Keeper:
+    """Knows every process of one broker: what the doubles of fork, syncer and sleeper act on."""
+
+    def __init__(self, world: World, supervisor: Any) -> None:
+        self.world = world
+        self.supervisor = supervisor
+        self.processes: dict[AgentId, Process] = {}
+        self.may_fail: Callable[[AgentId], bool] = lambda _agent: False
+        self.sync_ns: Callable[[], int] = lambda: 100_000
+        self.forks_fail = 0
+        self._pids = 100
+
+    def fork(self, agent: AgentId, main: Callable[[Any], Any], *, keep: Iterable[int]) -> SimulatedChild:
+        """In the place of fork_child: a new actor."""
+        del keep
+        if self.forks_fail > 0:
+            self.forks_fail -= 1
+            raise error(errno.EAGAIN, "fork")
+        kernel = doubles.host.kernel
+        self._pids += 1
+        process = Process(self.world, agent, self._pids, self)
+        ours, theirs = doubles.SocketModule().socketpair(kind=5)
+        kernel._files[theirs.fileno()] = (kernel.file(theirs.fileno()), process)
+        pidfd = kernel.install(process.ended)
+        kernel.current = process
+        role = main(ControlSocket(theirs))  # type: ignore[arg-type]
+        kernel.file(theirs.fileno()).watchers[process] = theirs.fileno()  # type: ignore[index]
+        kernel.current = self.supervisor
+        process.role = role
+        role.process = process
+        self.processes[agent] = process
+        self.world.add(process)
+        self.world.tell("fork", agent)
+        return SimulatedChild(process, ControlSocket(ours), pidfd)  # type: ignore[arg-type]
+
+    def gone(self, process: Process) -> None:
+        if self.processes.get(process.agent) is process:
+            del self.processes[process.agent]
+
+    def end_all(self) -> None:
+        """The power is gone."""
+        for process in list(self.processes.values()):
+            process.end(-9)
+
+
+keeper: Keeper
+
+
+def use(new: Keeper) -> None:
+    """From now on forks are this one's."""
+    global keeper
+    keeper = new
+
+
+def fork(agent: AgentId, main: Callable[[Any], Any], *, keep: Iterable[int]) -> SimulatedChild:
+    """In the place of transport/process.py's fork_child."""
+    return keeper.fork(agent, main, keep=keep)
+
+
+class SimulatedSleeper(Sleeper):
+    """Lies down by telling its process so; the wait returns at once, with nothing."""
+
+    __slots__ = ()
+
+    def wait(
+        self,
+        poll: Callable[[float], list[Any]],
+        timeout_s: float,
+        has_work: Callable[[], bool],
+        since_ns: int = 0,
+    ) -> list[Any]:
+        del since_ns
+        self.prepare()
+        if has_work():
+            self.cancel()
+            return poll(0)
+        events = poll(0)
+        if events or timeout_s <= 0:
+            self.cancel()
+            return events
+        process: Process = doubles.host.kernel.current
+        process.doze(self, timeout_s, has_work)
+        return []
+
+
+class SimulatedSyncer:
+    """The sync thread: a round's points are synced one after the other, each begins and ends at a time of its own."""
+
+    def __init__(self, _name: str, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._keeper = keeper
+        self._process: Process = doubles.host.kernel.current
+        self._rounds: list[list[tuple[Log, SyncPoint]]] = []
+        self._done: list[Outcome] = []
+        self._running: tuple[Outcome, list[Any]] | None = None
+
+    def submit(self, points: Sequence[tuple[Log, SyncPoint]]) -> None:
+        self._rounds.append(list(points))
+        if len(self._rounds) == 1 and self._running is None:
+            self._later(self._begin)
+
+    def take(self) -> list[Outcome]:
+        done, self._done = self._done, []
+        return done
+
+    def close(self) -> None:
+        while self._rounds or self._running:
+            if self._running is None:
+                self._begin(is_alone=False)
+            self._end(is_alone=False)
+
+    def _later(self, action: Callable[[], None]) -> None:
+        keeper.world.after(keeper.sync_ns(), action)
+
+    def _begin(self, *, is_alone: bool = True) -> None:
+        host = doubles.host
+        if not self._process.is_alive or self._running is not None or not self._rounds:
+            return
+        before, host.kernel.current = host.kernel.current, self._process
+        host.begun = begun = []
+        try:
+            outcome = sync_one(*self._rounds[0].pop(0))
+        finally:
+            host.begun = None
+            host.kernel.current = before
+        self._running = (outcome, begun)
+        if is_alone:
+            self._later(self._end)
+
+    def _end(self, *, is_alone: bool = True) -> None:
+        if self._running is None or self._keeper is not keeper:
+            return
+        (outcome, begun), self._running = self._running, None
+        if not self._process.is_alive and not keeper.world.chance(0.5):
+            return
+        for each in begun:
+            doubles.host.disk.end_sync(each)
+        if not self._process.is_alive:
+            return
+        self._done.append(outcome)
+        if not self._rounds[0]:
+            self._rounds.pop(0)
+            self._wake()
+        if is_alone and self._rounds:
+            self._later(self._begin)
+
+
+class SimulatedExecutor:
+    """A pool of threads whose work is done by whoever asks for the results."""
+
+    def __init__(self, _threads: int) -> None:
+        """Needs none."""
+
+    def __enter__(self) -> SimulatedExecutor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing runs."""
+
+    def map(self, call: Callable[..., Any], *arguments: Iterable[Any]) -> list[Any]:
+        return [call(*each) for each in zip(*arguments, strict=True)]
+
+
+class SimulatedSignals:
+    """The supervisor's signal pipe."""
+
+    def __init__(self) -> None:
+        self.flag = Flag()
+        self.fd = doubles.host.kernel.install(self.flag)
+        self._pending: list[int] = []
+
+    def send(self, number: int) -> None:
+        self._pending.append(number)
+        self.flag.set()
+
+    def read(self) -> int | None:
+        self.flag.is_set = False
+        return self._pending.pop(0) if self._pending else None
+
+    def close(self) -> None:
+        doubles.host.kernel.close(self.fd)
+
+
+PAUSE_MS: Final = (1, 5, 20, 100, 700, 3000)
+
+
+def pause(process: Process, duration_ms: int) -> None:
+    """As SIGSTOP, and SIGCONT later."""
+    process.world.tell("pause", process.name, f"{duration_ms} ms")
+    process.paused_until_ns = process.world.now_ns() + duration_ms * MS

@@ -1,0 +1,385 @@
+"""Runs one plan: starts of the broker, clients, faults; then peace, and the judgement.
+
+After the plan's time no fault happens any more: every client finishes what it has begun, within bounded simulated
+time; then every partition is read from its start to its end and judged; then nobody asks for anything, and every role
+must be at rest; then SIGTERM, which must end in order.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import random
+import traceback
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kproc.config import Config
+from kproc.transport.agent import AgentId
+from tests.simulation import broker as broker_module
+from tests.simulation import doubles, processes
+from tests.simulation.broker import DATA, PORT, SimulatedBroker
+from tests.simulation.client import Client
+from tests.simulation.group_workload import Member
+from tests.simulation.history import History
+from tests.simulation.operator import Operator
+from tests.simulation.plan import Event, Plan
+from tests.simulation.workloads import Admin, Committer, Consumer, IdempotentProducer, Producer, Reader
+from tests.simulation.world import MS, PowerLost, S, Violation, World
+from tests.support.memory_disk import MemoryDisk
+
+_FINISH_NS: Final = 120 * S
+_REST_NS: Final = 2 * S
+_REST_TURNS_MAX: Final = 100  # Of one role in that time; an idle one stores its metrics twice a second.
+_METADATA: Final = "__cluster_metadata"
+
+
+@dataclass
+class Outcome:
+    """How a run ended."""
+
+    plan: Plan
+    violations: list[str] = field(default_factory=list)
+    story: list[str] = field(default_factory=list)
+    steps: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+class _Listener(logging.Handler):
+    """What the broker logs: into the story; a traceback that nothing explains is a violation."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__()
+        self._run = run
+
+    def emit(self, record: logging.LogRecord) -> None:
+        run = self._run
+        if run.world.story is not None:
+            run.world.tell(f"log {record.levelname}", record.getMessage())
+        if record.exc_info and not run.disk_faults:
+            problem = record.exc_info[1]
+            where = traceback.extract_tb(record.exc_info[2])[-1]
+            run.world.violate(
+                f"surprise: {record.getMessage()}: {problem!r} ({where.filename.rpartition('/')[2]}:{where.lineno})"
+            )
+
+
+class Run:
+    """One simulation."""
+
+    def __init__(self, plan: Plan, *, tells: bool = False) -> None:
+        self.plan = plan
+        self.world = World(plan.seed)
+        if tells:
+            self.world.story = []
+        self.history = History(self.world.violate)
+        self.history.is_synced = plan.settings.get("kproc.flush") == "group"
+        self.disk = MemoryDisk(lambda: self.world.clock.wall_ms() * MS)
+        self.clients: list[Client] = []
+        self.ports = [PORT]
+        self.broker: SimulatedBroker | None = None
+        self.disk_faults = 0  # That have happened.
+        self.phase = "boot"
+        self._fault: tuple[str, int] | None = None
+        self._until_ns = 0
+        self._countdown = 0
+        self._is_slow = False
+        self._must_restart = False
+        self._config = self._make_config()
+
+    def _make_config(self) -> Config:
+        plan = self.plan
+        config = Config.build(
+            {
+                "log.dirs": DATA,
+                "listeners": f"PLAINTEXT://127.0.0.1:{PORT}",
+                "num.io.threads": str(plan.handlers),
+                "num.network.threads": str(plan.processors),
+                **plan.settings,
+            }
+        )
+        # Smaller than anybody may ask for, so that logs roll under the few records of a run.
+        object.__setattr__(config, "log_segment_bytes", plan.segment_bytes)
+        return config
+
+    # -- life --------------------------------------------------------------------------------------------------
+
+    def simulate(self) -> Outcome:
+        world = self.world
+        listener = _Listener(self)
+        logger = logging.getLogger("kproc")
+        logger.addHandler(listener)
+        logger.propagate = False
+        logger.setLevel(logging.INFO if world.story is not None else logging.ERROR)
+        try:
+            self._live()
+        except Violation:
+            world.tell("given up")
+        finally:
+            logger.removeHandler(listener)
+        return Outcome(self.plan, world.violations, world.story or [], world.steps, dict(self.history.counts))
+
+    def _live(self) -> None:
+        broker_module.use_world(self.world)
+        while True:
+            host = doubles.SimulatedHost()
+            host.rng = self.world.rng
+            host.disk = self.disk
+            doubles.use(host)
+            if not self.disk.paths()[1:]:
+                self.disk.make_directory(DATA)
+            host.fault = self._ask_fault if self._fault is not None else host.fault
+            self.world.tell("start")
+            try:
+                broker = self.broker = SimulatedBroker(self.world, self._config)
+                broker.keeper.may_fail = lambda _agent: self.disk_faults > 0
+                broker.keeper.sync_ns = self._sync_ns
+                status = broker.run(self._on_ready)
+            except PowerLost:
+                self._after_power_loss()
+                continue
+            except Violation:
+                raise
+            except Exception as problem:  # noqa: BLE001 - whatever it is, it is what we are looking for
+                self.world.tell(traceback.format_exc())
+                self.world.violate(f"the supervisor ended by {problem!r}")
+                return
+            broker.lose_power()  # What is left of it; nothing, if it closed in order.
+            if status:
+                self.world.violate(f"the broker ended with status {status}")
+                return
+            if self.phase == "end":
+                return
+            self.world.tell("stopped in order, starts again")
+
+    def _after_power_loss(self) -> None:
+        assert self.broker is not None
+        self.broker.lose_power()
+        self._end_faults()
+        self.world.tell("not synced:", *self.disk.unsynced())
+        self.disk.crash(self.world.rng, any_order=ANY_ORDER)
+        self.history.lost_power()
+
+    def _on_ready(self) -> None:
+        self.world.tell("ready")
+        if self.phase != "boot":
+            return
+        self.phase = "faults"
+        for at, each in enumerate(self.plan.clients):
+            client = self._make_client(each.kind, each.name, each.seed)
+            self.clients.append(client)
+            self.world.add(client)
+            client.sleep(at * MS)
+        for event in self.plan.events:
+            self.world.after(event.at_ms * MS, lambda event=event: self._happen(event))  # type: ignore[misc]
+        self.world.after(self.plan.duration_ms * MS, self._heal)
+
+    def _make_client(self, kind: str, name: str, seed: int) -> Client:
+        arguments = (self.world, name, seed, self.ports, self.history)
+        if kind.startswith("producer"):
+            return Producer(*arguments, acks=1 if kind == "producer-1" else -1)
+        if kind.startswith("idempotent"):
+            return IdempotentProducer(*arguments, acks=1 if kind == "idempotent-1" else -1)
+        kinds: dict[str, Any] = {
+            "admin": Admin, "consumer": Consumer, "committer": Committer, "member": Member, "operator": Operator,
+            "reader": Reader,
+        }  # fmt: skip
+        return kinds[kind](*arguments)  # type: ignore[no-any-return]
+
+    # -- faults ------------------------------------------------------------------------------------------------
+
+    def _happen(self, event: Event) -> None:
+        if self.phase != "faults":
+            return
+        self.world.tell("EVENT", event)
+        getattr(self, f"_do_{event.kind}")(*event.arguments)
+
+    def _pick(self, role: str, number: int) -> processes.Process | None:
+        assert self.broker is not None
+        found = [each for agent, each in sorted(self.broker.keeper.processes.items()) if agent.role == role]
+        return found[number % len(found)] if found else None
+
+    def _do_kill(self, role: str, number: int) -> None:
+        process = self._pick(role, number)
+        assert self.broker is not None
+        # One that dies before it was ever ready ends the broker, on purpose.
+        if process is not None and self.broker.is_ready:
+            self.history.counts["deaths"] += 1
+            process.end(-9)
+
+    def _do_pause(self, role: str, number: int, duration_ms: int) -> None:
+        process = self._pick(role, number)
+        if process is not None:
+            processes.pause(process, duration_ms)
+
+    def _do_delay(self, role: str, number: int, gate_number: int, duration_ms: int) -> None:
+        process = self._pick(role, number)
+        if process is None or not process.role.gates:
+            return
+        peers = sorted(process.role.gates)
+        peer = peers[gate_number % len(peers)]
+        gate = process.role.gates[peer]
+        self.world.tell("late", peer, "->", process.name)
+        gate.is_open = False
+
+        def open_gate() -> None:
+            gate.is_open = True
+            process.wake()
+
+        self.world.after(duration_ms * MS, open_gate)
+
+    def _do_scale(self, setting: str, count: int) -> None:
+        self._operate(("set", setting, str(count)))
+
+    def _do_listener(self) -> None:
+        self._operate(("listener",))
+
+    def _operate(self, order: tuple[str, ...]) -> None:
+        for client in self.clients:
+            if isinstance(client, Operator):
+                client.orders.append(order)
+                client.wake()
+
+    def _do_power(self, _number: int) -> None:
+        raise PowerLost
+
+    def _do_restart(self) -> None:
+        assert self.broker is not None
+        if self.broker.is_ready:
+            self._end_faults()  # A broker need not start while its disk is full.
+            self.broker.stop()
+
+    def _do_fork(self, count: int) -> None:
+        assert self.broker is not None
+        if self.broker.is_ready:
+            self.broker.keeper.forks_fail = count
+
+    def _do_disk(self, what: str, duration_ms: int, countdown: int) -> None:
+        if what == "slow":
+            self._is_slow = True
+            self.world.after(duration_ms * MS, self._end_faults)
+            return
+        assert self.broker is not None
+        if not self.broker.is_ready:
+            return
+        self._fault = (what, duration_ms)
+        self._countdown = countdown
+        self._until_ns = self.world.now_ns() + duration_ms * MS
+        doubles.host.fault = self._ask_fault
+        self.world.after(duration_ms * MS, self._end_faults)
+
+    def _end_faults(self) -> None:
+        self._fault = None
+        self._is_slow = False
+        doubles.host.fault = lambda what, path, size: None
+
+    def _ask_fault(self, what: str, path: str, size: int) -> tuple[str, int] | None:
+        """Whether this operation fails, and how."""
+        assert self._fault is not None
+        kind = self._fault[0]
+        current = doubles.host.kernel.current
+        if path.endswith(".lock") or not isinstance(current, processes.Process):
+            return None
+        if kind == "full" and what in ("write", "create"):
+            return self._fail(what, path, errno.ENOSPC)
+        if kind == "short" and what == "write" and size > 1 and self.world.chance(0.3):
+            return "short", self.world.rng.randrange(1, size)
+        if kind == what and kind in ("write", "sync") and _METADATA not in path:
+            self._countdown -= 1
+            if self._countdown == 0:
+                self._must_restart = True
+                self.history.disk_failed(self._topic_id, path.removeprefix(DATA + "/").partition("/")[0])
+                return self._fail(what, path, errno.EIO)
+        return None
+
+    def _fail(self, what: str, path: str, number: int) -> tuple[str, int]:
+        self.disk_faults += 1
+        self.world.tell("disk:", what, "of", path, "fails with", errno.errorcode[number])
+        return "error", number
+
+    def _topic_id(self, name: str) -> bytes | None:
+        return next((each.topic_id for each in self.history.alive() if each.name == name), None)
+
+    def _sync_ns(self) -> int:
+        rng = self.world.rng
+        return rng.randrange(5 * MS, 200 * MS) if self._is_slow else rng.randrange(10_000, 1 * MS)
+
+    # -- peace -------------------------------------------------------------------------------------------------
+
+    def _heal(self) -> None:
+        """No fault any more; everybody finishes."""
+        self.world.tell("PEACE")
+        self.phase = "peace"
+        self._end_faults()
+        assert self.broker is not None
+        self.broker.keeper.forks_fail = 0
+        for process in self.broker.keeper.processes.values():
+            process.paused_until_ns = 0
+            for gate in process.role.gates.values():
+                gate.is_open = True
+            process.wake()
+        for client in self.clients:
+            client.must_finish = True
+            client.wake()
+        self._deadline_ns = self.world.now_ns() + _FINISH_NS
+        self._await_clients()
+
+    def _await_clients(self) -> None:
+        waiting = [each for each in self.clients if not each.is_done]
+        if waiting and self.world.now_ns() < self._deadline_ns:
+            self.world.after(20 * MS, self._await_clients)
+            return
+        for client in waiting:
+            key = client.waits[0][1].name if client.waits else "nothing"
+            self.world.violate(f"{client.name} never finished: it waits for the answer to {key}")
+        if self.world.violations:
+            raise Violation("there is nothing to judge")
+        assert self.broker is not None
+        if self.phase == "peace":
+            self.phase = "reading"
+            if self._must_restart:  # What a failing disk took offline comes back with its Handlers.
+                for agent, process in list(self.broker.keeper.processes.items()):
+                    if agent.role == "handler":
+                        process.end(-9)
+            self._read_all()
+        elif self.phase == "reading":
+            self._rest()
+
+    def _read_all(self) -> None:
+        reader = self._make_client("reader", "reader", self.plan.seed)
+        self.clients = [reader]
+        self.world.add(reader)
+        self._deadline_ns = self.world.now_ns() + _FINISH_NS
+        self._await_clients()
+
+    def _rest(self) -> None:
+        """Nobody asks for anything: everybody should be at rest."""
+        assert self.broker is not None
+        before = {each: each.turns for each in self.broker.keeper.processes.values()}
+        self.phase = "rest"
+
+        def look() -> None:
+            assert self.broker is not None
+            for process in self.broker.keeper.processes.values():
+                turns = process.turns - before.get(process, process.turns)
+                if turns > _REST_TURNS_MAX:
+                    self.world.violate(
+                        f"{process.name} had {turns} turns in {_REST_NS // S} s without anything to do"
+                    )
+            self.phase = "end"
+            self.broker.stop()
+
+        self.world.after(_REST_NS, look)
+
+
+# Whether a power loss keeps any subset of a file's dirty pages, or a prefix of what was written.
+ANY_ORDER = False
+
+
+def simulate(plan: Plan, *, tells: bool = False) -> Outcome:
+    """Run a plan. The doubles must be in their places (broker.prepare)."""
+    random.seed(plan.seed)
+    return Run(plan, tells=tells).simulate()
+
+
+Agent = AgentId

@@ -1,0 +1,44 @@
+"""Some seeds in every run of the suite; the more the longer it may take. Each in a Python process of its own, because
+the doubles stay where they were put."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+_TIMEOUT_S = 280
+
+
+def run(*options: str) -> subprocess.CompletedProcess[str]:
+    """python -m tests.simulation."""
+    return subprocess.run(
+        [sys.executable, "-m", "tests.simulation", *options],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT_S,
+        check=False,
+    )
+
+
+def test_a_few_seeds_pass() -> None:
+    done = run("--seeds", "25")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_some_hundred_seeds_pass() -> None:
+    done = run("--first", "1000", "--seeds", "150")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_seed_tells_the_same_story_each_time() -> None:
+    stories = [run("--seed", "7", "--trace").stdout for _ in range(2)]
+    assert stories[0] == stories[1]
+    assert "PEACE" in stories[0]
