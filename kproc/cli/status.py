@@ -87,7 +87,7 @@ def _print_status(answer: dict[str, Any]) -> None:
         f"topics {answer['topics']}  partitions {answer['partitions']}\n\n"
     )
     if answer.get("problem"):
-        sys.stdout.write(f"not as set: {answer['problem']}\n\n")
+        sys.stdout.write(f"problem: {answer['problem']}\n\n")
     rows = [
         [
             make(row[key]) if make is not None and row.get(key) is not None else row.get(key)

@@ -77,7 +77,9 @@ class View:
                 ("bottleneck ", "bold"), (stage, "bold" if stage == "none" else "bold red"), f": {reason}"
             )
         )
-        used = 1 + -(-len(lines[1]) // max(1, width))
+        if self.status.get("problem"):
+            lines.append(Text.assemble(("problem ", "bold red"), self.status["problem"]))
+        used = 1 + sum(-(-len(line) // max(1, width)) for line in lines[1:])
         rows = self.status["processes"]
         room = max(1, height - used - 2)
         shown_roles = rows[: max(1, min(len(rows), room - 3))]

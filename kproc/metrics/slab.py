@@ -55,6 +55,10 @@ class Slab:
         start = self.row_word(row) + METRIC_WORD
         return {name: self.words[start + slot] for name, slot in SLOT.items()}
 
+    def read_one(self, row: int, name: str) -> int:
+        """One metric of a row."""
+        return int(self.words[self.metric_word(row, name)])
+
     def counts(self, part: int) -> Counts:
         """The writer's side of a role's counts of requests and connections; for that role alone."""
         return Counts(self.words, REQUESTS_WORD, part)

@@ -146,6 +146,10 @@ METRICS: Final = (
         "connections",
         "Closed because their request came too slowly while others waited for the memory that it held.",
     ),
+    Metric(
+        "writes_without_room", Kind.COUNTER, "writes", "Writes that the disk had no room for: it is full."
+    ),
+    Metric("room_wanted_bytes", Kind.GAUGE, "bytes", "What the last of writes_without_room was to write."),
 )
 SLOT: Final = {metric.name: slot for slot, metric in enumerate(METRICS)}
 SPEC_CRC: Final = zlib.crc32(repr(METRICS).encode())  # In the slab's header: readers refuse another table.

@@ -47,7 +47,7 @@ from kproc.server.roles import (
     slab_row,
 )
 from kproc.server.syncer import Syncer
-from kproc.storage.fs import OsFs
+from kproc.storage.room import CountingFs
 from kproc.transport.agent import AgentId, BlockOwner, Doze
 
 if TYPE_CHECKING:
@@ -150,6 +150,7 @@ def make_handler(
             checkpoint=Checkpoint(directory),
             # After a Handler's own death nothing of its is clean, whatever the last stop of the broker was.
             is_clean=plan.was_clean and not is_restart,
+            fs=CountingFs(metrics.values),
         )
 
     make: Callable[..., Handler] = Handler
@@ -239,7 +240,7 @@ def make_cleaner(
         clock=plan.clock,
         config=plan.config,
         table=table,
-        fs=OsFs(),
+        fs=CountingFs(metrics.values),
         responder=responder,
     )
 

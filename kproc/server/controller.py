@@ -31,6 +31,7 @@ from kproc.server.linked_agent import LinkedAgent, LinkedPeer
 from kproc.server.roles import CLEANER, CONTROL_PROCESSOR, HANDLER, handler_id
 from kproc.server.telemetry import ControllerTelemetry
 from kproc.server.telemetry_feed import CALL as TELEMETRY_CALL
+from kproc.storage.room import note_shortage
 from kproc.transport.agent import STORE_MS, AgentId, Doze, Link
 from kproc.transport.envelope import CALL, DELTA, DELTA_ACK, REPLY, SNAPSHOT, TOKEN
 
@@ -129,6 +130,7 @@ class Controller(LinkedAgent):
 
     def _on_tick(self, now_ns: int) -> None:
         self._operations.tick(now_ns)
+        self._operations.status.disk.tell(logger, now_ns)
         self._lookups.work()
         self.counts.store()
         if not self._is_stopping:
@@ -202,6 +204,7 @@ class Controller(LinkedAgent):
         try:
             self._commit(reply, records, on_reply, waits_for_handlers)
         except KafkaError as error:  # The disk is full: undone, and worth another try later.
+            note_shortage(self._metrics.values, 0)
             logger.error("the metadata log cannot be written: %s", error)
             on_reply(failure_reply(error.code, error.message))
 

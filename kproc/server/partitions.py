@@ -25,7 +25,7 @@ from kproc.purgatory.purgatory import Purgatory
 from kproc.server.partition_table import NOBODY, PartitionRow, PartitionTable, holder_word
 from kproc.server.syncer import Syncer, sync_one
 from kproc.storage import checkpoints
-from kproc.storage.fs import OsFs, StorageFailure
+from kproc.storage.fs import Fs, OsFs, StorageFailure
 from kproc.storage.log import Log, OtherTopic, SyncPoint, TrustedEnd
 from kproc.storage.log_config import LogConfig
 
@@ -161,7 +161,9 @@ class Partitions:
         syncer: Syncer,
         checkpoint: Checkpoint,
         is_clean: bool,
+        fs: Fs | None = None,
     ) -> None:
+        self._fs = fs or OsFs()
         self._directory = directory
         self.handler_index = handler_index
         self._config = config
@@ -251,6 +253,7 @@ class Partitions:
             recovery_point=recovery_point,
             start_offset=start_offset,
             clean=self._is_clean,
+            fs=self._fs,
         )
 
     def _log_config(self, topic: TopicImage) -> LogConfig:

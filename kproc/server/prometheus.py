@@ -202,6 +202,9 @@ def _broker(status: Mapping[str, Any]) -> Iterator[Metric]:
         ("kproc_partitions", "Partitions.", status["partitions"]),
         ("kproc_shared_memory_unmapped_bytes", "Shared memory that no process has mapped.",
          status["shared_memory_unmapped_bytes"]),
+        ("kproc_disk_free_bytes", "Free bytes of the data directory's disk.", status["disk"]["free_bytes"]),
+        ("kproc_disk_used_bytes", "Used bytes of the data directory's disk.", status["disk"]["used_bytes"]),
+        ("kproc_disk_full", "1 while there is no room for what clients write.", int(status["disk"]["is_full"])),
     )  # fmt: skip
 
 

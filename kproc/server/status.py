@@ -15,6 +15,7 @@ from kproc.cluster.broker_config import left_out
 from kproc.cluster.image import ClusterImage
 from kproc.metrics.slab import Slab
 from kproc.metrics.spec import SLOT
+from kproc.server.disk_watch import DiskWatch, Shortages
 from kproc.server.network_figures import NetworkFigures
 from kproc.server.plan import Plan
 from kproc.server.roles import slab_row
@@ -42,6 +43,7 @@ class Status:
         ]  # By index; "" of a removed one.
         self.image: Callable[[], ClusterImage] | None = None
         self.figures = NetworkFigures(slab)
+        self.disk = DiskWatch(str(plan.config.log_dirs), self._shortages)
 
     def listener_name(self, index: int) -> str:
         """The listener that clients came by; it may have been removed since."""
@@ -51,6 +53,7 @@ class Status:
     def look(self, now_ns: int) -> None:
         """To be called more often than once a second: idle shares are made of what is noted here."""
         self.figures.look(self.processes, now_ns)
+        self.disk.look(now_ns)
 
     def describe(self) -> dict[str, Any]:
         """All of it, as `kproc status --json` shows it."""
@@ -69,6 +72,7 @@ class Status:
             "control": plan.control.bound if plan.control is not None else None,
             "metrics": plan.metrics.bound if plan.metrics is not None else None,
             "problem": self._problem(image),
+            "disk": self.disk.describe(),
             "processes": rows,
             "shared_memory_unmapped_bytes": max(0, self._shared_bytes() - mapped),
             "topics": len(image.topics_by_name) if image else 0,
@@ -79,7 +83,19 @@ class Status:
     def _problem(self, image: ClusterImage | None) -> str | None:
         """What runs otherwise than it is wanted, in words."""
         stored = left_out(image, self._plan.config).values() if image is not None else ()
-        return "; ".join(filter(None, (self.problem, *stored))) or None
+        return "; ".join(filter(None, (self.problem, *stored, self.disk.problem))) or None
+
+    def _shortages(self) -> Shortages:
+        """Of each role: writes that found no room, bytes of the last of them."""
+        agents = [
+            AgentId(each["role"], each["index"]) for each in self.processes if each["role"] != "supervisor"
+        ]
+        rows = {agent: slab_row(agent) for agent in agents}
+        read = self._slab.read_one
+        return {
+            agent: (read(row, "writes_without_room"), read(row, "room_wanted_bytes"))
+            for agent, row in rows.items()
+        }
 
     def _row(self, process: dict[str, Any]) -> dict[str, Any]:
         """One role's line; rates are since the last call."""

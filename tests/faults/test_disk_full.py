@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import os
 import subprocess
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kproc.client import Client
 from kproc.errors import ErrorCode
 from kproc.wire.header import ApiKey
-from tests.support.broker import ServedBroker
+from tests.support.broker import ServedBroker, run_kproc
 from tests.support.raw import RawClient, batch, values_of
 from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process", "thread")]
 
 DISK_BYTES = 24 << 20
+LATEST_SECONDS = 10.0  # 2 s on a host with nothing else to do.
 SETTINGS = {
     "log.index.size.max.bytes": 65_536,
     "log.segment.bytes": 4_194_304,
@@ -76,6 +80,52 @@ def test_full_disk_refuses_produce_serves_fetch_and_recovers_after_a_delete(
         broker.start()
         with RawClient(broker.bootstrap) as client:
             check(client, stored)
+
+
+@pytest.mark.transports("process")
+def test_a_full_disk_is_seen_in_log_status_top_and_metrics_and_so_is_its_end(
+    small_disk: Path, transport: str
+) -> None:
+    arguments = ["--metrics-listener", "127.0.0.1:0"]
+    with ServedBroker(
+        small_disk / "data", transport=transport, settings=SETTINGS, arguments=arguments
+    ) as broker:
+        with RawClient(broker.bootstrap) as client:
+            client.create_topic("ballast")
+            while client.produce("ballast", batch(os.urandom(500_000)))["error_code"] == 0:
+                pass
+            wait_until(lambda: status(broker)["problem"], seconds=LATEST_SECONDS, what="a problem in status")
+            found = status(broker)
+            assert "is full" in found["problem"], found["problem"]
+            assert found["disk"]["is_full"]
+            assert found["disk"]["free_bytes"] < 600_000 < found["disk"]["used_bytes"]
+            assert f"the disk of {broker.data} is full" in run_kproc("status", *at(broker)).stdout
+            assert f"the disk of {broker.data} is full" in run_kproc("top", "--once", *at(broker)).stdout
+            wait_until(lambda: "kproc_disk_full 1.0" in scrape(found["metrics"]), what="the metrics say so")
+            scraped = scrape(found["metrics"])
+            assert 'kproc_writes_without_room_total{index="' in scraped
+            assert float(scraped.split("\nkproc_disk_free_bytes ")[1].split()[0]) < 600_000
+            assert broker.log().count("level=ERROR") == 1, broker.log()
+
+            client.call(ApiKey.DELETE_TOPICS, 4, {"topic_names": ["ballast"], "timeout": 10_000})
+            wait_until(lambda: not status(broker)["problem"], what="the problem is over")
+        assert not status(broker)["disk"]["is_full"]
+        wait_until(lambda: "kproc_disk_full 0.0" in scrape(found["metrics"]), what="and in the metrics")
+        assert "there is room again on the disk of" in broker.log()
+
+
+def at(broker: ServedBroker) -> tuple[str, str]:
+    return "--bootstrap", broker.bootstrap
+
+
+def status(broker: ServedBroker) -> dict[str, Any]:
+    with Client.connect("127.0.0.1", broker.port) as client:
+        return client.operate("status")
+
+
+def scrape(address: str) -> str:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as answer:
+        return answer.read().decode()
 
 
 def check(client: RawClient, stored: list[bytes]) -> None:

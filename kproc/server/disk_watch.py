@@ -1,0 +1,113 @@
+"""Is the disk of the data directory full? Roles count the writes that found no room; this is who tells people.
+
+Full is what a write has met, not a threshold: 300 kB are room for most records and none for a batch of 500 kB. It is
+over when there is more room than that write wanted and nothing was refused any more for a second, so that quotas of a
+file system, which its free bytes do not show, end too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Hashable, Mapping
+from logging import Logger
+from typing import Any, Final
+
+from kproc.clock import NS_PER_S
+
+_LOOK_NS: Final = NS_PER_S // 2
+_CALM_NS: Final = NS_PER_S
+_REPEAT_NS: Final = 60 * NS_PER_S
+_SPARE_BYTES: Final = 65_536  # Beyond the write itself: index entries, a new segment's files.
+
+Shortages = Mapping[Hashable, tuple[int, int]]
+
+
+class DiskWatch:
+    """One for each reader of the status. `shortages` is of each role: refused writes, and what the last one wanted."""
+
+    def __init__(
+        self,
+        directory: str,
+        shortages: Callable[[], Shortages],
+        *,
+        statvfs: Callable[[str], Any] = os.statvfs,
+    ) -> None:
+        self._directory = directory
+        self._shortages = shortages
+        self._statvfs = statvfs
+        self._next_look_ns = 0
+        self._known: Shortages | None = None
+        self._wanted_bytes = 0
+        self._last_ns: int | None = None  # When a write was refused last, while the disk is full.
+        self._told_ns: int | None = None
+        self.free_bytes = self.total_bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a write found no room, and there has not been room for it since."""
+        return self._last_ns is not None
+
+    @property
+    def problem(self) -> str | None:
+        """One line for `kproc status` and `top`."""
+        if not self.is_full:
+            return None
+        return (
+            f"the disk of {self._directory} is full: {self.free_bytes:,} bytes are free of {self.total_bytes:,}, "
+            "writes are refused with KAFKA_STORAGE_ERROR until there is room"
+        )
+
+    def look(self, now_ns: int) -> None:
+        """To be called often; looks twice a second."""
+        if now_ns < self._next_look_ns:
+            return
+        self._next_look_ns = now_ns + _LOOK_NS
+        self.measure()
+        found = self._shortages()
+        # What was refused before this process began counts if there is no room for it now, either.
+        known, is_first = self._known or {}, self._known is None
+        self._known = found
+        wanted = [size for role, (count, size) in found.items() if count > known.get(role, (0, 0))[0]]
+        if wanted and not (is_first and self._has_room(max(wanted))):
+            self._last_ns, self._wanted_bytes = now_ns, max(wanted)
+        elif (
+            self._last_ns is not None
+            and now_ns - self._last_ns >= _CALM_NS
+            and self._has_room(self._wanted_bytes)
+        ):
+            self._last_ns = None
+
+    def _has_room(self, wanted_bytes: int) -> bool:
+        return self.free_bytes > wanted_bytes + _SPARE_BYTES
+
+    def measure(self) -> None:
+        """What is free and what there is, for users that are not root."""
+        try:
+            facts = self._statvfs(self._directory)
+        except OSError:  # The directory is gone: everything else fails, too, and says so.
+            return
+        self.free_bytes = facts.f_bavail * facts.f_frsize
+        self.total_bytes = facts.f_blocks * facts.f_frsize
+
+    def tell(self, logger: Logger, now_ns: int) -> None:
+        """Log the beginning, once a minute that it lasts, and the end."""
+        if self.is_full:
+            if self._told_ns is None or now_ns - self._told_ns >= _REPEAT_NS:
+                self._told_ns = now_ns
+                logger.error("%s", self.problem)
+        elif self._told_ns is not None:
+            self._told_ns = None
+            logger.info(
+                "there is room again on the disk of %s: %s bytes are free",
+                self._directory,
+                f"{self.free_bytes:,}",
+            )
+
+    def describe(self) -> dict[str, Any]:
+        """For `kproc status --json`."""
+        self.measure()
+        return {
+            "free_bytes": self.free_bytes,
+            "used_bytes": self.total_bytes - self.free_bytes,
+            "is_full": self.is_full,
+        }
