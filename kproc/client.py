@@ -112,6 +112,8 @@ class Client:
             raise ConnectionFailed(f"cannot connect to {address}: no answer in {timeout_ms} ms") from None
         except OSError as error:
             raise ConnectionFailed(f"cannot connect to {address}: {reason(error)}") from error
+        except UnicodeError as error:  # A part of the name is empty, or too long.
+            raise ConnectionFailed(f"cannot connect to {address}: that is no host name") from error
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return cls(sock, address=address, timeout_ms=timeout_ms, client_id=client_id)
 

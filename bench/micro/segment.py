@@ -17,6 +17,7 @@ from pathlib import Path
 from bench.timing import Benchmark, main
 from kproc.clock import SystemClock
 from kproc.errors import ErrorCode
+from kproc.storage.fs import OsFs
 from kproc.storage.log import Log
 from kproc.storage.log_config import LogConfig
 from kproc.wire.record_batch import encode_batch
@@ -38,6 +39,7 @@ def open_log() -> Iterator[Log]:
             partition=0,
             leader_epoch=0,
             clock=clock,
+            fs=OsFs(),
         )
         try:
             yield log

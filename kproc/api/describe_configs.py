@@ -48,7 +48,7 @@ def handle_describe_configs(context: RequestContext, request: dict[str, Any]) ->
     results = []
     for resource in request["resources"]:
         try:
-            rows = _describe(context.services, resource)
+            rows = sorted(_describe(context.services, resource), key=lambda row: str(row["name"]))
         except KafkaError as error:
             results.append(_result(resource, [], error.code, error.message))
             continue

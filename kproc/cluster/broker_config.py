@@ -7,6 +7,7 @@ sees it accepted would believe it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Set
 from typing import Final
 
@@ -51,6 +52,7 @@ APPLIED_LIVE: Final = (
     | CLEANER_SETTINGS
     | {"listeners"}
 )
+_NODE_ID: Final = re.compile(r"[+-]?[0-9]{1,12}", re.ASCII)  # Java's; int() would also take "1_0" and blanks.
 # Kafka: on an existing listener nothing else may be changed by a key with its prefix.
 LISTENER_KEYS: Final = frozenset(("num.network.threads", "max.connections", "max.connection.creation.rate"))
 
@@ -65,12 +67,9 @@ def check_node(resource_name: str, node_id: int) -> str:
     """The key in `broker_configs` that a BROKER resource's name stands for; raises for another broker's."""
     if resource_name == CLUSTER_DEFAULT_NODE:
         return CLUSTER_DEFAULT_NODE
-    try:
-        number = int(resource_name)
-    except ValueError:
-        raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {resource_name}"
-        ) from None
+    if not _NODE_ID.fullmatch(resource_name):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {resource_name}")
+    number = int(resource_name)
     if number != node_id:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {node_id}, but received {number}"
@@ -135,7 +134,7 @@ def left_out(image: ClusterImage, config: Config) -> dict[str, str]:
     for node, configs in image.unusable_configs.items():
         for name, text in configs.items():
             found[name] = complaint_about(name, node, text) or "it cannot be used"
-    complaint = _listeners_complaint(config, stored_listeners(image, config))
+    complaint = listeners_complaint(config, stored_listeners(image, config))
     if complaint is not None:
         found["listeners"] = complaint
     return {name: f"the stored setting {name} is left out: {why}" for name, why in found.items()}
@@ -146,7 +145,7 @@ def stored_listeners(image: ClusterImage, config: Config) -> str | None:
     return image.broker_configs.get(str(config.node_id), {}).get("listeners")
 
 
-def _listeners_complaint(config: Config, text: str | None) -> str | None:
+def listeners_complaint(config: Config, text: str | None) -> str | None:
     """What this broker's other settings say against listeners that were stored under former ones."""
     try:
         if text is not None:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Set
+from contextlib import suppress
 from typing import Any, Final
 
 from kproc.cluster import (
     broker_config,
     client_metrics_config,
     connection_limits,
+    dynamic_settings,
     group_config,
     role_counts,
     topic_config,
@@ -22,6 +24,7 @@ from kproc.cluster.host_names import RESOLVABLE
 from kproc.cluster.image import ClusterImage
 from kproc.cluster.topic_names import check_name
 from kproc.config import Config, Kind
+from kproc.config.dynamic import canonical_key
 from kproc.errors import ErrorCode, KafkaError
 from kproc.wire.primitives import STRING_BYTES_MAX
 
@@ -55,29 +58,51 @@ class ConfigChanges:
     def alter(self, body: dict[str, Any], *, incremental: bool) -> tuple[Reply, list[r.Record]]:
         """Both APIs: `incremental` changes what is named, the old one replaces a resource's configs."""
         resources: list[dict[str, Any]] = body["resources"]
-        times = Counter((row["resource_type"], row["resource_name"]) for row in resources)
-        records: list[r.Record] = []
+        keys = [self._key(resource) for resource in resources]
+        times = Counter(keys)
         resolvable = frozenset(body.get(RESOLVABLE, ()))
-        responses: list[dict[str, Any]] = []
-        for resource in resources:
-            key = (resource["resource_type"], resource["resource_name"])
-            code, message = ErrorCode.NONE, None
+        changed: dict[int, list[r.Record]] = {}
+        errors: dict[int, KafkaError] = {}
+        # By node: whose wish, what would be stored, and what cannot be used and goes.
+        brokers: dict[str, tuple[int, dict[str, str], list[str]]] = {}
+        for at, (resource, key) in enumerate(zip(resources, keys, strict=True)):
             try:
                 if times[key] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
                 changes = _changes(resource["configs"], incremental)
-                records += self._alter_one(*key, changes, incremental, resolvable)
+                if key[0] == RESOURCE_BROKER:
+                    node, after, taken_away = self._alter_broker(key[1], changes, incremental, resolvable)
+                    brokers[node] = at, after, taken_away
+                else:
+                    changed[at] = self._alter_one(*key, changes, incremental)
             except KafkaError as error:
-                code, message = error.code, error.message
-            responses.append(
-                {
-                    "error_code": int(code),
-                    "error_message": message,
-                    "resource_type": key[0],
-                    "resource_name": key[1],
-                }
-            )
+                errors[at] = error
+        refused = self._refuse_together({node: after for node, (_, after, _) in brokers.items()})
+        for node, refusal in refused.items():
+            errors[brokers.pop(node)[0]] = refusal
+        for node, (at, after, taken_away) in brokers.items():
+            before = self._image.broker_configs.get(node, {})
+            difference = [*((key, None) for key in taken_away), *_difference(before, after)]
+            changed[at] = [r.BrokerConfigSet(node, key, value) for key, value in difference]
+        responses = [
+            {
+                "error_code": int(errors[at].code if at in errors else ErrorCode.NONE),
+                "error_message": errors[at].message if at in errors else None,
+                "resource_type": resource["resource_type"],
+                "resource_name": resource["resource_name"],
+            }
+            for at, resource in enumerate(resources)
+        ]
+        records = [record for at in sorted(changed) for record in changed[at]]
         return {"responses": responses}, [] if body["validate_only"] else records
+
+    def _key(self, resource: dict[str, Any]) -> tuple[int, str]:
+        """What a resource's type and name stand for: a broker has several ways to write its number."""
+        kind, name = resource["resource_type"], resource["resource_name"]
+        if kind == RESOURCE_BROKER:
+            with suppress(KafkaError):  # Which its turn will say.
+                name = broker_config.check_node(name, self._config.node_id)
+        return kind, name
 
     def _alter_one(
         self,
@@ -85,12 +110,9 @@ class ConfigChanges:
         name: str,
         changes: list[Change],
         incremental: bool,
-        resolvable: Set[str],
     ) -> list[r.Record]:
         if resource_type == RESOURCE_TOPIC:
             return self._alter_topic(name, changes, incremental)
-        if resource_type == RESOURCE_BROKER:
-            return self._alter_broker(name, changes, incremental, resolvable)
         if resource_type in _STORED:
             return self._alter_stored(resource_type, name, changes, incremental)
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource_type}")
@@ -121,13 +143,16 @@ class ConfigChanges:
         ]
 
     def _alter_broker(
-        self, name: str, changes: list[Change], incremental: bool, resolvable: Set[str]
-    ) -> list[r.Record]:
-        node = broker_config.check_node(name, self._config.node_id)
+        self, resource: str, changes: list[Change], incremental: bool, resolvable: Set[str]
+    ) -> tuple[str, dict[str, str], list[str]]:
+        """The node, its configs as they would be stored, each checked by itself, and what cannot be used and goes."""
+        node = broker_config.check_node(resource, self._config.node_id)
         before = self._image.broker_configs.get(node, {})
         after = dict(before) if incremental else {}
-        for key, operation, value in changes:
+        for name, operation, value in changes:
+            key = canonical_key(name)
             if operation == OP_DELETE:
+                after.pop(name, None)
                 after.pop(key, None)
                 continue
             row = broker_config.check_settable(key, node)
@@ -138,14 +163,32 @@ class ConfigChanges:
                 start = after.get(key) or broker_config.current_value(self._image, self._config, key) or ""
                 value = _edit_list(start, operation, value)
             after[key] = broker_config.normalize(row, value)
-        role_counts.check_change(self._image, self._config, node, after)
         broker_config.check_listeners_change(
             self._config, before.get("listeners"), after.get("listeners"), resolvable
         )
-        connection_limits.check_change(self._image, self._config, node, after)
-        taken_away = [(key, None) for key in self._unusable(node, changes, incremental) if key not in after]
-        changed = taken_away + _difference(before, after)
-        return [r.BrokerConfigSet(node, key, value) for key, value in changed]
+        taken_away = [key for key in self._unusable(node, changes, incremental) if key not in after]
+        return node, after, taken_away
+
+    def _refuse_together(self, wanted: dict[str, dict[str, str]]) -> dict[str, KafkaError]:
+        """What of the wishes for this node and for all nodes must not come into force together, by node, and why.
+
+        Values of one stand over the other's, so only all that would be stored shows what would be in force.
+        """
+        refused: dict[str, KafkaError] = {}
+        while True:
+            stored = {**self._image.broker_configs, **{n: wanted[n] for n in wanted if n not in refused}}
+            for node in wanted:
+                if node in refused:
+                    continue
+                try:
+                    role_counts.check_change(self._image, self._config, node, stored)
+                    dynamic_settings.check_processors(self._config, self._image, stored)
+                    connection_limits.check_change(self._config, node, stored)
+                except KafkaError as error:
+                    refused[node] = error
+                    break
+            else:
+                return refused
 
     def _unusable(self, node: str, changes: list[Change], incremental: bool) -> list[str]:
         """Stored configs that are not in force and are taken away, which is all that can be done with them."""
@@ -181,7 +224,7 @@ def _changes(configs: list[dict[str, Any]], incremental: bool) -> list[Change]:
     changes = [
         (row["name"], row["config_operation"] if incremental else OP_SET, row["value"]) for row in configs
     ]
-    if len({name for name, _, _ in changes}) < len(changes):
+    if len({canonical_key(name) for name, _, _ in changes}) < len(changes):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
     if unknown := [operation for _, operation, _ in changes if not OP_SET <= operation <= OP_SUBTRACT]:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown operation type {unknown[0]}")

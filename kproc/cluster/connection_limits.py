@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from kproc.cluster.image import CLUSTER_DEFAULT_NODE, ClusterImage
+from kproc.cluster.image import CLUSTER_DEFAULT_NODE
 from kproc.config import Config
 from kproc.config.dynamic import split_listener_key
 from kproc.errors import ErrorCode, KafkaError
@@ -17,13 +17,13 @@ LIMITS_OF_LISTENERS: Final = ("max.connections", "max.connection.creation.rate")
 CONNECTION_LIMITS: Final = frozenset((PER_IP, PER_IP_OVERRIDES, *LIMITS_OF_LISTENERS))
 
 
-def check_change(image: ClusterImage, config: Config, node: str, after: Mapping[str, str]) -> None:
-    """Refuse limits that would let nobody in, if `after` became the configs of `node`."""
-    for key, value in after.items():
+def check_change(config: Config, node: str, stored: Mapping[str, Mapping[str, str]]) -> None:
+    """Refuse the wish for `node` if `stored` as every node's configs would let nobody in."""
+    for key, value in stored.get(node, {}).items():
         if split_listener_key(key)[1] in LIMITS_OF_LISTENERS and int(value) < 1:
             raise _refused(f"Invalid {key} {value}")
     nodes = (str(config.node_id), CLUSTER_DEFAULT_NODE)
-    layers = [after if each == node else image.broker_configs.get(each, {}) for each in nodes]
+    layers = [stored.get(each, {}) for each in nodes]
     if int(_value(layers, config, PER_IP)) == 0 and not _value(layers, config, PER_IP_OVERRIDES):
         raise _refused(
             f"requirement failed: {PER_IP} can be set to zero only if {PER_IP_OVERRIDES} property is set."

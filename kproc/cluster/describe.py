@@ -7,6 +7,7 @@ names.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
+from itertools import dropwhile
 from typing import Any, Final
 
 from kproc.cluster import client_metrics_config, group_config
@@ -42,6 +43,8 @@ def describe_topic(
             continue
         synonyms = _broker_synonyms(row.settings, image, config)
         value, source = _first(synonyms, row.default(config))
+        if row.synonym:
+            synonyms.append({"name": row.synonym, "value": row.fixed_default, "source": SOURCE_DEFAULT})
         if row.name in overrides:
             value, source = overrides[row.name], SOURCE_TOPIC
             synonyms.insert(0, {"name": row.name, "value": value, "source": SOURCE_TOPIC})
@@ -185,9 +188,11 @@ def _broker_synonyms(names: tuple[str, ...], image: ClusterImage, config: Config
     found += [(name, config.wire_value(name), SOURCE_STATIC) for name in names if name in explicit]
     # The default of a group is its coarsest unit's: 168 hours, not 604,800,000 ms, is what Kafka declares.
     found += [(name, _default(SETTINGS[name]), SOURCE_DEFAULT) for name in names[-1:]]
-    return [
+    rows = [
         {"name": name, "value": value, "source": source} for name, value, source in found if value is not None
     ]
+    # As in Kafka a setting in another unit is a synonym only behind one that is set by its own name.
+    return list(dropwhile(lambda row: row["name"] != names[0], rows))
 
 
 def _default(setting: Setting) -> str | None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from kproc.cluster.broker_config import left_out
+from collections.abc import Mapping
+
+from kproc.cluster.broker_config import left_out, listeners_complaint
 from kproc.cluster.image import CLUSTER_DEFAULT_NODE, ClusterImage
 from kproc.cluster.role_counts import NETWORK_THREADS
 from kproc.config import Config, EndPoint
+from kproc.config.cpus import PROCESSORS_MAX
 from kproc.config.dynamic import DynamicSettings, listener_key
 from kproc.config.listeners import parse_listeners
+from kproc.errors import ErrorCode, KafkaError
 
 
 def settings_in_force(image: ClusterImage, config: Config) -> DynamicSettings:
@@ -15,12 +19,15 @@ def settings_in_force(image: ClusterImage, config: Config) -> DynamicSettings:
 
     Without those that cannot be used, see broker_config.left_out: what is stored never keeps a broker from starting.
     """
-    overrides: dict[str, str] = {}
-    for node in (CLUSTER_DEFAULT_NODE, str(config.node_id)):
-        overrides |= image.broker_configs.get(node, {})
+    overrides = _overrides(config, image.broker_configs)
     for name in left_out(image, config):
         overrides.pop(name, None)
     return DynamicSettings(overrides, image.client_quotas.ip_rates())
+
+
+def _overrides(config: Config, stored: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """This node's values over those of all nodes."""
+    return {**stored.get(CLUSTER_DEFAULT_NODE, {}), **stored.get(str(config.node_id), {})}
 
 
 def wanted_listeners(config: Config, settings: DynamicSettings) -> tuple[EndPoint, ...]:
@@ -43,3 +50,20 @@ def wanted_processors(config: Config, settings: DynamicSettings) -> dict[str, in
         if count is not None:
             sets[name] = count
     return sets
+
+
+def check_processors(config: Config, image: ClusterImage, stored: Mapping[str, Mapping[str, str]]) -> None:
+    """Refuse more Processors, over all sets, than there are places for, if `stored` were every node's configs."""
+    before, after = (_all_processors(config, each) for each in (image.broker_configs, stored))
+    if after > max(before, PROCESSORS_MAX):
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"{after} network threads of all listeners together are more than {PROCESSORS_MAX}",
+        )
+
+
+def _all_processors(config: Config, stored: Mapping[str, Mapping[str, str]]) -> int:
+    overrides = _overrides(config, stored)
+    if listeners_complaint(config, overrides.get("listeners")) is not None:
+        del overrides["listeners"]  # Not in force: left_out.
+    return sum(wanted_processors(config, DynamicSettings(overrides)).values())

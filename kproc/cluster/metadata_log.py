@@ -19,9 +19,7 @@ directory's lock.
 
 from __future__ import annotations
 
-import errno
 import logging
-import os
 import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -35,6 +33,7 @@ from kproc.cluster import records as r
 from kproc.cluster.image import ClusterImage, ImageChange
 from kproc.cluster.topic_names import CLUSTER_METADATA_TOPIC
 from kproc.errors import Corrupt, ErrorCode, FatalError, KafkaError
+from kproc.storage.fs import DiskFull, Fs, StorageFailure, sync_directory
 from kproc.wire.record_batch import (
     HEADER_BYTES,
     MAGIC,
@@ -57,17 +56,17 @@ SNAPSHOT_BATCH_RECORDS: Final = 1000
 _LOG_NAME: Final = re.compile(r"\d{20}\.log")
 _SNAPSHOT_NAME: Final = re.compile(r"\d{20}-\d{10}\.checkpoint")
 _TEMPORARY: Final = ".tmp"
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class MetadataLog:
     """The open log. Made by `open`, one per controller, closed when that ends."""
 
-    __slots__ = ("_clock", "_compact_at", "_descriptor", "_directory", "_path", "_size", "version")
+    __slots__ = ("_clock", "_compact_at", "_descriptor", "_directory", "_fs", "_path", "_size", "version")
 
-    def __init__(self, directory: Path, clock: Clock) -> None:
+    def __init__(self, directory: Path, clock: Clock, fs: Fs) -> None:
         self._directory = directory
         self._clock = clock
+        self._fs = fs
         self._descriptor = -1
         self._path = directory
         self._size = 0
@@ -75,15 +74,15 @@ class MetadataLog:
         self.version = 0
 
     @classmethod
-    def open(cls, data_directory: Path, clock: Clock) -> tuple[MetadataLog, ClusterImage]:
+    def open(cls, data_directory: Path, clock: Clock, fs: Fs) -> tuple[MetadataLog, ClusterImage]:
         """The log in `data_directory`, made if it is not there, and the image that it adds up to."""
-        log = cls(data_directory / DIRECTORY_NAME, clock)
+        log = cls(data_directory / DIRECTORY_NAME, clock, fs)
         try:
-            if not log._directory.exists():
-                log._directory.mkdir(parents=True)
-                _sync_directory(data_directory)
+            if fs.make_directory(log._directory):
+                sync_directory(fs, data_directory)
             return log, log._load()
         except OSError as error:
+            log.close()
             raise FatalError(f"metadata log in {log._directory}: {error}") from error
 
     @property
@@ -106,14 +105,14 @@ class MetadataLog:
         """Write one delta's records behind the others and wait until they are on the disk."""
         batch = self._batch(records, self.version)
         try:
-            _write_all(self._descriptor, batch, self._size)
+            self._fs.write(self._descriptor, [batch], position=self._size)
         except OSError as error:
             self._undo_write(error)
         try:
-            os.fdatasync(self._descriptor)
+            self._fs.sync(self._descriptor)
         except OSError as error:
-            # The kernel has dropped the dirty pages: a second sync would lie. The next start reads what is
-            # there.
+            # The kernel has dropped the dirty pages: a second sync would lie. The next start writes what it reads
+            # there once more.
             raise FatalError(f"sync of {self._path}: {error}") from error
         self._size += len(batch)
         self.version += len(records)
@@ -137,34 +136,35 @@ class MetadataLog:
     def close(self) -> None:
         """Give the descriptor back. Everything acknowledged is on disk already."""
         if self._descriptor >= 0:
-            os.close(self._descriptor)
+            self._fs.close(self._descriptor)
             self._descriptor = -1
 
     # -- opening
 
     def _load(self) -> ClusterImage:
-        names = sorted(os.listdir(self._directory))
+        names = sorted(self._fs.list_directory(self._directory))
         for name in names:
             if name.endswith(_TEMPORARY):
-                (self._directory / name).unlink()
+                self._fs.unlink(self._directory / name)
         image = ClusterImage()
         snapshots = [name for name in names if _SNAPSHOT_NAME.fullmatch(name)]
         if snapshots:
             self._read_snapshot(self._directory / snapshots[-1], image)
         snapshot_version = image.version
         logs = [self._directory / name for name in names if _LOG_NAME.fullmatch(name)]
+        last_batch = (0, b"")
         for path in logs:
-            self._replay(path, image, snapshot_version, is_last=path is logs[-1])
+            last_batch = self._replay(path, image, snapshot_version, is_last=path is logs[-1])
         self.version = image.version
         if logs:
-            self._continue_log(logs[-1])
+            self._continue_log(logs[-1], last_batch)
         else:
             self._start_log(image.version)
         self._remove_older_than(snapshot_version)
         return image
 
     def _read_snapshot(self, path: Path, image: ClusterImage) -> None:
-        data = path.read_bytes()
+        data = self._fs.read_file(path) or b""
         records: list[r.Record] = []
         end = 0
         for position, end in _batches(data):
@@ -173,9 +173,12 @@ class MetadataLog:
             raise Corrupt(f"{path}: damaged at byte {end}; it was complete when it was renamed into place")
         image.apply_records(records, _version_in(path.name))
 
-    def _replay(self, path: Path, image: ClusterImage, snapshot_version: int, *, is_last: bool) -> None:
-        data = path.read_bytes()
-        end = 0
+    def _replay(
+        self, path: Path, image: ClusterImage, snapshot_version: int, *, is_last: bool
+    ) -> tuple[int, bytes]:
+        """Apply one file's batches; returns position and bytes of its last one."""
+        data = self._fs.read_file(path) or b""
+        position = end = 0
         for position, end in _batches(data):
             batch = data[position:end]
             header = parse_header(batch)
@@ -190,27 +193,41 @@ class MetadataLog:
             image.apply_records(_records_of(batch, path), after)
         if end < len(data):
             self._cut_tail(path, data, end, is_last=is_last)
+        return position, data[position:end]
 
     def _cut_tail(self, path: Path, data: bytes, end: int, *, is_last: bool) -> None:
         """Remove what a crash left of a write; refuse anything that cannot be just that."""
         if not is_last or _has_batch_after(data, end):
             raise Corrupt(f"{path}: damaged at byte {end}, and good batches follow")
         logger.warning("metadata_log=%s torn_at=%d cut_bytes=%d", path.name, end, len(data) - end)
-        with path.open("r+b") as file:
-            file.truncate(end)
-            os.fsync(file.fileno())
+        descriptor = self._fs.open(path)
+        try:
+            self._fs.truncate(descriptor, end)
+            self._fs.sync(descriptor)
+        finally:
+            self._fs.close(descriptor)
 
-    def _continue_log(self, path: Path) -> None:
-        self._adopt(os.open(path, os.O_RDWR | os.O_CLOEXEC), path)
+    def _continue_log(self, path: Path, last_batch: tuple[int, bytes]) -> None:
+        """Go on with a file, when all that was read of it is on the disk.
+
+        The controller before may have died between the write of a batch and its sync, or of a sync that failed: then
+        the page cache shows what no disk has, and its pages count as clean. So they are written again.
+        """
+        self._adopt(self._fs.open(path), path)
+        position, batch = last_batch
+        if batch:
+            self._fs.write(self._descriptor, [batch], position=position)
+            self._fs.sync(self._descriptor)
+        sync_directory(self._fs, self._directory)
 
     def _start_log(self, version: int) -> None:
         path = self._directory / f"{version:020d}.log"
         # Not exclusive: a compaction that was killed may have left an empty one, which open() then continued.
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = self._fs.open(path, create=not self._fs.exists(path))
         try:
-            _sync_directory(self._directory)
-        except OSError:
-            os.close(descriptor)
+            sync_directory(self._fs, self._directory)
+        except StorageFailure:
+            self._fs.close(descriptor)
             raise
         self._adopt(descriptor, path)
 
@@ -219,7 +236,7 @@ class MetadataLog:
         self.close()
         self._descriptor = descriptor
         self._path = path
-        self._size = os.fstat(descriptor).st_size
+        self._size = self._fs.facts(descriptor).st_size
 
     # -- writing
 
@@ -230,10 +247,10 @@ class MetadataLog:
 
     def _undo_write(self, error: OSError) -> None:
         """After a failed write: cut off what got there. Always raises."""
-        if error.errno not in _FULL:
+        if not isinstance(error, DiskFull):
             raise FatalError(f"write to {self._path}: {error}") from error
         try:
-            os.ftruncate(self._descriptor, self._size)
+            self._fs.truncate(self._descriptor, self._size)
         except OSError as second:
             raise FatalError(f"cutting off half a write from {self._path}: {second}") from second
         raise KafkaError(
@@ -246,23 +263,28 @@ class MetadataLog:
         temporary = path.with_name(path.name + _TEMPORARY)
         records = image.snapshot_records()
         base_offset = 0
-        with temporary.open("wb") as file:
+        size = 0
+        self._fs.unlink(temporary)
+        descriptor = self._fs.open(temporary, create=True)
+        try:
             while chunk := list(islice(records, SNAPSHOT_BATCH_RECORDS)):
-                file.write(self._batch(chunk, base_offset))
+                batch = self._batch(chunk, base_offset)
+                self._fs.write(descriptor, [batch], position=size)
                 base_offset += len(chunk)
-            file.flush()
-            os.fsync(file.fileno())
-            size = file.tell()
-        temporary.rename(path)
-        _sync_directory(self._directory)
+                size += len(batch)
+            self._fs.sync(descriptor)
+        finally:
+            self._fs.close(descriptor)
+        self._fs.rename(temporary, path)
+        sync_directory(self._fs, self._directory)
         return size
 
     def _remove_older_than(self, version: int) -> None:
         """Files that the snapshot of `version` has made history; the current log stays, whatever its name."""
-        for path in self._directory.iterdir():
-            is_ours = _LOG_NAME.fullmatch(path.name) or _SNAPSHOT_NAME.fullmatch(path.name)
-            if is_ours and _version_in(path.name) < version and path != self._path:
-                path.unlink()
+        for name in self._fs.list_directory(self._directory):
+            is_ours = _LOG_NAME.fullmatch(name) or _SNAPSHOT_NAME.fullmatch(name)
+            if is_ours and _version_in(name) < version and name != self._path.name:
+                self._fs.unlink(self._directory / name)
 
 
 def _version_in(name: str) -> int:
@@ -309,19 +331,3 @@ def _has_batch_after(data: bytes, position: int) -> bool:
             return True
         at += 1
     return False
-
-
-def _write_all(descriptor: int, data: bytearray, position: int) -> None:
-    view = memoryview(data)
-    while view:
-        written = os.pwrite(descriptor, view, position)
-        view = view[written:]
-        position += written
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

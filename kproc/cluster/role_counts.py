@@ -11,6 +11,7 @@ from typing import Final
 
 from kproc.cluster.image import CLUSTER_DEFAULT_NODE, ClusterImage
 from kproc.config import Config, available_cpus
+from kproc.config.cpus import PROCESSORS_MAX
 from kproc.config.dynamic import split_listener_key
 from kproc.errors import ErrorCode, KafkaError
 
@@ -24,15 +25,17 @@ _COUNT_MAX_LEAST: Final = 16
 
 def role_count_max() -> int:
     """The most Processors, or Handlers, that may be asked for while the broker runs."""
-    return max(_COUNT_MAX_LEAST, int(_PER_CPU_MAX * available_cpus()))
+    return min(max(_COUNT_MAX_LEAST, int(_PER_CPU_MAX * available_cpus())), PROCESSORS_MAX)
 
 
-def check_change(image: ClusterImage, config: Config, node: str, after: Mapping[str, str]) -> None:
-    """Refuse, as Kafka does, what `after` as the configs of `node` would make of a count."""
+def check_change(
+    image: ClusterImage, config: Config, node: str, stored: Mapping[str, Mapping[str, str]]
+) -> None:
+    """Refuse, as Kafka does, what the wish for `node` makes of a count, if `stored` were every node's configs."""
     nodes = (str(config.node_id), CLUSTER_DEFAULT_NODE)
     before = [image.broker_configs.get(each, {}) for each in nodes]
-    wanted = [after if each == node else now for each, now in zip(nodes, before, strict=True)]
-    for key in sorted({*image.broker_configs.get(node, {}), *after}):
+    wanted = [stored.get(each, {}) for each in nodes]
+    for key in sorted({*image.broker_configs.get(node, {}), *stored.get(node, {})}):
         if split_listener_key(key)[1] not in ROLE_COUNTS:
             continue
         complaint = _complaint_about(key, _count(config, before, key), _count(config, wanted, key), config)

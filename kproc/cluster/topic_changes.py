@@ -6,7 +6,7 @@ The topics of one request succeed or fail one by one; the errors are Kafka's, co
 from __future__ import annotations
 
 from collections import ChainMap, Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 from kproc.cluster import records as r
@@ -23,6 +23,8 @@ from kproc.errors import ErrorCode, KafkaError
 PARTITIONS_PER_REQUEST_MAX: Final = 10_000
 NO_TOPIC_ID: Final = bytes(16)
 USE_DEFAULT: Final = -1
+# In the body of an operation: names whose last topic was deleted, and some Handler has not let go of its directories.
+HELD: Final = "held"
 # What CreateTopics shows of a config, by the names that DescribeConfigs has for it.
 _SHOWN: Final = ("name", "value", "read_only", "config_source", "is_sensitive")
 
@@ -32,9 +34,10 @@ Reply = dict[str, Any]
 class Pending:
     """What the topics before this one in the same request took already, and what they have in common."""
 
-    __slots__ = ("names_by_collision_key", "partition_count", "records", "shown")
+    __slots__ = ("held", "names_by_collision_key", "partition_count", "records", "shown")
 
-    def __init__(self) -> None:
+    def __init__(self, held: Collection[str] = ()) -> None:
+        self.held = held
         self.names_by_collision_key: dict[str, str] = {}
         self.partition_count = 0
         self.records: list[r.Record] = []
@@ -56,7 +59,7 @@ class TopicChanges:
         """CreateTopics; `body` is the request."""
         topics: list[dict[str, Any]] = body["topics"]
         times = Counter(topic["name"] for topic in topics)
-        pending = Pending()
+        pending = Pending(body.get(HELD, ()))
         results: list[dict[str, Any]] = []
         for topic in _each_once(topics, _name):
             name = topic["name"]
@@ -73,7 +76,7 @@ class TopicChanges:
 
         One that exists by now is no error: two clients may have named it at once.
         """
-        pending = Pending()
+        pending = Pending(body.get(HELD, ()))
         results: list[dict[str, Any]] = []
         for name in dict.fromkeys(body["names"]):
             code, message = ErrorCode.NONE, None
@@ -137,6 +140,11 @@ class TopicChanges:
         name = wish["name"]
         if self._image.topic(name) is not None:
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        if name in pending.held:
+            raise KafkaError(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"The last topic '{name}' is still being deleted: a Handler that does not answer has its files.",
+            )
         check_new_name(name, ChainMap(pending.names_by_collision_key, self._image.names_by_collision_key))
         configs = check_all({row["name"]: row["value"] for row in wish["configs"]})
         count = self._partition_count(wish)

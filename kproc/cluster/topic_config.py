@@ -21,7 +21,8 @@ from kproc.errors import ErrorCode, KafkaError
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """One row. `settings` are the broker settings behind it, the one that wins first."""
+    """One row. `settings` are the broker settings behind it, the one that wins first; `synonym` is what Kafka shows
+    as one where kproc has no such setting."""
 
     name: str
     kind: Kind
@@ -29,6 +30,7 @@ class TopicConfig:
     settings: tuple[str, ...] = ()
     check: Check | None = None
     fixed_default: str = ""
+    synonym: str = ""
 
     def parse(self, text: str) -> Any:
         """The value in `text`; KafkaError(INVALID_CONFIG) says what is wrong with it."""
@@ -170,8 +172,18 @@ ROWS: Final = (
         at_least(0),
     ),
     TopicConfig("leader.replication.throttled.replicas", Kind.LIST, _REPLICAS_UNUSED, (), _check_throttled),
-    TopicConfig("local.retention.bytes", Kind.LONG, _TIERED_UNUSED, (), at_least(-2), "-2"),
-    TopicConfig("local.retention.ms", Kind.LONG, _TIERED_UNUSED, (), at_least(-2), "-2"),
+    TopicConfig(
+        "local.retention.bytes",
+        Kind.LONG,
+        _TIERED_UNUSED,
+        (),
+        at_least(-2),
+        "-2",
+        "log.local.retention.bytes",
+    ),
+    TopicConfig(
+        "local.retention.ms", Kind.LONG, _TIERED_UNUSED, (), at_least(-2), "-2", "log.local.retention.ms"
+    ),
     TopicConfig(
         "max.compaction.lag.ms",
         Kind.LONG,

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
+from kproc.config.cpus import HANDLERS_MAX, PROCESSORS_MAX
 from kproc.config.listeners import (
     DEFAULT_PROTOCOL_MAP,
     check_advertised,
@@ -242,6 +243,7 @@ def check_together(config: Any) -> None:
     check_listeners(config.listeners)
     check_advertised(config.advertised_listeners, config.listeners)
     _check_inter_broker(config)
+    _check_role_counts(config)
     queued, largest = config.queued_max_request_bytes, config.socket_request_max_bytes
     if 0 < queued < largest:
         raise ConfigError(
@@ -251,6 +253,23 @@ def check_together(config: Any) -> None:
     if config.max_connections_per_ip == 0 and not config.max_connections_per_ip_overrides:
         raise ConfigError(
             "max.connections.per.ip=0: nobody could connect without max.connections.per.ip.overrides"
+        )
+
+
+def _check_role_counts(config: Any) -> None:
+    """Every role has a place of its own in shared memory."""
+    if config.num_io_threads > HANDLERS_MAX:
+        raise ConfigError(f"num.io.threads={config.num_io_threads}: must be at most {HANDLERS_MAX}")
+    names = {end_point.name.lower() for end_point in config.listeners}
+    own = [
+        count
+        for listener, key, count in config.listener_overrides
+        if key == "num.network.threads" and listener in names
+    ]
+    if config.num_network_threads + sum(own) > PROCESSORS_MAX:
+        with_own = f", with the {sum(own)} that listeners have of their own" if own else ""
+        raise ConfigError(
+            f"num.network.threads={config.num_network_threads}: must be at most {PROCESSORS_MAX}{with_own}"
         )
 
 

@@ -9,6 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
+
+# The places of these roles in shared memory: server/roles.py.
+PROCESSORS_MAX: Final = 447
+HANDLERS_MAX: Final = 448
 
 
 def available_cpus(*, proc: Path = Path("/proc"), sysfs: Path = Path("/sys/fs/cgroup")) -> float:
@@ -19,7 +24,7 @@ def available_cpus(*, proc: Path = Path("/proc"), sysfs: Path = Path("/sys/fs/cg
 
 def default_role_count() -> int:
     """Half of the CPUs for Processors and half for Handlers, at least one of each."""
-    return max(1, int(available_cpus() / 2))
+    return min(max(1, int(available_cpus() / 2)), PROCESSORS_MAX)
 
 
 def _quotas(proc: Path, sysfs: Path) -> Iterator[float]:

@@ -21,11 +21,17 @@ def listener_key(listener: str, key: str) -> str:
 
 
 def split_listener_key(key: str) -> tuple[str, str]:
-    """(listener in lower case, plain key); the listener is empty for a plain key."""
+    """(listener as it is written, plain key); the listener is empty for a plain key."""
     if not key.startswith(_LISTENER_PREFIX):
         return "", key
     listener, _, plain = key.removeprefix(_LISTENER_PREFIX).partition(".")
     return listener, plain
+
+
+def canonical_key(key: str) -> str:
+    """The key as it is stored: a listener's name in lower case, however it was written."""
+    listener, plain = split_listener_key(key)
+    return listener_key(listener, plain) if listener else key
 
 
 class DynamicSettings(msgspec.Struct, frozen=True):

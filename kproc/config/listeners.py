@@ -11,13 +11,14 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from kproc.config.values import ConfigError, show
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 DEFAULT_PROTOCOL_MAP: Final = tuple(f"{protocol}:{protocol}" for protocol in PROTOCOLS)
+LISTENERS_MAX: Final = 111  # The places of their Acceptors in shared memory: server/roles.py.
 WILDCARDS: Final = ("", "0.0.0.0", "::")  # noqa: S104 - these are compared with, not bound to
 
 _LISTENER: Final = re.compile(r"([^:/]+)://(?:\[([0-9a-zA-Z\-%._:]*)\]|([0-9a-zA-Z\-%._:]*)):(-?[0-9]+)")
@@ -123,6 +124,10 @@ def check_listeners(end_points: Sequence[EndPoint]) -> None:
     """Refuse what cannot all be bound, or not served."""
     if not end_points:
         raise ConfigError("listeners: at least one listener is needed")
+    if len(end_points) > LISTENERS_MAX:
+        raise ConfigError(
+            f"listeners: {len(end_points)} are more than {LISTENERS_MAX}, the most there can be"
+        )
     _refuse_doubles("listeners", end_points)
     by_port: dict[int, list[EndPoint]] = {}
     for end_point in end_points:
@@ -180,12 +185,18 @@ def is_address(host: str) -> bool:
 
 
 def resolve_advertised(
-    listeners: Sequence[EndPoint], advertised: Sequence[EndPoint], bound: Mapping[str, tuple[str, int]]
+    listeners: Sequence[EndPoint],
+    advertised: Sequence[EndPoint],
+    bound: Mapping[str, tuple[str, int]],
+    *,
+    outward: Callable[[str], str] | None = None,
 ) -> dict[str, EndPoint]:
     """What to tell clients for each listener, once every port is known.
 
-    `bound` is getsockname() by listener name. An advertised port of 0 means the bound one, as in Kafka.
+    `bound` is getsockname() by listener name. An advertised port of 0 means the bound one, as in Kafka. `outward` is
+    for who must not wait for a name server, which `outward_host` may do.
     """
+    outward = outward or outward_host
     explicit = {end_point.name: end_point for end_point in advertised}
     answer: dict[str, EndPoint] = {}
     for listener in listeners:
@@ -193,7 +204,7 @@ def resolve_advertised(
         if told := explicit.get(listener.name):
             answer[listener.name] = told._replace(port=told.port or port)
         else:
-            host = outward_host(listener.host) if listener.is_wildcard else listener.host
+            host = outward(listener.host) if listener.is_wildcard else listener.host
             answer[listener.name] = listener._replace(host=host, port=port)
     return answer
 

@@ -428,7 +428,10 @@ class Config:
         between(0, 1_000_000),
     )
     kproc_drain_timeout_ms: int = setting(
-        LONG, 10_000, "From SIGTERM until what is left is killed.", at_least(0)
+        LONG,
+        10_000,
+        "How long a stop waits for answers; each role then has a second to close, a Handler half of this.",
+        at_least(0),
     )
     kproc_ring_bytes: int = setting(
         SIZE,

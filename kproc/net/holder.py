@@ -656,6 +656,11 @@ class ConnectionHolder:
             self._close(connection, "its listener was removed")
         return len(those)
 
+    def open_listener(self, listener: int) -> None:
+        """Another listener takes the place of one that was removed: nothing that came by that one stays."""
+        self.close_listener(listener)
+        self._closed_listeners.discard(listener)
+
     def describe_connections(self) -> list[dict[str, Any]]:
         """One entry for each connection, for people and `kproc clients`."""
         now_ns = self._clock.now_ns()

@@ -47,7 +47,7 @@ from kproc.server.roles import (
     slab_row,
 )
 from kproc.server.syncer import Syncer
-from kproc.storage.room import CountingFs
+from kproc.storage.room import counting
 from kproc.transport.agent import AgentId, BlockOwner, Doze
 
 if TYPE_CHECKING:
@@ -147,10 +147,10 @@ def make_handler(
             table=table,
             purgatory=purgatory,
             syncer=syncer,
-            checkpoint=Checkpoint(directory),
+            checkpoint=Checkpoint(plan.fs, directory),
+            fs=counting(plan.fs, metrics.values),
             # After a Handler's own death nothing of its is clean, whatever the last stop of the broker was.
             is_clean=plan.was_clean and not is_restart,
-            fs=CountingFs(metrics.values),
         )
 
     make: Callable[..., Handler] = Handler
@@ -183,7 +183,7 @@ def make_controller(
 
     `handler_count` is how many Handlers there are; None: none yet, and the settings in force decide.
     """
-    log, image = MetadataLog.open(Path(plan.config.log_dirs), plan.clock)
+    log, image = MetadataLog.open(Path(plan.config.log_dirs), plan.clock, plan.fs)
     state = ControllerState(plan.config, image)
 
     def settings() -> DynamicSettings:
@@ -221,6 +221,7 @@ def make_controller(
         operations=operations,
         settings_in_force=settings,
         on_settings=on_settings,
+        is_restart=is_restart,
     )
 
 
@@ -240,7 +241,7 @@ def make_cleaner(
         clock=plan.clock,
         config=plan.config,
         table=table,
-        fs=CountingFs(metrics.values),
+        fs=counting(plan.fs, metrics.values),
         responder=responder,
     )
 

@@ -33,6 +33,7 @@ from kproc.net.processor import Processor
 from kproc.server import broker
 from kproc.server.asks import Asks, OnReply
 from kproc.server.cleaner import Cleaner
+from kproc.server.controller import Controller
 from kproc.server.handler import Handler
 from kproc.server.logs import set_role
 from kproc.server.operations import Operations
@@ -219,7 +220,7 @@ class ChildRole:
 
     def _do_go(self, _message: dict[str, Any], _fd: None) -> None:
         self._can_be_ready = True
-        if isinstance(self._agent, Handler):
+        if isinstance(self._agent, (Handler, Controller)):
             self._agent.set_linked()
 
     def _do_processes(self, message: dict[str, Any], _fd: None) -> None:

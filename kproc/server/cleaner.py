@@ -9,7 +9,6 @@ directories that owners renamed because their topic was deleted. It is the last 
 from __future__ import annotations
 
 import logging
-import os
 import select
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -238,15 +237,15 @@ class Cleaner(LinkedAgent):
         if self._table.read(partition) is not None:
             return True
         config = LogConfig.of(self._config, log_overrides(self._image, topic, self._config.node_id))
+        directory = self._directory / f"{topic.name}-{partition.index}"
         total, oldest_ms = 0, self._clock.wall_ms()
         try:
-            with os.scandir(self._directory / f"{topic.name}-{partition.index}") as entries:
-                for entry in entries:
-                    if entry.name.endswith(LOG_SUFFIX):
-                        facts = entry.stat()
-                        total += facts.st_size
-                        oldest_ms = min(oldest_ms, facts.st_mtime_ns // 1_000_000)
-        except FileNotFoundError:
+            for name in self._fs.list_directory(directory):
+                facts = self._fs.facts_at(directory / name) if name.endswith(LOG_SUFFIX) else None
+                if facts is not None:
+                    total += facts.st_size
+                    oldest_ms = min(oldest_ms, facts.st_mtime_ns // 1_000_000)
+        except StorageFailure:
             return False  # Never written to.
         is_old = 0 <= config.retention_ms < self._clock.wall_ms() - oldest_ms
         return total > 0 and (is_old or 0 <= config.retention_bytes < total)
@@ -274,11 +273,14 @@ class Cleaner(LinkedAgent):
                 self._remove_forgotten(self._deleted.popleft()[1])
             waits = bool(self._deleted)
             for path in list_deleted(self._fs, self._directory):
-                if at_once or path.stat().st_ctime_ns // _NS_PER_MS <= renamed_before_ms:
+                facts = self._fs.facts_at(path)
+                if facts is None:
+                    continue
+                if at_once or facts.st_ctime_ns // _NS_PER_MS <= renamed_before_ms:
                     self._fs.remove_tree(path)
                 else:
                     waits = True
-        except (StorageFailure, FileNotFoundError, Corrupt) as error:
+        except (StorageFailure, Corrupt) as error:
             logger.warning("what a deleted topic left behind could not be removed: %s", error)
             return True
         return waits

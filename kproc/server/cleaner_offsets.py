@@ -13,7 +13,7 @@ from pathlib import Path
 from kproc.cluster.image import ClusterImage, TopicImage
 from kproc.errors import Corrupt
 from kproc.storage import checkpoints
-from kproc.storage.fs import Fs
+from kproc.storage.fs import Fs, modified_ns
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ class CleanerOffsets:
         self._fs = fs
         self._directory = directory
         self._offsets: dict[tuple[bytes, int], int] = {}
-        self._inherited_ns = _modified_ns(directory / checkpoints.CLEANER_OFFSET_FILE)
+        self._inherited_ns = modified_ns(fs, directory / checkpoints.CLEANER_OFFSET_FILE)
         try:
             self._inherited = checkpoints.read_cleaner_offsets(fs, directory)
         except Corrupt as problem:
@@ -37,7 +37,7 @@ class CleanerOffsets:
         key = (topic.topic_id, index)
         inherited = self._inherited.pop((topic.name, index), None)
         if inherited is not None:
-            made_ns = _modified_ns(directory / checkpoints.PARTITION_METADATA_FILE)
+            made_ns = modified_ns(self._fs, directory / checkpoints.PARTITION_METADATA_FILE)
             if 0 < made_ns < self._inherited_ns:
                 self._offsets.setdefault(key, inherited)
         return self._offsets.get(key)
@@ -52,10 +52,3 @@ class CleanerOffsets:
         }
         live = {key: at for key, at in self._inherited.items() if image.partition(*key) is not None}
         checkpoints.write_cleaner_offsets(self._fs, self._directory, {**live, **named})
-
-
-def _modified_ns(path: Path) -> int:
-    try:
-        return path.stat().st_mtime_ns
-    except FileNotFoundError:
-        return 0

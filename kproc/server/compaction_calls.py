@@ -91,6 +91,7 @@ def _facts(owned: OwnedPartition) -> dict[str, Any]:
         "start_offset": log.start_offset,
         "end_offset": log.end_offset,
         "stable_offset": log.last_stable_offset,
+        "synced_offset": log.recovery_point,
         "segments": log.segment_identities(),
         "producers": log.newest_batches(),
     }

@@ -233,6 +233,7 @@ class Compactor:
                 checkpoint=checkpoint,
                 start_offset=start_offset,
                 stable_offset=end_offset,
+                synced_offset=end_offset if row is None else row.recovery_point,
                 now_ms=self._clock.wall_ms(),
                 first_timestamp=lambda base: first_timestamp(self._fs, directory, base),
             )
@@ -282,6 +283,7 @@ class Compactor:
             checkpoint=self._offsets.get(topic, index, directory),
             start_offset=answer["start_offset"],
             stable_offset=answer["stable_offset"],
+            synced_offset=answer["synced_offset"],
             now_ms=self._clock.wall_ms(),
             first_timestamp=lambda base: first_timestamp(self._fs, directory, base),
         )

@@ -19,6 +19,7 @@ from kproc.cluster.host_names import RESOLVABLE, host_names
 from kproc.cluster.image import ClusterImage
 from kproc.cluster.metadata_log import MetadataLog
 from kproc.cluster.records import Record
+from kproc.cluster.topic_changes import HELD
 from kproc.cluster.topic_names import TELEMETRY_TOPIC
 from kproc.config.dynamic import DynamicSettings
 from kproc.errors import KafkaError
@@ -27,7 +28,9 @@ from kproc.metrics.slab import MetricsRow
 from kproc.net.lookups import Found, Lookups
 from kproc.server.calls import serve_call
 from kproc.server.control_plane import ControlPlane
+from kproc.server.freed_names import FreedNames, wanted_names
 from kproc.server.linked_agent import LinkedAgent, LinkedPeer
+from kproc.server.listeners import look_up
 from kproc.server.roles import CLEANER, CONTROL_PROCESSOR, HANDLER, handler_id
 from kproc.server.telemetry import ControllerTelemetry
 from kproc.server.telemetry_feed import CALL as TELEMETRY_CALL
@@ -74,11 +77,15 @@ class Controller(LinkedAgent):
         operations: Operations,
         settings_in_force: Callable[[], DynamicSettings],
         on_settings: Callable[[DynamicSettings], None],
+        is_restart: bool,
     ) -> None:
         super().__init__(agent_id, doze=doze, metrics=metrics, clock=plan.clock)
         self._plan = plan
         self._state = state
         self._lookups = Lookups(plan.clock.now_ns)
+        self._listener_lookups = Lookups(
+            plan.clock.now_ns, look_up
+        )  # The supervisor's: clients cannot delay it.
         self.image = image
         self._log = log
         self._operations = operations
@@ -95,6 +102,7 @@ class Controller(LinkedAgent):
             create=lambda on_reply: self.serve("auto_create_topics", {"names": [TELEMETRY_TOPIC]}, on_reply),
         )
         self._commits: deque[_Commit] = deque()
+        self._names = FreedNames(plan.clock.now_ns, unsure_until=image.version if is_restart else None)
         # Acceptors and Processors have no image: who runs us tells them what was changed.
         self._settings_in_force = settings_in_force
         self._on_settings = on_settings
@@ -109,6 +117,8 @@ class Controller(LinkedAgent):
             self._control_plane.attach(self._control)
             self._list_outboxes()
         elif link.peer.role in (HANDLER, CLEANER.role):
+            if link.peer.role == HANDLER:
+                self._names.attach(link.peer)
             outbox = self._peers[link.peer].outbox
             outbox.push(SNAPSHOT, self.image.snapshot())
             outbox.flush()
@@ -122,16 +132,24 @@ class Controller(LinkedAgent):
         super().detach(peer)
         for commit in self._commits:
             commit.waiting_for.discard(peer)
+        self._names.detach(peer)
         self._answer_known()
 
+    def set_linked(self) -> None:
+        """Every Handler that runs is attached by now."""
+        self._names.all_linked()
+
     def _rest_ms(self) -> int:
-        is_waiting = self._lookups.is_busy or self._telemetry.is_on or self._operations.has_scales
+        is_asking = self._names.is_waited_for or self._lookups.is_busy or self._listener_lookups.is_busy
+        is_waiting = is_asking or self._telemetry.is_on or self._operations.has_scales
         return STORE_MS if is_waiting else super()._rest_ms()
 
     def _on_tick(self, now_ns: int) -> None:
         self._operations.tick(now_ns)
         self._operations.status.disk.tell(logger, now_ns)
         self._lookups.work()
+        self._names.tick(is_stopping=self._is_stopping)
+        self._listener_lookups.work()
         self.counts.store()
         if not self._is_stopping:
             self._telemetry.tick(now_ns)
@@ -141,10 +159,12 @@ class Controller(LinkedAgent):
         self._calls.call(self._outbox(owner), owner, TELEMETRY_CALL, body, on_reply, batch)
 
     def is_drained(self) -> bool:
-        return super().is_drained() and not self._commits and not self._lookups.is_busy
+        is_busy = self._commits or self._lookups.is_busy or self._names.is_waited_for
+        return super().is_drained() and not is_busy
 
     def close(self) -> None:
         self._lookups.close()
+        self._listener_lookups.close()
         self._log.close()
         super().close()
 
@@ -179,11 +199,16 @@ class Controller(LinkedAgent):
     def serve(self, op: str, body: Any, on_reply: OnReply, *, waits_for_handlers: bool = True) -> None:
         """An operation on the metadata, or one of kproc's own with `private:` before its name.
 
+        `look_up` is the supervisor's question about a listener's host, which it must not wait for itself.
         A change is answered when every Handler knows it, or as soon as it is on disk. One that names hosts waits for
         a name server, and for nobody else: what comes after it may be decided before it.
         """
         if op.startswith("private:"):
             self._operations.serve(op.removeprefix("private:"), body, on_reply)
+            return
+        if op == "look_up":
+            host: str = body["host"]
+            self._listener_lookups.ask([host], lambda found: on_reply({"found": found[host]}))
             return
         hosts = host_names(op, body, self._plan.config)
         if not hosts:
@@ -197,6 +222,17 @@ class Controller(LinkedAgent):
         self._lookups.ask(hosts, on_found)
 
     def _change(self, op: str, body: Any, on_reply: OnReply, waits_for_handlers: bool) -> None:
+        names = wanted_names(op, body)
+        if not self._names.held(names):
+            self._decide(op, body, on_reply, waits_for_handlers)
+            return
+
+        def go_on(held: frozenset[str]) -> None:
+            self._decide(op, {**body, HELD: held}, on_reply, waits_for_handlers)
+
+        self._names.wait(frozenset(names), go_on)
+
+    def _decide(self, op: str, body: Any, on_reply: OnReply, waits_for_handlers: bool) -> None:
         reply, records = self._state.handle(op, body)
         if not records:
             on_reply(reply)
@@ -212,7 +248,8 @@ class Controller(LinkedAgent):
         self, reply: dict[str, Any], records: list[Record], on_reply: OnReply, waits_for_handlers: bool
     ) -> None:
         """Disk first, then our image, then everybody else's."""
-        delta, _ = self._log.commit(self.image, records)
+        delta, change = self._log.commit(self.image, records)
+        self._names.deleted((topic.name for topic in change.deleted), self.image.version)
         handlers = {peer.id for peer in self._peers.values() if peer.id.role == HANDLER}
         if waits_for_handlers:
             self._commits.append(_Commit(self.image.version, handlers, reply, on_reply))
@@ -227,6 +264,7 @@ class Controller(LinkedAgent):
         self._answer_known()
 
     def _acknowledged(self, peer: LinkedPeer, version: int) -> None:
+        self._names.acknowledged(peer.id, version)
         for commit in self._commits:
             if commit.version <= version:
                 commit.waiting_for.discard(peer.id)

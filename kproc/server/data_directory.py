@@ -13,7 +13,7 @@ from typing import Final
 from kproc.config import Config
 from kproc.errors import Corrupt, FatalError
 from kproc.storage import checkpoints
-from kproc.storage.fs import OsFs, StorageFailure
+from kproc.storage.fs import Fs, OsFs, StorageFailure
 
 LOCK_FILE: Final = ".lock"  # Kafka's name.
 
@@ -22,7 +22,8 @@ class DataDirectory:
     """An open, locked data directory. `lock_fd` is inherited by every role that writes, so that the directory
     stays locked as long as any of them lives (an flock belongs to the open file, a POSIX lock to a process)."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, fs: Fs | None = None) -> None:
+        self._fs = fs or OsFs()
         self.path = Path(config.log_dirs).absolute()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -38,14 +39,14 @@ class DataDirectory:
             raise FatalError(f"log.dirs: {self.path} is in use by another broker") from None
         try:
             self.cluster_id = self._identify(config.node_id)
-            self.was_clean = checkpoints.take_clean_shutdown(OsFs(), self.path)
+            self.was_clean = checkpoints.take_clean_shutdown(self._fs, self.path)
         except (StorageFailure, Corrupt) as error:
             self.close()
             raise FatalError(f"log.dirs: cannot use {self.path}: {error}") from error
 
     def _identify(self, node_id: int) -> str:
         """Read meta.properties, or write it at the first start. A directory of another node is refused."""
-        fs = OsFs()
+        fs = self._fs
         meta = checkpoints.read_meta_properties(fs, self.path)
         if meta is None:
             meta = checkpoints.MetaProperties(

@@ -26,8 +26,6 @@ from kproc.group.coordinator import GroupCoordinator, GroupOf, Timing, Write
 from kproc.group.deadlines import NEVER, Deadlines
 from kproc.group.partitioning import partition_for
 from kproc.server.partitions import Partitions
-from kproc.storage.fs import OsFs
-from kproc.storage.log import Log
 from kproc.storage.validate import COORDINATOR
 from kproc.wire.record_batch import HEADER_BYTES, crc_of, decode_records, encode_batch, parse_header
 from kproc.wire.records import Record
@@ -70,7 +68,7 @@ class Shard:
         log = self.owned.log
         try:
             if self._next_offset < log.end_offset:
-                self._replay(_read(log, self._next_offset, LOAD_CHUNK_BYTES))
+                self._replay(log.read_bytes(self._next_offset, LOAD_CHUNK_BYTES))
         except (Corrupt, KafkaError, OSError) as error:
             # Kafka does not coordinate such a partition, either: to forget a part of it would be worse.
             self.is_damaged = True
@@ -232,7 +230,7 @@ class Groups:
             if partition.owner != self._handler_index or index in self._shards or index in waiting:
                 continue
             # A log that was never touched has no directory, and opening it would make one.
-            if OsFs().exists(Path(self._config.log_dirs) / f"{GROUP_METADATA_TOPIC}-{index}"):
+            if self._partitions.fs.exists(Path(self._config.log_dirs) / f"{GROUP_METADATA_TOPIC}-{index}"):
                 self._to_open.append(index)
         self._on_loaded.append(on_loaded)
         self._report_loaded()
@@ -378,16 +376,3 @@ class Groups:
             coordinator.sweep_some()
         else:
             self._sweeping.popleft()
-
-
-def _read(log: Log, offset: int, size: int) -> bytes:
-    """Bytes of the log from the batch with an offset on."""
-    fs = OsFs()
-    parts: list[bytes] = []
-    for part in log.read(offset, size).ranges:
-        descriptor = fs.open(Path(part.path.decode()), writable=False)
-        try:
-            parts.append(fs.read(descriptor, part.length, position=part.position))
-        finally:
-            fs.close(descriptor)
-    return b"".join(parts)

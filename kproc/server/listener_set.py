@@ -1,34 +1,38 @@
 """ListenerSet: the supervisor's listeners, which come and go by AlterConfigs of `listeners` while clients work.
 
 A listener is known by its name, as in Kafka: one that is named before and after is left alone whatever its address
-says. Its index travels with every connection and stands in every role's list of endpoints, so a removed one leaves
-its place empty for good: what still names it, a connection that is just being moved, is not taken for another's.
+says. Its index travels with every connection, stands in every role's list of endpoints and is its Acceptor's place in
+the slab. The place of a removed one is used again, for a listener of its name first, then for any other once every
+place has been used: the Processors close what they still have of it before, so that a connection which was just being
+moved is not taken for another listener's.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import socket
 from collections.abc import Callable, Generator
 from typing import Any, Final
 
 from kproc.config import EndPoint
+from kproc.config.listeners import LISTENERS_MAX
 from kproc.errors import FatalError
 from kproc.server.children import Children
-from kproc.server.listeners import Endpoint, close_listener, open_listener
-from kproc.server.roles import ACCEPTOR_COUNT_MAX, HANDLER, PROCESSOR, acceptor_id, is_control
+from kproc.server.listeners import Endpoint, close_listener, needs_look_up, open_listener
+from kproc.server.roles import CONTROLLER, HANDLER, PROCESSOR, acceptor_id, is_control
 from kproc.server.roles_table import Role
 from kproc.transport.agent import AgentId
 
 logger = logging.getLogger(__name__)
 
 Steps = Generator[Callable[[], bool], None, None]
-# The last place is the control listener's Acceptor's.
-_INDEX_END: Final = ACCEPTOR_COUNT_MAX - 1
+Asked = Generator[Callable[[], bool], None, bool]
 # A role that is stopped hears of a listener when it goes on; nothing else waits for that.
 _TELL_NS: Final = 10_000_000_000
 _EMPTY: Final = Endpoint("", "", 0, "", 0)
+NO_PLACES: Final = "a Processor that hangs may still have connections of the listeners that were there before"
 
 
 class ListenerSet:
@@ -38,7 +42,7 @@ class ListenerSet:
         self._children = children
         self._listening = listening
         self._config = children.plan.config
-        self._next_index = len(children.plan.endpoints)
+        self._used: dict[int, str] = {}  # The free places that were used, longest free first, and by whom.
         self._asked = {each.name: each for each in self._config.listeners}  # Also of those that are gone.
 
     def names(self) -> dict[int, str]:
@@ -50,14 +54,16 @@ class ListenerSet:
         each = self._children.plan.endpoints[index]
         return self._asked[each.name]._replace(port=each.bound_port)
 
-    def replace_before_start(self, wanted: tuple[EndPoint, ...]) -> dict[str, str]:
-        """No role has an endpoint yet: bind what is wanted now and let go of what is not.
+    def replace_before_start(
+        self, wanted: tuple[EndPoint, ...]
+    ) -> Generator[Callable[[], bool], None, dict[EndPoint, str]]:
+        """No role but the controller is there: bind what is wanted now and let go of what is not.
 
         What was changed on the running broker and cannot be bound (any more) must not keep the broker from starting,
         for then nobody could change it back: it is left out, and if nothing is left the broker has the listeners that
-        it was started with. FatalError if it cannot have those either. Returns the names left out, and why.
+        it was started with. FatalError if it cannot have those either. Returns those left out, and why.
         """
-        shut: dict[str, str] = {}
+        shut: dict[EndPoint, str] = {}
         static = {each.name: each for each in self._config.listeners}
         endpoints = {each.name: each for each in self._children.plan.endpoints}
         socks = {each.name: self._listening[acceptor_id(at)] for at, each in enumerate(endpoints.values())}
@@ -66,36 +72,32 @@ class ListenerSet:
             close_listener(socks.pop(name))
         for each in [each for each in wanted if each.name not in endpoints]:
             try:
-                endpoints[each.name], socks[each.name] = open_listener(each, self._config)
-                self._asked[each.name] = each
+                endpoints[each.name], socks[each.name] = yield from self._open(each)
             except FatalError as error:
                 logger.error("%s", error)
-                shut[each.name] = str(error)
+                shut[each] = str(error)
         if not endpoints:
             logger.error("listeners: none of those that were set can be bound; opening those of the start")
             for each in self._config.listeners:
-                endpoints[each.name], socks[each.name] = open_listener(each, self._config)
-                self._asked[each.name] = each
+                endpoints[each.name], socks[each.name] = yield from self._open(each)
         for at in range(len(self._children.plan.endpoints)):
             del self._listening[acceptor_id(at)]
         names = [each.name for each in wanted if each.name in endpoints] or list(endpoints)
         for at, name in enumerate(names):
             self._listening[acceptor_id(at)] = socks[name]
         self._set_endpoints([endpoints[name] for name in names])
-        self._next_index = len(names)
         return shut
 
     # -- while the broker runs ---------------------------------------------------------------------------------
 
     def add(self, end_point: EndPoint) -> Generator[Callable[[], bool], None, Role]:
         """Bind it, let every Handler know it, and only then let an Acceptor look at it: its role, to be started."""
-        index = self._free_index()
-        endpoint, sock = open_listener(end_point, self._config)
+        index = yield from self._take_place(end_point.name)
+        endpoint, sock = yield from self._open(end_point)
         endpoints = list(self._children.plan.endpoints)
         endpoints += [_EMPTY] * (index + 1 - len(endpoints))
         endpoints[index] = endpoint
         self._listening[acceptor_id(index)] = sock
-        self._asked[end_point.name] = end_point
         self._set_endpoints(endpoints)
         yield from self._tell(HANDLER, "endpoints", {"endpoints": [fields_of(each) for each in endpoints]})
         return self._children.table.add(acceptor_id(index))
@@ -109,6 +111,7 @@ class ListenerSet:
         """Its Acceptor has ended: close its connections, empty its place."""
         yield from self._tell(PROCESSOR, "close_listener", {"listener": index})
         endpoints = list(self._children.plan.endpoints)
+        self._used[index] = endpoints[index].name
         endpoints[index] = _EMPTY
         self._set_endpoints(endpoints)
 
@@ -117,23 +120,64 @@ class ListenerSet:
         self._children.plan = dataclasses.replace(self._children.plan, endpoints=endpoints)
         self._children.on_change()
 
-    def _free_index(self) -> int:
-        if self._next_index == _INDEX_END:
-            raise FatalError(f"listeners: a restart is needed after {_INDEX_END} of them")
-        self._next_index += 1
-        return self._next_index - 1
+    def _open(
+        self, end_point: EndPoint
+    ) -> Generator[Callable[[], bool], None, tuple[Endpoint, socket.socket]]:
+        """Bind and open it. Names are looked up by the controller, beside its loop: nobody else may wait for one."""
+        found: list[str] = []
+        if needs_look_up(end_point, self._config):
+            found = yield from self._look_up(end_point)
+            if not found:
+                raise FatalError(f"listeners: cannot resolve the host of {end_point}")
+        opened = open_listener(end_point, self._config, found)
+        self._asked[end_point.name] = end_point
+        return opened
 
-    def _tell(self, role: str, what: str, body: dict[str, Any]) -> Steps:
-        """Ask every role of a kind, and wait until each has done it, ended, or taken too long."""
-        roles = [
-            each
-            for each in self._children.table.of(role)
+    def _look_up(self, end_point: EndPoint) -> Generator[Callable[[], bool], None, list[str]]:
+        """What a name server says; asked again if the controller dies before it could tell."""
+        controller = self._children.table[CONTROLLER]
+        while True:
+            replies: list[dict[str, Any]] = []
+            yield lambda: controller.child is not None
+            self._children.ask(controller, "look_up", {"host": end_point.host}, replies.append)
+            yield functools.partial(bool, replies)
+            if not replies[0].get("lost"):
+                return list(replies[0]["found"])
+
+    # -- places ------------------------------------------------------------------------------------------------
+
+    def has_places(self, count: int) -> Asked:
+        """Whether so many more listeners will find a place; to be asked before others are closed for their sake."""
+        if count <= LISTENERS_MAX - len(self.names()) - len(self._used):
+            return True
+        return (yield from self._tell(PROCESSOR, "still", {}))
+
+    def _take_place(self, name: str) -> Generator[Callable[[], bool], None, int]:
+        """The index of a new listener. FatalError if every place is taken, or may still have connections."""
+        free = [index for index in range(LISTENERS_MAX) if index not in self.names()]
+        unused = [index for index in free if index not in self._used]
+        own = [index for index, before in self._used.items() if before == name]
+        for index in [*own, *unused[:1], *(each for each in self._used if each not in own)]:
+            if index not in self._used:
+                return index
+            if (yield from self._tell(PROCESSOR, "open_listener", {"listener": index})):
+                del self._used[index]
+                return index
+        raise FatalError(f"listeners: {name} has no place: {NO_PLACES}")
+
+    def _tell(self, kind: str, what: str, body: dict[str, Any]) -> Asked:
+        """Ask every role of a kind, wait until each has done it, ended, or taken too long; False in the last case."""
+        asked = [
+            (each, each.child)
+            for each in self._children.table.of(kind)
             if each.child is not None and not is_control(each.agent)
         ]
-        replies: list[dict[str, Any]] = []
-        for each in roles:
-            self._children.ask(each, what, body, replies.append, timeout_ns=_TELL_NS)
-        yield lambda: len(replies) == len(roles)
+        replies: dict[AgentId, dict[str, Any]] = {}
+        for each, _ in asked:
+            on_reply = functools.partial(replies.__setitem__, each.agent)
+            self._children.ask(each, what, body, on_reply, timeout_ns=_TELL_NS)
+        yield lambda: len(replies) == len(asked)
+        return not any(replies[each.agent].get("lost") and each.child is child for each, child in asked)
 
 
 def fields_of(endpoint: Endpoint) -> dict[str, Any]:

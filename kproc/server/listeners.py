@@ -14,8 +14,16 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from kproc.config import Config, EndPoint
-from kproc.config.listeners import join_address, resolve_advertised, split_address
+from kproc.config.listeners import (
+    WILDCARDS,
+    is_address,
+    join_address,
+    outward_host,
+    resolve_advertised,
+    split_address,
+)
 from kproc.errors import FatalError
+from kproc.net.lookups import addresses_of
 
 
 class Endpoint(msgspec.Struct, frozen=True):
@@ -106,16 +114,35 @@ def start_listening(socks: Iterable[socket.socket], config: Config) -> None:
             ) from error
 
 
-def open_listener(end_point: EndPoint, config: Config) -> tuple[Endpoint, socket.socket]:
+def needs_look_up(end_point: EndPoint, config: Config) -> bool:
+    """Whether a name server may have to be asked before this listener can be opened."""
+    if end_point.is_wildcard:
+        return all(each.name != end_point.name for each in config.advertised_listeners)
+    return not is_address(end_point.host)
+
+
+def look_up(host: str) -> list[str]:
+    """What `open_listener` needs to know of a host: addresses of a name, what clients are told of a wildcard."""
+    return [outward_host(host)] if host in WILDCARDS else addresses_of(host)
+
+
+def open_listener(
+    end_point: EndPoint, config: Config, found: Sequence[str] = ()
+) -> tuple[Endpoint, socket.socket]:
     """One more listener of a running broker: bound and open; clients wait in its backlog for its Acceptor.
 
-    FatalError if it cannot be.
+    Asks no name server: `found` is what `look_up` said, where it is needed. FatalError if it cannot be.
     """
-    sock = _bind(end_point, config)
+    sock = _bind(end_point, config, found)
     try:
         start_listening([sock], config)
         host, port = sock.getsockname()[:2]
-        told = resolve_advertised([end_point], config.advertised_listeners, {end_point.name: (host, port)})
+        told = resolve_advertised(
+            [end_point],
+            config.advertised_listeners,
+            {end_point.name: (host, port)},
+            outward=lambda _wildcard: found[0],
+        )
     except BaseException:
         sock.close()
         raise
@@ -135,11 +162,18 @@ def find(endpoints: Sequence[Endpoint], name: str) -> Endpoint:
     return next(each for each in endpoints if each.name == name)
 
 
-def _bind(end_point: EndPoint, config: Config) -> socket.socket:
-    """One listening socket. An empty host binds all interfaces, IPv6 too where the host has it."""
+def _bind(end_point: EndPoint, config: Config, found: Sequence[str] | None = None) -> socket.socket:
+    """One bound socket. An empty host binds all interfaces, IPv6 too where the host has it.
+
+    `found` are the addresses of a named host; None: ask for them here.
+    """
     last: OSError | None = None
-    for family, address in _addresses(end_point):
-        sock = socket.socket(family, socket.SOCK_STREAM)
+    for family, address in _addresses(end_point, found):
+        try:
+            sock = socket.socket(family, socket.SOCK_STREAM)
+        except OSError as error:  # The host lacks the family, or we have no descriptor left.
+            last = error
+            continue
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
@@ -155,18 +189,29 @@ def _bind(end_point: EndPoint, config: Config) -> socket.socket:
             last = error
             continue
         return sock
-    assert last is not None
+    if last is None:
+        raise FatalError(f"listeners: cannot resolve the host of {end_point}")
     # getaddrinfo and bind have their own errno ranges; strerror is what people understand.
     raise FatalError(
         f"listeners: cannot bind {end_point}: {last.strerror or os.strerror(last.errno or 0)}"
     ) from last
 
 
-def _addresses(end_point: EndPoint) -> list[tuple[int, tuple[str, int]]]:
+def _addresses(end_point: EndPoint, found: Sequence[str] | None) -> list[tuple[int, tuple[str, int]]]:
+    """Families and addresses to bind."""
     if not end_point.host:
         return [(socket.AF_INET6, ("::", end_point.port)), (socket.AF_INET, ("0.0.0.0", end_point.port))]  # noqa: S104
+    is_name = not is_address(end_point.host)
+    hosts = found if found is not None and is_name else [end_point.host]
+    flags = 0 if is_name and found is None else socket.AI_NUMERICHOST
     try:
-        found = socket.getaddrinfo(end_point.host, end_point.port, type=socket.SOCK_STREAM)
-    except socket.gaierror as error:
-        raise FatalError(f"listeners: cannot resolve the host of {end_point}: {error.strerror}") from error
-    return [(family, address[:2]) for family, _, _, _, address in found]  # type: ignore[misc]
+        return [
+            (family, address[:2])  # type: ignore[misc]
+            for host in hosts
+            for family, _, _, _, address in socket.getaddrinfo(
+                host, end_point.port, type=socket.SOCK_STREAM, flags=flags
+            )
+        ]
+    except (OSError, UnicodeError) as error:  # A name with an empty part cannot even be asked for.
+        reason = error.strerror if isinstance(error, OSError) else "it is no host name"
+        raise FatalError(f"listeners: cannot resolve the host of {end_point}: {reason}") from error

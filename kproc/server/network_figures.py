@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from kproc.config.cpus import PROCESSORS_MAX
 from kproc.errors import ErrorCode
 from kproc.metrics.histogram import Histogram
 from kproc.metrics.requests import (
@@ -173,10 +174,10 @@ class NetworkFigures:
     def _found_at_start(self) -> Iterable[AgentId]:
         """Roles whose rows were used before: somebody who shows figures is started anew more often than the broker."""
         for make in (processor_id, handler_id):
-            index = 0
-            while self._slab.pid(slab_row(make(index))):
+            for index in range(PROCESSORS_MAX):
+                if not self._slab.pid(slab_row(make(index))):
+                    break
                 yield make(index)
-                index += 1
         if self._slab.pid(slab_row(CONTROL_PROCESSOR)):
             yield CONTROL_PROCESSOR
         yield CONTROLLER

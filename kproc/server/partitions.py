@@ -25,7 +25,7 @@ from kproc.purgatory.purgatory import Purgatory
 from kproc.server.partition_table import NOBODY, PartitionRow, PartitionTable, holder_word
 from kproc.server.syncer import Syncer, sync_one
 from kproc.storage import checkpoints
-from kproc.storage.fs import Fs, OsFs, StorageFailure
+from kproc.storage.fs import Fs, StorageFailure, modified_ns
 from kproc.storage.log import Log, OtherTopic, SyncPoint, TrustedEnd
 from kproc.storage.log_config import LogConfig
 
@@ -44,16 +44,17 @@ class Checkpoint:
     is discarded. So an entry counts only for a directory that is older than the files.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, fs: Fs, directory: Path) -> None:
+        self._fs = fs
         # First the times: files that are replaced meanwhile are then believed less, not more.
         files = (checkpoints.RECOVERY_POINT_FILE, checkpoints.LOG_START_FILE)
-        self._written_ns = min(_modified_ns(directory / name) for name in files)
-        self._recovery_points = checkpoints.read_recovery_points(OsFs(), directory)
-        self._start_offsets = checkpoints.read_log_starts(OsFs(), directory)
+        self._written_ns = min(modified_ns(fs, directory / name) for name in files)
+        self._recovery_points = checkpoints.read_recovery_points(fs, directory)
+        self._start_offsets = checkpoints.read_log_starts(fs, directory)
 
     def of(self, key: PartitionKey, directory: Path) -> tuple[int, int]:
         """(recovery point, log start) of the partition in `directory`; zeros when they are not known."""
-        made_ns = _modified_ns(directory / checkpoints.PARTITION_METADATA_FILE)
+        made_ns = modified_ns(self._fs, directory / checkpoints.PARTITION_METADATA_FILE)
         if not 0 < made_ns < self._written_ns:
             return 0, 0
         return self._recovery_points.get(key, 0), self._start_offsets.get(key, 0)
@@ -62,13 +63,6 @@ class Checkpoint:
 def _may_pass(error: Corrupt | OSError) -> bool:
     """Whether the next try may succeed by itself: the host was short of room. Damage does not go away."""
     return isinstance(error, OSError) and error.errno in _SHORTAGES
-
-
-def _modified_ns(path: Path) -> int:
-    try:
-        return path.stat().st_mtime_ns
-    except FileNotFoundError:
-        return 0
 
 
 class OwnedPartition:
@@ -161,10 +155,10 @@ class Partitions:
         syncer: Syncer,
         checkpoint: Checkpoint,
         is_clean: bool,
-        fs: Fs | None = None,
+        fs: Fs,
     ) -> None:
-        self._fs = fs or OsFs()
         self._directory = directory
+        self.fs = fs
         self.handler_index = handler_index
         self._config = config
         self._image = image
@@ -219,7 +213,7 @@ class Partitions:
             except OtherTopic as problem:
                 # A crash came between that topic's deletion and the rename, and the name was used again.
                 logger.warning("set aside, left over from a deleted topic of the same name: %s", problem)
-                Log.set_aside(directory)
+                Log.set_aside(directory, self.fs)
                 log = self._load(directory, topic, partition, row)
         except (Corrupt, OSError) as error:
             logger.error("partition %s-%d is offline: %s", key[0], key[1], error)
@@ -249,11 +243,11 @@ class Partitions:
             partition=partition.index,
             leader_epoch=partition.leader_epoch,
             clock=self._clock,
+            fs=self.fs,
             trusted=trusted,
             recovery_point=recovery_point,
             start_offset=start_offset,
             clean=self._is_clean,
-            fs=self._fs,
         )
 
     def _log_config(self, topic: TopicImage) -> LogConfig:
@@ -311,7 +305,7 @@ class Partitions:
         owned.on_synced(None)
         del self._open[key]
         try:
-            if checkpoints.read_partition_metadata(OsFs(), log.directory) == topic_id:
+            if checkpoints.read_partition_metadata(self.fs, log.directory) == topic_id:
                 state = log.export_state()  # Writes a snapshot of the producers, by path.
             else:
                 # Its topic was deleted, its owner has heard of that and we have not.
@@ -358,6 +352,7 @@ class Partitions:
             topic_id=topic.topic_id,
             partition=partition.index,
             clock=self._clock,
+            fs=self.fs,
         )
         owned = OwnedPartition(self, key, log, self._table.writer(partition.slot), partition)
         owned.publish()
@@ -379,7 +374,8 @@ class Partitions:
                 self.unsynced.pop(owned, None)
                 owned.log.rename_for_delete()
             else:
-                Log.set_aside(self._directory / f"{topic.name}-{partition.index}")
+                directory = self._directory / f"{topic.name}-{partition.index}"
+                Log.set_aside(directory, self.fs, topic_id=topic.topic_id)
             self.purgatory.check(key)
 
     def reconfigure(self, topic: TopicImage) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kproc.clock import Clock
 from kproc.config import Config
 from kproc.server.listeners import Endpoint
+from kproc.storage.fs import Fs, OsFs
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,3 +22,4 @@ class Plan:
     was_clean: bool
     control: Endpoint | None = None  # kproc.control.listener
     metrics: Endpoint | None = None  # kproc.metrics.listener
+    fs: Fs = field(default_factory=OsFs)  # Everything below log.dirs goes through it.

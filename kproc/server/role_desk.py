@@ -5,7 +5,7 @@ A child process takes it from its control socket (child.py), a role in a thread 
 
 told         settings, targets, leave, handler_leaving, stop
 asked        Processor: clients, kill_client, move, still (answered when none of its connections is on its
-             way to another Processor), close_listener.  Handler: endpoints.
+             way to another Processor), close_listener, open_listener.  Handler: endpoints.
              controller: every operation on the metadata
 says         drained      it has nothing left, after stop or leave
              unused       nothing of its clients is at a leaving Handler any more
@@ -139,5 +139,8 @@ def serve_processor(processor: Processor, what: str, body: dict[str, Any]) -> di
         return {"is_killed": processor.kill_connection(body["id"])}
     if what == "close_listener":
         return {"closed": processor.close_listener(body["listener"])}
+    if what == "open_listener":
+        processor.open_listener(body["listener"])
+        return {}
     assert what == "move", what
     return {"moving": processor.move_connections(body["count"], AgentId(*body["target"]))}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from kproc.config.cpus import HANDLERS_MAX, PROCESSORS_MAX
+from kproc.config.listeners import LISTENERS_MAX
 from kproc.metrics.slab import ROWS_MAX
 from kproc.transport.agent import AgentId
 
@@ -18,8 +20,12 @@ _FIRST_ROW: Final = {"controller": 0, "cleaner": 1, ACCEPTOR: 16, PROCESSOR: 128
 ROLE_COUNT_MAX: Final = 448
 assert _FIRST_ROW[HANDLER] + ROLE_COUNT_MAX <= ROWS_MAX
 ACCEPTOR_COUNT_MAX: Final = _FIRST_ROW[PROCESSOR] - _FIRST_ROW[ACCEPTOR]
+_COUNTS_MAX: Final = {ACCEPTOR: ACCEPTOR_COUNT_MAX, PROCESSOR: ROLE_COUNT_MAX, HANDLER: ROLE_COUNT_MAX}
 
 # The control listener's own Acceptor and Processor: the last places, so that no count ever reaches them.
+assert LISTENERS_MAX < ACCEPTOR_COUNT_MAX
+assert PROCESSORS_MAX < ROLE_COUNT_MAX
+assert HANDLERS_MAX <= ROLE_COUNT_MAX
 CONTROL_ACCEPTOR: Final = AgentId(ACCEPTOR, ACCEPTOR_COUNT_MAX - 1)
 CONTROL_PROCESSOR: Final = AgentId(PROCESSOR, ROLE_COUNT_MAX - 1)
 _CONTROL_PLANE: Final = frozenset((CONTROL_ACCEPTOR, CONTROL_PROCESSOR))
@@ -42,7 +48,8 @@ def acceptor_id(index: int) -> AgentId:
 
 
 def slab_row(agent: AgentId) -> int:
-    """The agent's row in the metrics slab."""
+    """The agent's row in the metrics slab; its sleeping word is there, too, so no two may share one."""
+    assert agent.index < _COUNTS_MAX.get(agent.role, 1), agent
     return _FIRST_ROW[agent.role] + agent.index
 
 

@@ -6,13 +6,16 @@ Every condition also comes true by a death, so a change ends in a consistent sta
 a role that stays is started again by children.py, one that leaves is not, one that could not start ends its change.
 
 listener, new        bind, tell Handlers, start its Acceptor
-                     (one that cannot be bound is left out until `listeners` is changed again; kproc status says so)
+                     (one that cannot be opened is left out until `listeners` is changed again; kproc status says so)
 listener, gone       close the port, end its Acceptor, close its connections
 Processors, more     start, link, ready; Acceptors are told; connections are spread
 Processors, fewer    Acceptors forget them; they move their connections to the others, drained, close, detach
 Handlers, more       start, link, ready; the routing table counts them, partitions are handed over
 Handlers, fewer      the routing table counts them no more; they hand over and park nothing; Processors move their
                      connections' home away; drained and unused, close, detach
+
+What a part of a change cannot reach fails by itself: the other parts are made, and it is tried again when something
+else is wanted. A change that ends without having reached what was wanted counts as failed, so it is not begun again.
 
 Which listeners a Processor serves: `num.network.threads` is one set for all listeners; a listener with a value of its
 own (`listener.name.<x>.num.network.threads`) has a set of its own. A connection stays where it is when its
@@ -22,7 +25,7 @@ listener gets its own set, and goes to the common one when it loses it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -33,7 +36,7 @@ from kproc.config.dynamic import DynamicSettings
 from kproc.errors import FatalError
 from kproc.server.balance import Balancer
 from kproc.server.children import Children
-from kproc.server.listener_set import ListenerSet
+from kproc.server.listener_set import NO_PLACES, ListenerSet
 from kproc.server.roles import (
     ACCEPTOR,
     CONTROLLER,
@@ -54,6 +57,8 @@ _START_NS: Final = 30_000_000_000
 # closed all the same: what is left there ends in closed connections, as if it had died.
 _LEAVE_NS: Final = 60_000_000_000
 _CLOSE_NS: Final = 10_000_000_000
+# Steps in one turn. More than a change has without a wait; a mistake in one must not keep the supervisor from its loop.
+_STEPS_PER_TURN: Final = 64
 
 
 class ScaleFailed(Exception):
@@ -86,6 +91,8 @@ class Scaler:
         self._clock = children.plan.clock
         self._listeners = listeners
         self._wanted: Wanted | None = None
+        self._trying: Wanted | None = None  # What the change that is being made is to reach.
+        self._has_new_wish = False  # Since that change began.
         self._refused: Wanted | None = None  # Tried and failed: not again until something else is wanted.
         self._steps: Steps | None = None
         self._condition: Condition = lambda: True
@@ -93,9 +100,10 @@ class Scaler:
         self._is_late = False
         self._done: list[dict[str, Any]] = []
         self._waiters: list[tuple[int, int, Callable[[dict[str, Any]], None]]] = []
-        self._error: str | None = None
+        self._errors: list[str] = []  # Of the last change.
         # Listeners that could not be opened, and why: not tried again until `listeners` is changed.
-        self._shut: dict[str, str] = {}
+        self._shut: dict[EndPoint, str] = {}
+        self._told_problem: str | None = None
         self.balancer = Balancer(children)
 
     @property
@@ -103,24 +111,31 @@ class Scaler:
         """Whether a change is being made, which `advance` must be called for."""
         return self._steps is not None or self._target() is not None
 
-    def leave_out(self, shut: dict[str, str]) -> None:
+    def leave_out(self, shut: Mapping[EndPoint, str]) -> None:
         """These listeners could not be opened at the start, and why."""
         self._shut.update(shut)
 
     @property
     def problem(self) -> str | None:
         """What of the settings in force could not be reached; None when all was, or is being tried."""
-        problems = [*self._shut.values()]
-        if self._refused is not None and self._error is not None:
-            problems.append(self._error)
+        problems = []
+        if self._wanted is not None:
+            problems = [self._shut[each] for each in self._wanted.listeners.values() if each in self._shut]
+        if self._is_refused:
+            problems += self._errors
         return "; ".join(problems) or None
+
+    @property
+    def _is_refused(self) -> bool:
+        return self._refused is not None
 
     def want(self, settings: DynamicSettings) -> None:
         """These settings are in force: counts that differ are changed from the next turn on."""
         before, self._wanted = self._wanted, Wanted.of(self._config, settings)
-        if before is None or before.listeners != self._wanted.listeners:
+        if before is not None and before.listeners != self._wanted.listeners:
             self._shut.clear()
-        if self._wanted != self._refused:
+        if before != self._wanted:
+            self._has_new_wish = True
             self._refused = None
 
     def when_settled(self, on_reply: Callable[[dict[str, Any]], None]) -> None:
@@ -128,22 +143,29 @@ class Scaler:
         self._waiters.append((len(self._done), self._clock.now_ns(), on_reply))
 
     def advance(self, *, may_begin: bool = True) -> None:
-        """Go on as far as what is waited for has come true."""
-        while True:
-            if self._steps is None:
-                if not may_begin:
-                    return
-                target = self._target()
-                if target is None:
-                    self._settle()
-                    return
-                self._error = None
-                self._steps = self._change(target)
-                self._condition = lambda: True
+        """Go on as far as what is waited for has come true, by a bounded number of steps."""
+        for _ in range(_STEPS_PER_TURN):
+            if self._steps is None and not (may_begin and self._begin()):
+                break
             self._is_late = bool(self._deadline_ns) and self._clock.now_ns() >= self._deadline_ns
             if not self._is_late and not self._condition():
-                return
+                break
             self._step()
+        if self.problem != self._told_problem:
+            self._told_problem = self.problem
+            self._children.on_change()
+
+    def _begin(self) -> bool:
+        """Begin the next change; False if there is none, and then whoever waits for that is told."""
+        target = self._target()
+        if target is None:
+            self._settle()
+            return False
+        self._errors = []
+        self._trying, self._has_new_wish = target, False
+        self._steps = self._change(target)
+        self._condition = lambda: True
+        return True
 
     def _step(self) -> None:
         assert self._steps is not None
@@ -151,12 +173,23 @@ class Scaler:
             self._condition = next(self._steps)
         except StopIteration:
             self._steps = None
-        except ScaleFailed as failure:
-            logger.error("%s", failure)
-            self._error = str(failure)
-            self._steps, self._refused = None, self._wanted
-        if self._steps is None:
             self._deadline_ns = 0
+            self._judge()
+
+    def _judge(self) -> None:
+        """A change has ended. What it has not reached would be missed by the next try, too, until something changes."""
+        tried, self._trying = self._trying, None
+        assert tried is not None
+        if self._has_new_wish:
+            return
+        if not self._errors and not self._is_there(tried):
+            self._fail("what is wanted was not reached, though nothing failed")
+        if self._errors:
+            self._refused = tried
+
+    def _fail(self, why: str) -> None:
+        logger.error("%s", why)
+        self._errors.append(why)
 
     def _settle(self) -> None:
         waiters, self._waiters = self._waiters, []
@@ -165,22 +198,28 @@ class Scaler:
         for start, asked_ns, on_reply in waiters:
             took_ms = (now_ns - asked_ns) // 1_000_000
             reply: dict[str, Any] = {"counts": counts, "steps": self._done[start:], "took_ms": took_ms}
-            on_reply({**reply, "error": self._error} if self._refused is not None else reply)
+            on_reply({**reply, "error": "; ".join(self._errors)} if self._is_refused else reply)
         if waiters:
             self._done.clear()
 
     def _target(self) -> Wanted | None:
         """What is wanted, if it is not what there is."""
         wanted = self._wanted
-        if wanted is None or self._refused is not None:
+        if wanted is None or self._is_refused or self._is_there(wanted):
             return None
-        names = set(wanted.listeners) - set(self._shut)
-        is_there = (
+        return wanted
+
+    def _is_there(self, wanted: Wanted) -> bool:
+        names = set(self._reachable(wanted))
+        return (
             len(self._table.handlers()) == wanted.handlers
             and self._table.pools() == wanted.pools
             and (not names or set(self._listeners.names().values()) == names)
         )
-        return None if is_there else wanted
+
+    def _reachable(self, wanted: Wanted) -> dict[str, EndPoint]:
+        """The listeners that are wanted, but for those that could not be opened."""
+        return {name: each for name, each in wanted.listeners.items() if each not in self._shut}
 
     # -- one change --------------------------------------------------------------------------------------------
 
@@ -202,6 +241,13 @@ class Scaler:
             yield from self._timed("handlers", have, wanted.handlers, self._remove_handlers(wanted.handlers))
 
     def _timed(self, what: str, before: int, after: int, steps: Steps) -> Steps:
+        """One part of a change; its failure is noted, and the other parts are made."""
+        try:
+            yield from self._noted(what, before, after, steps)
+        except ScaleFailed as failure:
+            self._fail(str(failure))
+
+    def _noted(self, what: str, before: int, after: int, steps: Steps) -> Steps:
         began_ns = self._clock.now_ns()
         logger.info("scaling %s: from %d to %d", what, before, after)
         yield from steps
@@ -263,9 +309,15 @@ class Scaler:
         """Those that go, first: a new one may want the port of an old one. They come back if no new one opens."""
         names = self._listeners.names()
         before = {name: self._listeners.end_point(at) for at, name in names.items()}
+        new = [each for name, each in self._reachable(wanted).items() if name not in before]
+        if not (yield from self._listeners.has_places(len(new))):
+            for end_point in new:
+                self._leave_out(end_point, f"listeners: {end_point} has no place: {NO_PLACES}")
+            new = []
+        if not self._reachable(wanted):
+            return  # What is there stays, or nobody could be told of anything any more.
         for index in [at for at, name in names.items() if name not in wanted.listeners]:
             yield from self._timed(f"listener {names[index]}", 1, 0, self._remove_listener(index))
-        new = [end_point for name, end_point in wanted.listeners.items() if name not in before]
         yield from self._try_listeners(new)
         if not self._listeners.names():
             logger.error("listeners: none of those that were set can be opened; opening the old ones again")
@@ -273,14 +325,17 @@ class Scaler:
         self._children.on_change()
 
     def _try_listeners(self, end_points: list[EndPoint]) -> Steps:
-        """Add what can be; what else is wanted need not wait for a listener that cannot be bound."""
+        """Add what can be; what else is wanted need not wait for a listener that cannot be opened."""
         for end_point in end_points:
-            name = end_point.name
             try:
-                yield from self._timed(f"listener {name}", 0, 1, self._add_listener(end_point))
+                yield from self._noted(f"listener {end_point.name}", 0, 1, self._add_listener(end_point))
+                self._shut.pop(end_point, None)
             except ScaleFailed as failure:
-                logger.error("%s", failure)
-                self._shut[name] = str(failure)
+                self._leave_out(end_point, str(failure))
+
+    def _leave_out(self, end_point: EndPoint, why: str) -> None:
+        logger.error("%s", why)
+        self._shut[end_point] = why
 
     def _add_listener(self, end_point: EndPoint) -> Steps:
         try:
@@ -308,12 +363,20 @@ class Scaler:
 
     def _add_handlers(self, count: int) -> Steps:
         have = len(self._table.handlers())
-        yield from self._start([self._table.add(handler_id(index)) for index in range(have, count)])
-        yield from self._count_handlers(count)
+        new = [self._table.add(handler_id(index)) for index in range(have, count)]
+        yield from self._start(new)
+        try:
+            yield from self._count_handlers(count)
+        except ScaleFailed:
+            yield from self._dismiss_handlers(new)  # Nobody is ever going to give them a partition.
+            raise
 
     def _remove_handlers(self, count: int) -> Steps:
         yield from self._count_handlers(count)
-        leaving = self._table.handlers()[count:]
+        yield from self._dismiss_handlers(self._table.handlers()[count:])
+
+    def _dismiss_handlers(self, leaving: list[Role]) -> Steps:
+        """End Handlers that the routing table does not count, once nobody uses them."""
         for role in leaving:
             role.leave()
             self._children.send(role, {"do": "leave"})
@@ -331,7 +394,7 @@ class Scaler:
 
     def _count_handlers(self, count: int) -> Steps:
         """Let the routing table name so many; again if the controller dies before it says that it did."""
-        self._children.handler_count = count
+        before, self._children.handler_count = self._children.handler_count, count
         controller = self._table[CONTROLLER]
         while True:
             replies: list[dict[str, Any]] = []
@@ -340,6 +403,7 @@ class Scaler:
             yield lambda replies=replies: bool(replies)  # type: ignore[misc]
             if not replies[0].get("lost"):
                 if "failure" in replies[0]:
+                    self._children.handler_count = before
                     raise ScaleFailed(f"the routing table cannot be changed: {replies[0]['failure'][1]}")
                 return
 

@@ -4,7 +4,7 @@ Single-threaded: it forks. It owns what must survive any role: listening sockets
 table, arenas, eventfds, the data directory's lock. It never blocks on a child and survives the death of
 any (children.py). How many roles there are is decided by the settings in force and changed by scale.py. The order
 of a stop: Acceptors, Processors and Handlers take nothing new and drain within one deadline; then Processors,
-Handlers, controller close; the cleaner, last, writes the checkpoints.
+Handlers, controller close, each in time of its own; the cleaner, last, writes the checkpoints.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import os
 import select
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from kproc.api import load_all
 from kproc.clock import SystemClock
@@ -61,6 +61,8 @@ logger = logging.getLogger(__name__)
 
 _READY_TIMEOUT_NS: Final = 30_000_000_000
 _BUSY_MS: Final = 20
+_CLOSE_NS: Final = 1_000_000_000  # What each wave of a stop has at least.
+T = TypeVar("T")
 
 
 def run(
@@ -158,7 +160,7 @@ class Supervisor:
         codec.prepare(ApiKey.METADATA, ready.METADATA_VERSION)
         self._turn_until(lambda: self._has_settings, deadline_ns)
         if not self._must_stop:
-            self._start_rest()
+            self._start_rest(deadline_ns)
         if not self._must_stop:
             self._turn_until(lambda: all(role.is_ready for role in self._table), deadline_ns)
         if not self._must_stop:
@@ -168,14 +170,18 @@ class Supervisor:
             self._turn()
         return self._stop()
 
-    def _start_rest(self) -> None:
+    def _start_rest(self, deadline_ns: int) -> None:
         """Every role that the settings in force want, in the order in which they are needed."""
         wanted = Wanted.of(self._config, self._children.settings)
         try:
-            self._scaler.leave_out(self._listeners.replace_before_start(tuple(wanted.listeners.values())))
+            steps = self._listeners.replace_before_start(tuple(wanted.listeners.values()))
+            shut = self._finish(steps, deadline_ns)
         except FatalError as error:
             self._fail(str(error))
             return
+        if shut is None:
+            return
+        self._scaler.leave_out(shut)
         self._children.handler_count = wanted.handlers
         self._table.add(CLEANER)
         for index in range(wanted.handlers):
@@ -195,6 +201,19 @@ class Supervisor:
         for role in self._table:
             self._children.introduce(role)
         self._scaler.assign_acceptors()
+
+    def _finish(self, steps: Generator[Callable[[], bool], None, T], deadline_ns: int) -> T | None:
+        """Turn until these steps are done; None if the broker must stop before."""
+        while True:
+            try:
+                condition = next(steps)
+            except StopIteration as done:
+                result: T = done.value
+                return result
+            self._turn_until(condition, deadline_ns)
+            if self._must_stop:
+                steps.close()
+                return None
 
     def _turn_until(self, is_so: Callable[[], bool], deadline_ns: int) -> None:
         """Turn until it is so or the broker must stop; fail at the deadline."""
@@ -326,9 +345,10 @@ class Supervisor:
     # -- stopping ----------------------------------------------------------------------------------------------
 
     def _stop(self) -> int:
-        """Drain, close, reap; within kproc.drain.timeout.ms, then by force. The exit status."""
+        """Drain within kproc.drain.timeout.ms; close, each wave in time of its own; reap, or kill. The exit status."""
         self._children.is_stopping = True
-        deadline_ns = self._clock.now_ns() + self._config.kproc_drain_timeout_ms * 1_000_000
+        drain_ns = self._config.kproc_drain_timeout_ms * 1_000_000
+        deadline_ns = self._clock.now_ns() + drain_ns
         for sock in self._listening.values():
             sock.close()
         for role in self._table:
@@ -338,15 +358,16 @@ class Supervisor:
         is_drained = self._await(lambda role: role.is_drained, (ACCEPTOR, PROCESSOR, HANDLER), deadline_ns)
         if not is_drained:
             logger.warning("stopping without having answered everything: kproc.drain.timeout.ms is over")
-        # Closing logs is worth a second of its own even when a client kept the drain from ending.
-        deadline_ns = max(deadline_ns, self._clock.now_ns() + 1_000_000_000)
         is_clean = self._failure is None
         for wave in ((ACCEPTOR, PROCESSOR), (HANDLER,), (CONTROLLER.role,), (CLEANER.role,)):
             expected = self._table.of(*wave)
             if wave[0] in (HANDLER, CONTROLLER.role, CLEANER.role):
                 is_clean = is_clean and all(role.child is not None for role in expected)
             self._tell(wave, {"do": "close", "is_clean": is_clean})
-            self._await(lambda role: role.child is None, wave, deadline_ns)
+            # One that hangs must not use up the time in which the next wave's logs are synced and closed.
+            own_ns = max(_CLOSE_NS, drain_ns // 2 if wave[0] == HANDLER else 0)
+            until_ns = max(deadline_ns, self._clock.now_ns() + own_ns)
+            self._await(lambda role: role.child is None, wave, until_ns)
             if wave[0] in (HANDLER, CONTROLLER.role):
                 is_clean = is_clean and all(role.is_closed and role.closed_cleanly for role in expected)
         self._children.kill_all()

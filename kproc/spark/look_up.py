@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from kproc.clock import NS_PER_MS, Clock, SystemClock
@@ -54,10 +54,14 @@ class LookUp:
     # -- partitions
 
     def partitions(self, *, missing_ok: bool = False) -> list[TopicPartition]:
-        """Every partition that is subscribed to; UnknownTopic where a topic that is named does not exist."""
+        """Every partition that is subscribed to; UnknownTopic where a topic that is named does not exist.
+
+        `missing_ok`: those of them that exist.
+        """
         subscription = self._options.subscription
         if subscription.kind is Kind.PARTITIONS:
-            return list(subscription.partitions)
+            listed = subscription.partitions
+            return _existing(listed, self._metadata()) if missing_ok else list(listed)
         topics = self._metadata()
         missing = [name for name in subscription.topics if name not in topics]
         if missing and not missing_ok:
@@ -81,7 +85,8 @@ class LookUp:
             every = self.cluster.metadata()
             topics = {name: topic for name, topic in every.items() if found(name) and not topic.is_internal}
         else:
-            topics = self.cluster.metadata(subscription.topics)
+            names = subscription.topics or {each.topic for each in subscription.partitions}
+            topics = self.cluster.metadata(names)
         self._topics, self._topics_until_ns = topics, now_ns + self._options.metadata_ms * NS_PER_MS
         return topics
 
@@ -94,6 +99,18 @@ class LookUp:
     def log_starts(self, partitions: Collection[TopicPartition]) -> Offsets:
         """Where the logs of these partitions start."""
         return self.cluster.list_offsets(dict.fromkeys(partitions, EARLIEST))
+
+    def log_starts_left(self, partitions: Collection[TopicPartition]) -> Offsets:
+        """Where the logs of those of these partitions start that still exist."""
+        while partitions:
+            try:
+                return self.log_starts(partitions)
+            except UnknownTopic:
+                left = _existing(partitions, self.cluster.metadata({each.topic for each in partitions}))
+                if len(left) == len(partitions):
+                    raise
+                partitions = left
+        return {}
 
     def log_ends(self, partitions: Collection[TopicPartition]) -> Offsets:
         """Where the logs end for a reader of the chosen isolation."""
@@ -191,3 +208,9 @@ class LookUp:
         if self._options.fail_on_data_loss:
             raise DataLoss(f"{text}. With failOnDataLoss=false the query goes on without those records")
         logger.warning("records are lost and failOnDataLoss=false: %s", text)
+
+
+def _existing(partitions: Iterable[TopicPartition], topics: Mapping[str, Topic]) -> list[TopicPartition]:
+    return [
+        each for each in partitions if each.topic in topics and each.partition in topics[each.topic].leaders
+    ]

@@ -280,7 +280,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _with_new(self, begin: Offsets, end: Offsets) -> Offsets:
         """Partitions that came since the last batch begin where their logs start: that is what limits count."""
         new = end.keys() - begin.keys()
-        return {**begin, **self._look_up.log_starts(new)} if new else begin
+        return {**begin, **self._look_up.log_starts_left(new)} if new else begin
 
     def _is_to_wait(self, begin: Offsets, end: Offsets) -> bool:
         """With minOffsetsPerTrigger: too little is there, and maxTriggerDelay is not over."""
@@ -313,8 +313,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin, last = start_of(start, end), from_json(end)
         ranges = ranges_of(begin, last)
         if begin != last:
-            log_starts = self._look_up.log_starts([each.partition for each in ranges]) if ranges else {}
-            self._look_up.report_loss(losses(begin, last, log_starts))
+            # One whose topic was deleted keeps its range: the tasks of the others stay the same.
+            log_starts = self._look_up.log_starts_left([each.partition for each in ranges])
+            gone = [
+                f"{each.partition} is to be read up to offset {each.end}, and it is gone"
+                for each in ranges
+                if each.partition not in log_starts
+            ]
+            self._look_up.report_loss(gone + losses(begin, last, log_starts))
         pieces = split(
             ranges, records_max=self.options.max_records, partitions_min=self.options.min_partitions
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from kproc.spark.brokers import Cluster, OffsetOutOfRange
+from kproc.spark.brokers import Cluster, OffsetOutOfRange, UnknownTopic
 from kproc.spark.offsets import Offsets, TopicPartition
 from kproc.spark.options import SourceOptions
 from kproc.wire.record_batch import HEADER_BYTES, parse_header
@@ -51,7 +51,7 @@ def _batches(
         fetched = cluster.fetch(
             partition, offset, max_bytes=SAMPLE_BYTES, isolation=options.isolation, wait_ms=0
         )
-    except OffsetOutOfRange:
+    except (OffsetOutOfRange, UnknownTopic):
         return []  # Reported where the batch is planned; its end does not matter.
     found, position = [], 0
     while position + HEADER_BYTES <= len(fetched.records):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -28,7 +29,10 @@ def list_partitions(
     for name in sorted(fs.list_directory(data_directory)):
         parsed = parse_partition_directory_name(name)
         path = data_directory / name
-        if parsed is not None and not skip(*parsed) and path.is_dir():
+        if parsed is None or skip(*parsed):
+            continue
+        facts = fs.facts_at(path)
+        if facts is not None and stat.S_ISDIR(facts.st_mode):
             found.append(PartitionDirectory(path, *parsed, read_partition_metadata(fs, path)))
     return found
 

@@ -2,7 +2,8 @@
 
 As in Kafka's LogCleanerManager: the section before the first dirty offset was compacted before, the one from
 there on to the first uncleanable offset can be, and a log is due when the second is a large enough share of
-both, or holds records that are older than max.compaction.lag.ms. The active segment is never touched.
+both, or holds records that are older than max.compaction.lag.ms. The active segment is never touched. Nor, unlike
+in Kafka, is what no sync has confirmed: a power loss that took the newer record must find the older one.
 """
 
 from __future__ import annotations
@@ -48,12 +49,14 @@ def assess(
     checkpoint: int | None,
     start_offset: int,
     stable_offset: int,
+    synced_offset: int,
     now_ms: int,
     first_timestamp: Callable[[int], int],
 ) -> DirtySection:
     """The dirty section of a log; the last segment is the active one.
 
-    `checkpoint` is where the last compaction ended, if that is known and the log still holds it.
+    `checkpoint` is where the last compaction ended, if that is known and the log still holds it; `synced_offset`
+    is the recovery point.
     `first_timestamp` tells the largest timestamp of the first batch of the segment with a base offset; it is
     asked only when max.compaction.lag.ms is set.
     """
@@ -63,7 +66,7 @@ def assess(
     if checkpoint is not None and start_offset <= checkpoint <= end_offset:
         first_dirty = checkpoint
     dirty = [segment for segment in sealed if segment.next_offset > first_dirty]
-    bound = min(stable_offset, active)
+    bound = min(stable_offset, synced_offset, active)
     if config.min_compaction_lag_ms > 0:
         young = now_ms - config.min_compaction_lag_ms
         bound = min([bound, *(segment.base_offset for segment in dirty if segment.largest_timestamp > young)])

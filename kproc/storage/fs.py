@@ -22,6 +22,9 @@ IOV_COUNT_MAX: Final = 1024  # IOV_MAX of Linux; writev refuses more buffers wit
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
+_SYNCED: Final = "user.kproc.synced"
+_NO_MARK: Final = _FULL | {errno.ENODATA, errno.ENOTSUP, errno.EPERM, errno.EACCES, errno.E2BIG}
+
 _EXT4: Final = 0xEF53
 _FALLOC_KEEP_SIZE: Final = 1
 _FREE_SHARE: Final = 64  # Of what is free on the disk, at most one part in so many is set aside at once.
@@ -51,11 +54,15 @@ class FileFacts(Protocol):
     """What stat says and storage needs; os.stat_result fits."""
 
     @property
+    def st_mode(self) -> int: ...
+    @property
     def st_ino(self) -> int: ...
     @property
     def st_size(self) -> int: ...
     @property
     def st_mtime_ns(self) -> int: ...
+    @property
+    def st_ctime_ns(self) -> int: ...
 
 
 Buffer = bytes | bytearray | memoryview
@@ -71,12 +78,15 @@ class Fs(Protocol):
     def reserve(self, descriptor: int, position: int, length: int) -> bool: ...
     def truncate(self, descriptor: int, size: int) -> None: ...
     def sync(self, descriptor: int) -> None: ...
+    def note_synced(self, descriptor: int, size: int) -> None: ...
+    def noted_synced(self, descriptor: int) -> int: ...
     def facts(self, descriptor: int) -> FileFacts: ...
     def set_modified(self, descriptor: int, modified_ns: int) -> None: ...
     def open_directory(self, path: Path) -> int: ...
     def make_directory(self, path: Path) -> bool: ...
     def list_directory(self, path: Path) -> list[str]: ...
     def exists(self, path: Path) -> bool: ...
+    def facts_at(self, path: Path) -> FileFacts | None: ...
     def rename(self, source: Path, target: Path) -> bool: ...
     def unlink(self, path: Path) -> bool: ...
     def remove_tree(self, path: Path) -> None: ...
@@ -189,6 +199,30 @@ class OsFs:
         except OSError as error:
             raise failure(error, "fdatasync") from error
 
+    def note_synced(self, descriptor: int, size: int) -> None:
+        """Mark a file: its first `size` bytes were synced. Durable with the next sync of the file, which costs no more.
+
+        An extended attribute of the file: the sync of a file that grew commits its inode, and with it, in the order
+        of the journal, what was changed of that before. Without room for it, or on a file system that has none, the
+        mark stays as it was, which says less and nothing wrong.
+        """
+        try:
+            os.setxattr(descriptor, _SYNCED, b"%d" % size)
+        except OSError as error:
+            if error.errno not in _NO_MARK:
+                raise failure(error, "setxattr") from error
+
+    def noted_synced(self, descriptor: int) -> int:
+        """What note_synced() last said of a file, as far as it is known; 0 without a mark."""
+        try:
+            return int(os.getxattr(descriptor, _SYNCED))
+        except ValueError:
+            return 0
+        except OSError as error:
+            if error.errno not in _NO_MARK:
+                raise failure(error, "getxattr") from error
+            return 0
+
     def facts(self, descriptor: int) -> FileFacts:
         """Inode, size and time of the last change."""
         try:
@@ -229,13 +263,16 @@ class OsFs:
 
     def exists(self, path: Path) -> bool:
         """Whether something of that name is there."""
+        return self.facts_at(path) is not None
+
+    def facts_at(self, path: Path) -> FileFacts | None:
+        """What facts() says of whatever has that name, or None when nothing has."""
         try:
-            os.stat(path)
+            return os.stat(path)
         except FileNotFoundError:
-            return False
+            return None
         except OSError as error:
             raise failure(error, f"stat {path}") from error
-        return True
 
     def rename(self, source: Path, target: Path) -> bool:
         """Rename, replacing the target; False when the source is not there."""
@@ -307,3 +344,9 @@ def sync_directory(fs: Fs, path: Path) -> None:
         fs.sync(descriptor)
     finally:
         fs.close(descriptor)
+
+
+def modified_ns(fs: Fs, path: Path) -> int:
+    """When a file was last written to, 0 when it is not there."""
+    facts = fs.facts_at(path)
+    return 0 if facts is None else facts.st_mtime_ns

@@ -32,7 +32,7 @@ from kproc.storage.format import (
     parse_partition_directory_name,
     segment_file_name,
 )
-from kproc.storage.fs import DiskFull, Fs, OsFs, StorageFailure
+from kproc.storage.fs import DiskFull, Fs, StorageFailure
 from kproc.storage.leader_epochs import LeaderEpochs
 from kproc.storage.log_append import AppendingLog
 from kproc.storage.log_compact import CompactableLog
@@ -72,7 +72,7 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
         partition: int,
         leader_epoch: int,
         clock: Clock,
-        fs: Fs | None = None,
+        fs: Fs,
         trusted: TrustedEnd | None = None,
         recovery_point: int = 0,
         start_offset: int = 0,
@@ -82,7 +82,6 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
 
         Raises Corrupt for damage, OtherTopic for another topic's files; StorageFailure when the disk refuses.
         """
-        fs = fs or OsFs()
         is_new = fs.make_directory(directory)
         found = None if is_new else checkpoints.read_partition_metadata(fs, directory)
         if found is not None and found != topic_id:
@@ -120,6 +119,9 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
         else:
             log._snapshots = loaded.snapshots
             log.truncated_bytes = loaded.truncated_bytes
+            if loaded.has_removed:
+                # A later segment that came back behind new records would overlap them.
+                log._directories_dirty = [directory]
         if clean:
             log.recovery_point = end_offset
         else:
@@ -160,24 +162,32 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
         self.offline_reason = self.offline_reason or "the log is closed"
         self._segments.close()
 
-    def rename_for_delete(self) -> Path:
-        """End the log and rename its directory to `....<hex>-delete`; the caller removes it later."""
+    def rename_for_delete(self) -> Path | None:
+        """End the log and rename its directory to `....<hex>-delete`; the caller removes it later.
+
+        None when it is gone already, or is another topic's.
+        """
         self.offline_reason = "the partition is deleted"
         self._segments.close()
-        target = self.set_aside(self.directory, self._fs)
-        if target is None:
-            raise Corrupt(f"{self.directory} is gone")
-        self.directory = target
-        self._segments.move(target)
+        target = self.set_aside(self.directory, self._fs, topic_id=self.topic_id)
+        if target is not None:
+            self.directory = target
+            self._segments.move(target)
         return target
 
     @staticmethod
-    def set_aside(directory: Path, fs: Fs | None = None) -> Path | None:
-        """Rename the directory of a partition that is not open for its deletion; None when there is none."""
+    def set_aside(directory: Path, fs: Fs, *, topic_id: bytes | None = None) -> Path | None:
+        """Rename the directory of a partition that is not open for its deletion; None when there is none.
+
+        With a topic's id nothing is done to a directory that says it is another topic's.
+        """
         parsed = parse_partition_directory_name(directory.name)
         assert parsed is not None, directory
+        if topic_id is not None and _is_of_another_topic(fs, directory, topic_id):
+            logger.error("%s is left alone: it is another topic's", directory)
+            return None
         target = directory.with_name(delete_directory_name(*parsed, uuid.uuid4().hex))
-        return target if (fs or OsFs()).rename(directory, target) else None
+        return target if fs.rename(directory, target) else None
 
     def reconfigure(self, config: LogConfig) -> None:
         """The topic's settings changed; they count from the next append on."""
@@ -203,7 +213,13 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
         elif closes:
             segments = [self.active]
         fds = [fd for segment in segments for fd in segment.pin(indexes=closes or segment is not self.active)]
-        return SyncPoint((*fds, *extra), self.end_offset, tuple(segments), tuple(extra))
+        return SyncPoint(
+            (*fds, *extra),
+            self.end_offset,
+            tuple(segments),
+            tuple([segment.size for segment in segments]),
+            tuple(extra),
+        )
 
     def mark_synced(self, point: SyncPoint) -> None:
         """All descriptors of the point were synced without an error.
@@ -213,6 +229,8 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
         """
         self._give_back(point)
         self.recovery_point = max(self.recovery_point, point.end_offset)
+        for segment, size in zip(point.segments, point.sizes, strict=True):
+            segment.synced_bytes = size
         sealed = point.segments[:-1]
         self._unsynced = [segment for segment in self._unsynced if segment not in sealed]
         self._flushed_ms = self._clock.wall_ms()
@@ -227,7 +245,9 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
         self._note_failure(StorageFailure(reason))
 
     def run_sync(self, point: SyncPoint) -> None:
-        """The fdatasync calls of a point; raises StorageFailure. For a sync thread: it changes no state."""
+        """The fdatasync calls of a point; raises StorageFailure. For a sync thread: no state of the log changes."""
+        for segment in point.segments:
+            segment.note_synced()
         for descriptor in point.fds:
             self._fs.sync(descriptor)
 
@@ -369,12 +389,11 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
         topic_id: bytes,
         partition: int,
         clock: Clock,
-        fs: Fs | None = None,
+        fs: Fs,
     ) -> Log:
         """Go on with a log where its owner stopped: nothing is scanned, the leader epoch stays."""
         if state["version"] != _STATE_VERSION:
             raise Corrupt(f"log state of version {state['version']} is not known")
-        fs = fs or OsFs()
         segments = []
         for exported in state["segments"]:
             segments.append(LogSegment.adopt(fs, directory, exported))
@@ -396,6 +415,15 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
         log._txn_indexes_dirty = [Path(path) for path in state["txn_indexes_dirty"]]
         log._segments.doom([Doomed(due_ms, directory / name) for due_ms, name in state["doomed"]])
         return log
+
+
+def _is_of_another_topic(fs: Fs, directory: Path, topic_id: bytes) -> bool:
+    try:
+        found = checkpoints.read_partition_metadata(fs, directory)
+    except Corrupt as problem:
+        logger.warning("%s", problem)
+        return False
+    return found is not None and found != topic_id
 
 
 def _discard(fs: Fs, directory: Path, loaded: Loaded) -> None:

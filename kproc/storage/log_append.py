@@ -15,6 +15,7 @@ from kproc.storage.log_config import INT64_MAX
 from kproc.storage.log_state import LogState
 from kproc.storage.producer_state import ProducerEntry, first_offset
 from kproc.storage.results import NO_OFFSET, AppendResult
+from kproc.storage.segment import LogSegment
 from kproc.storage.txn_index import append_aborted
 from kproc.storage.validate import CLIENT, examine, read_marker
 from kproc.wire.record_batch import CONTROL, HEADER_BYTES, TRANSACTIONAL, stamp_append_time
@@ -77,15 +78,18 @@ class AppendingLog(LogState):
             return [self._refused(ErrorCode.KAFKA_STORAGE_ERROR, self.offline_reason)] * len(batches)
         now_ms = self._clock.wall_ms()
         results: list[AppendResult] = []
+        reason: str | None = None
         try:
             if self._epochs.latest != self.leader_epoch:
                 self._begin_epoch()
             done = 0
-            while done < len(batches):
+            while done < len(batches) and self.offline_reason is None:
                 done = self._append_run(batches, done, origin, now_ms, results)
         except StorageFailure as failure:
             self._note_failure(failure)
-            refusal = self._refused(ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
+            reason = str(failure)
+        if len(results) < len(batches):
+            refusal = self._refused(ErrorCode.KAFKA_STORAGE_ERROR, reason or self.offline_reason)
             results.extend([refusal] * (len(batches) - len(results)))
         return results
 
@@ -221,7 +225,7 @@ class AppendingLog(LogState):
                 segment.first_timestamp = None
             self._note_failure(failure)
             if self.offline_reason is None:
-                segment.truncate(segment.size)
+                self._cut_back(segment)
             refusal = self._refused(ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
             # A duplicate may be one of a batch of this very run, so duplicates are refused, too: they are
             # retried.
@@ -247,6 +251,16 @@ class AppendingLog(LogState):
             self._batches_since_snapshot >= SNAPSHOT_BATCHES and self.producers
         ):
             self._take_snapshot()
+
+    def _cut_back(self, segment: LogSegment) -> None:
+        """Cut off what a write that failed left behind; a log that still has it goes offline.
+
+        The next write could be shorter: then a piece of this one would stand behind it.
+        """
+        try:
+            segment.truncate(segment.size)
+        except StorageFailure as failure:
+            self._note_failure(StorageFailure(f"half a write could not be cut off: {failure}"))
 
     def _refused(
         self, code: ErrorCode, message: str | None, record_errors: RecordErrors = ()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Final
 
 from kproc.errors import Corrupt, ErrorCode, KafkaError
@@ -39,6 +41,17 @@ class ReadableLog(LogState):
         if offset < (stable if committed else self.end_offset):
             ranges, size = self._read_ranges(offset, max_bytes, minimum_one, stable if committed else None)
         return ReadResult(ranges, size, self.end_offset, stable, self.start_offset)
+
+    def read_bytes(self, offset: int, max_bytes: int) -> bytes:
+        """What read() finds, as bytes: for the owner's own use. The last batch may be cut short."""
+        parts: list[bytes] = []
+        for part in self.read(offset, max_bytes).ranges:
+            descriptor = self._fs.open(Path(os.fsdecode(part.path)), writable=False)
+            try:
+                parts.append(self._fs.read(descriptor, part.length, position=part.position))
+            finally:
+                self._fs.close(descriptor)
+        return b"".join(parts)
 
     def _read_ranges(
         self, offset: int, max_bytes: int, minimum_one: bool, bound: int | None

@@ -8,9 +8,13 @@ Three stories, by what is known of the end of the last owner:
             wrote beyond (and did not answer for) is checked, and kept as far as it is whole.
 - unclean   everything from the recovery point on is checked: lengths, order of offsets, CRC-32C.
 
-A batch that is not whole at the very end is a torn write and is cut off. The same with a good batch after
-it, with records in a later segment, or below the recovery point (bytes that a sync had confirmed) is
-damage: Corrupt, and the files are left as they are.
+A batch that is not whole, or a segment that ends before the next begins, is damage below what a sync had
+confirmed, or below what a dead owner had published: Corrupt, and the files are left as they are. How far that
+was is known by the recovery point and, to a page and a round of sync, by the mark that each segment's file
+carries (fs.note_synced). Above it nothing was ever answered to acks=all, and a power loss keeps the pages of
+what was not synced in any order: it is a torn tail, cut there with all that follows, good batches included.
+
+This file is long because end, epochs and producers of a log are found by steps that share what they read.
 """
 
 from __future__ import annotations
@@ -79,6 +83,7 @@ class Loaded:
     end_offset: int
     rebuilt: list[LogSegment]  # Their records are believed, their indexes were made again and are not synced.
     truncated_bytes: int = 0
+    has_removed: bool = False  # Segments behind the end were taken away.
 
 
 def load(
@@ -113,7 +118,14 @@ def load(
             raise Corrupt(f"{directory}: {problem}") from problem
         raise
     return Loaded(
-        segments, loader.epochs, producers, snapshots, end_offset, loader.rebuilt, loader.truncated_bytes
+        segments,
+        loader.epochs,
+        producers,
+        snapshots,
+        end_offset,
+        loader.rebuilt,
+        loader.truncated_bytes,
+        loader.has_removed,
     )
 
 
@@ -214,6 +226,7 @@ class _Loader:
         self.epochs = LeaderEpochs()
         self.epochs_known = False
         self.truncated_bytes = 0
+        self.has_removed = False
         self.rebuilt: list[LogSegment] = []
         # The first offset scanned that is in a transaction: from there on transaction indexes are made again.
         self.first_transactional: int | None = None
@@ -257,8 +270,6 @@ class _Loader:
             if not walk_from:
                 segment.reset_indexes()
             end_offset = self._scan(number, walk_from, believed_end)
-            if number < len(self._segments) - 1 and end_offset < following:
-                self._check_gap(segment, end_offset, following)
             segment.close_indexes()
         return end_offset
 
@@ -270,12 +281,23 @@ class _Loader:
                     size = f"{segment.path(LOG_SUFFIX)} has {segment.size} bytes"
                     raise Corrupt(f"{size}, {trusted.position} had been published")
                 return
+        if self._segments[0].base_offset == trusted.end_offset:
+            return  # All up to there was deleted, and the owner died before it could publish that.
         raise Corrupt(f"{self._directory} has no segment {trusted.segment_base}, which had been published")
 
-    def _check_gap(self, segment: LogSegment, end_offset: int, following: int) -> None:
-        """A segment ends where the next begins; only compaction takes records from its end."""
-        if "compact" not in self._config.cleanup_policy:
-            raise Corrupt(f"{segment.path(LOG_SUFFIX)} ends at {end_offset}, the next begins at {following}")
+    def _check_gap(self, number: int, end_offset: int) -> None:
+        """A segment ends where the next begins; BadBatch if not.
+
+        Only compaction takes records from its end, and the file that it made is not the one that carries a mark.
+        """
+        if number == len(self._segments) - 1:
+            return
+        segment, following = self._segments[number], self._segments[number + 1].base_offset
+        if end_offset >= following or (
+            "compact" in self._config.cleanup_policy and not segment.noted_synced()
+        ):
+            return
+        raise BadBatch(segment.size, f"the next segment begins at offset {following}, not at {end_offset}")
 
     def _complete_sealed(self, segment: LogSegment) -> None:
         """A segment that is believed: only its indexes may have to be made again."""
@@ -324,6 +346,7 @@ class _Loader:
                     self._fs, segment.descriptor(), walk_from, segment.size, believed_end=believed_end
                 )
             )
+            self._check_gap(number, rebuild.next_offset)
         except BadBatch as problem:
             self._cut_tail(number, problem, rebuild, believed_end)
         if self.first_transactional is None:
@@ -343,25 +366,39 @@ class _Loader:
         where = f"{segment.path(LOG_SUFFIX)}: {problem}"
         if rebuild.next_offset < believed_end:
             raise Corrupt(f"{where}; it had been whole: synced, or published by its owner") from problem
+        if problem.position < (synced := segment.noted_synced()):
+            raise Corrupt(f"{where}; {synced} bytes had been synced") from problem
+        behind = self._segments[number + 1 :]
+        for later in behind:
+            if later.noted_synced():
+                raise Corrupt(f"{where}; a later segment was synced") from problem
+            later.close()
+        cut = segment.size - problem.position + sum(later.size for later in behind)
+        logger.warning(
+            "log=truncated bytes=%d end_offset=%d behind=%s %s",
+            cut, rebuild.next_offset, self._what_follows(number, problem, rebuild), where,
+        )  # fmt: skip
+        segment.truncate(problem.position)
+        self.truncated_bytes += cut
+        self.has_removed = bool(behind)
+        for later in behind:
+            later.close()
+            for doomed in later.mark_deleted():
+                self._fs.unlink(doomed)
+        del self._segments[number + 1 :]
+
+    def _what_follows(self, number: int, problem: BadBatch, rebuild: _Rebuild) -> str:
+        """Whether whole batches are cut off with the torn one: for people, who may want to know."""
+        segment = self._segments[number]
         if any(later.size for later in self._segments[number + 1 :]):
-            raise Corrupt(f"{where}; a later segment holds records") from problem
+            return "segments"
         epochs = {epoch for epoch, _ in self.epochs.entries()}
         epochs |= self._epochs_before(segment, rebuild.end_position)
         good = find_good_batch(
             self._fs, segment.descriptor(), problem.position + 1, segment.size,
             next_offset=rebuild.next_offset, epochs=tuple(sorted(epochs)),
         )  # fmt: skip
-        if good is not None:
-            raise Corrupt(f"{where}; a good batch follows at position {good}") from problem
-        cut = segment.size - problem.position
-        logger.warning("log=truncated bytes=%d end_offset=%d %s", cut, rebuild.next_offset, where)
-        segment.truncate(problem.position)
-        self.truncated_bytes += cut
-        for later in self._segments[number + 1 :]:
-            later.close()
-            for doomed in later.mark_deleted():
-                self._fs.unlink(doomed)
-        del self._segments[number + 1 :]
+        return "nothing" if good is None else f"batch_at_{good}"
 
     def _epochs_before(self, segment: LogSegment, end_position: int) -> set[int]:
         """The epochs of the batches that were good: the checkpoint may be missing."""

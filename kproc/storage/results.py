@@ -48,6 +48,7 @@ class SyncPoint(NamedTuple):
     fds: tuple[int, ...]
     end_offset: int
     segments: tuple[LogSegment, ...]  # the last is the active one
+    sizes: tuple[int, ...]  # of the segments, when the point was taken
     extra_fds: tuple[int, ...]  # of directories and transaction indexes; opened for this point
 
 

@@ -45,6 +45,7 @@ _SHOWN_TOGETHER_BYTES: Final = LOOKUP_CHUNK_BYTES - HEADER_BYTES
 # and at most so many bytes. 4 MiB at a time instead of 16 give nine tenths of the gain.
 RESERVE_FROM_BYTES: Final = 4 << 20
 RESERVE_BYTES_MAX: Final = 16 << 20
+_PAGE_BYTES: Final = 4096  # What a power loss takes or leaves as a whole.
 _ASK_AGAIN_BYTES: Final = 64 << 20  # After the file system has refused.
 
 
@@ -59,7 +60,8 @@ class LogSegment:
     __slots__ = (
         "_closing", "_fs", "_pins", "base_offset", "bytes_since_index", "created_ms", "directory", "fd",
         "first_timestamp", "index", "inode", "max_timestamp", "max_timestamp_offset",
-        "needs_index", "path_bytes", "reserve_at", "reserved_end", "size", "time_index",
+        "needs_index", "noted_bytes", "path_bytes", "reserve_at", "reserved_end", "size", "synced_bytes",
+        "time_index",
     )  # fmt: skip
 
     def __init__(self, fs: Fs, directory: Path, base_offset: int) -> None:
@@ -74,6 +76,8 @@ class LogSegment:
         self.size = 0
         self.reserve_at = RESERVE_FROM_BYTES  # A write that ends beyond this is to be announced by reserve().
         self.reserved_end = 0  # Where the blocks end that we had set aside; 0: there are none.
+        self.synced_bytes = 0  # So many are known to be on the disk since this process has the file,
+        self.noted_bytes = 0  # and so many are noted to be, by the thread that syncs.
         self.bytes_since_index = 0
         self.created_ms = 0
         # The first batch's largest timestamp; None: the segment is empty, or it was not read yet.
@@ -314,6 +318,19 @@ class LogSegment:
         if not indexes:
             return [self.descriptor()]
         return [self.descriptor(), self.index.descriptor(), self.time_index.descriptor()]
+
+    def note_synced(self) -> None:
+        """Before a sync of a pinned segment: note what the one before it brought to the disk, page by page.
+
+        A hole below the mark is damage, one above it what a power loss left of a write.
+        """
+        if self.synced_bytes - self.noted_bytes >= _PAGE_BYTES:
+            self._fs.note_synced(self.fd, self.synced_bytes)
+            self.noted_bytes = self.synced_bytes
+
+    def noted_synced(self) -> int:
+        """How many bytes are noted to have been synced, by whoever had the file."""
+        return self._fs.noted_synced(self.descriptor())
 
     def unpin(self) -> None:
         """The sync thread is done with the descriptor."""

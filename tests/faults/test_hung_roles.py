@@ -15,7 +15,7 @@ from kproc.client import Client
 from kproc.server.control_plane import QUEUE_MAX
 from tests.support.broker import ServedBroker
 from tests.support.checker import Load, clients_are_served
-from tests.support.raw import RawClient
+from tests.support.raw import RawClient, batch
 from tests.support.status import Role, processes, rows, wait_replaced
 from tests.support.wait import pause, wait_until
 
@@ -118,3 +118,21 @@ def test_stops_of_random_roles_under_load_lose_nothing(
             violations = load.finish()
         assert not violations, f"seed {seed}:\n" + "\n".join(violations[:20])
         assert processes(broker.bootstrap) == alive, "nobody was replaced"
+
+
+@pytest.mark.parametrize("role", [("processor", 1), ("acceptor", 0)])
+def test_stop_with_a_role_that_hangs_closes_the_others_cleanly(
+    tmp_path: Path, transport: str, role: Role
+) -> None:
+    """It drains nothing and closes nothing; the Handlers have their own time for their logs."""
+    settings = {**SETTINGS, "kproc.drain.timeout.ms": 1000}
+    broker = ServedBroker(tmp_path / "data", transport=transport, settings=settings)
+    with broker:
+        with RawClient(broker.bootstrap) as client:
+            client.create_topic("t")
+            assert client.produce("t", batch(b"x"))["error_code"] == 0
+        os.kill(processes(broker.bootstrap)[role], signal.SIGSTOP)
+        broker.stop()
+        assert f"{role[0]}-{role[1]} did not end in time" in broker.log()
+        assert "handler-" not in broker.log().partition("did not end in time")[2]
+        assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()

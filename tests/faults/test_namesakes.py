@@ -12,14 +12,17 @@ from pathlib import Path
 
 import pytest
 
+from kproc.storage.checkpoints import read_partition_metadata
+from kproc.storage.fs import OsFs
 from kproc.wire.header import ApiKey
 from tests.support.broker import ServedBroker
-from tests.support.raw import RawClient, batch, values_of
+from tests.support.raw import Closed, RawClient, batch, create_topics_fields, values_of
 from tests.support.status import processes, wait_replaced
 from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process")]
 
+REQUEST_TIMED_OUT = 7
 CHECKPOINTS = ("recovery-point-offset-checkpoint", "log-start-offset-checkpoint")
 
 
@@ -83,3 +86,75 @@ def test_a_topic_that_stayed_keeps_its_checkpoint(tmp_path: Path, transport: str
     with ServedBroker(data, transport=transport) as broker, RawClient(broker.bootstrap) as client:
         assert client.list_offset("t", -2)["offset"] == 2
         assert client.end_offset("t") == 3
+
+
+PARTITIONS = 8
+TWO_HANDLERS = {"num.io.threads": 2, "num.network.threads": 1, "kproc.control.listener": "127.0.0.1:0"}
+
+
+def produce_where_somebody_answers(bootstrap: str) -> set[int]:
+    """A record to every partition, by connections of both homes: where it was acknowledged."""
+    found: set[int] = set()
+    for partition in [*range(PARTITIONS), *range(PARTITIONS)]:
+        with RawClient(bootstrap, timeout=0.5) as client:
+            try:
+                row = client.produce("t", batch(b"early"), partition=partition, acks=-1)
+            except (TimeoutError, Closed):
+                continue
+            found |= set() if row["error_code"] else {partition}
+    return found
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["goes on", "dies"])
+def test_an_owner_that_was_stopped_when_its_topic_was_made_anew_takes_nothing_from_the_new_one(
+    tmp_path: Path, transport: str, *, dies: bool
+) -> None:
+    data = tmp_path / "data"
+    with ServedBroker(data, transport=transport, settings=TWO_HANDLERS) as broker:
+        with RawClient(broker.bootstrap) as client:
+            client.create_topic("t", partitions=PARTITIONS)
+            for partition in range(PARTITIONS):
+                assert client.produce("t", batch(b"old"), partition=partition, acks=-1)["error_code"] == 0
+        pid, early = processes(broker.control)["handler", 1], set[int]()
+        with RawClient(broker.control) as admin, RawClient(broker.control) as impatient:
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                fields = {"topic_names": ["t"], "timeout": 5_000}
+                assert admin.call(ApiKey.DELETE_TOPICS, 4, fields)["responses"][0]["error_code"] == 0
+                wanted = create_topics_fields("t", partitions=PARTITIONS)
+                answer = impatient.call(ApiKey.CREATE_TOPICS, 7, wanted)["topics"][0]
+                if answer["error_code"] == 0:  # Whoever owns the new one's partitions is given them at once.
+                    early = produce_where_somebody_answers(broker.bootstrap)
+                admin.send(ApiKey.CREATE_TOPICS, 7, wanted)
+            finally:
+                os.kill(pid, signal.SIGKILL if dies else signal.SIGCONT)
+            _, made = admin.receive(ApiKey.CREATE_TOPICS, 7)
+        with RawClient(broker.bootstrap) as client:
+            for partition in range(PARTITIONS):
+                wait_until(
+                    lambda at=partition: written(broker.bootstrap, at), what="the new topic takes records"
+                )
+            topic_id = client.topic_id("t")
+        for partition in range(PARTITIONS):
+            assert read_partition_metadata(OsFs(), data / f"t-{partition}") == topic_id
+    with (
+        ServedBroker(data, transport=transport, settings=TWO_HANDLERS) as broker,
+        RawClient(broker.bootstrap) as client,
+    ):
+        for partition in range(PARTITIONS):
+            found = values_of(client.fetch("t", 0, partition=partition)["records"])
+            expected = {b"precious", b"early"} if partition in early else {b"precious"}
+            assert expected <= {value for _, value in found}, f"partition {partition}"
+            assert b"old" not in {value for _, value in found}
+    assert (answer["error_code"], made["topics"][0]["error_code"]) == (REQUEST_TIMED_OUT, 0)
+
+
+def written(bootstrap: str, partition: int) -> bool:
+    """Whether a record was acknowledged; a connection may end with the Handler that is being replaced."""
+    try:
+        with RawClient(bootstrap) as client:
+            return bool(
+                client.produce("t", batch(b"precious"), partition=partition, acks=-1)["error_code"] == 0
+            )
+    except (Closed, OSError):
+        return False

@@ -145,7 +145,7 @@ def test_damage_in_the_middle_is_refused_loudly_and_others_are_served(served: Se
         for name in ("hurt", "well"):
             client.create_topic(name)
             for number in range(10):
-                client.produce(name, batch(b"%d" % number * 50))
+                client.produce(name, batch(b"%d" % number * 5000))
     kill_all(served)
     segment = Path(served.data) / "hurt-0" / "00000000000000000000.log"
     damaged = bytearray(segment.read_bytes())

@@ -82,6 +82,24 @@ def test_bad_listener(tmp_path: Path, listeners: str) -> None:
     assert_one_clear_line(stderr, "listeners")
 
 
+def test_listener_on_a_host_that_is_no_name(tmp_path: Path) -> None:
+    code, stderr = serve(data=tmp_path / "d", listeners="PLAINTEXT://a..b:0")
+    assert code == REFUSED
+    assert_one_clear_line(stderr, "cannot resolve the host of PLAINTEXT://a..b:0")
+
+
+def test_more_listeners_than_there_are_places_for(tmp_path: Path) -> None:
+    names = [f"L{number}" for number in range(112)]
+    code, stderr = serve(
+        "--set",
+        "listener.security.protocol.map=" + ",".join(f"{name}:PLAINTEXT" for name in names),
+        data=tmp_path / "d",
+        listeners=",".join(f"{name}://127.0.0.1:0" for name in names),
+    )
+    assert code == USAGE
+    assert_one_clear_line(stderr, "listeners", "112", "111")
+
+
 def test_listener_on_an_address_of_another_host(tmp_path: Path) -> None:
     code, stderr = serve(data=tmp_path / "d", listeners="PLAINTEXT://192.0.2.1:0")
     assert code == REFUSED
@@ -95,6 +113,8 @@ def test_listener_on_an_address_of_another_host(tmp_path: Path) -> None:
         ("log.segment.bytez=1", "log.segment.bytes"),  # and says what was meant
         ("num.io.threads=0", "num.io.threads"),
         ("num.io.threads=many", "num.io.threads"),
+        ("num.io.threads=449", "num.io.threads"),  # Each has a row of its own in shared memory.
+        ("num.network.threads=448", "num.network.threads"),
         ("without-a-value", "without-a-value"),
         ("kproc.flush=sometimes", "kproc.flush"),
     ],

@@ -25,7 +25,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from pyspark.sql.types import StructType
 
 from kproc.client import Client
-from kproc.spark import brokers
+from kproc.spark import brokers, look_up
 from kproc.spark import reader as reader_module
 from kproc.spark.brokers import Unreachable
 from kproc.spark.look_up import DataLoss
@@ -385,6 +385,48 @@ def test_a_loss_is_an_error_or_a_warning(
     with pytest.raises(DataLoss, match=rf"{name}-0 is gone, it was read up to offset 4"):
         strict.latestOffset({name: {"0": 4}}, ReadAllAvailable())
     assert lax.latestOffset({name: {"0": 4}}, ReadAllAvailable()) == {}
+
+
+@pytest.mark.parametrize("kind", ["subscribe", "assign"])
+def test_of_a_planned_batch_only_the_deleted_topics_records_are_lost(
+    broker: BrokerUnderTest,
+    topic: TopicFactory,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+) -> None:
+    monkeypatch.setattr(brokers, "UNKNOWN_TOPIC_MS", 200)
+    monkeypatch.setattr(look_up, "SETTLE_MS", 200)
+    kept, gone = topic(), topic(stem="gone")
+    for name in (kept, gone):
+        send(broker.bootstrap, name, numbered(0, 10))
+    subscription = f"{kept},{gone}" if kind == "subscribe" else json.dumps({kept: [0], gone: [0]})
+    given: dict[str, Any] = {kind: subscription, "startingOffsets": "earliest"}
+    strict, lax = (stream(broker.bootstrap, **given, failOnDataLoss=word) for word in ("true", "false"))
+    start = strict.initialOffset()
+    end = strict.latestOffset(start, ReadAllAvailable())
+    tasks = [repr(each) for each in strict.partitions(start, end)]
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.delete_topics([gone])[gone].result(30)
+
+    # As after a restart, which runs the batch that was planned once more.
+    with pytest.raises(DataLoss, match=rf"{gone}-0 is to be read up to offset 10, and it is gone"):
+        strict.partitions(start, end)
+    planned = lax.partitions(start, end)
+    assert [repr(each) for each in planned] == tasks, "the same tasks as before"
+    assert values(lax, planned) == numbered(0, 10)
+    assert f"{gone}-0 is to be read up to offset 10, and it is gone" in caplog.text
+
+    send(broker.bootstrap, kept, numbered(10, 5))
+    with pytest.raises(DataLoss, match=rf"{gone}-0 is gone, it was read up to offset 10"):
+        strict.latestOffset(end, ReadAllAvailable())
+    following = lax.latestOffset(end, ReadAllAvailable())
+    assert following == {kept: {"0": 15}}
+    assert between(lax, end, following) == numbered(10, 5)
+    # The two share a limit, whichever of them is still there when the backlog is sampled.
+    limited = stream(broker.bootstrap, **given, failOnDataLoss="false", maxBytesPerTrigger="1g")
+    limited._target = {TopicPartition(kept, 0): 15, TopicPartition(gone, 0): 10}
+    assert limited.latestOffset({kept: {"0": 10}}, ReadMaxBytes(1 << 30))[kept] == {"0": 15}
 
 
 def test_a_range_begins_and_ends_inside_batches(broker: BrokerUnderTest, topic: TopicFactory) -> None:

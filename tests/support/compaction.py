@@ -38,6 +38,7 @@ def compact(
 ) -> Compacted:
     """One pass over everything that can be compacted, and its swaps."""
     fs = fs or rig.fs
+    log.sync()  # What is not on the disk is not compacted.
     now_ms = rig.clock.wall_ms()
     identities = log.segment_identities()
     bases = [each.base_offset for each in identities]
@@ -47,6 +48,7 @@ def compact(
         checkpoint=checkpoint,
         start_offset=log.start_offset,
         stable_offset=log.last_stable_offset,
+        synced_offset=log.recovery_point,
         now_ms=now_ms,
         first_timestamp=lambda base: first_timestamp(fs, rig.directory, base),
     )

@@ -18,13 +18,14 @@ from kproc.storage.fs import Buffer, OsFs, failure
 
 
 class FailingFs(OsFs):
-    """An OsFs whose nth write, sync or creation fails."""
+    """An OsFs whose nth write, sync, truncation or creation fails."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
         self._write: tuple[int, int, int, bool] | None = None  # countdown, bytes, errno, again
         self._sync: tuple[int, int] | None = None
         self._create: tuple[int, int] | None = None
+        self._truncate: tuple[int, int] | None = None
         self._cut = False
 
     def fail_write(
@@ -41,13 +42,17 @@ class FailingFs(OsFs):
         """The nth sync reports an error."""
         self._sync = (nth, error)
 
+    def fail_truncate(self, *, nth: int = 1, error: int = errno.EIO) -> None:
+        """The nth truncation fails and cuts nothing."""
+        self._truncate = (nth, error)
+
     def fail_create(self, *, nth: int = 1, error: int = errno.ENOSPC) -> None:
         """The nth new file cannot be made."""
         self._create = (nth, error)
 
     def heal(self) -> None:
         """Nothing fails any more."""
-        self._write = self._sync = self._create = None
+        self._write = self._sync = self._create = self._truncate = None
         self._cut = False
 
     def _write_some(self, descriptor: int, buffers: Sequence[Buffer], position: int) -> int:
@@ -82,6 +87,14 @@ class FailingFs(OsFs):
             if nth == 1:
                 raise failure(OSError(error, os.strerror(error)), "fdatasync")
         super().sync(descriptor)
+
+    def truncate(self, descriptor: int, size: int) -> None:
+        if self._truncate is not None:
+            nth, error = self._truncate
+            self._truncate = (nth - 1, error) if nth > 1 else None
+            if nth == 1:
+                raise failure(OSError(error, os.strerror(error)), "truncate")
+        super().truncate(descriptor, size)
 
     def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:
         if create and self._create is not None:

@@ -58,6 +58,17 @@ SETTINGS: Final = (
 )
 
 
+def pool_of(name: str, inside: str) -> str:
+    """Which words fit a field, by its name and that of the struct around it."""
+    if name == "value":
+        return "value"
+    if "group" in name or "coordinator" in name or (name == "key" and not inside):
+        return "group"
+    if "config" in inside + name or name in ("key", "feature"):
+        return "config"
+    return "resource" if name == "resource_name" else "topic"
+
+
 class WellFormed:
     """Makes them; one seeded source, so that a failure repeats."""
 
@@ -113,14 +124,5 @@ class WellFormed:
         pick = self._source
         if pick.random() < 0.2:
             return str(pick.choice(WORDS))
-        if name == "value":
-            return str(pick.choice(VALUES))
-        if "group" in name or "coordinator" in name or (name == "key" and not inside):
-            pool = "group"
-        elif "config" in inside + name or name in ("key", "feature"):
-            pool = "config"
-        elif name == "resource_name":
-            pool = "resource"
-        else:
-            pool = "topic"
-        return str(pick.choice(self._pools[pool]))
+        pool = pool_of(name, inside)
+        return str(pick.choice(VALUES if pool == "value" else self._pools[pool]))

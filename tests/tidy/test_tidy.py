@@ -32,7 +32,7 @@ LAYERS: dict[str, set[str]] = {
     "ipc": GROUND,
     "metrics": GROUND | {"ipc"},
     "storage": GROUND | {"wire", "metrics"},
-    "cluster": GROUND | {"wire"},
+    "cluster": GROUND | {"wire", "storage"},
     "purgatory": GROUND | {"metrics"},
     # State machines and their records; who runs them and where the records go is the server's.
     "group": GROUND | {"wire", "metrics", "storage", "cluster"},

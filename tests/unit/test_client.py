@@ -153,6 +153,11 @@ def test_a_silent_peer_ends_in_a_timeout():
             done.set()
 
 
+def test_a_host_that_is_no_name_is_told():
+    with pytest.raises(ConnectionFailed, match=r"a\.\.b:9092: that is no host name"):
+        Client.connect("a..b", 9092)
+
+
 def test_a_closed_connection_is_told():
     with (
         peer(lambda sock: (read_frame(sock), None)[1]) as client,

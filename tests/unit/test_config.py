@@ -672,6 +672,14 @@ def test_a_wrong_address_is_refused(text):
         split_address(text, default_port=9092)
 
 
+def test_processors_of_all_listeners_together_are_bounded():
+    settings = {"num.network.threads": 400, "listener.name.plaintext.num.network.threads": 47}
+    assert Config.build(settings).num_network_threads == 400
+    with pytest.raises(ConfigError, match=r"at most 447, with the 48"):
+        Config.build({**settings, "listener.name.plaintext.num.network.threads": 48})
+    Config.build({**settings, "listener.name.absent.num.network.threads": 48})
+
+
 # -- CPUs
 
 

@@ -72,7 +72,7 @@ def test_a_value_has_the_source_and_the_synonyms_that_kafka_shows(broker):
         return row["value"], row["config_source"], synonyms_of(row)
 
     static = [("log.retention.hours", "100", STATIC), ("log.retention.hours", "168", DEFAULT)]
-    assert retention() == ("360000000", STATIC, static)
+    assert retention() == ("360000000", DEFAULT, []), "another unit is no synonym of what is not set itself"
     broker.cluster.alter(changes(BROKER, "", ("log.retention.ms", 0, "123456")))
     cluster_wide = [("log.retention.ms", "123456", DYNAMIC_DEFAULT), *static]
     assert retention() == ("123456", DYNAMIC_DEFAULT, cluster_wide)
@@ -81,6 +81,20 @@ def test_a_value_has_the_source_and_the_synonyms_that_kafka_shows(broker):
     assert retention() == ("7", DYNAMIC, of_broker)
     broker.cluster.alter(changes(TOPIC, "t", ("retention.ms", 0, "55")))
     assert retention() == ("55", OF_TOPIC, [("retention.ms", "55", OF_TOPIC), *of_broker])
+
+
+def test_what_kafka_has_no_setting_of_this_unit_for_has_no_synonym(broker):
+    rows = rows_of(described(broker, TOPIC, "t", None))
+    for name in ("flush.ms", "segment.ms", "segment.jitter.ms"):
+        assert (rows[name]["config_source"], synonyms_of(rows[name])) == (DEFAULT, []), name
+    for name in ("local.retention.ms", "local.retention.bytes"):
+        assert synonyms_of(rows[name]) == [(f"log.{name}", "-2", DEFAULT)]
+
+
+@pytest.mark.parametrize(("kind", "name"), [(TOPIC, "t"), (BROKER, "1"), (GROUP, "g"), (METRICS, "m")])
+def test_rows_come_by_name(broker, kind, name):
+    names = list(rows_of(described(broker, kind, name, None)))
+    assert names == sorted(names)
 
 
 def test_names_select_and_unknown_ones_are_left_out(broker):

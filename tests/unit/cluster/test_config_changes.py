@@ -160,6 +160,23 @@ def test_a_resource_named_twice_is_not_changed(cluster):
     assert cluster.image.topic("t").configs == {}
 
 
+@pytest.mark.parametrize("other", ["01", "+1", "1"])
+def test_a_broker_named_twice_is_not_changed_however_its_number_is_written(cluster, other):
+    rows = cluster.alter(
+        changes(BROKER, "1", ("log.retention.ms", SET, "1")),
+        changes(BROKER, other, ("log.retention.ms", SET, "2")),
+    )
+    assert outcome(rows) == [(INVALID_REQUEST, "Each resource must appear at most once.")] * 2
+    assert cluster.image.broker_configs == {}
+
+
+@pytest.mark.parametrize("name", ["1_0", " 1", "1.0", "9" * 5000])
+def test_what_java_reads_as_no_number_is_no_broker(cluster, name):
+    ((code, message),) = outcome(cluster.alter(changes(BROKER, name, ("log.retention.ms", SET, "1"))))
+    assert code == INVALID_REQUEST
+    assert "Node id must be an integer" in message
+
+
 def test_an_unchanged_value_writes_nothing(cluster):
     resource = changes(TOPIC, "t", ("retention.ms", SET, "1"))
     cluster.alter(resource)

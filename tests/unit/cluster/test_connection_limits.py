@@ -59,3 +59,36 @@ def test_limit_of_an_address_may_be_zero_while_there_are_overrides(cluster: InMe
     assert alter(cluster, (PER_IP, SET, "0"), (OVERRIDES, SET, "127.0.0.1:5")) == 0
     assert alter(cluster, (OVERRIDES, DELETE, None)) == INVALID_REQUEST
     assert alter(cluster, (OVERRIDES, DELETE, None), (PER_IP, DELETE, None)) == 0
+
+
+@pytest.mark.parametrize("first", ["1", ""])
+def test_wishes_of_one_request_that_would_let_nobody_in_together_are_not_both_granted(
+    cluster: InMemoryController, first: str
+) -> None:
+    assert alter(cluster, (OVERRIDES, SET, "127.0.0.1:5")) == 0
+    wishes = {
+        "1": changes(BROKER, "1", (PER_IP, SET, "0")),
+        "": changes(BROKER, "", (OVERRIDES, DELETE, None)),
+    }
+    rows = cluster.alter(wishes.pop(first), *wishes.values())
+    assert sorted(code for code, _ in outcome(rows)) == [0, INVALID_REQUEST]
+    settings = settings_in_force(cluster.image, cluster.config)
+    assert settings.integer(PER_IP, 1) > 0 or settings.text(OVERRIDES)
+
+
+def test_wishes_of_one_request_that_need_each_other_are_granted_in_any_order(
+    cluster: InMemoryController,
+) -> None:
+    rows = cluster.alter(
+        changes(BROKER, "", (PER_IP, SET, "0")), changes(BROKER, "1", (OVERRIDES, SET, "127.0.0.1:5"))
+    )
+    assert outcome(rows) == [(0, None), (0, None)]
+
+
+def test_key_of_one_listener_holds_however_its_name_is_written(cluster: InMemoryController) -> None:
+    key = "listener.name.PLAINTEXT.max.connections"
+    assert alter(cluster, (key, SET, "9"), node="1") == 0
+    assert settings_in_force(cluster.image, cluster.config).integer("max.connections", 0, "PLAINTEXT") == 9
+    assert alter(cluster, (key, SET, "8"), (key.lower(), SET, "7"), node="1") == INVALID_REQUEST
+    assert alter(cluster, (key, DELETE, None), node="1") == 0
+    assert cluster.image.broker_configs == {}

@@ -13,7 +13,9 @@ from kproc.cluster import records as r
 from kproc.cluster.image import ClusterImage
 from kproc.cluster.metadata_log import DIRECTORY_NAME, MetadataLog
 from kproc.errors import Corrupt, ErrorCode, FatalError, KafkaError
+from kproc.storage.fs import OsFs
 from kproc.wire.record_batch import parse_header
+from tests.support.failing_fs import FailingFs
 
 CLOCK = ManualClock()
 FIRST_LOG = f"{0:020d}.log"
@@ -31,8 +33,9 @@ def new_topic(n: int, slot: int) -> list[r.Record]:
     ]
 
 
-def open_log(directory: Path) -> tuple[MetadataLog, ClusterImage]:
-    return MetadataLog.open(directory, CLOCK)
+def open_log(directory: Path, fs: OsFs | None = None) -> tuple[MetadataLog, ClusterImage]:
+    directory.mkdir(parents=True, exist_ok=True)
+    return MetadataLog.open(directory, CLOCK, fs or OsFs())
 
 
 def reopened(directory: Path) -> ClusterImage:
@@ -77,7 +80,7 @@ def test_what_was_committed_is_there_after_a_start(three_topics):
     assert image.version == 13
 
 
-def test_a_new_directory_is_made_with_its_parents(tmp_path):
+def test_a_new_directory_is_made(tmp_path):
     log, image = open_log(tmp_path / "not" / "there")
     log.close()
     assert image.version == 0
@@ -162,41 +165,56 @@ def test_a_record_of_a_newer_kproc_is_refused_not_skipped(tmp_path, monkeypatch)
 # -- a disk that fails
 
 
-def test_a_full_disk_changes_nothing_and_passes(three_topics, monkeypatch):
+def test_a_full_disk_changes_nothing_and_passes(three_topics):
     directory, images, sizes = three_topics
-    log, image = open_log(directory)
-    real = os.pwrite
-
-    def half_then_full(descriptor, data, position):
-        if position > sizes[-1]:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return real(descriptor, data[: len(data) // 2], position)
-
-    monkeypatch.setattr(module.os, "pwrite", half_then_full)
+    fs = FailingFs()
+    log, image = open_log(directory, fs)
+    fs.fail_write(after_bytes=50, error=errno.ENOSPC)
     with pytest.raises(KafkaError) as caught:
         log.commit(image, new_topic(4, 3))
     assert caught.value.code == ErrorCode.KAFKA_STORAGE_ERROR
     assert contents(image) == contents(images[-1])
     assert (directory / DIRECTORY_NAME / FIRST_LOG).stat().st_size == sizes[-1]
-    monkeypatch.setattr(module.os, "pwrite", real)
     log.commit(image, new_topic(4, 3))
     log.close()
     assert contents(reopened(directory)) == contents(image)
 
 
-@pytest.mark.parametrize("call", ["pwrite", "fdatasync"])
-def test_a_failing_disk_is_fatal_and_never_tried_again(three_topics, monkeypatch, call):
+@pytest.mark.parametrize("call", ["write", "sync"])
+def test_a_failing_disk_is_fatal_and_never_tried_again(three_topics, call):
     directory, images, _ = three_topics
-    log, image = open_log(directory)
-
-    def fail(*_):
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(module.os, call, fail)
+    fs = FailingFs()
+    log, image = open_log(directory, fs)
+    if call == "write":
+        fs.fail_write(error=errno.EIO)
+    else:
+        fs.fail_sync()
     with pytest.raises(FatalError, match="Input/output error"):
         log.commit(image, new_topic(4, 3))
     assert contents(image) == contents(images[-1])
     log.close()
+
+
+def test_a_batch_whose_sync_failed_is_written_again_before_it_is_believed(three_topics):
+    """The kernel says that its pages are clean, but they never got to the disk."""
+    directory, _, sizes = three_topics
+    fs = FailingFs()
+    log, image = open_log(directory, fs)
+    fs.fail_sync()
+    with pytest.raises(FatalError):
+        log.commit(image, new_topic(4, 3))
+    log.close()
+    fs.calls.clear()
+    writes = []
+    fs.write = lambda descriptor, buffers, *, position: writes.append((position, b"".join(buffers)))
+    log, image = open_log(directory, fs)
+    log.close()
+    assert "topic-4" in image.topics_by_name
+    assert writes == [(sizes[-1], (directory / DIRECTORY_NAME / FIRST_LOG).read_bytes()[sizes[-1] :])]
+    assert fs.calls == ["sync", "sync"]  # The file and its directory.
+    fs.fail_sync()
+    with pytest.raises(FatalError, match="Input/output error"):
+        open_log(directory, fs)
 
 
 # -- compaction

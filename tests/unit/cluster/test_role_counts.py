@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.cluster.dynamic_settings import wanted_processors
+from kproc.cluster.dynamic_settings import check_processors, wanted_processors
 from kproc.cluster.image import ClusterImage
 from kproc.cluster.records import BrokerConfigSet
 from kproc.cluster.role_counts import check_change, role_count_max
@@ -25,7 +25,7 @@ def image_with(**configs: str) -> ClusterImage:
 def refusal(image: ClusterImage, node: str, after: dict[str, str], config: Config = CONFIG) -> str | None:
     """What it is refused with, or None."""
     try:
-        check_change(image, config, node, after)
+        check_change(image, config, node, {**image.broker_configs, node: after})
     except KafkaError as error:
         return f"{error.message}" if error.code == ErrorCode.INVALID_REQUEST else repr(error)
     return None
@@ -103,3 +103,26 @@ def test_processors_of_all_sets_are_those_of_the_listeners_there_are() -> None:
     assert wanted_processors(config, DynamicSettings(changed)) == {"": 4, "external": 1}
     gone = {**changed, "listeners": "PLAINTEXT://127.0.0.1:0"}
     assert wanted_processors(config, DynamicSettings(gone)) == {"": 4}
+
+
+def test_network_threads_of_all_listeners_together_are_bounded() -> None:
+    """Each listener's count by itself may be doubled; every Processor has a place of its own in shared memory."""
+    names = [f"l{number}" for number in range(28)]
+    config = Config.build(
+        {
+            "num.network.threads": 16,
+            "listeners": ",".join(f"{name}://127.0.0.1:0" for name in names),
+            "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in names),
+            "advertised.listeners": "l0://127.0.0.1:1",
+        }
+    )
+    stored = {"1": {f"listener.name.{name}.num.network.threads": "16" for name in names[:26]}}
+    check_processors(config, image_with(), stored)
+    stored["1"]["listener.name.l26.num.network.threads"] = "16"
+    with pytest.raises(KafkaError, match="448 network threads of all listeners together are more than 447"):
+        check_processors(config, image_with(), stored)
+
+
+def test_stored_listeners_that_cannot_be_used_refuse_no_other_change() -> None:
+    stored = {"1": {"listeners": "GONE://127.0.0.1:0", "num.network.threads": "6"}}
+    check_processors(CONFIG, image_with(listeners="GONE://127.0.0.1:0"), stored)

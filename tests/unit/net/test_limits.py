@@ -195,6 +195,15 @@ def test_connections_of_a_closed_listener_end(rig: ProcessorRig) -> None:
     one, two = rig.connect(listener=0), rig.connect(listener=1)
     rig.processor.close_listener(1)
     assert (one.is_closed(), two.is_closed()) == (False, True)
+    rig.processor.open_listener(1)
+    assert not rig.connect(listener=1).is_closed(), "another listener has its place"
+
+
+def test_nothing_of_the_listener_before_is_left_when_its_place_is_used_again(rig: ProcessorRig) -> None:
+    """What moved while the listener was closed may have come since."""
+    late = rig.connect(listener=1)
+    rig.processor.open_listener(1)
+    assert late.is_closed()
 
 
 # -- slow readers ----------------------------------------------------------------------------------------------

@@ -78,19 +78,21 @@ class Rig:
         image = self.cluster.image.topics_by_name[name]
         log = Log.open(
             self.directory / f"{name}-0", LogConfig().with_overrides(configs), topic=name,
-            topic_id=image.topic_id, partition=0, leader_epoch=0, clock=self.clock,
+            topic_id=image.topic_id, partition=0, leader_epoch=0, clock=self.clock, fs=OsFs(),
         )  # fmt: skip
         self._stack.callback(log.close, clean=False)
         self.logs[name, 0] = log
         return log
 
-    def fill(self, name: str, *keys: str, roll: bool = True, **fields: Any) -> None:
+    def fill(self, name: str, *keys: str, roll: bool = True, sync: bool = True, **fields: Any) -> None:
         log = self.logs[name, 0]
         for key in keys:
             records = [Record(key.encode(), b"v" * 50, self.clock.wall_ms())]
             assert append_one(log, memoryview(encode_batch(records, **fields))).error_code == 0
         if roll:
             log._roll(log.end_offset, self.clock.wall_ms())
+        if sync:
+            log.sync()
         self.publish(name)
 
     def publish(self, name: str) -> None:
@@ -105,7 +107,7 @@ class Rig:
                 log.end_offset,
                 log.active_base,
                 log.active_bytes,
-                0,
+                log.recovery_point,
             )
         )
 
@@ -179,6 +181,24 @@ def test_an_open_transaction_keeps_it_back_without_a_loop(rig: Rig) -> None:
     assert rig.asked.count(SWAP) == 0
 
 
+@pytest.mark.parametrize("is_published", [True, False])
+def test_a_record_on_the_disk_is_not_dropped_for_one_that_is_not(rig: Rig, is_published: bool) -> None:
+    log = rig.create("t")
+    rig.fill("t", "a", "b")
+    rig.fill("t", "a", sync=False)
+    if not is_published:  # Without a row the cleaner has to ask.
+        rig.table = rig.compactor._table = PartitionTable(memoryview(bytearray(64 * 64)).cast("Q"))
+    before = log.size_bytes
+    rig.run()
+    assert (rig.offsets(), log.size_bytes) == ({("t", 0): 2}, before)
+    log.sync()
+    rig.publish("t")
+    for _ in range(3):
+        rig.after(BACKOFF_MS)
+    assert rig.offsets() == {("t", 0): 3}
+    assert log.size_bytes < before
+
+
 @pytest.mark.parametrize("answer", [{"lost": True}, {"refused": "not now"}])
 def test_a_refused_swap_leaves_nothing_behind_and_is_tried_again(rig: Rig, answer: dict[str, Any]) -> None:
     log = rig.create("t")
@@ -223,7 +243,7 @@ def test_a_namesakes_files_are_not_swapped(rig: Rig) -> None:
     rig.fill("t", "a", "a")
     rig.logs["t", 0] = SimpleNamespace(topic_id=bytes(16))  # type: ignore[assignment]
     rig.answers[PREPARE] = {
-        "start_offset": 0, "end_offset": 2, "stable_offset": 2,
+        "start_offset": 0, "end_offset": 2, "stable_offset": 2, "synced_offset": 2,
         "segments": [tuple(each) for each in log.segment_identities()], "producers": {},
     }  # fmt: skip
     rig.run()

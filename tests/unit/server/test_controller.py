@@ -181,6 +181,64 @@ def test_everybody_gets_the_change_the_cleaner_too_but_nobody_waits_for_the_clea
         assert peer.image.snapshot() == rig.controller.image.snapshot()
 
 
+def delete(peer: ScriptedPeer, name: str) -> list[Reply]:
+    return peer.ask("delete_topics", topics=[{"name": name, "topic_id": bytes(16)}])
+
+
+@pytest.mark.parametrize("ending", ["acknowledges", "dies", "hangs"])
+def test_a_namesake_is_made_when_every_handler_has_let_go_of_the_deleted_topic(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer], ending: str
+) -> None:
+    asking, slow = peers
+    create(asking, "t")
+    rig.settle()
+    first = rig.controller.image.topics_by_name["t"].topic_id
+    slow.acknowledges = False
+    delete(asking, "t")
+    replies = asking.ask("create_topics", topics=[topic("t"), topic("other")], validate_only=False)
+    automatic = asking.ask("auto_create_topics", names=["t"])
+    question = asking.ask("create_topics", topics=[topic("t")], validate_only=True)
+    rig.settle()
+    assert "t" not in rig.controller.image.topics_by_name
+    assert [row["error_code"] for row in question[0]["topics"]] == [0], "a question makes nothing"
+    slow.acknowledges = True
+    if ending == "acknowledges":
+        slow.acknowledge()
+    elif ending == "dies":
+        rig.lose(slow)
+    else:
+        rig.clock.advance_ms(5_100)
+    rig.settle()
+    codes = {row["name"]: row["error_code"] for row in replies[0]["topics"]}
+    if ending == "hangs":
+        assert codes == {"t": ErrorCode.REQUEST_TIMED_OUT, "other": 0}
+        assert automatic[0]["topics"][0]["error_code"] == ErrorCode.REQUEST_TIMED_OUT
+        slow.acknowledge()
+        assert create(asking, "t") == []
+        rig.settle()
+    else:
+        assert codes == {"t": 0, "other": 0}
+        assert automatic[0]["topics"][0]["error_code"] == 0
+    assert rig.controller.image.topics_by_name["t"].topic_id != first
+
+
+def test_a_controller_that_stops_answers_who_waits_for_a_name(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
+) -> None:
+    asking, slow = peers
+    create(asking, "t")
+    rig.settle()
+    slow.acknowledges = False
+    delete(asking, "t")
+    replies = create(asking, "t")
+    rig.settle()
+    rig.controller.begin_stop()
+    assert not rig.controller.is_drained()
+    rig.clock.advance_ms(200)
+    rig.settle()
+    assert replies[0]["topics"][0]["error_code"] == ErrorCode.REQUEST_TIMED_OUT
+
+
 def test_death_of_the_handler_that_was_waited_for_releases_the_answer(
     rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -146,3 +147,43 @@ def test_sockets_do_not_block_and_do_not_outlive_an_exec(sockets: list[socket.so
     bind(sockets, "PLAINTEXT://127.0.0.1:0")
     assert not sockets[0].getblocking()
     assert not sockets[0].get_inheritable()
+
+
+def test_opening_a_listener_of_a_running_broker_asks_no_name_server(
+    sockets: list[socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The supervisor opens it: while it waits nobody sees a role die."""
+    resolve = socket.getaddrinfo
+
+    def only_numbers(host: str, port: int, *, type: int = 0, flags: int = 0) -> Any:
+        assert flags & socket.AI_NUMERICHOST, f"{host} would be looked up"
+        return resolve(host, port, type=type, flags=flags)
+
+    monkeypatch.setattr(socket, "getaddrinfo", only_numbers)
+    monkeypatch.setattr(socket, "getfqdn", lambda: pytest.fail("this host's name would be looked up"))
+    for host, found, advertised in (
+        ("127.0.0.1", [], "127.0.0.1"),
+        ("some.name", ["127.0.0.1"], "some.name"),
+        ("", ["told.name"], "told.name"),
+    ):
+        asked = EndPoint("PLAINTEXT", "PLAINTEXT", host, 0)
+        endpoint, sock = listeners.open_listener(asked, Config.build(), found)
+        sockets.append(sock)
+        assert endpoint.advertised_host == advertised
+
+
+def test_family_that_the_host_lacks_is_passed_over(
+    sockets: list[socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = socket.socket
+
+    def no_ipv6(family: int = socket.AF_INET, kind: int = socket.SOCK_STREAM, *more: Any, **named: Any) -> Any:
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+        return make(family, kind, *more, **named)
+
+    monkeypatch.setattr(socket, "socket", no_ipv6)
+    asked = EndPoint("PLAINTEXT", "PLAINTEXT", "", 0)
+    endpoint, sock = listeners.open_listener(asked, Config.build(), ["told.name"])
+    sockets.append(sock)
+    assert endpoint.bound_host == "0.0.0.0"

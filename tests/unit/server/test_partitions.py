@@ -214,6 +214,10 @@ def test_damaged_partition_is_offline_and_the_others_are_served(start: Start) ->
     content = bytearray(segment.read_bytes())
     content[80] ^= 0xFF  # In the middle of the first of three batches.
     segment.write_bytes(content)
+    fs = OsFs()
+    descriptor = fs.open(segment)
+    fs.note_synced(descriptor, len(content))
+    fs.close(descriptor)
     rig.table.writer(rig.image_of("bad").slot).publish(
         (0,) * 7
     )  # Another run of the broker: nothing is known.

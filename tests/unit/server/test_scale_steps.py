@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
-from kproc.clock import ManualClock
-from kproc.config import Config
-from kproc.config.dynamic import DynamicSettings
-from kproc.errors import FatalError
 from kproc.server.asks import LOST
-from kproc.server.listener_set import ListenerSet
-from kproc.server.listeners import Endpoint
-from kproc.server.plan import Plan
 from kproc.server.roles import (
-    CLEANER,
     CONTROLLER,
     HANDLER,
     PROCESSOR,
@@ -23,119 +16,14 @@ from kproc.server.roles import (
     handler_id,
     processor_id,
 )
-from kproc.server.roles_table import Role, RolesTable
-from kproc.server.scale import Scaler
-from kproc.transport.agent import AgentId
-
-CONFIG = Config.build({"num.io.threads": 2, "num.network.threads": 2})
-
-
-class FakeRegions:
-    """Counts of connections, and beats that are always new."""
-
-    def __init__(self, clock: ManualClock) -> None:
-        self._clock = clock
-        self.connections: dict[AgentId, int] = {}
-
-    def heartbeat_ns(self, _agent: AgentId) -> int:
-        return self._clock.now_ns()
-
-    def metric(self, agent: AgentId, _name: str) -> int:
-        return self.connections.get(agent, 0)
-
-
-class FakeChildren:
-    """Children whose every word is the test's."""
-
-    def __init__(self) -> None:
-        self.clock = ManualClock()
-        endpoint = Endpoint("PLAINTEXT", "127.0.0.1", 9092, "127.0.0.1", 9092)
-        self.plan = Plan(CONFIG, self.clock, [endpoint], "cluster", was_clean=True)
-        self.table = RolesTable()
-        self.regions = FakeRegions(self.clock)
-        self.handler_count: int | None = 2
-        self.sent: list[tuple[str, dict[str, Any]]] = []
-        self.asked: list[tuple[str, str, dict[str, Any], Any]] = []
-        self.transfers: list[tuple[str, str]] = []
-        self.discarded: list[str] = []
-        self.cannot_start = False
-        for agent in (CONTROLLER, CLEANER, handler_id(0), handler_id(1), processor_id(0), processor_id(1)):
-            self.begin(self.table.add(agent))
-        self.begin(self.table.add(acceptor_id(0)))
-
-    def begin(self, role: Role) -> None:
-        role.child = self  # type: ignore[assignment]
-        role.is_ready = True
-
-    def start(self, role: Role, *, is_restart: bool) -> None:
-        assert is_restart, "what it will own may be open elsewhere"
-        if self.cannot_start:
-            raise FatalError("no memory")
-        role.child = self  # type: ignore[assignment]
-
-    def introduce(self, role: Role) -> None:
-        """Nobody is linked here."""
-
-    def send(self, role: Role, message: dict[str, Any]) -> None:
-        self.sent.append((str(role.agent), message))
-
-    def ask(
-        self, role: Role, what: str, body: dict[str, Any], on_reply: Any, *, timeout_ns: int | None = None
-    ) -> None:
-        self.asked.append((str(role.agent), what, body, on_reply))
-
-    def connect_transfer(self, one: Role, other: Role) -> None:
-        self.transfers.append((str(one.agent), str(other.agent)))
-
-    def on_change(self) -> None:
-        """Nobody is shown anything here."""
-
-    def said(self, role: Role, what: str) -> list[dict[str, Any]]:
-        return [message for agent, message in self.sent if agent == str(role.agent) and message["do"] == what]
-
-    def end(self, role: Role) -> None:
-        """It has ended: what children.py does about it."""
-        role.child = None
-        for other in self.table:
-            other.users.discard(role.agent)
-        if role.is_leaving or role.is_trial:
-            self.table.remove(role.agent)
-
-    def discard(self, role: Role) -> None:
-        self.discarded.append(str(role.agent))
-        self.table.remove(role.agent)
-
-
-class Rig:
-    def __init__(self) -> None:
-        self.children = FakeChildren()
-        self.table = self.children.table
-        self.scaler = Scaler(self.children, ListenerSet(self.children, {}))  # type: ignore[arg-type]
-        self.settled: list[dict[str, Any]] = []
-
-    def want(self, **counts: int) -> None:
-        names = {"processors": "num.network.threads", "handlers": "num.io.threads"}
-        self.scaler.want(DynamicSettings({names[what]: str(count) for what, count in counts.items()}))
-        self.scaler.when_settled(self.settled.append)
-        self.scaler.advance()
-
-    def roles(self, kind: str) -> list[Role]:
-        return self.table.of(kind)
-
-    def ready(self, *roles: Role) -> None:
-        for role in roles:
-            role.is_ready = True
-        self.scaler.advance()
-
-    def end(self, *roles: Role) -> None:
-        for role in roles:
-            self.children.end(role)
-        self.scaler.advance()
+from kproc.server.scale import Steps, Wanted
+from tests.unit.server.scale_rig import Rig
 
 
 @pytest.fixture
-def rig() -> Rig:
-    return Rig()
+def rig() -> Iterator[Rig]:
+    with closing(Rig()) as rig:
+        yield rig
 
 
 def test_what_is_as_it_should_be_is_settled_at_once(rig: Rig) -> None:
@@ -287,3 +175,79 @@ def test_wishes_that_come_in_the_middle_wait_until_it_is_done(rig: Rig) -> None:
     rig.end(*leaving)
     assert [reply["counts"]["processors"] for reply in rig.settled] == [1, 1]
     assert [(step["from"], step["to"]) for step in rig.settled[0]["steps"]] == [(2, 3), (3, 1)]
+
+
+def test_counts_set_while_others_cannot_be_reached_are_applied(rig: Rig) -> None:
+    rig.want(processors=3)
+    rig.set(num_network_threads="3", num_io_threads="3")
+    rig.end(rig.roles(PROCESSOR)[2])
+    new = rig.roles(HANDLER)[2:]
+    assert len(new) == 1, "the wish that came meanwhile is another one"
+
+
+def test_part_that_fails_does_not_keep_the_others_from_being_made(rig: Rig) -> None:
+    rig.want(processors=1, handlers=3)
+    rig.end(rig.roles(HANDLER)[2])
+    leaves = rig.roles(PROCESSOR)[1]
+    assert rig.children.said(leaves, "leave")
+    rig.end(leaves)
+    assert "ended at once" in rig.settled[0]["error"]
+    assert rig.settled[0]["counts"] == {"processors": 1, "handlers": 2}
+
+
+def test_what_could_not_be_reached_is_shown_as_soon_as_it_is_known_and_no_longer(rig: Rig) -> None:
+    rig.want(processors=3)
+    told = rig.children.changes
+    rig.end(rig.roles(PROCESSOR)[2])
+    assert "ended at once" in (rig.scaler.problem or "")
+    assert rig.children.changes > told, "whoever shows it is told"
+    told = rig.children.changes
+    rig.set(num_network_threads="2")
+    rig.scaler.advance()
+    assert rig.scaler.problem is None
+    assert rig.children.changes > told, "also that it is over"
+
+
+def test_new_handlers_that_the_routing_table_cannot_name_leave_again(rig: Rig) -> None:
+    rig.want(handlers=3)
+    new = rig.roles(HANDLER)[2]
+    rig.ready(new)
+    rig.children.asked.pop()[3]({"failure": [56, "the disk is full"]})
+    rig.scaler.advance()
+    assert rig.children.handler_count == 2, "a controller that starts now is told what holds"
+    assert new.is_leaving
+    new.is_drained = True
+    new.users.clear()
+    rig.scaler.advance()
+    rig.end(new)
+    assert "the disk is full" in rig.settled[0]["error"]
+    assert rig.settled[0]["counts"] == {"processors": 2, "handlers": 2}
+
+
+def test_change_that_reaches_nothing_is_not_begun_again_and_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nothing(_wanted: Wanted) -> Steps:
+        yield from ()
+
+    monkeypatch.setattr(rig.scaler, "_change", nothing)
+    rig.want(processors=3)
+    assert "not reached" in rig.settled[0]["error"]
+    assert not rig.scaler.is_busy
+
+
+def test_steps_that_never_wait_leave_the_supervisor_its_loop(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+
+    def endless(_wanted: Wanted) -> Steps:
+        nonlocal asked
+        while True:
+            asked += 1
+            assert asked < 10_000, "the supervisor hears of nothing any more"
+            yield lambda: True
+
+    monkeypatch.setattr(rig.scaler, "_change", endless)
+    rig.want(processors=3)
+    assert rig.scaler.is_busy

@@ -19,6 +19,7 @@ from kproc.server.listeners import Endpoint
 from kproc.server.plan import Plan
 from kproc.server.roles import CLEANER, CONTROLLER, acceptor_id, handler_id, processor_id, slab_row
 from kproc.server.status import Status
+from kproc.transport.agent import AgentId
 from tests.support.ring_pair import Forked
 from tests.unit.net.rig import new_slab
 
@@ -179,3 +180,9 @@ def test_every_role_has_a_row_of_its_own() -> None:
     rows = [slab_row(agent) for agent in agents]
     assert len(set(rows)) == len(rows)
     assert max(rows) < ROWS_MAX
+
+
+@pytest.mark.parametrize("agent", [acceptor_id(112), processor_id(448), handler_id(448)])
+def test_no_role_gets_the_row_of_another_kind(agent: AgentId) -> None:
+    with pytest.raises(AssertionError):
+        slab_row(agent)

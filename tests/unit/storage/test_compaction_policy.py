@@ -23,6 +23,7 @@ def section(segments: list[SegmentFacts], config: LogConfig | None = None, **fie
         "checkpoint": None,
         "start_offset": 0,
         "stable_offset": segments[-1].next_offset,
+        "synced_offset": segments[-1].next_offset,
         "now_ms": 1000,
         "first_timestamp": lambda base: base,
         **fields,
@@ -44,6 +45,9 @@ THREE = facts((100, 1), (200, 2), (400, 3), (50, 4))
         ({"stable_offset": 25}, (0, 20, 0, 300)),  # Whole segments only.
         ({"stable_offset": 20}, (0, 20, 0, 300)),
         ({"stable_offset": 0}, (0, 0, 0, 0)),
+        ({"synced_offset": 29}, (0, 20, 0, 300)),  # The third may be gone after a power loss.
+        ({"synced_offset": 20, "checkpoint": 10}, (10, 20, 100, 200)),
+        ({"synced_offset": 5}, (0, 0, 0, 0)),
     ],
 )
 def test_sections(fields: dict[str, int], expected: tuple[int, int, int, int]) -> None:

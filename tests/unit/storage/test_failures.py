@@ -79,6 +79,40 @@ def test_a_fault_takes_the_log_offline_for_appends_only(rig: LogRig, fs: Failing
     again.close()
 
 
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+def test_a_torn_tail_that_cannot_be_cut_off_refuses_its_batches_and_ends_the_appends(
+    rig: LogRig, fs: FailingFs, error: int
+) -> None:
+    log = rig.open()
+    append_one(log, sequenced(1, 0))
+    fs.fail_write(after_bytes=100)
+    fs.fail_truncate(error=error)
+    results = log.append([sequenced(1, 1), sequenced(1, 2)])
+    assert [(each.error_code, each.base_offset) for each in results] == [(STORAGE_ERROR, -1)] * 2
+    assert (log.end_offset, log.is_offline) == (1, True)
+    assert append_one(log, sequenced(1, 1)).error_code == STORAGE_ERROR
+    log.close()
+    again = rig.open()
+    # The first of the two is there as a whole. What was refused may be there, what was answered must be.
+    assert [offset for offset, _ in read_all(again)] == [0, 1]
+    assert append_one(again, sequenced(1, 1)).is_duplicate
+    assert append_one(again, sequenced(1, 2)).base_offset == 2
+    again.close()
+
+
+def test_a_log_that_went_offline_takes_nothing_more_of_the_same_request(rig: LogRig, fs: FailingFs) -> None:
+    rig.config = LogConfig(segment_bytes=300)
+    log = rig.open()
+    fs.fail_write(
+        nth=2, after_bytes=10, error=errno.EIO
+    )  # The first is the checkpoint of the new leader epoch.
+    # Without the first the second has room in the same segment, and its write would succeed.
+    results = log.append([batch(bytes(150)), batch(bytes(150))])
+    assert [each.error_code for each in results] == [STORAGE_ERROR] * 2
+    assert (log.is_offline, log.end_offset) == (True, 0)
+    log.close()
+
+
 def test_a_sync_that_fails_is_never_tried_again(rig: LogRig, fs: FailingFs) -> None:
     log = rig.open()
     append_one(log, batch("a"))

@@ -237,7 +237,8 @@ def handed_over(rig: LogRig, log: Log) -> Log:
     state: dict[str, Any] = msgspec.msgpack.decode(msgspec.msgpack.encode(log.export_state()))
     log.close(clean=False)
     return Log.import_state(
-        rig.directory, rig.config, state, topic="t", topic_id=TOPIC_ID, partition=0, clock=rig.clock
+        rig.directory, rig.config, state, topic="t", topic_id=TOPIC_ID, partition=0, clock=rig.clock,
+        fs=rig.fs,
     )
 
 
@@ -279,5 +280,6 @@ def test_files_that_changed_behind_a_hand_over_are_refused(rig: LogRig) -> None:
     log.close(clean=False)
     with pytest.raises(Corrupt, match="handed over"):
         Log.import_state(
-            rig.directory, rig.config, state, topic="t", topic_id=TOPIC_ID, partition=0, clock=rig.clock
+            rig.directory, rig.config, state, topic="t", topic_id=TOPIC_ID, partition=0, clock=rig.clock,
+        fs=rig.fs,
         )

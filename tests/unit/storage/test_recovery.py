@@ -26,6 +26,22 @@ def rig(tmp_path: Path) -> LogRig:
     return LogRig(tmp_path / "t-0", config=LogConfig(index_interval_bytes=200))
 
 
+def note_synced(path: Path, size: int | None = None) -> None:
+    """Mark a file as a round of sync does, by default all of it."""
+    fs = OsFs()
+    descriptor = fs.open(path)
+    fs.note_synced(descriptor, path.stat().st_size if size is None else size)
+    fs.close(descriptor)
+
+
+def noted_synced(path: Path) -> int:
+    fs = OsFs()
+    descriptor = fs.open(path)
+    size = fs.noted_synced(descriptor)
+    fs.close(descriptor)
+    return size
+
+
 def write_log(rig: LogRig, count: int = 20, *, clean: bool = False) -> list[int]:
     """`count` batches of two records, dated rising; returns their positions. The log is closed."""
     log = rig.open()
@@ -56,6 +72,7 @@ class Story:
     harm: Callable[[Path, list[int]], None]
     end_offset: int | None
     recovery_point: int = 0
+    unsynced_end: int | None = None  # Where it ends if no sync is known to have confirmed what was harmed.
 
 
 def edit(change: Callable[[bytearray, list[int]], object]) -> Callable[[Path, list[int]], None]:
@@ -108,13 +125,13 @@ STORIES = {
     "a bit of the last batch's records": Story(edit(lambda c, p: flip(c, len(c) - 1)), 38),
     "a bit of the last batch's length": Story(edit(lambda c, p: flip(c, p[-1] + 11)), 38),
     "a bit of the last batch's magic": Story(edit(lambda c, p: flip(c, p[-1] + 16)), 38),
-    "a bit in the middle": Story(edit(lambda c, p: flip(c, p[10] + 70)), None),
-    "a bit of a length in the middle": Story(edit(lambda c, p: flip(c, p[10] + 9)), None),
-    "a bit of a magic in the middle": Story(edit(lambda c, p: flip(c, p[10] + 16)), None),
+    "a bit in the middle": Story(edit(lambda c, p: flip(c, p[10] + 70)), None, 0, 20),
+    "a bit of a length in the middle": Story(edit(lambda c, p: flip(c, p[10] + 9)), None, 0, 20),
+    "a bit of a magic in the middle": Story(edit(lambda c, p: flip(c, p[10] + 16)), None, 0, 20),
     "a bit of an offset in the middle": Story(edit(lambda c, p: flip(c, p[10] + 7)), None),
-    "a hole in the middle": Story(edit(lambda c, p: zero(c, p[8], p[12])), None),
-    "the first batch is zeroes": Story(edit(lambda c, p: zero(c, 0, p[1])), None),
-    "the last batch but one": Story(edit(lambda c, p: flip(c, p[-1] - 1)), None),
+    "a hole in the middle": Story(edit(lambda c, p: zero(c, p[8], p[12])), None, 0, 16),
+    "the first batch is zeroes": Story(edit(lambda c, p: zero(c, 0, p[1])), None, 0, 0),
+    "the last batch but one": Story(edit(lambda c, p: flip(c, p[-1] - 1)), None, 0, 36),
     "a bit below the recovery point": Story(edit(lambda c, p: flip(c, p[2] + 70)), 40, 40),
     "a torn tail at the recovery point": Story(edit(lambda c, p: zero(c, p[-1], len(c))), 38, 38),
     "a torn tail below the recovery point": Story(edit(lambda c, p: zero(c, p[-1], len(c))), None, 40),
@@ -141,6 +158,8 @@ def test_after(rig: LogRig, name: str) -> None:
     story = STORIES[name]
     rig.leader_epoch = 4
     positions = write_log(rig)
+    if story.end_offset is None and not story.recovery_point:
+        note_synced(rig.directory / LOG)
     story.harm(rig.directory, positions)
     before = rig.files
     if story.end_offset is None:
@@ -159,6 +178,20 @@ def test_after(rig: LogRig, name: str) -> None:
     append_one(log, batch("new"))
     log.close()
     assert not {*STRAYS, f"{99:020d}.snapshot"} & set(rig.files)
+
+
+@pytest.mark.parametrize("name", [name for name, story in STORIES.items() if story.unsynced_end is not None])
+def test_a_hole_above_what_was_synced_is_cut_with_all_behind_it(rig: LogRig, name: str) -> None:
+    """A power loss keeps the pages of what was never synced in any order: good batches may follow."""
+    story = STORIES[name]
+    positions = write_log(rig)
+    story.harm(rig.directory, positions)
+    note_synced(rig.directory / LOG, positions[story.unsynced_end // 2])
+    log = rig.open()
+    assert log.end_offset == story.unsynced_end
+    assert [offset for offset, _ in read_all(log)] == list(range(story.unsynced_end))
+    assert append_one(log, batch("new")).base_offset == story.unsynced_end
+    log.close()
 
 
 def test_a_rebuilt_index_equals_the_one_that_appending_wrote(rig: LogRig) -> None:
@@ -192,14 +225,16 @@ def test_an_unclean_start_goes_on_with_the_same_indexes(rig: LogRig, recovery_po
         assert rig.files[name] == other.files[name], name
 
 
-def test_damage_in_a_sealed_segment_is_loud(rig: LogRig) -> None:
+@pytest.mark.parametrize("noted", [1, 2])
+def test_damage_in_a_sealed_segment_is_loud(rig: LogRig, noted: int) -> None:
     rig.config = LogConfig(segment_bytes=400)
     write_log(rig, 20)
-    sealed = sorted(rig.directory.glob("*.log"))[1]
+    sealed, following = sorted(rig.directory.glob("*.log"))[1:3]
+    note_synced([sealed, following][noted - 1])
     content = bytearray(sealed.read_bytes())
     content[-1] ^= 1
     sealed.write_bytes(content)
-    with pytest.raises(Corrupt, match="later segment"):
+    with pytest.raises(Corrupt, match=r"had been synced|later segment was synced"):
         rig.open()
     log = rig.open(recovery_point=40)  # A sync had confirmed it: it is not read again.
     log.close()
@@ -231,6 +266,58 @@ def test_a_tear_before_an_empty_new_segment_takes_that_away(rig: LogRig) -> None
     assert log.end_offset == 4
     append_one(log, batch("x"))
     assert [value for _, value in read_all(log)][-1] == b"x"
+    log.close()
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+@pytest.mark.parametrize("is_next_empty", [True, False])
+def test_a_segment_that_lost_whole_batches_before_it_was_synced_is_the_last(
+    rig: LogRig, policy: str, is_next_empty: bool
+) -> None:
+    rig.config = LogConfig(segment_bytes=400)
+    write_log(rig, 15)
+    rig.config = LogConfig(cleanup_policy=frozenset({policy}))
+    logs = sorted(rig.directory.glob("*.log"))
+    note_synced(logs[0])
+    note_synced(logs[1], 1)
+    if is_next_empty:
+        os.truncate(logs[2], 0)
+        for path in logs[3:]:
+            path.unlink()
+    second = logs[1].read_bytes()
+    first_bytes = int.from_bytes(second[8:12], "big") + 12
+    os.truncate(logs[1], first_bytes)
+    end_offset = int(logs[1].stem) + 2
+    log = rig.open()
+    assert (log.end_offset, log.segment_count) == (end_offset, 2)
+    assert log._directories_dirty, "segments that were taken away must not come back"
+    assert [offset for offset, _ in read_all(log)] == list(range(end_offset))
+    log.close()
+    assert sorted(rig.directory.glob("*.log")) == logs[:2]
+
+
+def test_a_synced_segment_that_ends_early_is_loud(rig: LogRig) -> None:
+    rig.config = LogConfig(segment_bytes=400)
+    write_log(rig, 15)
+    sealed = sorted(rig.directory.glob("*.log"))[1]
+    note_synced(sealed)
+    os.truncate(sealed, int.from_bytes(sealed.read_bytes()[8:12], "big") + 12)
+    with pytest.raises(Corrupt, match="had been synced"):
+        rig.open()
+
+
+def test_a_sync_notes_what_the_one_before_it_confirmed(rig: LogRig) -> None:
+    log = rig.open()
+    path = rig.directory / LOG
+    sizes = []
+    for _ in range(4):
+        append_one(log, batch(bytes(3000)))
+        log.sync()
+        sizes.append((log.active_bytes, noted_synced(path)))
+    (one, first), (two, second), (_, third), (_, fourth) = sizes
+    assert (first, second) == (0, 0)  # 3000 bytes are not worth a note.
+    assert third == two > one
+    assert fourth == two
     log.close()
 
 
@@ -323,6 +410,26 @@ def test_an_owner_that_died_after_a_roll(rig: LogRig) -> None:
     assert (log.end_offset, log.segment_count > 3) == (24, True)
     assert [offset for offset, _ in read_all(log)] == list(range(24))
     log.close()
+
+
+def test_an_owner_that_died_after_it_had_deleted_everything(rig: LogRig) -> None:
+    """Deleting the active segment rolls, renames, and is published last."""
+    row = published(rig, 10, 0)
+    log = rig.open(trusted=row)
+    assert log.advance_start(log.end_offset) == 10
+    log.close(clean=False)
+    log = rig.open(trusted=row)
+    assert (log.start_offset, log.end_offset, log.size_bytes) == (10, 10, 0)
+    assert append_one(log, sequenced(5, 10)).base_offset == 10
+    log.close()
+
+
+def test_a_segment_that_is_missing_is_loud(rig: LogRig) -> None:
+    row = published(rig, 10, 0)
+    (rig.directory / LOG).unlink()
+    LogSegment.create(OsFs(), rig.directory, 9, now_ms=0).close()
+    with pytest.raises(Corrupt, match="has no segment 0"):
+        rig.open(trusted=row)
 
 
 def test_the_published_start_counts(rig: LogRig) -> None:

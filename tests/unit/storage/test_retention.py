@@ -9,7 +9,7 @@ import pytest
 
 from kproc.errors import ErrorCode, KafkaError
 from kproc.storage.fs import OsFs
-from kproc.storage.log import LogConfig
+from kproc.storage.log import Log, LogConfig
 from kproc.storage.retention import SegmentFacts, below_start, expired, oversized
 from tests.support.logs import NOW_MS, LogRig, append_one, batch, read_all
 
@@ -150,6 +150,7 @@ def test_a_deleted_topics_directory_is_set_aside(rig: LogRig) -> None:
     append_one(log, batch("a"))
     point = log.sync_point()
     path = log.rename_for_delete()
+    assert path is not None
     assert path.name.startswith("t-0.")
     assert path.name.endswith("-delete")
     assert not rig.directory.exists()
@@ -159,4 +160,24 @@ def test_a_deleted_topics_directory_is_set_aside(rig: LogRig) -> None:
     log.mark_synced(point)
     FS.remove_tree(path)
     FS.remove_tree(path)
-    assert log.set_aside(rig.directory) is None
+    assert log.set_aside(rig.directory, FS) is None
+
+
+def test_a_directory_that_is_another_topics_by_now_is_left_alone(rig: LogRig) -> None:
+    log = rig.open()
+    rig.directory.rename(rig.directory.with_name("t-0.moved"))
+    namesake = rig.open(topic_id=bytes(15) + b"n")
+    append_one(namesake, batch("precious"))
+    assert log.rename_for_delete() is None
+    assert Log.set_aside(rig.directory, FS, topic_id=log.topic_id) is None
+    assert (rig.directory / f"{0:020d}.log").stat().st_size
+    assert Log.set_aside(rig.directory, FS, topic_id=namesake.topic_id) is not None
+    assert not rig.directory.exists()
+    namesake.close(clean=False)
+
+
+def test_a_directory_that_does_not_say_whose_it_is_goes_with_its_topic(rig: LogRig) -> None:
+    log = rig.open()
+    (rig.directory / "partition.metadata").write_text("nonsense")
+    assert log.rename_for_delete() is not None
+    assert not rig.directory.exists()

@@ -1,0 +1,58 @@
+"""The fuzzer in small: `python -m tests.fuzz` sends as many requests as you like."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from kproc.wire import codec
+from kproc.wire.header import ApiKey, parse_request_header
+from tests.fuzz.attack import SETTINGS, Attack, Found
+from tests.fuzz.frames import FrameMaker
+from tests.support.broker import ServedBroker
+from tests.support.proc import child_pids
+
+TOPIC_IDS = {"one": b"1" * 16, "other": b"2" * 16}
+
+
+def test_the_same_seed_makes_the_same_frames_and_most_can_be_read() -> None:
+    served = {
+        int(key): codec.known_versions(int(key)) for key in (ApiKey.METADATA, ApiKey.FETCH, ApiKey.JOIN_GROUP)
+    }
+    one, other = (FrameMaker(random.Random(7), TOPIC_IDS, served) for _ in range(2))
+    readable = 0
+    for number in range(500):
+        key, frame = one.frame(number)
+        assert (key, frame) == other.frame(number)
+        if one.is_rough:
+            continue
+        header, at = parse_request_header(memoryview(frame)[4:])
+        assert (header.api_key, header.correlation_id) == (key, number)
+        readable += bool(codec.decode_request(key, header.api_version, frame[4 + at :]))
+    assert readable > 450
+
+
+@pytest.mark.faults
+def test_two_thousand_requests_of_all_apis_change_nothing(tmp_path: Path) -> None:
+    with ServedBroker(tmp_path / "data", settings=SETTINGS) as broker:
+        attack = Attack(broker, 20_240)
+        try:
+            attack.run(2_000, lines=40, frames_each=25)
+        finally:
+            attack.close()
+        assert len(attack.answered) > 40
+
+
+@pytest.mark.faults
+def test_a_role_that_died_is_found(tmp_path: Path) -> None:
+    with ServedBroker(tmp_path / "data", settings=SETTINGS) as broker:
+        attack = Attack(broker, 1)
+        try:
+            attack.pids = attack.pids[1:]
+            with pytest.raises(Found, match="processes were"):
+                attack.check()
+        finally:
+            attack.close()
+        assert child_pids(broker.pid)
