@@ -39,6 +39,7 @@ LEADER_EPOCH_FILE: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA_FILE: Final = "partition.metadata"
 
 _CHECKPOINT_VERSION: Final = "0"
+_PARTITION_METADATA_BYTES: Final = len("version: 0\ntopic_id: ") + 22  # Without a newline at its end.
 _META_VERSION: Final = "1"
 
 TopicPartition = tuple[str, int]
@@ -168,13 +169,14 @@ def write_partition_metadata(fs: Fs, directory: Path, topic_id: bytes) -> None:
 
 
 def read_partition_metadata(fs: Fs, directory: Path) -> bytes | None:
-    """The topic id a directory belongs to, or None without a (non-empty) file.
+    """The topic id a directory belongs to, or None without a whole file.
 
-    An empty file is what a power loss leaves of one that was just written; Kafka treats it as missing, too.
+    An empty file, one that is cut or has zeroes is what a power loss leaves of one that was just written; Kafka treats
+    an empty one as missing, too.
     """
     path = directory / PARTITION_METADATA_FILE
     content = fs.read_file(path)
-    if not content:
+    if content is None or len(content) < _PARTITION_METADATA_BYTES or 0 in content:
         return None
     lines = content.decode(errors="replace").splitlines()
     fields = dict(line.split(": ", 1) for line in lines if ": " in line)

@@ -49,7 +49,7 @@ __all__ = ["AppendResult", "Log", "LogConfig", "ReadResult", "RecordPosition", "
 
 logger = logging.getLogger(__name__)
 
-_STATE_VERSION: Final = 1
+_STATE_VERSION: Final = 2
 
 
 class OtherTopic(Corrupt):
@@ -113,6 +113,7 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
         )  # fmt: skip
         if found is None:
             checkpoints.write_partition_metadata(fs, directory, topic_id)
+            log._files_dirty = [directory / checkpoints.PARTITION_METADATA_FILE]
         if loaded is None:
             checkpoints.write_leader_epochs(fs, directory, (), durable=False)
             log._directories_dirty = [directory, directory.parent]
@@ -207,9 +208,10 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
         if self.recovery_point < self.end_offset or self._directories_dirty or self._unsynced:
             segments = [*self._unsynced, self.active]
             extra = [self._fs.open_directory(path) for path in self._directories_dirty]
-            # What a transaction index says cannot be learned again from batches below the recovery point.
-            extra += [self._fs.open(path) for path in self._txn_indexes_dirty if self._fs.exists(path)]
-            self._directories_dirty, self._txn_indexes_dirty = [], []
+            # What a transaction index says cannot be learned again from batches below the recovery point; without
+            # partition.metadata what the checkpoints say of the log is not believed.
+            extra += [self._fs.open(path) for path in self._files_dirty if self._fs.exists(path)]
+            self._directories_dirty, self._files_dirty = [], []
         elif closes:
             segments = [self.active]
         fds = [fd for segment in segments for fd in segment.pin(indexes=closes or segment is not self.active)]
@@ -375,7 +377,7 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
             "segments": [segment.export() for segment in self._segments.all()],
             "doomed": [[due_ms, path.name] for due_ms, path in self._segments.doomed()],
             "directories_dirty": [str(path) for path in self._directories_dirty],
-            "txn_indexes_dirty": [str(path) for path in self._txn_indexes_dirty],
+            "files_dirty": [str(path) for path in self._files_dirty],
         }
 
     @classmethod
@@ -412,7 +414,7 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
         log._flushed_ms = state["flushed_ms"]
         log.offline_reason = state["offline"]
         log._directories_dirty = [Path(path) for path in state["directories_dirty"]]
-        log._txn_indexes_dirty = [Path(path) for path in state["txn_indexes_dirty"]]
+        log._files_dirty = [Path(path) for path in state["files_dirty"]]
         log._segments.doom([Doomed(due_ms, directory / name) for due_ms, name in state["doomed"]])
         return log
 

@@ -244,8 +244,8 @@ class AppendingLog(LogState):
             segment.note_indexed(run.pairs, run.times)
         for aborted in run.aborted:
             append_aborted(self._fs, segment.txn_index_path, aborted)
-            if segment.txn_index_path not in self._txn_indexes_dirty:
-                self._txn_indexes_dirty.append(segment.txn_index_path)
+            if segment.txn_index_path not in self._files_dirty:
+                self._files_dirty.append(segment.txn_index_path)
             self._directories_dirty = self._directories_dirty or [self.directory]
         if self._bytes_since_snapshot >= SNAPSHOT_BYTES or (
             self._batches_since_snapshot >= SNAPSHOT_BATCHES and self.producers

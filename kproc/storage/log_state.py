@@ -68,7 +68,7 @@ class LogState:
         self._tail = TailCache(end_offset)
         self._unsynced: list[LogSegment] = []  # sealed, with bytes that no sync has confirmed
         self._directories_dirty: list[Path] = []  # they got new files' names that no sync has confirmed
-        self._txn_indexes_dirty: list[Path] = []
+        self._files_dirty: list[Path] = []
         self._flushed_ms = clock.wall_ms()
         self.offline_reason: str | None = None  # Set: appends are refused until the log is opened anew.
 

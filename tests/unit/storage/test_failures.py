@@ -309,7 +309,7 @@ def test_a_sync_point_covers_sealed_segments_and_new_names(rig: LogRig) -> None:
     log.append([batch(bytes(200)) for _ in range(3)])
     point = log.sync_point()
     assert len(point.segments) == 3
-    assert len(point.extra_fds) == 2  # The partition's own name is new as well.
+    assert len(point.extra_fds) == 3  # The partition's own name is new as well, and partition.metadata.
     log.run_sync(point)
     log.mark_synced(point)
     assert log.recovery_point == 3
