@@ -108,6 +108,9 @@ class HandOver(Protocol):
     def when_ready(self, key: PartitionKey, on_ready: OnReady) -> None:
         """Call back when a moving partition can be asked again; with False when that takes too long."""
 
+    def later(self, key: PartitionKey, on_ready: OnReady) -> None:
+        """Call back in a later duty cycle: for work on a partition that must not keep the others waiting."""
+
     def when_image(self, version: int, on_image: Callable[[], None]) -> None:
         """Call back when the metadata here has that version, which another Handler has spoken of."""
 

@@ -18,6 +18,8 @@ from kproc.api.context import OnReply, PartitionMoving, RequestContext, Services
 from kproc.api.registry import api
 from kproc.cluster.image import PartitionImage
 from kproc.errors import Corrupt, ErrorCode, KafkaError
+from kproc.storage.results import RecordPosition
+from kproc.storage.timestamp_search import SearchPaused, TimestampSearch
 from kproc.wire.header import ApiKey
 
 logger = logging.getLogger(__name__)
@@ -105,9 +107,12 @@ class _Lookup:
                 except PartitionMoving as moving:
                     self._replies_due += 1
                     services.hand_over.when_ready(moving.key, self._on_ready(at))
+                except SearchPaused:
+                    self._replies_due += 1
+                    services.hand_over.later((name, partition.index), self._on_ready(at))
         for owner, asked in remote.items():
             self._replies_due += 1
-            parts = [list(self._wanted(at)) for at in asked]
+            parts = [[name, _without_search(wanted)] for name, wanted in map(self._wanted, asked)]
             body = {"image": services.image.version, "parts": parts}
             services.peers.call(owner, "list_offsets", body, self._on_reply(asked))
 
@@ -185,11 +190,11 @@ def look_up(services: Services, name: str, partition: PartitionImage, wanted: di
         elif timestamp in (EARLIEST, EARLIEST_LOCAL):
             found = (log.start_offset, -1)
         elif timestamp == MAX_TIMESTAMP:
-            found = log.max_timestamp()
+            found = _searched(wanted, log.max_timestamp)
         elif timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
             found = None
         else:
-            found = log.offset_for_timestamp(timestamp)
+            found = _searched(wanted, lambda search: log.offset_for_timestamp(timestamp, search))
         leader_epoch = -1 if found is None else log.epoch_of(found[0])
     except PartitionMoving:
         raise
@@ -206,6 +211,20 @@ def look_up(services: Services, name: str, partition: PartitionImage, wanted: di
         "offset": offset,
         "leader_epoch": leader_epoch,
     }
+
+
+def _searched(
+    wanted: dict[str, Any], look: Callable[[TimestampSearch], RecordPosition | None]
+) -> RecordPosition | None:
+    """The next slice of a search. What was found is kept, for a call about several partitions is begun anew."""
+    if "found" not in wanted:
+        wanted["found"] = look(wanted.setdefault("search", TimestampSearch()))
+    found: RecordPosition | None = wanted["found"]
+    return found
+
+
+def _without_search(wanted: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in wanted.items() if name not in ("search", "found")}
 
 
 def serve_forwarded(services: Services, body: dict[str, Any], on_reply: OnReply) -> None:
@@ -225,6 +244,9 @@ def serve_forwarded(services: Services, body: dict[str, Any], on_reply: OnReply)
                 answers.append(look_up(services, name, partition, wanted))
             except PartitionMoving as moving:
                 services.hand_over.when_ready(moving.key, _Again(services, body, on_reply).go_on)
+                return
+            except SearchPaused:
+                services.hand_over.later((name, partition.index), _Again(services, body, on_reply).go_on)
                 return
     on_reply({"answers": answers})
 

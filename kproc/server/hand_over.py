@@ -125,6 +125,11 @@ class HandOver:
 
     # -- for the APIs ------------------------------------------------------------------------------------------
 
+    def later(self, key: PartitionKey, on_ready: OnReady) -> None:
+        """Call back in a later duty cycle, for work on a partition that takes long: with the time for opening logs."""
+        self._deferred.setdefault(key, []).append(on_ready)
+        self.is_opening = True
+
     def when_ready(self, key: PartitionKey, on_ready: OnReady) -> None:
         """Call back when a partition that raised PartitionMoving can be asked again; with False when that takes
         too long."""

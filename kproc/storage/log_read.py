@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -11,12 +13,20 @@ from kproc.storage.format import AbortedTransaction
 from kproc.storage.log_state import LogState
 from kproc.storage.results import ReadResult, RecordPosition
 from kproc.storage.segment import LogSegment
+from kproc.storage.timestamp_search import SearchPaused, TimestampSearch
 from kproc.storage.txn_index import overlapping, read_aborted
 from kproc.wire.file_range import FileRange
 
 # A read that runs over the end of a segment goes on in the next: small segments would starve large fetches
 # otherwise. Sixteen headers of sendfile calls are nothing beside the bytes; more ranges serve nobody.
 READ_RANGES_MAX: Final = 16
+
+
+def _to_the_end(look: Callable[[TimestampSearch], RecordPosition | None]) -> RecordPosition | None:
+    search = TimestampSearch()
+    while True:
+        with suppress(SearchPaused):
+            return look(search)
 
 
 class ReadableLog(LogState):
@@ -91,17 +101,33 @@ class ReadableLog(LogState):
             number += 1
         raise Corrupt(f"{self.directory}: offset {offset} is in no segment")
 
-    def offset_for_timestamp(self, timestamp: int) -> RecordPosition | None:
-        """The first record with this timestamp or a later one, or None."""
+    def offset_for_timestamp(
+        self, timestamp: int, search: TimestampSearch | None = None
+    ) -> RecordPosition | None:
+        """The first record with this timestamp or a later one, or None.
+
+        With a `search` it may raise SearchPaused: to be called again with the same, later. Without, it takes its time.
+        """
+        if search is None:
+            return _to_the_end(lambda each: self.offset_for_timestamp(timestamp, each))
+        search.begin()
         for segment in self._segments.all():
             if segment.max_timestamp >= timestamp:
-                found = self._segments.warm(segment).find_timestamp(timestamp, from_offset=self.start_offset)
+                found = self._segments.warm(segment).find_timestamp(
+                    timestamp, from_offset=self.start_offset, search=search
+                )
                 if found is not None:
                     return RecordPosition(*found)
         return None
 
-    def max_timestamp(self) -> RecordPosition | None:
-        """The first of the records with the largest timestamp (ListOffsets -3, KIP-734); None without any."""
+    def max_timestamp(self, search: TimestampSearch | None = None) -> RecordPosition | None:
+        """The first of the records with the largest timestamp (ListOffsets -3, KIP-734); None without any.
+
+        `search` as for offset_for_timestamp.
+        """
+        if search is None:
+            return _to_the_end(self.max_timestamp)
+        search.begin()
         start = self.start_offset
         best: tuple[int, LogSegment] | None = None
         for segment in self._segments.all():
@@ -112,7 +138,7 @@ class ReadableLog(LogState):
                 best = timestamp, segment
         if best is None:
             return None
-        found = self._segments.warm(best[1]).find_timestamp(best[0], from_offset=start)
+        found = self._segments.warm(best[1]).find_timestamp(best[0], from_offset=start, search=search)
         return None if found is None else RecordPosition(*found)
 
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:

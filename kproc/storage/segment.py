@@ -36,6 +36,7 @@ from kproc.storage.index import (
     open_offset_index,
     open_time_index,
 )
+from kproc.storage.timestamp_search import TimestampSearch
 from kproc.wire.file_range import FileRange
 from kproc.wire.record_batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, decode_records
 
@@ -211,15 +212,19 @@ class LogSegment:
             self.first_timestamp = header[8]
         return self.first_timestamp
 
-    def find_timestamp(self, timestamp: int, *, from_offset: int) -> tuple[int, int] | None:
-        """(offset, timestamp) of the first record at or after both, or None."""
-        start = self.index.lookup(max(self.time_index.lookup(timestamp), from_offset))
+    def find_timestamp(
+        self, timestamp: int, *, from_offset: int, search: TimestampSearch
+    ) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record at or after both, or None; SearchPaused: to be called again."""
+        search.from_offset = max(search.from_offset, from_offset)
+        start = self.index.lookup(max(self.time_index.lookup(timestamp), search.from_offset))
         for position, header in self._lookup_headers(start):
-            if header[8] >= timestamp and header[0] + header[6] >= from_offset:
+            if header[8] >= timestamp and header[0] + header[6] >= search.from_offset:
                 length = header[1] + LOG_OVERHEAD_BYTES
-                for record in decode_records(self._fs.read(self.descriptor(), length, position=position)):
-                    if record.timestamp_ms >= timestamp and record.offset >= from_offset:
-                        return record.offset, record.timestamp_ms
+                batch = self._fs.read(self.descriptor(), length, position=position)
+                found = search.look_into(header, batch, timestamp)
+                if found is not None:
+                    return found
         return None
 
     def max_timestamp_from(self, offset: int) -> int:

@@ -92,6 +92,8 @@ class FrameMaker:
         _, frame = self.frame(correlation_id)
         if len(frame) > 5_000 and self._random() < 0.9:
             _, frame = self.frame(correlation_id)
+        if len(frame) < 20:  # Too short to be hit at random.
+            return mutate.random_tail(frame, self.source)
         return self.source.choice(DAMAGES)(frame, self.source)
 
     # -- makers ----------------------------------------------------------------------------------------------------

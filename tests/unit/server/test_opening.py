@@ -7,7 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from kproc.server import hand_over
+from kproc.storage import timestamp_search
 from kproc.wire.header import ApiKey
+from tests.support.logs import dated
 from tests.support.raw import batch, fetch_fields, list_offsets_fields, produce_fields, values_of
 from tests.unit.server.rig import HandlerRig
 
@@ -85,3 +87,33 @@ def test_retention_waits_too(rig: HandlerRig) -> None:
     rig.settle()
     assert replies == [{"count": 0}] * PARTITIONS
     assert len(rig.partitions()) == PARTITIONS
+
+
+@pytest.mark.parametrize("handlers", [1, 2])
+def test_a_search_by_time_goes_on_in_slices_and_other_requests_do_not_wait(
+    start: Start, monkeypatch: pytest.MonkeyPatch, handlers: int
+) -> None:
+    monkeypatch.setattr(hand_over, "_OPENING_NS", 0)
+    monkeypatch.setattr(timestamp_search, "SLICE_RECORDS", 2)
+    rig = start(handlers=handlers)
+    rig.create_topic("t", partitions=2)
+    for index in range(2):
+        log = rig.open("t", index).log
+        log.append([dated(0, 1, base=1_000, largest=5_000) for _ in range(5)])
+        log.append([dated(0, base=6_000 + index, largest=6_000 + index)])
+        rig.settle()
+    processor = rig.processors[0]
+    wanted = list_offsets_fields("t", [(0, 4_000), (1, 4_000)])
+    processor.send(ApiKey.LIST_OFFSETS, 7, wanted, connection=1)
+    for index in range(handlers):
+        for _ in range(2):
+            rig.handler(index).do_work(0)
+            assert rig.handler(index).next_deadline_ms() == 0
+    processor.send(ApiKey.LIST_OFFSETS, 7, list_offsets_fields("t", [(0, -1)]), connection=2)
+    for index in range(handlers):
+        rig.handler(index).do_work(0)
+    assert [answer.connection_id for answer in processor.answers(settles=False)][:1] in ([2], [])
+    answers = {answer.connection_id: answer for answer in processor.answers()}
+    rows = answers[1].fields(ApiKey.LIST_OFFSETS, 7)["topics"][0]["partitions"]
+    assert [(row["offset"], row["timestamp"]) for row in rows] == [(10, 6_000), (10, 6_001)]
+    assert rig.handler().next_deadline_ms() > 0

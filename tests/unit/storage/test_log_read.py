@@ -9,9 +9,11 @@ import msgspec
 import pytest
 
 from kproc.errors import Corrupt, ErrorCode, KafkaError
+from kproc.storage import timestamp_search
 from kproc.storage.fs import OsFs
 from kproc.storage.log import Log, LogConfig
 from kproc.storage.tail_cache import BATCHES_KEPT_MAX, TailCache
+from kproc.storage.timestamp_search import SearchPaused, TimestampSearch
 from kproc.storage.validate import COORDINATOR
 from kproc.wire.record_batch import TRANSACTIONAL, ControlType, encode_end_transaction
 from tests.support.logs import (
@@ -158,6 +160,42 @@ def test_what_is_found_by_time_fits_into_an_answer_whatever_was_stored(rig: LogR
     assert log.max_timestamp() == wrapped
     log.advance_start(1)
     assert log.max_timestamp() == wrapped
+    log.close()
+
+
+def test_headers_that_lie_are_looked_into_in_slices_and_not_without_end(
+    rig: LogRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timestamp_search, "SLICE_RECORDS", 6)
+    log = rig.open()
+    for _ in range(10):
+        append_one(log, dated(0, 1, 2, largest=NOW_MS + 50))
+    append_one(log, dated(0, 60, largest=NOW_MS + 60))
+    for look in (lambda each: log.offset_for_timestamp(NOW_MS + 40, each), log.max_timestamp):
+        search, pauses = TimestampSearch(), 0
+        while True:
+            try:
+                found = look(search)
+                break
+            except SearchPaused:
+                pauses += 1
+        assert found == (31, NOW_MS + 60)
+        assert pauses == (5 if look != log.max_timestamp else 0)
+    monkeypatch.setattr(timestamp_search, "SEARCH_RECORDS_MAX", 13)
+    # Looked into as far as the second record of the fifth batch: all before are too early.
+    assert log.offset_for_timestamp(NOW_MS + 40) == (12, NOW_MS + 50)
+    monkeypatch.setattr(timestamp_search, "SEARCH_RECORDS_MAX", 12)
+    assert log.offset_for_timestamp(NOW_MS + 40) == (12, NOW_MS + 50)
+    log.close()
+
+
+def test_batches_that_lie_are_inflated_only_so_far(rig: LogRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timestamp_search, "DECOMPRESSED_BYTES_MAX", 1500)
+    log = rig.open()
+    for _ in range(4):
+        append_one(log, dated(*([0] * 100), largest=NOW_MS + 50, codec=4))
+    assert log.offset_for_timestamp(NOW_MS + 40) == (100, NOW_MS + 50)
+    assert log.offset_for_timestamp(NOW_MS) == (0, NOW_MS)
     log.close()
 
 
