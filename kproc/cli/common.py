@@ -53,6 +53,26 @@ def connect(bootstrap: str, *, timeout_ms: int = 10_000) -> Client:
     return Client.connect(host, port, timeout_ms=timeout_ms)
 
 
+def connect_for_records(bootstrap: str) -> Client:
+    """As `connect`, but a control listener is refused: clients of records would try there for ever."""
+    from kproc.client import ClientError
+    from kproc.wire.header import ApiKey
+
+    client = connect(bootstrap)
+    if ApiKey.PRODUCE in client.api_versions():
+        return client
+    try:
+        listeners = client.operate("status")["listeners"]
+    except ClientError:
+        raise Failure(f"{client.address} serves no records") from None
+    finally:
+        client.close()
+    by = ", ".join(str(row["advertised"]) for row in listeners.values())
+    raise Failure(
+        f"{client.address} is a control listener, for status, top, scale, topic and config; records go by {by}"
+    )
+
+
 def print_json(value: Any) -> None:
     """One indented JSON document; keys in the order in which they were built."""
     import orjson

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Failure, connect
+from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Failure, connect, connect_for_records
 from kproc.cli.formatting import Consumed, compile_format
 from kproc.cli.positions import Where, chosen_partitions, find_positions, parse_where
 
@@ -73,7 +73,7 @@ def _range(
     """First offset and present end of each partition, from the broker itself."""
     from kproc.cli.topics import checked_topics
 
-    with connect(bootstrap) as client:
+    with connect_for_records(bootstrap) as client:
         [metadata] = checked_topics(client, [topic])
         known = [row["partition_index"] for row in metadata["partitions"]]
         positions = find_positions(client, topic, chosen_partitions(topic, known, wanted), where)

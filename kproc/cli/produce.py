@@ -9,7 +9,16 @@ from typing import Annotated, Any, BinaryIO
 
 import typer
 
-from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Failure, connect, pairs, usage_error
+from kproc.cli.common import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    Failure,
+    connect,
+    connect_for_records,
+    pairs,
+    usage_error,
+)
+from kproc.cli.refusals import DEBUG, Refusals
 
 PROPAGATION_MS = 3_000
 """How long librdkafka hopes that an unknown topic appears: here auto-creation is immediate."""
@@ -60,7 +69,7 @@ def produce(
         usage_error("--idempotent needs --acks all")
     headers = [(name, value.encode()) for name, value in pairs("--header", header or ())]
     # A refused connection is told by the system at once; librdkafka would only say that all brokers are down.
-    connect(bootstrap).close()
+    connect_for_records(bootstrap).close()
     sender = _Sender(bootstrap, topic, partition, headers, compression.value, acks.value, idempotent)
     separator = key_separator.encode() if key_separator is not None else None
     for line in _lines(sys.stdin.buffer):
@@ -98,6 +107,7 @@ class _Sender:
         self._count = 0
         self._error: Any = None
         self._is_down = False
+        self._refusals = Refusals(topic)
         self._bootstrap = bootstrap
         self._options: dict[str, Any] = {"headers": headers} if headers else {}
         if partition >= 0:
@@ -110,10 +120,11 @@ class _Sender:
                 "enable.idempotence": idempotent,
                 "linger.ms": 5,
                 "topic.metadata.propagation.max.ms": PROPAGATION_MS,
-                "log_level": 0,  # Its own lines on stderr would repeat what the error says.
+                "debug": DEBUG,
                 "error_cb": self._on_error,
                 "on_delivery": self._on_delivery,
-            }
+            },
+            logger=self._refusals.logger,
         )
 
     def send(self, key: bytes | None, value: bytes) -> None:
@@ -140,6 +151,7 @@ class _Sender:
             self._error = self._error or error
         else:
             self._count += 1
+            self._refusals.delivered()
 
     def _on_error(self, error: Any) -> None:
         from confluent_kafka import KafkaError
@@ -157,9 +169,11 @@ class _Sender:
             self._is_down = False
             connect(self._bootstrap).close()
         if self._error is not None:
+            last = f"; the broker's last error was {self._refusals.last}" if self._refusals.last else ""
             raise Failure(
-                f"{self._topic}: {describe_error(self._error)} ({self._count} records were delivered)"
+                f"{self._topic}: {describe_error(self._error)}{last} ({self._count} records were delivered)"
             )
+        self._refusals.tell()
 
 
 def describe_error(error: Any) -> str:

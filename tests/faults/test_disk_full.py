@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
+import threading
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +16,7 @@ import pytest
 from kproc.client import Client
 from kproc.errors import ErrorCode
 from kproc.wire.header import ApiKey
-from tests.support.broker import ServedBroker, run_kproc
+from tests.support.broker import ROOT, ServedBroker, run_kproc
 from tests.support.raw import RawClient, batch, values_of
 from tests.support.wait import wait_until
 
@@ -112,6 +114,45 @@ def test_a_full_disk_is_seen_in_log_status_top_and_metrics_and_so_is_its_end(
         assert not status(broker)["disk"]["is_full"]
         wait_until(lambda: "kproc_disk_full 0.0" in scrape(found["metrics"]), what="and in the metrics")
         assert "there is room again on the disk of" in broker.log()
+
+
+@pytest.mark.transports("process")
+def test_kproc_produce_names_the_brokers_error_and_goes_on_when_there_is_room(
+    small_disk: Path, transport: str
+) -> None:
+    with (
+        ServedBroker(small_disk / "data", transport=transport, settings=SETTINGS) as broker,
+        RawClient(broker.bootstrap) as client,
+    ):
+        client.create_topic("ballast")
+        client.create_topic("kept")
+        while client.produce("ballast", batch(os.urandom(500_000)))["error_code"] == 0:
+            pass
+        command = [sys.executable, "-m", "kproc", "produce", "-v", "kept", *at(broker)]
+        sender = subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        guard = threading.Timer(60, sender.kill)
+        guard.start()
+        try:
+            assert sender.stdin is not None
+            assert sender.stderr is not None
+            sender.stdin.write("x" * 900_000 + "\n")
+            sender.stdin.close()
+            told = sender.stderr.readline()
+            client.call(ApiKey.DELETE_TOPICS, 4, {"topic_names": ["ballast"], "timeout": 10_000})
+            rest = sender.stderr.read()
+            code = sender.wait()
+        finally:
+            guard.cancel()
+            sender.kill()
+            sender.wait()
+            sender.stderr.close()
+    assert told == (
+        "kproc: kept: refused with KAFKA_STORAGE_ERROR (Disk error when trying to access log file on disk); "
+        "trying again, Ctrl-C ends it\n"
+    )
+    assert (code, rest.splitlines()[-1]) == (0, "kproc: sent 1 records to kept")
 
 
 def at(broker: ServedBroker) -> tuple[str, str]:
