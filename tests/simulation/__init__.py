@@ -9,4 +9,5 @@ faults come by a plan that can be shrunk (plan.py, run.py), and a history is kep
     python -m tests.simulation --seeds 1000            many
     python -m tests.simulation --seed 17 --trace       one, told step by step
     python -m tests.simulation --seed 17 --shrink      the least that still fails
+    python -m tests.simulation --mutation NAME         how many seeds it takes to notice a mutation of the code
 """

@@ -10,7 +10,8 @@ import time
 from collections import Counter
 
 from tests.simulation import broker
-from tests.simulation.plan import plan_of
+from tests.simulation.mutations import hunt
+from tests.simulation.plan import POWER, plan_of
 from tests.simulation.run import Outcome, simulate
 from tests.simulation.shrink import shrink
 
@@ -29,6 +30,9 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--fail-fast", action="store_true", help="stop at the first seed that fails")
     parser.add_argument(
+        "--power", type=float, default=POWER, help="how often the power goes, beside 5 deaths of roles"
+    )
+    parser.add_argument(
         "--mutation", help="run with a mutation of the code until a seed notices it; `all`: each"
     )
     options = parser.parse_args()
@@ -39,13 +43,15 @@ def main() -> int:
     gc.collect()
     gc.freeze()
     gc.disable()
+    if options.mutation:
+        return hunt(options.mutation, first=options.first, seeds=options.seeds)
     if options.seed is not None:
-        return _one(options.seed, trace=options.trace, shrinks=options.shrink)
-    return _many(options.first, options.seeds, fail_fast=options.fail_fast)
+        return _one(options.seed, options.power, trace=options.trace, shrinks=options.shrink)
+    return _many(options.first, options.seeds, options.power, fail_fast=options.fail_fast)
 
 
-def _one(seed: int, *, trace: bool, shrinks: bool) -> int:
-    plan = plan_of(seed)
+def _one(seed: int, power: float, *, trace: bool, shrinks: bool) -> int:
+    plan = plan_of(seed, power=power)
     if shrinks:
         plan = shrink(plan)
     outcome = simulate(plan, tells=trace)
@@ -66,13 +72,13 @@ def _report(outcome: Outcome) -> None:
         print(f"  {violation}")
 
 
-def _many(first: int, count: int, *, fail_fast: bool) -> int:
+def _many(first: int, count: int, power: float, *, fail_fast: bool) -> int:
     began, cpu = time.monotonic(), time.process_time()
     failed: list[int] = []
     totals: Counter[str] = Counter()
     done = 0
     for seed in range(first, first + count):
-        outcome = simulate(plan_of(seed))
+        outcome = simulate(plan_of(seed, power=power))
         done += 1
         totals.update(outcome.counts)
         totals["turns"] += outcome.steps

@@ -129,6 +129,11 @@ class Client(Actor):
                 self.disconnect()
                 raise Gone("the broker closed the connection")
             if self.world.now_ns() >= until_ns:
+                if (
+                    patience_ms == _PATIENCE_MS
+                ):  # No pause, no backoff of a restart and no slow disk lasts as long.
+                    name = self.waits[0][1].name if self.waits else "nothing"
+                    self.world.violate(f"{self.name}: no answer to {name} in {patience_ms // 1000} s")
                 self.disconnect()
                 raise Late(f"no answer in {patience_ms} ms")
             if len(data) >= sock.room and sock.peer is not None:

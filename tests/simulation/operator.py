@@ -11,6 +11,7 @@ from tests.simulation.client import Gone, Late, Life
 from tests.simulation.workloads import E, Worker
 
 _BROKER = 4
+_FOREVER_NS = 1 << 60
 
 
 class Operator(Worker):
@@ -23,7 +24,8 @@ class Operator(Worker):
 
     def work(self) -> Life:
         if not self.orders:
-            yield from self.pause(1000)
+            self.sleep(_FOREVER_NS)  # Until there is an order.
+            yield
             return
         order = self.orders.popleft()
         if order[0] == "set":
@@ -40,6 +42,8 @@ class Operator(Worker):
         except (Gone, Late):
             self.disconnect()
             return
+        row = answer["responses"][0]
+        self.world.tell("operator:", name, value, row["error_code"], row["error_message"])
         self.check_code(
             f"AlterConfigs of {name}",
             answer["responses"][0]["error_code"],

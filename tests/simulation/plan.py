@@ -70,7 +70,7 @@ _ROLES: Final = (
 _PAUSES_MS: Final = (2, 10, 40, 100, 400, 2500)
 
 
-def plan_of(seed: int) -> Plan:
+def plan_of(seed: int, *, power: float = POWER) -> Plan:
     """The plan of a seed."""
     rng = random.Random(f"plan {seed}")
     duration_ms = rng.choice((80, 150, 300))
@@ -84,6 +84,7 @@ def plan_of(seed: int) -> Plan:
         ("idempotent", (1, 1, 2)),
         ("idempotent-1", (0, 0, 1)),
         ("consumer", (1, 2)),
+        ("mixer", (0, 1)),
         ("committer", (0, 1, 1)),
         ("member", (0, 0, 2, 3)),
     ):
@@ -104,7 +105,7 @@ def plan_of(seed: int) -> Plan:
         "kproc.hung.kill": rng.choice(("false", "false", "true")),
         "num.recovery.threads.per.data.dir": "1",
     }
-    events = [_event(rng, duration_ms) for _ in range(rng.choice((0, 2, 4, 8, 12)))]
+    events = [_event(rng, duration_ms, power) for _ in range(rng.choice((0, 2, 4, 8, 12)))]
     return Plan(
         seed=seed,
         duration_ms=duration_ms,
@@ -117,11 +118,11 @@ def plan_of(seed: int) -> Plan:
     )
 
 
-def _event(rng: random.Random, duration_ms: int) -> Event:
+def _event(rng: random.Random, duration_ms: int, power: float) -> Event:
     at_ms = rng.randrange(duration_ms)
     kind = rng.choices(
         ("kill", "pause", "delay", "scale", "power", "disk", "restart", "listener", "fork"),
-        (5, 6, 6, 3, POWER, 2, 0.5, 0.7, 0.5),
+        (6, 6, 6, 5, power, 2, 0.5, 0.7, 0.5),
     )[0]
     number = rng.randrange(1000)
     if kind == "kill":

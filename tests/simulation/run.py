@@ -24,7 +24,7 @@ from tests.simulation.group_workload import Member
 from tests.simulation.history import History
 from tests.simulation.operator import Operator
 from tests.simulation.plan import Event, Plan
-from tests.simulation.workloads import Admin, Committer, Consumer, IdempotentProducer, Producer, Reader
+from tests.simulation.workloads import Admin, Committer, Consumer, IdempotentProducer, Mixer, Producer, Reader
 from tests.simulation.world import MS, PowerLost, S, Violation, World
 from tests.support.memory_disk import MemoryDisk
 
@@ -182,7 +182,7 @@ class Run:
             return IdempotentProducer(*arguments, acks=1 if kind == "idempotent-1" else -1)
         kinds: dict[str, Any] = {
             "admin": Admin, "consumer": Consumer, "committer": Committer, "member": Member, "operator": Operator,
-            "reader": Reader,
+            "reader": Reader, "mixer": Mixer,
         }  # fmt: skip
         return kinds[kind](*arguments)  # type: ignore[no-any-return]
 

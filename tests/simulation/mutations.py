@@ -1,0 +1,171 @@
+"""Mutations of the code: each takes something away that the broker's promises rest on, and must be noticed.
+
+`hunt` runs seeds with a mutation until one fails that passes without it, and says how many that took.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from kproc.ipc.wait import Waker
+from kproc.ipc.words import read_row
+from kproc.net.handoff_queue import HandoffQueue
+from kproc.net.holder import ConnectionHolder
+from kproc.net.processor import Processor
+from kproc.purgatory.purgatory import Purgatory
+from kproc.server.calls import Calls
+from kproc.server.children import Children
+from kproc.server.cleaner import Cleaner
+from kproc.server.hand_over import HandOver
+from kproc.server.handler import Handler
+from kproc.server.partition_table import PartitionRow, PartitionTable
+from kproc.server.partitions import OwnedPartition
+from kproc.storage.log import Log
+from kproc.storage.producer_state import ProducerTable
+from tests.simulation import doubles
+from tests.simulation.plan import plan_of
+from tests.simulation.run import simulate
+
+_QUIET: Final = 1 << 32
+_OPEN_HANDOFF: Final = HandoffQueue.detach
+_SYNC_POINT: Final = Log.sync_point
+_SYNC: Final = doubles.OsDouble.fdatasync
+_ADMIT: Final = ProducerTable.admit
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """Not done any more."""
+
+
+def _mark_synced_with_the_active_segment(self: Any, point: Any) -> None:
+    """A round's end strikes off the segment that was active at its point, though it grew since."""
+    self._give_back(point)
+    self.recovery_point = max(self.recovery_point, point.end_offset)
+    self._unsynced = [segment for segment in self._unsynced if segment not in point.segments]
+    self._flushed_ms = self._clock.wall_ms()
+
+
+def _answered_at_once(self: Any, offset: int, on_done: Callable[[int], None]) -> None:
+    if self.log.recovery_point < offset:
+        self._owner.unsynced[self] = None
+    on_done(0)
+
+
+def _row_of_any_generation(self: Any, partition: Any) -> PartitionRow | None:
+    values = read_row(self._words, partition.slot * 8, 7)
+    if values is None or not values[0]:
+        return None
+    word, generation, start, end, base, position, synced = values
+    return PartitionRow(
+        (word & ~_QUIET) - 2, generation, start, end, base, position, synced, not word & _QUIET
+    )
+
+
+def _lose_without_closing(self: Any, handler: Any) -> None:
+    handler.detach()
+    self._moves.handler_lost(handler)
+    self._timed.forget_handler(handler.peer)
+
+
+def _answered_without_writing(self: Any) -> None:
+    waiting, self._wait_for_checkpoint = self._wait_for_checkpoint, []
+    for on_reply in waiting:
+        on_reply({"error": None})
+
+
+def _detach_without_requeue(self: Any, peer: Any) -> None:
+    for target in [each for each in self._targets if each.peer == peer]:
+        target.unacknowledged.clear()
+    _OPEN_HANDOFF(self, peer)
+
+
+def _delivered_in_any_order(self: Any, kind: int, view: memoryview, touched: Any) -> None:
+    connection = self._by_id.get(int.from_bytes(view[:8], "little"))
+    if connection is not None:
+        touched[connection] = None
+        self._deliver(connection, kind, view)
+
+
+def _sync_point_without_directories(self: Any, *, closes: bool = False) -> Any:
+    self._directories_dirty = []
+    return _SYNC_POINT(self, closes=closes)
+
+
+def _fdatasync_but_of_metadata(self: Any, fd: int) -> None:
+    if "__cluster_metadata" not in doubles.host.kernel.file(fd).path:  # type: ignore[attr-defined]
+        _SYNC(self, fd)
+
+
+def _admit_duplicates(self: Any, *arguments: Any, **more: Any) -> Any:
+    _ADMIT(self, *arguments, **more)
+
+
+def _detach_unheard(self: Any, role: Any, *, is_final: bool) -> None:
+    """Peers are not told that it is gone; they learn of its successor."""
+    for other in self.table:
+        other.users.discard(role.agent)
+        other.transfers.discard(role.agent)
+        other.peers.discard(role.agent)
+    self.regions.forget(role.agent, is_final=is_final)
+
+
+MUTATIONS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
+    "fsync-skipped": [(Log, "run_sync", _nothing)],
+    "answer-before-sync": [(OwnedPartition, "when_synced", _answered_at_once)],
+    "sync-covers-what-came-later": [(Log, "mark_synced", _mark_synced_with_the_active_segment)],
+    "directory-not-synced": [(Log, "sync_point", _sync_point_without_directories)],
+    "metadata-not-synced": [(doubles.OsDouble, "fdatasync", _fdatasync_but_of_metadata)],
+    "log-start-answered-before-written": [(Cleaner, "_answer_checkpoint", _answered_without_writing)],
+    "wake-up-lost": [(Waker, "wake", _nothing)],
+    "sequence-check-off": [(ProducerTable, "admit", lambda *_, **__: None)],
+    "retry-stored-twice": [(ProducerTable, "admit", _admit_duplicates)],
+    "producers-not-recovered": [(ProducerTable, "load", _nothing), (ProducerTable, "record", _nothing)],
+    "stale-row-trusted": [(PartitionTable, "read", _row_of_any_generation)],
+    "opened-while-another-has-it": [(HandOver, "_before_open", _nothing)],
+    "hand-over-loses-who-waits": [(HandOver, "_release_waiters", _nothing)],
+    "calls-of-the-dead-never-answered": [(Calls, "lose", _nothing)],
+    "connections-of-a-dead-handler-stay": [(ConnectionHolder, "_lose", _lose_without_closing)],
+    "sockets-of-a-dead-processor-lost": [(HandoffQueue, "detach", _detach_without_requeue)],
+    "answers-in-any-order": [(Processor, "_take_response", _delivered_in_any_order)],
+    "parked-never-expire": [(Purgatory, "expire", lambda _self: 0)],
+    "deadline-always-past": [(Handler, "_due_ms", lambda _self, _now_ns: 0)],
+    "death-untold": [(Children, "_detach", _detach_unheard)],
+}
+
+
+@contextlib.contextmanager
+def mutated(name: str) -> Iterator[None]:
+    """With that mutation."""
+    kept = [(target, attribute, target.__dict__[attribute]) for target, attribute, _ in MUTATIONS[name]]
+    for target, attribute, replacement in MUTATIONS[name]:
+        setattr(target, attribute, replacement)
+    try:
+        yield
+    finally:
+        for target, attribute, before in kept:
+            setattr(target, attribute, before)
+
+
+def hunt(name: str, *, first: int, seeds: int) -> int:
+    """How many mutations no seed noticed."""
+    missed = 0
+    for each in MUTATIONS if name == "all" else [name]:
+        for seed in range(first, first + seeds):
+            plan = plan_of(seed, power=MUTATED_POWER)
+            with mutated(each):
+                violations = simulate(plan).violations
+            if violations and not simulate(plan).violations:
+                print(
+                    f"{each}: found by seed {seed}, the {seed - first + 1}th: {violations[0][:150]}",
+                    flush=True,
+                )
+                break
+        else:
+            print(f"{each}: NOT FOUND by {seeds} seeds from {first}", flush=True)
+            missed += 1
+    return missed
+
+
+MUTATED_POWER: Final = 2.0
