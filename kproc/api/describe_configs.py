@@ -50,7 +50,7 @@ def handle_describe_configs(context: RequestContext, request: dict[str, Any]) ->
         try:
             rows = sorted(_describe(context.services, resource), key=lambda row: str(row["name"]))
         except KafkaError as error:
-            results.append(_result(resource, [], error.code, error.message))
+            results.append(_result(resource, [], error.code, error.message or ""))
             continue
         for row in rows:
             if not with_synonyms:

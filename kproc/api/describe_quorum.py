@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def handle_describe_quorum(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
     topics = request["topics"]
     if not _is_metadata_partition(topics):
-        return error_response(request, ErrorCode.NONE, None)
+        return error_response(request, ErrorCode.NONE, "")
     node_id = context.services.config.node_id
     listener = {"name": context.listener, "host": context.advertised_host, "port": context.advertised_port}
     return {

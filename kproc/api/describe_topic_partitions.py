@@ -31,13 +31,13 @@ def handle_describe_topic_partitions(context: RequestContext, request: dict[str,
     following: Cursor | None = None
     for name in names:
         first = cursor["partition_index"] if cursor is not None and cursor["topic_name"] == name else 0
+        if not room:  # As in Kafka also before a topic that is not there.
+            following = {"topic_name": name, "partition_index": 0}
+            break
         topic = services.image.topic(name)
         if topic is None:
             rows.append(_missing(name))
             continue
-        if not room:
-            following = {"topic_name": name, "partition_index": 0}
-            break
         rows.append(_topic_row(topic, services.config.node_id, first, room))
         if first + room < len(topic.partitions):
             following = {"topic_name": name, "partition_index": first + room}

@@ -39,6 +39,8 @@ def handle_metadata(context: RequestContext, request: Fields) -> Fields | None:
         return _answer(context, request, list(context.services.image.topics_by_name.values()))
     for topic in wanted:
         _check_asked_for(topic, context.api_version)
+    if by_id := [topic for topic in wanted if topic.get("topic_id", NO_TOPIC_ID) != NO_TOPIC_ID]:
+        wanted = by_id  # As in Kafka names beside ids are not looked at.
     missing = _names_to_create(context, request, wanted)
     if not missing:
         return _answer(context, request, _look_up(context, wanted, {}))

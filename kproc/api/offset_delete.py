@@ -28,7 +28,7 @@ def handle_offset_delete(context: RequestContext, request: Fields) -> None:
         [topic["name"], each["partition_index"]]
         for topic in request["topics"]
         for each in topic["partitions"]
-        if image.topic(topic["name"]) is not None
+        if image.partition(topic["name"], each["partition_index"]) is not None
     ]
     if not request["group_id"]:
         context.reply(error_response(request, ErrorCode.INVALID_GROUP_ID, None))
@@ -39,24 +39,32 @@ def handle_offset_delete(context: RequestContext, request: Fields) -> None:
             context.reply(error_response(request, outcome, None))
             return
         subscribed = set(outcome["subscribed"])
-        known = {name for name, _ in wanted}
-        context.reply(
-            {"error_code": 0, "topics": [_topic(topic, known, subscribed) for topic in request["topics"]]}
-        )
+        context.reply(answer(subscribed))
 
+    known = {(name, index) for name, index in wanted}
+
+    def answer(subscribed: set[str]) -> Fields:
+        return {"error_code": 0, "topics": [_topic(topic, known, subscribed) for topic in request["topics"]]}
+
+    are_known = any(context.services.image.topic(topic["name"]) is not None for topic in request["topics"])
+    if request["topics"] and not are_known:  # As in Kafka the group is not asked then.
+        context.reply(answer(set()))
+        return
     ask_coordinator(context, _NAME, request["group_id"], wanted, on_done)
 
 
-def _topic(topic: Fields, known: set[str], subscribed: set[str]) -> Fields:
-    code = ErrorCode.NONE
-    if topic["name"] not in known:
-        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    elif topic["name"] in subscribed:
-        code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-    rows = [
-        {"partition_index": each["partition_index"], "error_code": int(code)} for each in topic["partitions"]
-    ]
-    return {"name": topic["name"], "partitions": rows}
+def _topic(topic: Fields, known: set[tuple[str, int]], subscribed: set[str]) -> Fields:
+    name = topic["name"]
+
+    def row(index: int) -> Fields:
+        code = ErrorCode.NONE
+        if (name, index) not in known:
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif name in subscribed:
+            code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+        return {"partition_index": index, "error_code": int(code)}
+
+    return {"name": name, "partitions": [row(each["partition_index"]) for each in topic["partitions"]]}
 
 
 def error_response(_request: Fields, code: int, message: str | None) -> Fields:

@@ -49,9 +49,9 @@ CLIENT_METRICS_CONFIGS: Final[Mapping[str, TopicConfig]] = {row.name: row for ro
 
 def check_all(configs: Mapping[str, str]) -> dict[str, str]:
     """A subscription's configs, normalized; KafkaError names the first that cannot be used."""
+    if unknown := [name for name in configs if name not in CLIENT_METRICS_CONFIGS]:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown client metrics configuration: {unknown[0]}")
     for name, text in configs.items():
-        if name not in CLIENT_METRICS_CONFIGS:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown client metrics configuration: {name}")
         if name == INTERVAL_MS:
             _check_interval(text)
         elif name == MATCH:

@@ -120,11 +120,9 @@ class ConfigChanges:
     def _alter_topic(self, name: str, changes: list[Change], incremental: bool) -> list[r.Record]:
         if not name:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
-        check_name(name)
         topic = self._image.topic(name)
-        if topic is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
-        wanted: dict[str, str | None] = dict(topic.configs) if incremental else {}
+        before = {} if topic is None else topic.configs
+        wanted: dict[str, str | None] = dict(before) if incremental else {}
         defaults = topic_config.dynamic_defaults(self._image, self._config.node_id)
         for key, operation, value in changes:
             if operation == OP_DELETE:
@@ -138,9 +136,10 @@ class ConfigChanges:
             else:
                 wanted[key] = value
         after = topic_config.check_all(wanted)
-        return [
-            r.TopicConfigSet(topic.topic_id, key, value) for key, value in _difference(topic.configs, after)
-        ]
+        if topic is None:  # As in Kafka bad values are told first.
+            check_name(name)
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+        return [r.TopicConfigSet(topic.topic_id, key, value) for key, value in _difference(before, after)]
 
     def _alter_broker(
         self, resource: str, changes: list[Change], incremental: bool, resolvable: Set[str]

@@ -91,31 +91,33 @@ class TopicChanges:
     def delete(self, body: dict[str, Any]) -> tuple[Reply, list[r.Record]]:
         """DeleteTopics: {"topics": [{"name", "topic_id"}]}, one of the two set in each."""
         wishes: list[dict[str, Any]] = body["topics"]
-        times = Counter(_wished(wish) for wish in wishes)
+        clear = [wish for wish in wishes if (wish["name"] is None) != (wish["topic_id"] == NO_TOPIC_ID)]
+        times = Counter(_wished(wish) for wish in clear)
+        by_id = {wish["topic_id"] for wish in clear if wish["name"] is None}
+        # A topic that is named by its name and by its id is left alone, and answered once: by its name.
+        by_both = by_id & {topic.topic_id for name in times if (topic := self._image.topic(str(name)))}
+        responses = [_deletion(*error) for wish in wishes if (error := _unclear(wish)) is not None]
         records: list[r.Record] = []
-        responses: list[dict[str, Any]] = []
-        gone: set[bytes] = set()
-        for wish in _each_once(wishes, _wished):
+        for wish in _each_once(clear, _wished):
             name, topic_id = wish["name"], wish["topic_id"]
-            code, message = ErrorCode.NONE, None
             try:
                 if times[_wished(wish)] > 1:
                     what = "id" if name is None else "name"
                     raise KafkaError(ErrorCode.INVALID_REQUEST, f"Duplicate topic {what}.")
+                if name is None and topic_id in by_both:
+                    continue
                 topic = self._find(name, topic_id)
-                if topic.topic_id in gone:
+                name, topic_id = topic.name, topic.topic_id
+                if topic_id in by_both:
                     raise KafkaError(
                         ErrorCode.INVALID_REQUEST,
                         "The provided topic name maps to an ID that was already supplied.",
                     )
-                gone.add(topic.topic_id)
-                name, topic_id = topic.name, topic.topic_id
-                records.append(r.TopicDeleted(topic.topic_id))
+                records.append(r.TopicDeleted(topic_id))
             except KafkaError as error:
-                code, message = error.code, error.message
-            responses.append(
-                {"name": name, "topic_id": topic_id, "error_code": int(code), "error_message": message}
-            )
+                responses.append(_deletion(name, topic_id, error.code, error.message))
+            else:
+                responses.append(_deletion(name, topic_id, ErrorCode.NONE, None))
         return {"responses": responses}, records
 
     def add_partitions(self, body: dict[str, Any]) -> tuple[Reply, list[r.Record]]:
@@ -259,10 +261,6 @@ class TopicChanges:
 
     def _find(self, name: str | None, topic_id: bytes) -> TopicImage:
         """The topic that a DeleteTopics entry names."""
-        if name is None and topic_id == NO_TOPIC_ID:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
-        if name is not None and topic_id != NO_TOPIC_ID:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
         if name is None:
             topic = self._image.topic_by_id(topic_id)
             if topic is None:
@@ -282,6 +280,20 @@ def _each_once(wishes: list[dict[str, Any]], key: Callable[[dict[str, Any]], obj
     for wish in wishes:
         firsts.setdefault(key(wish), wish)
     return list(firsts.values())
+
+
+def _unclear(wish: dict[str, Any]) -> tuple[str | None, bytes, ErrorCode, str] | None:
+    """The answer to an entry of DeleteTopics that has not either a name or an id."""
+    name, topic_id = wish["name"], wish["topic_id"]
+    if name is None and topic_id == NO_TOPIC_ID:
+        return name, topic_id, ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified."
+    if name is not None and topic_id != NO_TOPIC_ID:
+        return name, topic_id, ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id."
+    return None
+
+
+def _deletion(name: str | None, topic_id: bytes, code: ErrorCode, message: str | None) -> dict[str, Any]:
+    return {"name": name, "topic_id": topic_id, "error_code": int(code), "error_message": message}
 
 
 def _name(wish: dict[str, Any]) -> object:

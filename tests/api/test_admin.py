@@ -150,6 +150,13 @@ def test_topics_come_in_pages(client: RawClient, three: str) -> None:
     assert third["topics"][0]["topic_id"] == client.topic_id(other)
 
 
+def test_a_full_page_ends_before_a_topic_that_is_not_there(client: RawClient, three: str) -> None:
+    absent = three + "-absent"
+    answer = page(client, [three, absent], 3)
+    assert shown(answer) == [(three, [0, 1, 2])]
+    assert answer["next_cursor"] == {"topic_name": absent, "partition_index": 0}
+
+
 def test_topics_that_are_none_and_cursors_that_lead_nowhere(client: RawClient, three: str) -> None:
     absent = fresh_name("absent")
     answer = page(client, ["bad/name", absent], 9)

@@ -247,6 +247,21 @@ def test_offsets_of_a_group_that_there_is_not_cannot_be_deleted(
     assert answer["error_code"] == ErrorCode.GROUP_ID_NOT_FOUND
 
 
+def test_for_topics_that_are_not_there_the_group_is_not_asked(
+    client: RawClient, group: str, log: tuple[str, bytes]
+) -> None:
+    def deleted(name: str) -> tuple[int, list[int]]:
+        topics = [{"name": name, "partitions": [{"partition_index": 7}]}]
+        answer = client.call(ApiKey.OFFSET_DELETE, 0, {"group_id": group, "topics": topics})
+        rows = [topic["partitions"][0]["error_code"] for topic in answer["topics"]]
+        return answer["error_code"], rows
+
+    assert deleted(fresh_name("absent")) == (0, [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION])
+    assert deleted(log[0]) == (ErrorCode.GROUP_ID_NOT_FOUND, [])
+    commit(client, group, log[0], {0: 1})
+    assert deleted(log[0]) == (0, [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION])
+
+
 def test_a_deleted_topic_takes_its_offsets_along(
     client: RawClient, group: str, log: tuple[str, bytes]
 ) -> None:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.differential.brokers import both_brokers, common_versions
+from tests.differential.brokers import both_brokers, common_versions, warm_up
 from tests.differential.report import Report
 from tests.differential.runner import Pair
 from tests.differential.themes import THEMES
@@ -33,6 +33,8 @@ def _pair(given: str | None) -> Iterator[Pair]:
             yield pair
     else:
         kproc, kafka = given.split(",")
+        for bootstrap in (kproc, kafka):
+            warm_up(bootstrap)
         yield kproc, kafka
 
 

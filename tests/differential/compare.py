@@ -43,6 +43,8 @@ class Texts(NamedTuple):
 def _row_key(row: Any) -> tuple[list[str], str]:
     if not isinstance(row, dict):
         return [], repr(row)
+    if isinstance(row.get("entity"), list):
+        return [str(sorted(map(repr, row["entity"])))], repr(row)
     return [str(row[name]) for name in _NAMES if row.get(name) is not None], repr(row)
 
 

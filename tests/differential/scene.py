@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.differential.steps import Step
-from tests.differential.symbols import NO_TOPIC_ID, Ref
+from tests.differential.symbols import Ref, no_topic_id
 
 _TIMEOUT_MS = 30_000
 _ODDLY = 0.08
@@ -102,4 +102,4 @@ class Scene:
         if self.chance(0.01):
             indexes.append(indexes[0])
         rows = [part(name, index) for index in indexes]
-        return {"name": name, "topic": name, "topic_id": Ref("id", name, NO_TOPIC_ID), key: rows}
+        return {"name": name, "topic": name, "topic_id": Ref("id", name, no_topic_id(name)), key: rows}

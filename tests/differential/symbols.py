@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import Any, NamedTuple
 
 NO_TOPIC_ID = b"\xee" * 16  # An id that no topic has.
+
+
+def no_topic_id(name: str) -> bytes:
+    """Another for each name: a request must not name one twice by chance."""
+    return zlib.crc32(name.encode()).to_bytes(4, "big") + NO_TOPIC_ID[4:]
 
 
 class WireId(bytes):

@@ -69,13 +69,13 @@ def describe_acls(scene: Scene) -> None:
 
 def create_acls(scene: Scene) -> None:
     row = {
-        "resource_type": scene.usually([2, 3], 0, 1),
-        "resource_name": scene.usually(["~plain"], "*", ""),
-        "resource_pattern_type": scene.usually([3], 0, 1, 4),
-        "principal": scene.usually(["User:a"], "", "x"),
-        "host": scene.usually(["*"], ""),
-        "operation": scene.usually([3], 0, 1, 99),
-        "permission_type": scene.usually([3], 0, 1, 9),
+        "resource_type": scene.pick((2, 3)),
+        "resource_name": scene.pick(("~plain", "*")),
+        "resource_pattern_type": 3,
+        "principal": "User:a",
+        "host": "*",
+        "operation": scene.pick((3, 4)),
+        "permission_type": scene.pick((2, 3)),
     }
     scene.add("create_acls", {"creations": [row] * scene.pick((0, 1, 1, 2))})
 

@@ -45,7 +45,6 @@ _TOPIC_VALUES = """
     local.retention.bytes -2 1000
     remote.log.copy.disable false true
     remote.log.delete.on.disable false true
-    internal.segment.bytes 1000
     no.such 1
     confluent.value x
 """
@@ -101,7 +100,7 @@ def some_configs(
 
 def _resource(scene: Scene) -> tuple[int, str]:
     """Type and name."""
-    kind = scene.pick((2, 2, 2, 2, 2, 4, 32, 16, scene.usually([2], 0, 8, 3, 99)))
+    kind = scene.pick((2, 2, 2, 2, 2, 4, 32, 16, scene.usually([2], 0, 8, 3)))
     if kind == _TOPIC:
         return kind, scene.topic()
     names = {

@@ -85,7 +85,7 @@ def test_a_value_has_the_source_and_the_synonyms_that_kafka_shows(broker):
 
 def test_what_kafka_has_no_setting_of_this_unit_for_has_no_synonym(broker):
     rows = rows_of(described(broker, TOPIC, "t", None))
-    for name in ("flush.ms", "segment.ms", "segment.jitter.ms"):
+    for name in ("segment.ms", "segment.jitter.ms"):
         assert (rows[name]["config_source"], synonyms_of(rows[name])) == (DEFAULT, []), name
     for name in ("local.retention.ms", "local.retention.bytes"):
         assert synonyms_of(rows[name]) == [(f"log.{name}", "-2", DEFAULT)]
@@ -140,7 +140,7 @@ def test_the_broker_without_a_name_is_the_cluster_wide_default(broker):
 @pytest.mark.parametrize(
     ("kind", "name", "code", "message"),
     [
-        (TOPIC, "nope", UNKNOWN, None),
+        (TOPIC, "nope", UNKNOWN, ""),
         (TOPIC, "", INVALID_TOPIC, "Topic name is invalid: the empty string is not allowed"),
         (BROKER, "2", INVALID_REQUEST, "Unexpected broker id, expected 1 or empty string, but received 2"),
         (BROKER, "x", INVALID_REQUEST, "Broker id must be an integer, but it is: x"),

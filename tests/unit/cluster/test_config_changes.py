@@ -44,6 +44,10 @@ def cluster() -> InMemoryController:
             (UNKNOWN, "The topic 'nope' does not exist."),
         ),
         (
+            changes(TOPIC, "nope", ("retention.ms", APPEND, "1")),
+            (INVALID_CONFIG, "Can't APPEND to key retention.ms because its type is not LIST."),
+        ),
+        (
             changes(TOPIC, "", ("retention.ms", SET, "1")),
             (INVALID_REQUEST, "Default topic resources are not allowed."),
         ),

@@ -219,13 +219,24 @@ def test_a_topic_is_deleted_by_its_id_and_the_answer_names_it(cluster):
     assert cluster.image.topic_by_id(topic_id) is None
 
 
-def test_a_topic_named_by_name_and_by_id_is_deleted_once(cluster):
+def test_an_entry_with_both_is_no_second_naming(cluster):
+    topic_id = cluster.image.topic("there").topic_id
+    wishes = [delete_wish("there", topic_id), delete_wish("there")]
+    assert outcome(cluster.do("delete_topics", topics=wishes)["responses"]) == [
+        (REQUEST, "You may not specify both topic name and topic id."),
+        (0, None),
+    ]
+    assert cluster.image.topic("there") is None
+
+
+def test_a_topic_named_by_name_and_by_id_is_left_alone_and_answered_once(cluster):
     topic_id = cluster.image.topic("there").topic_id
     rows = cluster.do("delete_topics", topics=[delete_wish("there"), delete_wish(None, topic_id)])[
         "responses"
     ]
-    assert [row["error_code"] for row in rows] == [0, REQUEST]
-    assert cluster.image.topic("there") is None
+    told = "The provided topic name maps to an ID that was already supplied."
+    assert outcome(rows) == [(REQUEST, told)]
+    assert cluster.image.topic("there") is not None
 
 
 def test_a_deleted_name_can_be_used_again_with_another_id(cluster):
