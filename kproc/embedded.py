@@ -72,6 +72,9 @@ class Broker:
         self._directory: Path | None = None
         self._child: subprocess.Popen[bytes] | None = None
         self._child_pidfd = -1
+        # What the broker writes to stderr, kept open here: when it cannot start, its janitor removes the directory.
+        self._log = -1
+        self._last_log = ""
         self._is_killed = False
         self._clock = SystemClock()
 
@@ -114,7 +117,7 @@ class Broker:
 
     def log_text(self) -> str:
         """The end of what the broker has written to stderr, also after a stop with an error."""
-        return _tail(self._directory / "stderr.log") if self._directory is not None else ""
+        return _tail(self._log) if self._log >= 0 else self._last_log
 
     def _ready_value(self, key: str) -> Any:
         if not self.ready:
@@ -130,15 +133,16 @@ class Broker:
         self._directory = Path(tempfile.mkdtemp(prefix="kproc-"))
         ready_file = self._directory / "ready.json"
         try:
-            with open(self._directory / "stderr.log", "wb") as stderr:
-                self._child = subprocess.Popen(  # noqa: S603 - our own interpreter and package
-                    self._command(ready_file),
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=stderr,
-                    start_new_session=True,
-                    cwd=_package_root(),
-                )
+            flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+            self._log = os.open(self._directory / "stderr.log", flags, 0o600)
+            self._child = subprocess.Popen(  # noqa: S603 - our own interpreter and package
+                self._command(ready_file),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._log,
+                start_new_session=True,
+                cwd=_package_root(),
+            )
             self._child_pidfd = os.pidfd_open(self._child.pid)
             self.ready = self._wait_ready(ready_file)
         except BaseException:
@@ -203,6 +207,10 @@ class Broker:
             if self._child_pidfd >= 0:
                 os.close(self._child_pidfd)
                 self._child_pidfd = -1
+            if self._log >= 0:
+                self._last_log = self.log_text()
+                os.close(self._log)
+                self._log = -1
             if self._directory is not None:
                 shutil.rmtree(self._directory, ignore_errors=True)
                 self._directory = None
@@ -338,11 +346,7 @@ def _exit_text(code: int) -> str:
     return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
 
 
-def _tail(path: Path) -> str:
-    try:
-        with open(path, "rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - LOG_TAIL_BYTES))
-            return file.read().decode(errors="replace")
-    except FileNotFoundError:
-        return ""
+def _tail(descriptor: int) -> str:
+    size = os.fstat(descriptor).st_size
+    start = max(0, size - LOG_TAIL_BYTES)
+    return os.pread(descriptor, size - start, start).decode(errors="replace")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,35 @@ def test_a_broker_that_cannot_start_says_what_it_wrote(scratch):
         Broker({"no.such.setting": 1}).start()
     assert "exit code 2" in str(caught.value)
     assert "unknown setting no.such.setting" in str(caught.value)
+
+
+def taken_port(stack: ExitStack, scratch: Path) -> tuple[Broker, str]:
+    held = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+    return Broker(port=held.getsockname()[1]), "cannot bind"
+
+
+def taken_metrics_port(stack: ExitStack, scratch: Path) -> tuple[Broker, str]:
+    held = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+    settings = {"kproc.metrics.listener": f"127.0.0.1:{held.getsockname()[1]}"}
+    return Broker(settings), "cannot bind"
+
+
+def unusable_data_directory(stack: ExitStack, scratch: Path) -> tuple[Broker, str]:
+    file = scratch / "file"
+    file.touch()
+    stack.callback(file.unlink)
+    return Broker(data=file / "data"), "log.dirs: cannot use"
+
+
+@pytest.mark.parametrize("obstacle", [taken_port, taken_metrics_port, unusable_data_directory])
+def test_what_keeps_it_from_starting_is_in_the_exception_though_its_directory_is_gone(scratch, obstacle):
+    with ExitStack() as stack:
+        broker, reason = obstacle(stack, scratch)
+        for _ in range(2):  # Its janitor may or may not be faster than we are.
+            with pytest.raises(BrokerFailed, match=reason) as caught:
+                broker.start()
+            assert "wrote nothing" not in str(caught.value)
+        assert reason in broker.log_text(), "also afterwards"
 
 
 def test_a_broker_that_is_never_ready_is_killed(scratch, monkeypatch):
