@@ -746,8 +746,8 @@ class Handler(LinkedAgent):
     def _has_input(self) -> bool:
         if self._unlinked:
             return True
-        for client in self._clients.values():
-            # While it has answers of ours to take, its requests are no work; see next_deadline_ms.
+        # While they have answers of ours to take (see next_deadline_ms), or we no metadata, requests are no work.
+        for client in self._clients.values() if self._has_image and self._is_linked else ():
             if not client.outbox.has_overflow and not client.inbox.is_empty():
                 return True
         for peer in self._peers.values():  # noqa: SIM110

@@ -1,0 +1,32 @@
+"""A Handler that is started while the controller is away: it waits for the metadata, asleep."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kproc.wire.header import ApiKey
+from tests.support.raw import list_offsets_fields
+from tests.unit.server.rig import HandlerRig
+
+
+def test_requests_that_wait_for_the_metadata_do_not_keep_it_awake(tmp_path: Path) -> None:
+    with HandlerRig(tmp_path) as rig:
+        handler = rig.handler()
+        handler._has_image = False
+        rig.processors[0].send(ApiKey.LIST_OFFSETS, 9, list_offsets_fields("t", [(0, -1)]))
+        assert handler.do_work(0) == 0, "nothing can be answered yet"
+        assert not handler.has_input(), "it would spin until the controller comes"
+        handler._has_image = True
+        assert handler.has_input()
+        assert len(rig.processors[0].answers()) == 1
+
+
+def test_requests_that_wait_for_the_other_handlers_links_do_not_keep_it_awake(tmp_path: Path) -> None:
+    with HandlerRig(tmp_path) as rig:
+        handler = rig.handler()
+        handler._is_linked = False
+        rig.processors[0].send(ApiKey.LIST_OFFSETS, 9, list_offsets_fields("t", [(0, -1)]))
+        assert handler.do_work(0) == 0
+        assert not handler.has_input()
+        handler.set_linked()
+        assert len(rig.processors[0].answers()) == 1
