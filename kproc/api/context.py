@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from kproc.clock import Clock
 from kproc.cluster.image import ClusterImage, PartitionImage
 from kproc.config import Config
+from kproc.containment import Containment
 from kproc.errors import ErrorCode, KafkaError
 from kproc.metrics.requests import ERRORS, Counts
 from kproc.purgatory.purgatory import Purgatory
@@ -175,6 +176,7 @@ class Services:
         "client_rates",
         "clock",
         "config",
+        "containment",
         "counts",
         "endpoints",
         "groups",
@@ -204,7 +206,9 @@ class Services:
         peers: Peers,
         purgatory: Purgatory,
         counts: Counts,
+        containment: Containment,
     ) -> None:
+        self.containment = containment
         self.counts = counts
         self.config = config
         self.clock = clock
@@ -247,6 +251,7 @@ class RequestContext:
         "client_id_bytes",
         "connection_id",
         "correlation_id",
+        "decoded",
         "listener_index",
         "services",
         "throttle_ms",
@@ -259,6 +264,7 @@ class RequestContext:
     client_id_bytes: bytes | None
     connection_id: int
     listener_index: int
+    decoded: Any  # The request's fields, for an answer that names them; None until they are read.
     throttle_ms: int  # What the answer says of it; 0 unless the client is above its quota.
 
     @property
@@ -303,6 +309,10 @@ class RequestContext:
 
     def send_parts(self, parts: list[bytes | FileRange]) -> None:
         """Answer with a frame made of bytes and file ranges."""
+        raise NotImplementedError
+
+    def fail(self) -> None:
+        """A surprise came up: answer UNKNOWN_SERVER_ERROR, else close the connection. Nothing if it was answered."""
         raise NotImplementedError
 
     def no_op(self) -> None:

@@ -7,18 +7,15 @@ is the response's fields for it, or an error code: the API knows where its respo
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from kproc.errors import ErrorCode, FatalError, KafkaError
+from kproc.errors import ErrorCode, KafkaError
 from kproc.group.coordinator import GroupCoordinator
 from kproc.wire.primitives import shortened
 
 if TYPE_CHECKING:
     from kproc.api.context import OnReply, RequestContext, Services
-
-logger = logging.getLogger(__name__)
 
 Fields = dict[str, Any]
 Outcome = Fields | int
@@ -85,11 +82,9 @@ def serve_here(
         OPERATIONS[name](coordinator, caller, item.group_id, item.wanted, on_outcome)
     except KafkaError as error:
         on_outcome(int(error.code))
-    except (FatalError, AssertionError):
-        raise
-    except Exception:
-        # As in dispatch(): it stays inside this one request, also when another Handler passed that on to us.
-        logger.exception("%s of group %r failed", name, item.group_id)
+    except Exception as error:  # noqa: BLE001 - contained
+        # It stays inside this one request, also when another Handler passed that on to us.
+        services.containment.caught(f"{name} of group {item.group_id!r}", error)
         on_outcome(int(ErrorCode.UNKNOWN_SERVER_ERROR))
 
 
@@ -206,4 +201,9 @@ class _Asking:
     def _finish_one(self) -> None:
         self._left -= 1
         if not self._left and not self._is_gone:
-            self._on_done(self._outcomes)
+            context = (
+                self._context
+            )  # Whoever completed it, a timer or another member, has nothing to do with it.
+            context.services.containment.run(
+                "the answer about a group", context, self._on_done, self._outcomes
+            )

@@ -30,7 +30,7 @@ _SKIP_ASSIGNMENT_SINCE: Final = 9
 def handle_join_group(context: RequestContext, request: Fields) -> None:
     def on_done(outcome: Fields | int) -> None:
         if isinstance(outcome, int):
-            outcome = error_response(request, outcome, None)
+            outcome = _answer(JoinResult(outcome, request["member_id"]))
         if context.api_version < _NULL_PROTOCOL_SINCE and outcome["protocol_name"] is None:
             outcome = {**outcome, "protocol_name": ""}
         context.reply(outcome)
@@ -40,7 +40,8 @@ def handle_join_group(context: RequestContext, request: Fields) -> None:
 
 def error_response(request: Fields, code: int, message: str | None) -> Fields:
     del message  # The response has no room for it.
-    return _answer(JoinResult(int(code), request["member_id"]))
+    # Of no group, so of no protocol; before v7 that could not be null.
+    return _answer(JoinResult(int(code), request["member_id"])) | {"protocol_name": ""}
 
 
 @group_operation(_NAME)

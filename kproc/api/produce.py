@@ -82,6 +82,12 @@ class PendingProduce:
         if self.undecided == 0:
             self.on_done(self)
 
+    def fail(self) -> None:
+        """As if an owner had died: it ends when the other partitions are decided."""
+        for at, result in enumerate(self.results):
+            if result is None:
+                self.decide(at, _failed(-1, LOST))
+
 
 class OneProduce:
     """A Produce request of one partition: nearly all there are, so it is its own pending and its own answer."""
@@ -111,6 +117,10 @@ class OneProduce:
             else:
                 context.send(answer_one(version, correlation_id, name, topic_id, result))
 
+    def fail(self) -> None:
+        """End the connection."""
+        self._context.fail()
+
 
 def answer_one(
     version: int, correlation_id: int, name: str | None, topic_id: bytes | None, result: Result
@@ -130,6 +140,9 @@ class Pending(Protocol):
     acks: int
 
     def decide(self, at: int, result: Result) -> None: ...
+
+    def fail(self) -> None:
+        """A surprise came up: end the request, by its connection if need be."""
 
 
 class Placed(NamedTuple):
@@ -339,39 +352,50 @@ class ProduceBatcher:
         waits_for_sync = self._services.waits_for_sync
         traffic = self._services.traffic
         for owned, gathered in appends.items():
-            views = gathered.views
-            results = owned.log.append(views)
-            self.append_calls += 1
-            self.batches += len(views)
-            size = sum(map(len, views))
-            self.bytes += size
-            if traffic is not None:
-                traffic.appended(owned.key, size, results)
-            owned.after_append()
-            log = owned.log
-            # flush.messages: the answer waits for the disk whatever was asked for, as in Kafka.
-            must_flush = log.end_offset - log.recovery_point >= log.config.flush_messages
-            index = owned.key[1]
-            if gathered.known:
-                if not must_flush and self._known_answers is not None:
-                    self._known_answers.answer(gathered.known, results, index)
-                    continue
-                self._name_targets(gathered)
-            for result, (pending, at) in zip(results, gathered.targets, strict=True):
-                code = result.error_code
-                answer: Result = (
-                    index,
-                    code,
-                    result.base_offset,
-                    result.append_time_ms,
-                    result.log_start_offset,
-                    result.message,
-                    result.record_errors,
-                )
-                if code or not (must_flush or (waits_for_sync and pending.acks == -1)):
-                    pending.decide(at, answer)
-                else:
-                    owned.when_synced(result.last_offset + 1, _DecideWhenSynced(pending, at, answer))
+            try:
+                views = gathered.views
+                results = owned.log.append(views)
+                self.append_calls += 1
+                self.batches += len(views)
+                size = sum(map(len, views))
+                self.bytes += size
+                if traffic is not None:
+                    traffic.appended(owned.key, size, results)
+                owned.after_append()
+                log = owned.log
+                # flush.messages: the answer waits for the disk whatever was asked for, as in Kafka.
+                must_flush = log.end_offset - log.recovery_point >= log.config.flush_messages
+                index = owned.key[1]
+                if gathered.known:
+                    if not must_flush and self._known_answers is not None:
+                        self._known_answers.answer(gathered.known, results, index)
+                        continue
+                    self._name_targets(gathered)
+                for result, (pending, at) in zip(results, gathered.targets, strict=True):
+                    code = result.error_code
+                    answer: Result = (
+                        index,
+                        code,
+                        result.base_offset,
+                        result.append_time_ms,
+                        result.log_start_offset,
+                        result.message,
+                        result.record_errors,
+                    )
+                    if code or not (must_flush or (waits_for_sync and pending.acks == -1)):
+                        pending.decide(at, answer)
+                    else:
+                        owned.when_synced(result.last_offset + 1, _DecideWhenSynced(pending, at, answer))
+            except Exception as error:  # noqa: BLE001 - contained: appended it is, or the error is fatal
+                self._fail(gathered, error)
+
+    def _fail(self, gathered: Gathered, error: Exception) -> None:
+        """A surprise between the publication of what was appended and its answers: the clients ask again."""
+        self._services.containment.caught("the answers of an append", error)
+        if gathered.known:
+            self._name_targets(gathered)
+        for pending, _ in gathered.targets:
+            pending.fail()
 
     # -- partitions of others ----------------------------------------------------------------------------------
     #
@@ -567,6 +591,10 @@ class _Served:
         if not self._left:
             self._on_reply({"results": self._results})
 
+    def fail(self) -> None:
+        """As if we had died."""
+        self._on_reply({"lost": True})
+
     def bounce(self, at: int, topic_id: bytes, index: int, records: bytearray | memoryview | None) -> None:
         self._left -= 1
         version = self._services.image.version
@@ -583,10 +611,10 @@ class _Served:
 class _DecideWhenSynced:
     """acks=all with group commit: the result stands, unless the disk then refuses."""
 
-    __slots__ = ("_answer", "_at", "_pending")
+    __slots__ = ("_answer", "_at", "owner")
 
     def __init__(self, pending: Pending, at: int, answer: Result) -> None:
-        self._pending = pending
+        self.owner = pending
         self._at = at
         self._answer = answer
 
@@ -594,7 +622,7 @@ class _DecideWhenSynced:
         answer = self._answer
         if error:
             answer = _failed(answer[0], error, "the log could not be synced to disk")
-        self._pending.decide(self._at, answer)
+        self.owner.decide(self._at, answer)
 
 
 class _ForwardReply:

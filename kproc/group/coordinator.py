@@ -384,6 +384,10 @@ class GroupCoordinator:
     def resign(self) -> None:
         """Another coordinator takes over: whoever waits is told to look for it. Nothing may be asked afterwards."""
         self._log.flush()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """The same of one whose writes are not to be trusted any more."""
         groups, self._groups = self._groups, {}
         for group_id, group in groups.items():
             self._deadlines.discard((self, group_id))

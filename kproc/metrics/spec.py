@@ -77,7 +77,7 @@ METRICS: Final = (
         "Parts of requests a Handler passed to the owner of a partition.",
     ),
     Metric("logs_open", Kind.GAUGE, "partitions", "Partition logs a Handler has open."),
-    Metric("errors", Kind.COUNTER, "requests", "Requests that ended in a surprise (UNKNOWN_SERVER_ERROR)."),
+    Metric("errors", Kind.COUNTER, "requests", "Requests, replies and timers that ended in a surprise."),
     Metric("compactions", Kind.COUNTER, "logs", "Compactions of a log that were finished."),
     Metric("compaction_io_bytes", Kind.COUNTER, "bytes", "Bytes that compaction read and wrote."),
     Metric(

@@ -20,6 +20,7 @@ from typing import Final
 from kproc.clock import Clock
 from kproc.config.dynamic import DynamicSettings
 from kproc.config.listeners import is_address
+from kproc.containment import Containment
 from kproc.metrics.slab import MetricsRow
 from kproc.metrics.spec import SLOT
 from kproc.net.connection_counts import ConnectionCounts
@@ -76,6 +77,7 @@ class Acceptor:
         self._doze = doze
         self._metrics = metrics
         self._values = metrics.values
+        self._containment = Containment()
         self._clock = clock
         self._send_buffer_bytes = send_buffer_bytes
         self._limits_for = limits_for
@@ -316,7 +318,8 @@ class Acceptor:
                 continue
             taken += 1
             self._values[_ACCEPTED] += 1
-            self._take(sock, address, now_ns)
+            if not self._containment.run("a new connection", None, self._take, sock, address, now_ns):
+                sock.close()
             self._values[_EVENTS] = self._base_events + self.quotas.broker_events
             self._metrics.store_one(_EVENTS)  # Other Acceptors hold the same rate by it.
         return taken
@@ -400,6 +403,8 @@ class Acceptor:
             values[_HEARTBEAT] = now_ns
             values[_SLEPT] += self._doze.slept_ns  # Of the thread that runs all roles, if one does.
             self._doze.slept_ns = 0
+            values[_ERRORS] += self._containment.count
+            self._containment.count = 0
             values[_CONNECTIONS_PARKED] = len(self._parked)
             quotas, before = self.quotas, self._stored_throttles
             self._stored_throttles = quotas.throttled_ns, quotas.throttled_count, quotas.address_throttled_ns
@@ -433,6 +438,7 @@ _ACCEPTED: Final = SLOT["connections_accepted"]
 _BLOCKED: Final = SLOT["acceptor_blocked_ns"]
 _REJECTED: Final = SLOT["connections_rejected"]
 _THROTTLED: Final = SLOT["connections_throttled"]
+_ERRORS: Final = SLOT["errors"]
 _CONNECTIONS_PARKED: Final = SLOT["connections_parked"]
 _EVENTS: Final = SLOT["connection_rate_events"]
 _THROTTLES: Final = (SLOT["accept_throttle_ns"], SLOT["accept_throttles"], SLOT["address_throttle_ns"])

@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from kproc.clock import Clock
+from kproc.containment import Containment
 from kproc.metrics.requests import PROCESSORS_PART
 from kproc.metrics.slab import MetricsRow
 from kproc.metrics.spec import SLOT
@@ -69,6 +70,7 @@ class ConnectionHolder:
         "_clock",
         "_closed_listeners",
         "_connections",
+        "_containment",
         "_counts",
         "_epoll",
         "_given_router",
@@ -110,6 +112,7 @@ class ConnectionHolder:
         self.id = agent_id
         self._metrics = metrics
         self._counts = metrics.values
+        self._containment = Containment()
         self._ledger = ConnectionLedger(metrics.slab.counts(PROCESSORS_PART + agent_id.index))
         self._next_look_ns = 0  # When the next request may be timed.
         self._timed = TimedRequests(metrics.slab.timings(agent_id.index), clock)
@@ -342,8 +345,12 @@ class ConnectionHolder:
             logger.debug("connection %d was already closed by its client", connection.id)
         connection.sock.close()
 
-    def _close_failed(self, connection: Connection, error: OSError) -> None:
-        """The kernel refused what never fails: this one connection ends, whatever state its descriptor is in."""
+    def _close_failed(self, connection: Connection, error: Exception) -> None:
+        """The kernel refused what never fails, or a surprise: this one connection ends, whatever state its descriptor
+        is in."""
+        if not isinstance(error, OSError):
+            self._counts[SLOT["errors"]] += 1
+            self._containment.caught(f"the work for connection {connection.id}", error)
         logger.error("closing connection %d: %s", connection.id, error)
         if connection.fd not in self._connections:
             return

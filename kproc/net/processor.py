@@ -173,7 +173,7 @@ class Processor(ConnectionHolder):
                     read(connection)
                 else:
                     self._on_hang_up(connection)
-            except OSError as error:  # The kernel refuses something for this one.
+            except Exception as error:  # noqa: BLE001 - the kernel refuses something for this one, or contained
                 self._close_failed(connection, error)
         # Last, because these close connections and bring new ones with the same descriptors: an event that is still
         # to come would hit a stranger.

@@ -10,17 +10,23 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable, Hashable, Iterable
+from typing import Final
+
+from kproc.containment import Containment, Owner
+
+_EXPIRED: Final = "a request that waited until its deadline"
 
 
 class DelayedOperation:
     """One waiting request. Subclasses say when it is done and what to do then."""
 
-    __slots__ = ("deadline_ns", "is_completed", "is_parked", "watched")
+    __slots__ = ("deadline_ns", "is_completed", "is_parked", "owner", "watched")
 
     def __init__(self, deadline_ns: int) -> None:
         self.deadline_ns = deadline_ns
         self.is_completed = False
         self.is_parked = False
+        self.owner: Owner | None = None  # The request that waits.
         self.watched: tuple[Hashable, ...] = ()
 
     def try_complete(self) -> bool:
@@ -47,8 +53,9 @@ class DelayedOperation:
 class Purgatory:
     """Watch lists by key plus one heap of deadlines. The caller supplies the clock."""
 
-    def __init__(self, now_ns: Callable[[], int]) -> None:
+    def __init__(self, now_ns: Callable[[], int], containment: Containment | None = None) -> None:
         self._now_ns = now_ns
+        self.containment = containment or Containment()
         self._watchers: dict[Hashable, dict[DelayedOperation, None]] = {}
         self._deadlines: list[tuple[int, int, DelayedOperation]] = []
         self._tiebreak = itertools.count()
@@ -61,6 +68,7 @@ class Purgatory:
         """Park an operation that could not complete yet."""
         operation.watched = tuple(keys)
         operation.is_parked = True
+        operation.owner = operation.owner or self.containment.owner
         for key in operation.watched:
             self._watchers.setdefault(key, {})[operation] = None
         heapq.heappush(self._deadlines, (operation.deadline_ns, next(self._tiebreak), operation))
@@ -74,9 +82,18 @@ class Purgatory:
         watchers = self._watchers.get(key)
         if watchers is None:
             return
+        containment = self.containment
+        before = containment.owner
         for operation in list(watchers):
-            if operation.is_completed or operation.try_complete():
+            containment.owner = operation.owner
+            try:
+                is_done = operation.is_completed or operation.try_complete()
+            except Exception as error:  # noqa: BLE001 - contained: it ends, the others are looked at
+                operation.is_completed = is_done = True
+                containment.caught("a request that waited for an event", error, operation.owner)
+            if is_done:
                 self._forget(operation)
+        containment.owner = before
 
     def cancel(self, operation: DelayedOperation) -> None:
         """Drop an operation whose answer nobody wants any more."""
@@ -99,7 +116,7 @@ class Purgatory:
             if not operation.is_completed:
                 expired += 1
                 self._forget(operation)
-                operation.on_expire()
+                self.containment.run(_EXPIRED, operation.owner, operation.on_expire)
         return expired
 
     def next_deadline_ns(self) -> int | None:
@@ -114,7 +131,7 @@ class Purgatory:
         for _, _, operation in sorted(deadlines, key=lambda entry: entry[:2]):
             if not operation.is_completed:
                 self._forget(operation)
-                operation.on_expire()
+                self.containment.run(_EXPIRED, operation.owner, operation.on_expire)
 
     def _forget(self, operation: DelayedOperation) -> None:
         if not operation.is_parked:

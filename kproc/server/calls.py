@@ -8,13 +8,12 @@ with {"lost": True}, so that no request waits for ever.
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from kproc.errors import FatalError
+from kproc.containment import Containment, Owner
 from kproc.transport.agent import AgentId
 from kproc.transport.envelope import CALL, REPLY, TOKEN
 from kproc.transport.outbox import Outbox
@@ -23,8 +22,6 @@ OnReply = Callable[[dict[str, Any]], None]
 Serve = Callable[[str, Any, memoryview, OnReply], None]
 ServeKept = Callable[[str, Any, memoryview | bytearray, OnReply], None]  # Also a payload that had to wait.
 
-logger = logging.getLogger(__name__)
-
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
 
@@ -32,8 +29,9 @@ _decode = msgspec.msgpack.Decoder().decode
 class Calls:
     """The calls that one agent has open, by token."""
 
-    def __init__(self) -> None:
-        self._open: dict[int, tuple[AgentId, OnReply]] = {}
+    def __init__(self, containment: Containment | None = None) -> None:
+        self._containment = containment or Containment()
+        self._open: dict[int, tuple[AgentId, OnReply, Owner | None]] = {}
         self._tokens = itertools.count(1)
 
     def __len__(self) -> int:
@@ -53,7 +51,7 @@ class Calls:
             on_reply({"lost": True})
             return
         token = next(self._tokens)
-        self._open[token] = (peer, on_reply)
+        self._open[token] = (peer, on_reply, self._containment.owner)
         encoded = _encode([op, body])
         outbox.push(CALL, TOKEN.pack(token, len(encoded)), encoded, payload)
 
@@ -63,14 +61,14 @@ class Calls:
         body = _decode(view[TOKEN.size : TOKEN.size + length])
         found = self._open.get(token) if body.get("is_open") else self._open.pop(token, None)
         if found is not None:
-            found[1](body)
+            self._containment.run("what a reply was for", found[2], found[1], body)
 
     def lose(self, peer: AgentId) -> None:
         """The peer died: answer everything that was asked of it."""
-        lost = [(token, on_reply) for token, (asked, on_reply) in self._open.items() if asked == peer]
-        for token, on_reply in lost:
-            del self._open[token]
-            on_reply({"lost": True})
+        lost = [token for token, (asked, _, _) in self._open.items() if asked == peer]
+        for token in lost:
+            _, on_reply, owner = self._open.pop(token)
+            self._containment.run("what a lost call was for", owner, on_reply, {"lost": True})
 
 
 def serve_call(view: memoryview, outbox: Outbox, serve: Serve) -> None:
@@ -85,19 +83,17 @@ def serve_call(view: memoryview, outbox: Outbox, serve: Serve) -> None:
     serve(op, body, view[TOKEN.size + length :], on_reply)
 
 
-def contained(serve: ServeKept, is_contained: Callable[[str], bool]) -> ServeKept:
-    """`serve` for what was passed on to us of a client's request: as in dispatch(), a surprise stays inside that
-    request, and whoever passed it on answers as if we had died. `is_contained(op)`: which calls are such."""
+def contained(serve: ServeKept, is_contained: Callable[[str], bool], containment: Containment) -> ServeKept:
+    """`serve` for what was passed on to us of a client's request: a surprise stays inside that request, and whoever
+    passed it on answers as if we had died. `is_contained(op)`: which calls are such."""
 
     def serve_contained(op: str, body: Any, payload: memoryview | bytearray, on_reply: OnReply) -> None:
         try:
             serve(op, body, payload, on_reply)
-        except (FatalError, AssertionError):
-            raise
-        except Exception:
+        except Exception as error:
             if not is_contained(op):
                 raise
-            logger.exception("%s, passed on by another Handler, failed", op)
+            containment.caught(f"{op}, passed on by another role,", error)
             on_reply({"lost": True})
 
     return serve_contained

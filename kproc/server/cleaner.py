@@ -118,7 +118,7 @@ class Cleaner(LinkedAgent):
         if self._responder is not None:
             work += self._responder.work()
         if not self._is_stopping:
-            work += self._check_retention()
+            work += self._look_at_retention()
             work += self._compactor.work()
         return work
 
@@ -160,12 +160,11 @@ class Cleaner(LinkedAgent):
             on_reply(reply)
 
     def _on_tick(self, now_ns: int) -> None:
+        run = self.containment.run
         if self._next_removal_ns is not None and now_ns >= self._next_removal_ns:
-            self._next_removal_ns = self._removal_due() if self._remove_deleted() else None
-        try:
-            self._strays.look(self._image, now_ns)
-        except (StorageFailure, Corrupt) as error:
-            logger.warning("looking for directories of no topic: %s", error)
+            self._next_removal_ns = self._removal_due()
+            run("removing deleted directories", None, self._remove_due)
+        run("looking for directories of no topic", None, self._look_for_strays, now_ns)
         if now_ns >= self._next_round_ns:
             self._next_round_ns = now_ns + self._config.log_retention_check_interval_ms * 1_000_000
             if self._next_removal_ns is None:
@@ -173,10 +172,23 @@ class Cleaner(LinkedAgent):
             self._round = iter([(t, p) for t in self._image.topics_by_name.values() for p in t.partitions])
         if now_ns >= self._next_checkpoint_ns:
             self._next_checkpoint_ns = self._checkpoint_due()
-            try:
-                self.write_checkpoints()
-            except StorageFailure as error:
-                logger.error("checkpoints were not written, the old ones stay: %s", error)
+            run("writing checkpoints", None, self._write_checkpoints_due)
+
+    def _remove_due(self) -> None:
+        if not self._remove_deleted():
+            self._next_removal_ns = None
+
+    def _look_for_strays(self, now_ns: int) -> None:
+        try:
+            self._strays.look(self._image, now_ns)
+        except (StorageFailure, Corrupt) as error:
+            logger.warning("looking for directories of no topic: %s", error)
+
+    def _write_checkpoints_due(self) -> None:
+        try:
+            self.write_checkpoints()
+        except StorageFailure as error:
+            logger.error("checkpoints were not written, the old ones stay: %s", error)
 
     def _adopt(self, image: ClusterImage) -> None:
         before, self._image = self._image, image
@@ -218,6 +230,13 @@ class Cleaner(LinkedAgent):
                 row = self._table.read(partition)
                 if row is not None:
                     yield topic, partition, row
+
+    def _look_at_retention(self) -> int:
+        try:
+            return self._check_retention()
+        except Exception as error:  # noqa: BLE001 - contained: the next partition's turn
+            self.containment.caught("a look at a partition's retention", error)
+            return 1
 
     def _check_retention(self) -> int:
         """Look at a few partitions of the current round; ask the owners of those where something may be due."""

@@ -80,6 +80,7 @@ class ControlPlane:
             peers=_Peers(controller),
             purgatory=Purgatory(plan.clock.now_ns),
             counts=controller.counts,
+            containment=controller.containment,
         )
         self._services.served = SERVED
         self._peer: LinkedPeer | None = None
@@ -159,6 +160,7 @@ class ControlPlane:
                 raise ProtocolError("a frame shorter than its header")
             if api_key not in SERVED and api_key != PRIVATE_API_KEY:
                 raise ProtocolError("the control listener does not serve this API")
+            self._services.containment.owner = request
             dispatch(request, frame[body:])
             if request.is_timed:
                 request.done_ns = self._services.clock.now_ns()
@@ -168,6 +170,10 @@ class ControlPlane:
             )
             request.leave_untimed()
             request.close()
+        except Exception as error:  # noqa: BLE001 - contained
+            self._services.containment.caught(f"API key {api_key} version {version}", error, request)
+        finally:
+            self._services.containment.owner = None
         return not request.is_closed
 
 

@@ -22,7 +22,7 @@ from kproc.cluster.records import Record
 from kproc.cluster.topic_changes import HELD
 from kproc.cluster.topic_names import TELEMETRY_TOPIC
 from kproc.config.dynamic import DynamicSettings
-from kproc.errors import KafkaError
+from kproc.errors import ErrorCode, KafkaError
 from kproc.metrics.requests import CONTROLLER_PART
 from kproc.metrics.slab import MetricsRow
 from kproc.net.lookups import Found, Lookups
@@ -204,7 +204,9 @@ class Controller(LinkedAgent):
         a name server, and for nobody else: what comes after it may be decided before it.
         """
         if op.startswith("private:"):
-            self._operations.serve(op.removeprefix("private:"), body, on_reply)
+            what = op.removeprefix("private:")
+            if not self.containment.run(op, None, self._operations.serve, what, body, on_reply):
+                on_reply({"error": f"{what} failed: see the broker's log", "result": None})
             return
         if op == "look_up":
             host: str = body["host"]
@@ -233,7 +235,12 @@ class Controller(LinkedAgent):
         self._names.wait(frozenset(names), go_on)
 
     def _decide(self, op: str, body: Any, on_reply: OnReply, waits_for_handlers: bool) -> None:
-        reply, records = self._state.handle(op, body)
+        try:
+            reply, records = self._state.handle(op, body)
+        except Exception as error:  # noqa: BLE001 - contained
+            self.containment.caught(f"the operation {op} on the metadata", error)
+            on_reply(failure_reply(ErrorCode.UNKNOWN_SERVER_ERROR, None))
+            return
         if not records:
             on_reply(reply)
             return
@@ -274,4 +281,4 @@ class Controller(LinkedAgent):
         """Answer, in order, what every Handler knows by now."""
         while self._commits and not self._commits[0].waiting_for:
             commit = self._commits.popleft()
-            commit.on_reply(commit.reply)
+            self.containment.run("what a change of the metadata was for", None, commit.on_reply, commit.reply)

@@ -8,7 +8,7 @@ from typing import Final
 import orjson
 
 from kproc.api import registry
-from kproc.errors import ErrorCode, FatalError, KafkaError, ProtocolError
+from kproc.errors import ErrorCode, KafkaError, ProtocolError
 from kproc.metrics.requests import REQUESTS
 from kproc.server.request import HandlerRequest
 from kproc.wire import codec
@@ -26,8 +26,8 @@ _FETCH: Final = int(ApiKey.FETCH)
 _API_VERSIONS_SERVED: Final = range(5)
 
 
-def dispatch(request: HandlerRequest, body: memoryview) -> bool:
-    """Answer one request, or park it; True if it ended in a surprise, which is logged and answered here.
+def dispatch(request: HandlerRequest, body: memoryview) -> None:
+    """Answer one request, or park it. A surprise is answered here.
 
     Raises ProtocolError when the bytes are not what the header claims.
     """
@@ -36,12 +36,12 @@ def dispatch(request: HandlerRequest, body: memoryview) -> bool:
     if api_key == PRIVATE_API_KEY:
         _serve_private(request, body)
         counts.add(REQUESTS, api_key, version)
-        return False
+        return
     if api_key == _API_VERSIONS and version not in _API_VERSIONS_SERVED:
         counts.add(REQUESTS, api_key, version)
         request.count_error(ErrorCode.UNSUPPORTED_VERSION)
         request.send(codec.api_versions_fallback(request.correlation_id, _API_VERSIONS_SERVED))
-        return False
+        return
     api = registry.lookup(api_key)
     if api is None or not api.serves(version):
         raise ProtocolError(f"API key {api_key} version {version} is not served")
@@ -51,26 +51,18 @@ def dispatch(request: HandlerRequest, body: memoryview) -> bool:
     decoded = (
         decode_fetch(version, body) if api_key == _FETCH else codec.decode_request(api_key, version, body)
     )
-    is_surprise = False
+    request.decoded = decoded
     try:
         fields = api.handler(request, decoded)
         if fields is not None:
             request.reply(fields)
-        return False
     except KafkaError as error:
         fields = _refuse(api, request, decoded, int(error.code), error.message)
-    except (FatalError, AssertionError):
-        raise  # A broken invariant of ours: the role ends, loudly, and is started anew.
-    except Exception:
-        # It stays inside this one request.
-        is_surprise = True
-        logger.exception(
-            "%s version %d from %r failed", ApiKey(api_key).name, version, request.header.client_id
-        )
-        fields = _refuse(api, request, decoded, int(ErrorCode.UNKNOWN_SERVER_ERROR), None)
-    if fields is not None:
-        request.reply(fields)
-    return is_surprise
+        if fields is not None:
+            request.reply(fields)
+    except Exception as error:  # noqa: BLE001 - contained
+        what = f"{ApiKey(api_key).name} version {version} from {request.header.client_id!r}"
+        request.services.containment.caught(what, error, request)
 
 
 def after_header_tags(body: memoryview) -> memoryview:

@@ -21,6 +21,7 @@ from kproc.clock import NS_PER_MS, Clock
 from kproc.cluster.image import ClusterImage, MovedPartition, PartitionImage, TopicImage
 from kproc.cluster.topic_names import GROUP_METADATA_TOPIC
 from kproc.config import Config
+from kproc.containment import Containment
 from kproc.errors import Corrupt, ErrorCode, KafkaError
 from kproc.group.coordinator import GroupCoordinator, GroupOf, Timing, Write
 from kproc.group.deadlines import NEVER, Deadlines
@@ -69,7 +70,7 @@ class Shard:
         try:
             if self._next_offset < log.end_offset:
                 self._replay(log.read_bytes(self._next_offset, LOAD_CHUNK_BYTES))
-        except (Corrupt, KafkaError, OSError) as error:
+        except (Corrupt, KafkaError, OSError, ValueError) as error:
             # Kafka does not coordinate such a partition, either: to forget a part of it would be worse.
             self.is_damaged = True
             logger.error("the groups of %s-%d cannot be loaded: %s", *self.owned.key, error)
@@ -104,6 +105,12 @@ class Shard:
         """Append in the order of the calls, at the end of the duty cycle at the latest."""
         self._writes.append(write)
         self._groups.dirty[self] = None
+
+    def abandon(self) -> None:
+        """Nothing more is written for it."""
+        writes, self._writes = self._writes, []
+        for write in writes:
+            write.on_done(ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def flush(self) -> None:
         """Append now what waits."""
@@ -175,7 +182,9 @@ class Groups:
         image: Callable[[], ClusterImage],
         partitions: Partitions,
         handler_index: int,
+        containment: Containment,
     ) -> None:
+        self._containment = containment
         self._config = config
         self._image = image
         self._partitions = partitions
@@ -289,6 +298,16 @@ class Groups:
             shard.flush()
             self.dirty.pop(shard, None)
 
+    def _give_up(self, coordinator: GroupCoordinator) -> None:
+        """A surprise left it half changed: its members look for it again, and it is loaded from its log anew."""
+        for index, shard in list(self._shards.items()):
+            if shard.coordinator is coordinator:
+                del self._shards[index]
+                self._loading.pop(index, None)
+                self.dirty.pop(shard, None)
+                self._containment.run("giving groups up", None, shard.coordinator.abandon)
+                self._containment.run("giving groups up", None, shard.abandon)
+
     def on_moved(self, moved: Sequence[MovedPartition]) -> None:
         """The routing table changed. Called while the logs are still open here: what waits is appended first."""
         for each in moved:
@@ -318,7 +337,8 @@ class Groups:
         while self.dirty:
             dirty, self.dirty = self.dirty, {}
             for shard in dirty:
-                shard.flush()
+                if not self._containment.run("writing of groups", None, shard.flush):
+                    self._give_up(shard.coordinator)
 
     def _next_deadline_ms(self, now_ns: int) -> int:
         """How long the Handler may sleep."""
@@ -339,7 +359,8 @@ class Groups:
         work = 0
         if self._deadlines.first_ms <= now_ms:
             for coordinator, group_id in self._deadlines.pop_due(now_ms):
-                coordinator.tick(group_id)
+                if not self._containment.run("a timer of a group", None, coordinator.tick, group_id):
+                    self._give_up(coordinator)
                 work += 1
         if self._loading or self._to_open:
             work += 1

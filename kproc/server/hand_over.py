@@ -116,6 +116,7 @@ class HandOver:
         self._deferred: dict[PartitionKey, list[OnReady]] = {}
         self.is_opening = False  # A log was opened in this duty cycle.
         self._opens_until_ns = 0
+        self._contained = partitions.containment.kept
         partitions.before_open = self._before_open
 
     @property
@@ -135,9 +136,9 @@ class HandOver:
         too long."""
         arrival = self._arrivals.get(key)
         if arrival is not None:
-            arrival.waiters.append(on_ready)
+            arrival.waiters.append(self._contained("what waited for a partition", on_ready))
         elif key in self._deferred:
-            self._deferred[key].append(on_ready)
+            self._deferred[key].append(self._contained("what waited for a partition", on_ready))
         else:
             on_ready(True)
 
@@ -146,7 +147,7 @@ class HandOver:
         if self._image().version >= version:
             on_image()
         else:
-            self._for_image.append((version, on_image))
+            self._for_image.append((version, self._contained("what waited for the metadata", on_image)))
 
     # -- the metadata changed ----------------------------------------------------------------------------------
 

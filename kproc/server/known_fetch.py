@@ -137,6 +137,7 @@ class ParkedFetch(DelayedOperation):
 
     def park(self) -> None:
         """Wait for an append, the deadline, or the client's end."""
+        self.owner = self._request
         self._fetches.services.purgatory.watch(self, (self._shape.owned.key,))
         self._request.when_gone(self._cancel)
 

@@ -241,6 +241,10 @@ class KnownProduce:
             frame = answer_one(shape.version, self._correlation_id, placed.name, placed.topic_id, result)
         outbox.push(SEND, head + frame)
 
+    def fail(self) -> None:
+        """End the connection."""
+        self._peer.outbox.push(CLOSE, HEAD.pack(self._connection_id, self._sequence, 0, 0))
+
 
 class TimedProduce(KnownProduce):
     """The one of many that its Processor wants timed."""

@@ -6,6 +6,7 @@ import select
 from typing import Final
 
 from kproc.clock import Clock
+from kproc.containment import Containment
 from kproc.metrics.slab import MetricsRow
 from kproc.metrics.spec import SLOT
 from kproc.server.calls import Calls
@@ -17,6 +18,7 @@ _STORE_NS: Final = STORE_MS * 1_000_000
 _CALLS_PER_PASS: Final = 64
 _HEARTBEAT: Final = SLOT["heartbeat_ns"]
 _CYCLES: Final = SLOT["duty_cycles"]
+_ERRORS: Final = SLOT["errors"]
 _EMPTY: Final = SLOT["empty_cycles"]
 _RESCUED: Final = SLOT["wakeups_rescued"]
 _SLEPT: Final = SLOT["slept_ns"]
@@ -56,6 +58,7 @@ class LinkedAgent:
         "_poll",
         "_sleep_ms_max",
         "_watched_fd",
+        "containment",
         "id",
         "is_called",
     )
@@ -67,7 +70,8 @@ class LinkedAgent:
         self._clock = clock
         self._peers: dict[AgentId, LinkedPeer] = {}
         self._outboxes: list[Outbox] = []
-        self._calls = Calls()
+        self.containment = Containment()
+        self._calls = Calls(self.containment)
         self._is_stopping = False
         self._watched_fd = -1
         self.is_called = False
@@ -209,5 +213,7 @@ class LinkedAgent:
         values[_FILL] = sum(outbox.fill_bytes() for outbox in self._outboxes)
         values[_CAPACITY] = sum(outbox.capacity for outbox in self._outboxes)
         values[_OVERFLOW] = sum(outbox.overflow_count() for outbox in self._outboxes)
-        self._on_tick(now_ns)
+        self.containment.run("what is done now and then", None, self._on_tick, now_ns)
+        values[_ERRORS] += self.containment.count
+        self.containment.count = 0
         self._metrics.store()

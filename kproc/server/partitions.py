@@ -19,7 +19,7 @@ from kproc.clock import Clock
 from kproc.cluster.image import ClusterImage, PartitionImage, TopicImage
 from kproc.cluster.topic_config import log_overrides
 from kproc.config import Config
-from kproc.errors import Corrupt, ErrorCode, KafkaError
+from kproc.errors import Corrupt, ErrorCode, FatalError, KafkaError
 from kproc.ipc.words import RowWriter
 from kproc.purgatory.purgatory import Purgatory
 from kproc.server.partition_table import NOBODY, PartitionRow, PartitionTable, holder_word
@@ -115,7 +115,10 @@ class OwnedPartition:
         return bool(self._waiting)
 
     def after_append(self) -> None:
-        self.publish()
+        try:
+            self.publish()
+        except Exception as error:
+            raise FatalError(f"what was appended to {self.key} could not be published: {error!r}") from error
         self._owner.purgatory.check(self.key)
 
     def when_synced(self, offset: int, on_done: Callable[[int], None]) -> None:
@@ -125,18 +128,30 @@ class OwnedPartition:
         self._waiting.append((offset, on_done))
         self._owner.unsynced[self] = None
 
-    def on_synced(self, error: OSError | None) -> None:
+    def on_synced(self, failure: OSError | None) -> None:
         """A round of fdatasync ended: answer those it covered, or everybody when it failed."""
         waiting = self._waiting
-        if error is None and not self.log.is_offline:
+        if failure is None and not self.log.is_offline:
             synced = self.log.recovery_point
             while waiting and waiting[0][0] <= synced:
-                waiting.popleft()[1](0)
+                on_done = waiting.popleft()[1]
+                try:
+                    on_done(0)
+                except Exception as error:  # noqa: BLE001 - contained: the others are answered all the same
+                    self._contain(on_done, error)
             if waiting:
                 self._owner.unsynced[self] = None
             return
         while waiting:
-            waiting.popleft()[1](int(ErrorCode.KAFKA_STORAGE_ERROR))
+            on_done = waiting.popleft()[1]
+            try:
+                on_done(int(ErrorCode.KAFKA_STORAGE_ERROR))
+            except Exception as error:  # noqa: BLE001 - contained, as above
+                self._contain(on_done, error)
+
+    def _contain(self, on_done: Callable[[int], None], error: Exception) -> None:
+        owner = getattr(on_done, "owner", None)
+        self._owner.containment.caught("an answer that waited for the disk", error, owner)
 
 
 class Partitions:
@@ -165,6 +180,7 @@ class Partitions:
         self._clock = clock
         self._table = table
         self.purgatory = purgatory
+        self.containment = purgatory.containment
         self.unsynced: dict[OwnedPartition, None] = {}
         self._syncer = syncer
         self.syncing: dict[Log, OwnedPartition] = {}
@@ -220,6 +236,7 @@ class Partitions:
             if not _may_pass(error):
                 self._damaged[key] = str(error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        log.on_surprise = self.containment.caught
         owned = OwnedPartition(self, key, log, self._table.writer(partition.slot), partition)
         owned.publish()
         self._open[key] = owned
@@ -354,6 +371,7 @@ class Partitions:
             clock=self._clock,
             fs=self.fs,
         )
+        log.on_surprise = self.containment.caught
         owned = OwnedPartition(self, key, log, self._table.writer(partition.slot), partition)
         owned.publish()
         self._open[key] = owned

@@ -9,6 +9,8 @@ from typing import Final, Protocol
 import msgspec
 
 from kproc.api.context import RequestContext, Services
+from kproc.api.registry import lookup
+from kproc.errors import ErrorCode
 from kproc.net.handoff import address_text
 from kproc.transport.envelope import (
     CLOSE,
@@ -82,7 +84,16 @@ class ClientPeer:
 class HandlerRequest(RequestContext):
     """Answers exactly once, with the sequence by which the Processor orders the answers of a connection."""
 
-    __slots__ = ("_flags", "_is_waiting", "_taken_ns", "done_ns", "is_closed", "peer", "sequence")
+    __slots__ = (
+        "_flags",
+        "_is_waiting",
+        "_taken_ns",
+        "done_ns",
+        "is_answered",
+        "is_closed",
+        "peer",
+        "sequence",
+    )
 
     def __init__(
         self,
@@ -108,7 +119,8 @@ class HandlerRequest(RequestContext):
         self.correlation_id = correlation_id
         self.client_id_bytes = client_id_bytes
         self.throttle_ms = 0
-        self._is_waiting = False
+        self._is_waiting = self.is_answered = False
+        self.decoded = None
         self.is_closed = False  # The connection is being closed: its other frames do not count any more.
         # Of the few that are timed (net/timed_requests.py): when it was taken, and when all was done that could be.
         self._taken_ns = services.clock.now_ns() if flags & FLAG_TIMED else 0
@@ -151,6 +163,7 @@ class HandlerRequest(RequestContext):
         self.peer.outbox.push(TIMES, HEAD.pack(self.connection_id, self.sequence, 0, 0), body)
 
     def send(self, frame: bytes) -> None:
+        self.is_answered = True
         if self._is_waiting:
             self._stop_waiting()
         if self._taken_ns:
@@ -158,6 +171,7 @@ class HandlerRequest(RequestContext):
         self.peer.outbox.push(SEND, HEAD.pack(self.connection_id, self.sequence, 0, 0), frame)
 
     def send_parts(self, parts: list[bytes | FileRange]) -> None:
+        self.is_answered = True
         if self._is_waiting:
             self._stop_waiting()
         if self._taken_ns:
@@ -170,6 +184,7 @@ class HandlerRequest(RequestContext):
 
     def send_range(self, head: bytes, records: FileRange, end: bytes) -> None:
         """`send_parts` of bytes, one range and bytes, for a request that is not timed."""
+        self.is_answered = True
         if self._is_waiting:
             self._stop_waiting()
         ids = HEAD.pack(self.connection_id, self.sequence, 0, 0)
@@ -180,6 +195,18 @@ class HandlerRequest(RequestContext):
 
     def close(self) -> None:
         self._finish(CLOSE)
+
+    def fail(self) -> None:
+        if self.is_answered:
+            return
+        served = lookup(self.api_key)
+        if self.decoded is not None and served is not None and served.error_response is not None:
+            try:
+                self.reply(served.error_response(self.decoded, int(ErrorCode.UNKNOWN_SERVER_ERROR), None))
+            except Exception as error:  # noqa: BLE001 - then the connection ends
+                self.services.containment.caught("the answer to a request that failed", error)
+        if not self.is_answered:
+            self.close()
 
     def throttle(self, duration_ms: int) -> None:
         """Let the Processor read nothing more of this connection for that long. Once, before the answer."""
@@ -202,6 +229,7 @@ class HandlerRequest(RequestContext):
         self.peer.waiting.setdefault(self.connection_id, {})[self] = on_gone
 
     def _finish(self, kind: int) -> None:
+        self.is_answered = True
         self.is_closed = kind == CLOSE
         if self._is_waiting:
             self._stop_waiting()

@@ -7,7 +7,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from kproc.errors import ErrorCode, KafkaError, RecordErrors
+from kproc.errors import ErrorCode, FatalError, KafkaError, RecordErrors
 from kproc.storage.batch_scan import HEADER, Header
 from kproc.storage.format import INT32_MAX, AbortedTransaction
 from kproc.storage.fs import StorageFailure
@@ -88,6 +88,13 @@ class AppendingLog(LogState):
         except StorageFailure as failure:
             self._note_failure(failure)
             reason = str(failure)
+        except FatalError:
+            raise
+        except Exception as error:
+            # Producers, indexes and ends may be those of another moment than the file: only a recovery puts it right.
+            raise FatalError(
+                f"an append to {self.topic}-{self.partition} ended half way: {error!r}"
+            ) from error
         if len(results) < len(batches):
             refusal = self._refused(ErrorCode.KAFKA_STORAGE_ERROR, reason or self.offline_reason)
             results.extend([refusal] * (len(batches) - len(results)))
@@ -127,8 +134,8 @@ class AppendingLog(LogState):
                 if pid >= 0 and origin is CLIENT and (duplicate := self._find_duplicate(header)) is not None:
                     results.append(duplicate)
                     continue
-            except KafkaError as error:
-                results.append(self._refused(error.code, error.message, error.record_errors))
+            except Exception as error:  # noqa: BLE001 - refused or contained: nothing of it was stored or noted
+                results.append(self._refusal_of(error))
                 continue
             last = next_offset + delta
             if is_append_time:
@@ -163,6 +170,13 @@ class AppendingLog(LogState):
         if not views and done < len(batches):
             self._roll(next_offset, now_ms)
         return done
+
+    def _refusal_of(self, error: Exception) -> AppendResult:
+        """The answer for a batch that was looked at and not taken."""
+        if isinstance(error, KafkaError):
+            return self._refused(error.code, error.message, error.record_errors)
+        self.on_surprise(f"checking a batch for {self.topic}-{self.partition}", error)
+        return self._refused(ErrorCode.UNKNOWN_SERVER_ERROR, None)
 
     def _find_duplicate(self, header: Header) -> AppendResult | None:
         """What to answer for a batch that is in the log already; KafkaError when it is out of sequence."""

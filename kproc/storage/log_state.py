@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 from zlib import crc32
@@ -26,6 +27,10 @@ logger = logging.getLogger(__name__)
 ROLL_NOW: Final = -2
 
 
+def _log_surprise(what: str, error: Exception) -> None:
+    logger.error("%s failed", what, exc_info=error)
+
+
 class LogState:
     """The fields of a Log and what changes several of them at once."""
 
@@ -46,6 +51,8 @@ class LogState:
         end_offset: int,
         start_offset: int,
     ) -> None:
+        # Of a batch that could not be checked; whoever owns the log counts them.
+        self.on_surprise: Callable[[str, Exception], None] = _log_surprise
         self.directory = directory
         self.topic = topic
         self.topic_id = topic_id

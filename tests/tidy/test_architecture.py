@@ -13,7 +13,7 @@ import pytest
 from tests.tidy.sources import PACKAGE, ROOT, all_files, functions, package_files, relative, tree_of
 
 ARCHITECTURE = PACKAGE / "ARCHITECTURE.md"
-LINES_MIN, LINES_MAX = 300, 600
+LINES_MIN, LINES_MAX = 300, 660
 PARTS = 12
 _FILE = re.compile(r"([\w./-]+\.py)(?:: ([\w., ]+))?")
 _BARE = re.compile(r"_?[A-Za-z]\w*(?:\.\w+)?")

@@ -9,6 +9,7 @@ import pytest
 
 from kproc.api import group_call
 from kproc.api.group_call import OnOutcome, send_back, serve_call
+from kproc.containment import Containment
 from kproc.errors import ErrorCode, KafkaError
 
 LOADING = 9
@@ -34,7 +35,7 @@ def services() -> Any:
         return object()
 
     groups = SimpleNamespace(coordinator=coordinator, forwarded={})
-    return SimpleNamespace(groups=groups, image=SimpleNamespace(handler_count=3))
+    return SimpleNamespace(containment=Containment(), groups=groups, image=SimpleNamespace(handler_count=3))
 
 
 def call(services: Any, home: int, *items: tuple[int, str]) -> list[Any]:

@@ -517,6 +517,6 @@ def test_a_surprise_in_what_was_passed_on_stays_in_its_request(
         patched.setattr("kproc.server.handler.list_offsets.serve_forwarded", stumble)
         answer = rig.processors[0].ask(ApiKey.LIST_OFFSETS, LIST_VERSION, fields)
     assert [row["error_code"] for row in answer["topics"][0]["partitions"]] == [NOT_LEADER]
-    assert "list_offsets, passed on by another Handler, failed" in caplog.text
+    assert "list_offsets, passed on by another role, failed" in caplog.text
     answer = rig.processors[0].ask(ApiKey.LIST_OFFSETS, LIST_VERSION, fields)
     assert [row["error_code"] for row in answer["topics"][0]["partitions"]] == [0]

@@ -1,0 +1,27 @@
+"""Every API's own error answer can be encoded in every version: it is what a request that failed is answered with."""
+
+from __future__ import annotations
+
+import pytest
+
+from kproc.api import load_all, registry
+from kproc.errors import ErrorCode
+from kproc.wire import codec
+from kproc.wire.header import ApiKey, parse_request_header
+from tests.support.minimal import MINIMAL
+
+load_all()
+
+
+@pytest.mark.parametrize("key", sorted(registry.APIS.keys() - {ApiKey.PRODUCE, ApiKey.FETCH}))
+def test_it_can_be_encoded(key: int) -> None:
+    api = registry.APIS[key]
+    if api.error_response is None:
+        return
+    for version in range(api.lo, api.hi + 1):
+        frame = codec.encode_request(key, version, 1, "c", MINIMAL[ApiKey(key)]("t", bytes(16)))[4:]
+        _, position = parse_request_header(frame)
+        request = codec.decode_request(key, version, frame[position:])
+        fields = api.error_response(request, int(ErrorCode.UNKNOWN_SERVER_ERROR), None)
+        answer = codec.encode_response(key, version, 1, fields)
+        assert codec.decode_response(key, version, answer[4:])[0] == 1
