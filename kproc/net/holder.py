@@ -26,6 +26,7 @@ from kproc.net.connection_ledger import ConnectionLedger
 from kproc.net.count_reporter import CountReporter
 from kproc.net.describe import connection_name, describe
 from kproc.net.handler_peer import HandlerPeer, Router
+from kproc.net.handoff import NO_ADDRESS
 from kproc.net.moves import Moves, claim
 from kproc.net.slow_frames import SlowFrames, wanted_bytes
 from kproc.net.throttle import Throttles
@@ -36,6 +37,7 @@ from kproc.transport.envelope import (
     ADDRESS,
     DISCONNECTED,
     FLAG_MOVED,
+    FLAG_PROBE,
     HEAD,
     HEAD_BYTES,
     MOVED,
@@ -262,6 +264,8 @@ class ConnectionHolder:
 
     def _begin_timing(self, connection: Connection, frame: memoryview, target: HandlerPeer) -> int:
         """The first request of a duty cycle, but not of every short one: FLAG_TIMED if its times are wanted."""
+        if connection.flags & FLAG_PROBE:
+            return 0
         self._next_look_ns = self._now_ns + _LOOK_NS
         return self._timed.begin(connection, frame, target.peer, self._now_ns)
 
@@ -287,10 +291,15 @@ class ConnectionHolder:
             return None
         connection.interest = ACTIVE
         self._keep(connection)
-        self._reporter.opened(listener, address)
-        self._ledger.opened(listener)
-        self._counts[SLOT["connections_accepted"]] += 1
+        if not flags & FLAG_PROBE:
+            self._reporter.opened(listener, address)
+            self._ledger.opened(listener)
+            self._counts[SLOT["connections_accepted"]] += 1
         return connection
+
+    def adopt_probe(self, sock: socket.socket) -> None:
+        """The broker itself asks whether it serves, as a client that came by no listener, past every quota."""
+        self._register(sock, 0, FLAG_PROBE, NO_ADDRESS, 0)
 
     def _watch(self, connection: Connection) -> None:
         """See to it that its requests are read. Raises OSError for a socket that cannot be used."""
@@ -307,7 +316,8 @@ class ConnectionHolder:
         (connection.next_home or connection.home).homes += 1
         self._connections[connection.fd] = connection
         self._by_id[connection.id] = connection
-        self._ledger.is_here(connection.listener)
+        if not connection.flags & FLAG_PROBE:
+            self._ledger.is_here(connection.listener)
         self._activity.add(connection)
         self._held_bytes += len(connection.held)
 
@@ -315,7 +325,8 @@ class ConnectionHolder:
         """Out of every table and the epoll; its arena block stays."""
         del self._connections[connection.fd]
         del self._by_id[connection.id]
-        self._ledger.is_gone(connection.listener)
+        if not connection.flags & FLAG_PROBE:
+            self._ledger.is_gone(connection.listener)
         self._activity.discard(connection)
         self._stalled.pop(connection, None)
         self._short_of_memory.pop(connection, None)
@@ -332,6 +343,8 @@ class ConnectionHolder:
         self._free_block(connection)
         self._end_socket(connection)
         self._tell_handlers(connection, 0)
+        if connection.flags & FLAG_PROBE:
+            return
         self._reporter.closed(connection.listener, connection.origin.address)
         self._has_counts = True
         self._ledger.closed(connection.listener)

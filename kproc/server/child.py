@@ -4,7 +4,7 @@ supervisor -> child                                  child -> supervisor
 slab, table, eventfd, arena, listening  (one fd)     ready     the role is built and attached
 start        build the role                          settings  the dynamic settings (controller only)
 peer_eventfd, peer_arena, link (one fd)              ask       a question of the controller's
-handoff, transfer (one fd)                           closed    files are closed, `is_clean` says how
+handoff, transfer, probe (fd)                        closed    files are closed, `is_clean` says how
 go           all peers of the start are attached
 detach       a peer was reaped; `is_final`: for ever
 processes    what runs (controller; cleaner with a metrics listener)
@@ -205,6 +205,10 @@ class ChildRole:
     def _do_transfer(self, message: dict[str, Any], fd: int) -> None:
         assert isinstance(self._agent, Processor)
         self._agent.attach_transfer(AgentId(*message["peer"]), socket.socket(fileno=fd))
+
+    def _do_probe(self, _message: dict[str, Any], fd: int) -> None:
+        assert isinstance(self._agent, Processor)
+        self._agent.adopt_probe(socket.socket(fileno=fd))
 
     def _do_detach(self, message: dict[str, Any], _fd: None) -> None:
         peer = AgentId(*message["peer"])

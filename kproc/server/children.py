@@ -186,6 +186,17 @@ class Children:
             except _ENDED:
                 logger.debug("%s has ended; its exit comes next", role.agent)
 
+    def probe(self, role: Role) -> socket.socket:
+        """A connection of our own to a Processor; the other end is closed if that has ended."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            if role.child is not None:
+                try:
+                    role.child.control.send({"do": "probe"}, theirs.fileno())
+                except _ENDED:
+                    logger.debug("%s has ended; its exit comes next", role.agent)
+        return ours
+
     def flush(self, role: Role) -> None:
         """Send what its socket had no room for."""
         if role.child is not None:

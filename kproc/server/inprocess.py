@@ -10,7 +10,7 @@ import logging
 import os
 import select
 import signal
-import threading
+import socket
 from collections.abc import Callable, Hashable
 from functools import partial
 from pathlib import Path
@@ -70,6 +70,7 @@ _NO_PROCESSES: Final = (
     "(kproc.transport=process can)"
 )
 _TURN_MS: Final = 100
+_READY_TIMEOUT_NS: Final = 30_000_000_000
 
 
 def run_in_process(
@@ -335,12 +336,12 @@ class BrokerProcess:
 
     def run(self, ready_file: Path | None, on_ready: Callable[[dict[str, Any]], None]) -> int:
         self._start()
-        control = [self._control[1]] if self._control is not None else []
-        start_listening([*(sock for _, sock in self._listeners), *control], self._config)
         problem = self._check_ready()
         if problem is not None:
             logger.error("the broker started but does not answer: %s", problem)
             return 1
+        control = [self._control[1]] if self._control is not None else []
+        start_listening([*(sock for _, sock in self._listeners), *control], self._config)
         announcement = ready.describe(self._plan, self._describe())
         if ready_file is not None:
             ready.write(ready_file, announcement)
@@ -359,14 +360,20 @@ class BrokerProcess:
             thread.start()
 
     def _check_ready(self) -> str | None:
-        """The round trips of readiness, asked from a thread so that the inline roles can answer them."""
-        problems: list[str | None] = []
-        asking = threading.Thread(target=lambda: problems.append(ready.round_trips(self._plan.endpoints[0])))
-        asking.start()
-        while asking.is_alive():
-            self._go_on()
-        asking.join()
-        return problems[0] if problems else "the check itself failed"
+        """Ask what a client would ask, before there can be one; the roles work meanwhile."""
+        ours, theirs = socket.socketpair()
+        processor = self._processors[0]
+        self._post(processor, partial(processor.adopt_probe, theirs))
+        probe = ready.Probe(ours)
+        deadline_ns = self._plan.clock.now_ns() + _READY_TIMEOUT_NS
+        try:
+            while not probe.is_done():
+                if self._plan.clock.now_ns() > deadline_ns:
+                    return "no answer in time"
+                self._go_on()
+        finally:
+            probe.close()
+        return probe.problem
 
     def _turn(self) -> bool:
         """One turn of the main thread; False when it is time to stop."""

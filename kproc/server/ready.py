@@ -5,20 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-from collections.abc import Sequence
+import socket
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
 
-from kproc.client import Client, ClientError
 from kproc.errors import ErrorCode
-from kproc.server.listeners import Endpoint
 from kproc.server.plan import Plan
 from kproc.wire.header import ApiKey, encode_request_header
 from kproc.wire.primitives import INT16, INT32, encode_string
 
-_TIMEOUT_MS: Final = 10_000
 # Not a legal topic name, so it cannot exist, and auto-creation cannot create it.
 _NO_TOPIC: Final = "kproc readiness/probe"
 # Written and read by hand: the schemas of two requests and answers take longer to load than the two round trips.
@@ -37,19 +35,66 @@ _PRODUCE_NOTHING: Final = (
 _NOFILE_WANTED: Final = 1 << 20
 
 
-def round_trips(endpoint: Endpoint) -> str | None:
-    """Metadata, and a Produce that writes nothing, over a real connection; None when both were answered."""
-    host = endpoint.bound_host
-    if host in ("0.0.0.0", ""):  # noqa: S104 - compared with, not bound to
-        host = "127.0.0.1"
-    elif host == "::":
-        host = "::1"
-    try:
-        with Client.connect(host, endpoint.bound_port, timeout_ms=_TIMEOUT_MS) as client:
-            _ask(client, ApiKey.METADATA, METADATA_VERSION, INT32.pack(0))  # An empty list: no topic at all.
-            answer = _ask(client, ApiKey.PRODUCE, _PRODUCE_VERSION, _PRODUCE_NOTHING)
-    except ClientError as error:
-        return str(error)
+class Probe:
+    """Metadata, and a Produce that writes nothing, over a connection of the broker's own to one of its Processors.
+
+    It came by no listener, so that no limit on clients, and no crowd of them, can keep the broker from its start.
+    Whoever asks goes on with its own work meanwhile.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._received = bytearray()
+        self.problem: str | None = None  # Why the answers were not what they should be.
+        metadata = INT32.pack(0)  # An empty list: no topic at all.
+        asked = (
+            (ApiKey.METADATA, METADATA_VERSION, metadata),
+            (ApiKey.PRODUCE, _PRODUCE_VERSION, _PRODUCE_NOTHING),
+        )
+        for api_key, version, body in asked:
+            frame = encode_request_header(api_key, version, 0, "kproc") + body
+            try:
+                sock.sendall(INT32.pack(len(frame)) + frame)
+            except OSError as error:
+                self.problem = str(error)
+        sock.setblocking(False)
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def is_done(self) -> bool:
+        """Take what has come; whether both were answered, or never will be."""
+        while self.problem is None:
+            try:
+                piece = self._sock.recv(4096)
+            except BlockingIOError:
+                break
+            except OSError as error:
+                self.problem = str(error)
+                break
+            if not piece:
+                self.problem = "it closed the connection"
+            self._received += piece
+        frames = list(self._frames())
+        if len(frames) == 2 and self.problem is None:
+            self.problem = _complaint_about(frames[1][INT32.size :])
+        return self.problem is not None or len(frames) == 2
+
+    def close(self) -> None:
+        self._sock.close()
+
+    def _frames(self) -> Iterator[bytes]:
+        start = 0
+        while start + INT32.size <= len(self._received):
+            end = start + INT32.size + INT32.unpack_from(self._received, start)[0]
+            if end > len(self._received):
+                return
+            yield bytes(self._received[start + INT32.size : end])
+            start = end
+
+
+def _complaint_about(answer: bytes) -> str | None:
+    """What is wrong with the answer to a Produce to no topic."""
     at = INT32.size + len(encode_string(_NO_TOPIC)) + INT32.size + INT32.size
     if len(answer) < at + INT16.size:
         return f"a Produce to no topic was answered with {len(answer)} bytes"
@@ -57,13 +102,6 @@ def round_trips(endpoint: Endpoint) -> str | None:
     if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return f"a Produce to no topic was answered with error {code}"
     return None
-
-
-def _ask(client: Client, api_key: ApiKey, version: int, body: bytes) -> bytes:
-    """The body of the answer."""
-    frame = encode_request_header(api_key, version, 0, client.client_id) + body
-    client.send_bytes(INT32.pack(len(frame)) + frame)
-    return client.receive_frame()[INT32.size :]
 
 
 def describe(plan: Plan, processes: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -164,6 +164,8 @@ class Supervisor:
         if not self._must_stop:
             self._turn_until(lambda: all(role.is_ready for role in self._table), deadline_ns)
         if not self._must_stop:
+            self._probe(deadline_ns)
+        if not self._must_stop:
             self._announce(ready_file, on_ready)
         self._has_started = self._children.has_started = True
         while not self._must_stop:
@@ -223,16 +225,24 @@ class Supervisor:
                 self._fail(f"not ready after {_READY_TIMEOUT_NS // 10**9} s: {', '.join(waiting)}")
             self._turn()
 
+    def _probe(self, deadline_ns: int) -> None:
+        """Ask what a client would ask, before there can be one."""
+        probe = ready.Probe(self._children.probe(self._table.processors()[0]))
+        self._epoll.register(probe.fileno(), select.EPOLLIN)
+        try:
+            self._turn_until(probe.is_done, deadline_ns)
+        finally:
+            self._epoll.unregister(probe.fileno())
+            probe.close()
+        if probe.problem is not None:
+            self._fail(f"the broker started but does not answer: {probe.problem}")
+
     def _announce(self, ready_file: Path | None, on_ready: Callable[[dict[str, Any]], None]) -> None:
         """Open the ports and say that clients may come: a Metadata and a Produce round trip have worked."""
         try:
             start_listening(self._listening.values(), self._config)
         except FatalError as error:
             self._fail(str(error))
-            return
-        problem = ready.round_trips(self._plan.endpoints[0])
-        if problem is not None:
-            self._fail(f"the broker started but does not answer: {problem}")
             return
         announcement = ready.describe(self._plan, self._table.rows())
         if ready_file is not None:

@@ -79,6 +79,9 @@ BLOCK: Final = struct.Struct("=QQ")
 TOKEN: Final = struct.Struct("=QI")  # token, bytes of msgpack that follow
 FLAG_LOOPBACK: Final = 1  # The client's address is a loopback one: private operations are allowed.
 FLAG_TIMED: Final = 2  # Of REQUEST and REQUEST_BLOCK: TIMES is wanted.
+FLAG_PROBE: Final = (
+    4  # The broker's own connection, by which it asks whether it serves: no quota or count knows it.
+)
 FLAG_MOVED: Final = 0x8000  # Of DISCONNECTED only: the connection lives on in another Processor.
 THROTTLE_MS: Final = struct.Struct("=I")
 TIMES_BODY: Final = struct.Struct("=HxxIQQQ")  # API key, throttle in ms; taken, done locally, answered: in ns

@@ -291,3 +291,25 @@ def test_counts_are_right_after_the_death_of_any_role(
 
     wait_until(has_room, seconds=20, what="the places of the dead Processor")
     assert not connect(port).is_served(), "six again"
+
+
+@pytest.mark.transports("process", "thread", "inline")
+@pytest.mark.parametrize(
+    "settings", [{PER_IP: "0", f"{PER_IP}.overrides": "192.0.2.1:5"}, {"max.connections": "0"}]
+)
+def test_no_limit_on_clients_keeps_a_broker_from_its_start(
+    start_broker: StartBroker, settings: dict[str, str]
+) -> None:
+    """It asks itself whether it serves, by a connection that came by no listener."""
+    start_broker(settings=settings)
+
+
+def test_first_client_is_the_first_connection_that_is_counted(start_broker: StartBroker) -> None:
+    with KprocClient.connect("127.0.0.1", port_of(start_broker())) as client:
+
+        def created() -> int:
+            rows = client.operate("status")["network"]["listeners"]
+            return sum(row["created_total"] for row in rows.values())
+
+        wait_until(lambda: created() > 0, what="it is counted")
+        assert created() == 1

@@ -206,6 +206,18 @@ def test_nothing_of_the_listener_before_is_left_when_its_place_is_used_again(rig
     assert late.is_closed()
 
 
+def test_the_brokers_own_connection_is_known_to_no_count(rig: ProcessorRig) -> None:
+    ours, theirs = socket.socketpair()
+    with ours:
+        rig.processor.adopt_probe(theirs)
+        rig.processor.do_work(0)
+        assert len(rig.processor.describe_connections()) == 1
+        assert rig.counted == {}
+    rig.processor.do_work(0)
+    assert rig.processor.describe_connections() == []
+    assert rig.counted == {}
+
+
 # -- slow readers ----------------------------------------------------------------------------------------------
 
 
