@@ -8,6 +8,7 @@ one request that belong to other Handlers are asked for with `services.peers`, m
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from kproc.clock import Clock
@@ -229,6 +230,12 @@ class Services:
         # What telemetry wants to know; None: nothing.
         self.traffic: Traffic | None = None
         self.samples: Samples | None = None
+
+    def uncounted(self) -> Services:
+        """The same for a request of the broker's own, which is in no figure of its clients."""
+        services = copy(self)
+        services.counts = Counts(memoryview(bytes(8)).cast("Q"), 0, 0)  # Never stored.
+        return services
 
 
 def error_codes(fields: Mapping[str, Any]) -> Iterator[int]:

@@ -344,6 +344,8 @@ class ConnectionHolder:
         self._end_socket(connection)
         self._tell_handlers(connection, 0)
         if connection.flags & FLAG_PROBE:
+            self._counts[SLOT["requests"]] -= connection.next_sequence  # They were no client's.
+            self._counts[SLOT["responses"]] -= connection.next_send
             return
         self._reporter.closed(connection.listener, connection.origin.address)
         self._has_counts = True

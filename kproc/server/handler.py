@@ -66,6 +66,7 @@ from kproc.transport.envelope import (
     DELTA_ACK,
     DISCONNECTED,
     FLAG_MOVED,
+    FLAG_PROBE,
     FLAG_TIMED,
     HEAD,
     HEAD_BYTES,
@@ -406,7 +407,8 @@ class Handler(LinkedAgent):
     def _take_each(self, client: _Client, view: memoryview) -> None:
         """Frame by frame. A Produce of known shape, of whatever length, is not decoded, either."""
         connection_id, sequence, listener, flags = HEAD.unpack_from(view)
-        services, requests = self._services, client.requests
+        services = self._services.uncounted() if flags & FLAG_PROBE else self._services
+        requests = client.requests
         is_timed = flags & FLAG_TIMED
         key = view[:8].tobytes()
         shape = client.shapes.get(key)
@@ -530,7 +532,7 @@ class Handler(LinkedAgent):
 
     def _serve(self, request: HandlerRequest, body: memoryview) -> Placed | None:
         """Gather a Produce and say where it went, dispatch anything else."""
-        self._requests += 1
+        self._requests += request.services is self._services
         if request.is_timed:
             self._timed.append(request)
             if self._services.samples is not None:
@@ -540,7 +542,7 @@ class Handler(LinkedAgent):
             if self._request_log is not None:
                 self._begin_log(request, body)
             if request.api_key == _PRODUCE and request.api_version in _PRODUCE_SERVED:
-                self._services.counts.add(REQUESTS, _PRODUCE, request.api_version)
+                request.services.counts.add(REQUESTS, _PRODUCE, request.api_version)
                 if request.api_version >= _PRODUCE_FLEXIBLE:
                     body = after_header_tags(body)
                 if self._rates.is_on:

@@ -10,11 +10,13 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
+import kproc
 from kproc.client import Client as KprocClient
 from kproc.wire.header import ApiKey
 from tests.support.broker import BrokerUnderTest
@@ -302,6 +304,36 @@ def test_no_limit_on_clients_keeps_a_broker_from_its_start(
 ) -> None:
     """It asks itself whether it serves, by a connection that came by no listener."""
     start_broker(settings=settings)
+
+
+def test_crowd_at_an_early_listener_under_a_limit_keeps_no_broker_from_its_start() -> None:
+    """Clients that come back whenever they are refused hold what places the limit leaves, from the first moment."""
+    with socket.socket() as reserved, ThreadPoolExecutor(1) as pool, ExitStack() as stack:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("127.0.0.1", 0))
+        port = reserved.getsockname()[1]
+        reserved.close()
+        settings = {
+            "listeners": f"PLAINTEXT://127.0.0.1:{port}",
+            "early.start.listeners": "PLAINTEXT",
+            "max.connections": "2",
+            "max.connection.creation.rate": "20",
+        }
+        broker = kproc.Broker(settings)
+        stack.callback(broker.stop)
+        starting = pool.submit(broker.start)
+        crowd: list[socket.socket] = []
+        stack.callback(lambda: [sock.close() for sock in crowd])
+        while not starting.done():
+            if len(crowd) == 100:
+                crowd.pop(0).close()
+            sock = socket.socket()
+            sock.setblocking(False)
+            sock.connect_ex(("127.0.0.1", port))
+            crowd.append(sock)
+            wait([starting], timeout=0.002)
+        starting.result()
+        assert broker.ready["listeners"]["PLAINTEXT"]["bound"].endswith(f":{port}")
 
 
 def test_first_client_is_the_first_connection_that_is_counted(start_broker: StartBroker) -> None:

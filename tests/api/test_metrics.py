@@ -12,6 +12,7 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+import kproc
 from kproc.client import Client, ClientError
 from kproc.metrics.requests import TIMINGS
 from kproc.wire.header import ApiKey
@@ -75,6 +76,29 @@ def value(families: dict[str, Metric], family: str, sample: str = "", **labels: 
     ]
     assert len(found) == 1, (family, labels, found)
     return float(found[0])
+
+
+def test_first_request_of_a_client_is_the_first_that_is_counted(transport: str) -> None:
+    """What the broker asks itself at its start is in no figure of its clients."""
+    with kproc.Broker({"kproc.metrics.listener": "127.0.0.1:0"}, transport=transport) as broker:
+
+        def figures() -> dict[str, float]:
+            with urllib.request.urlopen(f"http://{broker.ready['metrics']}/metrics", timeout=10) as response:
+                lines = response.read().decode().splitlines()
+            samples = [line.rpartition(" ") for line in lines if not line.startswith("#")]
+            return {name: float(number) for name, _, number in samples if float(number)}
+
+        with RawClient(broker.bootstrap) as client:
+            client.call(ApiKey.API_VERSIONS, 0, {})
+            own = f'{REQUESTS}_total{{request="ApiVersions",version="0"}}'
+            wait_until(lambda: own in figures(), what="the client's request to be seen")
+            found = figures()
+    assert {name: number for name, number in found.items() if name.startswith(REQUESTS)} == {own: 1}
+    assert not [name for name in found if "error" in name.lower()]
+    totals = ("kproc_requests_total", "kproc_responses_total")
+    counted = {name: number for name, number in found.items() if name.startswith(totals)}
+    assert len(counted) == 3, "taken by the Processor and the Handler, answered by the Processor"
+    assert set(counted.values()) == {1}, counted
 
 
 def test_requests_and_errors_are_counted_by_api_and_version(measured: BrokerUnderTest) -> None:
