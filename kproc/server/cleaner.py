@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import select
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +27,7 @@ from kproc.server.linked_agent import LinkedAgent
 from kproc.server.log_dir_usage import log_dir_usage
 from kproc.server.metrics_http import MetricsResponder
 from kproc.server.partition_table import PartitionRow, PartitionTable
-from kproc.server.roles import handler_id
+from kproc.server.roles import HANDLER, handler_id
 from kproc.server.strays import Strays
 from kproc.storage import checkpoints
 from kproc.storage.catalog import list_deleted
@@ -81,6 +81,7 @@ class Cleaner(LinkedAgent):
             self._directory,
             delay_ms=config.log_segment_delete_delay_ms,
             interval_ms=config.log_retention_check_interval_ms,
+            when_let_go=self._when_let_go,
         )
         self._compactor = Compactor(
             config=config,
@@ -289,7 +290,7 @@ class Cleaner(LinkedAgent):
         renamed_before_ms = self._clock.wall_ms() - self._config.log_segment_delete_delay_ms
         try:
             while self._deleted and (at_once or self._deleted[0][0] <= self._clock.now_ns()):
-                self._remove_forgotten(self._deleted.popleft()[1])
+                self._remove_forgotten(self._deleted.popleft()[1], at_once=at_once)
             waits = bool(self._deleted)
             for path in list_deleted(self._fs, self._directory):
                 facts = self._fs.facts_at(path)
@@ -304,10 +305,49 @@ class Cleaner(LinkedAgent):
             return True
         return waits
 
-    def _remove_forgotten(self, topic: TopicImage) -> None:
-        """The owner died before it heard of the deletion, and its successor has never heard of the topic."""
-        for partition in topic.partitions:
-            path = self._directory / f"{topic.name}-{partition.index}"
-            if checkpoints.read_partition_metadata(self._fs, path) == topic.topic_id:
-                logger.info("removing %s: its topic was deleted while its owner was away", path)
-                self._fs.remove_tree(path)
+    def _remove_forgotten(self, topic: TopicImage, *, at_once: bool) -> None:
+        """The owner died before it heard of the deletion, and its successor has never heard of the topic.
+
+        Or it lives, and will hear of it: then it has let go before anything is removed.
+        """
+
+        def remove() -> None:
+            try:
+                for path in self._left_of(topic):
+                    logger.info("removing %s: its topic was deleted while its owner was away", path)
+                    self._fs.remove_tree(path)
+            except (StorageFailure, Corrupt) as error:
+                logger.warning("what a deleted topic left behind could not be removed: %s", error)
+                self._note_deleted([topic])
+
+        if at_once:  # The Handlers have closed everything.
+            remove()
+        elif self._left_of(topic):
+            self._when_let_go(remove)
+
+    def _left_of(self, topic: TopicImage) -> list[Path]:
+        paths = [self._directory / f"{topic.name}-{partition.index}" for partition in topic.partitions]
+        return [
+            path for path in paths if checkpoints.read_partition_metadata(self._fs, path) == topic.topic_id
+        ]
+
+    def _when_let_go(self, then: Callable[[], None]) -> None:
+        """Go on when every Handler that lives knows our metadata: it holds nothing that is not named there.
+
+        Each has its own link to the controller, and may be behind for longer than any delay: busy, or stopped.
+        """
+        handlers = [peer.index for peer in self._peers if peer.role == HANDLER]
+        left = len(handlers)
+
+        def on_reply(_reply: dict[str, Any]) -> None:
+            nonlocal left
+            left -= 1
+            if left <= 0:
+                then()
+
+        if not handlers:
+            then()
+        for index in handlers:
+            # Any call would do: it is served when the Handler knows the metadata that it was made with.
+            body = {"image": self._image.version, "topic": "", "partition": 0}
+            self._call_handler(index, "enforce_retention", body, on_reply)

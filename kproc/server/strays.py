@@ -6,19 +6,24 @@ A crash between a topic's deletion and the rename of its directories leaves them
 A topic that is being created has directories, too, and the cleaner may hear of it later than the Handler that
 makes them. So a directory is set aside only when it was a stray at two looks, file.delete.delay.ms apart and a
 minute at least: a delta that is on its way arrives within milliseconds, or its link ends and a snapshot comes.
+And not before every Handler knows the metadata that do not name it: one that is behind may have it open.
 """
 
 from __future__ import annotations
 
 import logging
 import uuid
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from kproc.cluster.image import ClusterImage
+from kproc.errors import Corrupt
+from kproc.storage import checkpoints
 from kproc.storage.catalog import list_partitions
 from kproc.storage.format import STRAY_DIRECTORY_SUFFIX, set_aside_directory_name
-from kproc.storage.fs import Fs
+from kproc.storage.fs import Fs, StorageFailure
 
 logger = logging.getLogger(__name__)
 
@@ -29,8 +34,17 @@ _WAIT_MS_MIN: Final = 60_000
 class Strays:
     """Looks now and then. Owned by the cleaner."""
 
-    def __init__(self, fs: Fs, directory: Path, *, delay_ms: int, interval_ms: int) -> None:
+    def __init__(
+        self,
+        fs: Fs,
+        directory: Path,
+        *,
+        delay_ms: int,
+        interval_ms: int,
+        when_let_go: Callable[[Callable[[], None]], None],
+    ) -> None:
         self._fs = fs
+        self._when_let_go = when_let_go
         self._directory = directory
         self._wait_ns = max(delay_ms, _WAIT_MS_MIN) * _MS
         self._interval_ns = interval_ms * _MS
@@ -46,8 +60,8 @@ class Strays:
         self._suspects = {key: self._suspects.get(key, now_ns) for key in found}
         for key, since_ns in list(self._suspects.items()):
             if now_ns - since_ns >= self._wait_ns:
-                self._set_aside(key[0])
                 del self._suspects[key]
+                self._when_let_go(partial(self._set_aside, *key))
         if self._suspects:
             self._next_ns = min(self._next_ns, min(self._suspects.values()) + self._wait_ns)
 
@@ -61,8 +75,12 @@ class Strays:
             if each.topic_id is not None and each.topic_id not in image.topics_by_id
         ]
 
-    def _set_aside(self, path: Path) -> None:
+    def _set_aside(self, path: Path, topic_id: bytes) -> None:
         name, _, index = path.name.rpartition("-")
         aside = set_aside_directory_name(name, int(index), uuid.uuid4().hex, STRAY_DIRECTORY_SUFFIX)
-        logger.warning("%s belongs to no topic; it is kept as %s", path, aside)
-        self._fs.rename(path, path.with_name(aside))
+        try:
+            if checkpoints.read_partition_metadata(self._fs, path) == topic_id:
+                logger.warning("%s belongs to no topic; it is kept as %s", path, aside)
+                self._fs.rename(path, path.with_name(aside))
+        except (StorageFailure, Corrupt) as error:  # The next look finds it again.
+            logger.warning("%s belongs to no topic, and cannot be set aside: %s", path, error)

@@ -376,6 +376,28 @@ def test_stop_removes_what_still_waits(rig: CleanerRig) -> None:
     assert not doomed.exists()
 
 
+@pytest.mark.parametrize("ends", ["knows", "dies"])
+def test_what_a_deleted_topic_left_is_removed_when_every_handler_has_let_go(
+    rig: CleanerRig, *, ends: str
+) -> None:
+    """A Handler that is busy or stopped for longer than file.delete.delay.ms still has the log open."""
+    rig.create("t")
+    path = rig.directory / "t-0"
+    path.mkdir()
+    checkpoints.write_partition_metadata(OsFs(), path, rig.cluster.image.topics_by_name["t"].topic_id)
+    rig.delete("t")
+    for _ in range(3):
+        rig.advance_ms(DELAY_MS)
+    assert path.exists()
+    if ends == "dies":
+        for index in range(2):
+            rig.cleaner.detach(handler_id(index))
+        rig.step()
+    else:
+        assert set(rig.asked()) == {(0, "", 0), (1, "", 0)}
+    assert not path.exists()
+
+
 def test_directory_of_no_topic_is_set_aside_after_a_while(
     tmp_path: Path, start: Callable[..., CleanerRig]
 ) -> None:
@@ -396,6 +418,8 @@ def test_directory_of_no_topic_is_set_aside_after_a_while(
     rig.advance_ms(60_000 - TICK_MS)
     assert (tmp_path / "gone-0").exists()
     rig.advance_ms(2 * TICK_MS)
+    assert (tmp_path / "gone-0").exists(), "a Handler that is behind may have it open"
+    assert rig.asked() == [(0, "", 0), (0, "", 0), (1, "", 0), (1, "", 0)]
     names = sorted(path.name for path in tmp_path.iterdir() if path.is_dir())
     assert len(names) == 4
     assert names[0].startswith("gone-0.")
