@@ -9,6 +9,7 @@ later over the control socket, one per message.
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import signal
 import socket
@@ -20,8 +21,11 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
+from kproc.errors import FatalError, KafkaError
 from kproc.ipc.fdpass import make_socket_pair, recv_fd, send_fd
 from kproc.transport.agent import AgentId
+
+logger = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NAME: Final = 15
@@ -167,8 +171,11 @@ def _run_child(
         _libc.prctl(_PR_SET_NAME, f"kproc:{agent}".encode()[:15], 0, 0, 0)
         close_all_but(keep)
         status = main(ControlSocket(control))
-    except BaseException:  # noqa: BLE001 - nothing may travel up into the parent's stack.
-        traceback.print_exc()
+    except BaseException as error:  # noqa: BLE001 - nothing may travel up into the parent's stack.
+        if isinstance(error, (FatalError, KafkaError)) and isinstance(error.__cause__, OSError):
+            logger.error("%s cannot go on: %s", agent, error)  # The host's failure: no stack explains it.
+        else:
+            traceback.print_exc()
     finally:
         _leave(status)
 

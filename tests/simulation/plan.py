@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 Settings = dict[str, str]
-POWER: Final = 0.0  # How often the power goes, beside five deaths of roles.
+POWER: Final = 1.2  # How often the power goes, beside five deaths of roles.
 
 
 @dataclass(frozen=True)

@@ -30,22 +30,29 @@ _TURNS_MAX: Final = 64
 _FOREVER_NS: Final = 1 << 60
 
 
+def _nothing_came(_limit: int) -> tuple[()]:
+    return ()
+
+
+def _always() -> bool:
+    return True
+
+
 class Gate:
     """One direction of a link as its receiver sees it: while it is closed, nothing has arrived yet."""
 
     def __init__(self, receiver: Any) -> None:
         self._receiver = receiver
-        self._seen = 0
-        self.is_open = True
+        self.release = receiver.release
+        self.open()
 
-    def poll(self, limit: int) -> Any:
-        return self._receiver.poll(limit) if self.is_open else ()
+    def open(self) -> None:
+        """What has arrived is seen."""
+        self.poll, self.is_empty = self._receiver.poll, self._receiver.is_empty
 
-    def release(self) -> None:
-        self._receiver.release()
-
-    def is_empty(self) -> bool:
-        return not self.is_open or bool(self._receiver.is_empty())
+    def shut(self) -> None:
+        """Nothing arrives until it is opened."""
+        self.poll, self.is_empty = _nothing_came, _always
 
 
 class SimulatedRole(ChildRole):
@@ -101,7 +108,7 @@ class SimulatedRole(ChildRole):
     def _do_detach(self, message: dict[str, Any], fd: None) -> None:
         gate = self.gates.pop(AgentId(*message["peer"]), None)
         if gate is not None:
-            gate.is_open = True  # It was reaped: nothing of it is under way any more.
+            gate.open()  # It was reaped: nothing of it is under way any more.
         super()._do_detach(message, fd)
 
 

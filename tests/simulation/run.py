@@ -150,6 +150,7 @@ class Run:
                 return
             if self.phase == "end":
                 return
+            self._end_faults()  # A broker need not start while its disk is full.
             self.world.tell("stopped in order, starts again")
 
     def _after_power_loss(self) -> None:
@@ -220,10 +221,10 @@ class Run:
         peer = peers[gate_number % len(peers)]
         gate = process.role.gates[peer]
         self.world.tell("late", peer, "->", process.name)
-        gate.is_open = False
+        gate.shut()
 
         def open_gate() -> None:
-            gate.is_open = True
+            gate.open()
             process.wake()
 
         self.world.after(duration_ms * MS, open_gate)
@@ -246,7 +247,6 @@ class Run:
     def _do_restart(self) -> None:
         assert self.broker is not None
         if self.broker.is_ready:
-            self._end_faults()  # A broker need not start while its disk is full.
             self.broker.stop()
 
     def _do_fork(self, count: int) -> None:
@@ -316,7 +316,7 @@ class Run:
         for process in self.broker.keeper.processes.values():
             process.paused_until_ns = 0
             for gate in process.role.gates.values():
-                gate.is_open = True
+                gate.open()
             process.wake()
         for client in self.clients:
             client.must_finish = True
@@ -373,7 +373,7 @@ class Run:
 
 
 # Whether a power loss keeps any subset of a file's dirty pages, or a prefix of what was written.
-ANY_ORDER = False
+ANY_ORDER = True
 
 
 def simulate(plan: Plan, *, tells: bool = False) -> Outcome:

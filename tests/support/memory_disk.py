@@ -48,7 +48,7 @@ class Inode:
     @property
     def is_clean(self) -> bool:
         """Whether a power loss would change nothing in it."""
-        return not self.dirty and len(self.data) == len(self.durable)
+        return self.data == self.durable
 
 
 class SyncBegun:
@@ -250,7 +250,9 @@ def _lose(inode: Inode, rng: random.Random, *, any_order: bool) -> None:
     """Decide what of one file's unsynced state reached the disk."""
     kind = rng.choice(("none", "all", "some", "some"))
     durable, data = inode.durable, inode.data
-    dirty = sorted(inode.dirty)
+    # What a sync had under way, or failed to bring there, is lost as well.
+    ends = range(0, len(data), PAGE)
+    dirty = [at // PAGE for at in ends if data[at : at + PAGE] != durable[at : at + PAGE]]
     if kind == "none":
         content = bytearray(durable)
     elif kind == "all":

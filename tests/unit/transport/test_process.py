@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import json
+import logging
 import os
 import select
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kproc.errors import FatalError
 from kproc.ipc.fdpass import make_socket_pair
 from kproc.transport.agent import AgentId
 from kproc.transport.process import Child, ControlSocket, fork_child
@@ -296,6 +299,20 @@ def test_killing_an_ended_child_does_no_harm(family: Family) -> None:
     assert select.select([child.pidfd], [], [], DEADLINE_S)[0]
     child.kill()
     assert family.end(child) == 5
+
+
+def test_child_that_the_host_lets_down_says_so_in_one_line(
+    family: Family, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def main(_control: ControlSocket) -> int:
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115 - what pytest put there was closed in the child.
+        logging.getLogger().handlers = [logging.StreamHandler()]
+        raise FatalError("metadata log in /data: no space left") from OSError(28, "No space left on device")
+
+    assert family.end(family.fork(main)) == 70
+    said = capfd.readouterr().err
+    assert f"{NAME} cannot go on: metadata log in /data: no space left" in said
+    assert "Traceback" not in said
 
 
 def test_child_whose_stderr_nobody_reads_ends_with_its_status(family: Family, tmp_path: Path) -> None:
