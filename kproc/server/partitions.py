@@ -52,12 +52,17 @@ class Checkpoint:
         self._recovery_points = checkpoints.read_recovery_points(fs, directory)
         self._start_offsets = checkpoints.read_log_starts(fs, directory)
 
-    def of(self, key: PartitionKey, directory: Path) -> tuple[int, int]:
-        """(recovery point, log start) of the partition in `directory`; zeros when they are not known."""
+    def of(self, key: PartitionKey, directory: Path, row: PartitionRow | None = None) -> tuple[int, int]:
+        """(recovery point, log start) of the partition in `directory`, or what its row says where that is more; zeros
+        when they are not known."""
+        known = (row.recovery_point, row.start_offset) if row is not None else (0, 0)
+        noted = self._recovery_points.get(key, 0), self._start_offsets.get(key, 0)
+        if noted[0] <= known[0] and noted[1] <= known[1]:
+            return known
         made_ns = modified_ns(self._fs, directory / checkpoints.PARTITION_METADATA_FILE)
         if not 0 < made_ns < self._written_ns:
-            return 0, 0
-        return self._recovery_points.get(key, 0), self._start_offsets.get(key, 0)
+            return known
+        return max(known[0], noted[0]), max(known[1], noted[1])
 
 
 def _may_pass(error: Corrupt | OSError) -> bool:
@@ -186,6 +191,7 @@ class Partitions:
         self.syncing: dict[Log, OwnedPartition] = {}
         self._checkpoint = checkpoint
         self._is_clean = is_clean
+        self._last_config: tuple[dict[str, str], LogConfig] = {}, LogConfig.of(config)
         self._open: dict[PartitionKey, OwnedPartition] = {}
         self._damaged: dict[PartitionKey, str] = {}
         self.syncs = 0
@@ -245,10 +251,9 @@ class Partitions:
     def _load(
         self, directory: Path, topic: TopicImage, partition: PartitionImage, row: PartitionRow | None
     ) -> Log:
-        recovery_point, start_offset = self._checkpoint.of((topic.name, partition.index), directory)
+        recovery_point, start_offset = self._checkpoint.of((topic.name, partition.index), directory, row)
         trusted = None
         if row is not None:
-            recovery_point = max(recovery_point, row.recovery_point)
             trusted = TrustedEnd(
                 row.end_offset, row.segment_base, row.position, row.start_offset, row.has_producers
             )
@@ -268,8 +273,14 @@ class Partitions:
         )
 
     def _log_config(self, topic: TopicImage) -> LogConfig:
-        """The topic's own settings over the broker's, those changed at run time included."""
-        return LogConfig.of(self._config, log_overrides(self._image(), topic, self._config.node_id))
+        """The topic's own settings over the broker's, those changed at run time included.
+
+        A topic's partitions are opened one after another, and most topics have no settings: the last is kept.
+        """
+        overrides = log_overrides(self._image(), topic, self._config.node_id)
+        if overrides != self._last_config[0]:
+            self._last_config = overrides, LogConfig.of(self._config, overrides)
+        return self._last_config[1]
 
     # -- group commit ------------------------------------------------------------------------------------------
 

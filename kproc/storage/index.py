@@ -103,12 +103,9 @@ class _SortedFile:
 
     def truncate_entries(self, count: int) -> None:
         """Keep the first `count` entries."""
-        size = count * self.ENTRY.size
-        if (
-            self._fs.facts(self.descriptor()).st_size != size
-        ):  # Each log that is opened comes here: 0.7 ms on a disk.
-            self._fs.truncate(self.descriptor(), size)
-        self.count = count
+        if count != self.count:  # Each log that is opened comes here: 0.7 ms on a disk.
+            self._fs.truncate(self.descriptor(), count * self.ENTRY.size)
+            self.count = count
 
 
 class OffsetIndex(_SortedFile):
@@ -299,9 +296,7 @@ def open_time_index(fs: Fs, path: Path, base_offset: int) -> TimeIndex | None:
 
 
 def _entry_count(fs: Fs, path: Path, entry_bytes: int) -> int | None:
-    if not fs.exists(path):
+    facts = fs.facts_at(path)
+    if facts is None or facts.st_size % entry_bytes:
         return None
-    descriptor = fs.open(path, writable=False)
-    size = fs.facts(descriptor).st_size
-    fs.close(descriptor)
-    return size // entry_bytes if size % entry_bytes == 0 else None
+    return facts.st_size // entry_bytes

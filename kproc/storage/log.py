@@ -18,6 +18,7 @@ retention, hand-over.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import uuid
 from pathlib import Path
@@ -82,8 +83,8 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
 
         Raises Corrupt for damage, OtherTopic for another topic's files; StorageFailure when the disk refuses.
         """
-        is_new = fs.make_directory(directory)
-        found = None if is_new else checkpoints.read_partition_metadata(fs, directory)
+        found = checkpoints.read_partition_metadata(fs, directory)
+        is_new = found is None and fs.make_directory(directory)
         if found is not None and found != topic_id:
             raise OtherTopic(f"{directory} belongs to topic id {found.hex()}, not {topic_id.hex()}")
         now_ms = clock.wall_ms()
@@ -137,9 +138,10 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
         So is one that ends just there: its records may have been synced while it was active, without its indexes.
         """
         self.recovery_point = offset
-        sealed = self._segments.facts(self.end_offset)[:-1]
         held = self._segments.all()
-        self._unsynced = [held[n] for n, facts in enumerate(sealed) if facts.next_offset >= offset]
+        self._unsynced = [
+            sealed for sealed, following in itertools.pairwise(held) if following.base_offset >= offset
+        ]
 
     def close(self, *, clean: bool = True) -> None:
         """Close all files. Clean: first everything is synced and the producers' snapshot is written."""

@@ -100,10 +100,11 @@ def load(
     bases, snapshots = _tidy(fs, directory)
     if not bases:
         return None
-    segments = []
+    segments: list[LogSegment] = []
     for base in bases:
+        if segments:
+            segments[-1].close()  # A log may have more segments than a process may have descriptors.
         segments.append(LogSegment.open(fs, directory, base))
-        segments[-1].close()  # A log may have more segments than a process may have descriptors.
     try:
         loader = _Loader(fs, directory, config, segments)
         end_offset = loader.find_end(recovery_point=recovery_point, clean=clean, trusted=trusted)
@@ -455,13 +456,9 @@ class _Loader:
         if known_none > table.end_offset:
             table = ProducerTable(known_none)
         table.expire(now_ms, self._config.producer_id_expiration_ms)
-        replayed: LogSegment | None = None
-        heard_ms = 0
         for segment, position, header in self._headers_from(table.end_offset):
-            if segment is not replayed:
-                replayed = segment
-                heard_ms = segment.modified_ms()  # No earlier than when any of its batches came.
-            self._replay(table, segment, position, header, heard_ms)
+            # When it was last written to is no earlier than when any of its batches came.
+            self._replay(table, segment, position, header, segment.created_ms)
         table.end_offset = end_offset
         return table
 
@@ -490,7 +487,8 @@ class _Loader:
         for segment, following in zip(self._segments, [*self._segments[1:], None], strict=True):
             if following is not None and following.base_offset <= offset:
                 continue
-            found = segment.locate(offset)
+            # Most logs have no snapshot: from their first batch on.
+            found = segment.locate(offset) if offset > segment.base_offset else (0, 0)
             if found is not None:
                 for position, header in walk_headers(self._fs, segment.descriptor(), found[0], segment.size):
                     yield segment, position, header

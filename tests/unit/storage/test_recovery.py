@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -394,6 +395,35 @@ def test_what_was_published_is_not_read_again(rig: LogRig) -> None:
     log = rig.open(trusted=row)
     assert log.end_offset == 10
     log.close()
+
+
+class CountingFs(OsFs):
+    """Notes which operations are asked for."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name != "calls" and not name.startswith("_"):
+            self.calls.append(name)
+        return found
+
+
+def test_a_dead_owners_small_log_is_opened_with_few_operations(rig: LogRig) -> None:
+    """Its successor does this for each of its partitions, while their clients wait."""
+    rig.config = LogConfig()  # No index entry is due.
+    row = published(rig, 10, 0)
+    rig.fs = fs = CountingFs()
+    log = rig.open(trusted=row)
+    assert log.end_offset == 10
+    assert fs.calls == [
+        *("read_file", "list_directory"),  # Whose it is, and what is there;
+        *("open", "facts", "facts_at", "facts_at"),  # the segment, how large its indexes are;
+        "read_file",  # the epochs;
+        *("read", "read"),  # the batches: for the end, for the producers.
+    ]
+    log.close(clean=False)
 
 
 def test_a_file_shorter_than_published_is_loud(rig: LogRig) -> None:
