@@ -42,8 +42,8 @@ class BrokerFailed(RuntimeError):
 class Broker:
     """One broker of its own on a free port, in its own session. Use as a (plain or async) context manager.
 
-    Owned by the process that made it. It may be started again after stop() if `data` was given; without, its
-    temporary directory goes with it.
+    Owned by the process that started it: in one that was forked from that it ends nothing. It may be started again
+    after stop() if `data` was given; without, its temporary directory goes with it.
     """
 
     def __init__(
@@ -71,6 +71,7 @@ class Broker:
         self._stop_timeout_ms = stop_timeout_ms
         self._directory: Path | None = None
         self._child: subprocess.Popen[bytes] | None = None
+        self._owner_pid = -1
         self._child_pidfd = -1
         # What the broker writes to stderr, kept open here: when it cannot start, its janitor removes the directory.
         self._log = -1
@@ -130,6 +131,7 @@ class Broker:
         """Start and wait until a client's first request will be answered; BrokerFailed with the reason."""
         if self._child is not None:
             raise BrokerFailed("the broker is running already")
+        self._owner_pid = os.getpid()
         self._directory = Path(tempfile.mkdtemp(prefix="kproc-"))
         ready_file = self._directory / "ready.json"
         try:
@@ -197,8 +199,9 @@ class Broker:
 
     def _end(self, *, graceful: bool) -> str | None:
         complaint = None
+        is_ours = self._owner_pid == os.getpid()  # Else a fork unwinds what its parent still uses.
         try:
-            if self._child is not None:
+            if self._child is not None and is_ours:
                 complaint = self._end_processes(self._child, graceful=graceful)
         finally:
             self._child = None
@@ -211,9 +214,9 @@ class Broker:
                 self._last_log = self.log_text()
                 os.close(self._log)
                 self._log = -1
-            if self._directory is not None:
+            if self._directory is not None and is_ours:
                 shutil.rmtree(self._directory, ignore_errors=True)
-                self._directory = None
+            self._directory = None
         return complaint
 
     def _end_processes(self, child: subprocess.Popen[bytes], *, graceful: bool) -> str | None:
@@ -225,8 +228,9 @@ class Broker:
         was_killed = False
         if child.returncode is None and self._child_pidfd >= 0:
             if graceful:
-                # An ended but unreaped process takes signals silently.
-                signal.pidfd_send_signal(self._child_pidfd, signal.SIGTERM)
+                # An ended but unreaped process takes signals silently; where SIGCHLD is ignored it is reaped.
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(self._child_pidfd, signal.SIGTERM)
             if not _is_readable(self._child_pidfd, self._stop_timeout_ms if graceful else 0):
                 was_killed = graceful
                 _kill_group(child.pid)
@@ -337,7 +341,10 @@ def _kill_group(group: int) -> None:
 
 def _peek_exit(pid: int) -> str:
     """How our ended child ended, leaving it unreaped."""
-    ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    try:
+        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    except ChildProcessError:
+        return "an exit code that nobody knows, because this process ignores SIGCHLD or reaps its children itself"
     assert ended is not None
     return _exit_text(ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status)
 

@@ -186,7 +186,7 @@ class Config:
         at_least(0),
         dynamic=CLUSTER,
     )
-    quota_window_num: int = setting(INT, 11, "Samples of a rate that is limited.", at_least(1))
+    quota_window_num: int = setting(INT, 11, "Samples of a rate that is limited.", between(1, 1000))
     quota_window_size_seconds: int = setting(
         INT, 1, "Length of each; no connection waits longer for a rate.", at_least(1)
     )

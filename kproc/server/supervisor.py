@@ -71,6 +71,8 @@ def run(
     """Run a broker until SIGTERM or SIGINT; the exit status. Raises ConfigError for what cannot be started."""
     logs.configure(logging.ERROR if quiet else logging.INFO)
     load_all()
+    # Who started us may ignore it; then no child could be reaped.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     janitor = Janitor(config.kproc_temporary_directory) if config.kproc_temporary_directory else None
     try:
         if config.kproc_transport != "process":

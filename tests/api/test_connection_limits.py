@@ -307,33 +307,22 @@ def test_no_limit_on_clients_keeps_a_broker_from_its_start(
 
 
 def test_crowd_at_an_early_listener_under_a_limit_keeps_no_broker_from_its_start() -> None:
-    """Clients that come back whenever they are refused hold what places the limit leaves, from the first moment."""
-    with socket.socket() as reserved, ThreadPoolExecutor(1) as pool, ExitStack() as stack:
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        reserved.bind(("127.0.0.1", 0))
-        port = reserved.getsockname()[1]
-        reserved.close()
-        settings = {
-            "listeners": f"PLAINTEXT://127.0.0.1:{port}",
-            "early.start.listeners": "PLAINTEXT",
-            "max.connections": "2",
-            "max.connection.creation.rate": "20",
-        }
-        broker = kproc.Broker(settings)
-        stack.callback(broker.stop)
+    """Clients that come as soon as they are let in hold every place there is before the broker serves."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    limits = {"early.start.listeners": "PLAINTEXT", "max.connections": 2}
+    broker = kproc.Broker({"listeners": f"PLAINTEXT://127.0.0.1:{port}", **limits})
+    with ThreadPoolExecutor(1) as pool, ExitStack() as crowd:
         starting = pool.submit(broker.start)
-        crowd: list[socket.socket] = []
-        stack.callback(lambda: [sock.close() for sock in crowd])
-        while not starting.done():
-            if len(crowd) == 100:
-                crowd.pop(0).close()
-            sock = socket.socket()
-            sock.setblocking(False)
-            sock.connect_ex(("127.0.0.1", port))
-            crowd.append(sock)
-            wait([starting], timeout=0.002)
+        places = 20
+        while places and not starting.done():
+            try:
+                crowd.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+                places -= 1
+            except ConnectionRefusedError:
+                wait([starting], timeout=0.002)
         starting.result()
-        assert broker.ready["listeners"]["PLAINTEXT"]["bound"].endswith(f":{port}")
+    broker.stop()
 
 
 def test_first_client_is_the_first_connection_that_is_counted(start_broker: StartBroker) -> None:

@@ -284,6 +284,7 @@ REFUSED = [
     ("early.start.listeners", "OTHER"),
     ("listener.name.plaintext.max.connections", "0"),
     ("quota.window.num", "0"),
+    ("quota.window.num", "2147483647"),
     ("quota.window.size.seconds", "0"),
     ("kproc.metrics.listener", "9464"),
 ]

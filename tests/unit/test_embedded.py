@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 import kproc
-from kproc.embedded import Broker, BrokerFailed, _session_members, _wait_session_ends
+from kproc.client import Client, ClientError
+from kproc.embedded import Broker, BrokerFailed, _is_readable, _session_members, _wait_session_ends
+from tests.support.wait import wait_until
 
 
 @pytest.fixture
@@ -118,6 +120,58 @@ def test_a_session_that_does_not_end_is_killed_and_told(scratch, monkeypatch, be
     broker.stop()  # Nothing is left to stop.
     with pytest.raises(BrokerFailed, match="is not running"):
         _ = broker.bootstrap
+
+
+def test_a_forked_child_that_unwinds_the_block_leaves_its_parents_broker_alone(scratch):
+    with Broker() as broker:
+        directory = next(scratch.iterdir())
+        pid = os.fork()
+        if pid == 0:
+            try:
+                broker.__exit__(None, None, None)
+                broker.stop()
+            finally:
+                os._exit(0 if not broker.is_running else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, "there it is over"
+        assert broker.is_running
+        assert directory.exists()
+        with socket.create_connection((broker.host, broker.port), timeout=10):
+            pass
+
+
+@pytest.fixture
+def ignored_sigchld():
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGCHLD, before)
+
+
+def test_start_error_is_told_where_sigchld_is_ignored(scratch, ignored_sigchld):
+    with pytest.raises(BrokerFailed, match="unknown setting no"):
+        Broker({"no.such.setting": 1}).start()
+
+
+def test_broker_of_a_process_that_ignores_sigchld_restarts_its_roles_and_stops(scratch, ignored_sigchld):
+    with Broker() as broker:
+        handler = next(row["pid"] for row in broker.processes if row["role"] == "handler")
+        os.kill(handler, signal.SIGKILL)
+
+        def successor():
+            try:
+                with Client.connect(broker.host, broker.port) as client:
+                    rows = client.operate("status")["processes"]
+            except ClientError:  # It was the Handler's that is gone.
+                return []
+            return [row for row in rows if row["role"] == "handler" and row["pid"] not in (0, None, handler)]
+
+        wait_until(successor, seconds=20, what="the Handler's successor")
+
+
+def test_stop_of_a_broker_that_ended_already_is_quiet_where_sigchld_is_ignored(scratch, ignored_sigchld):
+    broker = Broker().start()
+    broker.kill()
+    _is_readable(broker._child_pidfd, 10_000)
+    broker.stop()
 
 
 def test_the_tests_own_error_is_not_hidden_by_the_brokers(scratch, monkeypatch):

@@ -129,6 +129,19 @@ def test_more_scrapers_than_there_is_room_for_wait_in_the_backlog(rig: Rig) -> N
     assert all(b"200 OK" in everything(sock) for sock in waiting)
 
 
+def test_half_requests_that_take_all_places_hold_a_scrape_up_for_a_second_at_most(rig: Rig) -> None:
+    halves = [rig.connect(b"GET /metrics HTTP/1.1\r\n") for _ in range(CONNECTIONS_MAX)]
+    rig.work(20)
+    scrape = rig.connect(GET)
+    rig.clock.advance_ms(999)
+    rig.work(20)
+    assert len(rig.responder._scrapers) == CONNECTIONS_MAX, "they have their second"
+    rig.clock.advance_ms(1)
+    rig.work(20)
+    assert b"200 OK" in everything(scrape)
+    assert all(everything(half) == b"" for half in halves)
+
+
 def test_scraper_that_resets_harms_nobody(rig: Rig) -> None:
     sock = rig.connect(GET)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
