@@ -16,6 +16,7 @@ from tests.simulation.run import Outcome, simulate
 from tests.simulation.shrink import shrink
 
 _COLLECT_EVERY = 10
+_TELL_EVERY = 500
 
 
 def main() -> int:
@@ -88,8 +89,10 @@ def _many(first: int, count: int, power: float, *, fail_fast: bool) -> int:
             sys.stdout.flush()
             if fail_fast:
                 break
-        if seed % _COLLECT_EVERY == 0:
+        if done % _COLLECT_EVERY == 0:
             gc.collect()
+        if done % _TELL_EVERY == 0:
+            print(f"{done} seeds from {first}: {len(failed)} failed", flush=True)
     cpu = time.process_time() - cpu
     print(
         f"{done} seeds from {first}: {len(failed)} failed {failed[:20]}; {done / cpu:.1f} seeds a second of CPU "

@@ -106,6 +106,8 @@ def plan_of(seed: int, *, power: float = POWER) -> Plan:
         "num.recovery.threads.per.data.dir": "1",
     }
     events = [_event(rng, duration_ms, power) for _ in range(rng.choice((0, 2, 4, 8, 12)))]
+    if rng.random() < 0.15:
+        events += _moves(rng, duration_ms)
     return Plan(
         seed=seed,
         duration_ms=duration_ms,
@@ -116,6 +118,19 @@ def plan_of(seed: int, *, power: float = POWER) -> Plan:
         events=tuple(sorted(events, key=lambda each: each.at_ms)),
         segment_bytes=rng.choice((600, 1500, 5000, 1 << 20)),
     )
+
+
+def _moves(rng: random.Random, duration_ms: int) -> list[Event]:
+    """Partitions move on before they have arrived: counts change at once again, links between Handlers are late."""
+    at_ms = rng.randrange(duration_ms)
+    late = [
+        Event(at_ms, "delay", ("handler", rng.randrange(1000), rng.randrange(1000), rng.choice((40, 100))))
+        for _ in range(3)
+    ]
+    counts = [
+        Event(at_ms + 8 * n, "scale", ("num.io.threads", count)) for n, count in enumerate((1, 3, 2, 3))
+    ]
+    return late + counts
 
 
 def _event(rng: random.Random, duration_ms: int, power: float) -> Event:
