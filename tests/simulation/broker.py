@@ -99,7 +99,6 @@ def prepare() -> None:
             ("kproc.server.child", "set_role"): lambda _name: None,
             ("kproc.server.partitions", "ThreadPoolExecutor"): processes.SimulatedExecutor,
             ("kproc.server.signals", "SignalPipe"): SimulatedSignals,
-            ("kproc.server.ready", "round_trips"): lambda _endpoint: None,
             ("kproc.server.ready", "raise_nofile_limit"): lambda: None,
             ("kproc.net.processor", "descriptor_end"): lambda: 1 << 30,
         }

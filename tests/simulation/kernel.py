@@ -447,6 +447,10 @@ class SocketHandle:
         file.send_packet(bytes(data), [])
         return len(data)
 
+    def sendall(self, data: Any) -> None:
+        sent = self.send(data)
+        assert sent == len(data), "there is room for what is sent so"
+
     def recv(self, length: int, _flags: int = 0) -> bytes:
         return bytes(self._open().receive(length))
 

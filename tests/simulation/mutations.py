@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from kproc.cluster.image import ClusterImage
 from kproc.ipc.wait import Waker
 from kproc.ipc.words import read_row
 from kproc.net.handoff_queue import HandoffQueue
@@ -18,10 +19,13 @@ from kproc.purgatory.purgatory import Purgatory
 from kproc.server.calls import Calls
 from kproc.server.children import Children
 from kproc.server.cleaner import Cleaner
+from kproc.server.freed_names import FreedNames
+from kproc.server.groups import Shard
 from kproc.server.hand_over import HandOver
 from kproc.server.handler import Handler
 from kproc.server.partition_table import PartitionRow, PartitionTable
 from kproc.server.partitions import OwnedPartition
+from kproc.storage import log as log_module
 from kproc.storage.log import Log
 from kproc.storage.producer_state import ProducerTable
 from tests.simulation import doubles
@@ -32,6 +36,8 @@ _QUIET: Final = 1 << 32
 _OPEN_HANDOFF: Final = HandoffQueue.detach
 _SYNC_POINT: Final = Log.sync_point
 _SYNC: Final = doubles.OsDouble.fdatasync
+_WRITE: Final = Shard.write
+_APPLY: Final = ClusterImage.apply_records
 _ADMIT: Final = ProducerTable.admit
 
 
@@ -43,6 +49,8 @@ def _mark_synced_with_the_active_segment(self: Any, point: Any) -> None:
     """A round's end strikes off the segment that was active at its point, though it grew since."""
     self._give_back(point)
     self.recovery_point = max(self.recovery_point, point.end_offset)
+    for segment, size in zip(point.segments, point.sizes, strict=True):
+        segment.synced_bytes = size
     self._unsynced = [segment for segment in self._unsynced if segment not in point.segments]
     self._flushed_ms = self._clock.wall_ms()
 
@@ -102,6 +110,21 @@ def _admit_duplicates(self: Any, *arguments: Any, **more: Any) -> Any:
     _ADMIT(self, *arguments, **more)
 
 
+def _written_after_the_answer(self: Any, write: Any) -> None:
+    write.on_done(0)
+    write.on_done = _nothing
+    _WRITE(self, write)
+
+
+def _applied_twice(self: Any, records: Any, version: int) -> Any:
+    _APPLY(self, records, version)
+    return _APPLY(self, records, version)
+
+
+def _some_deltas_lost(self: Any, records: Any, version: int) -> Any:
+    return _APPLY(self, [] if version % 3 == 0 else records, version)
+
+
 def _detach_unheard(self: Any, role: Any, *, is_final: bool) -> None:
     """Peers are not told that it is gone; they learn of its successor."""
     for other in self.table:
@@ -131,6 +154,13 @@ MUTATIONS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
     "answers-in-any-order": [(Processor, "_take_response", _delivered_in_any_order)],
     "parked-never-expire": [(Purgatory, "expire", lambda _self: 0)],
     "deadline-always-past": [(Handler, "_due_ms", lambda _self, _now_ns: 0)],
+    "commit-answered-before-written": [(Shard, "write", _written_after_the_answer)],
+    "delta-applied-twice": [(ClusterImage, "apply_records", _applied_twice)],
+    "deltas-lost": [(ClusterImage, "apply_records", _some_deltas_lost)],
+    "namesakes-directory-taken": [
+        (log_module, "_is_of_another_topic", lambda *_: False),
+        (FreedNames, "held", lambda *_: frozenset()),
+    ],
     "death-untold": [(Children, "_detach", _detach_unheard)],
 }
 
@@ -168,4 +198,4 @@ def hunt(name: str, *, first: int, seeds: int) -> int:
     return missed
 
 
-MUTATED_POWER: Final = 2.0
+MUTATED_POWER: Final = 6.0
