@@ -34,7 +34,7 @@ _SETTLING = {
     "create_topics", "create_partitions", "delete_topics", "alter_configs", "incremental_alter_configs",
     "alter_client_quotas", "metadata",
 }  # fmt: skip
-_SETTLE_SECONDS = 0.4
+_SETTLE_SECONDS = 5.0
 _ANSWER_SECONDS, _SECOND_ANSWER_SECONDS = 6.0, 4.0
 # Connections of requests that wait are passed over by this many.
 _CONNECTIONS = 10
@@ -101,10 +101,14 @@ class _Run:
         self._pace = pace
         self._notes = notes
         self._found: list[Found] = []
+        self._settled = 0
         self._waiting: dict[int, tuple[int, Step]] = {}  # By connection.
 
     def close(self, steps: Sequence[Step]) -> None:
         """Delete what was made."""
+        if self._settled:
+            for side in self._sides:
+                side.remove_barrier()
         if names := topic_names(steps):
             for side in self._sides:
                 side.send("own", "delete_topics", 5, {"topic_names": names, "timeout": 30000})
@@ -180,7 +184,7 @@ class _Run:
         return answers
 
     def _settle(self, so_far: Sequence[Step]) -> None:
-        """Until both know the same topics."""
+        """Until both know the same topics, and all their parts what was changed."""
         body = {
             "topics": [{"name": name} for name in topic_names(so_far)],
             "allow_auto_topic_creation": False,
@@ -188,6 +192,10 @@ class _Run:
         end = time.monotonic() + _SETTLE_SECONDS
         while len({self._shape(side, body) for side in self._sides}) > 1 and time.monotonic() < end:
             _give(0.005)
+        for _ in range(2):
+            self._settled += 1
+            for side in self._sides:
+                side.pass_barrier(self._settled)
         _give(self._pace.settle)
 
     def _shape(self, side: Side, body: dict[str, Any]) -> tuple[tuple[str, int], ...]:

@@ -39,6 +39,9 @@ CHOSEN = {
 }  # fmt: skip
 _NAMING = ("name", "topic", "group_id", "resource_name", "entity_name")
 NOTHING = ("", 0, -1)
+# A subscription to client metrics that a run changes to see when earlier changes have reached all parts of a broker.
+_BARRIER_KIND, _BARRIER_KEY, _LEAST_INTERVAL_MS = 16, "interval.ms", 1000
+_SET, _DELETE = 0, 1
 
 
 def now_ms() -> int:
@@ -62,6 +65,8 @@ class Side:
         self._names: dict[bytes, str] = {}  # Topics by id.
         self.learnt: dict[tuple[str, Any], Any] = {}
         self._connections: dict[Any, tuple[socket.socket, bytearray]] = {}
+        # Named as that of another sequence: no answer shows it.
+        self._barrier = {"resource_type": _BARRIER_KIND, "resource_name": f"{new_prefix()}barrier"}
 
     # -- connections
 
@@ -132,6 +137,32 @@ class Side:
         if isinstance(answer, str):
             raise ConnectionError(f"{api} v{version}: {answer}")
         return answer
+
+    def pass_barrier(self, number: int) -> None:
+        """Make a change and wait until it is seen.
+
+        Kafka shows a change in Metadata and DescribeConfigs before its partitions have it, and makes the changes one
+        after the other: when the second of two later ones is seen, all parts have what was changed before them.
+        """
+        value = str(_LEAST_INTERVAL_MS + number)
+        self._alter_barrier({"config_operation": _SET, "value": value})
+        resource = {**self._barrier, "configuration_keys": [_BARRIER_KEY]}
+        end = time.monotonic() + ANSWER_SECONDS
+        while (answer := self.ask("describe_configs", 4, {"resources": [resource]})["results"][0])[
+            "error_code"
+        ] or ([row["value"] for row in answer["configs"]] != [value]):
+            if time.monotonic() > end:
+                raise TimeoutError(f"a change is not seen after {ANSWER_SECONDS} s: {answer}")
+            select.select([], [], [], 0.003)
+
+    def remove_barrier(self) -> None:
+        self._alter_barrier({"config_operation": _DELETE, "value": None})
+
+    def _alter_barrier(self, config: dict[str, Any]) -> None:
+        rows = [{**self._barrier, "configs": [{"name": _BARRIER_KEY, **config}]}]
+        (row,) = self.ask("incremental_alter_configs", 1, {"resources": rows})["responses"]
+        if row["error_code"]:
+            raise RuntimeError(f"the barrier cannot be changed: {row}")
 
     # -- from the script to this broker
 
