@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from kproc.api.forwarding import Answer, OnAnswer, answer_by_topic, operation
+from kproc.api.forwarding import Answer, OnAnswer, gather, operation
 from kproc.api.registry import api
 from kproc.cluster.image import PartitionImage
+from kproc.cluster.topic_names import complaint_about
 from kproc.errors import ErrorCode, KafkaError
 from kproc.storage.producer_state import NO_SEQUENCE
 from kproc.wire.header import ApiKey
@@ -19,11 +20,30 @@ _OPERATION: Final = "describe_producers"
 
 @api(ApiKey.DESCRIBE_PRODUCERS, versions=(0, 0))
 def handle_describe_producers(context: RequestContext, request: dict[str, Any]) -> None:
-    topics = [
-        (topic["name"], [(index, None) for index in topic["partition_indexes"]])
-        for topic in request["topics"]
-    ]
-    answer_by_topic(context, _OPERATION, topics)
+    topics = [(topic["name"], topic["partition_indexes"]) for topic in request["topics"]]
+
+    def on_done(answers: list[Answer]) -> None:
+        rows = iter(answers)
+        context.reply(
+            {
+                "topics": [
+                    {"name": name, "partitions": [_explained(next(rows), name) for _ in indexes]}
+                    for name, indexes in topics
+                ]
+            }
+        )
+
+    parts = [(name, index, None) for name, indexes in topics for index in indexes]
+    gather(context.services, _OPERATION, parts, on_done)
+
+
+def _explained(row: Answer, name: str) -> Answer:
+    """Why a partition is not there, in Kafka's words."""
+    if row["error_code"] != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return row
+    if complaint := complaint_about(name):
+        return _failed(row["partition_index"], ErrorCode.INVALID_TOPIC_EXCEPTION, complaint)
+    return {**row, "error_message": "This server does not host this topic-partition."}
 
 
 def error_response(request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:

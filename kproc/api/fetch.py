@@ -70,7 +70,8 @@ def read_partition(
     try:
         log = services.partitions.get(name, partition).log
         offset = request.fetch_offset
-        if offset == log.end_offset or (limit <= 0 and log.start_offset <= offset <= log.end_offset):
+        is_full = limit <= 0 and not minimum_one
+        if offset == log.end_offset or (is_full and log.start_offset <= offset <= log.end_offset):
             return PartitionRead(0, log.start_offset, log.end_offset, [], 0)
         found = log.read(offset, min(limit, request.max_bytes), minimum_one=minimum_one)
     except PartitionMoving as moving:

@@ -40,7 +40,9 @@ def handle_metadata(context: RequestContext, request: Fields) -> Fields | None:
     for topic in wanted:
         _check_asked_for(topic, context.api_version)
     if by_id := [topic for topic in wanted if topic.get("topic_id", NO_TOPIC_ID) != NO_TOPIC_ID]:
-        wanted = by_id  # As in Kafka names beside ids are not looked at.
+        wanted = by_id  # As in Kafka what has no id is not looked at beside ids.
+    elif any(topic["name"] is None for topic in wanted):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "A topic needs a name or an id.")
     missing = _names_to_create(context, request, wanted)
     if not missing:
         return _answer(context, request, _look_up(context, wanted, {}))
@@ -64,12 +66,10 @@ def error_response(request: Fields, code: int, _message: str | None) -> Fields:
 
 
 def _check_asked_for(topic: Fields, version: int) -> None:
-    """Refuse an entry that names no topic, and ids in the two versions that have them in the schema only."""
+    """Refuse ids, and entries without a name, in the two versions that have them in the schema only."""
     name, topic_id = topic["name"], topic.get("topic_id", NO_TOPIC_ID)
     if version < _BY_ID_SINCE and (name is None or topic_id != NO_TOPIC_ID):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Topic ids need Metadata v{_BY_ID_SINCE}.")
-    if name is None and topic_id == NO_TOPIC_ID:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "A topic needs a name or an id.")
 
 
 def _names_to_create(context: RequestContext, request: Fields, wanted: list[Fields]) -> list[str]:

@@ -39,17 +39,10 @@ def handle_offset_delete(context: RequestContext, request: Fields) -> None:
             context.reply(error_response(request, outcome, None))
             return
         subscribed = set(outcome["subscribed"])
-        context.reply(answer(subscribed))
+        rows = [_topic(topic, known, subscribed) for topic in request["topics"]]
+        context.reply({"error_code": 0, "topics": rows})
 
     known = {(name, index) for name, index in wanted}
-
-    def answer(subscribed: set[str]) -> Fields:
-        return {"error_code": 0, "topics": [_topic(topic, known, subscribed) for topic in request["topics"]]}
-
-    are_known = any(context.services.image.topic(topic["name"]) is not None for topic in request["topics"])
-    if request["topics"] and not are_known:  # As in Kafka the group is not asked then.
-        context.reply(answer(set()))
-        return
     ask_coordinator(context, _NAME, request["group_id"], wanted, on_done)
 
 

@@ -31,6 +31,7 @@ from kproc.wire.hot import (
     encode_produce_response,
     encode_produce_response_one,
 )
+from kproc.wire.record_batch import check_one_batch
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +45,21 @@ _CODEC_AT: Final = 22  # The low byte of a batch's attributes.
 
 def _failed(index: int, code: int, message: str | None = None) -> Result:
     return (index, int(code), -1, -1, -1, message, ())
+
+
+def _has_zstd(records: memoryview) -> bool:
+    return len(records) > _CODEC_AT and records[_CODEC_AT] & 7 == Compression.ZSTD
+
+
+def _error_before_acks(version: int, records: memoryview | None) -> int:
+    """What is said of a request whose acks are wrong: Kafka looks at the batch's shape and codec first."""
+    try:
+        check_one_batch(records if records is not None else b"")
+    except KafkaError as error:
+        return error.code
+    if version < _FIRST_WITH_ZSTD and records is not None and _has_zstd(records):
+        return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    return ErrorCode.INVALID_REQUIRED_ACKS
 
 
 @api(ApiKey.PRODUCE, versions=(3, 13), advertised_from=0)
@@ -208,7 +224,7 @@ class ProduceBatcher:
             topic = topics[0]
             index, records = topic.partitions[0]
             pending = OneProduce(context, acks, topic.name, topic.topic_id)
-            found = self._find_for(request, topic.name, topic.topic_id, index)
+            found = self._find_for(request, version, topic.name, topic.topic_id, index, records)
             if isinstance(found, int):
                 pending.decide(0, _failed(index, found))
                 return None
@@ -268,7 +284,9 @@ class ProduceBatcher:
         at = 0
         for topic_at, topic in enumerate(request.topics):
             for part_at, (index, records) in enumerate(topic.partitions):
-                found = self._find_for(request, topic.name, topic.topic_id, index)
+                found = self._find_for(
+                    request, context.api_version, topic.name, topic.topic_id, index, records
+                )
                 if isinstance(found, int):
                     pending.decide(at, _failed(index, found))
                 elif (fence := self._fences.get((found[0].name, index))) is not None and records:
@@ -285,14 +303,20 @@ class ProduceBatcher:
             self._forward(context, body, pending, remote)
 
     def _find_for(
-        self, request: ProduceRequest, name: str | None, topic_id: bytes | None, index: int
+        self,
+        request: ProduceRequest,
+        version: int,
+        name: str | None,
+        topic_id: bytes | None,
+        index: int,
+        records: memoryview | None,
     ) -> tuple[TopicImage, PartitionImage] | int:
-        """A partition for a client's request, or the error. As in Kafka acks come after the topic."""
+        """A partition for a client's request, or the error. As in Kafka acks come after the topic and the batch."""
         if request.transactional_id is not None:
             return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         found = self._find(name, topic_id, index)
         if not isinstance(found, int) and request.acks not in (-1, 0, 1):
-            return ErrorCode.INVALID_REQUIRED_ACKS
+            return _error_before_acks(version, records)
         return found
 
     def _find(
@@ -324,11 +348,7 @@ class ProduceBatcher:
         if records is None or len(records) == 0:
             pending.decide(at, _failed(partition.index, ErrorCode.INVALID_RECORD, "no records"))
             return None
-        if (
-            version < _FIRST_WITH_ZSTD
-            and len(records) > _CODEC_AT
-            and records[_CODEC_AT] & 7 == Compression.ZSTD
-        ):
+        if version < _FIRST_WITH_ZSTD and _has_zstd(records):
             pending.decide(at, _failed(partition.index, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE))
             return None
         try:

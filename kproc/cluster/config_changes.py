@@ -118,8 +118,6 @@ class ConfigChanges:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource_type}")
 
     def _alter_topic(self, name: str, changes: list[Change], incremental: bool) -> list[r.Record]:
-        if not name:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
         topic = self._image.topic(name)
         before = {} if topic is None else topic.configs
         wanted: dict[str, str | None] = dict(before) if incremental else {}
@@ -135,9 +133,13 @@ class ConfigChanges:
                 wanted[key] = _edit_list(start, operation, value or "")
             else:
                 wanted[key] = value
-        after = topic_config.check_all(wanted)
-        if topic is None:  # As in Kafka bad values are told first.
+        # As in Kafka: operations, the name, values, and then whether there is such a topic.
+        if not name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+        if topic is None:
             check_name(name)
+        after = topic_config.check_all(wanted)
+        if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
         return [r.TopicConfigSet(topic.topic_id, key, value) for key, value in _difference(before, after)]
 
@@ -201,8 +203,6 @@ class ConfigChanges:
     ) -> list[r.Record]:
         """A group or a client-metrics subscription, which need not exist: configs may come first."""
         complaint, check_all = _STORED[resource_type]
-        if not name:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, complaint)
         before = self._image.resource_configs.get((resource_type, name), {})
         after = dict(before) if incremental else {}
         for key, operation, value in changes:
@@ -212,6 +212,8 @@ class ConfigChanges:
                 after.pop(key, None)
             else:
                 after[key] = value or ""
+        if not name:  # As in Kafka operations are looked at first.
+            raise KafkaError(ErrorCode.INVALID_REQUEST, complaint)
         return [
             r.ResourceConfigSet(resource_type, name, key, value)
             for key, value in _difference(before, check_all(after))

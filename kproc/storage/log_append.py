@@ -18,7 +18,7 @@ from kproc.storage.results import NO_OFFSET, AppendResult
 from kproc.storage.segment import LogSegment
 from kproc.storage.txn_index import append_aborted
 from kproc.storage.validate import CLIENT, examine, read_marker
-from kproc.wire.record_batch import CONTROL, HEADER_BYTES, TRANSACTIONAL, stamp_append_time
+from kproc.wire.record_batch import CONTROL, HEADER_BYTES, TRANSACTIONAL, NotOneBatch, stamp_append_time
 
 # After this many bytes a producer snapshot is written: it bounds what a dead owner's successor replays to
 # about 0.2 s (a header scan of one-record batches takes 2.9 s/GiB).
@@ -174,7 +174,8 @@ class AppendingLog(LogState):
     def _refusal_of(self, error: Exception) -> AppendResult:
         """The answer for a batch that was looked at and not taken."""
         if isinstance(error, KafkaError):
-            return self._refused(error.code, error.message, error.record_errors)
+            is_early = isinstance(error, NotOneBatch)
+            return self._refused(error.code, error.message, error.record_errors, says_start=not is_early)
         self.on_surprise(f"checking a batch for {self.topic}-{self.partition}", error)
         return self._refused(ErrorCode.UNKNOWN_SERVER_ERROR, None)
 
@@ -277,7 +278,12 @@ class AppendingLog(LogState):
             self._note_failure(StorageFailure(f"half a write could not be cut off: {failure}"))
 
     def _refused(
-        self, code: ErrorCode, message: str | None, record_errors: RecordErrors = ()
+        self,
+        code: ErrorCode,
+        message: str | None,
+        record_errors: RecordErrors = (),
+        *,
+        says_start: bool = True,
     ) -> AppendResult:
-        start = NO_OFFSET if code in _WITHOUT_LOG_START else self.start_offset
+        start = self.start_offset if says_start and code not in _WITHOUT_LOG_START else NO_OFFSET
         return AppendResult(int(code), NO_OFFSET, NO_OFFSET, -1, start, message, False, record_errors)

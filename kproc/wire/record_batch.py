@@ -140,6 +140,23 @@ def crc_of(view: Buffer) -> int:
     return crc32c(memoryview(view)[_CRC_FROM:])
 
 
+class NotOneBatch(KafkaError):
+    """A partition's records in Produce that are not exactly one batch; Kafka says so before it looks for the log."""
+
+    def __init__(self, message: str = "a partition's records must hold exactly one batch") -> None:
+        super().__init__(ErrorCode.INVALID_RECORD, message)
+
+
+def check_one_batch(view: Buffer) -> None:
+    """Raise NotOneBatch, or CORRUPT_MESSAGE for what has no header, by the batch's length and format only."""
+    size = len(view)
+    if size < HEADER_BYTES:
+        raise _why_short(view)
+    header = _unpack_header(view)
+    if header[3] != MAGIC or header[1] != size - LOG_OVERHEAD_BYTES:
+        raise _why_misshapen(size, header[1], header[3])
+
+
 def check_batch(view: memoryview | bytes | bytearray) -> BatchHeader:
     """Header of `view` when it is exactly one whole, undamaged batch of version 2.
 
@@ -173,22 +190,20 @@ def _why_short(view: Buffer) -> KafkaError:
     if len(view) > 16 and view[16] in (0, 1):
         return _why_misshapen(len(view), -1, view[16])
     if len(view) == 0:
-        return KafkaError(ErrorCode.INVALID_RECORD, "a partition's records must hold exactly one batch")
+        return NotOneBatch()
     return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{len(view)} bytes are no batch")
 
 
 def _why_misshapen(size: int, batch_length: int, magic: int) -> KafkaError:
     if magic in (0, 1):
-        return KafkaError(ErrorCode.INVALID_RECORD, f"message format {magic} is older than version {MAGIC}")
+        return NotOneBatch(f"message format {magic} is older than version {MAGIC}")
     if magic != MAGIC:
         return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"unknown message format {magic}")
     if batch_length < HEADER_BYTES - LOG_OVERHEAD_BYTES:
         return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"batch length {batch_length} is less than a header")
     if batch_length > size - LOG_OVERHEAD_BYTES:
-        return KafkaError(
-            ErrorCode.INVALID_RECORD, f"batch of {batch_length + LOG_OVERHEAD_BYTES} bytes is cut at {size}"
-        )
-    return KafkaError(ErrorCode.INVALID_RECORD, "a partition's records must hold exactly one batch")
+        return NotOneBatch(f"batch of {batch_length + LOG_OVERHEAD_BYTES} bytes is cut at {size}")
+    return NotOneBatch()
 
 
 def check_from_client(header: BatchHeader) -> None:
@@ -233,10 +248,13 @@ def stamp_max_timestamp(view: memoryview, header: BatchHeader, max_timestamp: in
 def rebuild(
     header: BatchHeader, payload: bytes, *, codec: int, max_timestamp: int
 ) -> tuple[bytearray, BatchHeader]:
-    """The batch of `header` with its records compressed otherwise: all that does not follow from that stays."""
+    """The batch of `header` with its records compressed otherwise: all that does not follow from that stays.
+
+    But for a delete horizon, which only the cleaner gives: as in Kafka a producer's is dropped.
+    """
     header = header._replace(
         batch_length=HEADER_BYTES - LOG_OVERHEAD_BYTES + len(payload),
-        attributes=header.attributes & ~CODEC_MASK | codec,
+        attributes=header.attributes & ~(CODEC_MASK | HAS_DELETE_HORIZON) | codec,
         max_timestamp=max_timestamp,
     )
     batch = bytearray(_HEADER.pack(*header))

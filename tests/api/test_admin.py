@@ -95,6 +95,17 @@ def test_end_of_an_epoch_is_told(client: RawClient, three: str, version: int) ->
 # -- DescribeProducers -------------------------------------------------------------------------------------
 
 
+def test_why_a_partition_is_not_described_is_told(client: RawClient, three: str) -> None:
+    wanted = [{"name": name, "partition_indexes": [9]} for name in (three, "..")]
+    known, bad = client.call(ApiKey.DESCRIBE_PRODUCERS, 0, {"topics": wanted})["topics"]
+    (row,) = known["partitions"]
+    assert row["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert row["error_message"] == "This server does not host this topic-partition."
+    (row,) = bad["partitions"]
+    assert row["error_code"] == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert row["error_message"] == "Topic name is invalid: '..' is not allowed"
+
+
 def test_idempotent_producers_are_described(client: RawClient, three: str) -> None:
     records = encode_batch([Record(b"k", b"v", 7)], producer_id=91, producer_epoch=2, base_sequence=0)
     assert client.produce(three, bytes(records), partition=2)["error_code"] == 0

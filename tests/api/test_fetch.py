@@ -94,6 +94,16 @@ def test_partition_max_bytes_limits_what_comes_after_the_first_batch(client: Raw
     assert len(split_batches(row["records"])) == 3
 
 
+def test_max_bytes_of_0_brings_the_first_batch_of_the_first_partition_that_has_one(client: RawClient) -> None:
+    name = fresh_name()
+    client.create_topic(name, partitions=3)
+    for index in (1, 2):
+        client.produce(name, batch(b"x"), partition=index)
+    fields = fetch_fields([(name, b"", [(index, 0) for index in range(3)])], max_bytes=0)
+    parts = client.call(ApiKey.FETCH, 12, fields)["responses"][0]["partitions"]
+    assert [len(split_batches(part["records"] or b"")) for part in parts] == [0, 1, 0]
+
+
 def test_max_bytes_limits_the_whole_answer(client: RawClient) -> None:
     name = fresh_name()
     client.create_topic(name, partitions=5)

@@ -211,6 +211,19 @@ def test_whether_the_topic_is_there_is_looked_at_before_acks(client: RawClient) 
 def test_a_batch_refused_as_a_whole_says_nothing_of_the_log(client: RawClient, log: Log) -> None:
     row = client.produce(log[0], corrupt_last_byte(batch(b"x")))
     assert (row["error_code"], row["log_start_offset"]) == (ErrorCode.CORRUPT_MESSAGE, -1)
+    row = client.produce(log[0], bytes(batch(b"x")) * 2)
+    assert (row["error_code"], row["log_start_offset"]) == (ErrorCode.INVALID_RECORD, -1)
+
+
+def test_the_batch_s_shape_and_codec_are_looked_at_before_acks(client: RawClient, log: Log) -> None:
+    def code(records: bytes, version: int = 8) -> int:
+        return int(client.produce(log[0], records, acks=2, version=version)["error_code"])
+
+    assert code(bytes(batch(b"x")) * 2) == ErrorCode.INVALID_RECORD
+    assert code(b"") == ErrorCode.INVALID_RECORD
+    zstd = bytes(batch(b"x" * 100, codec=Compression.ZSTD))
+    assert code(zstd, 6) == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    assert code(zstd, 7) == code(corrupt_last_byte(batch(b"x"))) == ErrorCode.INVALID_REQUIRED_ACKS
 
 
 def test_batch_of_10_mb_takes_the_large_way_through(client: RawClient) -> None:

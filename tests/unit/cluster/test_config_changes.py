@@ -48,6 +48,18 @@ def cluster() -> InMemoryController:
             (INVALID_CONFIG, "Can't APPEND to key retention.ms because its type is not LIST."),
         ),
         (
+            changes(TOPIC, ".", ("retention.ms", SET, "x")),
+            (INVALID_TOPIC, "Topic name is invalid: '.' is not allowed"),
+        ),
+        (
+            changes(TOPIC, "", ("retention.ms", APPEND, "1")),
+            (INVALID_CONFIG, "Can't APPEND to key retention.ms because its type is not LIST."),
+        ),
+        (
+            changes(16, "", ("interval.ms", APPEND, "99")),
+            (INVALID_CONFIG, "Can't APPEND to key interval.ms because its type is not LIST."),
+        ),
+        (
             changes(TOPIC, "", ("retention.ms", SET, "1")),
             (INVALID_REQUEST, "Default topic resources are not allowed."),
         ),

@@ -139,3 +139,10 @@ def test_a_batch_without_records_or_with_falling_offsets_is_our_own_mistake():
         encode_batch([])
     with pytest.raises(ValueError, match="is the least"):
         encode_batch([Record(b"a", b"", offset=4)], base_offset=5)
+
+
+def test_a_batch_that_is_compressed_anew_has_no_delete_horizon():
+    header = rb.parse_header(encode_batch([Record(b"k", b"v", 5)], flags=rb.HAS_DELETE_HORIZON))
+    assert header.attributes == rb.HAS_DELETE_HORIZON
+    _, anew = rb.rebuild(header, b"", codec=1, max_timestamp=5)
+    assert anew.attributes == 1
