@@ -140,6 +140,8 @@ class TopicVisitor(Visitor):
             assert isinstance(client, RawClient)
             if name in self._known:
                 self._check(client, name)
+                if name not in self._known:
+                    return  # Nobody knew whether it was there; now it is not.
                 if self.random.random() < 0.5:
                     self._delete(client, name)
                     return
