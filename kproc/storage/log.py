@@ -128,6 +128,7 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
             log.recovery_point = end_offset
         else:
             log._trust_synced(min(recovery_point, end_offset))
+            log._take_over_unsynced()
         if loaded is not None:
             log._unsynced += [segment for segment in loaded.rebuilt if segment not in log._unsynced]
         return log
@@ -142,6 +143,16 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
         self._unsynced = [
             sealed for sealed, following in itertools.pairwise(held) if following.base_offset >= offset
         ]
+
+    def _take_over_unsynced(self) -> None:
+        """The owner before died: names and small files that wait for a sync since its last round are ours to sync now.
+
+        Its last round covered the active segment, names included, if it confirmed anything in it.
+        """
+        if self.recovery_point <= self.active.base_offset:
+            self._directories_dirty = [self.directory, self.directory.parent]
+            self._files_dirty = [self.directory / checkpoints.PARTITION_METADATA_FILE]
+        self._files_dirty += [segment.txn_index_path for segment in (*self._unsynced, self.active)]
 
     def close(self, *, clean: bool = True) -> None:
         """Close all files. Clean: first everything is synced and the producers' snapshot is written."""

@@ -251,6 +251,7 @@ class _Loader:
             self._check_published(trusted)
             believed_end = trusted.end_offset
         end_offset = self._segments[0].base_offset
+        ends: list[int] = []
         for number, segment in enumerate(self._segments):
             if segment.base_offset < end_offset:
                 raise Corrupt(f"{segment.path(LOG_SUFFIX)} begins below {end_offset}, where the last ends")
@@ -263,6 +264,7 @@ class _Loader:
                 self._complete_sealed(segment)
                 segment.close()
                 end_offset = following
+                ends.append(end_offset)
                 continue
             # After a power loss the indexes are made again from the first batch on: their pages went to the
             # disk, or did not, each on its own. Where the page cache outlived the owner they go on.
@@ -271,8 +273,28 @@ class _Loader:
             if not walk_from:
                 segment.reset_indexes()
             end_offset = self._scan(number, walk_from, believed_end)
+            ends.append(end_offset)
             segment.close_indexes()
-        return end_offset
+        return self._drop_empty_end(ends, believed_end)
+
+    def _drop_empty_end(self, ends: list[int], believed_end: int) -> int:
+        """Where the log ends, without empty segments behind a gap.
+
+        Compaction may leave a gap, but with records behind it: without any the tail was torn at the gap.
+        """
+        segments = self._segments
+        while not (lost := segments[-1]).size and believed_end < lost.base_offset:
+            if len(segments) == 1 or ends[len(segments) - 2] == lost.base_offset:
+                break
+            logger.warning(
+                "log=truncated end_offset=%d segment=%s", ends[len(segments) - 2], lost.path(LOG_SUFFIX)
+            )
+            lost.close()
+            for doomed in lost.mark_deleted():
+                self._fs.unlink(doomed)
+            del segments[-1]
+            self.has_removed = True
+        return ends[len(segments) - 1]
 
     def _check_published(self, trusted: TrustedEnd) -> None:
         """The dead owner's files must be there, as long as it said."""

@@ -7,7 +7,8 @@ import logging
 import sys
 import time
 
-from tests.powerloss.run import MUTATIONS, WORKLOADS, run, search
+from tests.powerloss.run import MUTATIONS, run, search
+from tests.powerloss.workloads import WORKLOADS
 
 
 def main() -> int:

@@ -1,78 +1,28 @@
-"""Workloads, the crash images taken in the middle of them, and mutations that must be found."""
+"""Crash images taken in the middle of workloads, and mutations that must be found."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Final, NamedTuple
 from unittest import mock
 
 from kproc.clock import ManualClock
 from kproc.errors import Corrupt
+from kproc.server.freed_names import FreedNames
 from kproc.storage.log import Log
-from kproc.storage.recovery import _Loader
+from kproc.storage.recovery import TrustedEnd, _Loader
 from kproc.storage.segment import LogSegment
 from tests.powerloss.disk import RecordingFs
-from tests.powerloss.scene import NOW_MS, Scene, Violation, judge
+from tests.powerloss.judge import judge
+from tests.powerloss.scene import GROUP_TOPIC, NAMES, NOW_MS, Died, Scene, Violation
+from tests.powerloss.workloads import WORKLOADS, drive
 
 _STEPS: Final = 60
 _IMAGES_PER_RUN: Final = 12
 _CONTENTS: Final = ("synced", "all", "pages", "pages", "pages")
-_NAMES: Final = ("synced", "all", "prefix", "prefix")
-
-Step = Callable[[Scene], None]
-NAMES: Final = ("t", "u")
-
-
-def _pick(scene: Scene) -> str | None:
-    names = sorted(scene.ledger.topics)
-    return scene.rng.choice(names) if names else None
-
-
-def _produce(scene: Scene) -> None:
-    name = _pick(scene)
-    if name is not None:
-        scene.produce(name, scene.rng.choice((10, 300, 2000, 6000)), count=scene.rng.randint(1, 3))
-
-
-def _sync(scene: Scene) -> None:
-    scene.rng.choice(scene.handlers).sync()
-
-
-def _hear(scene: Scene) -> None:
-    handler = scene.rng.choice(scene.handlers)
-    if handler.deltas:
-        handler.hear()
-
-
-def _checkpoint(scene: Scene) -> None:
-    scene.checkpoint()
-
-
-def _delete_records(scene: Scene) -> None:
-    name = _pick(scene)
-    if name is not None:
-        scene.delete_records(name)
-
-
-def _churn(scene: Scene) -> None:
-    name = scene.rng.choice(NAMES)
-    if name in scene.ledger.topics:
-        scene.delete(name)
-    else:
-        scene.create(name)
-
-
-def _clock(scene: Scene) -> None:
-    scene.clock.advance_ms(scene.rng.randint(1, 2000))
-
-
-WORKLOADS: Final[dict[str, list[tuple[int, Step]]]] = {
-    "rolls": [(12, _produce), (6, _sync), (1, _checkpoint), (1, _clock)],
-    "deletion": [(10, _produce), (6, _sync), (1, _checkpoint), (2, _churn), (3, _hear), (1, _clock)],
-    "delete-records": [(10, _produce), (5, _sync), (1, _checkpoint), (2, _delete_records), (1, _clock)],
-}
+_ORDERED: Final = ("synced", "all", "prefix", "prefix")
 
 
 class Found(NamedTuple):
@@ -92,46 +42,48 @@ class Found(NamedTuple):
 def run(workload: str, seed: int, *, only: int | None = None) -> tuple[int, Found | None]:
     """One workload from one seed with crash images at random operations: how many, and the first that fails."""
     rng = random.Random(f"{workload}/{seed}")
+    kind = WORKLOADS[workload]
     clock = ManualClock(wall_ms=NOW_MS)
     fs = RecordingFs(clock)
-    handlers = rng.randint(1, 3)
-    scene = Scene(fs, clock, seed, handlers=handlers, settings={})
+    scene = Scene(fs, clock, seed, handlers=rng.randint(1, 3), settings=rng.choice(kind.settings))
     for name in NAMES:
-        scene.create(name)
+        scene.create(name, configs=kind.configs)
+    if kind.has_groups:
+        scene.create(GROUP_TOPIC, 2)
     for handler in scene.handlers:
         while handler.deltas:
-            handler.hear()
-    count, rest = 0, 0
+            scene.hear(handler)
+    count, rest = 0, rng.randint(1, 20)
 
     def on_change() -> None:
         nonlocal count, rest
         rest -= 1
-        if rest > 0 or count >= _IMAGES_PER_RUN:
-            return
-        rest = rng.randint(1, 40)
-        count += 1
-        image_seed = rng.getrandbits(32)
-        if only is not None and count != only:
-            return
-        chance = random.Random(image_seed)
-        image = fs.crash(chance, contents=chance.choice(_CONTENTS), names=chance.choice(_NAMES))
-        judge(
-            image,
-            ManualClock(wall_ms=clock.wall_ms()),
-            scene,
-            handlers=chance.randint(1, 3),
-            second=image_seed,
-        )
+        if rest <= 0 and count < _IMAGES_PER_RUN:
+            rest = rng.randint(1, 40)
+            count += 1
+            image_seed = rng.getrandbits(32)
+            if only is None or count == only:
+                _judge_image(scene, fs, clock, image_seed)
+        if scene.acting is not None and scene.dies_after:
+            scene.dies_after -= 1
+            if not scene.dies_after:
+                raise Died(scene.acting)
 
     fs.on_change = on_change
-    rest = rng.randint(1, 20)
-    weights, steps = zip(*WORKLOADS[workload], strict=True)
     try:
         for _ in range(_STEPS):
-            scene.rng.choices(steps, weights)[0](scene)
+            drive(scene, kind)
     except Violation as problem:
         return count, Found(workload, seed, count, count, str(problem))
     return count, None
+
+
+def _judge_image(scene: Scene, fs: RecordingFs, clock: ManualClock, image_seed: int) -> None:
+    chance = random.Random(image_seed)
+    names = chance.choice(_ORDERED)
+    image = fs.crash(chance, contents=chance.choice(_CONTENTS), names=names)
+    later = ManualClock(wall_ms=clock.wall_ms())
+    judge(image, later, scene, handlers=chance.randint(1, 3), second=image_seed, names="prefix")
 
 
 # -- mutations ---------------------------------------------------------------------------------------------------
@@ -161,17 +113,41 @@ def _no_sync(segment: LogSegment, *, indexes: bool) -> list[int]:
 
 _pin = LogSegment.pin
 
+
+@contextmanager
+def _namesakes_are_not_told_apart() -> Iterator[None]:
+    """No name is waited for, and a directory is renamed for its deletion whoever's it is by now."""
+    with (
+        mock.patch.object(FreedNames, "held", return_value=frozenset()),
+        mock.patch("kproc.storage.log._is_of_another_topic", return_value=False),
+    ):
+        yield
+
+
+def _refuse_missing(loader: _Loader, trusted: TrustedEnd) -> None:
+    """Recovery that wants the published segment, deleted or not."""
+    if all(segment.base_offset != trusted.segment_base for segment in loader._segments):
+        raise Corrupt(f"no segment {trusted.segment_base}, which had been published")
+    _check_published(loader, trusted)
+
+
+_check_published = _Loader._check_published
+
 MUTATIONS: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "none": nullcontext,
     "round-covers-what-came-later": lambda: mock.patch.object(Log, "mark_synced", _strike_off_all),
     "torn-tail-is-damage": lambda: mock.patch.object(_Loader, "_cut_tail", _refuse_what_follows),
+    "namesake-rename-unchecked": _namesakes_are_not_told_apart,
+    "lost-deletion-refused": lambda: mock.patch.object(_Loader, "_check_published", _refuse_missing),
+    "successor-syncs-no-names": lambda: mock.patch.object(Log, "_take_over_unsynced"),
     "log-is-not-synced": lambda: mock.patch.object(LogSegment, "pin", _no_sync),
 }
 
 
 def search(workloads: list[str], seed: int, images: int) -> tuple[int, list[Found]]:
     """Runs from successive seeds until so many images were judged; those that failed, five at most."""
-    done, found = 0, []
+    done = 0
+    found: list[Found] = []
     while done < images and len(found) < 5:
         workload = workloads[seed % len(workloads)]
         count, problem = run(workload, seed)

@@ -1,8 +1,9 @@
-"""Scene: some Handlers' partitions, metadata log and checkpoints over one RecordingFs; a load, and its promises.
+"""Scene: some Handlers' partitions and groups, metadata log, checkpoints and compactor over one RecordingFs.
 
-The roles' storage is real: Partitions, Log, MetadataLog. What differs is who calls: here one loop draws all
-that happens from a seed. A round of fdatasync is in work for a while: its syncs are done at once or later, and more is
-appended before its outcome is taken. Handlers hear of topics at different times.
+The roles' storage is real: Partitions, Log, Groups, HandOver, Compactor, MetadataLog, FreedNames. What differs is who
+calls: here one loop draws all that happens from a seed. A round of fdatasync is in work for a while: its syncs are done
+at once or later, and more is appended before its outcome is taken. Handlers hear of the metadata at different times,
+and die in the middle of what they do.
 """
 
 from __future__ import annotations
@@ -10,37 +11,63 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kproc.api.context import OnReply, PartitionMoving
 from kproc.clock import ManualClock
 from kproc.cluster import records as r
 from kproc.cluster.controller import ControllerState
 from kproc.cluster.image import ClusterImage, TopicImage
 from kproc.cluster.metadata_log import MetadataLog
 from kproc.config import Config
-from kproc.errors import Corrupt, FatalError, KafkaError
+from kproc.errors import ErrorCode, KafkaError
+from kproc.group.coordinator import CommitRequest
+from kproc.group.partitioning import partition_for
+from kproc.group.records import CommittedOffset, OffsetKey
+from kproc.metrics.slab import MetricsRow
 from kproc.purgatory.purgatory import Purgatory
+from kproc.server.compaction_calls import CompactionDesk
+from kproc.server.compactor import Compactor
+from kproc.server.freed_names import FreedNames
+from kproc.server.groups import Groups
+from kproc.server.hand_over import HandOver
 from kproc.server.partition_table import PartitionTable
 from kproc.server.partitions import Checkpoint, OwnedPartition, Partitions
+from kproc.server.roles import handler_id
 from kproc.server.syncer import Outcome, sync_one
 from kproc.storage import checkpoints
-from kproc.storage.fs import StorageFailure, sync_directory
+from kproc.storage.fs import sync_directory
 from kproc.storage.log import Log, SyncPoint
 from kproc.storage.log_config import LogConfig
-from kproc.wire.record_batch import decode_records, encode_batch
+from kproc.wire.record_batch import encode_batch
 from kproc.wire.records import Record
 from tests.powerloss.disk import RecordingFs
 from tests.unit.cluster.in_memory import NO_ID, topic
+from tests.unit.net.rig import new_slab
 
 DATA = Path("/data")
 SLOTS = 256
+GROUP_TOPIC = "__consumer_offsets"
+NAMES = ("t", "u")
 NOW_MS = 1_700_000_000_000
 
 
 class Violation(AssertionError):
     """A promise that an image does not keep."""
+
+
+class Died(BaseException):
+    """A Handler is killed here; nothing on its way out may catch it."""
+
+    def __init__(self, handler: int) -> None:
+        super().__init__(handler)
+        self.handler = handler
+
+
+Content = tuple[bytes | None, bytes | None]
+"""Key and value of a record."""
 
 
 class RoundSyncer:
@@ -75,12 +102,15 @@ class Ledger:
     """What was sent, and what was answered: by topic id and offset."""
 
     def __init__(self) -> None:
-        self.sent: dict[bytes, dict[int, set[bytes | None]]] = {}
-        self.kept: dict[bytes, dict[int, bytes | None]] = {}
+        self.sent: dict[bytes, dict[int, set[Content]]] = {}
+        self.kept: dict[bytes, dict[int, Content]] = {}
         self.starts: dict[bytes, int] = {}  # Answered to DeleteRecords;
         self.asked: dict[bytes, int] = {}  # asked for, so that records below may be gone.
         self.topics: dict[str, bytes] = {}
         self.gone: set[bytes] = set()
+        # Of each group: what was committed, in order, None for its deletion; and how many of them were answered.
+        self.commits: dict[str, list[int | None]] = {}
+        self.answered: dict[str, int] = {}
 
 
 class SmallPartitions(Partitions):
@@ -92,48 +122,104 @@ class SmallPartitions(Partitions):
 
 
 class Handler:
-    """One Handler's partitions, with its own image of the metadata."""
+    """One Handler's partitions and groups, with its own image of the metadata."""
 
     def __init__(self, scene: Scene, index: int, image: ClusterImage) -> None:
         self.image = image
+        self.index = index
         self.deltas: deque[bytes] = deque()
+        self.asked: list[OnReply] = []  # What others asked of us and have no answer to.
         self.syncer = RoundSyncer(scene.rng)
+        clock, now_ns = scene.clock, scene.clock.now_ns
         self.partitions = SmallPartitions(
-            DATA, handler_index=index, config=scene.config, image=lambda: self.image, clock=scene.clock,
-            table=scene.table, purgatory=Purgatory(scene.clock.now_ns), syncer=self.syncer,
+            DATA, handler_index=index, config=scene.config, image=lambda: self.image, clock=clock,
+            table=scene.table, purgatory=Purgatory(now_ns), syncer=self.syncer,
             checkpoint=Checkpoint(scene.fs, DATA), is_clean=False, fs=scene.fs,
         )  # fmt: skip
+        self.groups = Groups(
+            config=scene.config, clock=clock, image=lambda: self.image, partitions=self.partitions,
+            handler_index=index,
+        )  # fmt: skip
+        self.hand_over = HandOver(
+            handler_index=index, image=lambda: self.image, partitions=self.partitions, ask=scene.ask,
+            is_linked=lambda _index: True, now_ns=now_ns,
+        )  # fmt: skip
+        self.desk = CompactionDesk(self.partitions, lambda: self.image, now_ns)
 
-    def hear(self) -> None:
-        """Take the next delta in."""
+    def hear(self) -> int:
+        """Take the next delta in, as Handler._apply does; the version then."""
         change = self.image.apply(self.deltas.popleft())
         for gone in change.deleted:
+            self.hand_over.forget(gone)
             self.partitions.delete(gone)
+        if change.deleted:
+            self.groups.topics_deleted(change.deleted)
+        if change.moved:
+            self.groups.on_moved(change.moved)
+            self.hand_over.on_moved(change.moved)
+        self.hand_over.on_image()
+        for topic_ in change.configured:
+            self.partitions.reconfigure(topic_)
+        return self.image.version
 
     def sync(self) -> None:
         """End the round that runs, or begin one."""
+        if self.hand_over.is_opening:
+            self.hand_over.go_on_opening()
         if self.partitions.syncing:
             self.syncer.end()
             self.partitions.finish_sync()
+            self.hand_over.retire()
         else:
             self.partitions.start_sync()
+
+    def serve(self, op: str, body: dict[str, Any], on_reply: OnReply) -> None:
+        """A call; its answer is lost with us."""
+        self.asked.append(on_reply)
+
+        def reply(answer: dict[str, Any]) -> None:
+            if on_reply in self.asked:
+                if not answer.get("is_open"):
+                    self.asked.remove(on_reply)
+                on_reply(answer)
+
+        if op == "take_partitions":
+            self.hand_over.when_image(body["image"], lambda: self.hand_over.serve_claim(body, reply))
+        else:
+            self.desk.serve(op, body, reply, is_stopping=False)
+
+    def swap(self) -> None:
+        """The swap that waits, unless a round is in work."""
+        if self.desk.swaps and not self.partitions.syncing:
+            self.desk.work()
 
 
 class Scene:
     """A broker's storage, opened from a disk."""
 
     def __init__(
-        self, fs: RecordingFs, clock: ManualClock, seed: int, *, handlers: int, settings: dict[str, Any]
+        self, fs: RecordingFs, clock: ManualClock, seed: int, *, handlers: int, settings: Mapping[str, Any]
     ) -> None:
         self.fs, self.clock = fs, clock
         self.rng = random.Random(seed)
         self.ledger = Ledger()
-        self.config = Config.build({"log.dirs": str(DATA), "kproc.flush": "group", **settings})
+        self.config = Config.build(
+            {
+                "log.dirs": str(DATA), "kproc.flush": "group", "offsets.topic.num.partitions": "2",
+                "log.cleaner.backoff.ms": "0", **settings,
+            }
+        )  # fmt: skip
         self.table = PartitionTable(memoryview(bytearray(64 * SLOTS)).cast("Q"))
         if fs.make_directory(DATA):
             sync_directory(fs, DATA.parent)
         self.log, self.image = MetadataLog.open(DATA, clock, fs)
         self.state = ControllerState(self.config, self.image, random_id=lambda: self.rng.randbytes(16))
+        self.names = FreedNames(clock.now_ns, unsure_until=None)
+        self.sequences: dict[tuple[bytes, int], int] = {}
+        self.last_batches: dict[tuple[bytes, int], tuple[bytes, int]] = {}
+        self.cleaner: Compactor | None = None
+        self.acting: int | None = None  # The Handler whose code runs now, if it may be killed in it,
+        self.dies_after = 0  # and before which of its operations it is; 0: before none.
         self.handlers: list[Handler] = []
         for op, body in (
             ("register_cluster", {"cluster_id": "c"}),
@@ -145,6 +231,28 @@ class Scene:
             Handler(self, index, ClusterImage.from_snapshot(self.image.snapshot()))
             for index in range(handlers)
         ]
+        for index in range(handlers):
+            self._knows_all(index)
+
+    def compactor(self) -> Compactor:
+        """The cleaner's part that compacts, anew."""
+        return Compactor(
+            config=self.config, clock=self.clock, fs=self.fs, table=self.table, image=lambda: self.image,
+            call=self.ask, metrics=MetricsRow(new_slab(), 0, 1),
+        )  # fmt: skip
+
+    def ask(self, index: int, op: str, body: dict[str, Any], on_reply: OnReply) -> None:
+        """A call to a Handler."""
+        self.handlers[index].serve(op, body, on_reply)
+
+    def _knows_all(self, index: int) -> None:
+        self.names.attach(handler_id(index))
+        self.names.acknowledged(handler_id(index), self.image.version)
+
+    def hear(self, handler: Handler) -> None:
+        """A Handler takes a delta in, if there is one, and says so."""
+        if handler.deltas:
+            self.names.acknowledged(handler_id(handler.index), handler.hear())
 
     def do(self, op: str, **body: Any) -> dict[str, Any]:
         """One operation of the controller: on the disk, then told to the Handlers."""
@@ -158,52 +266,125 @@ class Scene:
 
     # -- the load ----------------------------------------------------------------------------------------------
 
-    def create(self, name: str, **configs: str) -> None:
-        reply = self.do("create_topics", topics=[topic(name, configs=configs)], validate_only=False)
+    def create(self, name: str, partitions: int = 1, configs: Mapping[str, str] = {}) -> None:
+        """CreateTopics, unless somebody may still act on the name."""
+        if self.names.held([name]):
+            return
+        reply = self.do(
+            "create_topics", topics=[topic(name, partitions, configs=dict(configs))], validate_only=False
+        )
         assert reply["topics"][0]["error_code"] == 0, reply
         self.ledger.topics[name] = bytes(self.image.topics_by_name[name].topic_id)
 
     def delete(self, name: str) -> None:
         topic_id = self.ledger.topics.pop(name)
         self.do("delete_topics", topics=[{"name": name, "topic_id": NO_ID}])
+        self.names.deleted([name], self.image.version)
         self.ledger.gone.add(topic_id)
 
-    def owned(self, name: str) -> OwnedPartition | None:
-        """The open partition at its owner, if that has heard of the topic."""
-        partition = self.image.partition(name, 0)
+    def scale(self, count: int) -> None:
+        """Another count of Handlers: the routing table changes. All of them stay, some own nothing."""
+        self.do("set_handler_count", count=count)
+
+    def owned(self, name: str, index: int = 0) -> OwnedPartition | None:
+        """The open partition at its owner, if that has heard of the topic and has it already."""
+        partition = self.image.partition(name, index)
         if partition is None:
             return None
         handler = self.handlers[partition.owner]
         known = handler.image.topics_by_name.get(name)
         if known is None or known.topic_id != self.ledger.topics[name]:
             return None
-        return handler.partitions.get(name, known.partitions[0])
+        self.acting = handler.index
+        try:
+            return handler.partitions.get(name, known.partitions[index])
+        except PartitionMoving:
+            return None
+        except KafkaError as error:
+            if error.code != ErrorCode.KAFKA_STORAGE_ERROR:
+                return None
+            raise Violation(f"{name} is refused while the broker runs: {error}") from error
 
-    def produce(self, name: str, size: int, *, count: int = 1, **fields: Any) -> None:
+    def produce(self, name: str, size: int, *, count: int = 1, producer_id: int = -1) -> None:
         """One batch; what it was answered, once it is, goes into the ledger."""
         owned = self.owned(name)
         if owned is None:
             return
-        topic_id, ledger = self.ledger.topics[name], self.ledger
         keys = [b"k%d" % self.rng.randrange(8) for _ in range(count)]
         values = [self.rng.randbytes(8) + bytes(size) for _ in range(count)]
         now_ms = self.clock.wall_ms()
+        fields: dict[str, int] = {}
+        if producer_id >= 0:
+            sequence = self.sequences.get((owned.log.topic_id, producer_id), 0)
+            fields = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": sequence}
         batch = encode_batch([Record(k, v, now_ms) for k, v in zip(keys, values, strict=True)], **fields)
+        sent = bytes(batch)
+        contents: list[Content] = list(zip(keys, values, strict=True))
         first = owned.log.end_offset
+        if self._append(owned, batch, first, contents) and producer_id >= 0:
+            self.sequences[owned.log.topic_id, producer_id] = sequence + count
+            self.last_batches[owned.log.topic_id, producer_id] = (sent, first)
+
+    def retry(self, name: str, producer_id: int) -> None:
+        """A producer sends its last batch again: a duplicate, or unknown with all that it ever sent."""
+        owned = self.owned(name)
+        found = self.last_batches.get((self.ledger.topics[name], producer_id))
+        if owned is None or found is None:
+            return
+        batch, first = found
+        (result,) = owned.log.append([memoryview(bytearray(batch))])
+        if result.error_code or not result.is_duplicate or result.base_offset != first:
+            raise Violation(f"{name} took a duplicate of offset {first}: {result}")
+
+    def _append(
+        self, owned: OwnedPartition, batch: bytearray, first: int, contents: Sequence[Content]
+    ) -> bool:
+        topic_id, ledger = owned.log.topic_id, self.ledger
         sent = ledger.sent.setdefault(topic_id, {})
-        for number, value in enumerate(values):
-            sent.setdefault(first + number, set()).add(value)
+        for number, content in enumerate(contents):
+            sent.setdefault(first + number, set()).add(content)
         (result,) = owned.log.append([memoryview(batch)])
         if result.error_code:
-            return
+            return False
         owned.after_append()
 
         def on_synced(code: int) -> None:
             if code == 0:
                 kept = ledger.kept.setdefault(topic_id, {})
-                kept.update({first + number: value for number, value in enumerate(values)})
+                kept.update({first + number: content for number, content in enumerate(contents)})
 
         owned.when_synced(owned.log.end_offset, on_synced)
+        return True
+
+    def commit(self, group_id: str, *, deletes: bool = False) -> None:
+        """OffsetCommit, each with a larger offset, or DeleteGroups; answered when it is durable."""
+        partition = self.image.topics_by_name[GROUP_TOPIC].partitions[partition_for(group_id, 2)]
+        groups = self.handlers[partition.owner].groups
+        commits = self.ledger.commits.setdefault(group_id, [])
+
+        def on_done(code: int, number: int = len(commits) + 1) -> None:
+            if code == 0:
+                self.ledger.answered[group_id] = max(number, self.ledger.answered.get(group_id, 0))
+
+        try:
+            coordinator = groups.coordinator(partition.index)
+        except KafkaError:
+            groups.work(self.clock.now_ns())  # It may be loading.
+            return
+        commits.append(None if deletes else len(commits))
+        if deletes:
+            coordinator.delete_group(group_id, on_done)
+        else:
+            value = CommittedOffset(offset=len(commits) - 1, commit_timestamp_ms=self.clock.wall_ms())
+            coordinator.commit(
+                CommitRequest(
+                    group_id=group_id, member_id="", group_instance_id=None, generation=-1,
+                    tells_unknown_group=True, offsets=[(OffsetKey(group_id, GROUP_TOPIC, 0), value)],
+                ),
+                on_done,
+            )  # fmt: skip
+        if self.rng.random() < 0.5:
+            groups.flush()
 
     def delete_records(self, name: str) -> None:
         """DeleteRecords, answered when the checkpoint is written."""
@@ -214,7 +395,7 @@ class Scene:
         everything = self.rng.random() < 0.4
         wanted = log.end_offset if everything else self.rng.randint(log.start_offset, log.end_offset)
         topic_id = self.ledger.topics[name]
-        self.ledger.asked[topic_id] = wanted
+        self.ledger.asked[topic_id] = max(wanted, self.ledger.asked.get(topic_id, 0))
         start = log.advance_start(wanted)
         owned.after_append()
         self.checkpoint()
@@ -222,6 +403,7 @@ class Scene:
 
     def checkpoint(self) -> None:
         """The cleaner's two files, from the rows."""
+        self.acting = None
         points, starts = {}, {}
         for each in self.image.topics_by_name.values():
             for partition in each.partitions:
@@ -232,68 +414,26 @@ class Scene:
         checkpoints.write_recovery_points(self.fs, DATA, points)
         checkpoints.write_log_starts(self.fs, DATA, starts)
 
+    def enforce_retention(self, name: str) -> None:
+        """The cleaner asks the owner, who also unlinks what is due."""
+        owned = self.owned(name)
+        if owned is None:
+            return
+        topic_id = self.ledger.topics[name]
+        _, doomed = owned.log.retention_victims(self.clock.wall_ms())
+        if doomed:
+            asked = max(doomed[-1].next_offset, self.ledger.asked.get(topic_id, 0))
+            self.ledger.asked[topic_id] = asked
+        owner = self.handlers[self.image.topics_by_name[name].partitions[0].owner]
+        owner.partitions.enforce_retention(owned.key)
+        owner.partitions.tick()
+
     def kill(self, index: int) -> None:
-        """A Handler dies; its successor opens what it had."""
+        """A Handler dies; its successor opens what it had, and who waits for an answer hears of it."""
+        dead = self.handlers[index]
         image = ClusterImage.from_snapshot(self.image.snapshot())
         self.handlers[index] = Handler(self, index, image)
-
-
-def judge(fs: RecordingFs, clock: ManualClock, scene: Scene, *, handlers: int, second: int) -> None:
-    """Open an image as a broker does at its start, and check every promise; `second` seeds a crash after it."""
-    ledger = scene.ledger
-    for again in range(2):
-        try:
-            broker = Scene(fs, clock, 1, handlers=handlers, settings={})
-        except (Corrupt, FatalError, StorageFailure) as problem:
-            raise Violation(f"the broker does not start: {problem!r}") from problem
-        found = {name: bytes(each.topic_id) for name, each in broker.image.topics_by_name.items()}
-        for name, topic_id in ledger.topics.items():
-            if found.get(name) != topic_id:
-                raise Violation(f"topic {name} is not there as it was answered")
-            _judge_log(broker, name, topic_id, ledger)
-        if ledger.gone & set(found.values()):
-            raise Violation("a deleted topic is there again")
-        if not again:
-            rng = random.Random(second)
-            fs = fs.crash(
-                rng, contents=rng.choice(("synced", "pages")), names=rng.choice(("synced", "prefix"))
-            )
-
-
-def _judge_log(broker: Scene, name: str, topic_id: bytes, ledger: Ledger) -> None:
-    partition = broker.image.topics_by_name[name].partitions[0]
-    try:
-        log = broker.handlers[partition.owner].partitions.get(name, partition).log
-        content = _all_of(log)
-    except (KafkaError, Corrupt, StorageFailure) as problem:
-        raise Violation(f"{name} is refused: {problem}") from problem
-    sent = ledger.sent.get(topic_id, {})
-    for offset, value in content.items():
-        if value not in sent.get(offset, ()):
-            raise Violation(f"{name} has at {offset} what was never sent there")
-    for offset, value in ledger.kept.get(topic_id, {}).items():
-        if offset >= log.start_offset and content.get(offset) != value:
-            raise Violation(f"{name} lost offset {offset}, start {log.start_offset}, end {log.end_offset}")
-    if log.start_offset > ledger.asked.get(topic_id, 0) and ledger.kept.get(topic_id):
-        raise Violation(f"{name} begins at {log.start_offset}, not at {ledger.asked.get(topic_id, 0)}")
-    # A log of which nothing was ever synced may be gone with all that was deleted of it.
-    if log.start_offset < ledger.starts.get(topic_id, 0) and ledger.kept.get(topic_id):
-        raise Violation(f"{name} begins at {log.start_offset}: deleted records are there again")
-
-
-def _all_of(log: Log) -> dict[int, bytes | None]:
-    content: dict[int, bytes | None] = {}
-    offset = log.start_offset
-    while offset < log.end_offset:
-        data, position = log.read_bytes(offset, 1 << 20), 0
-        while position + 12 <= len(data):
-            end = position + 12 + int.from_bytes(data[position + 8 : position + 12], "big")
-            if end > len(data):
-                break
-            for record in decode_records(data[position:end]):
-                content[record.offset] = record.value
-                offset = max(offset, record.offset + 1)
-            position = end
-        if not position:
-            raise Corrupt(f"nothing can be read at {offset}")
-    return {at: value for at, value in content.items() if at >= log.start_offset}
+        self._knows_all(index)
+        lost, dead.asked = dead.asked, []
+        for on_reply in lost:
+            on_reply({"lost": True})

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.powerloss.run import MUTATIONS, WORKLOADS, search
+from tests.powerloss.run import MUTATIONS, search
+from tests.powerloss.workloads import WORKLOADS
 
 
 def test_what_a_power_loss_leaves_keeps_every_promise() -> None:
@@ -14,9 +15,15 @@ def test_what_a_power_loss_leaves_keeps_every_promise() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mutation", "images"), [("round-covers-what-came-later", 1000), ("log-is-not-synced", 100)]
+    ("mutation", "workload", "seed", "images"),
+    [
+        ("round-covers-what-came-later", "rolls", 1, 100),
+        ("log-is-not-synced", "rolls", 5, 100),
+        ("namesake-rename-unchecked", "deletion", 31, 20),
+        ("successor-syncs-no-names", "producers", 6, 100),
+    ],
 )
-def test_what_is_taken_out_is_found(mutation: str, images: int) -> None:
+def test_what_is_taken_out_is_found(mutation: str, workload: str, seed: int, images: int) -> None:
     with MUTATIONS[mutation]():
-        _, found = search(["rolls"], 5, images)
+        _, found = search([workload], seed, images)
     assert found

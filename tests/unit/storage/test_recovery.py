@@ -297,6 +297,23 @@ def test_a_segment_that_lost_whole_batches_before_it_was_synced_is_the_last(
     assert sorted(rig.directory.glob("*.log")) == logs[:2]
 
 
+def test_empty_segments_behind_a_gap_of_a_compacted_log_are_no_part_of_it(rig: LogRig) -> None:
+    rig.config = LogConfig(segment_bytes=400)
+    write_log(rig, 15)
+    rig.config = LogConfig(cleanup_policy=frozenset({"compact"}))
+    logs = sorted(rig.directory.glob("*.log"))
+    for path in logs[1:3]:
+        os.truncate(path, 0)
+    for path in logs[3:]:
+        path.unlink()
+    end_offset = int(logs[1].stem)
+    log = rig.open()
+    assert (log.end_offset, log.segment_count) == (end_offset, 2)
+    assert [offset for offset, _ in read_all(log)] == list(range(end_offset))
+    log.close()
+    assert sorted(rig.directory.glob("*.log")) == logs[:2]
+
+
 def test_a_synced_segment_that_ends_early_is_loud(rig: LogRig) -> None:
     rig.config = LogConfig(segment_bytes=400)
     write_log(rig, 15)
@@ -376,6 +393,20 @@ def test_whole_batches_beyond_the_published_end_are_kept(rig: LogRig) -> None:
     assert append_one(log, sequenced(5, 12)).is_duplicate
     assert append_one(log, sequenced(5, 13)).base_offset == 13
     log.close()
+
+
+@pytest.mark.parametrize(("recovery_point", "is_synced"), [(0, True), (1, False)])
+def test_a_successor_syncs_the_names_that_no_round_of_the_dead_owner_covered(
+    rig: LogRig, recovery_point: int, is_synced: bool
+) -> None:
+    row = published(rig, 3, 0)
+    log = rig.open(trusted=row, recovery_point=recovery_point)
+    point = log.sync_point()
+    inodes = {os.fstat(descriptor).st_ino for descriptor in point.fds}
+    for path in (rig.directory, rig.directory.parent, rig.directory / "partition.metadata"):
+        assert (path.stat().st_ino in inodes) == is_synced
+    log.mark_synced(point)
+    log.close(clean=False)
 
 
 def test_a_torn_batch_beyond_the_published_end_is_cut_off(rig: LogRig) -> None:

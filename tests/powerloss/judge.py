@@ -1,0 +1,162 @@
+"""What an image of the disk must keep of what was promised, when a broker opens it."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+from typing import NamedTuple
+
+from kproc.clock import ManualClock
+from kproc.errors import Corrupt, ErrorCode, FatalError, KafkaError
+from kproc.group.partitioning import partition_for
+from kproc.group.records import CommittedOffset
+from kproc.storage.fs import StorageFailure
+from kproc.storage.log import Log
+from kproc.wire.record_batch import decode_records, parse_header
+from tests.powerloss.disk import RecordingFs
+from tests.powerloss.scene import GROUP_TOPIC, Content, Ledger, Scene, Violation
+
+
+class Batch(NamedTuple):
+    """An idempotent producer's batch as the log holds it."""
+
+    base_sequence: int
+    last_sequence: int
+    base_offset: int
+
+
+def judge(
+    fs: RecordingFs, clock: ManualClock, scene: Scene, *, handlers: int, second: int, names: str
+) -> None:
+    """Open an image as a broker does at its start, and check every promise; `second` seeds a crash after it."""
+    ledger = scene.ledger
+    for again in range(2):
+        try:
+            broker = Scene(fs, clock, 1, handlers=handlers, settings={})
+        except (Corrupt, FatalError, StorageFailure) as problem:
+            raise Violation(f"the broker does not start: {problem!r}") from problem
+        found = {name: bytes(each.topic_id) for name, each in broker.image.topics_by_name.items()}
+        for name, topic_id in ledger.topics.items():
+            if found.get(name) != topic_id:
+                raise Violation(f"topic {name} is not there as it was answered")
+            if name != GROUP_TOPIC:
+                _judge_log(broker, name, topic_id, ledger)
+        for group_id in ledger.commits:
+            _judge_group(broker, group_id, ledger)
+        if ledger.gone & set(found.values()):
+            raise Violation("a deleted topic is there again")
+        if not again:
+            rng = random.Random(second)
+            names = rng.choice(("synced", names))
+            fs = fs.crash(rng, contents=rng.choice(("synced", "pages")), names=names)
+
+
+def _judge_log(broker: Scene, name: str, topic_id: bytes, ledger: Ledger) -> None:
+    topic = broker.image.topics_by_name[name]
+    partition = topic.partitions[0]
+    try:
+        log = broker.handlers[partition.owner].partitions.get(name, partition).log
+        content, producers = _all_of(log)
+    except (KafkaError, Corrupt, StorageFailure) as problem:
+        raise Violation(f"{name} is refused: {problem}") from problem
+    sent, kept = ledger.sent.get(topic_id, {}), ledger.kept.get(topic_id, {})
+    for offset, found in content.items():
+        if found not in sent.get(offset, ()):
+            raise Violation(f"{name} has at {offset} what was never sent there")
+    if topic.configs.get("cleanup.policy") == "compact":
+        _judge_keys(name, content, kept)
+    else:
+        for offset, wanted in kept.items():
+            if offset >= log.start_offset and content.get(offset) != wanted:
+                raise Violation(
+                    f"{name} lost offset {offset}, start {log.start_offset}, end {log.end_offset}"
+                )
+    if log.start_offset > ledger.asked.get(topic_id, 0) and kept:
+        raise Violation(f"{name} begins at {log.start_offset}, not at {ledger.asked.get(topic_id, 0)}")
+    # A log of which nothing was ever synced may be gone with all that was deleted of it.
+    if log.start_offset < ledger.starts.get(topic_id, 0) and kept:
+        raise Violation(f"{name} begins at {log.start_offset}: deleted records are there again")
+    for producer_id, batches in producers.items():
+        _judge_producer(name, log, producer_id, batches)
+
+
+def _judge_keys(name: str, content: dict[int, Content], kept: dict[int, Content]) -> None:
+    """Of each key the newest record that was answered is there, or a newer one."""
+    newest: dict[bytes | None, int] = {}
+    for offset, (key, _) in content.items():
+        newest[key] = max(offset, newest.get(key, -1))
+    for offset, (key, _) in kept.items():
+        if newest.get(key, -1) < offset:
+            raise Violation(f"{name} lost offset {offset}, the newest of {key!r}")
+
+
+def _judge_producer(name: str, log: Log, producer_id: int, batches: list[Batch]) -> None:
+    """Its sequences follow one another; it goes on behind the last one, and nothing of it is taken twice."""
+    for before, after in pairwise(batches):
+        if after.base_sequence != before.last_sequence + 1:
+            raise Violation(f"{name}: producer {producer_id} has {before}, then {after}")
+    for batch in batches:
+        try:
+            known = log.producers.admit(
+                producer_id, 0, batch.base_sequence, batch.last_sequence, transactional=False
+            )
+        except KafkaError as error:
+            if batch is batches[-1] or error.code != ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+                raise Violation(f"{name}: the last batch of {producer_id} is not known: {error}") from error
+            continue
+        if known is None or known[1] - known[2] != batch.base_offset:
+            raise Violation(f"{name}: {batch} of producer {producer_id} would be taken twice")
+    following = batches[-1].last_sequence + 1
+    try:
+        if log.producers.admit(producer_id, 0, following, following, transactional=False) is not None:
+            raise Violation(f"{name}: producer {producer_id} is told of a duplicate that is none")
+        log.producers.admit(producer_id, 0, following + 5, following + 5, transactional=False)
+    except KafkaError as error:
+        if error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and str(following + 5) in str(error):
+            return
+        raise Violation(f"{name}: producer {producer_id} cannot go on: {error}") from error
+    raise Violation(f"{name}: a gap in the sequences of {producer_id} is not seen")
+
+
+def _judge_group(broker: Scene, group_id: str, ledger: Ledger) -> None:
+    """What the group committed last of what was answered, or something that came after it."""
+    partition = broker.image.topics_by_name[GROUP_TOPIC].partitions[partition_for(group_id, 2)]
+    groups = broker.handlers[partition.owner].groups
+    found: CommittedOffset | None = None
+    while True:
+        try:
+            found = groups.coordinator(partition.index).offsets.get(group_id, GROUP_TOPIC, 0)
+            break
+        except KafkaError as error:
+            if error.code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                raise Violation(f"group {group_id} has no coordinator: {error}") from error
+            groups.work(broker.clock.now_ns())
+    history, answered = [None, *ledger.commits[group_id]], ledger.answered.get(group_id, 0)
+    offset = None if found is None else found.offset
+    if offset not in history[answered:]:
+        raise Violation(f"group {group_id} has {offset}, {history[answered]} was answered")
+
+
+def _all_of(log: Log) -> tuple[dict[int, Content], dict[int, list[Batch]]]:
+    """Every record by its offset, and the batches of each producer."""
+    content: dict[int, Content] = {}
+    producers: dict[int, list[Batch]] = {}
+    offset = log.start_offset
+    while offset < log.end_offset:
+        data, position = log.read_bytes(offset, 1 << 20), 0
+        while position + 12 <= len(data):
+            end = position + 12 + int.from_bytes(data[position + 8 : position + 12], "big")
+            if end > len(data):
+                break
+            header = parse_header(data, position)
+            if header.record_count:
+                for record in decode_records(data[position:end]):
+                    content[record.offset] = record.key, record.value
+            if header.producer_id >= 0:
+                batch = Batch(header.base_sequence, header.last_sequence, header.base_offset)
+                producers.setdefault(header.producer_id, []).append(batch)
+            offset = header.last_offset + 1
+            position = end
+        if not position:
+            raise Corrupt(f"nothing can be read at {offset}")
+    return {at: each for at, each in content.items() if at >= log.start_offset}, producers

@@ -1,0 +1,159 @@
+"""Workloads: what may happen in a scene, and how often."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from tests.powerloss.scene import GROUP_TOPIC, NAMES, Died, Handler, Scene
+
+Step = Callable[[Scene], None]
+_PRODUCERS: Final = (7, 8)
+_GROUPS: Final = ("g", "h", "i")
+
+
+def _pick(scene: Scene) -> str | None:
+    names = sorted(name for name in scene.ledger.topics if name != GROUP_TOPIC)
+    return scene.rng.choice(names) if names else None
+
+
+def _produce(scene: Scene) -> None:
+    name = _pick(scene)
+    if name is not None:
+        scene.produce(name, scene.rng.choice((10, 300, 2000, 6000)), count=scene.rng.randint(1, 3))
+
+
+def _produce_in_order(scene: Scene) -> None:
+    name = _pick(scene)
+    if name is None:
+        return
+    producer_id = scene.rng.choice(_PRODUCERS)
+    if scene.rng.random() < 0.1:
+        scene.retry(name, producer_id)
+    else:
+        size = scene.rng.choice((10, 300, 2000, 6000))
+        scene.produce(name, size, count=scene.rng.randint(1, 3), producer_id=producer_id)
+
+
+def _handler(scene: Scene) -> Handler:
+    return scene.rng.choice(scene.handlers)
+
+
+def _sync(scene: Scene) -> None:
+    handler = _handler(scene)
+    handler.groups.flush()
+    handler.sync()
+
+
+def _hear(scene: Scene) -> None:
+    scene.hear(_handler(scene))
+
+
+def _checkpoint(scene: Scene) -> None:
+    scene.checkpoint()
+
+
+def _delete_records(scene: Scene) -> None:
+    name = _pick(scene)
+    if name is not None:
+        scene.delete_records(name)
+
+
+def _churn(scene: Scene) -> None:
+    name = scene.rng.choice(NAMES)
+    if name in scene.ledger.topics:
+        scene.delete(name)
+    else:
+        scene.create(name)
+
+
+def _commit(scene: Scene) -> None:
+    group_id = scene.rng.choice(_GROUPS)
+    deletes = scene.rng.random() < 0.05 and group_id in scene.ledger.commits
+    scene.commit(group_id, deletes=deletes)
+
+
+def _retention(scene: Scene) -> None:
+    name = _pick(scene)
+    if name is not None:
+        scene.enforce_retention(name)
+
+
+def _scale(scene: Scene) -> None:
+    scene.scale(scene.rng.randint(1, len(scene.handlers)))
+
+
+def _kill(scene: Scene) -> None:
+    scene.kill(scene.rng.randrange(len(scene.handlers)))
+
+
+def _tick(scene: Scene) -> None:
+    handler = _handler(scene)
+    handler.partitions.tick()
+    handler.hand_over.tick()
+
+
+def _clock(scene: Scene) -> None:
+    scene.clock.advance_ms(scene.rng.randint(1, 2000))
+
+
+def _compact(scene: Scene) -> None:
+    """Compaction goes on: the cleaner's turn, or an owner's swap."""
+    if scene.cleaner is None:
+        scene.cleaner = scene.compactor()
+    scene.clock.advance_ms(200)
+    scene.cleaner.work()
+    for handler in scene.handlers:
+        handler.swap()
+
+
+_PLAIN: Final[Mapping[str, str]] = {}
+
+
+class Workload(NamedTuple):
+    """Steps with their weights, what the topics are like, and whether Handlers are killed in the middle of a step."""
+
+    steps: list[tuple[int, Step]]
+    configs: Mapping[str, str] = _PLAIN
+    has_groups: bool = False
+    dies: bool = False
+    settings: tuple[Mapping[str, Any], ...] = (_PLAIN,)
+
+
+_NO_DELAY: Final = {"log.segment.delete.delay.ms": "0"}
+_COMPACTED: Final = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
+_BASE: Final[list[tuple[int, Step]]] = [(12, _produce), (6, _sync), (1, _checkpoint), (1, _clock)]
+
+WORKLOADS: Final[dict[str, Workload]] = {
+    "rolls": Workload(_BASE),
+    "deletion": Workload([*_BASE, (2, _churn), (3, _hear)]),
+    "delete-records": Workload([*_BASE, (2, _delete_records)]),
+    "deaths": Workload([*_BASE, (4, _delete_records), (1, _kill), (1, _tick)], dies=True),
+    "producers": Workload([(12, _produce_in_order), (6, _sync), (1, _checkpoint), (1, _clock), (1, _kill)]),
+    "groups": Workload(
+        [(10, _commit), (4, _produce), (6, _sync), (1, _checkpoint), (1, _scale), (3, _hear), (1, _kill)],
+        has_groups=True,
+    ),
+    "compaction": Workload([*_BASE, (4, _compact), (1, _tick)], _COMPACTED, settings=(_PLAIN, _NO_DELAY)),
+    "retention": Workload(
+        [*_BASE, (3, _retention), (1, _tick)],
+        {"retention.bytes": "20000"},
+        dies=True,
+        settings=(_PLAIN, _NO_DELAY),
+    ),
+    "hand-over": Workload([*_BASE, (2, _scale), (6, _hear), (2, _produce_in_order)]),
+    "scale": Workload(
+        [*_BASE, (2, _scale), (6, _hear), (1, _kill), (1, _churn), (2, _commit), (1, _tick)], has_groups=True
+    ),
+}
+
+
+def drive(scene: Scene, workload: Workload) -> None:
+    """One step; the Handler that it concerns may die in the middle of it."""
+    scene.acting = None
+    rng = scene.rng
+    weights, steps = zip(*workload.steps, strict=True)
+    try:
+        rng.choices(steps, weights)[0](scene)
+    except Died as death:
+        scene.kill(death.handler)
