@@ -22,6 +22,7 @@ from kproc.cluster.controller import ControllerState
 from kproc.cluster.image import ClusterImage, TopicImage
 from kproc.cluster.metadata_log import MetadataLog
 from kproc.config import Config
+from kproc.containment import Containment
 from kproc.errors import ErrorCode, KafkaError
 from kproc.group.coordinator import CommitRequest
 from kproc.group.partitioning import partition_for
@@ -54,8 +55,8 @@ NAMES = ("t", "u")
 NOW_MS = 1_700_000_000_000
 
 
-class Violation(AssertionError):
-    """A promise that an image does not keep."""
+class Violation(BaseException):
+    """A promise that an image does not keep. Found in the middle of an append: containment must not take it."""
 
 
 class Died(BaseException):
@@ -138,7 +139,7 @@ class Handler:
         )  # fmt: skip
         self.groups = Groups(
             config=scene.config, clock=clock, image=lambda: self.image, partitions=self.partitions,
-            handler_index=index,
+            handler_index=index, containment=Containment(),
         )  # fmt: skip
         self.hand_over = HandOver(
             handler_index=index, image=lambda: self.image, partitions=self.partitions, ask=scene.ask,
