@@ -133,7 +133,7 @@ class ReadableLog(LogState):
         for segment in self._segments.all():
             timestamp = segment.max_timestamp
             if segment.base_offset < start:  # Of the first one, the largest may have been deleted.
-                timestamp = self._segments.warm(segment).max_timestamp_from(start)
+                timestamp = self._segments.warm(segment).max_timestamp_from(start, search)
             if timestamp >= 0 and (best is None or timestamp > best[0]):
                 best = timestamp, segment
         if best is None:

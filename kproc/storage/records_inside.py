@@ -12,8 +12,9 @@ from typing import Final, NoReturn
 from kproc.errors import ErrorCode, KafkaError
 from kproc.storage.log_config import LogConfig
 from kproc.wire.compression import Compression, compress, decompress
+from kproc.wire.primitives import INT64_MIN
 from kproc.wire.record_batch import HEADER_BYTES, NO_TIMESTAMP, BatchHeader, rebuild, stamp_max_timestamp
-from kproc.wire.records import Record, decode_records
+from kproc.wire.records import walk_records
 
 _CODECS: Final = {
     "uncompressed": Compression.NONE,
@@ -24,24 +25,26 @@ _CODECS: Final = {
 }
 
 
+# In one batch. A record takes seven bytes at least, next to none compressed: 120 kB of zstd may hold 19 million, and
+# keep the Handler busy for half a minute. A producer that gets MESSAGE_TOO_LARGE splits its batch and goes on.
+RECORDS_INSIDE_MAX: Final = 500_000
+# So many bad records are named; a client takes the others of the batch for what they are: refused with it.
+BAD_RECORDS_NAMED_MAX: Final = 10_000
+
+
 def refuse_misdated(view: memoryview, header: BatchHeader, config: LogConfig, now_ms: int) -> NoReturn:
     """Name the records of a batch whose header says that some are dated too late; KafkaError in any case."""
-    raw = decompress(header.codec, view[HEADER_BYTES:])
-    records = decode_records(raw, header.record_count, header.base_timestamp, header.base_offset)
-    _check_records(records, config, now_ms)
-    raise _refusal_of([], is_misdated=True)  # The header lies.
+    _check_records(_inflate(view, header), header, config, now_ms, check_offsets=False)
+    raise _refusal_of([], 0, is_misdated=True)  # The header lies.
 
 
 def look_inside(
     view: memoryview, header: BatchHeader, config: LogConfig, *, now_ms: int
 ) -> tuple[memoryview, BatchHeader]:
     """The batch as it is stored, and its header; KafkaError for records that may not stand in this log."""
-    raw = decompress(header.codec, view[HEADER_BYTES:])
-    records = decode_records(raw, header.record_count, header.base_timestamp, header.base_offset)
-    _check_offsets(records)
-    _check_records(records, config, now_ms)
+    raw = _inflate(view, header)
+    largest = _check_records(raw, header, config, now_ms)
     codec = _CODECS.get(config.compression_type, header.codec)
-    largest = max(record.timestamp_ms for record in records)
     if codec == header.codec:
         if largest != header.max_timestamp and not config.is_append_time:
             header = stamp_max_timestamp(view, header, largest)
@@ -49,6 +52,15 @@ def look_inside(
     payload = compress(codec, raw, level=_level(codec, config))
     batch = rebuild(header, payload, codec=codec, max_timestamp=largest)
     return memoryview(batch[0]), batch[1]
+
+
+def _inflate(view: memoryview, header: BatchHeader) -> bytes:
+    if header.record_count > RECORDS_INSIDE_MAX:
+        raise KafkaError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"batch of {header.record_count} records: where they are looked at there may be {RECORDS_INSIDE_MAX}",
+        )
+    return decompress(header.codec, view[HEADER_BYTES:])
 
 
 def _level(codec: Compression | int, config: LogConfig) -> int | None:
@@ -62,28 +74,39 @@ def _level(codec: Compression | int, config: LogConfig) -> int | None:
     return None if codec == Compression.GZIP and level == -1 else level
 
 
-def _check_offsets(records: list[Record]) -> None:
-    """Consecutive from 0: the header's count and last delta stand for that. Kafka renumbers such a batch."""
+def _check_records(
+    raw: bytes, header: BatchHeader, config: LogConfig, now_ms: int, *, check_offsets: bool = True
+) -> int:
+    """Every record, as Kafka's LogValidator: all bad ones are named, and nothing of the batch is stored.
+
+    Offsets must be consecutive from 0: the header's count and last delta stand for that. Kafka renumbers such a
+    batch. Returns the largest timestamp.
+    """
+    bad: list[tuple[int, str]] = []
+    count = 0
+    is_misdated = False
+    check_times, needs_keys, largest = not config.is_append_time, config.is_compacting, INT64_MIN
+    records = walk_records(raw, header.record_count, header.base_timestamp, header.base_offset)
     for number, record in enumerate(records):
-        if record.offset != number:
+        if check_offsets and record.offset != number:
             raise KafkaError(
                 ErrorCode.INVALID_RECORD, f"record {number} of the batch has the offset delta {record.offset}"
             )
-
-
-def _check_records(records: list[Record], config: LogConfig, now_ms: int) -> None:
-    """Every record, as Kafka's LogValidator: all bad ones are named, and nothing of the batch is stored."""
-    bad: list[tuple[int, str]] = []
-    is_misdated = False
-    check_times = not config.is_append_time
-    for number, record in enumerate(records):
-        if config.is_compacting and record.key is None:
-            bad.append((number, "Compacted topic cannot accept message without key."))
-        elif check_times and (why := _misdated(record.timestamp_ms, number, config, now_ms)) is not None:
-            is_misdated = True
-            bad.append((number, why))
+        timestamp = record.timestamp_ms
+        if timestamp > largest:
+            largest = timestamp
+        if needs_keys and record.key is None:
+            why: str | None = "Compacted topic cannot accept message without key."
+        else:
+            why = _misdated(timestamp, number, config, now_ms) if check_times else None
+            is_misdated |= why is not None
+        if why is not None:
+            count += 1
+            if count <= BAD_RECORDS_NAMED_MAX:
+                bad.append((number, why))
     if bad:
-        raise _refusal_of(bad, is_misdated=is_misdated)
+        raise _refusal_of(bad, count, is_misdated=is_misdated)
+    return largest
 
 
 def _misdated(timestamp: int, number: int, config: LogConfig, now_ms: int) -> str | None:
@@ -102,14 +125,14 @@ def _misdated(timestamp: int, number: int, config: LogConfig, now_ms: int) -> st
     )
 
 
-def _refusal_of(bad: list[tuple[int, str]], *, is_misdated: bool) -> KafkaError:
+def _refusal_of(bad: list[tuple[int, str]], count: int, *, is_misdated: bool) -> KafkaError:
     """The answer to a batch with these bad records, in Kafka's words."""
     if is_misdated:
         message = "One or more records have been rejected due to invalid timestamp"
         return KafkaError(ErrorCode.INVALID_TIMESTAMP, message, tuple(bad))
     shown = ", ".join(f"record {number}: {why}" for number, why in bad[:3])
     message = (
-        f"One or more records have been rejected due to {len(bad)} record errors in total, "
+        f"One or more records have been rejected due to {count} record errors in total, "
         f"and only showing the first three errors at most: {shown}"
     )
     return KafkaError(ErrorCode.INVALID_RECORD, message, tuple(bad))

@@ -36,9 +36,9 @@ from kproc.storage.index import (
     open_offset_index,
     open_time_index,
 )
-from kproc.storage.timestamp_search import TimestampSearch
+from kproc.storage.timestamp_search import SearchPaused, TimestampSearch
 from kproc.wire.file_range import FileRange
-from kproc.wire.record_batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, decode_records
+from kproc.wire.record_batch import HEADER_BYTES, LOG_OVERHEAD_BYTES
 
 NS_PER_MS: Final = 1_000_000
 _SHOWN_TOGETHER_BYTES: Final = LOOKUP_CHUNK_BYTES - HEADER_BYTES
@@ -227,20 +227,27 @@ class LogSegment:
                     return found
         return None
 
-    def max_timestamp_from(self, offset: int) -> int:
+    def max_timestamp_from(self, offset: int, search: TimestampSearch) -> int:
         """The largest timestamp at or after an offset, or -1; for when the largest of all was deleted.
 
         Reads all headers from there on, and the records of the first batch: it may begin before the offset.
+        SearchPaused: to be called again with the same search.
         """
-        found = self.locate(offset)
-        largest = NO_TIMESTAMP
-        for position, header in self._lookup_headers(found[0]) if found else ():
+        base, start, position, largest = search.scanned
+        if (base, start) != (self.base_offset, offset):
+            found = self.locate(offset)
+            position, largest = (self.size if found is None else found[0]), NO_TIMESTAMP
+        for at, header in self._lookup_headers(position):
+            if search.note_header():
+                search.scanned = self.base_offset, offset, at, largest
+                raise SearchPaused
             if header[0] >= offset:
                 largest = max(largest, header[8])
                 continue
             length = header[1] + LOG_OVERHEAD_BYTES
-            records = decode_records(self._fs.read(self.descriptor(), length, position=position))
-            largest = max([largest, *(record.timestamp_ms for record in records if record.offset >= offset)])
+            batch = self._fs.read(self.descriptor(), length, position=at)
+            largest = max(largest, search.largest_in(header, batch, offset))
+        search.scanned = self.base_offset, offset, self.size, largest
         return largest
 
     def note_indexed(self, pairs: list[tuple[int, int]], times: list[tuple[int, int]]) -> None:

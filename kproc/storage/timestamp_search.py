@@ -8,10 +8,13 @@ it has come to is the answer: no record before it is meant, and whoever reads fr
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 from kproc.errors import KafkaError, ProtocolError
 from kproc.storage.batch_scan import Header
+from kproc.storage.format import NO_TIMESTAMP
 from kproc.wire.compression import DECOMPRESSED_BYTES_MAX, decompress
 from kproc.wire.primitives import as_int64, read_unsigned_varint, read_unsigned_varlong
 from kproc.wire.record_batch import CODEC_MASK, HEADER_BYTES, LOG_APPEND_TIME
@@ -30,10 +33,12 @@ class SearchPaused(Exception):
 class TimestampSearch:
     """Where a search is. `begin` before each slice, `look_into` for each batch whose header promises something."""
 
-    __slots__ = ("_bytes_left", "_records_left", "_slice_bytes", "_slice_records", "from_offset")
+    __slots__ = ("_bytes_left", "_records_left", "_slice_bytes", "_slice_records", "from_offset", "scanned")
 
     def __init__(self) -> None:
         self.from_offset = 0  # Below it, all has been looked at.
+        # How far Segment.max_timestamp_from is: (segment, from offset, next position, largest so far).
+        self.scanned = (-1, -1, 0, NO_TIMESTAMP)
         self._bytes_left, self._records_left = DECOMPRESSED_BYTES_MAX, SEARCH_RECORDS_MAX
         self._slice_bytes = self._slice_records = 0
 
@@ -45,38 +50,68 @@ class TimestampSearch:
         """(offset, timestamp) of its first record at or after `timestamp`, or None; SearchPaused: not in this slice."""
         if self._slice_bytes <= 0 or self._slice_records <= 0:
             raise SearchPaused
-        base, attributes, count = header[0], header[5], header[12]
-        first = max(base, self.from_offset)
-        if self._bytes_left <= 0 or self._records_left <= 0:
+        first, count = max(header[0], self.from_offset), header[12]
+        raw = self._inflate(header, batch) if self._records_left > 0 else None
+        if raw is None:
             return first, header[8]
-        try:
-            raw = decompress(attributes & CODEC_MASK, memoryview(batch)[HEADER_BYTES:], self._bytes_left)
-        except KafkaError:
-            if self._bytes_left == DECOMPRESSED_BYTES_MAX:
-                raise
-            return first, header[8]  # More than may still be looked into.
-        self._bytes_left -= len(raw)
-        self._slice_bytes -= len(raw)
-        position = walked = 0
+        walked, offset = 0, first
         found = None
-        try:
-            while walked < count and found is None and walked < self._records_left:
-                length, body = read_unsigned_varint(raw, position)
-                delta, at = read_unsigned_varlong(raw, body + 1)
-                offset = base + (read_unsigned_varint(raw, at)[0] >> 1)
-                dated = as_int64(header[7] + (delta >> 1 ^ -(delta & 1)))
-                if attributes & LOG_APPEND_TIME:
-                    dated = header[8]
-                if dated >= timestamp and offset >= self.from_offset:
-                    found = offset, dated
-                position = body + (length >> 1)
-                walked += 1
-        except (ProtocolError, IndexError):
-            pass  # Such records were never looked at: there are no more of them than could be read.
+        for offset, dated in islice(_walk(raw, header), self._records_left):
+            walked += 1
+            if dated >= timestamp and offset >= self.from_offset:
+                found = offset, dated
+                break
         self._records_left -= walked
         self._slice_records -= walked
         if found is None and walked < count and self._records_left <= 0:
             return max(first, offset), header[8]
         if found is None:
-            self.from_offset = max(self.from_offset, base + header[6] + 1)
+            self.from_offset = max(self.from_offset, header[0] + header[6] + 1)
         return found
+
+    def largest_in(self, header: Header, batch: bytes, from_offset: int) -> int:
+        """The largest timestamp of its records from an offset on; what the header says where that is too much to do."""
+        raw = self._inflate(header, batch) if header[12] <= self._records_left else None
+        if raw is None:
+            return header[8]
+        self._records_left -= header[12]
+        self._slice_records -= header[12]
+        return max(
+            (dated for offset, dated in _walk(raw, header) if offset >= from_offset), default=NO_TIMESTAMP
+        )
+
+    def note_header(self) -> bool:
+        """Count a header that was only read; whether the slice is used up."""
+        self._slice_records -= 1
+        return self._slice_records < 0 or self._slice_bytes <= 0
+
+    def _inflate(self, header: Header, batch: bytes) -> bytes | None:
+        """None: more than may still be looked into."""
+        if self._bytes_left <= 0:
+            return None
+        try:
+            raw = decompress(header[5] & CODEC_MASK, memoryview(batch)[HEADER_BYTES:], self._bytes_left)
+        except KafkaError:
+            if self._bytes_left == DECOMPRESSED_BYTES_MAX:
+                raise
+            return None
+        self._bytes_left -= len(raw)
+        self._slice_bytes -= len(raw)
+        return raw
+
+
+def _walk(raw: bytes, header: Header) -> Iterator[Found]:
+    """(offset, timestamp) of record after record, as far as they can be read: nobody has ever looked at them."""
+    position = 0
+    try:
+        for _ in range(header[12]):
+            length, body = read_unsigned_varint(raw, position)
+            delta, at = read_unsigned_varlong(raw, body + 1)
+            offset = header[0] + (read_unsigned_varint(raw, at)[0] >> 1)
+            if header[5] & LOG_APPEND_TIME:
+                yield offset, header[8]
+            else:
+                yield offset, as_int64(header[7] + (delta >> 1 ^ -(delta & 1)))
+            position = body + (length >> 1)
+    except (ProtocolError, IndexError):
+        return

@@ -9,7 +9,7 @@ header   key length varint | key UTF-8 | value length varint (-1: null) | value
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from kproc.errors import ErrorCode, KafkaError, ProtocolError
@@ -156,14 +156,13 @@ def _read_record(raw: bytes, position: int, base_timestamp: int, base_offset: in
     return _new_tuple(Record, (key, value, timestamp, headers, offset)), end
 
 
-def decode_records(raw: bytes, count: int, base_timestamp: int, base_offset: int) -> list[Record]:
-    """All `count` records, which must fill `raw` exactly. INVALID_RECORD otherwise.
+def walk_records(raw: bytes, count: int, base_timestamp: int, base_offset: int) -> Iterator[Record]:
+    """All `count` records one by one; they must fill `raw` exactly. INVALID_RECORD otherwise, once that is seen.
 
     Offsets must rise: compaction leaves gaps, but nothing ever repeats or goes back.
     """
     if not 0 <= count <= len(raw) // RECORD_BYTES_MIN:
         raise _invalid(f"{count} records in {len(raw)} bytes")
-    records: list[Record] = []
     position = 0
     last_offset = base_offset - 1
     header_count = 0
@@ -173,15 +172,19 @@ def decode_records(raw: bytes, count: int, base_timestamp: int, base_offset: int
             if record.offset <= last_offset:
                 raise _invalid(f"offset {record.offset} follows {last_offset}")
             last_offset = record.offset
-            records.append(record)
             if record.headers:
                 header_count += len(record.headers)
                 if header_count > HEADER_COUNT_MAX:
                     raise _too_many_headers()
+            yield record
     except (ProtocolError, IndexError):
         raise _cut_off("last field") from None
     except UnicodeDecodeError:
         raise _invalid("record header key is not UTF-8") from None
     if position != len(raw):
         raise _invalid(f"{len(raw) - position} bytes follow the last record")
-    return records
+
+
+def decode_records(raw: bytes, count: int, base_timestamp: int, base_offset: int) -> list[Record]:
+    """The same as a list, for those who know that it has room."""
+    return list(walk_records(raw, count, base_timestamp, base_offset))

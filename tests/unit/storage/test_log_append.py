@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from kproc.errors import ErrorCode
+from kproc.storage import records_inside
 from kproc.storage.log import LogConfig
 from kproc.storage.validate import COORDINATOR
+from kproc.wire.compression import decompress
 from kproc.wire.record_batch import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, check_batch, parse_header
 from tests.support.failing_fs import FailingFs
 from tests.support.logs import NOW_MS, LogRig, append_one, batch, dated, read_all
@@ -126,6 +129,49 @@ def test_a_lower_bound_is_checked_on_each_record(rig: LogRig) -> None:
     early, late = batch("a", "b", step_ms=-1001), batch("a", "b", step_ms=-1000)
     assert append_one(log, early).error_code == ErrorCode.INVALID_TIMESTAMP
     assert append_one(log, late).error_code == 0
+    log.close()
+
+
+@pytest.mark.parametrize("count", [3, 4])
+def test_batch_of_more_records_than_are_looked_at_is_refused_before_it_is_inflated(
+    rig: LogRig, monkeypatch: pytest.MonkeyPatch, *, count: int
+) -> None:
+    """Some kB may hold millions of them. MESSAGE_TOO_LARGE has a producer split its batch."""
+    monkeypatch.setattr(records_inside, "RECORDS_INSIDE_MAX", 3)
+    inflated = []
+    monkeypatch.setattr(
+        records_inside, "decompress", lambda codec, data: inflated.append(codec) or decompress(codec, data)
+    )
+    rig.config = LogConfig(compression_type="gzip")
+    log = rig.open()
+    result = append_one(log, dated(*[0] * count, codec=4))
+    assert result.error_code == (ErrorCode.MESSAGE_TOO_LARGE if count > 3 else 0)
+    assert inflated == ([] if count > 3 else [4])
+    log.close()
+
+
+def test_records_inside_are_looked_at_one_by_one(rig: LogRig) -> None:
+    rig.config = LogConfig(cleanup_policy=frozenset({"compact"}))
+    log = rig.open()
+    many = dated(*[0] * 20_000, key=b"k", codec=4)
+    tracemalloc.start()
+    try:
+        assert append_one(log, many).error_code == 0
+        assert tracemalloc.get_traced_memory()[1] < 1_500_000
+    finally:
+        tracemalloc.stop()
+    log.close()
+
+
+def test_so_many_bad_records_are_named_and_all_are_counted(
+    rig: LogRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records_inside, "BAD_RECORDS_NAMED_MAX", 2)
+    rig.config = LogConfig(cleanup_policy=frozenset({"compact"}))
+    log = rig.open()
+    result = append_one(log, batch("a", "b", "c"))
+    assert [number for number, _ in result.record_errors] == [0, 1]
+    assert "due to 3 record errors in total" in (result.message or "")
     log.close()
 
 

@@ -189,6 +189,29 @@ def test_headers_that_lie_are_looked_into_in_slices_and_not_without_end(
     log.close()
 
 
+def test_largest_timestamp_behind_a_start_inside_a_segment_is_looked_for_in_slices(
+    rig: LogRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timestamp_search, "SLICE_RECORDS", 4)
+    log = rig.open()
+    for number in range(10):
+        append_one(log, batch("a", "b", timestamp=NOW_MS + (90 - number) % 88, step_ms=-2))
+    log.advance_start(7)
+    search, pauses = TimestampSearch(), 0
+    while True:
+        try:
+            found = log.max_timestamp(search)
+            break
+        except SearchPaused:
+            pauses += 1
+    # The batch of offsets 6 and 7 begins below the start: its larger timestamp does not count.
+    assert found == (8, NOW_MS + 86)
+    assert pauses == 2
+    monkeypatch.setattr(timestamp_search, "SEARCH_RECORDS_MAX", 1)
+    assert log.max_timestamp() == (7, NOW_MS + 87), "too much to look into: as the header says"
+    log.close()
+
+
 def test_batches_that_lie_are_inflated_only_so_far(rig: LogRig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timestamp_search, "DECOMPRESSED_BYTES_MAX", 1500)
     log = rig.open()
@@ -275,7 +298,13 @@ def handed_over(rig: LogRig, log: Log) -> Log:
     state: dict[str, Any] = msgspec.msgpack.decode(msgspec.msgpack.encode(log.export_state()))
     log.close(clean=False)
     return Log.import_state(
-        rig.directory, rig.config, state, topic="t", topic_id=TOPIC_ID, partition=0, clock=rig.clock,
+        rig.directory,
+        rig.config,
+        state,
+        topic="t",
+        topic_id=TOPIC_ID,
+        partition=0,
+        clock=rig.clock,
         fs=rig.fs,
     )
 
@@ -318,6 +347,12 @@ def test_files_that_changed_behind_a_hand_over_are_refused(rig: LogRig) -> None:
     log.close(clean=False)
     with pytest.raises(Corrupt, match="handed over"):
         Log.import_state(
-            rig.directory, rig.config, state, topic="t", topic_id=TOPIC_ID, partition=0, clock=rig.clock,
-        fs=rig.fs,
+            rig.directory,
+            rig.config,
+            state,
+            topic="t",
+            topic_id=TOPIC_ID,
+            partition=0,
+            clock=rig.clock,
+            fs=rig.fs,
         )
