@@ -128,23 +128,6 @@ def complaint_about(name: str, node: str, text: str) -> str | None:
     return None
 
 
-def left_out(image: ClusterImage, config: Config) -> dict[str, str]:
-    """Stored settings that are not in force, with why: for the log and for those who look at the status."""
-    found: dict[str, str] = {}
-    for node, configs in image.unusable_configs.items():
-        for name, text in configs.items():
-            found[name] = complaint_about(name, node, text) or "it cannot be used"
-    complaint = listeners_complaint(config, stored_listeners(image, config))
-    if complaint is not None:
-        found["listeners"] = complaint
-    return {name: f"the stored setting {name} is left out: {why}" for name, why in found.items()}
-
-
-def stored_listeners(image: ClusterImage, config: Config) -> str | None:
-    """`listeners` as it was changed on the running broker."""
-    return image.broker_configs.get(str(config.node_id), {}).get("listeners")
-
-
 def listeners_complaint(config: Config, text: str | None) -> str | None:
     """What this broker's other settings say against listeners that were stored under former ones."""
     try:

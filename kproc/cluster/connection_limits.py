@@ -24,10 +24,15 @@ def check_change(config: Config, node: str, stored: Mapping[str, Mapping[str, st
             raise _refused(f"Invalid {key} {value}")
     nodes = (str(config.node_id), CLUSTER_DEFAULT_NODE)
     layers = [stored.get(each, {}) for each in nodes]
-    if int(_value(layers, config, PER_IP)) == 0 and not _value(layers, config, PER_IP_OVERRIDES):
+    if lets_nobody_in(layers, config):
         raise _refused(
             f"requirement failed: {PER_IP} can be set to zero only if {PER_IP_OVERRIDES} property is set."
         )
+
+
+def lets_nobody_in(layers: list[Mapping[str, str]], config: Config) -> bool:
+    """Whether no address may have a connection with these configs, the first in which a setting stands counting."""
+    return int(_value(layers, config, PER_IP)) == 0 and not _value(layers, config, PER_IP_OVERRIDES)
 
 
 def _value(layers: list[Mapping[str, str]], config: Config, key: str) -> str:

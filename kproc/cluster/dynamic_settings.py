@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kproc.cluster.broker_config import left_out, listeners_complaint
+from kproc.cluster.broker_config import complaint_about, listeners_complaint
+from kproc.cluster.connection_limits import PER_IP, PER_IP_OVERRIDES, lets_nobody_in
 from kproc.cluster.image import CLUSTER_DEFAULT_NODE, ClusterImage
 from kproc.cluster.role_counts import NETWORK_THREADS
 from kproc.config import Config, EndPoint
 from kproc.config.cpus import PROCESSORS_MAX
-from kproc.config.dynamic import DynamicSettings, listener_key
+from kproc.config.dynamic import DynamicSettings, listener_key, split_listener_key
 from kproc.config.listeners import parse_listeners
 from kproc.errors import ErrorCode, KafkaError
 
@@ -17,12 +18,40 @@ from kproc.errors import ErrorCode, KafkaError
 def settings_in_force(image: ClusterImage, config: Config) -> DynamicSettings:
     """The dynamic configs of this node over the cluster's defaults, and the quotas of addresses.
 
-    Without those that cannot be used, see broker_config.left_out: what is stored never keeps a broker from starting.
+    Without those that cannot be used: what is stored never keeps a broker from starting or from being of use.
     """
     overrides = _overrides(config, image.broker_configs)
-    for name in left_out(image, config):
-        overrides.pop(name, None)
+    for name in _clashes(overrides, config):
+        del overrides[name]
     return DynamicSettings(overrides, image.client_quotas.ip_rates())
+
+
+def left_out(image: ClusterImage, config: Config) -> dict[str, str]:
+    """Stored settings that are not in force, with why: for the log and for those who look at the status."""
+    found: dict[str, str] = {}
+    for node, configs in image.unusable_configs.items():
+        for name, text in configs.items():
+            found[name] = complaint_about(name, node, text) or "it cannot be used"
+    found |= _clashes(_overrides(config, image.broker_configs), config)
+    return {name: f"the stored setting {name} is left out: {why}" for name, why in found.items()}
+
+
+def _clashes(overrides: Mapping[str, str], config: Config) -> dict[str, str]:
+    """Those that cannot be used with what the broker was started with now, which may be other settings than before."""
+    found: dict[str, str] = {}
+    usable = dict(overrides)
+    complaint = listeners_complaint(config, usable.get("listeners"))
+    if complaint is not None:
+        found["listeners"] = complaint
+        del usable["listeners"]
+    count = sum(wanted_processors(config, DynamicSettings(usable)).values())
+    if count > PROCESSORS_MAX:
+        why = f"{count} network threads of all listeners together are more than {PROCESSORS_MAX}"
+        found |= {name: why for name in usable if split_listener_key(name)[1] == NETWORK_THREADS}
+    if lets_nobody_in([usable], config):
+        why = f"{PER_IP}=0 without {PER_IP_OVERRIDES} would let nobody in"
+        found |= {name: why for name in (PER_IP, PER_IP_OVERRIDES) if name in usable}
+    return found
 
 
 def _overrides(config: Config, stored: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
@@ -65,5 +94,5 @@ def check_processors(config: Config, image: ClusterImage, stored: Mapping[str, M
 def _all_processors(config: Config, stored: Mapping[str, Mapping[str, str]]) -> int:
     overrides = _overrides(config, stored)
     if listeners_complaint(config, overrides.get("listeners")) is not None:
-        del overrides["listeners"]  # Not in force: left_out.
+        del overrides["listeners"]  # Not in force.
     return sum(wanted_processors(config, DynamicSettings(overrides)).values())

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kproc.clock import NS_PER_S
-from kproc.cluster.broker_config import left_out
 from kproc.cluster.controller import ControllerState, failure_of
-from kproc.cluster.dynamic_settings import settings_in_force, wanted_processors
+from kproc.cluster.dynamic_settings import left_out, settings_in_force, wanted_processors
 from kproc.cluster.image import ClusterImage
 from kproc.cluster.metadata_log import MetadataLog
 from kproc.config.dynamic import DynamicSettings

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from typing import Any, Final
 
-from kproc.cluster.broker_config import left_out
+from kproc.cluster.dynamic_settings import left_out
 from kproc.cluster.image import ClusterImage
 from kproc.metrics.slab import Slab
 from kproc.metrics.spec import SLOT

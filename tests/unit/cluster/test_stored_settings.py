@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kproc.cluster import records as r
-from kproc.cluster.broker_config import current_value, left_out
-from kproc.cluster.dynamic_settings import settings_in_force, wanted_listeners
+from kproc.cluster.broker_config import current_value
+from kproc.cluster.connection_limits import PER_IP, PER_IP_OVERRIDES
+from kproc.cluster.dynamic_settings import left_out, settings_in_force, wanted_listeners, wanted_processors
 from kproc.cluster.image import CLUSTER_DEFAULT_NODE, ClusterImage
 from tests.unit.cluster.in_memory import InMemoryController, changes
 
@@ -82,3 +83,35 @@ def test_listeners_whose_protocol_is_not_known_any_more_are_left_out() -> None:
     cluster = stored(("listeners", "EXTRA://127.0.0.1:9999"), settings=known)
     assert not left_out(cluster.image, cluster.config)
     assert settings_in_force(cluster.image, cluster.config).text("listeners") == "EXTRA://127.0.0.1:9999"
+
+
+@pytest.mark.parametrize("name", ["num.network.threads", "listener.name.plaintext.num.network.threads"])
+def test_counts_that_are_too_many_with_those_of_the_start_are_left_out(name: str) -> None:
+    static = {
+        "listener.security.protocol.map": "EXTRA:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        "listeners": "PLAINTEXT://127.0.0.1:0,EXTRA://127.0.0.1:0",
+        "num.network.threads": 3,
+        "listener.name.extra.num.network.threads": 444,
+    }
+    cluster = stored((name, "5"), settings=static)
+    assert "more than 447" in left_out(cluster.image, cluster.config)[name]
+    settings = settings_in_force(cluster.image, cluster.config)
+    assert wanted_processors(cluster.config, settings) == {"": 3, "extra": 444}
+    cluster.alter(changes(BROKER, NODE, (name, DELETE, None)))
+    assert not left_out(cluster.image, cluster.config)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "static"),
+    [(PER_IP, "0", {}), (PER_IP_OVERRIDES, "", {PER_IP: 0, PER_IP_OVERRIDES: "192.0.2.1:5"})],
+)
+@pytest.mark.parametrize("node", [NODE, CLUSTER_DEFAULT_NODE])
+def test_limit_by_address_that_would_let_nobody_in_is_left_out(
+    name: str, value: str, static: dict[str, object], node: str
+) -> None:
+    """It was fine with the overrides that the broker was started with then, or with the limit."""
+    cluster = stored((name, value), ("max.connections", "7"), node=node, settings=static)
+    assert "let nobody in" in left_out(cluster.image, cluster.config)[name]
+    assert settings_in_force(cluster.image, cluster.config).overrides == {"max.connections": "7"}
+    cluster.alter(changes(BROKER, node, (name, DELETE, None)))
+    assert not left_out(cluster.image, cluster.config)
