@@ -123,7 +123,8 @@ class Peers(Protocol):
     def call(
         self, handler: int, op: str, body: Any, on_reply: OnReply, payload: bytes | memoryview = b""
     ) -> None:
-        """Ask another Handler; `on_reply({"lost": True})` when it died before it answered."""
+        """Ask another Handler; `on_reply({"lost": True})` when it died before it answered; with `"is_away": True`,
+        too, when it has been away for some time and was asked nothing."""
 
     def call_controller(self, op: str, body: dict[str, Any], on_reply: OnReply) -> None: ...
 

@@ -682,8 +682,10 @@ class _ForwardReply:
             return
         results = reply.get("results")
         if results is None:
-            # The owner died. Nobody knows whether it appended.
-            results = [_failed(index, LOST) for _, (_, index) in self.parts]
+            # The owner died, and nobody knows whether it appended. Or it is away for longer, and did not: the client
+            # asks again, as of Kafka's leader that is down, and its other partitions are served meanwhile.
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER if reply.get("is_away") else LOST
+            results = [_failed(index, code) for _, (_, index) in self.parts]
         for number, ((at, _), result) in enumerate(zip(self.parts, results, strict=True)):
             if number not in self._bounced:
                 self._pending.decide(at, tuple(result))

@@ -21,7 +21,7 @@ class Router(Protocol):
 class HandlerPeer:
     """One Handler as this Processor sees it; stays when the Handler is restarted, its link does not."""
 
-    __slots__ = ("has_unpublished", "homes", "inbox", "is_leaving", "link", "notices", "peer")
+    __slots__ = ("has_unpublished", "homes", "inbox", "is_away", "is_leaving", "link", "notices", "peer")
 
     def __init__(self, peer: AgentId) -> None:
         self.peer = peer
@@ -31,6 +31,7 @@ class HandlerPeer:
         self.homes = 0
         self.has_unpublished = False
         self.is_leaving = False
+        self.is_away = False  # At the last look, once a second.
 
     def attach(self, link: Link) -> None:
         self.link = link

@@ -168,6 +168,7 @@ class ConnectionHolder:
             connection.is_introduced = False  # This one knows nothing of it.
         if is_new:
             self._choose_routing()
+        if not handler.is_leaving:
             self._spread_homes(handler)
 
     def detach(self, peer: AgentId) -> None:
@@ -235,20 +236,33 @@ class ConnectionHolder:
                 self._update_interest(connection)
 
     def _least_busy(self) -> HandlerPeer:
-        """The next home: the Handler with the fewest."""
+        """The next home: of the Handlers that live the one with the fewest."""
         return min(
-            self._by_index.values() or self._handlers.values(), key=lambda each: (each.homes, each.peer.index)
+            self._by_index.values() or self._handlers.values(),
+            key=lambda each: (each.link is None, each.homes, each.peer.index),
         )
 
     def _spread_homes(self, handler: HandlerPeer) -> None:
-        """Give a new Handler its share of the connections that are there."""
-        want = len(self._connections) // max(1, len(self._by_index))
+        """Give a Handler that came its share of the connections that are there."""
+        share = len(self._connections) // max(1, len(self._by_index))
         for connection in list(self._connections.values()):
-            if want <= 0:
+            if handler.homes >= share:
                 return
-            if connection.next_home is None and connection.home.homes > want:
+            if connection.next_home is None and connection.home.homes > share:
                 self._plan_home(connection, handler)
-                want -= 1
+
+    def _leave_dead_homes(self) -> None:
+        """Once a second: what is at home at a Handler that is away longer than a restart takes goes to one that lives.
+
+        Its partitions are answered for there, and those of others served.
+        """
+        for handler in self._handlers.values():
+            was_away, handler.is_away = handler.is_away, handler.link is None
+            if not (was_away and handler.is_away and self._least_busy().link is not None):
+                continue
+            for connection in list(self._connections.values()):
+                if handler is (connection.next_home or connection.home):
+                    self._plan_home(connection, self._least_busy())
 
     def _plan_home(self, connection: Connection, home: HandlerPeer) -> None:
         """Move its home as soon as it has nothing in work; until then it is not read."""
@@ -498,7 +512,7 @@ class ConnectionHolder:
         connection.is_short_of_memory = False
         self._keep(connection)
         home = connection.next_home or connection.home
-        if home.is_leaving or home.peer not in self._handlers:
+        if home.is_leaving or home.link is None or home.peer not in self._handlers:
             self._plan_home(connection, self._least_busy())
 
     def let_go(self, connection: Connection) -> None:
@@ -537,7 +551,9 @@ class ConnectionHolder:
         state, sock = given.state, given.sock
         assert state is not None
         assert sock is not None
-        home = self._by_index.get(state.home) or self._least_busy()
+        home = self._by_index.get(state.home)
+        if home is None or home.link is None:
+            home = self._least_busy()
         connection = Connection(
             state.id, sock, origin=state.origin, home=home, now_ns=max(state.last_active_ns, 0)
         )

@@ -784,6 +784,7 @@ class Processor(ConnectionHolder):
             self._next_second_ns = now_ns + 1_000_000_000
             counts[SLOT["requests_inflight"]] = sum(c.inflight for c in self._connections.values())
             self._files.drop_unlinked()
+            self._leave_dead_homes()
             self._end_slow_frames()
             if self._idle_ns_max:
                 self._expire_idle(now_ns - self._idle_ns_max)

@@ -35,7 +35,7 @@ from kproc.server.compaction_calls import CompactionDesk
 from kproc.server.dispatch import after_header_tags, dispatch
 from kproc.server.groups import Groups
 from kproc.server.hand_over import HandOver, moved_between
-from kproc.server.handler_peers import HandlerPeers, UnlinkedCall
+from kproc.server.handler_peers import HandlerPeers, UnlinkedCalls
 from kproc.server.handler_telemetry import HandlerTelemetry
 from kproc.server.known_fetch import FetchShape, KnownFetches
 from kproc.server.known_produce import (
@@ -207,7 +207,7 @@ class Handler(LinkedAgent):
         self._telemetry = HandlerTelemetry(agent_id, self._services, self._partitions, self._hand_over)
         self._contained_serve = contained(self._serve_call, _is_contained, self.containment)
         self._has_image = self._is_leaving = False
-        self._unlinked: list[UnlinkedCall] = []
+        self._unlinked = UnlinkedCalls(self._calls, self.containment, clock.now_ns)
         # A successor may own partitions that somebody else still has open: it must know whom to ask.
         self._is_linked = is_linked
         self._requests = self._errors = self._next_second_ns = 0
@@ -225,6 +225,7 @@ class Handler(LinkedAgent):
     def attach(self, link: Link) -> None:
         if link.peer.role != PROCESSOR:
             super().attach(link)
+            self._unlinked.attached(link.peer)
             return
         if link.peer in self._clients:
             self.detach(link.peer)
@@ -317,7 +318,7 @@ class Handler(LinkedAgent):
         """Asks before it calls: a lone client pays for all of this at each request."""
         work = len(self._unlinked)
         if work:
-            self._ask_again()
+            self._unlinked.ask_again(self._outbox)
         # Peers first: a change of the owners that is there must be known before anything new is appended.
         for peer in list(self._peers.values()):
             if not peer.inbox.is_empty():
@@ -621,17 +622,10 @@ class Handler(LinkedAgent):
         if outbox is None and peer.role == HANDLER:
             # The metadata may name it before we have heard of its link: that comes by the control socket, which a
             # busy Handler reads now and then, the metadata by a ring. Now it reads it, and only then is this lost.
-            self._unlinked.append(UnlinkedCall(peer, op, body, on_reply, bytes(payload)))
+            self._unlinked.add(peer, op, body, on_reply, payload)
             self.is_called = True
             return
         self._calls.call(outbox, peer, op, body, on_reply, payload)
-
-    def _ask_again(self) -> None:
-        """What was asked of Handlers that were not attached. Before anything else is: calls stay in their order."""
-        unlinked, self._unlinked = self._unlinked, []
-        for each in unlinked:
-            outbox = self._outbox(each.peer)
-            self._calls.call(outbox, each.peer, each.op, each.body, each.on_reply, each.payload)
 
     def _serve_call(self, op: str, body: Any, payload: memoryview | bytearray, on_reply: OnReply) -> None:
         """What other Handlers and the cleaner ask of the owner. A call from somebody who knows newer metadata than

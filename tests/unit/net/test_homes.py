@@ -209,3 +209,23 @@ def test_leaving_twice_or_a_stranger_does_no_harm(rig: ProcessorRig) -> None:
     assert not rig.processor.uses(AgentId("handler", 7))
     assert not rig.processor.uses(peer)
     assert home_of(rig, rig.connect()) == 0
+
+
+def test_connections_of_a_handler_that_stays_away_find_a_home_with_one_that_lives(rig: ProcessorRig) -> None:
+    clients = [rig.connect() for _ in range(6)]
+    assert sorted(home_of(rig, client) for client in clients) == [0, 0, 0, 1, 1, 1]
+    rig.processor.detach(AgentId("handler", 1))
+    living = rig.handlers[:1]
+    assert home_of(rig, rig.connect(), living) == 0, "a new one goes to who lives at once"
+    waiting = [client for client in clients if client.sock.send(framed(b"homely"))]
+    for _ in range(3):
+        rig.advance_ms(1000)
+    requests = living[0].take()
+    assert len(requests) == len(waiting), "those that waited for the dead one are served, too"
+    for request in requests:
+        living[0].answer(request, framed(b"here"))
+    rig.step()
+    assert [client.received() for client in waiting] == [framed(b"here")] * 6
+    rig.handlers[1] = rig.attach_handler(1)
+    homes = [home_of(rig, client) for client in clients]
+    assert sorted(homes) == [0, 0, 0, 1, 1, 1], "a successor gets its share again"

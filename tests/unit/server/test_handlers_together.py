@@ -146,6 +146,24 @@ def test_death_of_the_owner_closes_the_connection(rig: HandlerRig) -> None:
     assert_nothing_waits(rig)
 
 
+def test_partitions_of_an_owner_that_stays_away_are_refused_and_the_others_served(rig: HandlerRig) -> None:
+    there, here = at(rig, 1), at(rig, 0)
+    rig.kill(1)
+    one = produce_fields([("t", NO_ID, [(there, batch(b"v"))])])
+    rig.processors[0].send(ApiKey.PRODUCE, PRODUCE_VERSION, one)
+    assert [answer.kind for answer in rig.processors[0].answers()] == [CLOSE], (
+        "it may only be being restarted"
+    )
+    rig.advance_ms(1000)
+    assert produce(rig, 0, there, here) == [(there, NOT_LEADER, -1), (here, 0, 0)]
+    assert produce(rig, 0, there) == [(there, NOT_LEADER, -1)]
+    send_fetch(rig, 0, there, here)
+    assert fetched(rig, 0) == {there: (NOT_LEADER, []), here: (0, [b"v"])}
+    rig.start_handler(1, is_restart=True)
+    assert produce(rig, 0, there) == [(there, 0, 0)]
+    assert_nothing_waits(rig)
+
+
 def test_retry_of_an_idempotent_producer_after_the_owners_death_is_no_duplicate(rig: HandlerRig) -> None:
     there = at(rig, 1)
     once = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
