@@ -1,8 +1,8 @@
 """Containment: what a surprise ends. One object per role, which every entrance of work into that role uses.
 
 A surprise is any exception that nobody planned for. It ends the one request, reply, timer or waiting operation whose
-work it came up in, is counted (the metric `errors`), and is logged with its traceback the first time that it comes up
-at a place. Only a FatalError passes: what is half done then, nobody but a successor can put right.
+work it came up in, is counted (the metric `contained_failures`), and is logged with its traceback the first time that
+it comes up at a place. Only a FatalError passes: what is half done then, nobody but a successor can put right.
 
 Work that is begun now and goes on later (a call to another role, a parked operation) is done for the same `owner`;
 whoever keeps it keeps the owner, too.
@@ -61,7 +61,7 @@ class Containment:
         else:
             self._places.add(place)
             logger.error(
-                "%s failed: a mistake in kproc. It ended there and was counted (the metric errors); further ones "
+                "%s failed: a mistake in kproc. It ended there and was counted (contained_failures); further ones "
                 "from this place are only counted",
                 what,
                 exc_info=error,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kproc.api.find_coordinator import NO_TRANSACTIONS
 from kproc.api.registry import api
 from kproc.cluster.controller import failure_of
+from kproc.containment import Containment
 from kproc.errors import ErrorCode, KafkaError
 from kproc.wire.header import ApiKey
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from kproc.api.context import OnReply, RequestContext
 
 NO_ID: Final = -1
+_WAITED: Final = "what waited for a producer id"
 
 OnId = Callable[[int], None]
 OnFailure = Callable[[KafkaError], None]
@@ -35,10 +37,11 @@ class ProducerIdAllocator:
     A Handler that dies takes the rest of its block with it. At a thousand ids a death, 2^63 last.
     """
 
-    __slots__ = ("_call_controller", "_end", "_next", "_waiting")
+    __slots__ = ("_call_controller", "_containment", "_end", "_next", "_waiting")
 
-    def __init__(self, call_controller: CallController) -> None:
+    def __init__(self, call_controller: CallController, containment: Containment) -> None:
         self._call_controller = call_controller
+        self._containment = containment
         self._next = 0
         self._end = 0
         self._waiting: deque[tuple[OnId, OnFailure]] = deque()
@@ -49,7 +52,8 @@ class ProducerIdAllocator:
             self._next += 1
             on_id(self._next - 1)
             return
-        self._waiting.append((on_id, on_failure))
+        kept = self._containment.kept
+        self._waiting.append((kept(_WAITED, on_id), kept(_WAITED, on_failure)))
         if len(self._waiting) == 1:
             self._ask()
 

@@ -77,7 +77,12 @@ METRICS: Final = (
         "Parts of requests a Handler passed to the owner of a partition.",
     ),
     Metric("logs_open", Kind.GAUGE, "partitions", "Partition logs a Handler has open."),
-    Metric("errors", Kind.COUNTER, "requests", "Requests, replies and timers that ended in a surprise."),
+    Metric(
+        "contained_failures",
+        Kind.COUNTER,
+        "failures",
+        "Mistakes of kproc that ended one request or timer: 0.",
+    ),
     Metric("compactions", Kind.COUNTER, "logs", "Compactions of a log that were finished."),
     Metric("compaction_io_bytes", Kind.COUNTER, "bytes", "Bytes that compaction read and wrote."),
     Metric(

@@ -403,7 +403,7 @@ class Acceptor:
             values[_HEARTBEAT] = now_ns
             values[_SLEPT] += self._doze.slept_ns  # Of the thread that runs all roles, if one does.
             self._doze.slept_ns = 0
-            values[_ERRORS] += self._containment.count
+            values[_CONTAINED] += self._containment.count
             self._containment.count = 0
             values[_CONNECTIONS_PARKED] = len(self._parked)
             quotas, before = self.quotas, self._stored_throttles
@@ -438,7 +438,7 @@ _ACCEPTED: Final = SLOT["connections_accepted"]
 _BLOCKED: Final = SLOT["acceptor_blocked_ns"]
 _REJECTED: Final = SLOT["connections_rejected"]
 _THROTTLED: Final = SLOT["connections_throttled"]
-_ERRORS: Final = SLOT["errors"]
+_CONTAINED: Final = SLOT["contained_failures"]
 _CONNECTIONS_PARKED: Final = SLOT["connections_parked"]
 _EVENTS: Final = SLOT["connection_rate_events"]
 _THROTTLES: Final = (SLOT["accept_throttle_ns"], SLOT["accept_throttles"], SLOT["address_throttle_ns"])

@@ -378,7 +378,7 @@ class ConnectionHolder:
         """The kernel refused what never fails, or a surprise: this one connection ends, whatever state its descriptor
         is in."""
         if not isinstance(error, OSError):
-            self._counts[SLOT["errors"]] += 1
+            self._counts[SLOT["contained_failures"]] += 1
             self._containment.caught(f"the work for connection {connection.id}", error)
         logger.error("closing connection %d: %s", connection.id, error)
         if connection.fd not in self._connections:

@@ -29,7 +29,7 @@ from typing import Any, Final, NamedTuple
 from kproc.api.context import OnReady, OnReply, PartitionKey, PartitionMoving
 from kproc.cluster.image import ClusterImage, MovedPartition, PartitionImage, TopicImage
 from kproc.cluster.topic_names import GROUP_METADATA_TOPIC
-from kproc.errors import Corrupt
+from kproc.errors import Corrupt, FatalError
 from kproc.server.partition_table import NOBODY, PartitionRow
 from kproc.server.partitions import Partitions
 
@@ -128,7 +128,7 @@ class HandOver:
 
     def later(self, key: PartitionKey, on_ready: OnReady) -> None:
         """Call back in a later duty cycle, for work on a partition that takes long: with the time for opening logs."""
-        self._deferred.setdefault(key, []).append(on_ready)
+        self._deferred.setdefault(key, []).append(self._contained("what waited for a partition", on_ready))
         self.is_opening = True
 
     def when_ready(self, key: PartitionKey, on_ready: OnReady) -> None:
@@ -409,8 +409,12 @@ class _Asked:
         # A death leaves the rest to row and files.
         for topic_id, index, state in reply.get("parts") or [[*each, None] for each in self.arrivals]:
             arrival = self.arrivals.pop((topic_id, index), None)
-            if arrival is not None:
+            if arrival is None:
+                continue
+            try:
                 self._arrived(arrival, topic_id, state)
+            except Exception as error:  # Who waits for it would wait for ever; a successor asks anew.
+                raise FatalError(f"the hand-over of {arrival.key} ended half way: {error!r}") from error
 
 
 def moved_between(before: ClusterImage, after: ClusterImage) -> list[MovedPartition]:

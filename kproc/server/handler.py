@@ -178,7 +178,9 @@ class Handler(LinkedAgent):
         )
         self._timed: list[TimedRequest] = []  # Of this pass, while they are in work.
         self._services.session_cache = SessionCache(config.max_incremental_fetch_session_cache_slots)
-        self._services.producer_ids = ProducerIdAllocator(self._services.peers.call_controller)
+        self._services.producer_ids = ProducerIdAllocator(
+            self._services.peers.call_controller, self.containment
+        )
         self._answers = KnownAnswers()
         self._produce = ProduceBatcher(self._services, self._answers)
         self._known = KnownProduces(self._services, self._produce, self._timed, _PRODUCE_SERVED)
@@ -762,8 +764,8 @@ class Handler(LinkedAgent):
         self.containment.run("telemetry", None, self._telemetry.tick, now_ns)
         if now_ns >= self._next_second_ns and self._has_image:
             self._next_second_ns = now_ns + NS_PER_S
-            self._partitions.tick()
-            self._hand_over.tick()
+            self.containment.run("what partitions do now and then", None, self._partitions.tick)
+            self.containment.run("what hand-overs do now and then", None, self._hand_over.tick)
         if self._rates.is_on and (told := self._rates.take_untold()):
             for peer in self._peers:
                 if peer.role == HANDLER:

@@ -18,7 +18,7 @@ _STORE_NS: Final = STORE_MS * 1_000_000
 _CALLS_PER_PASS: Final = 64
 _HEARTBEAT: Final = SLOT["heartbeat_ns"]
 _CYCLES: Final = SLOT["duty_cycles"]
-_ERRORS: Final = SLOT["errors"]
+_CONTAINED: Final = SLOT["contained_failures"]
 _EMPTY: Final = SLOT["empty_cycles"]
 _RESCUED: Final = SLOT["wakeups_rescued"]
 _SLEPT: Final = SLOT["slept_ns"]
@@ -214,6 +214,6 @@ class LinkedAgent:
         values[_CAPACITY] = sum(outbox.capacity for outbox in self._outboxes)
         values[_OVERFLOW] = sum(outbox.overflow_count() for outbox in self._outboxes)
         self.containment.run("what is done now and then", None, self._on_tick, now_ns)
-        values[_ERRORS] += self.containment.count
+        values[_CONTAINED] += self.containment.count
         self.containment.count = 0
         self._metrics.store()

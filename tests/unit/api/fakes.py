@@ -14,6 +14,7 @@ from typing import Any
 from kproc.api import registry
 from kproc.api.init_producer_id import ProducerIdAllocator
 from kproc.cluster.controller import failure_reply
+from kproc.containment import Containment
 from kproc.errors import ErrorCode, KafkaError
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, parse_request_header
@@ -33,7 +34,7 @@ class Broker:
         self.services = SimpleNamespace(
             config=self.cluster.config,
             image=self.cluster.image,
-            producer_ids=ProducerIdAllocator(self.call_controller),
+            producer_ids=ProducerIdAllocator(self.call_controller, Containment()),
         )
 
     def call_controller(self, op: str, body: Fields, on_reply: Callable[[Fields], None]) -> None:

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from kproc.api.fetch import DelayedFetch
+from kproc.api.init_producer_id import ProducerIdAllocator
 from kproc.cluster.topic_names import GROUP_METADATA_TOPIC
 from kproc.containment import Containment
 from kproc.errors import ErrorCode, FatalError
 from kproc.group.coordinator import GroupCoordinator
 from kproc.metrics.spec import SLOT
+from kproc.server.hand_over import HandOver
 from kproc.storage import log_append
 from kproc.transport.agent import STORE_MS
 from kproc.transport.envelope import CLOSE
@@ -32,7 +34,7 @@ def stumble(*_: Any, **__: Any) -> Any:
 
 def surprises(rig: HandlerRig) -> int:
     rig.advance_ms(STORE_MS)
-    return int(rig.handler().containment.count + rig.slab.read(0)["errors"])
+    return int(rig.handler().containment.count + rig.slab.read(0)["contained_failures"])
 
 
 def produce(rig: HandlerRig, **more: Any) -> int:
@@ -169,5 +171,37 @@ def test_telemetry_that_is_a_surprise_keeps_no_metric_from_being_stored(
     rig = start()
     monkeypatch.setattr("kproc.server.handler_telemetry.HandlerTelemetry.tick", stumble)
     rig.advance_ms(STORE_MS)
-    assert rig.slab.read(0)["errors"] > 0
+    assert rig.slab.read(0)["contained_failures"] > 0
     assert rig.handler()._metrics.values[SLOT["heartbeat_ns"]] == rig.clock.now_ns()
+
+
+def test_waiter_for_a_producer_id_that_is_a_surprise_keeps_none_from_those_behind_it() -> None:
+    containment, asked, given = Containment(), [], []
+    allocator = ProducerIdAllocator(lambda _op, _body, on_reply: asked.append(on_reply), containment)
+    allocator.allocate(stumble, stumble)
+    allocator.allocate(given.append, stumble)
+    (on_block,) = asked
+    on_block({"error_code": 0, "first_producer_id": 7, "count": 5})
+    assert (given, containment.count) == ([8], 1)
+
+
+def test_partitions_tick_that_is_a_surprise_keeps_hand_overs_from_nothing(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = start()
+    ticks: list[HandOver] = []
+    monkeypatch.setattr("kproc.server.partitions.Partitions.tick", stumble)
+    monkeypatch.setattr(HandOver, "tick", lambda each: ticks.append(each))
+    rig.advance_ms(1000)
+    assert ticks, "requests that wait for a partition must have an end"
+    assert surprises(rig) > 0
+
+
+def test_hand_over_that_is_a_surprise_ends_the_role(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contained, whoever waits for the partition would wait for ever."""
+    rig = start(handlers=2)
+    rig.create_topic("t", partitions=4)
+    monkeypatch.setattr(HandOver, "_arrived", stumble)
+    with pytest.raises(FatalError, match="ended half way"):
+        rig.set_handler_count(1)
+    rig.kill(0)
