@@ -437,6 +437,21 @@ class Partitions:
         owned.publish()
         return count
 
+    def unknown_log(self) -> str | None:
+        """A log that the next start must recover although all that is open is closed in order: nobody has opened it
+        since a start that was not clean, or since its owner died, or it is offline. None: there is none."""
+        for topic in self._image().topics_by_name.values():
+            for partition in topic.partitions:
+                key = (topic.name, partition.index)
+                owned = self._open.get(key)
+                if partition.owner != self.handler_index or (owned is not None and not owned.log.is_offline):
+                    continue
+                name = f"{key[0]}-{key[1]}"
+                is_untouched = owned is None and self._is_clean and self._table.read(partition) is None
+                if not is_untouched and self.fs.exists(self._directory / name):
+                    return name
+        return None
+
     def close(self, *, is_clean: bool) -> None:
         """Flush, snapshot and close every log; with that the next start need not recover.
 

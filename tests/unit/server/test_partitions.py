@@ -198,6 +198,19 @@ def test_clean_stop_and_start_serve_the_same_records(start: Start) -> None:
     assert produce(rig, "t", b"c") == (0, 2)
 
 
+def test_log_that_nobody_has_recovered_since_an_unclean_start_is_told_of(start: Start) -> None:
+    rig = start()
+    rig.create_topic("t")
+    assert rig.partitions().unknown_log() is None, "there is nothing of it on the disk"
+    produce(rig, "t", b"a")
+    assert rig.partitions().unknown_log() is None
+    rig.kill(0)
+    rig.start_handler(0, is_restart=True)
+    assert rig.partitions().unknown_log() == "t-0"
+    assert fetch(rig, "t") == (0, [b"a"])
+    assert rig.partitions().unknown_log() is None
+
+
 # -- damage --------------------------------------------------------------------------------------------------
 
 
