@@ -239,7 +239,7 @@ class ChildRole:
 
     def _do_close(self, message: dict[str, Any], _fd: None) -> None:
         assert self._agent is not None
-        unknown = self._agent._partitions.unknown_log() if isinstance(self._agent, Handler) else None
+        unknown = self._agent.unknown_log() if isinstance(self._agent, Handler) else None
         is_clean = unknown is None
         if unknown is not None:
             logger.info("%s was not recovered in this run; the next start recovers", unknown)

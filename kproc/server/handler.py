@@ -302,6 +302,10 @@ class Handler(LinkedAgent):
             self._request_log.close()
         super().close()
 
+    def unknown_log(self) -> str | None:
+        """As Partitions.unknown_log."""
+        return self._partitions.unknown_log()
+
     # -- the duty cycle ----------------------------------------------------------------------------------------
 
     def _due_ms(self, now_ns: int) -> int:

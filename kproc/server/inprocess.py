@@ -442,7 +442,7 @@ class BrokerProcess:
         for thread in self._threads:
             is_clean = thread.stop(5.0) and is_clean
         self._end_turns()
-        is_clean = is_clean and all(each._partitions.unknown_log() is None for each in self._handlers)
+        is_clean = is_clean and all(each.unknown_log() is None for each in self._handlers)
         closing: list[Agent] = [*draining, self._controller]
         for agent in closing:
             try:
