@@ -239,7 +239,8 @@ def test_malformed_fetch_requests_fail_in_both_or_decode_alike(version, data):
 
 
 messages = st.one_of(st.none(), names)
-partition_answers = st.tuples(int32, int16, int64, int64, int64, messages)
+record_errors = st.lists(st.tuples(int32, names), max_size=3).map(tuple)
+partition_answers = st.tuples(int32, int16, int64, int64, int64, messages, record_errors)
 topic_answers = st.tuples(names, ids, st.lists(partition_answers, max_size=3))
 
 
@@ -268,8 +269,11 @@ def test_produce_responses_are_the_codecs_bytes(version, topics, correlation_id,
                         "log_append_time": append_time,
                         "log_start_offset": log_start,
                         "error_message": message,
+                        "record_errors": [
+                            {"batch_index": number, "batch_index_error_message": why} for number, why in bad
+                        ],
                     }
-                    for index, error_code, base_offset, append_time, log_start, message in partitions
+                    for index, error_code, base_offset, append_time, log_start, message, bad in partitions
                 ]
             }
             for name, topic_id, partitions in topics
@@ -282,12 +286,12 @@ def test_produce_responses_are_the_codecs_bytes(version, topics, correlation_id,
 @CASES
 @given(version=produce_versions, name=names, topic_id=ids, answer=partition_answers, correlation_id=int32)
 def test_the_answer_for_one_partition_is_the_general_answer(version, name, topic_id, answer, correlation_id):
-    index, error_code, base_offset, append_time, log_start, _ = answer
+    index, error_code, base_offset, append_time, log_start, _, _ = answer
     one = hot.encode_produce_response_one(
         version, correlation_id, name, topic_id, index, error_code, base_offset, append_time, log_start
     )
     assert one == hot.encode_produce_response(
-        version, correlation_id, [(name, topic_id, [(*answer[:5], None)])]
+        version, correlation_id, [(name, topic_id, [(*answer[:5], None, ())])]
     )
 
 
