@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tests.tidy.sources import (
     PACKAGE,
+    ROOT,
     all_files,
     functions,
     imported_modules,
@@ -261,6 +262,18 @@ def test_nothing_is_left_to_do_in_the_tree() -> None:
         if leftover.search(line)
     ]
     assert not problems, "\n".join(problems)
+
+
+def test_no_file_of_an_editor_or_a_merge_is_left_behind() -> None:
+    ends = (".orig", ".rej", ".bak", ".swp", "~")
+    folders = ("kproc", "tests", "bench", "scripts")
+    left = [
+        relative(path)
+        for folder in folders
+        for path in (ROOT / folder).rglob("*")
+        if path.name.endswith(ends)
+    ]
+    assert not left
 
 
 def test_tests_sleep_only_in_one_place() -> None:
