@@ -214,6 +214,8 @@ class ChildRole:
         peer = AgentId(*message["peer"])
         assert self._agent is not None
         assert self._desk is not None
+        if message["is_final"] and isinstance(self._agent, Processor):
+            self._agent.handler_leaving(peer)  # One that was on trial ends without having been told to leave.
         self._agent.detach(peer)
         self._desk.forget(peer)
         arena = self._arenas.pop(peer, None)

@@ -430,6 +430,9 @@ class Partitions:
         partition = self._image().partition(*key)
         if partition is None or partition.owner != self.handler_index:
             return 0
+        before = self._open.get(key)
+        if key in self._damaged or (before is not None and before.log.is_offline):
+            return 0  # That was said when it happened.
         owned = self.get(key[0], partition)
         now_ms = self._clock.wall_ms()
         owned.log.expire_producers(now_ms)

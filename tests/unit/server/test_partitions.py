@@ -11,6 +11,7 @@ import pytest
 
 from kproc.errors import ErrorCode, KafkaError
 from kproc.server import partitions
+from kproc.server.retention_calls import serve_retention
 from kproc.storage import checkpoints
 from kproc.storage.fs import DiskFailed, DiskFull, OsFs
 from kproc.storage.log import Log, SyncPoint
@@ -402,6 +403,23 @@ def test_retention_deletes_what_is_past_it_and_the_table_says_so(start: Start) -
     assert row.start_offset == rig.open("t").log.start_offset == 3
     assert rig.partitions().enforce_retention(("t", 0)) == 0
     assert fetch(rig, "t", 0) == (int(ErrorCode.OFFSET_OUT_OF_RANGE), [])
+
+
+def test_retention_of_a_partition_that_is_offline_is_silent(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = start()
+    rig.create_topic("offline")
+    rig.create_topic("damaged")
+    produce(rig, "offline")
+    rig.open("offline").log.take_offline("a test says so")
+    rig.partitions()._damaged["damaged", 0] = "a test says so, too"
+    caplog.clear()
+    replies: list[dict[str, object]] = []
+    for name in ("offline", "damaged"):
+        serve_retention(rig.partitions(), rig.handler()._hand_over, (name, 0), replies.append)
+    assert replies == [{"count": 0}] * 2
+    assert not caplog.records, "it was said when it happened, and would be said at every round of the cleaner"
 
 
 def test_retention_of_a_partition_that_is_not_ours_is_not_ours(start: Start) -> None:
