@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kproc.api.context import OnReply
@@ -29,11 +30,13 @@ from kproc.net.lookups import Found, Lookups
 from kproc.server.calls import serve_call
 from kproc.server.control_plane import ControlPlane
 from kproc.server.freed_names import FreedNames, wanted_names
+from kproc.server.leftovers import Leftovers
 from kproc.server.linked_agent import LinkedAgent, LinkedPeer
 from kproc.server.listeners import look_up
 from kproc.server.roles import CLEANER, CONTROL_PROCESSOR, HANDLER, handler_id
 from kproc.server.telemetry import ControllerTelemetry
 from kproc.server.telemetry_feed import CALL as TELEMETRY_CALL
+from kproc.storage.fs import StorageFailure
 from kproc.storage.room import note_shortage
 from kproc.transport.agent import STORE_MS, AgentId, Doze, Link
 from kproc.transport.envelope import CALL, DELTA, DELTA_ACK, REPLY, SNAPSHOT, TOKEN
@@ -103,6 +106,7 @@ class Controller(LinkedAgent):
         )
         self._commits: deque[_Commit] = deque()
         self._names = FreedNames(plan.clock.now_ns, unsure_until=image.version if is_restart else None)
+        self._leftovers = Leftovers(plan.fs, Path(plan.config.log_dirs))
         # Acceptors and Processors have no image: who runs us tells them what was changed.
         self._settings_in_force = settings_in_force
         self._on_settings = on_settings
@@ -245,6 +249,12 @@ class Controller(LinkedAgent):
             on_reply(reply)
             return
         try:
+            self._leftovers.clear(self.image, records)
+        except StorageFailure as failure:
+            logger.error("what a deleted topic left behind cannot be set aside: %s", failure)
+            on_reply(failure_reply(ErrorCode.KAFKA_STORAGE_ERROR, str(failure)))
+            return
+        try:
             self._commit(reply, records, on_reply, waits_for_handlers)
         except KafkaError as error:  # The disk is full: undone, and worth another try later.
             note_shortage(self._metrics.values, 0)
@@ -257,6 +267,7 @@ class Controller(LinkedAgent):
         """Disk first, then our image, then everybody else's."""
         delta, change = self._log.commit(self.image, records)
         self._names.deleted((topic.name for topic in change.deleted), self.image.version)
+        self._leftovers.deleted(topic.name for topic in change.deleted)
         handlers = {peer.id for peer in self._peers.values() if peer.id.role == HANDLER}
         if waits_for_handlers:
             self._commits.append(_Commit(self.image.version, handlers, reply, on_reply))

@@ -28,6 +28,7 @@ from kproc.server.operations import Operations
 from kproc.server.plan import Plan
 from kproc.server.roles import CLEANER, CONTROLLER, handler_id
 from kproc.server.status import Status
+from kproc.storage.fs import DiskFailed, OsFs
 from kproc.transport.agent import AgentId
 from kproc.transport.envelope import CALL, DELTA, DELTA_ACK, REPLY, SNAPSHOT, TOKEN
 from kproc.transport.outbox import Inbox, Outbox
@@ -340,6 +341,28 @@ def test_change_that_cannot_be_written_is_refused_and_nobody_hears_of_it(
 
 def _raise(error: Exception) -> Any:
     raise error
+
+
+def test_a_namesake_does_not_begin_with_what_a_power_loss_brought_back(
+    rig: ControllerRig,
+    peers: tuple[ScriptedPeer, ScriptedPeer],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    back = tmp_path / "t-1"
+    back.mkdir()
+    (back / "partition.metadata").write_bytes(b"")
+    with monkeypatch.context() as broken:
+        broken.setattr(OsFs, "rename", lambda *_: _raise(DiskFailed(errno.EIO, "a test says so")))
+        replies = create(peers[0], "t")
+        rig.settle()
+    assert "a test says so" in str(replies[0])
+    assert "t" not in rig.controller.image.topics_by_name
+    again = create(peers[0], "t")
+    rig.settle()
+    assert [row["error_code"] for row in again[0]["topics"]] == [0]
+    assert not back.exists()
+    assert [path.name.rpartition("-")[2] for path in tmp_path.glob("t-1.*")] == ["stray"]
 
 
 def test_change_outlives_the_controller(tmp_path: Path) -> None:

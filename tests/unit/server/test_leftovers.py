@@ -1,0 +1,119 @@
+"""Names of deleted topics, used again: whatever a power loss brings back, a new topic begins empty."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from kproc.cluster import records as r
+from kproc.cluster.image import ClusterImage
+from kproc.server.leftovers import Leftovers
+from kproc.storage.checkpoints import PARTITION_METADATA_FILE, write_partition_metadata
+from kproc.storage.fs import DiskFailed, OsFs
+
+OLD, NEW = b"o" * 16, b"n" * 16
+
+
+class CountingFs(OsFs):
+    """Notes which directories were synced."""
+
+    def __init__(self) -> None:
+        self.opened: dict[int, Path] = {}
+        self.synced: list[Path] = []
+        self.fails = False
+
+    def open_directory(self, path: Path) -> int:
+        descriptor = super().open_directory(path)
+        self.opened[descriptor] = path
+        return descriptor
+
+    def sync(self, descriptor: int) -> None:
+        if self.fails:
+            raise DiskFailed(errno.EIO, "a test says so")
+        self.synced.append(self.opened[descriptor])
+
+
+@pytest.fixture
+def fs() -> CountingFs:
+    return CountingFs()
+
+
+@pytest.fixture
+def leftovers(fs: CountingFs, tmp_path: Path) -> Leftovers:
+    """Of a controller that has made a topic before: nothing is unsure."""
+    leftovers = Leftovers(fs, tmp_path)
+    leftovers.clear(ClusterImage(), making("first"))
+    assert fs.synced == [tmp_path], "nobody knows what a controller before this one has left"
+    fs.synced.clear()
+    return leftovers
+
+
+def making(name: str, partitions: int = 1) -> list[r.Record]:
+    zeros = (0,) * partitions
+    return [r.TopicCreated(name, NEW), r.PartitionsAdded(NEW, 0, zeros, zeros, zeros)]
+
+
+def left(directory: Path, name: str, topic_id: bytes | None) -> Path:
+    """A directory with something in it."""
+    path = directory / name
+    path.mkdir()
+    (path / "00000000000000000000.log").write_bytes(b"records")
+    if topic_id is not None:
+        write_partition_metadata(OsFs(), path, topic_id)
+    return path
+
+
+def test_a_directory_that_a_power_loss_brought_back_is_set_aside(
+    leftovers: Leftovers, fs: CountingFs, tmp_path: Path
+) -> None:
+    left(tmp_path, "t-0", OLD)
+    cut = left(tmp_path, "t-1", None)
+    (cut / PARTITION_METADATA_FILE).write_bytes(b"")
+    left(tmp_path, "t-2", None)
+    odd = left(tmp_path, "t-3", None)
+    (odd / PARTITION_METADATA_FILE).write_bytes(b"version: 7\ntopic_id: AAAAAAAAAAAAAAAAAAAAAAAAAA")
+    left(tmp_path, "t-4", None)
+    leftovers.clear(ClusterImage(), making("t", partitions=4))
+    kinds = {path.name.partition(".")[0]: path.name.rpartition("-")[2] for path in tmp_path.iterdir()}
+    assert kinds == {"t-0": "delete", "t-1": "stray", "t-2": "stray", "t-3": "stray", "t-4": "4"}
+    assert fs.synced == [tmp_path], "or the next power loss would bring them back again"
+
+
+def test_a_deletion_is_durable_in_names_before_the_name_is_used_again(
+    leftovers: Leftovers, fs: CountingFs, tmp_path: Path
+) -> None:
+    leftovers.clear(ClusterImage(), making("other"))
+    assert fs.synced == [], "a name that nobody had costs no sync"
+    leftovers.deleted(["t"])
+    leftovers.clear(ClusterImage(), making("other"))
+    assert fs.synced == []
+    fs.fails = True
+    with pytest.raises(DiskFailed):
+        leftovers.clear(ClusterImage(), making("t"))
+    fs.fails = False
+    leftovers.clear(ClusterImage(), making("t"))
+    assert fs.synced == [tmp_path]
+    leftovers.clear(ClusterImage(), making("t"))
+    assert fs.synced == [tmp_path], "once"
+
+
+def test_partitions_that_a_topic_grows_by_begin_empty(
+    leftovers: Leftovers, fs: CountingFs, tmp_path: Path
+) -> None:
+    image = ClusterImage()
+    image.apply_records(making("t"), 3)
+    mine, foreign = left(tmp_path, "t-0", NEW), left(tmp_path, "t-1", None)
+    leftovers.clear(image, [r.PartitionsAdded(NEW, 1, (1,), (0,), (0,))])
+    assert mine.exists()
+    assert not foreign.exists()
+
+
+def test_more_names_than_anybody_remembers_cost_a_sync(
+    leftovers: Leftovers, fs: CountingFs, tmp_path: Path
+) -> None:
+    leftovers.deleted(f"t{number}" for number in range(10_001))
+    assert not leftovers._freed
+    leftovers.clear(ClusterImage(), making("t17"))
+    assert fs.synced == [tmp_path]
