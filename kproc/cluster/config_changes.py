@@ -176,13 +176,14 @@ class ConfigChanges:
         Values of one stand over the other's, so only all that would be stored shows what would be in force.
         """
         refused: dict[str, KafkaError] = {}
+        in_force = dynamic_settings.settings_in_force(self._image, self._config).overrides
         while True:
             stored = {**self._image.broker_configs, **{n: wanted[n] for n in wanted if n not in refused}}
             for node in wanted:
                 if node in refused:
                     continue
                 try:
-                    role_counts.check_change(self._image, self._config, node, stored)
+                    role_counts.check_change(self._image, in_force, self._config, node, stored)
                     dynamic_settings.check_processors(self._config, self._image, stored)
                     connection_limits.check_change(self._config, node, stored)
                 except KafkaError as error:

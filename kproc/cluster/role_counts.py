@@ -29,22 +29,29 @@ def role_count_max() -> int:
 
 
 def check_change(
-    image: ClusterImage, config: Config, node: str, stored: Mapping[str, Mapping[str, str]]
+    image: ClusterImage,
+    in_force: Mapping[str, str],
+    config: Config,
+    node: str,
+    stored: Mapping[str, Mapping[str, str]],
 ) -> None:
-    """Refuse, as Kafka does, what the wish for `node` makes of a count, if `stored` were every node's configs."""
-    nodes = (str(config.node_id), CLUSTER_DEFAULT_NODE)
-    before = [image.broker_configs.get(each, {}) for each in nodes]
-    wanted = [stored.get(each, {}) for each in nodes]
+    """Refuse, as Kafka does, what the wish for `node` makes of a count, if `stored` were every node's configs.
+
+    `in_force`: the dynamic configs that this broker follows now. A stored count may be left out of them.
+    """
+    wanted = [stored.get(each, {}) for each in (str(config.node_id), CLUSTER_DEFAULT_NODE)]
     for key in sorted({*image.broker_configs.get(node, {}), *stored.get(node, {})}):
         if split_listener_key(key)[1] not in ROLE_COUNTS:
             continue
-        complaint = _complaint_about(key, _count(config, before, key), _count(config, wanted, key), config)
+        complaint = _complaint_about(
+            key, _count(config, [in_force], key), _count(config, wanted, key), config
+        )
         if complaint is not None:
             raise KafkaError(ErrorCode.INVALID_REQUEST, complaint)
 
 
 def _count(config: Config, layers: Sequence[Mapping[str, str]], key: str) -> int:
-    """The count in force for a key, which may be prefixed for one listener: then that beats the plain one."""
+    """The count of a key, which may be prefixed for one listener: then that beats the plain one."""
     listener, name = split_listener_key(key)
     if listener:
         own = next((layer[key] for layer in layers if key in layer), None)

@@ -29,8 +29,8 @@ _decode = msgspec.msgpack.Decoder().decode
 class Calls:
     """The calls that one agent has open, by token."""
 
-    def __init__(self, containment: Containment | None = None) -> None:
-        self._containment = containment or Containment()
+    def __init__(self, containment: Containment) -> None:
+        self._containment = containment
         self._open: dict[int, tuple[AgentId, OnReply, Owner | None]] = {}
         self._tokens = itertools.count(1)
 

@@ -241,14 +241,13 @@ class ChildRole:
 
     def _do_close(self, message: dict[str, Any], _fd: None) -> None:
         assert self._agent is not None
-        unknown = self._agent.unknown_log() if isinstance(self._agent, Handler) else None
-        is_clean = unknown is None
-        if unknown is not None:
-            logger.info("%s was not recovered in this run; the next start recovers", unknown)
         try:
             if isinstance(self._agent, Cleaner):
                 self._agent.finish(is_clean=message["is_clean"])
-            self._agent.close()
+            unknown = self._agent.close()
+            is_clean = unknown is None
+            if unknown is not None:
+                logger.info("%s was not recovered in this run; the next start recovers", unknown)
         except OSError as error:
             logger.error("closing: %s", error)
             is_clean = False

@@ -290,8 +290,12 @@ class Handler(LinkedAgent):
         is_synced = not self._partitions.unsynced and not self._partitions.syncing and self._hand_over.is_idle
         return super().is_drained() and is_synced and not self._moving.has_holders()
 
-    def close(self) -> None:
-        """Close every log cleanly; raises OSError when one could not be flushed."""
+    def close(self) -> str | None:
+        """Close every log cleanly; raises OSError when one could not be flushed.
+
+        Returns a log that the next start must recover all the same (Partitions.unknown_log).
+        """
+        unknown = self._partitions.unknown_log()
         self._syncer.close()
         self._partitions.finish_sync()
         try:
@@ -301,10 +305,7 @@ class Handler(LinkedAgent):
         if self._request_log is not None:
             self._request_log.close()
         super().close()
-
-    def unknown_log(self) -> str | None:
-        """As Partitions.unknown_log."""
-        return self._partitions.unknown_log()
+        return unknown
 
     # -- the duty cycle ----------------------------------------------------------------------------------------
 

@@ -442,11 +442,10 @@ class BrokerProcess:
         for thread in self._threads:
             is_clean = thread.stop(5.0) and is_clean
         self._end_turns()
-        is_clean = is_clean and all(each.unknown_log() is None for each in self._handlers)
         closing: list[Agent] = [*draining, self._controller]
         for agent in closing:
             try:
-                agent.close()
+                is_clean = agent.close() is None and is_clean
             except OSError as error:
                 logger.error("closing %s: %s", agent.id, error)
                 is_clean = False

@@ -158,8 +158,9 @@ class LinkedAgent:
     def is_drained(self) -> bool:
         return self._is_stopping and not any(each.has_overflow for each in self._outboxes)
 
-    def close(self) -> None:
+    def close(self) -> str | None:
         self._epoll.close()
+        return None
 
     def _work(self) -> int:
         raise NotImplementedError

@@ -152,5 +152,8 @@ class Agent(Protocol):
     def is_drained(self) -> bool:
         """True when nothing is left to finish."""
 
-    def close(self) -> None:
-        """Release descriptors and files; called once, after the last `do_work`."""
+    def close(self) -> str | None:
+        """Release descriptors and files; called once, after the last `do_work`.
+
+        Returns what keeps the next start from believing that this stop was a clean one; None: nothing does.
+        """

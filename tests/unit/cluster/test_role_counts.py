@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.cluster.dynamic_settings import check_processors, wanted_processors
+from kproc.cluster.dynamic_settings import check_processors, settings_in_force, wanted_processors
 from kproc.cluster.image import ClusterImage
 from kproc.cluster.records import BrokerConfigSet
 from kproc.cluster.role_counts import check_change, role_count_max
@@ -25,7 +25,8 @@ def image_with(**configs: str) -> ClusterImage:
 def refusal(image: ClusterImage, node: str, after: dict[str, str], config: Config = CONFIG) -> str | None:
     """What it is refused with, or None."""
     try:
-        check_change(image, config, node, {**image.broker_configs, node: after})
+        in_force = settings_in_force(image, config).overrides
+        check_change(image, in_force, config, node, {**image.broker_configs, node: after})
     except KafkaError as error:
         return f"{error.message}" if error.code == ErrorCode.INVALID_REQUEST else repr(error)
     return None

@@ -115,3 +115,11 @@ def test_limit_by_address_that_would_let_nobody_in_is_left_out(
     assert settings_in_force(cluster.image, cluster.config).overrides == {"max.connections": "7"}
     cluster.alter(changes(BROKER, node, (name, DELETE, None)))
     assert not left_out(cluster.image, cluster.config)
+
+
+def test_a_count_that_is_left_out_does_not_bound_the_change_that_takes_it_away() -> None:
+    cluster = stored(("num.network.threads", "9999"))
+    assert "num.network.threads" in left_out(cluster.image, cluster.config)
+    (row,) = cluster.alter(changes(BROKER, NODE, ("num.network.threads", DELETE, None)))
+    assert row["error_code"] == 0
+    assert not left_out(cluster.image, cluster.config)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kproc.containment import Containment
 from kproc.server.calls import Calls, OnReply, serve_call
 from kproc.transport.agent import AgentId
 from kproc.transport.envelope import CALL, REPLY
@@ -22,7 +23,7 @@ class Desk:
     def __init__(self, link_kind: str) -> None:
         self._maker = LinkMaker(link_kind)
         near, far = self._maker.make(AgentId("handler", 0), PEER)
-        self.calls = Calls()
+        self.calls = Calls(Containment())
         self.outbox = Outbox(near.sender, near.waker)
         self._inbox = Inbox(near.receiver)
         self._far_outbox, self._far_inbox = Outbox(far.sender, far.waker), Inbox(far.receiver)
@@ -132,7 +133,7 @@ def test_late_reply_of_a_dead_peer_is_ignored(desk: Desk) -> None:
 
 
 def test_peer_that_is_not_there_is_lost_at_once() -> None:
-    calls, replies = Calls(), []
+    calls, replies = Calls(Containment()), []
     calls.call(None, PEER, "a", None, replies.append)
     assert replies == [{"lost": True}]
     assert len(calls) == 0

@@ -17,6 +17,7 @@ from kproc.cluster.image import ClusterImage
 from kproc.cluster.metadata_log import MetadataLog
 from kproc.config import Config
 from kproc.config.dynamic import DynamicSettings
+from kproc.containment import Containment
 from kproc.errors import ErrorCode, FatalError, KafkaError
 from kproc.ipc.wait import Sleeper, make_eventfd
 from kproc.metrics.slab import MetricsRow
@@ -48,7 +49,7 @@ class ScriptedPeer:
         near, far = rig.links.make(CONTROLLER, agent)
         rig.controller.attach(near)
         self._outbox, self._inbox = Outbox(far.sender, far.waker), Inbox(far.receiver)
-        self._calls = Calls()
+        self._calls = Calls(Containment())
         self.image: ClusterImage | None = None
         self.kinds: list[int] = []
         self.acknowledges = True

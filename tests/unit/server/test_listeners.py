@@ -177,7 +177,9 @@ def test_family_that_the_host_lacks_is_passed_over(
 ) -> None:
     make = socket.socket
 
-    def no_ipv6(family: int = socket.AF_INET, kind: int = socket.SOCK_STREAM, *more: Any, **named: Any) -> Any:
+    def no_ipv6(
+        family: int = socket.AF_INET, kind: int = socket.SOCK_STREAM, *more: Any, **named: Any
+    ) -> Any:
         if family == socket.AF_INET6:
             raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
         return make(family, kind, *more, **named)
