@@ -291,10 +291,7 @@ class Handler(LinkedAgent):
         return super().is_drained() and is_synced and not self._moving.has_holders()
 
     def close(self) -> str | None:
-        """Close every log cleanly; raises OSError when one could not be flushed.
-
-        Returns a log that the next start must recover all the same (Partitions.unknown_log).
-        """
+        """Close every log cleanly, raises OSError if one could not be flushed; returns `Partitions.unknown_log`."""
         unknown = self._partitions.unknown_log()
         self._syncer.close()
         self._partitions.finish_sync()

@@ -163,6 +163,22 @@ def test_a_listener_that_cannot_be_bound_at_the_start_is_left_out(
             assert problem(broker) is None
 
 
+def test_stored_listeners_whose_protocol_the_next_start_does_not_know_are_left_out(
+    tmp_path: Path, transport: str
+) -> None:
+    with (
+        ServedBroker(tmp_path / "data", transport=transport, settings=SETTINGS) as broker,
+        RawClient(broker.bootstrap) as client,
+    ):
+        assert set_listeners(client, BOTH) == (0, None)
+        wait_until(has(broker, "PLAINTEXT", "EXTERNAL"), what="both listeners")
+    with ServedBroker(tmp_path / "data", transport=transport) as broker, RawClient(broker.bootstrap) as client:
+        assert has(broker, "PLAINTEXT")()
+        assert "EXTERNAL" in (problem(broker) or "")
+        assert set_config(client, "listeners", None) == (0, None)
+        wait_until(lambda: problem(broker) is None, what="what was left out can be taken away")
+
+
 def test_listener_with_a_count_of_its_own_has_processors_of_its_own(tmp_path: Path, transport: str) -> None:
     settings = {**SETTINGS, "listener.name.external.num.network.threads": 1}
     with (
