@@ -26,6 +26,7 @@ from kproc.net.connection_limits import ConnectionLimits, Resolve, control_limit
 from kproc.net.handler_peer import Router
 from kproc.net.processor import Processor
 from kproc.purgatory.purgatory import Purgatory
+from kproc.server import health
 from kproc.server.busy_handler import BusyHandler
 from kproc.server.cleaner import Cleaner
 from kproc.server.controller import Controller
@@ -248,4 +249,10 @@ def make_cleaner(
 def make_responder(plan: Plan, status: Status, listening: socket.socket) -> MetricsResponder:
     """Answers at the metrics listener with what `status` shows."""
     exposition = Exposition(status.describe, status.figures)
-    return MetricsResponder(listening, render=exposition.render, clock=plan.clock, look=status.look)
+    return MetricsResponder(
+        listening,
+        render=exposition.render,
+        clock=plan.clock,
+        look=status.look,
+        health=lambda path: health.answer(path, status),
+    )

@@ -234,6 +234,7 @@ class ChildRole:
             self._status.processes = message["processes"]
             self._status.listeners = message["listeners"]
             self._status.problem = message["problem"]
+            self._status.phase = message["phase"]
             self._status.listener_names = message["listener_names"]
 
     def _do_answer(self, message: dict[str, Any], _fd: None) -> None:

@@ -154,7 +154,7 @@ class BrokerProcess:
         status.image = lambda: self._controller.image
         handler_count = self._settings.integer(IO_THREADS, config.num_io_threads)
         processor_count = self._settings.integer(NETWORK_THREADS, config.num_network_threads)
-        scraped = Status(plan, self._slab)  # The cleaner's own: another thread may run it.
+        scraped = self._scraped = Status(plan, self._slab)  # The cleaner's own: another thread may run it.
         self._cleaner: Cleaner = broker.make_cleaner(
             plan,
             **self._own(CLEANER),
@@ -342,6 +342,7 @@ class BrokerProcess:
             return 1
         control = [self._control[1]] if self._control is not None else []
         start_listening([*(sock for _, sock in self._listeners), *control], self._config)
+        self._scraped.phase = "running"
         announcement = ready.describe(self._plan, self._describe())
         if ready_file is not None:
             ready.write(ready_file, announcement)
@@ -424,6 +425,7 @@ class BrokerProcess:
 
     def _stop(self) -> int:
         """Drain within kproc.drain.timeout.ms, then close in order; the exit status."""
+        self._scraped.phase = "stopping"
         deadline_ns = self._plan.clock.now_ns() + self._config.kproc_drain_timeout_ms * 1_000_000
         draining: list[Agent] = [
             *self._acceptors,

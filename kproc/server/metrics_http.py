@@ -1,4 +1,4 @@
-"""MetricsResponder: GET /metrics over HTTP/1.1 for a scraper, in the loop of the process that it is given to.
+"""MetricsResponder: GET /metrics and /health over HTTP/1.1, in the loop of the process that it is given to.
 
 No thread, nothing that blocks, everything bounded: few connections, one small request on each, a deadline, and the
 answer is made once for all who ask within a second. A scraper that reads slowly waits for itself. Its own epoll stands
@@ -32,9 +32,11 @@ _REASONS: Final = {
     405: "Method Not Allowed",
     431: "Request Header Fields Too Large",
     500: "Internal Server Error",
+    503: "Service Unavailable",
 }
 
 Render = Callable[[], tuple[str, bytes]]
+Health = Callable[[str], tuple[int, bytes] | None]
 
 
 class _Scraper:
@@ -50,7 +52,8 @@ class _Scraper:
 
 
 class MetricsResponder:
-    """One per metrics listener. `render` gives content type and body; `look` is called at every cycle."""
+    """One per metrics listener. `render` gives content type and body of /metrics, `health` HTTP status and JSON of the
+    paths that it knows; `look` is called at every cycle."""
 
     def __init__(
         self,
@@ -59,10 +62,12 @@ class MetricsResponder:
         render: Render,
         clock: Clock,
         look: Callable[[int], None] = lambda _: None,
+        health: Health = lambda _: None,
     ) -> None:
         self._listening = listening
         self._render = render
         self._look = look
+        self._health = health
         self._clock = clock
         self._scrapers: dict[int, _Scraper] = {}
         self._body: tuple[str, bytes] = ("", b"")
@@ -167,10 +172,14 @@ class MetricsResponder:
         if len(line) != 3 or not line[2].startswith(b"HTTP/1."):
             return _response(400, "text/plain", b"that is no HTTP request\n")
         method, path = line[0], line[1].partition(b"?")[0]
-        if path != b"/metrics":
-            return _response(404, "text/plain", b"there is only /metrics\n")
+        health = self._health(path.decode("latin-1"))
+        if health is None and path != b"/metrics":
+            return _response(404, "text/plain", b"there are /metrics, /health/live and /health/ready\n")
         if method not in (b"GET", b"HEAD"):
             return _response(405, "text/plain", b"there is only GET\n")
+        has_body = method == b"GET"
+        if health is not None:
+            return _response(health[0], "application/json", health[1], has_body=has_body)
         now_ns = self._clock.now_ns()
         if now_ns >= self._body_expires_ns:
             try:
@@ -180,7 +189,7 @@ class MetricsResponder:
                 return _response(500, "text/plain", b"the metrics cannot be rendered; see the broker's log\n")
             self._body_expires_ns = now_ns + _FRESH_NS
         content_type, body = self._body
-        return _response(200, content_type, body, has_body=method == b"GET")
+        return _response(200, content_type, body, has_body=has_body)
 
 
 def _response(status: int, content_type: str, body: bytes, *, has_body: bool = True) -> bytes:

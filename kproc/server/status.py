@@ -34,6 +34,7 @@ class Status:
         self._started_ns = plan.clock.now_ns()
         self._before: dict[tuple[str, int], tuple[int, float, int]] = {}
         self.processes: list[dict[str, Any]] = []
+        self.phase = "starting"  # Then running, then stopping.
         self.problem: str | None = None  # What of the settings in force could not be reached.
         self.listeners: dict[str, dict[str, str]] = {
             each.name: {"bound": each.bound, "advertised": each.advertised} for each in plan.endpoints

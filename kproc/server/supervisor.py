@@ -170,6 +170,7 @@ class Supervisor:
         if not self._must_stop:
             self._announce(ready_file, on_ready)
         self._has_started = self._children.has_started = True
+        self._tell_processes()
         while not self._must_stop:
             self._turn()
         return self._stop()
@@ -330,6 +331,12 @@ class Supervisor:
         self._children.spread_settings(settings)
         self._scaler.want(settings)
 
+    @property
+    def _phase(self) -> str:
+        if self._must_stop:
+            return "stopping"
+        return "running" if self._has_started else "starting"
+
     def _tell_processes(self) -> None:
         """Who shows what runs: the controller, and the cleaner if there is a metrics listener."""
         endpoints = self._plan.endpoints
@@ -343,6 +350,7 @@ class Supervisor:
             },
             "listener_names": [each.name for each in endpoints],
             "problem": "; ".join(filter(None, (self._scaler.problem, self._children.problem))) or None,
+            "phase": self._phase,
         }
         showing = (CONTROLLER,) if self._metrics_listening is None else (CONTROLLER, CLEANER)
         self._owes_processes = False
@@ -359,6 +367,7 @@ class Supervisor:
     def _stop(self) -> int:
         """Drain within kproc.drain.timeout.ms; close, each wave in time of its own; reap, or kill. The exit status."""
         self._children.is_stopping = True
+        self._tell_processes()
         drain_ns = self._config.kproc_drain_timeout_ms * 1_000_000
         deadline_ns = self._clock.now_ns() + drain_ns
         for sock in self._listening.values():

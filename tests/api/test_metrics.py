@@ -18,7 +18,7 @@ from kproc.metrics.requests import TIMINGS
 from kproc.wire.header import ApiKey
 from tests.support.broker import BrokerUnderTest, EmbeddedBroker
 from tests.support.raw import RawClient, batch
-from tests.support.status import processes, wait_replaced
+from tests.support.status import health, processes, wait_replaced
 from tests.support.topics import fresh_name
 from tests.support.wait import wait_until
 
@@ -284,3 +284,10 @@ def produced(measured: BrokerUnderTest) -> int:
     """Produce requests of version 9 that are counted by now."""
     counted: int = api(measured, "Produce")["versions"].get("9", 0)
     return counted
+
+
+def test_broker_that_serves_is_alive_and_ready(measured: BrokerUnderTest) -> None:
+    address = status(measured)["metrics"]
+    wait_until(lambda: health(address, "ready")[0] == 200, what="it is ready")
+    assert health(address, "live")[0] == 200
+    assert health(address, "ready")[1]["phase"] == "running"

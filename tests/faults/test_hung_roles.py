@@ -16,7 +16,7 @@ from kproc.server.control_plane import QUEUE_MAX
 from tests.support.broker import ServedBroker
 from tests.support.checker import Load, clients_are_served
 from tests.support.raw import RawClient, batch
-from tests.support.status import Role, processes, rows, wait_replaced
+from tests.support.status import Role, health, processes, rows, wait_replaced
 from tests.support.wait import pause, wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process")]
@@ -136,3 +136,23 @@ def test_stop_with_a_role_that_hangs_closes_the_others_cleanly(
         assert f"{role[0]}-{role[1]} did not end in time" in broker.log()
         assert "handler-" not in broker.log().partition("did not end in time")[2]
         assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
+def test_health_names_the_role_that_hangs_and_is_well_when_it_goes_on(tmp_path: Path, transport: str) -> None:
+    settings = {**SETTINGS, "kproc.metrics.listener": "127.0.0.1:0"}
+    with ServedBroker(tmp_path / "data", transport=transport, settings=settings) as broker:
+        address = broker.metrics
+        pids = processes(broker.bootstrap)
+        wait_until(lambda: health(address, "ready")[0] == 200, what="it is ready")
+        os.kill(pids["handler", 1], signal.SIGSTOP)
+        try:
+            wait_until(lambda: health(address, "ready")[0] == 503, what="one that hangs is seen")
+            (ill,) = health(address, "ready")[1]["roles_not_running"]
+            assert (ill["role"], ill["index"], ill["pid"]) == ("handler", 1, pids["handler", 1])
+            assert health(address, "live")[0] == 200
+            os.kill(pids["handler", 0], signal.SIGSTOP)
+            wait_until(lambda: health(address, "live")[0] == 503, what="nobody is served")
+        finally:
+            for index in (0, 1):
+                os.kill(pids["handler", index], signal.SIGCONT)
+        wait_until(lambda: health(address, "ready")[0] == 200, what="all is well")

@@ -185,6 +185,11 @@ class ServedBroker:
         return str(self._ready["control"])
 
     @property
+    def metrics(self) -> str:
+        """Where the metrics listener is: host:port. KeyError when there is none."""
+        return str(self._ready["metrics"])
+
+    @property
     def port(self) -> int:
         """The bound port."""
         return int(self.bootstrap.rpartition(":")[2])

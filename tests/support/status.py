@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import urllib.error
+import urllib.request
 from typing import Any
 
 from kproc.client import Client, ClientError
@@ -40,3 +43,12 @@ def wait_replaced(bootstrap: str, role: Role, old_pid: int, *, seconds: float = 
     found = wait_until(successor, seconds=seconds, what=f"{role} has a successor")
     assert found is not None
     return found
+
+
+def health(address: str, path: str) -> tuple[int, dict[str, Any]]:
+    """HTTP status and JSON of a path below /health."""
+    try:
+        with urllib.request.urlopen(f"http://{address}/health/{path}", timeout=10) as response:
+            return response.status, json.load(response)
+    except urllib.error.HTTPError as refusal:
+        return refusal.code, json.load(refusal)

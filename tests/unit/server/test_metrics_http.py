@@ -25,7 +25,13 @@ class Rig:
         self.fails = False
         listening = socket.create_server(("127.0.0.1", 0), backlog=100)
         self._address = listening.getsockname()
-        self.responder = MetricsResponder(listening, render=self._render, clock=self.clock)
+        self.health: tuple[int, bytes] = (200, b"{}")
+        self.responder = MetricsResponder(
+            listening,
+            render=self._render,
+            clock=self.clock,
+            health=lambda path: self.health if path == "/health/ready" else None,
+        )
         stack.callback(self.responder.close)
 
     def _render(self) -> tuple[str, bytes]:
@@ -84,6 +90,18 @@ def test_get_is_answered_and_the_connection_closed(rig: Rig) -> None:
 )
 def test_anything_else_is_refused_in_http(rig: Rig, request_bytes: bytes, status: int) -> None:
     assert rig.ask(request_bytes).split()[1] == b"%d" % status
+
+
+@pytest.mark.parametrize("status", [200, 503])
+def test_health_is_answered_with_its_status_and_without_rendering_metrics(rig: Rig, status: int) -> None:
+    rig.health = (status, b'{"status":"x"}')
+    head, _, body = rig.ask(b"GET /health/ready HTTP/1.1\r\n\r\n").partition(b"\r\n\r\n")
+    assert head.split()[1] == b"%d" % status
+    assert b"Content-Type: application/json\r\n" in head
+    assert body == b'{"status":"x"}'
+    assert rig.ask(b"HEAD /health/ready HTTP/1.1\r\n\r\n").endswith(b"\r\n\r\n")
+    assert b"405" in rig.ask(b"POST /health/ready HTTP/1.1\r\n\r\n")
+    assert not rig.rendered
 
 
 def test_head_has_no_body(rig: Rig) -> None:
