@@ -27,7 +27,7 @@ class PeerFailed(RuntimeError):
 
 
 class Peer:
-    """One running broker in a temporary directory; a context manager owns its whole life.
+    """One running broker in a temporary directory (in `under`, if given); a context manager owns its whole life.
 
     `start_seconds` is measured alike for every broker: from just before the process is started to the first
     Metadata answer that names a live broker.
@@ -36,11 +36,12 @@ class Peer:
     name = "peer"
     start_seconds_max = 60.0
 
-    def __init__(self, *, keep_data: bool = False) -> None:
+    def __init__(self, *, keep_data: bool = False, under: Path | None = None) -> None:
         self.bootstrap = ""
         self.start_seconds = 0.0
         self.directory = Path()
         self._keep_data = keep_data
+        self._under = under
         self._child: subprocess.Popen[bytes] | None = None
 
     # -- what a broker has to say about itself
@@ -80,7 +81,7 @@ class Peer:
         return proc.process_tree(self.pid)
 
     def start(self) -> None:
-        self.directory = Path(tempfile.mkdtemp(prefix=f"bench-{self.name.split()[0]}-"))
+        self.directory = Path(tempfile.mkdtemp(prefix=f"bench-{self.name.split()[0]}-", dir=self._under))
         try:
             self.prepare()
             self._launch()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import subprocess
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 from bench.peers.base import Peer, PeerFailed, free_ports
@@ -23,9 +24,17 @@ class KafkaPeer(Peer):
 
     name = f"kafka {KAFKA_VERSION}"
 
-    def __init__(self, *, settings: dict[str, str] | None = None, keep_data: bool = False) -> None:
-        super().__init__(keep_data=keep_data)
+    def __init__(
+        self,
+        *,
+        settings: dict[str, str] | None = None,
+        keep_data: bool = False,
+        under: Path | None = None,
+        jvm: Sequence[str] = JVM,
+    ) -> None:
+        super().__init__(keep_data=keep_data, under=under)
         self._settings = settings or {}
+        self._jvm = jvm
 
     @property
     def _properties(self) -> Path:
@@ -65,4 +74,4 @@ class KafkaPeer(Peer):
             raise PeerFailed(f"the storage could not be formatted:\n{done.stdout}{done.stderr}")
 
     def command(self) -> list[str]:
-        return ["java", *JVM, "-cp", classpath(), "kafka.Kafka", str(self._properties)]
+        return ["java", *self._jvm, "-cp", classpath(), "kafka.Kafka", str(self._properties)]

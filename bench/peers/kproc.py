@@ -33,8 +33,9 @@ class KprocPeer(Peer):
         python: str = sys.executable,
         keep_data: bool = False,
         checkout: Path = REPOSITORY,
+        under: Path | None = None,
     ) -> None:
-        super().__init__(keep_data=keep_data)
+        super().__init__(keep_data=keep_data, under=under)
         self._checkout = checkout
         self.name = f"kproc {transport} {flush}"
         self._transport = transport

@@ -1,6 +1,7 @@
 """AlterReplicaLogDirs (key 34), versions 1-2: there is one directory, so whatever is to be moved there is there.
 
-Any other path is LOG_DIR_NOT_FOUND, as in Kafka. Versions: v2 flexible.
+Any other path is LOG_DIR_NOT_FOUND, as in Kafka, and a name that its directory's suffix while it moves
+(`-0.<32 digits>-future`) makes longer than 255 characters is INVALID_TOPIC_EXCEPTION. Versions: v2 flexible.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from kproc.wire.header import ApiKey
 if TYPE_CHECKING:
     from kproc.api.context import RequestContext
 
+_NAME_CHARACTERS_MAX = 255 - len(".-future") - 32
+
 
 @api(ApiKey.ALTER_REPLICA_LOG_DIRS, versions=(1, 2))
 def handle_alter_replica_log_dirs(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
@@ -26,11 +29,7 @@ def handle_alter_replica_log_dirs(context: RequestContext, request: dict[str, An
     for directory in request["dirs"]:
         for topic in directory["topics"]:
             for index in topic["partitions"]:
-                code = (
-                    _code(image, topic["name"], index)
-                    if directory["path"] == ours
-                    else ErrorCode.LOG_DIR_NOT_FOUND
-                )
+                code = _code(image, topic["name"], index, is_there=directory["path"] == ours)
                 codes.setdefault(topic["name"], {})[index] = int(code)
     return _answer(codes)
 
@@ -43,7 +42,11 @@ def error_response(request: dict[str, Any], code: int, _message: str | None) -> 
     return _answer(codes)
 
 
-def _code(image: ClusterImage, name: str, index: int) -> ErrorCode:
+def _code(image: ClusterImage, name: str, index: int, *, is_there: bool) -> ErrorCode:
+    if len(f"{name}-{index}") > _NAME_CHARACTERS_MAX:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
+    if not is_there:
+        return ErrorCode.LOG_DIR_NOT_FOUND
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if image.partition(name, index) is None else ErrorCode.NONE
 
 

@@ -37,12 +37,15 @@ _NAMELESS = {
     RESOURCE_CLIENT_METRICS: "Client metrics subscription name",
     RESOURCE_GROUP: "Group name",
 }
+_KINDS = {RESOURCE_TOPIC, RESOURCE_BROKER, *_NAMELESS}
 
 Rows = list[dict[str, Any]]
 
 
 @api(ApiKey.DESCRIBE_CONFIGS, versions=(1, 4))
 def handle_describe_configs(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
+    if any(resource["resource_type"] not in _KINDS for resource in request["resources"]):
+        return error_response(request, ErrorCode.INVALID_REQUEST, "Unexpected resource type")
     with_synonyms = request["include_synonyms"]
     with_documentation = request.get("include_documentation", False)
     results = []
@@ -81,8 +84,6 @@ def _describe(services: Services, resource: dict[str, Any]) -> Rows:
             return describe_cluster_default(image, names)
         _check_broker(name, config.node_id, or_empty=True)
         return describe_broker(image, config, names)
-    if kind not in _NAMELESS:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {kind}")
     if not name:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"{_NAMELESS[kind]} must not be empty")
     if kind == RESOURCE_GROUP:

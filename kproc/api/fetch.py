@@ -405,7 +405,8 @@ class DelayedFetch(DelayedOperation):
             )
         session_id = 0
         if session is not None:
-            session.served(served)
+            if self._is_incremental:
+                session.served(served)
             session_id = session.id
         context.send_parts(
             encode_fetch_response(
@@ -432,15 +433,24 @@ def find_partition(services: Services, target: FetchTarget) -> tuple[str, Partit
     """The partition that a Fetch names, or the error for it."""
     if target.name is not None:
         topic = services.image.topics_by_name.get(target.name)
-        missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if topic is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     else:
         topic = services.image.topics_by_id.get(target.topic_id or b"")
-        missing = ErrorCode.UNKNOWN_TOPIC_ID
-    if topic is None:
-        return missing
+        if topic is None:
+            return _missing(services, target)
+        target.found_name = topic.name
     if not 0 <= target.index < len(topic.partitions):
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return topic.name, topic.partitions[target.index]
+
+
+def _missing(services: Services, target: FetchTarget) -> ErrorCode:
+    """The error for an id that no topic has. As in Kafka a session knows the name that was found by it before."""
+    if target.found_name is None:
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    is_made_anew = services.image.partition(target.found_name, target.index) is not None
+    return ErrorCode.INCONSISTENT_TOPIC_ID if is_made_anew else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 class _RemoteRead:

@@ -23,11 +23,12 @@ _EVICTION_NS: Final = 120_000_000_000  # Kafka's min.incremental.fetch.session.e
 class FetchTarget:
     """One partition of a Fetch, and what its client was told last."""
 
-    __slots__ = ("index", "last_end", "last_start", "name", "request", "topic_id")
+    __slots__ = ("found_name", "index", "last_end", "last_start", "name", "request", "topic_id")
 
     def __init__(self, name: str | None, topic_id: bytes | None, request: FetchPartition) -> None:
         self.name = name
         self.topic_id = topic_id
+        self.found_name: str | None = None  # Of a topic that is named by its id and was there.
         self.index = request.index
         self.request = request
         self.last_end = -1
@@ -110,7 +111,11 @@ class SessionCache:
         session.update(request)
         if not session.targets:
             del self._sessions[session.id]
-            return [], None, False
+            return (
+                list(targets_of(request)),
+                None,
+                False,
+            )  # As in Kafka; it may have been told to forget them, too.
         return list(session.targets.values()), session, True
 
     def reads(self, session_id: int, name: str, topic_id: bytes) -> bool:

@@ -4,7 +4,8 @@ Requests that arrive together are gathered by `ProduceBatcher` and appended per 
 Log.append, that is one writev. acks=0 answers nothing and closes the connection on an error; acks=1 is
 answered once the bytes are in the page cache; acks=all (-1) waits for fdatasync when kproc.flush=group.
 min.insync.replicas asks for no more replicas than there are, as in Kafka since 3.7 (apache/kafka#14594): for one.
-A transactional id is refused (TRANSACTIONAL_ID_AUTHORIZATION_FAILED) until the broker has transactions.
+A transactional id, or a batch of a transaction, has the whole request refused (TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+until the broker has transactions.
 Versions: v3 record batch v2; v5 log start offset; v8 record errors; v9 flexible; v10 current leader; v13
 topic ids instead of names (KIP-516).
 
@@ -218,12 +219,16 @@ class ProduceBatcher:
         """
         version = context.api_version
         request = decode_produce(version, body)
+        is_transactional = request.is_transactional
         topics = request.topics
         acks = request.acks
         if len(topics) == 1 and len(topics[0].partitions) == 1:
             topic = topics[0]
             index, records = topic.partitions[0]
             pending = OneProduce(context, acks, topic.name, topic.topic_id)
+            if is_transactional:
+                pending.decide(0, _failed(index, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
+                return None
             found = self._find_for(request, version, topic.name, topic.topic_id, index, records)
             if isinstance(found, int):
                 pending.decide(0, _failed(index, found))
@@ -241,7 +246,7 @@ class ProduceBatcher:
                 return Placed(partition.owner, owned, size, acks, topic.name, topic.topic_id)
             self._forward(context, body, pending, {partition.owner: [(0, 0, 0, (image.name, index))]})
             return Placed(partition.owner, None, size, acks, topic.name, topic.topic_id)
-        self._add_many(context, body, request)
+        self._add_many(context, body, request, is_transactional=is_transactional)
         return None
 
     def add_known(self, pending: Pending, owned: OwnedPartition, records: memoryview) -> None:
@@ -274,7 +279,9 @@ class ProduceBatcher:
         gathered.targets = [(self._known_answers.pending(each), 0) for each in gathered.known]
         gathered.known = []
 
-    def _add_many(self, context: RequestContext, body: memoryview, request: ProduceRequest) -> None:
+    def _add_many(
+        self, context: RequestContext, body: memoryview, request: ProduceRequest, *, is_transactional: bool
+    ) -> None:
         total = sum(len(topic.partitions) for topic in request.topics)
         pending = PendingProduce(request.acks, total, _ManyAnswer(context, request))
         if total == 0:
@@ -284,8 +291,12 @@ class ProduceBatcher:
         at = 0
         for topic_at, topic in enumerate(request.topics):
             for part_at, (index, records) in enumerate(topic.partitions):
-                found = self._find_for(
-                    request, context.api_version, topic.name, topic.topic_id, index, records
+                found = (
+                    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+                    if is_transactional
+                    else self._find_for(
+                        request, context.api_version, topic.name, topic.topic_id, index, records
+                    )
                 )
                 if isinstance(found, int):
                     pending.decide(at, _failed(index, found))
@@ -312,8 +323,6 @@ class ProduceBatcher:
         records: memoryview | None,
     ) -> tuple[TopicImage, PartitionImage] | int:
         """A partition for a client's request, or the error. As in Kafka acks come after the topic and the batch."""
-        if request.transactional_id is not None:
-            return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         found = self._find(name, topic_id, index)
         if not isinstance(found, int) and request.acks not in (-1, 0, 1):
             return _error_before_acks(version, records)

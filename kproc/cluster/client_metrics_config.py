@@ -51,11 +51,10 @@ def check_all(configs: Mapping[str, str]) -> dict[str, str]:
     """A subscription's configs, normalized; KafkaError names the first that cannot be used."""
     if unknown := [name for name in configs if name not in CLIENT_METRICS_CONFIGS]:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown client metrics configuration: {unknown[0]}")
-    for name, text in configs.items():
-        if name == INTERVAL_MS:
-            _check_interval(text)
-        elif name == MATCH:
-            _check_match(text)
+    if INTERVAL_MS in configs:
+        _check_interval(configs[INTERVAL_MS])
+    if MATCH in configs:
+        _check_match(configs[MATCH])
     return {name: CLIENT_METRICS_CONFIGS[name].normalize(text) for name, text in configs.items()}
 
 

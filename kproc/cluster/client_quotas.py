@@ -2,7 +2,7 @@
 
 An entity is a user, a client id, both, or an address; a name of None stands for all that have no quota of their own.
 `ClientQuotas` is the part of the image that holds them, `QuotaChanges` turns AlterClientQuotas into records as Kafka's
-controller does, in its words. Differs from Kafka: not-a-number is refused, and so is an entity that names a type twice.
+controller does, in its words. Differs from Kafka: not-a-number is refused.
 """
 
 from __future__ import annotations
@@ -137,26 +137,30 @@ class QuotaChanges:
         seen: set[Entity] = set()
         for entry in body["entries"]:
             code, message = ErrorCode.NONE, None
+            # As in Kafka of a type that is named twice the last one counts, and is what the answer shows.
+            names = {row["entity_type"]: row["entity_name"] for row in entry["entity"]}
             try:
-                records += self._alter_one(entry, seen, resolvable)
+                records += self._alter_one(names, entry["ops"], seen, resolvable)
             except KafkaError as error:
                 code, message = error.code, error.message
-            entries.append({"error_code": int(code), "error_message": message, "entity": entry["entity"]})
+            entity = [{"entity_type": kind, "entity_name": name} for kind, name in names.items()]
+            entries.append({"error_code": int(code), "error_message": message, "entity": entity})
         return {"entries": entries}, [] if body["validate_only"] else records
 
-    def _alter_one(self, entry: Row, seen: set[Entity], resolvable: Set[str]) -> list[r.Record]:
-        entity = _parse_entity(entry["entity"])
+    def _alter_one(
+        self, names: Mapping[str, str | None], ops: list[Row], seen: set[Entity], resolvable: Set[str]
+    ) -> list[r.Record]:
+        entity = _parse_entity(names)
         if entity in seen:
             raise _invalid(f"Ignoring duplicate entity {_shown(entity)}")
         seen.add(entity)
-        names = dict(entity)
         host = names.get(IP)
         if host is not None and host not in resolvable and not is_address(host):
             raise _invalid(f"{host} is not a valid IP or resolvable host.")
         keys = _IP_KEYS if IP in names else _CLIENT_KEYS
         before, given = self._quotas().of(entity), set()
         records: list[r.Record] = []
-        for op in entry["ops"]:
+        for op in ops:
             key, value = op["key"], None if op["remove"] else op["value"]
             if key in given:
                 raise _invalid(f"Ignoring duplicate entity {_shown(entity)}")
@@ -168,17 +172,12 @@ class QuotaChanges:
         return records
 
 
-def _parse_entity(rows: list[Row]) -> Entity:
-    names: dict[str, str | None] = {}
-    for row in rows:
-        kind, name = row["entity_type"], row["entity_name"]
-        if kind in names:
-            raise _invalid(f"Invalid client quota entity, duplicate entity entry {kind}")
+def _parse_entity(names: Mapping[str, str | None]) -> Entity:
+    for kind, name in names.items():
         if kind not in (USER, CLIENT_ID, IP):
             raise _invalid(f"Unhandled client quota entity type: {kind}")
         if name == "":
             raise _invalid(f"Empty {kind} not supported")
-        names[kind] = name
     if not names:
         raise _invalid("Invalid empty client quota entity")
     if IP in names and len(names) > 1:

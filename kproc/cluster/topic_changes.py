@@ -162,7 +162,8 @@ class TopicChanges:
             "topic_config_error_code": int(ErrorCode.NONE),
             "num_partitions": count,
             "replication_factor": 1,
-            "configs": self._shown(configs, pending),
+            # As in Kafka values are shown as they were given, not as they are stored.
+            "configs": self._shown({row["name"]: row["value"] for row in wish["configs"]}, pending),
         }
 
     def _shown(self, configs: dict[str, str], pending: Pending) -> list[dict[str, Any]]:

@@ -26,6 +26,7 @@ SNAPSHOT_BYTES: Final = 64 << 20
 # And as many batches of idempotent producers: after a death each costs a look, some 5 us, before the log is served.
 SNAPSHOT_BATCHES: Final = 2000
 _SEQUENCE_MAX: Final = 2**31 - 1
+_NO_TRANSACTIONS: Final = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 _STAMP: Final = Struct(">qii")  # base offset, batch length, leader epoch: the first 16 bytes of a batch
 # Stands for a header that was not read: its length fits no batch.
@@ -174,7 +175,7 @@ class AppendingLog(LogState):
     def _refusal_of(self, error: Exception) -> AppendResult:
         """The answer for a batch that was looked at and not taken."""
         if isinstance(error, KafkaError):
-            is_early = isinstance(error, NotOneBatch)
+            is_early = isinstance(error, NotOneBatch) or error.code == _NO_TRANSACTIONS
             return self._refused(error.code, error.message, error.record_errors, says_start=not is_early)
         self.on_surprise(f"checking a batch for {self.topic}-{self.partition}", error)
         return self._refused(ErrorCode.UNKNOWN_SERVER_ERROR, None)

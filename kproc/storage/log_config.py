@@ -94,6 +94,7 @@ class LogConfig:
     compression_lz4_level: int = 9
     compression_zstd_level: int = 3
     producer_id_expiration_ms: int = 86_400_000
+    takes_transactions: bool = True  # From clients.
     # Computed here because every append asks. Whether the broker's clock dates the records; whether they must be
     # decoded; the size up to which a client's batch needs no more than the look of log_append.py; and the age at which
     # a segment is rolled, before jitter: the active one is never compacted, so max.compaction.lag.ms bounds it, as in
@@ -135,6 +136,7 @@ class LogConfig:
         are not a log's business are skipped.
         """
         config = cls(
+            takes_transactions=False,  # Nobody has a transactional id yet.
             segment_bytes=settings.log_segment_bytes,
             segment_ms=settings.log_roll_ms,
             segment_jitter_ms=settings.log_roll_jitter_ms,

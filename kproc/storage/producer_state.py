@@ -105,7 +105,7 @@ class ProducerTable:
                 ErrorCode.INVALID_PRODUCER_EPOCH,
                 f"producer {producer_id} has epoch {epoch}, the last seen is {entry.epoch}",
             )
-        elif first_sequence != 0:
+        elif first_sequence != 0 and entry.epoch != NO_EPOCH:
             raise KafkaError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"producer {producer_id} starts epoch {epoch} at sequence {first_sequence}, not 0",

@@ -38,6 +38,8 @@ def examine(
     """
     header = check_batch(view)
     if origin == CLIENT:
+        if header.is_transactional and not config.takes_transactions:
+            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         check_from_client(header)
         if header.attributes & LOG_APPEND_TIME:
             raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "a producer cannot set the type LogAppendTime")

@@ -37,6 +37,7 @@ from kproc.wire.primitives import (
     shortened,
     skip_tags,
 )
+from kproc.wire.record_batch import MAGIC, TRANSACTIONAL
 
 PRODUCE_VERSIONS: Final = range(3, 14)
 _FLEXIBLE: Final = 9
@@ -67,7 +68,24 @@ class ProduceRequest(msgspec.Struct, gc=False):
     timeout_ms: int
     topics: list[ProduceTopic]
 
+    @property
+    def is_transactional(self) -> bool:
+        """It names a transactional id, or a partition's first batch says that it belongs to a transaction."""
+        if self.transactional_id is not None:
+            return True
+        for topic in self.topics:
+            for _, records in topic.partitions:
+                if (
+                    records is not None
+                    and len(records) > _ATTRIBUTES_AT
+                    and (records[_ATTRIBUTES_AT] & TRANSACTIONAL and records[_MAGIC_AT] == MAGIC)
+                ):
+                    return True
+        return False
 
+
+_MAGIC_AT: Final = 16
+_ATTRIBUTES_AT: Final = 22  # Their low byte.
 _HEAD: Final = Struct(">hhiih")  # transactional id's length, acks, timeout, topic count, name's length
 _FLEXIBLE_HEAD: Final = Struct(">BhiBB")
 _ID_HEAD: Final = Struct(">BhiB16sBi")  # ... topic count, id, partition count, index

@@ -222,6 +222,12 @@ def test_replica_may_be_moved_to_where_it_is(client: RawClient, three: str, vers
         }
 
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    directories = {"path": "/elsewhere", "topics": [{"name": "x" * 213, "partitions": [0, 10]}]}
+    answer = client.call(ApiKey.ALTER_REPLICA_LOG_DIRS, version, {"dirs": [directories]})
+    codes = [part["error_code"] for part in answer["results"][0]["partitions"]]
+    assert codes == [ErrorCode.LOG_DIR_NOT_FOUND, ErrorCode.INVALID_TOPIC_EXCEPTION], (
+        "too long while it moves"
+    )
     assert move(path) == {(three, 0): 0, (three, 9): unknown, ("absent", 0): unknown}
     assert set(move("/elsewhere").values()) == {ErrorCode.LOG_DIR_NOT_FOUND}
 
@@ -503,6 +509,9 @@ def test_client_metrics_subscriptions_are_stored_shown_and_listed(client: RawCli
         ("match", "client_id=((", ErrorCode.INVALID_CONFIG),
     ):
         assert alter(client, CLIENT_METRICS, name, (key, 0, value))[0] == code
+    both = (("match", 0, "bogus=1"), ("interval.ms", 0, "1"))
+    code, _ = alter(client, CLIENT_METRICS, fresh_name("subscription"), *both)
+    assert code == ErrorCode.INVALID_REQUEST, "the interval comes first"
 
 
 def test_resources_without_a_name_and_types_that_are_none(client: RawClient) -> None:

@@ -143,3 +143,31 @@ def test_session_of_a_deleted_topic_tells_so(client: RawClient) -> None:
     codes = {part["error_code"] for row in answer["responses"] for part in row["partitions"]}
     assert codes <= {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID}
     assert codes
+
+
+def test_session_by_id_knows_the_name_of_a_topic_that_was_deleted_and_made_anew(client: RawClient) -> None:
+    session = Session(client, 18)
+    session.start([(0, 0)])
+
+    def code(epoch: int) -> int:
+        (row,) = session.ask([], session=(session.id, epoch))["responses"]
+        assert row["topic_id"] == session.topic_id
+        return int(row["partitions"][0]["error_code"])
+
+    client.call(ApiKey.DELETE_TOPICS, 5, {"topic_names": [session.name], "timeout": 10_000})
+    assert code(1) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    client.create_topic(session.name)
+    assert code(2) == ErrorCode.INCONSISTENT_TOPIC_ID
+
+
+def test_what_a_full_fetch_brought_does_not_change_the_order_of_its_session(session: Session) -> None:
+    for partition in (0, 1):
+        session.produce(partition, b"first")
+    assert list(rows(session.start([(1, 0), (0, 1)]))) == [1, 0], "partition 1 brought records"
+    for partition in (0, 1):
+        session.produce(partition, b"second")
+    assert list(rows(session.ask([], session=(session.id, 1)))) == [1, 0]
+    assert list(rows(session.ask([], session=(session.id, 2)))) == [1, 0]
+    session.ask([(0, 2)], session=(session.id, 3))
+    order = list(rows(session.ask([(0, 0)], session=(session.id, 4))))
+    assert order == [0, 1], "partition 1 alone was served"

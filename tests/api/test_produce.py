@@ -10,7 +10,7 @@ from kproc.clock import SystemClock
 from kproc.errors import ErrorCode
 from kproc.wire.compression import Compression
 from kproc.wire.header import ApiKey
-from kproc.wire.record_batch import encode_batch
+from kproc.wire.record_batch import TRANSACTIONAL, encode_batch
 from kproc.wire.records import Record
 from tests.support.broker import BrokerUnderTest
 from tests.support.raw import Closed, RawClient, batch, produce_fields, values_of
@@ -165,6 +165,32 @@ def test_partitions_of_one_request_succeed_and_fail_each_for_itself(client: RawC
         (topics[2][0], 0): unknown,
     }
     assert [client.end_offset(one, partition=index) for index in range(3)] == [1, 0, 2]
+
+
+@pytest.mark.parametrize("version", [3, 8, 9])
+def test_a_batch_of_a_transaction_has_the_whole_request_refused(client: RawClient, version: int) -> None:
+    name = fresh_name()
+    client.create_topic(name, partitions=2)
+    refused = (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, -1, -1)
+    row = client.produce(name, batch(b"x", flags=TRANSACTIONAL), version=version)
+    assert (row["error_code"], row["base_offset"], row.get("log_start_offset", -1)) == refused
+    partitions = [(0, batch(b"plain")), (1, batch(b"x", flags=TRANSACTIONAL))]
+    topics = [(name, b"", partitions), (fresh_name("absent"), b"", [(0, batch(b"n"))])]
+    answer = client.call(ApiKey.PRODUCE, version, produce_fields(topics, acks=7))
+    for topic in answer["responses"]:
+        for part in topic["partition_responses"]:
+            assert (part["error_code"], part["base_offset"], part.get("log_start_offset", -1)) == refused
+    assert [client.end_offset(name, partition=index) for index in (0, 1)] == [0, 0]
+
+
+def test_a_batch_of_a_transaction_in_a_repeated_frame_is_refused(client: RawClient, log: Log) -> None:
+    name, _ = log
+    for _ in range(3):
+        assert client.produce(name, batch(b"x"), version=9)["error_code"] == ErrorCode.NONE
+    row = client.produce(name, batch(b"x", flags=TRANSACTIONAL), version=9)
+    refused = (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, -1, -1)
+    assert (row["error_code"], row["base_offset"], row["log_start_offset"]) == refused
+    assert client.end_offset(name) == 3
 
 
 def test_log_append_time_is_stamped_and_answered(client: RawClient) -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from tests.differential.brokers import both_brokers, common_versions, warm_up
 from tests.differential.report import Report
-from tests.differential.runner import Pair
+from tests.differential.steps import Pair
 from tests.differential.themes import THEMES
 from tests.differential.work import Task, run_all
 from tests.support.kafka_jars import missing_reason
@@ -22,6 +22,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--themes", default=",".join(THEMES), help=f"some of {','.join(THEMES)}")
     parser.add_argument("--at", type=int, help="only the sequence of this number")
     parser.add_argument("--workers", type=int, default=6, help="sequences at once")
+    parser.add_argument(
+        "--fresh", type=int, default=1000, help="sequences after which both brokers are made anew"
+    )
     parser.add_argument("--brokers", help="KPROC_HOST:PORT,KAFKA_HOST:PORT that run already; node.id 1")
     return parser.parse_args()
 
@@ -50,11 +53,14 @@ def main() -> int:
         print(f"no such theme: {', '.join(sorted(unknown))}", file=sys.stderr)
         return 2
     tasks = [Task(theme, number, arguments.seed) for number in numbers for theme in themes]
-    report = Report()
-    with _pair(arguments.brokers) as pair:
-        for result in run_all(pair, tasks, common_versions(pair), workers=min(arguments.workers, len(tasks))):
-            for line in report.take(result):
-                print(line, flush=True)
+    report, known = Report(), dict[str, bool]()
+    for first in range(0, len(tasks), arguments.fresh):
+        some = tasks[first : first + arguments.fresh]
+        with _pair(arguments.brokers) as pair:
+            for result in run_all(pair, some, common_versions(pair), known, workers=arguments.workers):
+                for line in report.take(result):
+                    print(line, flush=True)
+        print(report.progress(len(tasks)), file=sys.stderr, flush=True)
     print(report.ending())
     return 0 if report.is_clean else 1
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import crc32c
 
+from kproc.wire.compression import decompress
 from tests.differential.protocol import read_varint, unsigned_varint, varint
 from tests.differential.symbols import Batch
 
@@ -16,6 +17,7 @@ _HEADER = struct.Struct(">qiibIhiqqqhii")
 _HEADER_BYTES = 61
 _LENGTH_COVERS_FROM = 12
 _CRC_COVERS_FROM = 21
+_SEQUENCES = 2**31
 _GZIP, _SNAPPY, _LZ4 = 1, 2, 3
 
 
@@ -54,7 +56,10 @@ def build(batch: Batch, real: Callable[[Any], Any]) -> bytes:
         packed = compress(codec, packed)
     base_time = real(batch["time"])
     latest = base_time + max((record[2] for record in records), default=0)
-    producer = real(batch.get("pid", -1)), batch.get("epoch", -1), real(batch.get("sequence", -1))
+    sequence = real(batch.get("sequence", -1))
+    if sequence >= 0:
+        sequence %= _SEQUENCES
+    producer = real(batch.get("pid", -1)), batch.get("epoch", -1), sequence
     attributes = codec | batch.get("attributes", 0)
     tail = struct.pack(">hiqqqhii", attributes, len(records) - 1, base_time, latest, *producer, len(records))
     tail += packed
@@ -100,12 +105,10 @@ def read(data: bytes, stamp: Callable[[int], Any], producer: Callable[[int], Any
 
 def _records(
     body: bytes, codec: int, count: int, base_time: int, stamp: Callable[[int], Any]
-) -> list[tuple[Any, int, str]] | str:
-    """(time, offset delta, the rest) of each; of the codecs that are not read here a checksum."""
-    if codec > _GZIP:
-        return f"codec {codec}: {zlib.crc32(body)}"
-    if codec == _GZIP:
-        body = zlib.decompress(body, wbits=31)
+) -> list[tuple[Any, int, str]]:
+    """(time, offset delta, the rest) of each."""
+    if codec:
+        body = decompress(codec, body)
     records: list[tuple[Any, int, str]] = []
     at = 0
     for _ in range(count):
@@ -114,7 +117,7 @@ def _records(
         after_ms, at = read_varint(body, at + 1)
         delta, at = read_varint(body, at)
         rest = body[at:end]
-        told = rest.hex() if size < 99 else f"{size} bytes {zlib.crc32(rest)}"
+        told = rest.hex() if len(rest) < 99 else f"{len(rest)} bytes {zlib.crc32(rest)}"
         records.append((stamp(base_time + after_ms), delta, told))
         at = end
     return records

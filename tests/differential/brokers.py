@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import select
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 from kio.schema.index import api_key_map, schema_name_map
 
 from bench.peers.kafka import KafkaPeer
 from bench.peers.kproc import KprocPeer
-from tests.differential.runner import Pair
 from tests.differential.side import Side
+from tests.differential.steps import Pair
 
 SETTINGS = {
     "node.id": "1",
@@ -20,15 +22,22 @@ SETTINGS = {
     "offsets.topic.num.partitions": "4",
     "group.initial.rebalance.delay.ms": "0",
 }
+# Its controller would wait this long for more to write.
+_KAFKA_SETTINGS = {"controller.quorum.append.linger.ms": "0"}
 _READY_SECONDS = 40.0
+# Quick from the first request on, and few threads: the brokers' own time is most of what a run takes.
+JVM = ("-Xmx1G", "-Xms512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
+# Both write to the disk before they answer a change; in memory that takes no time.
+_IN_MEMORY = Path("/dev/shm")
 
 
 @contextmanager
 def both_brokers() -> Iterator[Pair]:
     """kproc and Kafka, started together; their bootstraps."""
+    under = _IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else None
     with ExitStack() as running:
-        kafka = running.enter_context(KafkaPeer(settings=SETTINGS))
-        kproc = running.enter_context(KprocPeer(settings=SETTINGS))
+        kafka = running.enter_context(KafkaPeer(settings=SETTINGS | _KAFKA_SETTINGS, jvm=JVM, under=under))
+        kproc = running.enter_context(KprocPeer(settings=SETTINGS, under=under))
         pair = kproc.bootstrap, kafka.bootstrap
         for bootstrap in pair:
             warm_up(bootstrap)

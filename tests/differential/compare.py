@@ -45,7 +45,14 @@ def _row_key(row: Any) -> tuple[list[str], str]:
         return [], repr(row)
     if isinstance(row.get("entity"), list):
         return [str(sorted(map(repr, row["entity"])))], repr(row)
-    return [str(row[name]) for name in _NAMES if row.get(name) is not None], repr(row)
+    return [str(row[name]) for name in _NAMES if row.get(name) is not None], repr(_settled(row))
+
+
+def _settled(value: Any) -> Any:
+    """The same without an order: what is told apart by it must not be told apart by the order of a hash map."""
+    if isinstance(value, dict):
+        return {name: _settled(each) for name, each in value.items()}
+    return sorted(map(repr, map(_settled, value))) if isinstance(value, list) else value
 
 
 def compare(kproc: Any, kafka: Any) -> tuple[list[Difference], list[Texts]]:

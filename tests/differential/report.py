@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter, defaultdict
 from typing import Any
 
@@ -18,18 +19,30 @@ class Report:
 
     def __init__(self) -> None:
         self.sequences = 0
+        self._began = time.monotonic()
         self.causes: dict[str, list[Task]] = defaultdict(list)
         self.problems: list[tuple[Task, str]] = []
         self._seen_once: Counter[str] = Counter()
         self._notes = Notes()
+        self._themes: Counter[str] = Counter()
 
     @property
     def is_clean(self) -> bool:
         return not self.causes and not self.problems
 
+    def progress(self, sequences: int) -> str:
+        """How far it is, in one line."""
+        found = sum(map(len, self.causes.values()))
+        rate = self.sequences / (time.monotonic() - self._began)
+        return (
+            f"{self.sequences} of {sequences} sequences, {rate:.1f}/s, differences {found}, "
+            f"failed {len(self.problems)}"
+        )
+
     def take(self, result: Result) -> list[str]:
         """The lines to print for this one."""
         self.sequences += 1
+        self._themes[result.task.theme] += 1
         self._notes.add(result.notes)
         self._seen_once.update(result.seen_once)
         for found in result.found:
@@ -43,6 +56,7 @@ class Report:
 
     def ending(self) -> str:
         notes = self._notes
+        themes = ", ".join(f"{theme} {count}" for theme, count in sorted(self._themes.items()))
         versions: dict[str, list[int]] = defaultdict(list)
         totals: Counter[str] = Counter()
         for (api, version), count in notes.requests.items():
@@ -66,7 +80,7 @@ class Report:
                 "orders that differ: " + ", ".join(f"{api} {field}" for api, field in sorted(notes.orders)),
                 "differences:",
                 *self._cause_lines(),
-                f"\nsequences {self.sequences}, requests {notes.requests.total()}, "
+                f"\nsequences {self.sequences} ({themes}), requests {notes.requests.total()}, "
                 f"differences {sum(map(len, self.causes.values()))} (causes {len(self.causes)}), "
                 f"sequences that failed {len(self.problems)}",
             ]

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 from tests.differential.compare import ITEMS, ORDER, Difference, Texts, cause_of, compare
 from tests.differential.protocol import KEYS
-from tests.differential.rules import Case, cannot_be_read, rule_for
+from tests.differential.rules import Case, rule_for
 from tests.differential.side import Side, new_prefix, now_ms
 from tests.differential.steps import Found, Step
+from tests.differential.upkeep import Upkeep
 
 _BEFORE_NOW_MS = 1_800_000
 # From a difference in one of these on the brokers' states may differ,
@@ -29,28 +30,31 @@ _READS = {
     "offset_fetch", "find_coordinator",
 }  # fmt: skip
 _ASKING = ("describe_", "list_", "find_", "api_", "update_features", "init_producer_id", "metadata")
-# What these change reaches all parts of a broker a moment after their answer.
-_SETTLING = {
-    "create_topics", "create_partitions", "delete_topics", "alter_configs", "incremental_alter_configs",
-    "alter_client_quotas", "metadata",
+# What these change reaches all parts of a broker a moment after their answer; they themselves are served by the
+# controller, which knows it at once,
+_CHANGES = {
+    "create_topics", "create_partitions", "alter_configs", "incremental_alter_configs", "alter_client_quotas",
 }  # fmt: skip
-_SETTLE_SECONDS = 5.0
-_ANSWER_SECONDS, _SECOND_ANSWER_SECONDS = 6.0, 4.0
+# but not these: one names topics by ids that are looked up first, one makes topics after its answer.
+_LATE_CHANGES = {"delete_topics", "metadata"}
+_SETTLE_SECONDS = 10.0
+_ANSWER_SECONDS, _SECOND_ANSWER_SECONDS = 10.0, 4.0
+# Kafka never answers an AlterConfigs that names a resource twice.
+_SILENCE_SECONDS = 0.5
 # Connections of requests that wait are passed over by this many.
 _CONNECTIONS = 10
 
 
 class Pace(NamedTuple):
-    """Seconds given to the brokers: after a change, for acks=0, before an answer is taken to wait, between requests."""
+    """Seconds given to the brokers: after a change, before an answer is taken to wait, between requests."""
 
     settle: float
-    unanswered: float
     waiting: float
     between: float
 
 
-FAST = Pace(0.01, 0.03, 0.2, 0.01)
-SLOW = Pace(0.35, 0.3, 0.8, 0.2)
+FAST = Pace(0, 0.2, 0.01)
+SLOW = Pace(0.35, 0.8, 0.2)
 
 
 @dataclass
@@ -69,12 +73,9 @@ class Notes:
         self.orders += other.orders
 
 
-Pair = tuple[str, str]
-
-
-def run(pair: Pair, steps: Sequence[Step], pace: Pace = FAST, notes: Notes | None = None) -> list[Found]:
+def run(upkeep: Upkeep, steps: Sequence[Step], pace: Pace = FAST, notes: Notes | None = None) -> list[Found]:
     """The differences that a sequence shows; it ends where the brokers' states part."""
-    one = _Run(pair, pace, notes or Notes())
+    one = _Run(upkeep, pace, notes or Notes())
     try:
         return one.go(steps)
     finally:
@@ -92,30 +93,34 @@ def topic_names(steps: Sequence[Step]) -> list[str]:
     return sorted({name for name in named if name and name[0] == "~"})
 
 
+def group_names(steps: Sequence[Step]) -> list[str]:
+    """Every group that a sequence may make."""
+    named = (str(step.body.get("group_id", "")) for step in steps)
+    return sorted({name for name in named if name[:1] == "~"})
+
+
 class _Run:
     """One run of one sequence, under a prefix of its own."""
 
-    def __init__(self, pair: Pair, pace: Pace, notes: Notes) -> None:
-        prefix, began = new_prefix(), now_ms() - _BEFORE_NOW_MS
-        self._sides = [Side(bootstrap, prefix, began) for bootstrap in pair]
+    def __init__(self, upkeep: Upkeep, pace: Pace, notes: Notes) -> None:
+        self._prefix = new_prefix()
+        began = now_ms() - _BEFORE_NOW_MS
+        self._upkeep = upkeep
+        self._sides = [Side(bootstrap, self._prefix, began) for bootstrap in upkeep.pair]
         self._pace = pace
         self._notes = notes
         self._found: list[Found] = []
-        self._settled = 0
+        self._is_settled = True
         self._waiting: dict[int, tuple[int, Step]] = {}  # By connection.
 
     def close(self, steps: Sequence[Step]) -> None:
-        """Delete what was made."""
-        if self._settled:
-            for side in self._sides:
-                side.remove_barrier()
-        if names := topic_names(steps):
-            for side in self._sides:
-                side.send("own", "delete_topics", 5, {"topic_names": names, "timeout": 30000})
-            for side in self._sides:
-                side.ask("metadata", 12, {"topics": [], "allow_auto_topic_creation": False})
+        """What was made may be deleted."""
         for side in self._sides:
             side.close()
+        names = (
+            [name.replace("~", self._prefix) for name in each(steps)] for each in (topic_names, group_names)
+        )
+        self._upkeep.discard(*names)
 
     def go(self, steps: Sequence[Step]) -> list[Found]:
         for at, step in enumerate(steps):
@@ -126,14 +131,15 @@ class _Run:
 
     def _do(self, at: int, step: Step, so_far: Sequence[Step]) -> bool:
         """Send one and judge what has come. True: the states may differ from now on."""
+        if not self._is_settled and step.api not in _CHANGES:
+            self._settle(so_far)
         connection = next(
             number for number in itertools.count(step.connection, _CONNECTIONS) if number not in self._waiting
         )
         for side in self._sides:
             side.send(connection, step.api, step.version, step.body)
         if step.is_unanswered:
-            _give(self._pace.unanswered)
-            answers = [side.take(connection, step.api, step.version) for side in self._sides]
+            answers = self._await_unanswered(connection)
         else:
             taken = self._await(connection, step, self._pace.waiting if step.may_wait else 0, _ANSWER_SECONDS)
             if taken is None:
@@ -142,9 +148,18 @@ class _Run:
             answers = taken
         if self._judge(at, step, answers):
             return True
-        if step.api in _SETTLING:
-            self._settle(so_far)
+        if step.api in _CHANGES | _LATE_CHANGES and _may_have_changed(step, answers):
+            self._is_settled = False
         return self._judge_waiting()
+
+    def _await_unanswered(self, connection: int) -> list[Any]:
+        """None or "closed": a request behind one with acks=0 is answered when that one is done, or not at all."""
+        probe = Step(connection, "api_versions", 0, {})
+        for side in self._sides:
+            side.send(connection, probe.api, probe.version, probe.body)
+        answers = self._await(connection, probe, 0, _ANSWER_SECONDS)
+        assert answers is not None
+        return [None if isinstance(answer, dict) else answer for answer in answers]
 
     def _judge_waiting(self) -> bool:
         if self._waiting:
@@ -171,7 +186,7 @@ class _Run:
                 return None
             if None not in answers:
                 break
-            if gone > (most if answers == [None, None] else _SECOND_ANSWER_SECONDS):
+            if gone > (most if answers == [None, None] else _second_answer_seconds(step)):
                 for side in self._sides:
                     side.drop(connection)
                 return ["no answer" if answer is None else answer for answer in answers]
@@ -192,11 +207,9 @@ class _Run:
         end = time.monotonic() + _SETTLE_SECONDS
         while len({self._shape(side, body) for side in self._sides}) > 1 and time.monotonic() < end:
             _give(0.005)
-        for _ in range(2):
-            self._settled += 1
-            for side in self._sides:
-                side.pass_barrier(self._settled)
+        self._upkeep.pass_barrier()
         _give(self._pace.settle)
+        self._is_settled = True
 
     def _shape(self, side: Side, body: dict[str, Any]) -> tuple[tuple[str, int], ...]:
         topics = side.ask("metadata", 12, body)["topics"]
@@ -204,17 +217,16 @@ class _Run:
 
     def _judge(self, at: int, step: Step, answers: list[Any]) -> bool:
         """Note how the answers differ. True: the states may differ from now on."""
-        for side, answer in zip(self._sides, answers, strict=True):
-            side.learn(step.learning, answer)
+        self._learn(step, answers)
         kproc, kafka = (
             side.canonical(answer, KEYS[step.api]) for side, answer in zip(self._sides, answers, strict=True)
         )
         differences, texts = compare(kproc, kafka)
         for words in texts * (step.api != "describe_configs"):  # What settings do is said in our own words.
             self._notes.texts[step.api, Texts(*(re.sub(r"-?\d+", "N", each)[:160] for each in words))] += 1
-        real = [each for each in differences if self._is_real(Case(step, each, kproc, kafka))]
+        real = self._without_ruled(step, differences, kproc, kafka)
         told: set[tuple[Any, ...]] = set()
-        for difference in sorted(real, key=lambda each: each.path[-1:] != ("error_code",)):
+        for difference in sorted(real, key=_errors_first):
             path = difference.path
             if any(path[:length] in told for length in range(len(path))):
                 continue  # One difference for each struct, errors first.
@@ -226,15 +238,64 @@ class _Run:
         parting = differences if not step.api.startswith(_ASKING) else real
         return step.api not in _READS and any(_is_of_state(each) for each in parting)
 
-    def _is_real(self, case: Case) -> bool:
-        difference = case.difference
-        if difference.path[-1:] == (ORDER,):
-            self._notes.orders[case.step.api, difference.field] += 1
-            return False
-        rule = "(records that this tool cannot read)" if cannot_be_read(difference) else rule_for(case)
-        if rule is not None:
+    def _learn(self, step: Step, answers: list[Any]) -> None:
+        """What both chose: the same names must not mean what only one of them has."""
+        if not all(isinstance(answer, dict) for answer in answers):
+            return
+        learning = {
+            key: field
+            for key, field in step.learning.items()
+            if all(answer.get(field) not in (None, "", -1) for answer in answers)
+        }
+        if step.api == "init_producer_id" and any(answer["error_code"] for answer in answers):
+            return
+        for side, answer in zip(self._sides, answers, strict=True):
+            side.learn(learning, answer)
+
+    def _without_ruled(
+        self, step: Step, differences: list[Difference], kproc: Any, kafka: Any
+    ) -> list[Difference]:
+        """What no rule lets pass. A rule for an error speaks for all that stands beside it and below."""
+        real: list[Difference] = []
+        ruled: dict[tuple[Any, ...], str] = {}
+        for difference in sorted(differences, key=_errors_first):
+            path = difference.path
+            if path[-1:] == (ORDER,):
+                self._notes.orders[step.api, difference.field] += 1
+                continue
+            if any(path[:length] in ruled for length in range(len(path))):
+                continue
+            rule = rule_for(Case(step, difference, kproc, kafka))
+            if rule is None:
+                real.append(difference)
+                continue
             self._notes.ruled[rule] += 1
-        return rule is None
+            if path[-1:] == ("error_code",):
+                ruled[path[:-1]] = rule
+        return real
+
+
+def _errors_first(difference: Difference) -> bool:
+    return difference.path[-1:] != ("error_code",)
+
+
+def _may_have_changed(step: Step, answers: list[Any]) -> bool:
+    if step.api == "metadata":
+        return bool(step.body["allow_auto_topic_creation"])
+    return not step.body.get("validate_only") and any(_has_success(answer) for answer in answers)
+
+
+def _has_success(answer: Any) -> bool:
+    if isinstance(answer, dict):
+        return answer.get("error_code") == 0 or any(map(_has_success, answer.values()))
+    return any(map(_has_success, answer)) if isinstance(answer, list) else answer in ("closed", "no answer")
+
+
+def _second_answer_seconds(step: Step) -> float:
+    if step.api != "alter_configs":
+        return _SECOND_ANSWER_SECONDS
+    names = [(row["resource_type"], row["resource_name"]) for row in step.body["resources"]]
+    return _SECOND_ANSWER_SECONDS if len(set(names)) == len(names) else _SILENCE_SECONDS
 
 
 def _give(seconds: float) -> None:

@@ -7,22 +7,23 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from tests.differential.runner import FAST, SLOW, Pace, Pair, run
+from tests.differential.runner import FAST, SLOW, Pace, run
 from tests.differential.steps import Found, Step
+from tests.differential.upkeep import Upkeep
 
 _SECONDS = 30.0
 
 Path = tuple[Any, ...]
 
 
-def shrink(pair: Pair, steps: list[Step], found: Found) -> tuple[list[Step], Found]:
+def shrink(upkeep: Upkeep, steps: list[Step], found: Found) -> tuple[list[Step], Found]:
     """Fewer requests, then fewer items in each; what it began with when the short form shows nothing in a slow run."""
-    return _Shrinking(pair, steps, found).go()
+    return _Shrinking(upkeep, steps, found).go()
 
 
 class _Shrinking:
-    def __init__(self, pair: Pair, steps: list[Step], found: Found) -> None:
-        self._pair = pair
+    def __init__(self, upkeep: Upkeep, steps: list[Step], found: Found) -> None:
+        self._upkeep = upkeep
         self._whole = steps[: found.at + 1], found
         self._steps, self._found = self._whole
         self._end = time.monotonic() + _SECONDS
@@ -37,7 +38,9 @@ class _Shrinking:
     def _shows(self, steps: list[Step], pace: Pace = FAST) -> Found | None:
         if time.monotonic() > self._end:
             return None
-        return next((each for each in run(self._pair, steps, pace) if each.cause == self._found.cause), None)
+        return next(
+            (each for each in run(self._upkeep, steps, pace) if each.cause == self._found.cause), None
+        )
 
     def _keep_if_shown(self, steps: list[Step]) -> bool:
         found = self._shows(steps)

@@ -37,11 +37,10 @@ _SIZES_OF_QUORUM = {"high_watermark", "log_end_offset", "leader_epoch"}
 CHOSEN = {
     "member_id": "M", "leader": "M", "cluster_id": "C", "session_id": "S", "producer_id": "P", "log_dir": "DIR",
 }  # fmt: skip
-_NAMING = ("name", "topic", "group_id", "resource_name", "entity_name")
+_NAMING = ("name", "topic", "topic_name", "group_id", "resource_name", "entity_name", "transactional_id")
+# Of Kafka's transactions, which it keeps from the first one on.
+_OF_TRANSACTIONS = "__transaction_state"
 NOTHING = ("", 0, -1)
-# A subscription to client metrics that a run changes to see when earlier changes have reached all parts of a broker.
-_BARRIER_KIND, _BARRIER_KEY, _LEAST_INTERVAL_MS = 16, "interval.ms", 1000
-_SET, _DELETE = 0, 1
 
 
 def now_ms() -> int:
@@ -65,8 +64,6 @@ class Side:
         self._names: dict[bytes, str] = {}  # Topics by id.
         self.learnt: dict[tuple[str, Any], Any] = {}
         self._connections: dict[Any, tuple[socket.socket, bytearray]] = {}
-        # Named as that of another sequence: no answer shows it.
-        self._barrier = {"resource_type": _BARRIER_KIND, "resource_name": f"{new_prefix()}barrier"}
 
     # -- connections
 
@@ -123,46 +120,22 @@ class Side:
         opened, data = self._connection(number)
         return bool(data or select.select([opened], [], [], 0)[0])
 
-    def ask(
-        self, api: str, version: int, body: dict[str, Any], wait: float = ANSWER_SECONDS
-    ) -> dict[str, Any]:
+    def ask(self, api: str, version: int, body: dict[str, Any]) -> dict[str, Any]:
         """A question of the tool's own, on a connection of its own."""
         self.send("own", api, version, body)
-        end = time.monotonic() + wait
+        return self.own_answer(api, version)
+
+    def own_answer(self, api: str, version: int) -> dict[str, Any]:
+        """The answer to what was sent over the connection of the tool's own."""
+        end = time.monotonic() + ANSWER_SECONDS
         while (answer := self.take("own", api, version)) is None:
             left = end - time.monotonic()
             if left <= 0:
-                raise TimeoutError(f"{api} v{version}: no answer in {wait} s")
+                raise TimeoutError(f"{api} v{version}: no answer in {ANSWER_SECONDS} s")
             select.select([self._connection("own")[0]], [], [], left)
         if isinstance(answer, str):
             raise ConnectionError(f"{api} v{version}: {answer}")
         return answer
-
-    def pass_barrier(self, number: int) -> None:
-        """Make a change and wait until it is seen.
-
-        Kafka shows a change in Metadata and DescribeConfigs before its partitions have it, and makes the changes one
-        after the other: when the second of two later ones is seen, all parts have what was changed before them.
-        """
-        value = str(_LEAST_INTERVAL_MS + number)
-        self._alter_barrier({"config_operation": _SET, "value": value})
-        resource = {**self._barrier, "configuration_keys": [_BARRIER_KEY]}
-        end = time.monotonic() + ANSWER_SECONDS
-        while (answer := self.ask("describe_configs", 4, {"resources": [resource]})["results"][0])[
-            "error_code"
-        ] or ([row["value"] for row in answer["configs"]] != [value]):
-            if time.monotonic() > end:
-                raise TimeoutError(f"a change is not seen after {ANSWER_SECONDS} s: {answer}")
-            select.select([], [], [], 0.003)
-
-    def remove_barrier(self) -> None:
-        self._alter_barrier({"config_operation": _DELETE, "value": None})
-
-    def _alter_barrier(self, config: dict[str, Any]) -> None:
-        rows = [{**self._barrier, "configs": [{"name": _BARRIER_KEY, **config}]}]
-        (row,) = self.ask("incremental_alter_configs", 1, {"resources": rows})["responses"]
-        if row["error_code"]:
-            raise RuntimeError(f"the barrier cannot be changed: {row}")
 
     # -- from the script to this broker
 
@@ -205,13 +178,10 @@ class Side:
             self.learnt["id", name] = row["topic_id"]
             self._names[row["topic_id"]] = name
 
-    def learn(self, learning: dict[tuple[str, Any], str], answer: Any) -> None:
+    def learn(self, learning: dict[tuple[str, Any], str], answer: dict[str, Any]) -> None:
         """What later requests name, and symbols for what this answer chose."""
-        if not isinstance(answer, dict):
-            return
         for key, field in learning.items():
-            if answer.get(field) not in (None, "", -1):
-                self.learnt[key] = answer[field]
+            self.learnt[key] = answer[field]
         for field, kind in CHOSEN.items():
             if answer.get(field) not in (None, *NOTHING):
                 self._name(kind, answer[field])
@@ -235,7 +205,7 @@ class Side:
         """Named by another run, or by the broker's own workings."""
         if not isinstance(name, str):
             return False
-        is_internal = key == _DESCRIBE_LOG_DIRS and name.startswith("__")
+        is_internal = name == _OF_TRANSACTIONS or (key == _DESCRIBE_LOG_DIRS and name.startswith("__"))
         return is_internal or (_PREFIX.match(name) is not None and not name.startswith(self._prefix))
 
     def canonical(self, value: Any, key: int, field: str = "") -> Any:

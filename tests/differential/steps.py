@@ -7,6 +7,9 @@ from typing import Any, NamedTuple
 
 from tests.differential.compare import Path
 
+Pair = tuple[str, str]
+"""The bootstraps of kproc and Kafka."""
+
 
 @dataclass
 class Step:

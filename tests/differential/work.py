@@ -9,10 +9,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.differential.runner import FAST, SLOW, Notes, Pair, run
+from tests.differential.runner import FAST, SLOW, Notes, run
 from tests.differential.shrink import shrink
-from tests.differential.steps import Found, Step
+from tests.differential.steps import Found, Pair, Step
 from tests.differential.themes import CHANGES_ALL, sequence
+from tests.differential.upkeep import Upkeep
 
 _RESULT_SECONDS = 300.0
 
@@ -39,45 +40,50 @@ class Result:
 
 
 def run_task(
-    pair: Pair, task: Task, versions: dict[str, list[int]], known: Any, *, shrinks: bool = True
+    upkeep: Upkeep, task: Task, versions: dict[str, list[int]], known: Any, *, shrinks: bool = True
 ) -> Result:
     """Run one sequence; again, slowly, if it showed something; shrink what is not in `known` yet."""
     steps = sequence(task.theme, f"{task.seed}/{task.theme}/{task.number}", versions)
     result = Result(task, Notes())
-    first = run(pair, steps, FAST, result.notes)
+    first = run(upkeep, steps, FAST, result.notes)
     if not first:
         return result
-    again = {each.cause for each in run(pair, steps, SLOW)}
+    again = {each.cause for each in run(upkeep, steps, SLOW)}
     result.seen_once = [each.cause for each in first if each.cause not in again]
     result.found = [each for each in first if each.cause in again]
     for found in result.found:
         if found.cause not in known:
             known[found.cause] = True
-            result.scripts[found.cause] = shrink(pair, steps, found) if shrinks else (steps, found)
+            result.scripts[found.cause] = shrink(upkeep, steps, found) if shrinks else (steps, found)
     return result
 
 
 def run_all(
-    pair: Pair, tasks: Sequence[Task], versions: dict[str, list[int]], *, workers: int
+    pair: Pair, tasks: Sequence[Task], versions: dict[str, list[int]], known: dict[str, bool], *, workers: int
 ) -> Iterator[Result]:
-    """The results in the order in which they come."""
+    """The results in the order in which they come. `known`: causes that need no script any more."""
     context = multiprocessing.get_context("fork")
+    # What one sequence of these changes another would see: one process for all of them.
+    alone = [task for task in tasks if task.theme in CHANGES_ALL]
+    others = [task for task in tasks if task.theme not in CHANGES_ALL]
+    shares = [(alone, 1)] * bool(alone) + [(others, min(workers, len(others)))] * bool(others)
     with context.Manager() as manager:
-        known, waiting, results = manager.dict(), context.Queue(), context.Queue()
-        alone = context.Lock()
-        for task in tasks:
-            waiting.put(task)
-        for _ in range(workers):
-            waiting.put(None)
-        processes = [
-            context.Process(target=_work, args=(pair, waiting, results, versions, known, alone))
-            for _ in range(workers)
-        ]
+        shown, results = manager.dict(known), context.Queue()
+        processes = []
+        for some, count in shares:
+            waiting = context.Queue()
+            for task in [*some, *[None] * count]:
+                waiting.put(task)
+            arguments = (pair, waiting, results, versions, shown)
+            processes += [context.Process(target=_work, args=arguments) for _ in range(count)]
         for process in processes:
             process.start()
         try:
             for _ in tasks:
                 yield results.get(timeout=_RESULT_SECONDS)
+            for process in processes:
+                process.join(_RESULT_SECONDS)
+            known.update(shown)
         except queue.Empty:
             raise TimeoutError(f"no sequence ended in {_RESULT_SECONDS} s") from None
         finally:
@@ -86,16 +92,13 @@ def run_all(
                 process.join()
 
 
-def _work(
-    pair: Pair, waiting: Any, results: Any, versions: dict[str, list[int]], known: Any, alone: Any
-) -> None:
+def _work(pair: Pair, waiting: Any, results: Any, versions: dict[str, list[int]], known: Any) -> None:
+    upkeep = Upkeep(pair)
     while (task := waiting.get()) is not None:
         try:
-            if task.theme in CHANGES_ALL:  # Something that others would see.
-                with alone:
-                    result = run_task(pair, task, versions, known)
-            else:
-                result = run_task(pair, task, versions, known)
+            result = run_task(upkeep, task, versions, known)
         except Exception:  # noqa: BLE001 - it is told with the sequence that it came from
             result = Result(task, Notes(), problem=traceback.format_exc())
+            upkeep = Upkeep(pair)
         results.put(result)
+    upkeep.close()

@@ -95,6 +95,7 @@ def some_configs(
     """Names with values, good and bad; a name may come twice."""
     values = _VALUES.get(kind, _VALUES[_TOPIC])
     names = scene.random.choices(list(values), k=scene.pick(counts))
+    scene.is_compressing |= "compression.type" in names
     return [{"name": name, "value": scene.usually([scene.pick(values[name])], None, "")} for name in names]
 
 

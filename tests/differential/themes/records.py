@@ -120,8 +120,8 @@ def fetch(scene: Scene) -> None:
     version = scene.version("fetch")
     body = {
         "max_wait": scene.pick((0, 0, 20)),
-        "min_bytes": scene.pick((0, 1, 1, 100)),
-        "max_bytes": scene.usually([1 << 20, 1 << 30], 0, 1, 100, 250, 600),
+        "min_bytes": scene.pick((0, 1, 1) if scene.is_compressing else (0, 1, 1, 100)),
+        "max_bytes": scene.usually([1 << 20, 1 << 30], 0, 1, *_small(scene, 100, 250, 600)),
         "isolation_level": scene.pick((0, 1)),
         "topics": scene.topic_rows("partitions", lambda _, index: _fetched(scene, index)),
     }
@@ -148,11 +148,15 @@ def fetch(scene: Scene) -> None:
     scene.add("fetch", body, version=version, connection=connection, learning=learning)
 
 
+def _small(scene: Scene, *limits: int) -> tuple[int, ...]:
+    return () if scene.is_compressing else limits
+
+
 def _fetched(scene: Scene, index: int) -> dict[str, int]:
     return {
         "partition": index,
         "fetch_offset": scene.usually([0, 0, 1, 2, 3, 5, 8], -1, 40, _LARGEST),
-        "partition_max_bytes": scene.usually([1 << 20, 1 << 20, 100, 250], 0, 1),
+        "partition_max_bytes": scene.usually([1 << 20, 1 << 20, *_small(scene, 100, 250)], 0, 1),
         "current_leader_epoch": scene.usually([-1, 0], 1, 5),
         "last_fetched_epoch": -1,  # Consumers send no other, see "Fetch" in COMPATIBILITY.md.
         "log_start_offset": -1,
@@ -184,7 +188,7 @@ def waiting_fetch(scene: Scene) -> None:
         "partition_max_bytes": 1 << 20,
     }
     row = {"topic": topic, "topic_id": Ref("id", topic, NO_TOPIC_ID), "partitions": [wanted]}
-    body = {"max_wait": 3000, "min_bytes": scene.pick((1, 200)), "topics": [row]}
+    body = {"max_wait": 3000, "min_bytes": scene.pick((1, *_small(scene, 200))), "topics": [row]}
     scene.add("fetch", body, connection=5, may_wait=True)
     produce(scene)
     produce(scene)

@@ -148,12 +148,20 @@ def test_the_broker_without_a_name_is_the_cluster_wide_default(broker):
         (LOGGER, "1", 0, ""),
         (METRICS, "", INVALID_REQUEST, "Client metrics subscription name must not be empty"),
         (GROUP, "", INVALID_REQUEST, "Group name must not be empty"),
-        (1, "q", INVALID_REQUEST, "Unsupported resource type: 1"),
+        (1, "q", INVALID_REQUEST, "Unexpected resource type"),
     ],
 )
 def test_a_resource_that_has_no_configs_is_answered_as_kafka_does(broker, kind, name, code, message):
     result = described(broker, kind, name, None)
     assert (result["error_code"], result["error_message"], result["configs"]) == (code, message, [])
+
+
+def test_a_type_of_resource_that_there_is_not_has_the_whole_request_refused(broker):
+    resources = [
+        {"resource_type": kind, "resource_name": "1", "configuration_keys": None} for kind in (BROKER, 3)
+    ]
+    results = broker.ask(ApiKey.DESCRIBE_CONFIGS, 4, resources=resources)["results"]
+    assert [(row["error_code"], row["configs"]) for row in results] == [(INVALID_REQUEST, [])] * 2
 
 
 @pytest.mark.parametrize("version", [0, 1])

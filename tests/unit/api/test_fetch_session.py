@@ -217,6 +217,19 @@ def test_full_cache_throws_out_who_was_not_heard_of_for_two_minutes() -> None:
     assert cache.resolve(request(session=(third.id, 1)), 12, now_ns=0)[1] is third
 
 
+def test_a_session_that_is_told_to_forget_everything_ends_and_what_was_named_is_answered() -> None:
+    cache = SessionCache(10)
+    session = open_session(cache, ("a", 0, 0), ("b", 0, 0))
+    wanted = request(("b", 0, 7), session=(session.id, 1), forgotten=(("a", [0]), ("b", [0])))
+    targets, found, is_incremental = cache.resolve(wanted, 12, now_ns=0)
+    assert ([(each.key, each.request.fetch_offset) for each in targets], found, is_incremental) == (
+        [(("b", 0), 7)],
+        None,
+        False,
+    )
+    assert len(cache) == 0
+
+
 def test_cache_without_slots_remembers_nobody() -> None:
     cache = SessionCache(0)
     assert cache.resolve(request(("a", 0, 0)), 12, now_ns=10**15)[1] is None

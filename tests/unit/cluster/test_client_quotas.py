@@ -141,14 +141,17 @@ def test_what_makes_no_sense_is_refused_as_in_kafka(
     assert words in message
 
 
-def test_same_type_twice_and_same_entity_twice_are_refused(quotas: Quotas) -> None:
-    doubled = row({"user": "u"}, (PRODUCE, 5))
-    doubled["entity"] *= 2
-    ((code, message),) = quotas.alter(doubled)
-    assert (code, message) == (
-        ErrorCode.INVALID_REQUEST,
-        "Invalid client quota entity, duplicate entity entry user",
-    )
+def test_of_a_type_that_is_named_twice_the_last_counts_and_is_answered() -> None:
+    wish = row({"user": "u"}, (PRODUCE, 5))
+    wish["entity"] = [{"entity_type": "user", "entity_name": name} for name in ("", "v")]
+    reply, records = QuotaChanges(ClientQuotas).alter({"entries": [wish], "validate_only": False})
+    assert reply["entries"] == [
+        {"error_code": 0, "error_message": None, "entity": [{"entity_type": "user", "entity_name": "v"}]}
+    ]
+    assert records == [r.ClientQuotaSet((("user", "v"),), PRODUCE, 5)]
+
+
+def test_same_entity_twice_is_refused(quotas: Quotas) -> None:
     answers = quotas.alter(row({"user": "u"}, (PRODUCE, 5)), row({"user": "u"}, (PRODUCE, 6)))
     assert [code for code, _ in answers] == [ErrorCode.NONE, ErrorCode.INVALID_REQUEST]
     assert quotas.quotas.in_force("u", "", PRODUCE) == ((("user", "u"),), 5)

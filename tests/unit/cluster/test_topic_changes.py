@@ -131,7 +131,7 @@ def test_the_answer_shows_the_configs_in_force(cluster):
     configs = {config["name"]: config for config in row["configs"]}
     assert configs["retention.ms"] == {
         "name": "retention.ms",
-        "value": "5000",
+        "value": " 5000 ",
         "read_only": False,
         "config_source": 1,
         "is_sensitive": False,
@@ -155,6 +155,18 @@ def test_a_name_twice_in_a_request_fails_once_and_the_others_succeed(cluster):
         ("d", REQUEST, "Duplicate topic name."),
         ("e", 0, None),
     ]
+
+
+def test_configs_are_answered_as_they_were_given_and_stored_in_their_normal_form(cluster):
+    given = {"preallocate": "TRUE", "min.cleanable.dirty.ratio": "1", "cleanup.policy": "delete,delete"}
+    (row,) = cluster.create(topic("given", configs=given))
+    shown = {config["name"]: config["value"] for config in row["configs"]}
+    assert {name: shown[name] for name in given} == given
+    assert cluster.image.topic("given").configs == {
+        "preallocate": "true",
+        "min.cleanable.dirty.ratio": "1.0",
+        "cleanup.policy": "delete",
+    }
 
 
 def test_topics_of_one_request_may_not_collide_with_each_other(cluster):

@@ -39,6 +39,7 @@ STORIES = {
     "without an epoch any number will do": [
         ((-1, 0, 1), "new"), ((-1, 0, 1), "duplicate of 0..0"), ((-1, 0, 2), "new"), ((-1, 7, 1), "new"),
     ],
+    "the first epoch of one without any may begin anywhere": [((-1, 0, 1), "new"), ((0, 41, 1), "new")],
     "a gap": [((0, 0, 1), "new"), ((0, 2, 1), "OUT_OF_ORDER_SEQUENCE_NUMBER"), ((0, 1, 1), "new")],
     "a duplicate": [((0, 0, 3), "new"), ((0, 0, 3), "duplicate of 0..2")],
     "the fifth last is known": [
