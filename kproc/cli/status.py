@@ -12,10 +12,10 @@ from kproc.cli.common import (
     Bootstrap,
     Format,
     OutputFormat,
-    connect,
     print_json,
     print_table,
 )
+from kproc.cli.status_source import StatusSource
 
 # Column, key in the answer, and how a cell is made of its value.
 COLUMNS = (
@@ -44,8 +44,10 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
     """Show roles, pids, CPU, memory, connections, queues and rates of a kproc broker."""
-    with connect(bootstrap) as client:
-        answer = client.operate("status")
+    with StatusSource(bootstrap) as source:
+        answer = source.ask()
+        if source.notice is not None:
+            sys.stderr.write(f"kproc: {source.notice}\n")
     if as_json or output is Format.JSON:
         print_json(answer)
     else:
@@ -84,7 +86,7 @@ def _print_status(answer: dict[str, Any]) -> None:
     sys.stdout.write(
         f"cluster {answer['cluster_id']}  up {_duration(answer['uptime_ms'])}  listeners {listeners}{control}\n"
         f"data {answer['data']}  transport {answer['transport']}  flush {answer['flush']}  "
-        f"topics {answer['topics']}  partitions {answer['partitions']}\n\n"
+        f"topics {_known(answer['topics'])}  partitions {_known(answer['partitions'])}\n\n"
     )
     if answer.get("problem"):
         sys.stdout.write(f"problem: {answer['problem']}\n\n")
@@ -102,6 +104,10 @@ def _print_status(answer: dict[str, Any]) -> None:
         f"\nmemory {(pss_bytes + unmapped_bytes) / 1e6:.1f} MB: PSS {pss_bytes / 1e6:.1f}, "
         f"shared and not mapped {unmapped_bytes / 1e6:.1f}\n"
     )
+
+
+def _known(count: int | None) -> str:
+    return "unknown" if count is None else str(count)
 
 
 def _address(listener: Any) -> str:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kproc.cli.bottleneck import Finding, busy_share, find_bottleneck, name_of, request_rate
-from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Failure, connect
+from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Failure
+from kproc.cli.status_source import StatusSource
 from kproc.metrics.histogram import Histogram
 
 if TYPE_CHECKING:
@@ -38,15 +39,15 @@ def top(
     """Watch a broker: processes, queues, APIs with their times, and the bottleneck by name. q ends it."""
     if not once and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise Failure("top needs a terminal; --once does not", exit_code=2)
-    with connect(bootstrap) as client:
-        first = client.operate("status")
+    with StatusSource(bootstrap) as source:
+        first = source.ask()
         began_s, host = time.monotonic(), _host_times()
         if once:
             time.sleep(min(interval, 1.0))
-            status = client.operate("status")
+            status = source.ask()
             _print_once(View(status, first, time.monotonic() - began_s, _busy_since(host)))
             return
-        _watch(client, first, began_s, interval)
+        _watch(source, first, began_s, interval)
 
 
 class View:
@@ -197,7 +198,7 @@ def _print_once(view: View) -> None:
     console.print(view.render(console.width, 1000))
 
 
-def _watch(client: Any, first: Status, began_s: float, interval_s: float) -> None:
+def _watch(source: StatusSource, first: Status, began_s: float, interval_s: float) -> None:
     from rich.console import Console
     from rich.live import Live
 
@@ -214,7 +215,7 @@ def _watch(client: Any, first: Status, began_s: float, interval_s: float) -> Non
             if wants_to_quit(interval_s):
                 return
             before = status
-            status = client.operate("status")
+            status = source.ask()
             now_s = time.monotonic()
             seconds, began_s = now_s - began_s, now_s
             busy, host = _busy_since(host), _host_times()

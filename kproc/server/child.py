@@ -231,11 +231,7 @@ class ChildRole:
 
     def _do_processes(self, message: dict[str, Any], _fd: None) -> None:
         if self._status is not None:
-            self._status.processes = message["processes"]
-            self._status.listeners = message["listeners"]
-            self._status.problem = message["problem"]
-            self._status.phase = message["phase"]
-            self._status.listener_names = message["listener_names"]
+            self._status.take(message)
 
     def _do_answer(self, message: dict[str, Any], _fd: None) -> None:
         self._asks.take(message)

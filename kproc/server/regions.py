@@ -2,12 +2,14 @@
 
 What belongs to an agent for the life of the broker (its eventfd, its slab row) survives its restarts; links
 are made anew, with a higher generation, whenever one of their ends is; a Processor's arena likewise.
-The supervisor maps none of it.
+The supervisor maps none of it, but for the moment in which it answers at its window (status_window.py).
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from typing import Final
 
 from kproc.config import Config
@@ -64,6 +66,15 @@ class Regions:
     def metric(self, agent: AgentId, name: str) -> int:
         """One word of an agent's row, read through the descriptor: the supervisor maps nothing."""
         return self._slab.read_word(8 * Slab.metric_word(slab_row(agent), name))
+
+    @contextlib.contextmanager
+    def slab_for_a_look(self) -> Iterator[memoryview]:
+        """The slab's words, mapped for as long as somebody looks."""
+        region = Region.attach(os.dup(self._slab.fd), kind=RegionKind.SLAB)
+        try:
+            yield region.words
+        finally:
+            region.close()
 
     def give_own(self, child: Child, *, listening: int = -1, start: dict[str, object] | None = None) -> None:
         """Send a new child what belongs to it alone, and tell it to build its role. Raises as `connect`.

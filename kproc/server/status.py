@@ -28,10 +28,10 @@ _KIB: Final = 1024
 class Status:
     """What the private operation `status` answers. `processes` is what the supervisor last said."""
 
-    def __init__(self, plan: Plan, slab: Slab) -> None:
+    def __init__(self, plan: Plan, slab: Slab, *, started_ns: int | None = None) -> None:
         self._plan = plan
         self._slab = slab
-        self._started_ns = plan.clock.now_ns()
+        self._started_ns = plan.clock.now_ns() if started_ns is None else started_ns
         self._before: dict[tuple[str, int], tuple[int, float, int]] = {}
         self.processes: list[dict[str, Any]] = []
         self.phase = "starting"  # Then running, then stopping.
@@ -50,6 +50,14 @@ class Status:
         """The listener that clients came by; it may have been removed since."""
         name = self.listener_names[index] if index < len(self.listener_names) else ""
         return name or f"removed-{index}"
+
+    def take(self, message: dict[str, Any]) -> None:
+        """The supervisor says what runs."""
+        self.processes = message["processes"]
+        self.listeners = message["listeners"]
+        self.problem = message["problem"]
+        self.phase = message["phase"]
+        self.listener_names = message["listener_names"]
 
     def look(self, now_ns: int) -> None:
         """To be called more often than once a second: idle shares are made of what is noted here."""

@@ -53,6 +53,7 @@ from kproc.server.roles import (
 )
 from kproc.server.roles_table import Role
 from kproc.server.scale import Scaler, Wanted
+from kproc.server.status_window import StatusWindow, describe_from_outside
 from kproc.transport.agent import AgentId
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
@@ -141,6 +142,13 @@ class Supervisor:
         self._scaler = Scaler(self._children, self._listeners)
         self._desk = SupervisorDesk(self._children, self._scaler)
         self._pulse = Pulse(self._children, on_change=self._tell_processes)
+        started_ns = self._clock.now_ns()
+        self._window = StatusWindow(
+            lambda: describe_from_outside(
+                self._plan, self._children.regions, started_ns, self._processes_message()
+            )
+        )
+        self._epoll.register(self._window.fileno(), select.EPOLLIN)
         self._has_settings = False
         self._owes_processes = False
         self._has_started = False
@@ -276,6 +284,8 @@ class Supervisor:
                 logger.info("stopping: process %d has ended", self._config.kproc_exit_with_pid)
                 self._epoll.unregister(fd)
                 self._must_stop = self._children.is_stopping = True
+            elif fd == self._window.fileno():
+                self._window.serve()
             else:
                 self._children.on_event(fd)
         self._children.restart_due()
@@ -337,10 +347,9 @@ class Supervisor:
             return "stopping"
         return "running" if self._has_started else "starting"
 
-    def _tell_processes(self) -> None:
-        """Who shows what runs: the controller, and the cleaner if there is a metrics listener."""
+    def _processes_message(self) -> dict[str, Any]:
         endpoints = self._plan.endpoints
-        message = {
+        return {
             "do": "processes",
             "processes": self._table.rows(),
             "listeners": {
@@ -352,6 +361,10 @@ class Supervisor:
             "problem": "; ".join(filter(None, (self._scaler.problem, self._children.problem))) or None,
             "phase": self._phase,
         }
+
+    def _tell_processes(self) -> None:
+        """Who shows what runs: the controller, and the cleaner if there is a metrics listener."""
+        message = self._processes_message()
         showing = (CONTROLLER,) if self._metrics_listening is None else (CONTROLLER, CLEANER)
         self._owes_processes = False
         for agent in showing:
@@ -419,6 +432,7 @@ class Supervisor:
             sock.close()
         if self._metrics_listening is not None:
             self._metrics_listening.close()
+        self._window.close()
         self._signals.close()
         self._epoll.close()
         if self._guardian is not None:

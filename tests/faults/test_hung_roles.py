@@ -15,6 +15,7 @@ from kproc.client import Client
 from kproc.server.control_plane import QUEUE_MAX
 from tests.support.broker import ServedBroker
 from tests.support.checker import Load, clients_are_served
+from tests.support.command_line import call_kproc
 from tests.support.raw import RawClient, batch
 from tests.support.status import Role, health, processes, rows, wait_replaced
 from tests.support.wait import pause, wait_until
@@ -156,3 +157,47 @@ def test_health_names_the_role_that_hangs_and_is_well_when_it_goes_on(tmp_path: 
             for index in (0, 1):
                 os.kill(pids["handler", index], signal.SIGCONT)
         wait_until(lambda: health(address, "ready")[0] == 200, what="all is well")
+
+
+@pytest.mark.parametrize("role", [("handler", 0), ("controller", 0), ("acceptor", 0)])
+def test_status_at_an_ordinary_listener_names_the_role_that_hangs_and_shows_the_rest(
+    tmp_path: Path, transport: str, role: Role, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With one Handler and one Processor, so that the question meets it."""
+    settings = {"num.network.threads": 1, "num.io.threads": 1}
+    with ServedBroker(tmp_path / "data", transport=transport, settings=settings) as broker:
+        pids = processes(broker.bootstrap)
+        os.kill(pids[role], signal.SIGSTOP)
+        try:
+            wait_until(
+                lambda: (
+                    f"{role[0]}-{role[1]} (pid {pids[role]}) hangs"
+                    in call_kproc(capsys, "status", "-b", broker.bootstrap).stdout
+                ),
+                what="status names it",
+            )
+            shown = call_kproc(capsys, "status", "-b", broker.bootstrap)
+            look = call_kproc(capsys, "top", "--once", "-b", broker.bootstrap)
+        finally:
+            os.kill(pids[role], signal.SIGCONT)
+        assert "gave no answer in 1500 ms; this is what its supervisor knows" in shown.stderr
+        assert {
+            line.split()[2] for line in shown.stdout.splitlines() if line[:1].islower() and " 0 " in line
+        } >= {str(pid) for pid in pids.values()}
+        assert f"{role[0]}-{role[1]}: it hangs" in look.stdout, look.stderr
+        wait_until(
+            lambda: call_kproc(capsys, "status", "-b", broker.bootstrap).stderr == "", what="it goes on again"
+        )
+
+
+def test_status_of_a_broker_whose_supervisor_is_stopped_with_the_rest_says_so(
+    tmp_path: Path, transport: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ServedBroker(tmp_path / "data", transport=transport, new_session=True) as broker:
+        for pid in broker.pids():
+            os.kill(pid, signal.SIGSTOP)
+        shown = call_kproc(capsys, "status", "-b", broker.bootstrap)
+        for pid in broker.pids():
+            os.kill(pid, signal.SIGCONT)
+        assert shown.returncode == 1
+        assert f"its supervisor, pid {broker.pid}, has had a SIGSTOP" in shown.stderr

@@ -1,0 +1,85 @@
+"""StatusWindow: at it the supervisor itself tells a process of this host what runs.
+
+A request for `status` goes by an Acceptor, a Processor, a Handler and the controller; when one of them hangs it is not
+answered, and just then somebody wants to know which. The window is a Unix socket of the abstract namespace, named by
+the supervisor's pid: it leaves no file behind, and `/proc/net/unix` names all of them. An answer is JSON in a memfd, so
+that nothing of any length has to be waited for: the supervisor never blocks on who asks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Callable
+from typing import Any, Final
+
+import orjson
+
+from kproc.ipc.fdpass import send_fd
+from kproc.metrics.slab import Slab
+from kproc.server.plan import Plan
+from kproc.server.regions import Regions
+from kproc.server.status import Status
+
+WINDOW_PREFIX: Final = "kproc-status-"
+_BACKLOG: Final = 16
+# An idle role beats twice a second; this is for people, who look because something does not answer.
+_SILENT_MS: Final = 1500
+
+
+class StatusWindow:
+    """One per supervisor. `describe` makes the answer when somebody asks."""
+
+    def __init__(self, describe: Callable[[], dict[str, Any]]) -> None:
+        self._describe = describe
+        self._socket = socket.socket(
+            socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+        )
+        self._socket.bind(f"\0{WINDOW_PREFIX}{os.getpid()}")
+        self._socket.listen(_BACKLOG)
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def serve(self) -> None:
+        """Answer one who waits; an answer that they do not take is dropped."""
+        try:
+            asker, _ = self._socket.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return  # They did not wait.
+        with asker, contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            answer = os.memfd_create("status", os.MFD_CLOEXEC)
+            try:
+                os.write(answer, orjson.dumps(self._describe()))
+                send_fd(asker, b"status", answer)
+            finally:
+                os.close(answer)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def describe_from_outside(
+    plan: Plan, regions: Regions, started_ns: int, message: dict[str, Any]
+) -> dict[str, Any]:
+    """What the controller would answer, as far as it can be told without it; roles that make no beat are a problem.
+
+    `message` is what the controller and the cleaner are told of the processes.
+    """
+    with regions.slab_for_a_look() as words:
+        status = Status(plan, Slab(words, is_new=False), started_ns=started_ns)
+        status.take(message)
+        status.look(plan.clock.now_ns())
+        answer = {**status.describe(), "apis": [each.row() for each in status.figures.apis()]}
+    silent = [row for row in answer["processes"] if (row["heartbeat_age_ms"] or 0) >= _SILENT_MS]
+    for row in silent:
+        row["state"] = "hung"
+        row["hung_ms"] = row["heartbeat_age_ms"]
+    complaints = [
+        f"{row['role']}-{row['index']} (pid {row['pid']}) hangs: no duty cycle for {row['hung_ms'] / 1000:.1f} s"
+        for row in silent
+    ]
+    answer["problem"] = "; ".join(filter(None, (*complaints, answer["problem"]))) or None
+    answer["topics"] = answer["partitions"] = None  # Only the controller knows.
+    return answer
