@@ -13,6 +13,7 @@ import typer
 from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Failure, connect, connect_for_records
 from kproc.cli.formatting import Consumed, compile_format
 from kproc.cli.positions import Where, chosen_partitions, find_positions, parse_where
+from kproc.client import ClientError
 
 BATCH_RECORDS: Final = 1000
 """Records taken from librdkafka at a time."""
@@ -36,7 +37,12 @@ def consume(
         int | None, typer.Option("--count", "-n", min=1, help="Stop after so many records.")
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-F", help="Wait for more at the end; so does --from end.")
+        bool,
+        typer.Option(
+            "--follow",
+            "-F",
+            help="Wait for more at the end, and for a broker that is away; so does --from end.",
+        ),
     ] = False,
     partition: Annotated[
         list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this one; may be repeated.")
@@ -92,7 +98,7 @@ class _Reader:
         self._ends = ends
         self._open = {number for number, start in starts.items() if ends is None or start < ends[number]}
         self._fatal: Any = None
-        self._is_down = False
+        self._is_down = self._is_away = False
         self._bootstrap = bootstrap
         self._consumer = Consumer(
             {
@@ -104,6 +110,7 @@ class _Reader:
                 "enable.partition.eof": True,
                 "auto.offset.reset": "earliest",
                 "fetch.wait.max.ms": 500,
+                "reconnect.backoff.max.ms": 1000,
                 "fetch.queue.backoff.ms": 10,  # Its own second of rest halves the speed of a short read.
                 "log_level": 0,
                 "error_cb": self._on_error,
@@ -151,10 +158,27 @@ class _Reader:
         if self._is_down and not records:
             # One closed connection is enough for that; a refused one ends the command with its reason.
             self._is_down = False
-            connect(self._bootstrap).close()
+            self._look_for_broker()
+        elif self._is_away and not records:
+            self._look_for_broker()
         if self._fatal is not None and not records:
             raise Failure(f"{self._topic}: {self._fatal}")
         return records
+
+    def _look_for_broker(self) -> None:
+        """Whether it can be reached: if not, an end in sight ends the command, one that follows waits for it."""
+        try:
+            connect(self._bootstrap).close()
+        except ClientError as error:
+            if self._ends is not None:
+                raise
+            if not self._is_away:
+                sys.stderr.write(f"kproc: {error}; trying again until it is back\n")
+            self._is_away = True
+        else:
+            if self._is_away:
+                sys.stderr.write(f"kproc: {self._bootstrap} is back\n")
+            self._is_away = False
 
     def close(self) -> None:
         """Leave the broker."""

@@ -49,6 +49,12 @@ def run(
         float,
         typer.Option(metavar="S", min=0.1, help="Seconds between two lines where there is no terminal."),
     ] = 10.0,
+    keep_trying: Annotated[
+        bool,
+        typer.Option(
+            "--keep-trying", help="Wait for a broker that is away, however long, instead of failing."
+        ),
+    ] = False,
     verbose: Verbose = False,
     exit_with_parent: Annotated[
         int | None, typer.Option(metavar="PID", hidden=True, help="Die with this process.")
@@ -66,7 +72,7 @@ def run(
         if not verbose:
             _quiet_py4j()
         with _Screen(json_lines, interval) as screen:
-            Run(pipeline, screen, os.environ, verbose=verbose).run()
+            Run(pipeline, screen, os.environ, verbose=verbose, keeps_trying=keep_trying).run()
 
 
 @app.command("check")

@@ -39,18 +39,18 @@ class StatusSource:
         patience_ms = _PATIENCE_MS if self.notice is None else _NEXT_PATIENCE_MS
         try:
             answer = self._ask(patience_ms)
-            self.notice = None
-            return answer
         except (AnswerTimeout, ConnectionFailed, ConnectionLost) as error:
             self.close()
-            answer = _from_window(_ports(self._bootstrap))
-            if answer is None:
+            known = _from_window(_ports(self._bootstrap))
+            if known is None:
                 if isinstance(error, (ConnectionFailed, ConnectionLost)):
                     raise
                 self.notice = None
                 return self._ask(_ANSWER_MS)
             self.notice = f"{error}; this is what its supervisor knows"
-            return answer
+            return known
+        self.notice = None
+        return answer
 
     def _ask(self, timeout_ms: int) -> dict[str, Any]:
         if self._client is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,10 +96,12 @@ def _check_topics(pipeline: Pipeline) -> Iterator[str]:
             yield from _check_user(pipeline, user, topics, bootstrap)
 
 
-def source_warnings(pipeline: Pipeline) -> Iterator[str]:
-    """Brokers that do not answer at present and topics that are not there, of the sources."""
+def source_warnings(pipeline: Pipeline, away: Container[str] = ()) -> Iterator[str]:
+    """Brokers that do not answer at present and topics that are not there, of the sources. `away` are known to be."""
     sources = [source for source in pipeline.sources if source.is_topic]
     for bootstrap in sorted({source.bootstrap for source in sources}):
+        if bootstrap in away:
+            continue
         try:
             topics = _topics(bootstrap)
         except (ClientError, ValueError) as error:

@@ -13,6 +13,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from kproc.clock import NS_PER_S, SystemClock
+from kproc.pipeline.broker_watch import BrokerWatch
 from kproc.pipeline.build import Builder
 from kproc.pipeline.check import source_warnings
 from kproc.pipeline.checkpoint import check_file_logs, driver_directory, is_local
@@ -124,6 +125,8 @@ class _Query:
     seen: str = ""
     thread: Any = None
     """The JVM's thread of a query that was asked to end: Spark calls the query over before its batch is."""
+    waits_for_broker: bool = False
+    """It failed of a broker that was away, and is to begin again when it is back."""
 
     @property
     def is_active(self) -> bool:
@@ -134,8 +137,15 @@ class Run:
     """One `kproc pipeline run`."""
 
     def __init__(
-        self, pipeline: Pipeline, screen: Screen, environ: Mapping[str, str], *, verbose: bool = False
+        self,
+        pipeline: Pipeline,
+        screen: Screen,
+        environ: Mapping[str, str],
+        *,
+        verbose: bool = False,
+        keeps_trying: bool = False,
     ) -> None:
+        """`keeps_trying`: queries that fail of an absent broker begin again when it is back."""
         self._pipeline = pipeline
         self._screen = screen
         self._environ = environ
@@ -143,6 +153,8 @@ class Run:
         self._spark: RunningSpark | None = None
         self._queries: list[_Query] = []
         self._clock = SystemClock()
+        self._keeps_trying = keeps_trying
+        self._brokers = BrokerWatch(_bootstraps(pipeline), screen.note, self._clock)
 
     def run(self) -> None:
         """Until the end; PipelineError or SpecError when something was wrong."""
@@ -169,6 +181,7 @@ class Run:
                     raise PipelineError(told, str(error)) from error
             finally:
                 signals.is_running = True  # From here on a signal must not break the ending.
+                self._brokers.close()
                 if self._spark is not None:
                     self._spark.stop()
 
@@ -182,7 +195,8 @@ class Run:
         raise PipelineError("stopped at once; the batch in progress is done again by the next run")
 
     def _start(self, state: Path, descriptor: int | None, signals: StopSignals) -> None:
-        for warning in source_warnings(self._pipeline):
+        self._wait_for_brokers(signals)
+        for warning in source_warnings(self._pipeline, self._brokers.away):
             # The sources say the same, after Spark's start and half a minute of waiting.
             self._screen.note(f"warning: {warning}")
         self._screen.note("starting Spark (8-15 s)")
@@ -208,13 +222,23 @@ class Run:
             else:
                 self._write(sink, frame)
 
+    def _wait_for_brokers(self, signals: StopSignals) -> None:
+        """Before Spark's start: it is not needed for that."""
+        self._brokers.look()
+        while self._keeps_trying and self._brokers.away:
+            self._wait(signals, POLL_SECONDS)
+
+    def _wait(self, signals: StopSignals, seconds: float) -> None:
+        signals.wait(seconds)
+        self._brokers.look()
+
     def _let_it_begin(self, query: StreamingQuery, signals: StopSignals) -> None:
         """Start queries one after the other: the Pythons of all at once would keep each other from being in time."""
         deadline_ns = self._clock.now_ns() + BEGIN_SECONDS_MAX * NS_PER_S
         while query.isActive and not signals.count and self._clock.now_ns() < deadline_ns:
             if not query.status["message"].startswith(("Initializing", "Getting offsets")):
                 return
-            signals.wait(POLL_SECONDS)
+            self._wait(signals, POLL_SECONDS)
 
     def _start_query(self, sink: Sink, frame: DataFrame) -> _Query:
         return _Query(sink, frame, self._started(sink, frame), QueryFigures(sink.name))
@@ -245,7 +269,8 @@ class Run:
             self._collect()
             self._raise_failure(signals)
             active = [entry for entry in self._queries if entry.is_active]
-            if not active:
+            will_begin = not signals.count and any(entry.waits_for_broker for entry in self._queries)
+            if not active and not will_begin:
                 break
             if signals.count and not deadline_ns:
                 deadline_ns = self._clock.now_ns() + int(FINISH_SECONDS_MAX * NS_PER_S)
@@ -255,7 +280,7 @@ class Run:
                     self._ask_to_end(entry, is_late=self._clock.now_ns() > deadline_ns)
             is_idle = all(entry.figures.state == "waiting" for entry in active)
             idle_looks = idle_looks + 1 if is_idle and not signals.count else 0
-            signals.wait(REST_SECONDS if idle_looks > _LOOKS_BEFORE_REST else POLL_SECONDS)
+            self._wait(signals, REST_SECONDS if idle_looks > _LOOKS_BEFORE_REST else POLL_SECONDS)
         self._collect()
         done = "stopped" if signals.count else "done"
         self._screen.note(f"{done}: {', '.join(_end_of(entry) for entry in self._queries) or 'no streams'}")
@@ -267,6 +292,9 @@ class Run:
                 continue
             if PYTHON_TOO_SLOW in str(failure) and signals.count:
                 continue  # It has not begun, and is not to.
+            if self._keeps_trying and (entry.waits_for_broker or self._brokers.was_away_lately):
+                self._begin_again(entry, failure, signals)
+                continue
             if PYTHON_TOO_SLOW in str(failure) and entry.restarts < RESTARTS_MAX:
                 entry.restarts += 1
                 self._screen.note(
@@ -277,7 +305,25 @@ class Run:
             else:
                 entry.figures.state = "failed"
                 self._screen.refresh([each.figures for each in self._queries])
-                raise PipelineError(f"query {entry.sink.name} failed: {reason_of(failure)}", str(failure))
+                hint = "; --keep-trying waits for it" if self._brokers.away else ""
+                raise PipelineError(
+                    f"query {entry.sink.name} failed: {reason_of(failure)}{hint}", str(failure)
+                )
+
+    def _begin_again(self, entry: _Query, failure: BaseException, signals: StopSignals) -> None:
+        """A query that an absent broker ended: from its checkpoint, once the broker is there."""
+        if signals.count:
+            entry.waits_for_broker = False
+            return
+        if not entry.waits_for_broker:
+            entry.waits_for_broker = True
+            self._screen.note(
+                f"{entry.sink.name} failed: {reason_of(failure)}; it begins again with the broker"
+            )
+        if not self._brokers.away:
+            entry.waits_for_broker = False
+            entry.query = self._started(entry.sink, entry.frame)
+            self._let_it_begin(entry.query, signals)
 
     def _collect(self) -> None:
         """Take the reports that came since the last look."""
@@ -346,6 +392,11 @@ class Run:
             return False
         entry.thread = thread
         return True
+
+
+def _bootstraps(pipeline: Pipeline) -> set[str]:
+    parts = [each.bootstrap for each in pipeline.sources if each.is_topic]
+    return {*parts, *(each.bootstrap for each in pipeline.sinks if each.kind == "topic")}
 
 
 def _terminated(jvm: Any) -> Any:

@@ -2,39 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from kproc.client import ClientError
 from kproc.pipeline.checkpoint import as_json, local_checkpoint, query_state
 from kproc.pipeline.lock import running_pid
 from kproc.pipeline.model import Pipeline
-from kproc.spark.brokers import LATEST, Cluster, Connecting
+from kproc.spark.brokers import EARLIEST, LATEST, Cluster, Connecting
 from kproc.spark.offsets import TopicPartition
 
 QUICK = Connecting(client_id="kproc-pipeline", connect_ms=2_000, request_ms=5_000, retry_ms=2_000)
+
+
+class Extent(NamedTuple):
+    """What a partition's log holds."""
+
+    start: int
+    end: int
 
 
 def pipeline_status(pipeline: Pipeline) -> dict[str, Any]:
     """Per query what its checkpoint says, and per topic how much of it the broker has beyond that."""
     checkpoint = local_checkpoint(pipeline)
     states = [query_state(checkpoint, sink) for sink in pipeline.sinks]
-    ends, warnings = _ends(pipeline, {topic for state in states for topic in state.offsets})
+    extents, warnings = _extents(pipeline, {topic for state in states for topic in state.offsets})
     rows = []
     for state in states:
         common = {"query": state.name, "committed_batch": state.committed}
         for topic, offsets in sorted(state.offsets.items()):
-            end = ends.get(topic)
-            lag = None
-            if end is not None:
-                lag = sum(max(0, last - offsets.get(partition, 0)) for partition, last in end.items())
+            found = extents.get(topic)
+            warnings += [] if found is None else _losses(state.name, topic, offsets, found)
             rows.append(
                 common
                 | {
                     "topic": topic,
                     "partitions": len(offsets),
                     "offset": sum(offsets.values()),
-                    "end": None if end is None else sum(end.values()),
-                    "lag": lag,
+                    "end": None if found is None else sum(extent.end for extent in found.values()),
+                    "lag": None if found is None else _lag(offsets, found),
                 }
             )
         if not state.offsets:
@@ -49,9 +55,34 @@ def pipeline_status(pipeline: Pipeline) -> dict[str, Any]:
     }
 
 
-def _ends(pipeline: Pipeline, topics: set[str]) -> tuple[dict[str, dict[int, int]], list[str]]:
-    """Log ends by topic and partition, as far as brokers answer, and a line for each that does not."""
-    ends: dict[str, dict[int, int]] = {}
+def _lag(offsets: dict[int, int], found: dict[int, Extent]) -> int | None:
+    """Records that are there and not done; None if the broker has lost some that are done: then nobody knows."""
+    if any(offset > found[partition].end for partition, offset in offsets.items() if partition in found):
+        return None
+    return sum(
+        extent.end - max(extent.start, offsets.get(partition, 0)) for partition, extent in found.items()
+    )
+
+
+def _losses(query: str, topic: str, offsets: dict[int, int], found: dict[int, Extent]) -> Iterator[str]:
+    """A line for each partition whose log and checkpoint do not fit together."""
+    for partition, offset in sorted(offsets.items()):
+        extent = found.get(partition)
+        where = f"{query}: {topic} partition {partition}"
+        if extent is None:
+            yield f"{where} is in the checkpoint, but the topic has no such partition"
+        elif offset > extent.end:
+            yield (
+                f"{where}: {offset} is committed, and the log ends at {extent.end}: records were lost, or the topic "
+                "was made anew; kproc pipeline reset begins again"
+            )
+        elif offset < extent.start:
+            yield f"{where}: {extent.start - offset} records were deleted before they were read"
+
+
+def _extents(pipeline: Pipeline, topics: set[str]) -> tuple[dict[str, dict[int, Extent]], list[str]]:
+    """Logs by topic and partition, as far as brokers answer, and a line for each that does not."""
+    extents: dict[str, dict[int, Extent]] = {}
     warnings = []
     by_bootstrap: dict[str, set[str]] = {}
     for source in pipeline.sources:
@@ -62,23 +93,25 @@ def _ends(pipeline: Pipeline, topics: set[str]) -> tuple[dict[str, dict[int, int
         if not wanted:
             continue
         try:
-            ends |= log_ends(bootstrap, sorted(wanted))
+            found = log_extents(bootstrap, sorted(wanted))
         except ClientError as error:
             warnings.append(str(error))
-    return ends, warnings
+            continue
+        extents |= found
+        warnings += [f"{bootstrap} has no topic {topic}" for topic in sorted(wanted - found.keys())]
+    return extents, warnings
 
 
-def log_ends(bootstrap: str, topics: list[str]) -> dict[str, dict[int, int]]:
-    """The end of each partition of the topics that exist."""
+def log_extents(bootstrap: str, topics: list[str]) -> dict[str, dict[int, Extent]]:
+    """Start and end of each partition of the topics that exist."""
     cluster = Cluster(bootstrap, QUICK)
     try:
         found = cluster.metadata(topics)
-        wanted = {
-            TopicPartition(name, number): LATEST for name, topic in found.items() for number in topic.leaders
-        }
-        answer: dict[str, dict[int, int]] = {}
-        for partition, offset in cluster.list_offsets(wanted).items():
-            answer.setdefault(partition.topic, {})[partition.partition] = offset
+        wanted = [TopicPartition(name, number) for name, topic in found.items() for number in topic.leaders]
+        starts = cluster.list_offsets(dict.fromkeys(wanted, EARLIEST))
+        answer: dict[str, dict[int, Extent]] = {}
+        for partition, end in cluster.list_offsets(dict.fromkeys(wanted, LATEST)).items():
+            answer.setdefault(partition.topic, {})[partition.partition] = Extent(starts[partition], end)
         return answer
     finally:
         cluster.close()

@@ -161,35 +161,48 @@ def test_status_shows_every_process(kproc, broker):
     assert "memory " in table
 
 
-def test_a_broker_that_ends_is_one_line(tmp_path, capsys):
+def test_a_broker_that_ends_is_one_line_of_the_producer(tmp_path, capsys):
     with ServedBroker(tmp_path / "data") as served:
-        for command in ("consume there --follow", "produce there"):
-            succeeded(
-                call_kproc(capsys, "topic", "create", "there", "--if-not-exists", "-b", served.bootstrap)
-            )
-            child = subprocess.Popen(
-                [sys.executable, "-m", "kproc", *command.split(), "-b", served.bootstrap],
-                cwd=ROOT,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-            )
-            with child:
-                child.stdin.write(b"x\n")
-                child.stdin.flush()
-                if "consume" in command:
-                    succeeded(call_kproc(capsys, "produce", "there", "-b", served.bootstrap, stdin="seen\n"))
-                    assert child.stdout.readline() == b"seen\n"
-                else:
-                    wait_until(
-                        lambda: _end_offset(capsys, served.bootstrap) >= 2, what="the record has arrived"
-                    )
-                served.stop()
-                _, stderr = child.communicate(b"y\n", timeout=60)
-                address = served.bootstrap
-            assert child.returncode == 1
-            assert stderr.decode() == f"kproc: cannot connect to {address}: connection refused\n"
-            served.start()
+        succeeded(call_kproc(capsys, "topic", "create", "there", "-b", served.bootstrap))
+        child = _beside("produce there", served.bootstrap)
+        with child:
+            child.stdin.write(b"x\n")
+            child.stdin.flush()
+            wait_until(lambda: _end_offset(capsys, served.bootstrap) >= 1, what="the record has arrived")
+            served.stop()
+            _, stderr = child.communicate(b"y\n", timeout=60)
+            address = served.bootstrap
+        assert child.returncode == 1
+        assert stderr.decode() == f"kproc: cannot connect to {address}: connection refused\n"
+
+
+def test_a_follower_goes_on_where_it_was_when_its_broker_is_back(tmp_path, capsys):
+    with ServedBroker(tmp_path / "data") as served:
+        address = served.bootstrap
+        succeeded(call_kproc(capsys, "topic", "create", "there", "-b", address))
+        follower = _beside("consume there --follow", address)
+        succeeded(call_kproc(capsys, "produce", "there", "-b", address, stdin="before\n"))
+        assert follower.stdout.readline() == b"before\n"
+    try:
+        away = f"kproc: cannot connect to {address}: connection refused; trying again until it is back\n"
+        assert follower.stderr.readline().decode() == away
+        with ServedBroker(tmp_path / "data", port=served.port):
+            succeeded(call_kproc(capsys, "produce", "there", "-b", address, stdin="after\n"))
+            assert follower.stdout.readline() == b"after\n"
+            assert follower.stderr.readline().decode() == f"kproc: {address} is back\n"
+    finally:
+        follower.kill()
+        follower.communicate()
+
+
+def _beside(command: str, bootstrap: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "kproc", *command.split(), "-b", bootstrap],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
 
 def _end_offset(capsys: pytest.CaptureFixture[str], bootstrap: str) -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from kproc.pipeline import status
 from kproc.pipeline.checkpoint import (
     as_json,
     check_file_logs,
@@ -22,6 +23,7 @@ from kproc.pipeline.errors import AlreadyRunning, PipelineError
 from kproc.pipeline.lock import CheckpointLock, running_pid
 from kproc.pipeline.model import Pipeline
 from kproc.pipeline.spec import parse_spec
+from kproc.pipeline.status import Extent
 from kproc.pipeline.toml_table import SpecError
 
 SPEC = """
@@ -157,3 +159,28 @@ def test_the_lock_is_waited_for_while_only_the_dead_drivers_jvm_has_it(tmp_path:
     assert done.returncode == -9, done.stderr
     with CheckpointLock(tmp_path) as lock:
         assert lock.descriptor is not None
+
+
+def test_lag_is_unknown_and_told_of_where_the_broker_has_lost_what_was_done(
+    pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_batches(tmp_path / "state" / "lake", committed=3, planned=3)  # 30 of partition 0, 7 of partition 1.
+
+    def with_extents(zero: Extent, one: Extent) -> tuple[int | None, list[str]]:
+        monkeypatch.setattr(status, "log_extents", lambda _bootstrap, _topics: {"t": {0: zero, 1: one}})
+        answer = status.pipeline_status(pipeline)
+        return answer["rows"][0]["lag"], answer["warnings"]
+
+    assert with_extents(Extent(0, 33), Extent(0, 8)) == (4, [])
+    lag, [warning] = with_extents(Extent(0, 5), Extent(0, 7))
+    assert lag is None
+    assert warning.startswith(
+        "lake: t partition 0: 30 is committed, and the log ends at 5: records were lost"
+    )
+    assert with_extents(Extent(0, 30), Extent(10, 12)) == (
+        2,
+        ["lake: t partition 1: 3 records were deleted before they were read"],
+    )
+    monkeypatch.setattr(status, "log_extents", lambda _bootstrap, _topics: {})
+    answer = status.pipeline_status(pipeline)
+    assert (answer["rows"][0]["lag"], answer["warnings"]) == (None, ["127.0.0.1:9092 has no topic t"])

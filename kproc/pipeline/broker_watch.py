@@ -1,0 +1,113 @@
+"""BrokerWatch: says at once when a pipeline's broker is away, every few seconds while it is, and when it is back.
+
+Spark's side waits for a broker without a word, half a minute and longer. A connection that nothing is sent over costs
+nothing while all is well; its end is the news.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from kproc.client import Client, ClientError
+from kproc.clock import NS_PER_MS, NS_PER_S, Clock
+from kproc.spark.brokers import parse_bootstrap
+
+_LOOK_NS: Final = NS_PER_S
+_SAY_NS: Final = 5 * NS_PER_S
+_CONNECT_MS: Final = 1_000
+_LATELY_NS: Final = 120 * NS_PER_S  # Spark's tasks try four times before their query fails of it.
+
+
+class _Seen:
+    """One bootstrap list."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+        self.sock: socket.socket | None = None
+        self.reason = ""
+        self.away_ns = 0  # Since when; 0: it is there.
+        self.say_ns = 0
+
+    def look(self) -> None:
+        """Connected, or `reason` says why not."""
+        if self.sock is not None and not self._has_ended():
+            return
+        for host, port in parse_bootstrap(self.bootstrap):
+            try:
+                self.sock = Client.connect(host, port, timeout_ms=_CONNECT_MS).detach()
+            except ClientError as error:
+                self.reason = str(error)
+            else:
+                return
+
+    def _has_ended(self) -> bool:
+        assert self.sock is not None
+        try:
+            if self.sock.recv(1, socket.MSG_DONTWAIT):
+                return False
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            self.reason = str(error)
+        self.close()
+        return True
+
+    def close(self) -> None:
+        if self.sock is not None:
+            self.sock.close()
+            self.sock = None
+
+
+class BrokerWatch:
+    """One per run. `look` is called as often as somebody has time for it."""
+
+    def __init__(self, bootstraps: Iterable[str], note: Callable[[str], None], clock: Clock) -> None:
+        self._seen = [_Seen(each) for each in sorted(set(bootstraps))]
+        self._note = note
+        self._clock = clock
+        self._next_ns = 0
+        self._last_away_ns: int | None = None
+
+    @property
+    def away(self) -> frozenset[str]:
+        """Those that could not be reached at the last look."""
+        return frozenset(each.bootstrap for each in self._seen if each.away_ns)
+
+    @property
+    def was_away_lately(self) -> bool:
+        """Whether what fails now may have failed of it."""
+        return self._last_away_ns is not None and self._clock.now_ns() - self._last_away_ns < _LATELY_NS
+
+    def look(self) -> None:
+        """Once a second at most."""
+        now_ns = self._clock.now_ns()
+        if now_ns < self._next_ns:
+            return
+        self._next_ns = now_ns + _LOOK_NS
+        for each in self._seen:
+            each.look()
+            self._tell(each, now_ns)
+
+    def _tell(self, each: _Seen, now_ns: int) -> None:
+        if each.sock is not None:
+            if each.away_ns:
+                away_s = (now_ns - each.away_ns) / NS_PER_S
+                self._note(f"{each.bootstrap} is back after {away_s:.0f} s")
+            each.away_ns = 0
+            return
+        self._last_away_ns = now_ns
+        if not each.away_ns:
+            each.away_ns = now_ns
+            self._note(f"{each.reason}; it is waited for")
+        elif now_ns >= each.say_ns:
+            self._note(f"{each.reason}; away for {(now_ns - each.away_ns) // NS_PER_MS // 1000} s")
+        else:
+            return
+        each.say_ns = now_ns + _SAY_NS
+
+    def close(self) -> None:
+        """Close the connections."""
+        for each in self._seen:
+            each.close()
