@@ -36,16 +36,18 @@ class _Seen:
             return
         for host, port in parse_bootstrap(self.bootstrap):
             try:
-                self.sock = Client.connect(host, port, timeout_ms=_CONNECT_MS).detach()
+                sock = Client.connect(host, port, timeout_ms=_CONNECT_MS).detach()
             except ClientError as error:
                 self.reason = str(error)
             else:
+                sock.setblocking(False)
+                self.sock = sock
                 return
 
     def _has_ended(self) -> bool:
         assert self.sock is not None
         try:
-            if self.sock.recv(1, socket.MSG_DONTWAIT):
+            if self.sock.recv(1):
                 return False
         except BlockingIOError:
             return False
