@@ -5,10 +5,7 @@ The supervisor has a window of its own (server/status_window.py), for processes 
 
 from __future__ import annotations
 
-import json
 import os
-import select
-import socket
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Final, Self
@@ -80,10 +77,10 @@ def _ports(bootstrap: str) -> set[str]:
 
 def _from_window(ports: set[str]) -> dict[str, Any] | None:
     """The status of the broker of this host that listens at one of these ports."""
-    from kproc.server.status_window import WINDOW_PREFIX
+    from kproc.server.status_window import WINDOW_PREFIX, look_in
 
     for name in _window_names(WINDOW_PREFIX):
-        answer = _look_in(name)
+        answer = look_in(name, timeout_ms=_WINDOW_MS)
         if answer is None:
             pid = name.removeprefix(WINDOW_PREFIX)
             if _is_stopped(pid) and _holds_any(pid, ports):
@@ -99,27 +96,6 @@ def _window_names(prefix: str) -> Iterator[str]:
     with open("/proc/net/unix", encoding="utf-8", errors="replace") as file:
         names = {line.rstrip("\n").rpartition(" ")[2] for line in file}
     yield from sorted(name.removeprefix("@") for name in names if name.startswith(f"@{prefix}"))
-
-
-def _look_in(name: str) -> dict[str, Any] | None:
-    """What a supervisor answers; None if it is gone, stopped or not ours to ask."""
-    from kproc.ipc.fdpass import TruncatedDescriptor, recv_fd
-
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
-        sock.settimeout(_WINDOW_MS / 1000)
-        try:
-            sock.connect(f"\0{name}")
-            if not select.select([sock], [], [], _WINDOW_MS / 1000)[0]:
-                return None
-            received = recv_fd(sock, 64)
-        except (OSError, EOFError, TruncatedDescriptor):
-            return None
-    if received is None or received[1] is None:
-        return None
-    with os.fdopen(received[1], "rb") as file:
-        file.seek(0)
-        answer: dict[str, Any] = json.loads(file.read())
-    return answer
 
 
 def _is_stopped(pid: str) -> bool:

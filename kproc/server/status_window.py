@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 from collections.abc import Callable
 from typing import Any, Final
 
 import orjson
 
-from kproc.ipc.fdpass import send_fd
+from kproc.ipc.fdpass import TruncatedDescriptor, recv_fd, send_fd
 from kproc.metrics.slab import Slab
 from kproc.server.plan import Plan
 from kproc.server.regions import Regions
@@ -82,4 +83,23 @@ def describe_from_outside(
     ]
     answer["problem"] = "; ".join(filter(None, (*complaints, answer["problem"]))) or None
     answer["topics"] = answer["partitions"] = None  # Only the controller knows.
+    return answer
+
+
+def look_in(name: str, *, timeout_ms: int) -> dict[str, Any] | None:
+    """The asker's side: what the supervisor answers; None if it is gone, stopped or not ours to ask."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+        sock.settimeout(timeout_ms / 1000)
+        try:
+            sock.connect(f"\0{name}")
+            if not select.select([sock], [], [], timeout_ms / 1000)[0]:
+                return None
+            received = recv_fd(sock, 64)
+        except (OSError, EOFError, TruncatedDescriptor):
+            return None
+    if received is None or received[1] is None:
+        return None
+    with os.fdopen(received[1], "rb") as file:
+        file.seek(0)
+        answer: dict[str, Any] = orjson.loads(file.read())
     return answer
