@@ -274,7 +274,7 @@ ROWS: Final = (
         Kind.INT,
         "Largest index file; a full index rolls the segment.",
         ("log.index.size.max.bytes",),
-        at_least(24),  # Room for two entries of the time index; Kafka allows 4 and rolls at every record.
+        at_least(4),
     ),
     TopicConfig(
         "segment.jitter.ms",

@@ -193,7 +193,6 @@ class ClassicGroup(ClassicJoin):
         if self.state is GroupState.DEAD:
             reply(LeaveResult(ErrorCode.COORDINATOR_NOT_AVAILABLE))
             return
-        count = len(self.roster)
         left = tuple(
             LeftMember(each.member_id, each.group_instance_id, self._leave(each)) for each in members
         )
@@ -202,8 +201,9 @@ class ClassicGroup(ClassicJoin):
             reply(LeaveResult(code, () if code else left))
 
         self._until_empty_is_written.append(answer)
-        gone_count = count - len(self.roster)
-        if gone_count and self.state is not GroupState.PREPARING_REBALANCE:
+        gone_count = sum(each.error_code == ErrorCode.NONE for each in left)
+        # As in Kafka those count, too, that had not joined yet.
+        if gone_count and self.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
             self._prepare_rebalance(now_ms, f"{gone_count} members left")
         else:
             self._maybe_complete_join(now_ms)

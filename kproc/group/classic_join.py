@@ -102,8 +102,8 @@ class ClassicJoin(ClassicRebalance):
 
     def _join_pending(self, request: JoinRequest, now_ms: int, reply: JoinReply) -> None:
         if request.group_instance_id is not None:
-            # The id was given to a dynamic member. Kafka calls this an unexpected state.
-            reply(join_failed(ErrorCode.UNKNOWN_SERVER_ERROR, request.member_id))
+            # The id was given to a dynamic member. Kafka calls this an unexpected state, and names no member.
+            reply(join_failed(ErrorCode.UNKNOWN_SERVER_ERROR, ""))
             return
         self._add(request, request.member_id, now_ms, reply)
 

@@ -189,7 +189,7 @@ class GroupCoordinator:
     def sync(self, group_id: str, request: SyncRequest, reply: SyncReply) -> None:
         """SyncGroup."""
         group = self._groups.get(group_id)
-        if group is None:
+        if group is None or not group_id:  # Old consumers commit offsets under no name.
             reply(SyncResult(_unknown_member(group_id)))
             return
         group.sync(request, self._timing.now_ms(), reply)
@@ -200,7 +200,7 @@ class GroupCoordinator:
     ) -> Code:
         """Heartbeat."""
         group = self._groups.get(group_id)
-        if group is None:
+        if group is None or not group_id:
             return _unknown_member(group_id)
         return group.heartbeat(member_id, group_instance_id, generation, self._timing.now_ms())
 

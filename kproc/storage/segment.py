@@ -260,7 +260,11 @@ class LogSegment:
             self.index.append(pairs)
 
     def is_index_full(self, index_bytes: int) -> bool:
-        """Whether an index has reached segment.index.bytes; the time index keeps one entry for seal()."""
+        """Whether an index has reached segment.index.bytes; the time index keeps one entry for seal().
+
+        Two entries of the time index have room in any case. Kafka goes by less, and rolls at every record.
+        """
+        index_bytes = max(index_bytes, 2 * TimeIndex.ENTRY.size)
         return (
             self.index.count >= index_bytes // OffsetIndex.ENTRY.size
             or self.time_index.count >= index_bytes // TimeIndex.ENTRY.size - 1

@@ -83,7 +83,11 @@ class _Comparison(NamedTuple):
     def _lists(self, left: list[Any], right: list[Any], path: Path, rows: Rows) -> None:
         sorted_left, sorted_right = sorted(left, key=_row_key), sorted(right, key=_row_key)
         names_left, names_right = _names(left), _names(right)
-        if _names(sorted_left) == _names(sorted_right) and path[-1] != "records":
+        # By all that names them; else by the first of it, because an error may leave the rest out.
+        is_paired = _names(sorted_left) == _names(sorted_right) or (
+            len(left) == len(right) and _first_names(sorted_left) == _first_names(sorted_right)
+        )
+        if is_paired and path[-1] != "records":
             if names_left != names_right:
                 self.found.append(Difference((*path, ORDER), names_left, names_right, rows))
             left, right = sorted_left, sorted_right
@@ -99,6 +103,10 @@ class _Comparison(NamedTuple):
 
 def _names(rows: list[Any]) -> list[Any]:
     return [_row_key(row)[0] or row for row in rows]
+
+
+def _first_names(rows: list[Any]) -> list[str]:
+    return [(_row_key(row)[0] or [repr(row)])[0] for row in rows]
 
 
 def cause_of(api: str, difference: Difference) -> str:

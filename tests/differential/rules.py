@@ -5,7 +5,6 @@ tests/tidy/test_compatibility.py holds that.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -15,8 +14,7 @@ from tests.differential.symbols import Words
 
 _BROKER, _BROKER_LOGGER = 4, 8
 _TRANSACTIONS = 1
-_UNKNOWN_TOPIC, _NO_LEADER, _INVALID_TOPIC, _INVALID_CONFIG, _TXN_REFUSED = 3, 5, 17, 40, 53
-_LEAST_INDEX_BYTES = 24
+_UNKNOWN_TOPIC, _NO_LEADER, _INVALID_TOPIC, _TXN_REFUSED = 3, 5, 17, 53
 _LATEST_TIMESTAMP = -3
 
 
@@ -63,7 +61,7 @@ def _auto_creation(case: Case) -> bool:
     return (
         case.step.api == "metadata"
         and case.step.body["allow_auto_topic_creation"]
-        and case.codes in ((0, _UNKNOWN_TOPIC), (0, _NO_LEADER))
+        and case.codes in ((0, _UNKNOWN_TOPIC), (0, _NO_LEADER), (_INVALID_TOPIC, _UNKNOWN_TOPIC))
     )
 
 
@@ -178,7 +176,9 @@ def _has_twins(rows: Any) -> bool:
 def _name_of(row: Any) -> Any:
     if not isinstance(row, dict):
         return row
-    keys = ("name", "partition_index", "partition", "index", "entity")
+    if "entity" in row:
+        return sorted({each["entity_type"]: str(each["entity_name"]) for each in row["entity"]}.items())
+    keys = ("name", "partition_index", "partition", "index")
     return next((row[key] for key in keys if row.get(key) is not None), row)
 
 
@@ -202,15 +202,8 @@ def _deleted_maximum(case: Case) -> bool:
     )
 
 
-def _small_index(case: Case) -> bool:
-    return (
-        case.codes == (_INVALID_CONFIG, 0)
-        and re.search(r"'segment.index.bytes', 'value': '(4|1?\d|2[0-3])'", repr(case.step.body)) is not None
-    )
-
-
 def _colliding_names(case: Case) -> bool:
-    if case.step.api != "create_topics" or case.codes != (_INVALID_TOPIC, 0):
+    if case.step.api != "create_topics" or case.codes[0] != _INVALID_TOPIC:
         return False
     keys = [str(topic["name"]).replace(".", "_") for topic in case.step.body["topics"]]
     return keys.count(str(case.difference.rows[-1]["name"]).replace(".", "_")) > 1
@@ -240,7 +233,6 @@ RULES: dict[str, Callable[[Case], bool]] = {
     "DescribeLogDirs": _sizes_on_disk,
     "Produce": _compressed_anew,
     "ListOffsets": _deleted_maximum,
-    "`segment.index.bytes`": _small_index,
     "CreateTopics": _colliding_names,
     "DescribeQuorum": _endpoint_of_the_controller,
     "JoinGroup": _as_many_votes,

@@ -224,7 +224,7 @@ class _Run:
         differences, texts = compare(kproc, kafka)
         for words in texts * (step.api != "describe_configs"):  # What settings do is said in our own words.
             self._notes.texts[step.api, Texts(*(re.sub(r"-?\d+", "N", each)[:160] for each in words))] += 1
-        real = self._without_ruled(step, differences, kproc, kafka)
+        real = without_ruled(step, differences, kproc, kafka, self._notes)
         told: set[tuple[Any, ...]] = set()
         for difference in sorted(real, key=_errors_first):
             path = difference.path
@@ -252,27 +252,28 @@ class _Run:
         for side, answer in zip(self._sides, answers, strict=True):
             side.learn(learning, answer)
 
-    def _without_ruled(
-        self, step: Step, differences: list[Difference], kproc: Any, kafka: Any
-    ) -> list[Difference]:
-        """What no rule lets pass. A rule for an error speaks for all that stands beside it and below."""
-        real: list[Difference] = []
-        ruled: dict[tuple[Any, ...], str] = {}
-        for difference in sorted(differences, key=_errors_first):
-            path = difference.path
-            if path[-1:] == (ORDER,):
-                self._notes.orders[step.api, difference.field] += 1
-                continue
-            if any(path[:length] in ruled for length in range(len(path))):
-                continue
-            rule = rule_for(Case(step, difference, kproc, kafka))
-            if rule is None:
-                real.append(difference)
-                continue
-            self._notes.ruled[rule] += 1
-            if path[-1:] == ("error_code",):
-                ruled[path[:-1]] = rule
-        return real
+
+def without_ruled(
+    step: Step, differences: list[Difference], kproc: Any, kafka: Any, notes: Notes
+) -> list[Difference]:
+    """What no rule lets pass. A rule for an error speaks for all that stands beside it and below."""
+    real: list[Difference] = []
+    ruled: set[tuple[Any, ...]] = set()
+    for difference in sorted(differences, key=_errors_first):
+        path = difference.path
+        if path[-1:] == (ORDER,):
+            notes.orders[step.api, difference.field] += 1
+            continue
+        if any(path[:length] in ruled for length in range(len(path))):
+            continue
+        rule = rule_for(Case(step, difference, kproc, kafka))
+        if rule is None:
+            real.append(difference)
+            continue
+        notes.ruled[rule] += 1
+        if path[-1:] == ("error_code",):
+            ruled.add(path[:-1])
+    return real
 
 
 def _errors_first(difference: Difference) -> bool:

@@ -174,7 +174,7 @@ class Side:
 
     def _learn_id(self, row: dict[str, Any]) -> None:
         name = row.get("name") or row.get("topic") or row.get("topic_name")
-        if name and any(row["topic_id"]):
+        if name and any(row["topic_id"]) and not row.get("error_code"):
             self.learnt["id", name] = row["topic_id"]
             self._names[row["topic_id"]] = name
 

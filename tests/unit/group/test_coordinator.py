@@ -166,6 +166,16 @@ def test_a_commit_that_was_not_appended_changes_nothing(rig: Rig, error: ErrorCo
     assert (rig.offset(), codes, rig.states()) == (None, [told], {})
 
 
+def test_offsets_committed_under_no_name_make_no_group_that_members_can_ask(rig: Rig) -> None:
+    rig.commit(5, group="")
+    rig.log.sync()
+    assert rig.offset(group="") == 5
+    assert rig.coordinator.heartbeat("", "m", None, 1) == ErrorCode.INVALID_GROUP_ID
+    results: list[Any] = []
+    rig.coordinator.sync("", SyncRequest(member_id="m", generation=1), results.append)
+    assert [result.error_code for result in results] == [ErrorCode.INVALID_GROUP_ID]
+
+
 def test_a_successor_goes_on_with_groups_and_offsets(rig: Rig) -> None:
     member_id = rig.settle()
     rig.commit(7, member_id=member_id, generation=1)

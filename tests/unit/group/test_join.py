@@ -102,7 +102,8 @@ def test_a_rebalance_does_not_wait_longer_when_the_told_id_is_forgotten(rig: Gro
 
 def test_an_id_given_to_a_dynamic_member_is_not_for_a_static_one(rig: GroupRig) -> None:
     member_id = rig.join(requires_known_member_id=True).value.member_id
-    assert rig.join(member_id, group_instance_id="i").code == ErrorCode.UNKNOWN_SERVER_ERROR
+    refused = rig.join(member_id, group_instance_id="i").value
+    assert (refused.error_code, refused.member_id) == (ErrorCode.UNKNOWN_SERVER_ERROR, "")
 
 
 # Protocols.

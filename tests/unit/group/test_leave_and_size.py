@@ -86,11 +86,15 @@ def test_a_leave_during_the_initial_delay_does_not_end_it(rig: GroupRig) -> None
     assert joins[1].value.generation == 1
 
 
-def test_who_was_told_an_id_may_leave_and_disturbs_nobody(rig: GroupRig) -> None:
-    rig.make_stable()
+@pytest.mark.parametrize("state", ["Stable", "CompletingRebalance"])
+def test_who_was_told_an_id_may_leave_and_as_in_kafka_the_others_rebalance(rig: GroupRig, state: str) -> None:
+    members = rig.make_stable()
+    if state == "CompletingRebalance":
+        rig.rejoin_all(members)
+    assert rig.state == state
     pending = rig.join(requires_known_member_id=True).value.member_id
     assert codes_of(rig.leave(pending)) == [ErrorCode.NONE]
-    assert rig.state == "Stable"
+    assert rig.state == "PreparingRebalance"
     assert rig.join(pending).code == ErrorCode.UNKNOWN_MEMBER_ID
 
 

@@ -290,6 +290,15 @@ def test_rolls_when_an_index_is_full(rig: LogRig) -> None:
     log.close()
 
 
+def test_the_smallest_index_does_not_roll_at_every_batch(rig: LogRig) -> None:
+    rig.config = LogConfig(segment_index_bytes=4, index_interval_bytes=0)
+    log = rig.open()
+    for number in range(4):
+        append_one(log, batch("x", timestamp=NOW_MS + number))
+    assert [facts.base_offset for facts in log.segment_facts()] == [0, 2]
+    log.close()
+
+
 def test_rolls_before_an_offset_no_longer_fits_the_index(rig: LogRig) -> None:
     log = rig.open(start_offset=5)
     append_one(log, batch("a"))

@@ -1,0 +1,27 @@
+"""A few sequences of each theme to kproc and to a real Kafka: no answer differs but as kproc/COMPATIBILITY.md says."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.differential.brokers import both_brokers, common_versions
+from tests.differential.report import Report
+from tests.differential.themes import THEMES
+from tests.differential.work import Task, run_all
+from tests.support.kafka_jars import missing_reason
+
+pytestmark = [
+    pytest.mark.java,
+    pytest.mark.skipif(missing_reason() is not None, reason=missing_reason() or ""),
+]
+_SEED, _SEQUENCES, _WORKERS = 41, 4, 3
+
+
+def test_kproc_answers_as_kafka_but_for_what_is_documented() -> None:
+    tasks = [Task(theme, number, _SEED) for number in range(_SEQUENCES) for theme in THEMES]
+    report = Report()
+    with both_brokers() as pair:
+        results = run_all(pair, tasks, common_versions(pair), {}, workers=_WORKERS)
+        told = [line for result in results for line in report.take(result)]
+    assert report.is_clean, "\n".join(told)
+    assert report.sequences == len(tasks)

@@ -1,0 +1,66 @@
+"""The comparison's own judges: what is compared with what, and what a rule lets pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.differential.compare import Difference, compare
+from tests.differential.rules import Case, rule_for
+from tests.differential.runner import without_ruled
+from tests.differential.steps import Step
+from tests.differential.symbols import Batch
+from tests.differential.work import Notes
+
+
+def paths(kproc: Any, kafka: Any) -> list[tuple[Any, ...]]:
+    return [difference.path for difference in compare(kproc, kafka)[0]]
+
+
+def test_rows_of_one_name_are_paired_by_what_they_hold_whatever_its_order() -> None:
+    long = {"name": "t", "configs": [{"name": "a", "value": "1"}, {"name": "b", "value": "2"}]}
+    short = {"name": "t", "configs": [{"name": "b", "value": "2"}]}
+    turned = {**long, "configs": long["configs"][::-1]}
+    found = paths({"rows": [long, short]}, {"rows": [turned, short]})
+    assert [path[-1] for path in found] == ["(order)"]
+
+
+def create(kproc: list[dict[str, Any]], kafka: list[dict[str, Any]], *names: str) -> list[Difference]:
+    step = Step(0, "create_topics", 7, {"topics": [{"name": name, "configs": []} for name in names]})
+    answers = {"topics": kproc}, {"topics": kafka}
+    return without_ruled(step, compare(*answers)[0], *answers, Notes())
+
+
+def row(name: str, code: int, count: int) -> dict[str, Any]:
+    return {"name": name, "error_code": code, "num_partitions": count}
+
+
+def test_a_rule_for_an_error_speaks_for_its_row_alone() -> None:
+    kproc = [row("a.b", 0, 1), row("a_b", 17, -1), row("c", 17, -1)]
+    kafka = [row("a.b", 0, 2), row("a_b", 0, 1), row("c", 0, 1)]
+    found = create(kproc, kafka, "a.b", "a_b", "c")
+    assert [(difference.path[1], difference.path[-1]) for difference in found] == [
+        (2, "error_code"),
+        (0, "num_partitions"),
+        (2, "num_partitions"),
+    ]
+
+
+def test_what_only_kafka_refuses_is_no_documented_setting() -> None:
+    step = Step(0, "alter_configs", 2, {"resources": []})
+    rows = ({"resource_type": 4, "error_code": 0},)
+    refused_here = Difference(("responses", 0, "error_code"), 40, 0, rows)
+    refused_there = Difference(("responses", 0, "error_code"), 0, 40, rows)
+    assert rule_for(Case(step, refused_here, {}, {})) == "settings of the broker"
+    assert rule_for(Case(step, refused_there, {}, {})) is None
+
+
+def test_kafka_may_close_after_acks_0_only_where_it_cannot_write() -> None:
+    def rule(**batch: Any) -> str | None:
+        rows = [{"index": 0, "records": [Batch(records=[], time=0, **batch)]}]
+        step = Step(
+            0, "produce", 9, {"topic_data": [{"name": "t", "partition_data": rows}]}, is_unanswered=True
+        )
+        return rule_for(Case(step, Difference((), None, "closed"), None, "closed"))
+
+    assert rule(pid=1, epoch=-1) == "UNKNOWN_SERVER_ERROR"
+    assert rule(pid=1, epoch=0) is None
