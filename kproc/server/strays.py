@@ -77,10 +77,17 @@ class Strays:
 
     def _set_aside(self, path: Path, topic_id: bytes) -> None:
         name, _, index = path.name.rpartition("-")
-        aside = set_aside_directory_name(name, int(index), uuid.uuid4().hex, STRAY_DIRECTORY_SUFFIX)
+        aside = path.with_name(
+            set_aside_directory_name(name, int(index), uuid.uuid4().hex, STRAY_DIRECTORY_SUFFIX)
+        )
         try:
-            if checkpoints.read_partition_metadata(self._fs, path) == topic_id:
-                logger.warning("%s belongs to no topic; it is kept as %s", path, aside)
-                self._fs.rename(path, path.with_name(aside))
+            if checkpoints.read_partition_metadata(self._fs, path) != topic_id:
+                return
+            logger.warning("%s belongs to no topic; it is kept as %s", path, aside.name)
+            is_renamed = self._fs.rename(path, aside)
+            if is_renamed and checkpoints.read_partition_metadata(self._fs, aside) != topic_id:
+                # A topic of this name was made just now, its owner has set the stray aside and made its own.
+                logger.warning("%s is a new topic's: it is given back", path)
+                self._fs.rename(aside, path)
         except (StorageFailure, Corrupt) as error:  # The next look finds it again.
             logger.warning("%s belongs to no topic, and cannot be set aside: %s", path, error)

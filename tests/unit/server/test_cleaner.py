@@ -20,6 +20,7 @@ from kproc.server import cleaner
 from kproc.server.cleaner import Cleaner
 from kproc.server.partition_table import PartitionTable
 from kproc.server.roles import CLEANER, CONTROLLER, handler_id
+from kproc.server.strays import Strays
 from kproc.storage import checkpoints
 from kproc.storage.fs import OsFs, StorageFailure
 from kproc.transport.envelope import CALL, DELTA, REPLY, SNAPSHOT, TOKEN
@@ -444,3 +445,26 @@ def test_directory_of_a_topic_that_the_cleaner_hears_of_late_is_left_alone(
     for _ in range(5):
         rig.advance_ms(CHECK_MS)
     assert path.exists()
+
+
+def test_directory_that_a_new_topic_made_in_the_last_moment_is_given_back(tmp_path: Path) -> None:
+    """Between the look at the topic id and the rename its owner has set the stray aside and made its own."""
+    path, stray_id, new_id = tmp_path / "t-0", b"s" * 16, b"n" * 16
+
+    class RacingFs(OsFs):
+        def rename(self, source: Path, target: Path) -> bool:
+            if source == path and not (tmp_path / "t-0.0-delete").exists():
+                path.rename(tmp_path / "t-0.0-delete")
+                path.mkdir()
+                checkpoints.write_partition_metadata(OsFs(), path, new_id)
+            return super().rename(source, target)
+
+    path.mkdir()
+    checkpoints.write_partition_metadata(OsFs(), path, stray_id)
+    strays = Strays(RacingFs(), tmp_path, delay_ms=0, interval_ms=0, when_let_go=lambda then: then())
+    cluster = InMemoryController({"log.dirs": str(tmp_path)})
+    cluster.create(topic("another"))
+    strays.look(cluster.image, 0)
+    strays.look(cluster.image, 60_000_000_000)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["t-0", "t-0.0-delete"]
+    assert checkpoints.read_partition_metadata(OsFs(), path) == new_id
