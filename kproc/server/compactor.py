@@ -370,6 +370,9 @@ class Compactor:
         slot = SLOT["compaction_swap_us_max"]
         values[slot] = max(values[slot], answer["took_us"])
         due_ns = self._clock.now_ns() + delay_ms * _MS
+        # Before anything is unlinked, and with file.delete.delay.ms 0 that is at once: else a power loss could take the
+        # new names, and the old files as well.
+        sync_directory(self._fs, directory)
         names = set(doomed)
         self._replaced = deque(each for each in self._replaced if each[1] not in names)
         self._replaced.extend((due_ns, path) for path in doomed)

@@ -19,7 +19,7 @@ from kproc.server.compaction_calls import PREPARE, SWAP, CompactionDesk
 from kproc.server.compactor import Compactor
 from kproc.server.partition_table import PartitionTable
 from kproc.storage import checkpoints
-from kproc.storage.fs import OsFs
+from kproc.storage.fs import Fs, OsFs, sync_directory
 from kproc.storage.log import Log
 from kproc.storage.log_config import LogConfig
 from kproc.wire.record_batch import TRANSACTIONAL, encode_batch
@@ -392,3 +392,38 @@ def test_replaced_files_are_unlinked_after_their_delay(rig: Rig) -> None:
     assert list(log.directory.glob("*.log.deleted"))
     rig.after(1)
     assert not list(log.directory.glob("*.deleted"))
+
+
+def test_replaced_files_are_unlinked_when_the_new_names_are_on_the_disk(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also without any delay: a power loss that takes the renames must not find the old files gone."""
+
+    class Events(list[str]):
+        def append(self, event: str) -> None:
+            super().append(event)
+            rig.clock.advance_ms(10)  # Replaced files have their turn before the pass goes on.
+
+    log = rig.create("t", file_delete_delay_ms="0", segment_bytes="1048576")
+    for key in (b"a", b"b", b"a"):  # Too large for two of them to become one segment.
+        assert append_one(log, memoryview(encode_batch([Record(key, bytes(600_000), 0)]))).error_code == 0
+    rig.fill("t", "c")
+    events = rig.asked = Events()
+
+    def sync(fs: Fs, path: Path) -> None:
+        events.append("sync")
+        sync_directory(fs, path)
+
+    def unlink(fs: OsFs, path: Path) -> bool:
+        is_there = unlink_really(fs, path)
+        if is_there and path.name.endswith(".deleted"):
+            events.append("unlink")
+        return is_there
+
+    unlink_really = OsFs.unlink
+    monkeypatch.setattr("kproc.server.compactor.sync_directory", sync)
+    monkeypatch.setattr(OsFs, "unlink", unlink)
+    rig.run(200)
+    swaps = [number for number, event in enumerate(events) if event == SWAP]
+    assert events.index("unlink") < swaps[-1], "some are unlinked while the pass goes on"
+    assert all(events[number + 1] == "sync" for number in swaps)
