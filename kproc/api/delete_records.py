@@ -68,6 +68,9 @@ def serve(services: Services, name: str, partition: PartitionImage, offset: int,
     except KafkaError as error:
         on_answer(_failed(index, error.code))
         return
+    except OSError:  # The log is offline.
+        on_answer(_failed(index, ErrorCode.KAFKA_STORAGE_ERROR))
+        return
     answer = {"partition_index": index, "low_watermark": start, "error_code": int(ErrorCode.NONE)}
     if start == before:
         on_answer(answer)

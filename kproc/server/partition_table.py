@@ -3,7 +3,8 @@
 One row of 8 words per slot (cluster/image.py gives out the slots), written by the owning Handler behind a
 seqlock and read by its successor and the cleaner. It outlives a Handler, not the broker: the supervisor
 holds the region. After a Handler's death its successor trusts a row's end and position: those bytes are
-whole in the page cache, so only what lies behind them is scanned.
+whole in the page cache, so only what lies behind them is scanned. After a failed sync they may be nowhere else: the
+row says that, too, and nobody opens the log again in this run (storage/failed_sync.py).
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ _HOLDER: Final = (
     2  # Added to the holder in its word: 0 is a row that was never written, 1 one that nobody holds.
 )
 
-_QUIET: Final = 1 << 32  # In the same word: no producer is known.
+_QUIET: Final = 1 << 32  # In the same word: no producer is known;
+SYNC_FAILED: Final = 1 << 33  # a sync of the log failed.
+_FLAGS: Final = _QUIET | SYNC_FAILED
 
 
 class PartitionRow(NamedTuple):
@@ -37,6 +40,7 @@ class PartitionRow(NamedTuple):
     position: int
     recovery_point: int
     has_producers: bool  # Whether the log's owner knew any idempotent producer.
+    has_failed: bool = False  # Whether a sync of it failed in this run of the broker.
 
 
 class PartitionTable:
@@ -58,10 +62,18 @@ class PartitionTable:
             return None
         word, generation, start, end, base, position, synced = values
         return PartitionRow(
-            (word & ~_QUIET) - _HOLDER, generation, start, end, base, position, synced, not word & _QUIET
+            (word & ~_FLAGS) - _HOLDER,
+            generation,
+            start,
+            end,
+            base,
+            position,
+            synced,
+            not word & _QUIET,
+            bool(word & SYNC_FAILED),
         )
 
 
-def holder_word(handler_index: int, *, has_producers: bool = True) -> int:
+def holder_word(handler_index: int, *, has_producers: bool = True, has_failed: bool = False) -> int:
     """The row's first word."""
-    return handler_index + _HOLDER | (0 if has_producers else _QUIET)
+    return handler_index + _HOLDER | (0 if has_producers else _QUIET) | (SYNC_FAILED if has_failed else 0)

@@ -2,6 +2,8 @@
 
 Only this Handler writes the logs in here and their rows. Opening is lazy, so that start-up does not depend on
 how many partitions there are: a clean stop makes the first touch cheap, an unclean one makes it recover.
+
+This file is long because whatever opens, gives away, syncs or ends a log must leave its row and its waiters right.
 """
 
 from __future__ import annotations
@@ -22,11 +24,12 @@ from kproc.config import Config
 from kproc.errors import Corrupt, ErrorCode, FatalError, KafkaError
 from kproc.ipc.words import RowWriter
 from kproc.purgatory.purgatory import Purgatory
-from kproc.server.partition_table import NOBODY, PartitionRow, PartitionTable, holder_word
+from kproc.server.partition_table import NOBODY, SYNC_FAILED, PartitionRow, PartitionTable, holder_word
 from kproc.server.syncer import Syncer, sync_one
 from kproc.storage import checkpoints
+from kproc.storage.format import STRAY_DIRECTORY_SUFFIX
 from kproc.storage.fs import Fs, StorageFailure, modified_ns
-from kproc.storage.log import Log, OtherTopic, SyncPoint, TrustedEnd
+from kproc.storage.log import Log, NoTopic, OtherTopic, SyncPoint, TrustedEnd
 from kproc.storage.log_config import LogConfig
 
 logger = logging.getLogger(__name__)
@@ -113,6 +116,11 @@ class OwnedPartition:
                 log.recovery_point,
             )
         )
+
+    def distrust(self) -> None:
+        """A sync failed. Say so with every row from now on: no successor may believe the page cache."""
+        self._holder_word |= SYNC_FAILED
+        self._quiet_word |= SYNC_FAILED
 
     @property
     def is_waited_for(self) -> bool:
@@ -229,13 +237,24 @@ class Partitions:
         directory = self._directory / f"{key[0]}-{key[1]}"
         row = self._table.read(partition)
         self.before_open(key, row)
+        if row is not None and row.has_failed:
+            self._damaged[key] = (
+                f"a sync of {key[0]}-{key[1]} failed: it is offline until the broker's next start"
+            )
+            logger.error("%s", self._damaged[key])
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self._damaged[key])
         try:
             try:
                 log = self._load(directory, topic, partition, row)
             except OtherTopic as problem:
                 # A crash came between that topic's deletion and the rename, and the name was used again.
-                logger.warning("set aside, left over from a deleted topic of the same name: %s", problem)
-                Log.set_aside(directory, self.fs)
+                if isinstance(problem, NoTopic):
+                    # Kafka keeps such files as a stray's, too. Nothing in them was ever answered to acks=all.
+                    logger.warning("kept aside: %s", problem)
+                    Log.set_aside(directory, self.fs, kind=STRAY_DIRECTORY_SUFFIX)
+                else:
+                    logger.warning("set aside, left over from a deleted topic of the same name: %s", problem)
+                    Log.set_aside(directory, self.fs)
                 log = self._load(directory, topic, partition, row)
         except (Corrupt, OSError) as error:
             logger.error("partition %s-%d is offline: %s", key[0], key[1], error)
@@ -311,6 +330,7 @@ class Partitions:
                 log.mark_synced(point)
             else:
                 log.sync_failed(point, str(error))
+                owned.distrust()
             if self._open.get(owned.key) is owned:  # Else the topic was deleted while the round ran.
                 owned.publish()
                 owned.on_synced(error)
@@ -363,7 +383,10 @@ class Partitions:
         row = self._table.read(partition)
         if row is not None and row.holder == self.handler_index:
             self._table.writer(partition.slot).publish(
-                (holder_word(NOBODY, has_producers=row.has_producers), *row[1:-1])
+                (
+                    holder_word(NOBODY, has_producers=row.has_producers, has_failed=row.has_failed),
+                    *row[1:-2],
+                )
             )
 
     def import_state(
@@ -384,6 +407,9 @@ class Partitions:
         )
         log.on_surprise = self.containment.caught
         owned = OwnedPartition(self, key, log, self._table.writer(partition.slot), partition)
+        row = self._table.read(partition)
+        if row is not None and row.has_failed:
+            owned.distrust()
         owned.publish()
         self._open[key] = owned
         return owned

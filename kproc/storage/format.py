@@ -113,11 +113,6 @@ def parse_partition_directory_name(name: str) -> tuple[str, int] | None:
     return topic, int(digits)
 
 
-def delete_directory_name(topic: str, partition: int, unique_hex: str) -> str:
-    """The name a deleted partition's directory waits under: `<topic>-<partition>.<hex>-delete`."""
-    return set_aside_directory_name(topic, partition, unique_hex, DELETE_DIRECTORY_SUFFIX)
-
-
 def set_aside_directory_name(topic: str, partition: int, unique_hex: str, kind: str) -> str:
     """The name of a directory that is no partition's any more.
 

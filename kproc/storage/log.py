@@ -26,12 +26,13 @@ from typing import Any, Final
 
 from kproc.clock import Clock
 from kproc.errors import Corrupt, ErrorCode, KafkaError
-from kproc.storage import checkpoints
+from kproc.storage import checkpoints, failed_sync
 from kproc.storage.format import (
+    DELETE_DIRECTORY_SUFFIX,
     SNAPSHOT_SUFFIX,
-    delete_directory_name,
     parse_partition_directory_name,
     segment_file_name,
+    set_aside_directory_name,
 )
 from kproc.storage.fs import DiskFull, Fs, StorageFailure
 from kproc.storage.leader_epochs import LeaderEpochs
@@ -44,6 +45,7 @@ from kproc.storage.recovery import Loaded, TrustedEnd, load
 from kproc.storage.results import AppendResult, ReadResult, RecordPosition, SyncPoint
 from kproc.storage.retention import SegmentFacts, below_start, victims
 from kproc.storage.segment import LogSegment
+from kproc.storage.segment_files import holds_records
 from kproc.storage.segments import Doomed
 
 __all__ = ["AppendResult", "Log", "LogConfig", "ReadResult", "RecordPosition", "SyncPoint", "TrustedEnd"]
@@ -55,6 +57,10 @@ _STATE_VERSION: Final = 2
 
 class OtherTopic(Corrupt):
     """The directory holds the files of another topic of this name, as far as we know a deleted one."""
+
+
+class NoTopic(OtherTopic):
+    """It holds records, and no partition.metadata says whose: no sync of theirs has ever succeeded."""
 
 
 class Log(AppendingLog, ReadableLog, CompactableLog):
@@ -81,12 +87,12 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
     ) -> Log:
         """Open a partition's directory, made with Kafka's files when it is not there.
 
-        Raises Corrupt for damage, OtherTopic for another topic's files; StorageFailure when the disk refuses.
+        Raises Corrupt for damage, OtherTopic for files that are not this topic's; StorageFailure when the disk refuses.
         """
         found = checkpoints.read_partition_metadata(fs, directory)
         is_new = found is None and fs.make_directory(directory)
-        if found is not None and found != topic_id:
-            raise OtherTopic(f"{directory} belongs to topic id {found.hex()}, not {topic_id.hex()}")
+        if not is_new:
+            _check_topic(fs, directory, found, topic_id, is_trusted=trusted is not None)
         now_ms = clock.wall_ms()
         loaded = None if is_new else load(
             fs, directory, config, now_ms=now_ms, recovery_point=recovery_point, clean=clean, trusted=trusted
@@ -121,8 +127,7 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
         else:
             log._snapshots = loaded.snapshots
             log.truncated_bytes = loaded.truncated_bytes
-            if loaded.has_removed:
-                # A later segment that came back behind new records would overlap them.
+            if loaded.has_removed:  # A later segment that came back would overlap new records.
                 log._directories_dirty = [directory]
         if clean:
             log.recovery_point = end_offset
@@ -131,7 +136,28 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
             log._take_over_unsynced()
         if loaded is not None:
             log._unsynced += [segment for segment in loaded.rebuilt if segment not in log._unsynced]
+            if loaded.is_suspect:
+                log._write_again()
         return log
+
+    def _write_again(self) -> None:
+        """A sync of this log failed: bring what none has confirmed to the disk now, or raise StorageFailure."""
+        segments = [*self._unsynced, self.active]
+        try:
+            written = failed_sync.write_again(self._fs, segments, self.recovery_point)
+            checkpoints.write_partition_metadata(self._fs, self.directory, self.topic_id)
+            self._directories_dirty = [self.directory, self.directory.parent]
+            self._files_dirty = [self.directory / checkpoints.PARTITION_METADATA_FILE]
+            self._files_dirty += [segment.txn_index_path for segment in segments]
+            self.sync()
+        except StorageFailure:
+            self.end_close()
+            raise
+        failed_sync.forget(self._fs, self.directory)
+        logger.warning(
+            "log=written_again partition=%s-%d bytes=%d: a sync of it had failed",
+            self.topic, self.partition, written,
+        )  # fmt: skip
 
     def _trust_synced(self, offset: int) -> None:
         """Take an offset as the recovery point, and remember the sealed segments behind it as not synced.
@@ -190,8 +216,14 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
         return target
 
     @staticmethod
-    def set_aside(directory: Path, fs: Fs, *, topic_id: bytes | None = None) -> Path | None:
-        """Rename the directory of a partition that is not open for its deletion; None when there is none.
+    def set_aside(
+        directory: Path,
+        fs: Fs,
+        *,
+        topic_id: bytes | None = None,
+        kind: str = DELETE_DIRECTORY_SUFFIX,
+    ) -> Path | None:
+        """Rename the directory of a partition that is not open, by default for its deletion; None when there is none.
 
         With a topic's id nothing is done to a directory that says it is another topic's.
         """
@@ -200,7 +232,7 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
         if topic_id is not None and _is_of_another_topic(fs, directory, topic_id):
             logger.error("%s is left alone: it is another topic's", directory)
             return None
-        target = directory.with_name(delete_directory_name(*parsed, uuid.uuid4().hex))
+        target = directory.with_name(set_aside_directory_name(*parsed, uuid.uuid4().hex, kind))
         return target if fs.rename(directory, target) else None
 
     def reconfigure(self, config: LogConfig) -> None:
@@ -263,8 +295,12 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
         """The fdatasync calls of a point; raises StorageFailure. For a sync thread: no state of the log changes."""
         for segment in point.segments:
             segment.note_synced()
-        for descriptor in point.fds:
-            self._fs.sync(descriptor)
+        try:
+            for descriptor in point.fds:
+                self._fs.sync(descriptor)
+        except StorageFailure:
+            failed_sync.leave_note(self._fs, self.directory)
+            raise
 
     def _give_back(self, point: SyncPoint) -> None:
         for segment in point.segments:
@@ -319,19 +355,20 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
         count = below_start(self.segment_facts(), start_offset=min(offset, self.end_offset))
         if not count:
             return 0
-        if count == len(self._segments):
-            try:
-                self._roll(self.end_offset, now_ms)
-            except DiskFull:
-                count -= 1  # A full disk must not keep what can go from going.
-        gone = self._segments.delete_oldest(count, due_ms=now_ms + self.config.file_delete_delay_ms)
-        self._unsynced = [segment for segment in self._unsynced if segment not in gone]
-        self._snapshots = [held for held in self._snapshots if held >= self._segments.first_base]
+        with self._done_or_offline("a deletion of segments"):
+            if count == len(self._segments):
+                try:
+                    self._roll(self.end_offset, now_ms)
+                except DiskFull:
+                    count -= 1  # A full disk must not keep what can go from going.
+            gone = self._segments.delete_oldest(count, due_ms=now_ms + self.config.file_delete_delay_ms)
+            self._unsynced = [segment for segment in self._unsynced if segment not in gone]
+            self._snapshots = [held for held in self._snapshots if held >= self._segments.first_base]
+            self._move_start(max(self.start_offset, self._segments.first_base))
         logger.info(
             "segments=deleted partition=%s-%d count=%d before=%d reason=%s",
             self.topic, self.partition, count, self._segments.first_base, reason,
         )  # fmt: skip
-        self._move_start(max(self.start_offset, self._segments.first_base))
         return count
 
     def advance_start(self, offset: int) -> int:
@@ -345,7 +382,8 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
                 f"offset {offset} is above the high watermark {self.end_offset}",
             )
         if offset > self.start_offset:
-            self._move_start(offset)
+            with self._done_or_offline("a move of the log's start"):
+                self._move_start(offset)
             self.delete_segments_before(offset, "log start offset")
         return self.start_offset
 
@@ -439,6 +477,13 @@ def _is_of_another_topic(fs: Fs, directory: Path, topic_id: bytes) -> bool:
         logger.warning("%s", problem)
         return False
     return found is not None and found != topic_id
+
+
+def _check_topic(fs: Fs, directory: Path, found: bytes | None, topic_id: bytes, *, is_trusted: bool) -> None:
+    if found is not None and found != topic_id:
+        raise OtherTopic(f"{directory} belongs to topic id {found.hex()}, not {topic_id.hex()}")
+    if found is None and not is_trusted and holds_records(fs, directory):
+        raise NoTopic(f"{directory} has records, and no partition.metadata says of which topic")
 
 
 def _discard(fs: Fs, directory: Path, loaded: Loaded) -> None:

@@ -64,11 +64,8 @@ class CompactableLog(LogState):
         number = self._find_run(old)
         self._check_cleaned(new)
         self._rename_cleaned(new.base_offset)
-        try:
+        with self._done_or_offline("a swap of segments"):
             self._put_in_place(number, len(old), new.base_offset)
-        except StorageFailure as failure:
-            self._note_failure(StorageFailure(f"a swap of segments was interrupted: {failure}"))
-            raise
         logger.info(
             "segments=compacted partition=%s-%d base=%d count=%d bytes=%d before=%d",
             self.topic, self.partition, new.base_offset, len(old), new.size, sum(each.size for each in old),

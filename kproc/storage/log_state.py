@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 from zlib import crc32
 
 from kproc.clock import Clock
+from kproc.errors import FatalError
 from kproc.storage import checkpoints
 from kproc.storage.format import SNAPSHOT_SUFFIX, segment_file_name
 from kproc.storage.fs import DiskFull, Fs, StorageFailure, replace_file
@@ -126,6 +128,18 @@ class LogState:
         if not isinstance(failure, DiskFull) and self.offline_reason is None:
             self.offline_reason = str(failure)
             logger.error("log=offline partition=%s-%d reason=%s", self.topic, self.partition, failure)
+
+    @contextmanager
+    def _done_or_offline(self, what: str) -> Iterator[None]:
+        """Of a change of the log's files: where the disk ends it half way the log goes offline, and its next opening
+        goes by the files. After any other surprise only a successor can."""
+        try:
+            yield
+        except StorageFailure as failure:
+            self._note_failure(StorageFailure(f"{what} was interrupted: {failure}"))
+            raise
+        except Exception as error:
+            raise FatalError(f"{what} of {self.topic}-{self.partition} ended half way: {error!r}") from error
 
     def _write_epochs(self) -> None:
         """Write the epochs that a deletion left.

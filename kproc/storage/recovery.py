@@ -31,6 +31,7 @@ from kproc.errors import Corrupt
 from kproc.storage.batch_scan import BadBatch, Header, find_good_batch, walk_checked, walk_headers
 from kproc.storage.checkpoints import read_leader_epochs
 from kproc.storage.compaction_files import finish_swaps
+from kproc.storage.failed_sync import NOTE_FILE
 from kproc.storage.format import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -84,6 +85,7 @@ class Loaded:
     rebuilt: list[LogSegment]  # Their records are believed, their indexes were made again and are not synced.
     truncated_bytes: int = 0
     has_removed: bool = False  # Segments behind the end were taken away.
+    is_suspect: bool = False  # A sync failed: what was read here may not be on the disk.
 
 
 def load(
@@ -97,9 +99,13 @@ def load(
     trusted: TrustedEnd | None,
 ) -> Loaded | None:
     """Read a partition's directory; None when it holds no segment yet."""
-    bases, snapshots = _tidy(fs, directory)
+    names = finish_swaps(fs, directory)
+    bases, snapshots = _tidy(fs, directory, names)
     if not bases:
         return None
+    is_suspect = NOTE_FILE in names and not clean
+    if is_suspect:
+        trusted = None
     segments: list[LogSegment] = []
     for base in bases:
         if segments:
@@ -127,16 +133,17 @@ def load(
         loader.rebuilt,
         loader.truncated_bytes,
         loader.has_removed,
+        is_suspect,
     )
 
 
-def _tidy(fs: Fs, directory: Path) -> tuple[list[int], list[int]]:
-    """(segment bases, snapshot offsets), both growing; ends what a crash left of swaps, deletions and writes."""
+def _tidy(fs: Fs, directory: Path, names: Iterable[str]) -> tuple[list[int], list[int]]:
+    """(segment bases, snapshot offsets), both growing; ends what a crash left of deletions and writes."""
     bases: list[int] = []
     snapshots: list[int] = []
     indexes: list[tuple[int, str]] = []
     strays: list[str] = []
-    for name in finish_swaps(fs, directory):
+    for name in names:
         suffix = name[name.rfind(".") :]
         base = parse_segment_file_name(name, suffix)
         if suffix in (DELETED_SUFFIX, TEMPORARY_SUFFIX):

@@ -36,6 +36,12 @@ def segment_bases(fs: Fs, directory: Path) -> list[int]:
     return sorted(base for base in parsed if base is not None)
 
 
+def holds_records(fs: Fs, directory: Path) -> bool:
+    """Whether any segment in a partition's directory has bytes."""
+    paths = (directory / segment_file_name(base, LOG_SUFFIX) for base in segment_bases(fs, directory))
+    return any((facts := fs.facts_at(path)) is not None and facts.st_size for path in paths)
+
+
 def facts_from_files(fs: Fs, directory: Path, bases: Sequence[int], end_offset: int) -> list[SegmentFacts]:
     """Facts of the segments with these bases; the last one is the active segment, which ends at `end_offset`."""
     facts = []

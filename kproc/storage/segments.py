@@ -95,9 +95,9 @@ class SegmentList:
         """Take the oldest segments out of the log; their files wait as .deleted until `due_ms`."""
         assert count < len(self._segments), (count, len(self._segments))
         gone = self._segments[:count]
-        del self._segments[:count], self._bases[:count]
         for segment in gone:
             self._retire(segment, due_ms=due_ms, with_snapshot=True)
+        del self._segments[:count], self._bases[:count]
         return gone
 
     def retire_for(self, base_offset: int, number: int, count: int, *, due_ms: int) -> list[LogSegment]:

@@ -93,6 +93,8 @@ class RecordingFs:
         self._next_descriptor = 1000
         self._journal: list[Entry] = []
         self.on_change: Callable[[], None] = lambda: None
+        # Whether the next sync of a file that has dirty pages fails: they count as clean then, and nothing wrote them.
+        self.fails_sync = False
 
     # -- names -------------------------------------------------------------------------------------------------
 
@@ -240,6 +242,10 @@ class RecordingFs:
                 for directory, name, target in self._journal.pop(0).change:
                     _put(directory.old, name, target)
             return
+        if self.fails_sync and inode.dirty:
+            self.fails_sync = False
+            inode.dirty = set()
+            raise DiskFailed(errno.EIO, "fdatasync: the device failed")
         for page in inode.dirty:
             content = inode.data[page * PAGE : (page + 1) * PAGE]
             if len(inode.disk) < page * PAGE:

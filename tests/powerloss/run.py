@@ -11,12 +11,13 @@ from unittest import mock
 from kproc.clock import ManualClock
 from kproc.errors import Corrupt
 from kproc.server.freed_names import FreedNames
+from kproc.server.partitions import OwnedPartition
 from kproc.storage.log import Log
 from kproc.storage.recovery import TrustedEnd, _Loader
 from kproc.storage.segment import LogSegment
 from tests.powerloss.disk import RecordingFs
 from tests.powerloss.judge import judge
-from tests.powerloss.scene import GROUP_TOPIC, NAMES, NOW_MS, Died, Scene, Violation
+from tests.powerloss.scene import GROUP_TOPIC, NAMES, NOW_MS, Scene, Violation
 from tests.powerloss.workloads import WORKLOADS, drive
 
 _STEPS: Final = 60
@@ -46,6 +47,7 @@ def run(workload: str, seed: int, *, only: int | None = None) -> tuple[int, Foun
     clock = ManualClock(wall_ms=NOW_MS)
     fs = RecordingFs(clock)
     scene = Scene(fs, clock, seed, handlers=rng.randint(1, 3), settings=rng.choice(kind.settings))
+    scene.sync_fails = kind.sync_fails
     for name in NAMES:
         scene.create(name, configs=kind.configs)
     if kind.has_groups:
@@ -63,11 +65,8 @@ def run(workload: str, seed: int, *, only: int | None = None) -> tuple[int, Foun
             count += 1
             image_seed = rng.getrandbits(32)
             if only is None or count == only:
-                _judge_image(scene, fs, clock, image_seed)
-        if scene.acting is not None and scene.dies_after:
-            scene.dies_after -= 1
-            if not scene.dies_after:
-                raise Died(scene.acting)
+                _judge_image(scene, fs, clock, image_seed, "prefix" if kind.needs_order else "subset")
+        scene.may_die()
 
     fs.on_change = on_change
     try:
@@ -78,12 +77,12 @@ def run(workload: str, seed: int, *, only: int | None = None) -> tuple[int, Foun
     return count, None
 
 
-def _judge_image(scene: Scene, fs: RecordingFs, clock: ManualClock, image_seed: int) -> None:
+def _judge_image(scene: Scene, fs: RecordingFs, clock: ManualClock, image_seed: int, least: str) -> None:
     chance = random.Random(image_seed)
-    names = chance.choice(_ORDERED)
+    names = chance.choice((*_ORDERED, least))
     image = fs.crash(chance, contents=chance.choice(_CONTENTS), names=names)
     later = ManualClock(wall_ms=clock.wall_ms())
-    judge(image, later, scene, handlers=chance.randint(1, 3), second=image_seed, names="prefix")
+    judge(image, later, scene, handlers=chance.randint(1, 3), second=image_seed, names=names)
 
 
 # -- mutations ---------------------------------------------------------------------------------------------------
@@ -133,6 +132,17 @@ def _refuse_missing(loader: _Loader, trusted: TrustedEnd) -> None:
 
 _check_published = _Loader._check_published
 
+
+@contextmanager
+def _failed_syncs_are_forgotten() -> Iterator[None]:
+    """Whoever opens a log after a failed sync believes the page cache."""
+    with (
+        mock.patch.object(OwnedPartition, "distrust"),
+        mock.patch("kproc.storage.failed_sync.leave_note"),
+    ):
+        yield
+
+
 MUTATIONS: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "none": nullcontext,
     "round-covers-what-came-later": lambda: mock.patch.object(Log, "mark_synced", _strike_off_all),
@@ -140,6 +150,10 @@ MUTATIONS: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "namesake-rename-unchecked": _namesakes_are_not_told_apart,
     "lost-deletion-refused": lambda: mock.patch.object(_Loader, "_check_published", _refuse_missing),
     "successor-syncs-no-names": lambda: mock.patch.object(Log, "_take_over_unsynced"),
+    "failed-sync-is-forgotten": _failed_syncs_are_forgotten,
+    "failed-sync-is-not-written-again": lambda: mock.patch(
+        "kproc.storage.failed_sync.write_again", return_value=0
+    ),
     "log-is-not-synced": lambda: mock.patch.object(LogSegment, "pin", _no_sync),
 }
 

@@ -72,24 +72,35 @@ Content = tuple[bytes | None, bytes | None]
 
 
 class RoundSyncer:
-    """Rounds whose syncs are done early or late, and whose outcome comes later still."""
+    """Rounds whose syncs are done early or late, and whose outcome comes later still; where `sync_fails` says so, one
+    of them fails now and then."""
 
-    def __init__(self, rng: random.Random) -> None:
-        self._rng = rng
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self._rng = scene.rng
         self._late: list[tuple[Log, SyncPoint]] = []
         self._done: list[Outcome] = []
 
     def submit(self, points: Sequence[tuple[Log, SyncPoint]]) -> None:
         for log, point in points:
             if self._rng.random() < 0.5:
-                self._done.append(sync_one(log, point))
+                self._done.append(self._sync(log, point))
             else:
                 self._late.append((log, point))
 
     def end(self) -> None:
         """The round ends now; take() says so."""
-        self._done += [sync_one(log, point) for log, point in self._late]
+        self._done += [self._sync(log, point) for log, point in self._late]
         self._late = []
+
+    def _sync(self, log: Log, point: SyncPoint) -> Outcome:
+        scene = self._scene
+        scene.fs.fails_sync = self._rng.random() < scene.sync_fails if scene.sync_fails else False
+        outcome = sync_one(log, point)
+        scene.fs.fails_sync = False
+        if outcome[2] is not None:
+            scene.failed.add(log.topic_id)
+        return outcome
 
     def take(self) -> list[Outcome]:
         done, self._done = self._done, []
@@ -130,7 +141,7 @@ class Handler:
         self.index = index
         self.deltas: deque[bytes] = deque()
         self.asked: list[OnReply] = []  # What others asked of us and have no answer to.
-        self.syncer = RoundSyncer(scene.rng)
+        self.syncer = RoundSyncer(scene)
         clock, now_ns = scene.clock, scene.clock.now_ns
         self.partitions = SmallPartitions(
             DATA, handler_index=index, config=scene.config, image=lambda: self.image, clock=clock,
@@ -221,6 +232,8 @@ class Scene:
         self.cleaner: Compactor | None = None
         self.acting: int | None = None  # The Handler whose code runs now, if it may be killed in it,
         self.dies_after = 0  # and before which of its operations it is; 0: before none.
+        self.sync_fails = 0.0  # How often a log's share in a round fails.
+        self.failed: set[bytes] = set()  # Topics of which one has, in this run of the broker.
         self.handlers: list[Handler] = []
         for op, body in (
             ("register_cluster", {"cluster_id": "c"}),
@@ -302,7 +315,7 @@ class Scene:
         except PartitionMoving:
             return None
         except KafkaError as error:
-            if error.code != ErrorCode.KAFKA_STORAGE_ERROR:
+            if error.code != ErrorCode.KAFKA_STORAGE_ERROR or self.ledger.topics[name] in self.failed:
                 return None
             raise Violation(f"{name} is refused while the broker runs: {error}") from error
 
@@ -398,6 +411,9 @@ class Scene:
         topic_id = self.ledger.topics[name]
         self.ledger.asked[topic_id] = max(wanted, self.ledger.asked.get(topic_id, 0))
         start = log.advance_start(wanted)
+        if self.dies_after and everything:
+            self.dies_after = 1  # The active segment is gone, and the row names it.
+        self.may_die()
         owned.after_append()
         self.checkpoint()
         self.ledger.starts[topic_id] = start
@@ -428,6 +444,20 @@ class Scene:
         owner = self.handlers[self.image.topics_by_name[name].partitions[0].owner]
         owner.partitions.enforce_retention(owned.key)
         owner.partitions.tick()
+
+    def may_die(self) -> None:
+        """Between two things that a Handler does: it is killed here if its time has come."""
+        if self.acting is not None and self.dies_after:
+            self.dies_after -= 1
+            if not self.dies_after:
+                raise Died(self.acting)
+
+    def restart(self) -> None:
+        """All roles are killed, and the broker is started again; the host goes on."""
+        self.table = PartitionTable(memoryview(bytearray(64 * SLOTS)).cast("Q"))
+        self.failed.clear()
+        for index in range(len(self.handlers)):
+            self.kill(index)
 
     def kill(self, index: int) -> None:
         """A Handler dies; its successor opens what it had, and who waits for an answer hears of it."""

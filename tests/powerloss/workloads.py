@@ -87,6 +87,10 @@ def _kill(scene: Scene) -> None:
     scene.kill(scene.rng.randrange(len(scene.handlers)))
 
 
+def _restart(scene: Scene) -> None:
+    scene.restart()
+
+
 def _tick(scene: Scene) -> None:
     handler = _handler(scene)
     handler.partitions.tick()
@@ -111,12 +115,15 @@ _PLAIN: Final[Mapping[str, str]] = {}
 
 
 class Workload(NamedTuple):
-    """Steps with their weights, what the topics are like, and whether Handlers are killed in the middle of a step."""
+    """Steps with their weights, what the topics are like, whether Handlers are killed in the middle of a step, how
+    often a sync fails; and whether names must reach the disk in the order of their changes, as ext4 and XFS have it."""
 
     steps: list[tuple[int, Step]]
     configs: Mapping[str, str] = _PLAIN
     has_groups: bool = False
     dies: bool = False
+    sync_fails: float = 0.0
+    needs_order: bool = False
     settings: tuple[Mapping[str, Any], ...] = (_PLAIN,)
 
 
@@ -127,18 +134,22 @@ _BASE: Final[list[tuple[int, Step]]] = [(12, _produce), (6, _sync), (1, _checkpo
 WORKLOADS: Final[dict[str, Workload]] = {
     "rolls": Workload(_BASE),
     "deletion": Workload([*_BASE, (2, _churn), (3, _hear)]),
-    "delete-records": Workload([*_BASE, (2, _delete_records)]),
-    "deaths": Workload([*_BASE, (4, _delete_records), (1, _kill), (1, _tick)], dies=True),
+    "delete-records": Workload([*_BASE, (2, _delete_records)], needs_order=True),
+    "deaths": Workload([*_BASE, (4, _delete_records), (1, _kill), (1, _tick)], dies=True, needs_order=True),
+    "failed-syncs": Workload([*_BASE, (2, _kill), (2, _restart), (1, _scale), (4, _hear)], sync_fails=0.1),
     "producers": Workload([(12, _produce_in_order), (6, _sync), (1, _checkpoint), (1, _clock), (1, _kill)]),
     "groups": Workload(
         [(10, _commit), (4, _produce), (6, _sync), (1, _checkpoint), (1, _scale), (3, _hear), (1, _kill)],
         has_groups=True,
     ),
-    "compaction": Workload([*_BASE, (4, _compact), (1, _tick)], _COMPACTED, settings=(_PLAIN, _NO_DELAY)),
+    "compaction": Workload(
+        [*_BASE, (4, _compact), (1, _tick)], _COMPACTED, needs_order=True, settings=(_PLAIN, _NO_DELAY)
+    ),
     "retention": Workload(
         [*_BASE, (3, _retention), (1, _tick)],
         {"retention.bytes": "20000"},
         dies=True,
+        needs_order=True,
         settings=(_PLAIN, _NO_DELAY),
     ),
     "hand-over": Workload([*_BASE, (2, _scale), (6, _hear), (2, _produce_in_order)]),
@@ -152,6 +163,7 @@ def drive(scene: Scene, workload: Workload) -> None:
     """One step; the Handler that it concerns may die in the middle of it."""
     scene.acting = None
     rng = scene.rng
+    scene.dies_after = rng.randint(1, 40) if workload.dies and rng.random() < 0.2 else 0
     weights, steps = zip(*workload.steps, strict=True)
     try:
         rng.choices(steps, weights)[0](scene)

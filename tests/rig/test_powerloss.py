@@ -21,6 +21,8 @@ def test_what_a_power_loss_leaves_keeps_every_promise() -> None:
         ("log-is-not-synced", "rolls", 5, 100),
         ("namesake-rename-unchecked", "deletion", 31, 20),
         ("successor-syncs-no-names", "producers", 6, 100),
+        ("lost-deletion-refused", "deaths", 6, 20),
+        ("failed-sync-is-forgotten", "failed-syncs", 5, 20),
     ],
 )
 def test_what_is_taken_out_is_found(mutation: str, workload: str, seed: int, images: int) -> None:

@@ -199,7 +199,7 @@ class History:
     # -- disasters ---------------------------------------------------------------------------------------------
 
     def disk_failed(self, topic_id_of: Callable[[str], bytes | None], directory: str) -> None:
-        """A sync or write of that partition failed: after a power loss nothing is promised of it."""
+        """A write to that partition failed: after a power loss nothing is promised of it."""
         name, _, index = directory.rpartition("-")
         topic_id = topic_id_of(name)
         if topic_id is not None and index.isdigit():

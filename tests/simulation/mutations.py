@@ -33,6 +33,7 @@ from tests.simulation.plan import plan_of
 from tests.simulation.run import simulate
 
 _QUIET: Final = 1 << 32
+_FLAGS: Final = 3 << 32
 _OPEN_HANDOFF: Final = HandoffQueue.detach
 _SYNC_POINT: Final = Log.sync_point
 _SYNC: Final = doubles.OsDouble.fdatasync
@@ -67,7 +68,7 @@ def _row_of_any_generation(self: Any, partition: Any) -> PartitionRow | None:
         return None
     word, generation, start, end, base, position, synced = values
     return PartitionRow(
-        (word & ~_QUIET) - 2, generation, start, end, base, position, synced, not word & _QUIET
+        (word & ~_FLAGS) - 2, generation, start, end, base, position, synced, not word & _QUIET
     )
 
 

@@ -288,7 +288,8 @@ class Run:
             self._countdown -= 1
             if self._countdown == 0:
                 self._must_restart = True
-                self.history.disk_failed(self._topic_id, path.removeprefix(DATA + "/").partition("/")[0])
+                if kind == "write":
+                    self.history.disk_failed(self._topic_id, path.removeprefix(DATA + "/").partition("/")[0])
                 return self._fail(what, path, errno.EIO)
         return None
 
@@ -337,10 +338,10 @@ class Run:
         assert self.broker is not None
         if self.phase == "peace":
             self.phase = "reading"
-            if self._must_restart:  # What a failing disk took offline comes back with its Handlers.
-                for agent, process in list(self.broker.keeper.processes.items()):
-                    if agent.role == "handler":
-                        process.end(-9)
+            if (
+                self._must_restart
+            ):  # What a failing disk took offline comes back with the broker's next start.
+                self.broker.stop()
             self._read_all()
         elif self.phase == "reading":
             self._rest()

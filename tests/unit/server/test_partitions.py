@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kproc.errors import ErrorCode, KafkaError
-from kproc.server import partitions
+from kproc.server import partition_table, partitions
 from kproc.server.retention_calls import serve_retention
 from kproc.storage import checkpoints
 from kproc.storage.fs import DiskFailed, DiskFull, OsFs
@@ -171,6 +172,7 @@ def test_table_says_what_the_log_says(start: Start) -> None:
         log.active_bytes,
         log.recovery_point,
         False,
+        False,
     )
     assert row.recovery_point == 2
 
@@ -301,6 +303,97 @@ def test_log_that_went_offline_is_refused_until_the_next_start(start: Start) -> 
     assert produce(rig, "t") == (0, 1)
 
 
+# -- failed syncs ----------------------------------------------------------------------------------------------
+
+
+def _no_sync(_descriptor: int) -> None:
+    raise OSError(errno.EIO, "Input/output error")
+
+
+def fail_a_sync(rig: HandlerRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One record on the disk, and another that the disk did not take, though it can be read."""
+    for value, problem in ((b"synced", None), (b"lost", DiskFailed(errno.EIO, "fdatasync"))):
+        fields = produce_fields([("t", NO_ID, [(0, batch(value))])], acks=-1)
+        rig.processors[0].send(ApiKey.PRODUCE, 9, fields)
+        rig.settle()
+        with monkeypatch.context() as failing:
+            if problem is not None:
+                failing.setattr(os, "fdatasync", _no_sync)
+                (log, point), *_ = rig.syncers[0].rounds[0]
+                with pytest.raises(DiskFailed):
+                    log.run_sync(point)
+            rig.syncers[0].end_round(problem)
+        rig.settle()
+    rig.processors[0].answers()
+
+
+def test_a_successor_does_not_believe_the_page_cache_after_a_failed_sync(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pages count as clean: its own syncs would succeed, and bring nothing to the disk."""
+    rig = start(settings={"kproc.flush": "group"})
+    rig.create_topic("t")
+    fail_a_sync(rig, monkeypatch)
+    assert fetch(rig, "t")[0] == STORAGE_ERROR
+    rig.kill(0)
+    (rig.directory / "t-0" / "sync-failed").unlink()  # It could not be left: the row says it all the same.
+    rig.start_handler(0, is_restart=True)
+    assert produce(rig, "t") == (STORAGE_ERROR, -1)
+    assert fetch(rig, "t")[0] == STORAGE_ERROR
+    assert rig.partitions().unknown_log() == "t-0", "a stop now is not clean"
+
+
+def test_a_failed_sync_says_nothing_of_a_namesake(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = start(settings={"kproc.flush": "group"})
+    rig.create_topic("t")
+    fail_a_sync(rig, monkeypatch)
+    rig.delete_topic("t")
+    rig.create_topic("t")
+    assert not rig.open("t").log.is_offline
+    row = rig.table.read(rig.image_of("t"))
+    assert row is not None
+    assert not row.has_failed
+
+
+def test_the_next_start_writes_again_what_a_failed_sync_left(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = start(settings={"kproc.flush": "group"})
+    rig.create_topic("t")
+    fail_a_sync(rig, monkeypatch)
+    rig.kill(0)
+    rig.table.writer(rig.image_of("t").slot).publish((0,) * 7)  # Another run of the broker.
+    rig.start_handler(0, is_restart=True)
+    with monkeypatch.context() as failing:
+        failing.setattr(os, "fdatasync", _no_sync)
+        assert produce(rig, "t") == (STORAGE_ERROR, -1), "what it wrote again cannot be synced either"
+    rig.kill(0)
+    rig.start_handler(0, is_restart=True)
+    assert fetch(rig, "t") == (0, [b"synced", b"lost"])
+    assert rig.open("t").log.recovery_point == 2
+    assert not (rig.directory / "t-0" / "sync-failed").exists()
+
+
+def test_a_failed_sync_goes_with_the_log_to_its_next_owner(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = start(settings={"kproc.flush": "group"})
+    rig.create_topic("t")
+    fail_a_sync(rig, monkeypatch)
+    partitions, topic = rig.partitions(), rig.partitions()._image().topics_by_name["t"]
+    state = partitions.export(("t", 0), topic.topic_id)
+    assert state
+    partitions.import_state(topic, rig.image_of("t"), state)
+    row = rig.table.read(rig.image_of("t"))
+    assert row is not None
+    assert row.has_failed
+    partitions.export(("t", 0), topic.topic_id)
+    partitions.disown(rig.image_of("t"))
+    row = rig.table.read(rig.image_of("t"))
+    assert row is not None
+    assert (row.holder, row.has_failed) == (partition_table.NOBODY, True)
+
+
 # -- deletion ------------------------------------------------------------------------------------------------
 
 
@@ -358,6 +451,38 @@ def test_directory_of_a_deleted_namesake_is_set_aside(start: Start, caplog: pyte
     assert checkpoints.read_partition_metadata(OsFs(), rig.directory / "t-0") == new_id
     assert len(deleted(rig)) == 1
     assert "left over from a deleted topic" in caplog.text
+
+
+@pytest.mark.parametrize("left", [None, b""], ids=["no file", "an empty one"])
+def test_records_of_nobody_are_kept_aside(start: Start, left: bytes | None) -> None:
+    """A power loss took partition.metadata, which the first sync covers: they may be of a deleted namesake."""
+    rig = start()
+    rig.create_topic("t")
+    produce(rig, "t", b"whose?")
+    rig.kill(0)
+    metadata = rig.directory / "t-0" / checkpoints.PARTITION_METADATA_FILE
+    metadata.unlink()
+    if left is not None:
+        metadata.write_bytes(left)
+    rig.table.writer(rig.image_of("t").slot).publish((0,) * 7)
+    rig.start_handler(0, is_restart=True)
+    assert produce(rig, "t", b"new") == (0, 0)
+    assert fetch(rig, "t") == (0, [b"new"])
+    (aside,) = (path for path in rig.directory.iterdir() if path.name.endswith("-stray"))
+    assert b"whose?" in (aside / f"{0:020d}.log").read_bytes()
+
+
+def test_directory_of_nobody_without_records_is_used(start: Start) -> None:
+    """Its owner died between making it and saying whose it is."""
+    rig = start()
+    rig.create_topic("t")
+    assert not rig.open("t").log.is_offline
+    rig.kill(0)
+    (rig.directory / "t-0" / checkpoints.PARTITION_METADATA_FILE).unlink()
+    rig.table.writer(rig.image_of("t").slot).publish((0,) * 7)
+    rig.start_handler(0, is_restart=True)
+    assert produce(rig, "t", b"new") == (0, 0)
+    assert directories(rig) == ["t-0"]
 
 
 def test_topic_that_vanished_while_the_controller_was_away_is_set_aside(start: Start) -> None:

@@ -10,10 +10,11 @@ from kproc.errors import Corrupt
 from kproc.storage import checkpoints
 from kproc.storage.catalog import list_deleted, list_partitions
 from kproc.storage.format import (
-    delete_directory_name,
+    DELETE_DIRECTORY_SUFFIX,
     parse_partition_directory_name,
     parse_segment_file_name,
     segment_file_name,
+    set_aside_directory_name,
 )
 from kproc.storage.fs import OsFs
 
@@ -102,7 +103,7 @@ def test_file_names() -> None:
     assert parse_partition_directory_name("a-b-12") == ("a-b", 12)
     for name in ("a", "-1", "a-", "a-x", "a-1.0123456789abcdef-delete", "__cluster_metadata"):
         assert parse_partition_directory_name(name) is None, name
-    assert len(delete_directory_name("t" * 249, 100_000, "f" * 32)) == 255
+    assert len(set_aside_directory_name("t" * 249, 100_000, "f" * 32, DELETE_DIRECTORY_SUFFIX)) == 255
 
 
 def test_partitions_are_found_with_their_topic_ids(tmp_path: Path) -> None:

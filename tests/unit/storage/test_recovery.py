@@ -147,7 +147,6 @@ STORIES = {
     "an index of another log": Story(fill(INDEX, bytes([0, 0, 0, 9, 0, 0, 0, 3])), 40, 30),
     "no checkpoint of epochs": Story(lambda d, p: (d / "leader-epoch-checkpoint").unlink(), 40),
     "an empty checkpoint of epochs": Story(fill("leader-epoch-checkpoint", b""), 40),
-    "an empty partition.metadata": Story(fill("partition.metadata", b""), 40),
     "a bad snapshot": Story(fill(f"{40:020d}.snapshot", b"\0\1garbage"), 40),
     "a snapshot from beyond the end": Story(fill(f"{99:020d}.snapshot", bytes(10)), 40),
     "leftovers of deletions and writes": Story(leave_strays, 40),

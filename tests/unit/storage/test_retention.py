@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
-from kproc.errors import ErrorCode, KafkaError
-from kproc.storage.fs import OsFs
-from kproc.storage.log import Log, LogConfig
+from kproc.errors import ErrorCode, FatalError, KafkaError
+from kproc.storage.fs import DiskFailed, OsFs
+from kproc.storage.log import Log, LogConfig, TrustedEnd
 from kproc.storage.retention import SegmentFacts, below_start, expired, oversized
 from tests.support.logs import NOW_MS, LogRig, append_one, batch, read_all
 
@@ -143,6 +144,55 @@ def test_delete_records(rig: LogRig) -> None:
     log = rig.open(start_offset=4)
     assert append_one(log, batch("x")).base_offset == 4
     log.close()
+
+
+class _FailingRename(OsFs):
+    """The nth rename to .deleted ends as it is told to."""
+
+    def __init__(self, nth: int, error: Exception) -> None:
+        self._left, self._error = nth, error
+
+    def rename(self, source: Path, target: Path) -> bool:
+        if target.suffix == ".deleted":
+            self._left -= 1
+            if not self._left:
+                raise self._error
+        return super().rename(source, target)
+
+
+@pytest.mark.parametrize("nth", range(1, 7))
+def test_a_deletion_that_the_disk_interrupts_takes_the_log_offline_and_the_next_opening_goes_by_the_files(
+    rig: LogRig, nth: int
+) -> None:
+    rig.config = LogConfig(segment_bytes=300)
+    log = rig.open()
+    log.append([batch(bytes(150)) for _ in range(3)])
+    log._fs = log._segments._fs = rig.fs = _FailingRename(nth, DiskFailed(errno.EIO, "rename"))
+    for segment in log._segments.all():
+        segment._fs = rig.fs
+    row = TrustedEnd(log.end_offset, log.active_base, log.active_bytes, log.start_offset)
+    with pytest.raises(DiskFailed):
+        log.advance_start(3)
+    assert log.is_offline
+    assert append_one(log, batch("x")).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    log.close(clean=False)
+    rig.fs = FS
+    log = rig.open(trusted=row)
+    assert log.end_offset == 3
+    assert [offset for offset, _ in read_all(log)] == list(range(log.start_offset, 3))
+    assert append_one(log, batch("x")).base_offset == 3
+    log.close()
+
+
+def test_a_surprise_in_a_deletion_ends_the_role(rig: LogRig) -> None:
+    rig.config = LogConfig(segment_bytes=300)
+    log = rig.open()
+    log.append([batch(bytes(150)) for _ in range(3)])
+    for segment in log._segments.all():
+        segment._fs = _FailingRename(2, ValueError("a mistake"))
+    with pytest.raises(FatalError, match="ended half way"):
+        log.advance_start(3)
+    log.close(clean=False)
 
 
 def test_a_deleted_topics_directory_is_set_aside(rig: LogRig) -> None:
