@@ -67,6 +67,23 @@ def _churn(scene: Scene) -> None:
         scene.create(name)
 
 
+def _make_anew(scene: Scene) -> None:
+    """A topic is deleted and, where its name is free, made anew: its owner hears of it first, and writes."""
+    name = _pick(scene)
+    if name is None:
+        return
+    scene.delete(name)
+    scene.create(name)
+    partition = scene.image.partition(name, 0)
+    if partition is not None:
+        owner = scene.handlers[partition.owner]
+        while owner.deltas:
+            scene.hear(owner)
+        scene.produce(name, 300)
+        owner.sync()
+        owner.sync()
+
+
 def _commit(scene: Scene) -> None:
     group_id = scene.rng.choice(_GROUPS)
     deletes = scene.rng.random() < 0.05 and group_id in scene.ledger.commits
@@ -133,7 +150,7 @@ _BASE: Final[list[tuple[int, Step]]] = [(12, _produce), (6, _sync), (1, _checkpo
 
 WORKLOADS: Final[dict[str, Workload]] = {
     "rolls": Workload(_BASE),
-    "deletion": Workload([*_BASE, (2, _churn), (3, _hear)]),
+    "deletion": Workload([*_BASE, (2, _churn), (1, _make_anew), (3, _hear)]),
     "delete-records": Workload([*_BASE, (2, _delete_records)], needs_order=True),
     "deaths": Workload([*_BASE, (4, _delete_records), (1, _kill), (1, _tick)], dies=True, needs_order=True),
     "failed-syncs": Workload([*_BASE, (2, _kill), (2, _restart), (1, _scale), (4, _hear)], sync_fails=0.1),

@@ -19,7 +19,7 @@ def test_what_a_power_loss_leaves_keeps_every_promise() -> None:
     [
         ("round-covers-what-came-later", "rolls", 1, 100),
         ("log-is-not-synced", "rolls", 5, 100),
-        ("namesake-rename-unchecked", "deletion", 31, 20),
+        ("namesake-rename-unchecked", "deletion", 4, 20),
         ("successor-syncs-no-names", "producers", 6, 100),
         ("lost-deletion-refused", "deaths", 6, 20),
         ("failed-sync-is-forgotten", "failed-syncs", 5, 20),
