@@ -23,7 +23,7 @@ import stat as stat_module
 import struct
 import sys
 import uuid as real_uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PosixPath
 from typing import Any, Final
 
@@ -58,6 +58,8 @@ class SimulatedHost:
         self.disk: MemoryDisk = None  # type: ignore[assignment]
         # Asked before each operation on the disk: an errno, or how many bytes of a write get through.
         self.fault: Any = lambda what, path, size: None
+        # Called whenever a file is opened, for the time that this may take.
+        self.spend: Callable[[], None] = lambda: None
         # A list while a round of syncs begins: they end when the simulation says so.
         self.begun: list[SyncBegun] | None = None
 
@@ -133,6 +135,7 @@ class OsDouble:
 
     def open(self, path: Any, flags: int, _mode: int = 0o777) -> int:
         text = _text(path)
+        host.spend()
         if flags & real_os.O_CREAT and text not in host.disk._names:
             _check("create", text)
         inode = host.disk.open(

@@ -7,21 +7,20 @@ from typing import Any
 from kproc.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.simulation.client import Life
-from tests.simulation.workloads import PASSING, E, Worker
-from tests.support.groups import commit_fields, join_fields, subscription
+from tests.simulation.workloads import PASSING, Committing, E
+from tests.support.groups import join_fields, subscription
 
 _REJOIN = (E.REBALANCE_IN_PROGRESS, E.ILLEGAL_GENERATION, E.UNKNOWN_MEMBER_ID, E.MEMBER_ID_REQUIRED)
 
 
-class Member(Worker):
-    """One member of the group that all of its kind share."""
+class Member(Committing):
+    """One member of the group that all of its kind share; each commits the offset of a partition of its own."""
 
     group = "group-of-members"
 
     def __init__(self, *arguments: Any) -> None:
         self.member_id = ""
         self.generation = -1
-        self.committed = 0
         super().__init__(*arguments)
 
     def work(self) -> Life:
@@ -31,11 +30,15 @@ class Member(Worker):
         yield from self.find_coordinator(self.group)
         if not (yield from self.join()):
             return
+        yield from self.look()  # As a consumer does that was given a partition.
         for _ in range(self.rng.choice((1, 3, 10, 30))):
             if self.must_finish or not (yield from self.live()):
                 return
         if self.rng.random() < 0.4:
             yield from self.leave()
+
+    def place(self) -> tuple[str, int]:
+        return self.group, int(self.name.rpartition("-")[2])
 
     def join(self) -> Life:
         """Until it is in a generation and has its assignment; False: begin anew."""
@@ -89,13 +92,10 @@ class Member(Worker):
             answer = yield from self.call(ApiKey.HEARTBEAT, 4, fields)
             is_in = self.accept("Heartbeat", answer["error_code"])
         else:
-            self.committed += 1
-            fields = commit_fields(
-                self.group, "stable", {0: self.committed},
-                generation_id_or_member_epoch=self.generation, member_id=self.member_id,
-            )  # fmt: skip
-            answer = yield from self.call(ApiKey.OFFSET_COMMIT, 9, fields)
-            is_in = self.accept("OffsetCommit", answer["topics"][0]["partitions"][0]["error_code"])
+            code = yield from self.commit(
+                generation_id_or_member_epoch=self.generation, member_id=self.member_id
+            )
+            is_in = self.accept("OffsetCommit", code)
         yield from self.pause(self.rng.choice((1, 10, 50, 150)))
         return is_in
 

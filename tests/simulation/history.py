@@ -31,7 +31,8 @@ class PartitionHistory:
     deleted_below: int = 0  # By an answered DeleteRecords.
     high_watermark: int = 0
     trimming_to: int = 0  # By a DeleteRecords that was sent.
-    may_have_lost: bool = False  # A failed disk: nothing is promised any more.
+    # A failed disk: what was promised before is kept, nothing is promised any more. None: it has not failed.
+    kept: dict[int, Promise] | None = None
 
 
 @dataclass
@@ -203,7 +204,9 @@ class History:
         name, _, index = directory.rpartition("-")
         topic_id = topic_id_of(name)
         if topic_id is not None and index.isdigit():
-            self.of(topic_id, int(index)).may_have_lost = True
+            known = self.of(topic_id, int(index))
+            if known.kept is None:
+                known.kept = {} if self.topics[topic_id].is_compacted else dict(known.acknowledged)
 
     def lost_power(self) -> None:
         """What was not promised to survive may be gone, and its offsets may be given again."""
@@ -212,12 +215,8 @@ class History:
         if not self.is_synced:
             self.commits.clear()
         for known in self.partitions.values():
-            if known.may_have_lost:
-                known.acknowledged.clear()
-            else:
-                known.acknowledged = {
-                    offset: each for offset, each in known.acknowledged.items() if each.is_durable
-                }
+            promised = known.acknowledged if known.kept is None else known.kept
+            known.acknowledged = {offset: each for offset, each in promised.items() if each.is_durable}
             last = max(known.acknowledged, default=-1)
             known.seen = {offset: value for offset, value in known.seen.items() if offset <= last}
             known.high_watermark = last + 1
@@ -231,7 +230,7 @@ class History:
         """A whole partition was read after everything had come to rest."""
         known = self.of(topic.topic_id, partition)
         name = f"{topic.name}-{partition}"
-        if log_start < known.deleted_below and not known.may_have_lost:
+        if log_start < known.deleted_below and known.kept is None:
             self._violate(
                 f"{name}: records were deleted below {known.deleted_below}, it starts at {log_start}"
             )

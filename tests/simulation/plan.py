@@ -136,13 +136,13 @@ def _moves(rng: random.Random, duration_ms: int) -> list[Event]:
 def _event(rng: random.Random, duration_ms: int, power: float) -> Event:
     at_ms = rng.randrange(duration_ms)
     kind = rng.choices(
-        ("kill", "pause", "delay", "scale", "power", "disk", "restart", "listener", "fork"),
-        (6, 6, 6, 5, power, 2, 0.5, 0.7, 0.5),
+        ("kill", "pause", "hang", "delay", "scale", "power", "disk", "restart", "listener", "fork"),
+        (6, 6, 2, 6, 5, power, 2, 0.5, 0.7, 0.5),
     )[0]
     number = rng.randrange(1000)
     if kind == "kill":
         return Event(at_ms, kind, (rng.choice(_ROLES), number))
-    if kind == "pause":
+    if kind in ("pause", "hang"):
         return Event(at_ms, kind, (rng.choice(_ROLES), number, rng.choice(_PAUSES_MS)))
     if kind == "delay":
         return Event(at_ms, kind, (rng.choice(_ROLES), number, rng.randrange(1000), rng.choice(_PAUSES_MS)))

@@ -10,11 +10,13 @@ from __future__ import annotations
 import errno
 import logging
 import random
+import signal
 import traceback
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kproc.config import Config
+from kproc.errors import FatalError, KafkaError
 from kproc.transport.agent import AgentId
 from tests.simulation import broker as broker_module
 from tests.simulation import doubles, processes
@@ -32,6 +34,7 @@ _FINISH_NS: Final = 120 * S
 _REST_NS: Final = 2 * S
 _REST_TURNS_MAX: Final = 100  # Of one role in that time; an idle one stores its metrics twice a second.
 _METADATA: Final = "__cluster_metadata"
+_CPU_S_MAX: Final = 30  # Of this process; a run takes less than one.
 
 
 @dataclass
@@ -56,8 +59,10 @@ class _Listener(logging.Handler):
         run = self._run
         if run.world.story is not None:
             run.world.tell(f"log {record.levelname}", record.getMessage())
-        if record.exc_info and not run.disk_faults:
+        if record.exc_info:
             problem = record.exc_info[1]
+            if run.disk_faults and isinstance(problem, FatalError | KafkaError | OSError):
+                return
             where = traceback.extract_tb(record.exc_info[2])[-1]
             run.world.violate(
                 f"surprise: {record.getMessage()}: {problem!r} ({where.filename.rpartition('/')[2]}:{where.lineno})"
@@ -115,6 +120,10 @@ class Run:
             self._live()
         except Violation:
             world.tell("given up")
+        except Endless as problem:
+            world.tell(traceback.format_exc())
+            where = traceback.extract_tb(problem.__traceback__)[-2]  # The last is who says so.
+            world.violations.append(f"a turn has no end: {where.filename}:{where.lineno} {where.name}")
         finally:
             logger.removeHandler(listener)
         return Outcome(self.plan, world.violations, world.story or [], world.steps, dict(self.history.counts))
@@ -213,6 +222,22 @@ class Run:
         if process is not None:
             processes.pause(process, duration_ms)
 
+    def _do_hang(self, role: str, number: int, duration_ms: int) -> None:
+        """It hangs, and dies of it: what was given to it meanwhile it never takes."""
+        process = self._pick(role, number)
+        assert self.broker is not None
+        if process is None or not self.broker.is_ready:
+            return
+        processes.pause(process, 2 * duration_ms)
+
+        def end() -> None:
+            if process.is_alive and self.phase == "faults":
+                self.history.counts["deaths"] += 1
+                self.world.tell("killed while it hung", process.name)
+                process.end(-9)
+
+        self.world.after(duration_ms * MS, end)
+
     def _do_delay(self, role: str, number: int, gate_number: int, duration_ms: int) -> None:
         process = self._pick(role, number)
         if process is None or not process.role.gates:
@@ -257,6 +282,7 @@ class Run:
     def _do_disk(self, what: str, duration_ms: int, countdown: int) -> None:
         if what == "slow":
             self._is_slow = True
+            doubles.host.spend = self._spend
             self.world.after(duration_ms * MS, self._end_faults)
             return
         assert self.broker is not None
@@ -272,6 +298,11 @@ class Run:
         self._fault = None
         self._is_slow = False
         doubles.host.fault = lambda what, path, size: None
+        doubles.host.spend = lambda: None
+
+    def _spend(self) -> None:
+        """Opening a file of a slow disk takes time, and all of it is its asker's: it has no turn before it is over."""
+        self.world.clock._now_ns += self.world.rng.choice((50_000, 500_000, 4 * MS))
 
     def _ask_fault(self, what: str, path: str, size: int) -> tuple[str, int] | None:
         """Whether this operation fails, and how."""
@@ -377,10 +408,23 @@ class Run:
 ANY_ORDER = True
 
 
+class Endless(BaseException):
+    """The run has used more CPU than any that ends. No code that contains surprises may contain this one."""
+
+
+def _give_up(*_: object) -> None:
+    raise Endless
+
+
 def simulate(plan: Plan, *, tells: bool = False) -> Outcome:
     """Run a plan. The doubles must be in their places (broker.prepare)."""
     random.seed(plan.seed)
-    return Run(plan, tells=tells).simulate()
+    signal.signal(signal.SIGVTALRM, _give_up)
+    signal.setitimer(signal.ITIMER_VIRTUAL, _CPU_S_MAX)
+    try:
+        return Run(plan, tells=tells).simulate()
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 
 
 Agent = AgentId

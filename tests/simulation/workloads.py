@@ -227,7 +227,7 @@ class IdempotentProducer(Worker):
         row = answer["responses"][0]["partition_responses"][0]
         code = row["error_code"]
         losses = (
-            self.history.power_losses or self.history.of(self.topic.topic_id, self.partition).may_have_lost
+            self.history.power_losses or self.history.of(self.topic.topic_id, self.partition).kept is not None
         )
         also = [E.UNKNOWN_PRODUCER_ID, E.OUT_OF_ORDER_SEQUENCE_NUMBER] if losses else []
         if not code or code == E.DUPLICATE_SEQUENCE_NUMBER:
@@ -379,56 +379,79 @@ class Mixer(Worker):
         return self.number
 
 
-class Committer(Worker):
-    """Commits one group's offset of one partition without being a member, and looks at what is kept."""
+class Committing(Worker):
+    """Commits a group's offset of one partition of "stable" that nobody else commits, and looks at what is kept."""
 
     def __init__(self, *arguments: Any) -> None:
         self.offset = 0
-        self.has_coordinator = False
         super().__init__(*arguments)
 
+    def place(self) -> tuple[str, int]:
+        """(group, partition)."""
+        raise NotImplementedError
+
+    def commit(self, **more: Any) -> Life:
+        """Commit the next offset; the error code."""
+        group, partition = self.place()
+        known = self.history.commit_of(group, "stable", partition)
+        self.offset += 1
+        known.open.add(self.offset)
+        fields = commit_fields(group, "stable", {partition: self.offset}, **more)
+        answer = yield from self.call(ApiKey.OFFSET_COMMIT, 9, fields)
+        code = answer["topics"][0]["partitions"][0]["error_code"]
+        if not code:
+            self.history.counts["commits"] += 1
+            known.settled = self.offset
+            known.open = {each for each in known.open if each > self.offset or each in known.adrift}
+        else:  # It may have been written all the same, as in Kafka.
+            known.adrift.add(self.offset)
+        return code
+
+    def look(self) -> Life:
+        """Fetch what is committed."""
+        group, partition = self.place()
+        fields = {
+            "groups": [{"group_id": group, "member_id": None, "member_epoch": -1,
+                        "topics": [{"name": "stable", "partition_indexes": [partition]}]}],
+            "require_stable": False,
+        }  # fmt: skip
+        answer = yield from self.call(ApiKey.OFFSET_FETCH, 8, fields)
+        row = answer["groups"][0]
+        self.check_code("OffsetFetch", row["error_code"])
+        if not row["error_code"] and row["topics"]:
+            part = row["topics"][0]["partitions"][0]
+            if not part["error_code"]:
+                self.history.fetched_commit(group, "stable", partition, part["committed_offset"])
+
+    def on_lost(self) -> None:
+        known = self.history.commit_of(self.place()[0], "stable", self.place()[1])
+        known.adrift |= known.open
+
+
+class Committer(Committing):
+    """Without being a member."""
+
+    has_coordinator = False
+
+    def place(self) -> tuple[str, int]:
+        return f"group-{self.name}", 0
+
     def work(self) -> Life:
-        group, topic = f"group-{self.name}", "stable"
-        if not any(each.name == topic for each in self.history.alive()):
+        if not any(each.name == "stable" for each in self.history.alive()):
             yield from self.pause(10)
             return
-        known = self.history.commit_of(group, topic, 0)
         if not self.has_coordinator:
-            yield from self.find_coordinator(group)
+            yield from self.find_coordinator(self.place()[0])
             self.has_coordinator = True
         if self.rng.random() < 0.6:
-            self.offset += 1
-            known.open.add(self.offset)
-            answer = yield from self.call(
-                ApiKey.OFFSET_COMMIT, 9, commit_fields(group, topic, {0: self.offset})
-            )
-            code = answer["topics"][0]["partitions"][0]["error_code"]
-            self.check_code("OffsetCommit", code)
-            if not code:
-                self.history.counts["commits"] += 1
-                known.settled = self.offset
-                known.open = {each for each in known.open if each > self.offset or each in known.adrift}
-            else:  # It may have been written all the same, as in Kafka.
-                known.adrift.add(self.offset)
+            self.check_code("OffsetCommit", (yield from self.commit()))
         else:
-            fields = {
-                "groups": [{"group_id": group, "member_id": None, "member_epoch": -1,
-                            "topics": [{"name": topic, "partition_indexes": [0]}]}],
-                "require_stable": False,
-            }  # fmt: skip
-            answer = yield from self.call(ApiKey.OFFSET_FETCH, 8, fields)
-            row = answer["groups"][0]
-            self.check_code("OffsetFetch", row["error_code"])
-            if not row["error_code"] and row["topics"]:
-                part = row["topics"][0]["partitions"][0]
-                if not part["error_code"]:
-                    self.history.fetched_commit(group, topic, 0, part["committed_offset"])
+            yield from self.look()
         yield from self.pause(self.rng.choice((0, 2, 10, 50)))
 
     def on_lost(self) -> None:
         self.has_coordinator = False
-        known = self.history.commit_of(f"group-{self.name}", "stable", 0)
-        known.adrift |= known.open
+        super().on_lost()
 
 
 class Admin(Worker):
@@ -451,7 +474,10 @@ class Admin(Worker):
             if not any(each.name == name for each in churn):
                 yield from self.make(name, self.rng.choice((1, 3)), self.rng.choice(({}, {}, COMPACTED)))
         elif roll < 0.6 and churn:
-            yield from self.delete(self.rng.choice(churn))
+            doomed = self.rng.choice(churn)
+            if self.rng.random() < 0.5:  # What takes its place must not begin where it began.
+                yield from self.delete_records(doomed)
+            yield from self.delete(doomed)
         elif roll < 0.8:
             yield from self.delete_records()
         yield from self.pause(self.rng.choice((5, 30, 100)))
@@ -460,8 +486,10 @@ class Admin(Worker):
         """Create until it is there; an answer that got lost is found by the metadata."""
         while True:
             fields = create_topics_fields(name, partitions=partitions, configs=configs)
+            # Now and then it looks before the answer comes: the topic may be in use before all Handlers know it.
+            patience_ms = self.rng.choice((1, 5, 30_000, 30_000))
             try:
-                answer = yield from self.call(ApiKey.CREATE_TOPICS, 7, fields)
+                answer = yield from self.call(ApiKey.CREATE_TOPICS, 7, fields, patience_ms)
                 code = answer["topics"][0]["error_code"]
                 self.check_code("CreateTopics", code, E.TOPIC_ALREADY_EXISTS)
                 topic_id = answer["topics"][0]["topic_id"]
@@ -497,9 +525,9 @@ class Admin(Worker):
         answer = yield from self.call(ApiKey.DELETE_TOPICS, 6, fields, self.rng.choice((1, 20, 30_000)))
         self.check_code("DeleteTopics", answer["responses"][0]["error_code"])
 
-    def delete_records(self) -> Life:
-        topic = self.some_topic(is_compacted=False)
-        if topic is None:
+    def delete_records(self, topic: TopicHistory | None = None) -> Life:
+        topic = topic or self.some_topic(is_compacted=False)
+        if topic is None or topic.is_compacted:
             return
         partition = self.rng.randrange(topic.partitions)
         known = self.history.of(topic.topic_id, partition)
