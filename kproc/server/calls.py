@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -21,6 +21,10 @@ from kproc.transport.outbox import Outbox
 OnReply = Callable[[dict[str, Any]], None]
 Serve = Callable[[str, Any, memoryview, OnReply], None]
 ServeKept = Callable[[str, Any, memoryview | bytearray, OnReply], None]  # Also a payload that had to wait.
+
+# The cleaner asks these of a partition's owner (compactor.py, compaction_calls.py).
+PREPARE_COMPACTION: Final = "prepare_compaction"
+SWAP_SEGMENTS: Final = "swap_segments"
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
@@ -81,19 +85,3 @@ def serve_call(view: memoryview, outbox: Outbox, serve: Serve) -> None:
         outbox.push(REPLY, TOKEN.pack(token, len(encoded)), encoded)
 
     serve(op, body, view[TOKEN.size + length :], on_reply)
-
-
-def contained(serve: ServeKept, is_contained: Callable[[str], bool], containment: Containment) -> ServeKept:
-    """`serve` for what was passed on to us of a client's request: a surprise stays inside that request, and whoever
-    passed it on answers as if we had died. `is_contained(op)`: which calls are such."""
-
-    def serve_contained(op: str, body: Any, payload: memoryview | bytearray, on_reply: OnReply) -> None:
-        try:
-            serve(op, body, payload, on_reply)
-        except Exception as error:
-            if not is_contained(op):
-                raise
-            containment.caught(f"{op}, passed on by another role,", error)
-            on_reply({"lost": True})
-
-    return serve_contained

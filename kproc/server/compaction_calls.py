@@ -9,20 +9,16 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from kproc.cluster.image import ClusterImage
 from kproc.errors import Corrupt, KafkaError
-from kproc.server.calls import OnReply
+from kproc.server.calls import PREPARE_COMPACTION, SWAP_SEGMENTS, OnReply
 from kproc.server.partitions import OwnedPartition, Partitions
 from kproc.storage.compaction_files import SegmentIdentity
 from kproc.storage.log_compact import SwapRefused
 
 logger = logging.getLogger(__name__)
-
-PREPARE: Final = "prepare_compaction"
-SWAP: Final = "swap_segments"
-OPERATIONS: Final = frozenset({PREPARE, SWAP})
 
 
 class CompactionDesk:
@@ -38,13 +34,14 @@ class CompactionDesk:
         self._partitions = partitions
         self._image = image
         self._now_ns = now_ns
+        self._is_stopping = False
         self.swaps: deque[tuple[dict[str, Any], OnReply]] = deque()
 
-    def serve(self, op: str, body: dict[str, Any], on_reply: OnReply, *, is_stopping: bool) -> None:
+    def serve(self, op: str, body: dict[str, Any], on_reply: OnReply) -> None:
         """Answer a call now, or put it off until work()."""
-        if is_stopping:
+        if self._is_stopping:
             on_reply({"refused": "the Handler is stopping"})
-        elif op == PREPARE:
+        elif op == PREPARE_COMPACTION:
             on_reply(self._try(op, body, lambda: _facts(_open(self._partitions, self._image(), body))))
         else:
             self.swaps.append((body, on_reply))
@@ -52,12 +49,16 @@ class CompactionDesk:
     def work(self) -> int:
         """Do one swap; not while a sync round is in work."""
         body, on_reply = self.swaps.popleft()
-        on_reply(self._try(SWAP, body, lambda: self._swap(body)))
+        on_reply(self._try(SWAP_SEGMENTS, body, lambda: self._swap(body)))
         return 1
 
     def forget(self) -> None:
         """The cleaner died: its successor begins again, and may remove what would be swapped."""
         self.swaps.clear()
+
+    def begin_stop(self) -> None:
+        """Refuse what is asked from now on."""
+        self._is_stopping = True
 
     def _swap(self, body: dict[str, Any]) -> dict[str, Any]:
         started_ns = self._now_ns()

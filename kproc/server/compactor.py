@@ -26,9 +26,8 @@ from kproc.config import Config
 from kproc.errors import Corrupt
 from kproc.metrics.slab import MetricsRow
 from kproc.metrics.spec import SLOT
-from kproc.server.calls import OnReply
+from kproc.server.calls import PREPARE_COMPACTION, SWAP_SEGMENTS, OnReply
 from kproc.server.cleaner_offsets import CleanerOffsets
-from kproc.server.compaction_calls import PREPARE, SWAP
 from kproc.server.partition_table import PartitionTable
 from kproc.storage.compaction import CompactionPass, PassFacts, SegmentChanged
 from kproc.storage.compaction_files import SegmentIdentity, deleted_files, remove_cleaned
@@ -246,7 +245,7 @@ class Compactor:
         """Passes over one log until all that can be compacted is."""
         has_begun = False
         while True:
-            answer = yield from self._ask(topic, index, PREPARE)
+            answer = yield from self._ask(topic, index, PREPARE_COMPACTION)
             config = self._config_of(topic)
             if "segments" not in answer or not config.is_compacting:
                 self._postpone(topic, index)
@@ -359,7 +358,7 @@ class Compactor:
         sync_directory(self._fs, directory)
         yield 0
         old = [(each.base_offset, each.size, each.inode) for each in group]
-        answer = yield from self._ask(topic, index, SWAP, old=old, new=new)
+        answer = yield from self._ask(topic, index, SWAP_SEGMENTS, old=old, new=new)
         values = self._values
         if "took_us" not in answer:
             logger.info("swap=refused partition=%s-%d %s", topic.name, index, answer)

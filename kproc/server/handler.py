@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from kproc.api import fetch, forwarding, group_call, list_groups, list_offsets
+from kproc.api import group_call
 from kproc.api.context import Endpoint, OnReply, Services
 from kproc.api.fetch_session import SessionCache
 from kproc.api.init_producer_id import ProducerIdAllocator
@@ -28,9 +28,8 @@ from kproc.metrics.requests import HANDLERS_PART, REQUESTS
 from kproc.metrics.slab import MetricsRow
 from kproc.metrics.spec import SLOT
 from kproc.purgatory.purgatory import Purgatory
-from kproc.server.calls import contained, serve_call
+from kproc.server.calls import serve_call
 from kproc.server.client_rates import ClientRates
-from kproc.server.compaction_calls import OPERATIONS as COMPACTION_CALLS
 from kproc.server.compaction_calls import CompactionDesk
 from kproc.server.dispatch import after_header_tags, dispatch
 from kproc.server.groups import Groups
@@ -49,14 +48,13 @@ from kproc.server.known_produce import (
 )
 from kproc.server.linked_agent import LinkedAgent, LinkedPeer
 from kproc.server.moving import MovingConnections
+from kproc.server.owner_calls import OwnerCalls
 from kproc.server.partitions import Partitions
 from kproc.server.request import ClientPeer, HandlerRequest
 from kproc.server.request_log import LoggedRequest, RequestLog, open_request_log
-from kproc.server.retention_calls import serve_retention
 from kproc.server.roles import CLEANER, HANDLER, PROCESSOR, handler_id
 from kproc.server.routing import OWNER, body_key
 from kproc.server.syncer import Syncer
-from kproc.server.telemetry_feed import CALL as TELEMETRY_CALL
 from kproc.transport.agent import STORE_MS, AgentId, Doze, Link
 from kproc.transport.envelope import (
     ADDRESS,
@@ -91,8 +89,6 @@ _FETCH: Final = int(ApiKey.FETCH)
 _PRODUCE_FLEXIBLE: Final = first_flexible(ApiKey.PRODUCE)
 _PRODUCE_SERVED: Final = range(3, 14)
 _CALLS_PER_PASS: Final = 64
-# Calls that change a log's files or its owner: half of that, only a successor can put right.
-_ROLES_OWN_CALLS: Final = COMPACTION_CALLS | {"take_partitions", "enforce_retention"}
 # Requests taken from a Processor before they are answered, at first. One quiet run each: with 16 connections 65 k/s
 # when all that is there is taken at once, 79 k/s by fours; with 64 connections 98 and 85-89 k/s, hence the doubling.
 _BATCH_MIN: Final = 4
@@ -119,7 +115,6 @@ class Handler(LinkedAgent):
         "_batch_max",
         "_clients",
         "_compaction",
-        "_contained_serve",
         "_errors",
         "_fetches",
         "_groups",
@@ -131,6 +126,7 @@ class Handler(LinkedAgent):
         "_make_request",
         "_moving",
         "_next_second_ns",
+        "_owner_calls",
         "_partitions",
         "_produce",
         "_purgatory",
@@ -207,12 +203,23 @@ class Handler(LinkedAgent):
             containment=self.containment,
         )
         self._telemetry = HandlerTelemetry(agent_id, self._services, self._partitions, self._hand_over)
-        self._contained_serve = contained(self._serve_call, _is_contained, self.containment)
+        self._owner_calls = self._make_owner_calls()
         self._has_image = self._is_leaving = False
         self._unlinked = UnlinkedCalls(self._calls, self.containment, clock.now_ns)
         # A successor may own partitions that somebody else still has open: it must know whom to ask.
         self._is_linked = is_linked
         self._requests = self._errors = self._next_second_ns = 0
+
+    def _make_owner_calls(self) -> OwnerCalls:
+        return OwnerCalls(
+            self._services,
+            partitions=self._partitions,
+            produce=self._produce,
+            hand_over=self._hand_over,
+            rates=self._rates,
+            compaction=self._compaction,
+            telemetry=self._telemetry,
+        )
 
     def _make_rates(self, config: Config) -> ClientRates:
         return ClientRates(
@@ -270,6 +277,7 @@ class Handler(LinkedAgent):
     def begin_stop(self) -> None:
         """Answer what waits: nothing more will be appended."""
         super().begin_stop()
+        self._compaction.begin_stop()
         self._groups.begin_stop()
         self._purgatory.expire_all()
 
@@ -604,7 +612,7 @@ class Handler(LinkedAgent):
             return 0
         for kind, view in batch:
             if kind == CALL:
-                serve_call(view, peer.outbox, self._contained_serve)
+                serve_call(view, peer.outbox, self._owner_calls.serve)
             elif kind == REPLY:
                 self._calls.take_reply(view)
             elif kind == DELTA:
@@ -630,42 +638,6 @@ class Handler(LinkedAgent):
             self.is_called = True
             return
         self._calls.call(outbox, peer, op, body, on_reply, payload)
-
-    def _serve_call(self, op: str, body: Any, payload: memoryview | bytearray, on_reply: OnReply) -> None:
-        """What other Handlers and the cleaner ask of the owner. A call from somebody who knows newer metadata than
-        we do waits for ours, and with it every later one of that caller."""
-        version = body.get("image", 0)
-        if version > self._services.image.version:
-            kept = bytearray(payload)  # The view dies with this pass; offsets are written into the bytes.
-            self._hand_over.when_image(version, lambda: self._contained_serve(op, body, kept, on_reply))
-        elif op == "produce":
-            self._produce.serve_forwarded(body, payload, on_reply)
-        elif op == "produce_records":
-            self._produce.serve_records(body, payload, on_reply)
-        elif op == "fetch":
-            fetch.serve_forwarded(self._services, body, on_reply)
-        elif op == "list_offsets":
-            list_offsets.serve_forwarded(self._services, body, on_reply)
-        elif op == "client_bytes":
-            self._rates.hear(body["told"])
-            on_reply({})
-        elif op == "take_partitions":
-            self._hand_over.serve_claim(body, on_reply)
-        elif op == group_call.CALL:
-            group_call.serve_call(self._services, body, on_reply)
-        elif op == list_groups.CALL:
-            list_groups.serve_call(self._services, body, on_reply)
-        elif op in forwarding.OPERATIONS:
-            forwarding.serve(self._services, op, body, on_reply)
-        elif op in COMPACTION_CALLS:
-            self._compaction.serve(op, body, on_reply, is_stopping=self._is_stopping)
-        elif op == TELEMETRY_CALL:
-            self._telemetry.serve(body, payload, on_reply)
-        elif op == "enforce_retention":
-            key = body["topic"], body["partition"]
-            serve_retention(self._partitions, self._hand_over, key, on_reply)
-        else:
-            raise AssertionError(f"unknown call {op}")
 
     def _adopt(self, image: ClusterImage) -> None:
         """A whole image, at our start or after the controller's: what changed in between was no delta."""
@@ -792,7 +764,3 @@ class Handler(LinkedAgent):
         )
         values[SLOT["parked"]] = len(self._purgatory)
         values[SLOT["logs_open"]] = len(self._partitions)
-
-
-def _is_contained(op: str) -> bool:
-    return op not in _ROLES_OWN_CALLS

@@ -7,19 +7,22 @@ would be told of its own reading for ever.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from kproc.api.context import OnReply, Services
+from kproc.api.context import OnReply, PartitionMoving, Services
 from kproc.api.traffic import Rows, Traffic
 from kproc.clock import NS_PER_MS, NS_PER_S
+from kproc.cluster.image import ClusterImage
 from kproc.cluster.topic_names import TELEMETRY_TOPIC
+from kproc.errors import KafkaError
 from kproc.server.hand_over import HandOver
 from kproc.server.network_figures import api_name
 from kproc.server.partitions import Partitions
 from kproc.server.request import HandlerRequest
 from kproc.server.request_log import loggable
-from kproc.server.telemetry_feed import CALL, Feed, Wanted, append_telemetry
+from kproc.server.telemetry_feed import CALL, Feed, Wanted
+from kproc.storage.validate import COORDINATOR
 from kproc.transport.agent import AgentId
 from kproc.wire.header import ApiKey
 
@@ -192,7 +195,7 @@ class HandlerTelemetry:
 
     def _append(self, index: int, batch: bytes, on_reply: OnReply) -> None:
         image = lambda: self._services.image  # noqa: E731 - it may be another one when the log has come
-        append_telemetry(self._partitions, self._hand_over, image, index, batch, on_reply)
+        _append(self._partitions, self._hand_over, image, index, batch, on_reply)
 
     def _tell_partitions(self, traffic: Traffic, now_ns: int) -> None:
         interval_ms = (now_ns - self._since_ns) // NS_PER_MS
@@ -244,3 +247,36 @@ def _mentions(value: Any, names: set[str]) -> bool:
     if isinstance(value, dict):
         return any(_mentions(each, names) for each in value.values())
     return isinstance(value, list) and any(_mentions(each, names) for each in value)
+
+
+def _append(
+    partitions: Partitions,
+    hand_over: HandOver,
+    image: Callable[[], ClusterImage],
+    index: int,
+    batch: bytes,
+    on_reply: OnReply,
+) -> None:
+    """The owner's end: append; {"error": None} when it is in the log. Telemetry waits for no disk."""
+
+    def go_on(is_ready: bool) -> None:
+        if is_ready:
+            _append(partitions, hand_over, image, index, batch, on_reply)
+        else:
+            on_reply({"lost": True})
+
+    partition = image().partition(TELEMETRY_TOPIC, index)
+    if partition is None or partition.owner != partitions.handler_index:
+        on_reply({"lost": True})  # It has moved, or was deleted: the sender looks again.
+        return
+    try:
+        owned = partitions.get(TELEMETRY_TOPIC, partition)
+        (result,) = owned.log.append([memoryview(bytearray(batch))], COORDINATOR)
+        owned.after_append()
+    except PartitionMoving as moving:
+        hand_over.when_ready(moving.key, go_on)
+        return
+    except (KafkaError, OSError) as error:
+        on_reply({"error": str(error)})
+        return
+    on_reply({"error": result.message or str(result.error_code) if result.error_code else None})

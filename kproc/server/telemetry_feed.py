@@ -1,4 +1,4 @@
-"""Feed: lines of telemetry on their way from one role to `__kproc_telemetry`, and the owner's end of that way.
+"""Feed: lines of telemetry on their way from one role to the owner of `__kproc_telemetry` (handler_telemetry.py).
 
 A role adds lines; ten times a second it looks whether a batch is due, one a second at most. The owner of the partition
 appends it like any other batch of the broker's own: a Handler to its own log, any other by a CALL. Nobody waits for
@@ -17,16 +17,12 @@ from typing import Any, Final
 
 import orjson
 
-from kproc.api.context import OnReply, PartitionMoving
+from kproc.api.context import OnReply
 from kproc.clock import NS_PER_S, Clock
 from kproc.cluster.broker_config import current_value
 from kproc.cluster.image import ClusterImage, PartitionImage
 from kproc.cluster.topic_names import TELEMETRY_TOPIC
 from kproc.config import Config
-from kproc.errors import KafkaError
-from kproc.server.hand_over import HandOver
-from kproc.server.partitions import Partitions
-from kproc.storage.validate import COORDINATOR
 from kproc.transport.agent import AgentId
 from kproc.wire.compression import Compression
 from kproc.wire.record_batch import encode_batch
@@ -175,36 +171,3 @@ class Feed:
             )
             self._dropped = 0
         return bytes(encode_batch(records, codec=Compression.GZIP)), lost
-
-
-def append_telemetry(
-    partitions: Partitions,
-    hand_over: HandOver,
-    image: Callable[[], ClusterImage],
-    index: int,
-    batch: bytes,
-    on_reply: OnReply,
-) -> None:
-    """The owner's end: append; {"error": None} when it is in the log. Telemetry waits for no disk."""
-
-    def go_on(is_ready: bool) -> None:
-        if is_ready:
-            append_telemetry(partitions, hand_over, image, index, batch, on_reply)
-        else:
-            on_reply({"lost": True})
-
-    partition = image().partition(TELEMETRY_TOPIC, index)
-    if partition is None or partition.owner != partitions.handler_index:
-        on_reply({"lost": True})  # It has moved, or was deleted: the sender looks again.
-        return
-    try:
-        owned = partitions.get(TELEMETRY_TOPIC, partition)
-        (result,) = owned.log.append([memoryview(bytearray(batch))], COORDINATOR)
-        owned.after_append()
-    except PartitionMoving as moving:
-        hand_over.when_ready(moving.key, go_on)
-        return
-    except (KafkaError, OSError) as error:
-        on_reply({"error": str(error)})
-        return
-    on_reply({"error": result.message or str(result.error_code) if result.error_code else None})

@@ -198,7 +198,7 @@ class Handler:
         if op == "take_partitions":
             self.hand_over.when_image(body["image"], lambda: self.hand_over.serve_claim(body, reply))
         else:
-            self.desk.serve(op, body, reply, is_stopping=False)
+            self.desk.serve(op, body, reply)
 
     def swap(self) -> None:
         """The swap that waits, unless a round is in work."""

@@ -14,8 +14,8 @@ import pytest
 from kproc.clock import ManualClock
 from kproc.metrics.slab import MetricsRow
 from kproc.metrics.spec import SLOT
-from kproc.server.calls import OnReply
-from kproc.server.compaction_calls import PREPARE, SWAP, CompactionDesk
+from kproc.server.calls import PREPARE_COMPACTION, SWAP_SEGMENTS, OnReply
+from kproc.server.compaction_calls import CompactionDesk
 from kproc.server.compactor import Compactor
 from kproc.server.partition_table import PartitionTable
 from kproc.storage import checkpoints
@@ -67,7 +67,7 @@ class Rig:
         if op in self.answers:
             on_reply(self.answers[op])
             return
-        self.desk.serve(op, body, on_reply, is_stopping=False)
+        self.desk.serve(op, body, on_reply)
         while self.desk.swaps:
             self.desk.work()
 
@@ -176,9 +176,9 @@ def test_an_open_transaction_keeps_it_back_without_a_loop(rig: Rig) -> None:
     rig.fill("t", "a", flags=TRANSACTIONAL, producer_id=5, producer_epoch=0, base_sequence=0)
     rig.fill("t", "b")
     rig.run()
-    assert rig.asked == [PREPARE], "asked once, then put off"
+    assert rig.asked == [PREPARE_COMPACTION], "asked once, then put off"
     rig.after(BACKOFF_MS + 500)
-    assert rig.asked.count(SWAP) == 0
+    assert rig.asked.count(SWAP_SEGMENTS) == 0
 
 
 @pytest.mark.parametrize("is_published", [True, False])
@@ -203,10 +203,10 @@ def test_a_record_on_the_disk_is_not_dropped_for_one_that_is_not(rig: Rig, is_pu
 def test_a_refused_swap_leaves_nothing_behind_and_is_tried_again(rig: Rig, answer: dict[str, Any]) -> None:
     log = rig.create("t")
     rig.fill("t", "a", "a")
-    rig.answers[SWAP] = answer
+    rig.answers[SWAP_SEGMENTS] = answer
     before = log.segment_identities()
     rig.run()
-    assert rig.asked == [PREPARE, SWAP]
+    assert rig.asked == [PREPARE_COMPACTION, SWAP_SEGMENTS]
     assert log.segment_identities() == before
     assert not [name for name in os.listdir(log.directory) if name.endswith(".cleaned")]
     assert rig.offsets() == {}
@@ -223,10 +223,10 @@ def test_segments_that_changed_meanwhile_are_not_swapped(rig: Rig) -> None:
     rig.fill("t", "b", "b")
     serve = rig.desk.serve
 
-    def delete_first(op: str, body: dict[str, Any], on_reply: OnReply, *, is_stopping: bool) -> None:
-        if op == SWAP and log.start_offset == 0:
+    def delete_first(op: str, body: dict[str, Any], on_reply: OnReply) -> None:
+        if op == SWAP_SEGMENTS and log.start_offset == 0:
             log.advance_start(2)
-        serve(op, body, on_reply, is_stopping=is_stopping)
+        serve(op, body, on_reply)
 
     rig.desk.serve = delete_first  # type: ignore[method-assign]
     rig.run()
@@ -242,12 +242,12 @@ def test_a_namesakes_files_are_not_swapped(rig: Rig) -> None:
     log = rig.create("t")
     rig.fill("t", "a", "a")
     rig.logs["t", 0] = SimpleNamespace(topic_id=bytes(16))  # type: ignore[assignment]
-    rig.answers[PREPARE] = {
+    rig.answers[PREPARE_COMPACTION] = {
         "start_offset": 0, "end_offset": 2, "stable_offset": 2, "synced_offset": 2,
         "segments": [tuple(each) for each in log.segment_identities()], "producers": {},
     }  # fmt: skip
     rig.run()
-    assert rig.asked == [PREPARE, SWAP]
+    assert rig.asked == [PREPARE_COMPACTION, SWAP_SEGMENTS]
     assert rig.value("compaction_swaps_refused") == 1
 
 
@@ -264,7 +264,7 @@ def test_damage_keeps_one_log_from_compaction_and_no_other(rig: Rig) -> None:
     for _ in range(3):
         rig.after(BACKOFF_MS)
     assert rig.offsets() == {("good", 0): 2}
-    assert rig.asked.count(PREPARE) == 2
+    assert rig.asked.count(PREPARE_COMPACTION) == 2
     assert not list(log.directory.glob("*.cleaned"))
 
 
@@ -327,10 +327,10 @@ def test_a_wait_that_would_never_end_ends_when_its_setting_is_taken_back(
 def test_a_stop_in_the_middle_removes_what_was_being_written(rig: Rig) -> None:
     log = rig.create("t")
     rig.fill("t", "a", "a")
-    rig.answers[SWAP] = {}
+    rig.answers[SWAP_SEGMENTS] = {}
     held: list[OnReply] = []
     rig.compactor._call = lambda _owner, op, _body, on_reply: (  # type: ignore[assignment]
-        held.append(on_reply) if op == SWAP else on_reply(rig_prepare(rig, log))
+        held.append(on_reply) if op == SWAP_SEGMENTS else on_reply(rig_prepare(rig, log))
     )
     rig.run()
     assert held, "the swap was asked for"
@@ -348,7 +348,7 @@ def test_a_stop_in_the_middle_removes_what_was_being_written(rig: Rig) -> None:
 def rig_prepare(rig: Rig, log: Log) -> dict[str, Any]:
     replies: list[dict[str, Any]] = []
     body = {"topic": "t", "partition": 0, "topic_id": log.topic_id}
-    rig.desk.serve(PREPARE, body, replies.append, is_stopping=False)
+    rig.desk.serve(PREPARE_COMPACTION, body, replies.append)
     return replies[0]
 
 
@@ -365,19 +365,20 @@ def test_a_successor_goes_on_at_the_checkpoint_but_not_for_a_namesake(rig: Rig) 
     successor = rig.start()
     rig.run()
     assert successor._offsets.get(rig.cluster.image.topics_by_name["t"], 0, log.directory) == 2
-    assert rig.asked[0] == PREPARE, "u is looked at from its beginning"
+    assert rig.asked[0] == PREPARE_COMPACTION, "u is looked at from its beginning"
     assert rig.offsets() == {("t", 0): 2, ("u", 0): 2}
 
 
 def test_a_stopping_owner_refuses(rig: Rig) -> None:
     replies: list[dict[str, Any]] = []
-    for op in (PREPARE, SWAP):
-        rig.desk.serve(op, {}, replies.append, is_stopping=True)
+    rig.desk.begin_stop()
+    for op in (PREPARE_COMPACTION, SWAP_SEGMENTS):
+        rig.desk.serve(op, {}, replies.append)
     assert [sorted(reply) for reply in replies] == [["refused"], ["refused"]]
 
 
 def test_a_swap_of_a_dead_cleaner_is_forgotten(rig: Rig) -> None:
-    rig.desk.serve(SWAP, {}, lambda _reply: pytest.fail("answered"), is_stopping=False)
+    rig.desk.serve(SWAP_SEGMENTS, {}, lambda _reply: pytest.fail("answered"))
     assert rig.desk.swaps
     rig.desk.forget()
     assert not rig.desk.swaps

@@ -80,7 +80,7 @@ def test_retention_waits_too(rig: HandlerRig) -> None:
     handler = rig.handler()
     replies: list[dict[str, int]] = []
     for index in range(PARTITIONS):
-        handler._serve_call(
+        handler._owner_calls.serve(
             "enforce_retention", {"topic": "t", "partition": index}, memoryview(b""), replies.append
         )
     assert len(replies) == 1
