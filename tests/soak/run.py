@@ -54,7 +54,9 @@ SETTINGS: dict[str, Any] = {
 STEADY = {"segment.ms": "5000", "retention.ms": "120000", "segment.bytes": "1048576"}
 SETTLE_SECONDS = 90.0
 EPOCH_SECONDS = 60.0
-WARM_SHARE = 0.25  # Of an epoch: long enough that every kind of client has come once.
+# Long enough that every kind of client has come once, and in a long run that both kinds of epochs have been: only then
+# a role has once had what it holds at most, and compiled what it answers with.
+WARM_SHARE_OF_EPOCH, WARM_SHARE, WARM_EPOCHS_MAX = 0.25, 0.1, 3
 # For the whole run these live on, and what they leak adds up; in its second half the controller and the cleaner, too.
 SPARED = {("handler", 0), ("processor", 0)}
 SPARED_LATER = SPARED | {("controller", 0), ("cleaner", 0)}
@@ -153,7 +155,7 @@ class Soak:
                 bounds = {"retention.ms": "-1", "retention.bytes": "1048576", "segment.bytes": "1048576"}
                 client.create_topic("quota", configs=bounds)
             with self._noted("warm-up"):
-                self._load("warm", self._epoch_seconds * WARM_SHARE)
+                self._load("warm", self._warm_seconds())
                 self._settle()
             before = self._look("start")
             with self._noted("load"):
@@ -176,6 +178,10 @@ class Soak:
             yield
         except (AssertionError, OSError) as problem:
             self.report.problems.append(f"{what}: {type(problem).__name__}: {problem}")
+
+    def _warm_seconds(self) -> float:
+        most = EPOCH_SECONDS * WARM_EPOCHS_MAX
+        return max(self._epoch_seconds * WARM_SHARE_OF_EPOCH, min(self._seconds * WARM_SHARE, most))
 
     def log_tail(self) -> str:
         """The last that the broker printed, but for what it does all the time."""
