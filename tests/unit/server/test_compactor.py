@@ -425,6 +425,6 @@ def test_replaced_files_are_unlinked_when_the_new_names_are_on_the_disk(
     monkeypatch.setattr("kproc.server.compactor.sync_directory", sync)
     monkeypatch.setattr(OsFs, "unlink", unlink)
     rig.run(200)
-    swaps = [number for number, event in enumerate(events) if event == SWAP]
+    swaps = [number for number, event in enumerate(events) if event == SWAP_SEGMENTS]
     assert events.index("unlink") < swaps[-1], "some are unlinked while the pass goes on"
     assert all(events[number + 1] == "sync" for number in swaps)
