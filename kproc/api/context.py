@@ -19,6 +19,7 @@ from kproc.errors import ErrorCode, KafkaError
 from kproc.metrics.requests import ERRORS, Counts
 from kproc.purgatory.purgatory import Purgatory
 from kproc.storage.log import Log
+from kproc.storage.log_traffic import LogTraffic
 from kproc.wire import codec
 from kproc.wire.file_range import FileRange
 from kproc.wire.header import ApiKey, RequestHeader
@@ -78,6 +79,9 @@ class Partitions(Protocol):
     def get(self, topic: str, partition: PartitionImage) -> OwnedPartition:
         """The open partition. Raises KafkaError: KAFKA_STORAGE_ERROR when its log is offline or damaged, and
         PartitionMoving."""
+
+    def traffic_of(self, topic: str) -> LogTraffic:
+        """What this Handler has counted of a topic."""
 
 
 class ClientRates(Protocol):
@@ -231,6 +235,16 @@ class Services:
         # What telemetry wants to know; None: nothing.
         self.traffic: Traffic | None = None
         self.samples: Samples | None = None
+
+    def count_fetched(self, topic: str | bytes | None, count: int) -> None:
+        """Records of a topic, by its name or id, left in the answer of a Fetch."""
+        if isinstance(topic, bytes):
+            found = self.image.topic_by_id(topic)
+            topic = found.name if found is not None else None
+        if topic is not None:
+            traffic = self.partitions.traffic_of(topic)
+            traffic.bytes_out += count
+            traffic.fetches += 1
 
     def uncounted(self) -> Services:
         """The same for a request of the broker's own, which is in no figure of its clients."""

@@ -380,8 +380,10 @@ class DelayedFetch(DelayedOperation):
                 )  # Owners that read side by side overshot.
             budget -= read.bytes
             has_data = has_data or read.bytes > 0
-            if traffic is not None and read.bytes:
-                traffic.fetched(target.key, read.bytes)
+            if read.bytes:
+                context.services.count_fetched(target.key[0], read.bytes)
+                if traffic is not None:
+                    traffic.fetched(target.key, read.bytes)
             is_news = (
                 read.error or read.bytes or read.end != target.last_end or read.start != target.last_start
             )

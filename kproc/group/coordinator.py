@@ -315,6 +315,12 @@ class GroupCoordinator:
         """ListGroups: all of them."""
         return [group.overview() for group in self._groups.values()]
 
+    def sizes(self) -> list[tuple[str, str, int]]:
+        """Id, state and number of members of each."""
+        return [
+            (group.group_id, group.overview().state, len(group.roster)) for group in self._groups.values()
+        ]
+
     def delete_group(self, group_id: str, on_done: OnCode) -> None:
         """DeleteGroups, one of them: with all its offsets."""
         self._log.flush()

@@ -27,9 +27,11 @@ from kproc.net.handler_peer import Router
 from kproc.net.processor import Processor
 from kproc.purgatory.purgatory import Purgatory
 from kproc.server import health
+from kproc.server.broker_figures import BrokerFigures
 from kproc.server.busy_handler import BusyHandler
 from kproc.server.cleaner import Cleaner
 from kproc.server.controller import Controller
+from kproc.server.figures_text import figures_text
 from kproc.server.handler import Handler
 from kproc.server.metrics_http import MetricsResponder
 from kproc.server.partition_table import PartitionTable
@@ -231,10 +233,10 @@ def make_cleaner(
     doze: Doze,
     metrics: MetricsRow,
     table: PartitionTable,
-    responder: MetricsResponder | None = None,
+    scraped: tuple[Status, socket.socket] | None = None,
 ) -> Cleaner:
-    """`responder` answers those who scrape metrics."""
-    return Cleaner(
+    """With `scraped` it answers at that socket with what the status shows, and with its own figures."""
+    cleaner = Cleaner(
         CLEANER,
         doze=doze,
         metrics=metrics,
@@ -242,16 +244,30 @@ def make_cleaner(
         config=plan.config,
         table=table,
         fs=counting(plan.fs, metrics.values),
-        responder=responder,
     )
+    if scraped is not None:
+        status, listening = scraped
+        status.image = cleaner.image
+        figures = BrokerFigures(
+            clock=plan.clock,
+            directory=Path(plan.config.log_dirs),
+            image=cleaner.image,
+            table=table,
+            call=cleaner.call_handler,
+            known_ends=cleaner.known_ends,
+        )
+        cleaner.answer_scrapes(_make_responder(plan, status, figures, listening), figures)
+    return cleaner
 
 
-def make_responder(plan: Plan, status: Status, listening: socket.socket) -> MetricsResponder:
-    """Answers at the metrics listener with what `status` shows."""
-    exposition = Exposition(status.describe, status.figures)
+def _make_responder(
+    plan: Plan, status: Status, figures: BrokerFigures, listening: socket.socket
+) -> MetricsResponder:
+    exposition = Exposition(status.describe, status.figures, partial(figures_text, figures))
     return MetricsResponder(
         listening,
         render=exposition.render,
+        gather=figures.gather,
         clock=plan.clock,
         look=status.look,
         health=lambda path: health.answer(path, status),

@@ -312,17 +312,13 @@ class ChildRole:
         return agent
 
     def _build_cleaner(self, doze: Sleeper, metrics: MetricsRow, _message: dict[str, Any]) -> Agent:
-        responder = None
+        scraped = None
         if "listening" in self._fds:
             self._status = Status(self._plan, metrics.slab)
-            listening = socket.socket(fileno=self._fds["listening"])
-            responder = broker.make_responder(self._plan, self._status, listening)
-        cleaner = broker.make_cleaner(
-            self._plan, doze=doze, metrics=metrics, table=self._table(), responder=responder
+            scraped = self._status, socket.socket(fileno=self._fds["listening"])
+        return broker.make_cleaner(
+            self._plan, doze=doze, metrics=metrics, table=self._table(), scraped=scraped
         )
-        if self._status is not None:
-            self._status.image = cleaner.image
-        return cleaner
 
     def _table(self) -> PartitionTable:
         region = Region.attach(self._fds["table"], kind=RegionKind.TABLE)

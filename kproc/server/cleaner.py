@@ -21,6 +21,7 @@ from kproc.cluster.topic_config import log_overrides
 from kproc.config import Config
 from kproc.errors import Corrupt
 from kproc.metrics.slab import MetricsRow
+from kproc.server.broker_figures import BrokerFigures
 from kproc.server.calls import OnReply, serve_call
 from kproc.server.compactor import Compactor
 from kproc.server.linked_agent import LinkedAgent
@@ -56,12 +57,10 @@ class Cleaner(LinkedAgent):
         config: Config,
         table: PartitionTable,
         fs: Fs,
-        responder: MetricsResponder | None = None,
     ) -> None:
         super().__init__(agent_id, doze=doze, metrics=metrics, clock=clock)
-        self._responder = responder
-        if responder is not None:
-            self._epoll.register(responder.fileno(), select.EPOLLIN)
+        self._responder: MetricsResponder | None = None
+        self._figures: BrokerFigures | None = None
         self._config = config
         self._table = table
         self._fs = fs
@@ -89,12 +88,14 @@ class Cleaner(LinkedAgent):
             fs=fs,
             table=table,
             image=lambda: self._image,
-            call=self._call_handler,
+            call=self.call_handler,
             metrics=metrics,
         )
 
     def _due_ms(self, now_ns: int) -> int:
         due_ms = super()._due_ms(now_ns)
+        if self._figures is not None:
+            due_ms = min(due_ms, self._figures.due_ms(now_ns))
         return due_ms if self._is_stopping else min(due_ms, self._compactor.next_deadline_ms())
 
     def _work(self) -> int:
@@ -118,10 +119,22 @@ class Cleaner(LinkedAgent):
             self._answer_checkpoint()
         if self._responder is not None:
             work += self._responder.work()
+        if self._figures is not None:
+            work += self._figures.work()
         if not self._is_stopping:
             work += self._look_at_retention()
             work += self._compactor.work()
         return work
+
+    def answer_scrapes(self, responder: MetricsResponder, figures: BrokerFigures) -> None:
+        """Serve the metrics listener from here on."""
+        self._responder, self._figures = responder, figures
+        self._epoll.register(responder.fileno(), select.EPOLLIN)
+
+    def known_ends(self, topic: str, partition: int) -> tuple[int, int]:
+        """Log start and recovery point by the checkpoints, for a log that nobody has opened; zeros if none."""
+        key = (topic, partition)
+        return self._log_starts.get(key, 0), self._recovery_points.get(key, 0)
 
     def image(self) -> ClusterImage:
         """The metadata as it is known here."""
@@ -133,7 +146,8 @@ class Cleaner(LinkedAgent):
             self._responder.close()
         super().close()
 
-    def _call_handler(self, index: int, op: str, body: dict[str, Any], on_reply: OnReply) -> None:
+    def call_handler(self, index: int, op: str, body: dict[str, Any], on_reply: OnReply) -> None:
+        """Ask a Handler."""
         owner = handler_id(index)
         self._calls.call(self._outbox(owner), owner, op, body, on_reply)
 
@@ -246,7 +260,7 @@ class Cleaner(LinkedAgent):
             looked_at += 1
             if self._may_be_due(topic, partition):
                 body = {"topic": topic.name, "partition": partition.index}
-                self._call_handler(partition.owner, "enforce_retention", body, lambda _reply: None)
+                self.call_handler(partition.owner, "enforce_retention", body, lambda _reply: None)
             if looked_at >= _PARTITIONS_PER_PASS:
                 break
         return looked_at
@@ -350,4 +364,4 @@ class Cleaner(LinkedAgent):
         for index in handlers:
             # Any call would do: it is served when the Handler knows the metadata that it was made with.
             body = {"image": self._image.version, "topic": "", "partition": 0}
-            self._call_handler(index, "enforce_retention", body, on_reply)
+            self.call_handler(index, "enforce_retention", body, on_reply)

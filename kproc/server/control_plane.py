@@ -24,6 +24,7 @@ from kproc.server.dispatch import PRIVATE_API_KEY, dispatch
 from kproc.server.linked_agent import LinkedPeer
 from kproc.server.plan import Plan
 from kproc.server.request import ClientPeer, HandlerRequest
+from kproc.storage.log_traffic import LogTraffic
 from kproc.transport.agent import Link
 from kproc.transport.envelope import (
     ADDRESS,
@@ -205,6 +206,9 @@ class _NoPartitions:
     """The controller owns none, and no API that it serves asks for one."""
 
     def get(self, topic: str, partition: PartitionImage) -> OwnedPartition:
+        return _refuse()
+
+    def traffic_of(self, topic: str) -> LogTraffic:
         return _refuse()
 
 

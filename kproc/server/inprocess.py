@@ -159,9 +159,8 @@ class BrokerProcess:
             plan,
             **self._own(CLEANER),
             table=self._table,
-            responder=broker.make_responder(plan, scraped, self._metrics[1]) if self._metrics else None,
+            scraped=(scraped, self._metrics[1]) if self._metrics else None,
         )
-        scraped.image = self._cleaner.image
         self._handlers: list[Handler] = [
             broker.make_handler(
                 plan,

@@ -172,6 +172,7 @@ class ParkedFetch(DelayedOperation):
         size, records = self._read
         assert records is not None
         head, end = self._shape.frame(self._correlation, size)
+        _count(self._shape, size)
         self._request.send_range(head, records, end)
 
     def _cancel(self) -> None:
@@ -218,6 +219,7 @@ class KnownFetches:
         connection, sequence, correlation = ids
         if size >= shape.bytes_min and records is not None:
             head, end = shape.frame(correlation, size)
+            _count(shape, size)
             peer.outbox.push(SEND_PARTS, *encode_range_answer(connection, sequence, head, records, end))
         elif shape.wait_ns:
             (correlation_id,) = _CORRELATION.unpack(correlation)
@@ -319,3 +321,10 @@ class KnownFetches:
         shape.client_id = bytes(record[id_at : id_at + id_bytes]) if id_bytes >= 0 else None
         shape.learn(record, shape.body_at + offset_at)
         return shape
+
+
+def _count(shape: FetchShape, size: int) -> None:
+    """Records left in an answer."""
+    traffic = shape.owned.log.traffic
+    traffic.bytes_out += size
+    traffic.fetches += 1

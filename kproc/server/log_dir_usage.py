@@ -17,7 +17,7 @@ def log_dir_usage(directory: Path, topics: list[list[Any]]) -> dict[str, Any]:
     Like Kafka's Log.size this counts the records' files, not their indexes. A partition that nobody has touched has
     no directory yet, and no bytes.
     """
-    sizes = [[_log_bytes(directory / f"{topic}-{index}") for index in indexes] for topic, indexes in topics]
+    sizes = [[log_bytes(directory / f"{topic}-{index}") for index in indexes] for topic, indexes in topics]
     usage = shutil.disk_usage(directory)
     return {
         "log_dir": str(directory.absolute()),
@@ -27,7 +27,8 @@ def log_dir_usage(directory: Path, topics: list[list[Any]]) -> dict[str, Any]:
     }
 
 
-def _log_bytes(directory: Path) -> int:
+def log_bytes(directory: Path) -> int:
+    """The bytes of a partition's .log files; 0 for one that nobody has touched."""
     total = 0
     try:
         with os.scandir(directory) as entries:

@@ -36,24 +36,27 @@ _REASONS: Final = {
 }
 
 Render = Callable[[], tuple[str, bytes]]
+Gather = Callable[[Callable[[], None]], None]
 Health = Callable[[str], tuple[int, bytes] | None]
 
 
 class _Scraper:
     """One connection: its request as far as it has come, then what is left of its answer."""
 
-    __slots__ = ("received", "since_ns", "sock", "unsent")
+    __slots__ = ("has_body", "is_waiting", "received", "since_ns", "sock", "unsent")
 
     def __init__(self, sock: socket.socket, since_ns: int) -> None:
         self.sock = sock
         self.since_ns = since_ns
         self.received = b""
         self.unsent: memoryview | None = None
+        self.has_body = True
+        self.is_waiting = False  # For the figures.
 
 
 class MetricsResponder:
     """One per metrics listener. `render` gives content type and body of /metrics, `health` HTTP status and JSON of the
-    paths that it knows; `look` is called at every cycle."""
+    paths that it knows; `look` is called at every cycle. `gather` calls back when there is something to render."""
 
     def __init__(
         self,
@@ -63,11 +66,14 @@ class MetricsResponder:
         clock: Clock,
         look: Callable[[int], None] = lambda _: None,
         health: Health = lambda _: None,
+        gather: Gather = lambda then: then(),
     ) -> None:
         self._listening = listening
         self._render = render
         self._look = look
         self._health = health
+        self._gather = gather
+        self._is_gathering = False
         self._clock = clock
         self._scrapers: dict[int, _Scraper] = {}
         self._body: tuple[str, bytes] = ("", b"")
@@ -136,6 +142,9 @@ class MetricsResponder:
             self._epoll.modify(self._listening.fileno(), 0 if is_full else select.EPOLLIN)
 
     def _advance(self, scraper: _Scraper) -> None:
+        if scraper.is_waiting:  # Of such a one there is no other news than that it has left.
+            self._close(scraper)
+            return
         if scraper.unsent is None:
             self._receive(scraper)
         if scraper.unsent is not None:
@@ -151,7 +160,13 @@ class MetricsResponder:
             return
         scraper.received += piece
         if _END_OF_HEAD in scraper.received:
-            scraper.unsent = memoryview(self._answer(scraper.received))
+            answer = self._answer(scraper)
+            if answer is None:
+                scraper.is_waiting = True
+                self._epoll.modify(scraper.sock.fileno(), 0)
+                self._begin_gathering()
+            else:
+                scraper.unsent = memoryview(answer)
         elif len(scraper.received) > REQUEST_BYTES_MAX:
             scraper.unsent = memoryview(_response(431, "text/plain", b"that is no request of a scraper\n"))
         if scraper.unsent is not None:
@@ -167,8 +182,34 @@ class MetricsResponder:
             return
         self._close(scraper)
 
-    def _answer(self, request: bytes) -> bytes:
-        line = request.split(b"\r\n", 1)[0].split(b" ")
+    def _begin_gathering(self) -> None:
+        if not self._is_gathering:
+            self._is_gathering = True
+            self._gather(self._on_gathered)
+
+    def _on_gathered(self) -> None:
+        """Render once for all who wait."""
+        self._is_gathering = False
+        try:
+            self._body = self._render()
+            self._body_expires_ns = self._clock.now_ns() + _FRESH_NS
+        except Exception:  # A mistake in a figure must not end the role that serves records' checkpoints.
+            logger.exception("the metrics cannot be rendered")
+            self._body = ("", b"")
+        for scraper in [each for each in self._scrapers.values() if each.is_waiting]:
+            scraper.is_waiting = False
+            scraper.unsent = memoryview(self._metrics(scraper))
+            self._epoll.modify(scraper.sock.fileno(), select.EPOLLOUT)
+
+    def _metrics(self, scraper: _Scraper) -> bytes:
+        content_type, body = self._body
+        if not content_type:
+            return _response(500, "text/plain", b"the metrics cannot be rendered; see the broker's log\n")
+        return _response(200, content_type, body, has_body=scraper.has_body)
+
+    def _answer(self, scraper: _Scraper) -> bytes | None:
+        """None: when the figures are there."""
+        line = scraper.received.split(b"\r\n", 1)[0].split(b" ")
         if len(line) != 3 or not line[2].startswith(b"HTTP/1."):
             return _response(400, "text/plain", b"that is no HTTP request\n")
         method, path = line[0], line[1].partition(b"?")[0]
@@ -177,19 +218,10 @@ class MetricsResponder:
             return _response(404, "text/plain", b"there are /metrics, /health/live and /health/ready\n")
         if method not in (b"GET", b"HEAD"):
             return _response(405, "text/plain", b"there is only GET\n")
-        has_body = method == b"GET"
+        scraper.has_body = method == b"GET"
         if health is not None:
-            return _response(health[0], "application/json", health[1], has_body=has_body)
-        now_ns = self._clock.now_ns()
-        if now_ns >= self._body_expires_ns:
-            try:
-                self._body = self._render()
-            except Exception:  # A mistake in a figure must not end the role that serves records' checkpoints.
-                logger.exception("the metrics cannot be rendered")
-                return _response(500, "text/plain", b"the metrics cannot be rendered; see the broker's log\n")
-            self._body_expires_ns = now_ns + _FRESH_NS
-        content_type, body = self._body
-        return _response(200, content_type, body, has_body=has_body)
+            return _response(health[0], "application/json", health[1], has_body=scraper.has_body)
+        return self._metrics(scraper) if self._clock.now_ns() < self._body_expires_ns else None
 
 
 def _response(status: int, content_type: str, body: bytes, *, has_body: bool = True) -> bytes:

@@ -31,6 +31,7 @@ from kproc.storage.format import STRAY_DIRECTORY_SUFFIX
 from kproc.storage.fs import Fs, StorageFailure, modified_ns
 from kproc.storage.log import Log, NoTopic, OtherTopic, SyncPoint, TrustedEnd
 from kproc.storage.log_config import LogConfig
+from kproc.storage.log_traffic import LogTraffic
 
 logger = logging.getLogger(__name__)
 
@@ -202,6 +203,8 @@ class Partitions:
         self._last_config: tuple[dict[str, str], LogConfig] = {}, LogConfig.of(config)
         self._open: dict[PartitionKey, OwnedPartition] = {}
         self._damaged: dict[PartitionKey, str] = {}
+        self.traffic: dict[str, LogTraffic] = {}  # By topic.
+        self.since_ns = clock.now_ns()
         self.syncs = 0
         # Raises PartitionMoving while another Handler may have the log: set by whoever moves partitions.
         self.before_open: Callable[[PartitionKey, PartitionRow | None], None] = lambda _key, _row: None
@@ -225,6 +228,18 @@ class Partitions:
 
     def opened(self) -> list[OwnedPartition]:
         return list(self._open.values())
+
+    def traffic_of(self, topic: str) -> LogTraffic:
+        """What this Handler has counted of a topic."""
+        found = self.traffic.get(topic)
+        if found is None:
+            found = self.traffic[topic] = LogTraffic()
+        return found
+
+    @property
+    def damaged_count(self) -> int:
+        """How many partitions of ours cannot be opened."""
+        return len(self._damaged)
 
     def _open_log(self, key: PartitionKey, partition: PartitionImage) -> OwnedPartition:
         topic = self._image().topics_by_name[key[0]]
@@ -261,8 +276,17 @@ class Partitions:
             if not _may_pass(error):
                 self._damaged[key] = str(error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        return self._adopt(key, log, partition)
+
+    def _adopt(
+        self, key: PartitionKey, log: Log, partition: PartitionImage, *, is_distrusted: bool = False
+    ) -> OwnedPartition:
+        """A log that was opened is ours from here on."""
         log.on_surprise = self.containment.caught
+        log.traffic = self.traffic_of(key[0])
         owned = OwnedPartition(self, key, log, self._table.writer(partition.slot), partition)
+        if is_distrusted:
+            owned.distrust()
         owned.publish()
         self._open[key] = owned
         return owned
@@ -405,19 +429,14 @@ class Partitions:
             clock=self._clock,
             fs=self.fs,
         )
-        log.on_surprise = self.containment.caught
-        owned = OwnedPartition(self, key, log, self._table.writer(partition.slot), partition)
         row = self._table.read(partition)
-        if row is not None and row.has_failed:
-            owned.distrust()
-        owned.publish()
-        self._open[key] = owned
-        return owned
+        return self._adopt(key, log, partition, is_distrusted=row is not None and row.has_failed)
 
     # -- changes of the metadata -------------------------------------------------------------------------------
 
     def delete(self, topic: TopicImage) -> None:
         """A topic is gone: rename our directories of it. The cleaner removes them, after file.delete.delay.ms."""
+        self.traffic.pop(topic.name, None)
         for partition in topic.partitions:
             key = (topic.name, partition.index)
             if partition.owner != self.handler_index:

@@ -30,11 +30,17 @@ _Figure = tuple[str, str, float | None]
 
 
 class Exposition:
-    """Renders what `describe` says, which is the answer of `kproc status`, and the histograms."""
+    """Renders what `describe` says, which is the answer of `kproc status`, and the histograms; `more` as it is."""
 
-    def __init__(self, describe: Callable[[], dict[str, Any]], figures: NetworkFigures) -> None:
+    def __init__(
+        self,
+        describe: Callable[[], dict[str, Any]],
+        figures: NetworkFigures,
+        more: Callable[[], bytes] = lambda: b"",
+    ) -> None:
         self._describe = describe
         self._figures = figures
+        self._more = more
 
     def render(self) -> tuple[str, bytes]:
         """Content type and text."""
@@ -43,7 +49,7 @@ class Exposition:
 
         registry = CollectorRegistry(auto_describe=False)
         registry.register(self)
-        return CONTENT_TYPE_PLAIN_0_0_4, generate_latest(registry)
+        return CONTENT_TYPE_PLAIN_0_0_4, generate_latest(registry) + self._more()
 
     def collect(self) -> Iterable[Metric]:
         """prometheus-client's Collector."""

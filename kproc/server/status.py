@@ -18,7 +18,7 @@ from kproc.metrics.spec import SLOT
 from kproc.server.disk_watch import DiskWatch, Shortages
 from kproc.server.network_figures import NetworkFigures
 from kproc.server.plan import Plan
-from kproc.server.roles import slab_row
+from kproc.server.roles import HANDLER, slab_row
 from kproc.transport.agent import AgentId
 
 _TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
@@ -146,9 +146,16 @@ class Status:
         }
 
     def _shared_bytes(self) -> int:
-        """Allocated memory of every memfd that any of the broker's processes holds, each counted once."""
+        """Allocated memory of every memfd that any of the broker's processes holds, each counted once.
+
+        Handlers are not looked at beside a supervisor: what they hold it holds, too, and they have three files open for
+        each partition.
+        """
         seen: dict[int, int] = {}
-        for pid in {each["pid"] for each in self.processes}:
+        rows = self.processes
+        if any(each["role"] == "supervisor" for each in rows):
+            rows = [each for each in rows if each["role"] != HANDLER]
+        for pid in {each["pid"] for each in rows}:
             try:
                 names = os.listdir(f"/proc/{pid}/fd")
             except OSError:  # It has ended since the supervisor last said what runs.

@@ -249,7 +249,11 @@ class AppendingLog(LogState):
                 if results[number].error_code == 0:
                     results[number] = refusal
             return
-        self._bytes_since_snapshot += run.size - segment.size
+        grown_bytes = run.size - segment.size
+        self._bytes_since_snapshot += grown_bytes
+        traffic = self.traffic
+        traffic.bytes_in += grown_bytes
+        traffic.records_in += run.end_offset - self.end_offset
         self._batches_since_snapshot += len(run.views)
         segment.size = run.size
         segment.bytes_since_index = run.bytes_since_index

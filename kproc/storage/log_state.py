@@ -16,6 +16,7 @@ from kproc.storage.format import SNAPSHOT_SUFFIX, segment_file_name
 from kproc.storage.fs import DiskFull, Fs, StorageFailure, replace_file
 from kproc.storage.leader_epochs import LeaderEpochs
 from kproc.storage.log_config import INT64_MAX, LogConfig
+from kproc.storage.log_traffic import LogTraffic
 from kproc.storage.producer_state import ProducerTable, encode_snapshot
 from kproc.storage.retention import SegmentFacts
 from kproc.storage.segment import LogSegment
@@ -79,6 +80,7 @@ class LogState:
         self._directories_dirty: list[Path] = []  # they got new files' names that no sync has confirmed
         self._files_dirty: list[Path] = []
         self._flushed_ms = clock.wall_ms()
+        self.traffic = LogTraffic()  # Of this log alone, until whoever opened it says otherwise.
         self.offline_reason: str | None = None  # Set: appends are refused until the log is opened anew.
 
     # -- facts ---------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from kproc.client import Client, ClientError
 from kproc.metrics.requests import TIMINGS
 from kproc.wire.header import ApiKey
 from tests.support.broker import BrokerUnderTest, EmbeddedBroker
+from tests.support.groups import commit, find_coordinator
 from tests.support.raw import RawClient, batch
 from tests.support.status import health, processes, wait_replaced
 from tests.support.topics import fresh_name
@@ -291,3 +292,36 @@ def test_broker_that_serves_is_alive_and_ready(measured: BrokerUnderTest) -> Non
     wait_until(lambda: health(address, "ready")[0] == 200, what="it is ready")
     assert health(address, "live")[0] == 200
     assert health(address, "ready")[1]["phase"] == "running"
+
+
+def test_traffic_logs_and_lag_of_a_topic_are_what_its_clients_did(measured: BrokerUnderTest) -> None:
+    name, group = fresh_name("figures"), fresh_name("readers")
+    record = batch(b"x" * 100)
+    with RawClient(measured.bootstrap) as client:
+        client.create_topic(name, partitions=3)  # Of both Handlers.
+        for partition in range(3):
+            for _ in range(4):
+                assert client.produce(name, record, partition=partition, version=9)["error_code"] == 0
+        topic_id = client.topic_id(name)
+        # The first goes the general way, the next that of a known shape; the last names the topic by its id.
+        fetched = [client.fetch(name, 0, version=version, topic_id=topic_id) for version in (12, 12, 12, 16)]
+        sent = sum(len(each["records"] or b"") for each in fetched)
+        find_coordinator(client, group)
+        commit(client, group, name, {0: 1, 1: 4, 2: 0})
+    families = scrape(measured)
+    topics = "kafka_server_brokertopicmetrics_"
+    assert value(families, topics + "messagesin", topic=name) == 12
+    assert value(families, topics + "bytesin", topic=name) == 12 * len(record)
+    assert value(families, topics + "bytesout", topic=name) == sent
+    assert value(families, "kproc_topic_fetches", topic=name) == len(fetched)
+    assert value(families, "kproc_topic_log_bytes", topic=name) == 12 * len(record)
+    for partition in range(3):
+        assert value(families, "kafka_log_log_logendoffset", topic=name, partition=str(partition)) == 4
+        assert value(families, "kafka_log_log_size", topic=name, partition=str(partition)) == 4 * len(record)
+    lags = [
+        value(families, "kafka_consumergroup_lag", consumergroup=group, topic=name, partition=str(partition))
+        for partition in range(3)
+    ]
+    assert lags == [3, 0, 4]
+    assert value(families, "kafka_consumergroup_lag_sum", consumergroup=group, topic=name) == 7
+    assert value(families, "kproc_metrics_silent_handlers") == 0

@@ -17,7 +17,7 @@ from tests.support.broker import ServedBroker
 from tests.support.checker import Load, clients_are_served
 from tests.support.command_line import call_kproc
 from tests.support.raw import RawClient, batch
-from tests.support.status import Role, health, processes, rows, wait_replaced
+from tests.support.status import Role, health, processes, rows, scraped, wait_replaced
 from tests.support.wait import pause, wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process")]
@@ -201,3 +201,17 @@ def test_status_of_a_broker_whose_supervisor_is_stopped_with_the_rest_says_so(
             os.kill(pid, signal.SIGCONT)
         assert shown.returncode == 1
         assert f"its supervisor, pid {broker.pid}, has had a SIGSTOP" in shown.stderr
+
+
+def test_scrape_is_answered_while_a_handler_hangs_and_says_so(tmp_path: Path, transport: str) -> None:
+    settings = {**SETTINGS, "kproc.metrics.listener": "127.0.0.1:0"}
+    with ServedBroker(tmp_path / "data", transport=transport, settings=settings) as broker:
+        pid = processes(broker.bootstrap)["handler", 1]
+        silent = "kproc_metrics_silent_handlers"
+        assert f"{silent} 0\n" in scraped(broker.metrics)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            wait_until(lambda: f"{silent} 1\n" in scraped(broker.metrics), what="it is missed")
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        wait_until(lambda: f"{silent} 0\n" in scraped(broker.metrics), what="it answers again")

@@ -52,3 +52,10 @@ def health(address: str, path: str) -> tuple[int, dict[str, Any]]:
             return response.status, json.load(response)
     except urllib.error.HTTPError as refusal:
         return refusal.code, json.load(refusal)
+
+
+def scraped(address: str) -> str:
+    """What the metrics listener answers."""
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as response:
+        text: str = response.read().decode()
+        return text
