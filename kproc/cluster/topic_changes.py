@@ -148,7 +148,9 @@ class TopicChanges:
                 f"The last topic '{name}' is still being deleted: a Handler that does not answer has its files.",
             )
         check_new_name(name, ChainMap(pending.names_by_collision_key, self._image.names_by_collision_key))
-        configs = check_all({row["name"]: row["value"] for row in wish["configs"]})
+        given = {row["name"]: row["value"] for row in wish["configs"]}
+        nulls = [row["name"] for row in wish["configs"] if row["value"] is None]
+        configs = check_all(given | dict.fromkeys(nulls))  # A null is an error also where a value follows.
         count = self._partition_count(wish)
         topic_id = self._new_topic_id()
         pending.records += [r.TopicCreated(name, topic_id), self._block(topic_id, 0, count, pending)]
@@ -163,7 +165,7 @@ class TopicChanges:
             "num_partitions": count,
             "replication_factor": 1,
             # As in Kafka values are shown as they were given, not as they are stored.
-            "configs": self._shown({row["name"]: row["value"] for row in wish["configs"]}, pending),
+            "configs": self._shown(given, pending),
         }
 
     def _shown(self, configs: dict[str, str], pending: Pending) -> list[dict[str, Any]]:

@@ -26,7 +26,6 @@ SNAPSHOT_BYTES: Final = 64 << 20
 # And as many batches of idempotent producers: after a death each costs a look, some 5 us, before the log is served.
 SNAPSHOT_BATCHES: Final = 2000
 _SEQUENCE_MAX: Final = 2**31 - 1
-_NO_TRANSACTIONS: Final = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 _STAMP: Final = Struct(">qii")  # base offset, batch length, leader epoch: the first 16 bytes of a batch
 # Stands for a header that was not read: its length fits no batch.
@@ -38,6 +37,7 @@ _WITHOUT_LOG_START: Final = frozenset(
         ErrorCode.MESSAGE_TOO_LARGE,
         ErrorCode.RECORD_LIST_TOO_LARGE,
         ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     }
 )
 # Of a batch that ends a transaction: (is abort, coordinator epoch).
@@ -175,7 +175,7 @@ class AppendingLog(LogState):
     def _refusal_of(self, error: Exception) -> AppendResult:
         """The answer for a batch that was looked at and not taken."""
         if isinstance(error, KafkaError):
-            is_early = isinstance(error, NotOneBatch) or error.code == _NO_TRANSACTIONS
+            is_early = isinstance(error, NotOneBatch)
             return self._refused(error.code, error.message, error.record_errors, says_start=not is_early)
         self.on_surprise(f"checking a batch for {self.topic}-{self.partition}", error)
         return self._refused(ErrorCode.UNKNOWN_SERVER_ERROR, None)

@@ -17,8 +17,10 @@ from kproc.wire.record_batch import (
     LOG_APPEND_TIME,
     BatchHeader,
     ControlType,
+    check_base_offset,
     check_batch,
     check_from_client,
+    check_one_batch,
     control_type,
     coordinator_epoch_of,
     decode_records,
@@ -36,6 +38,10 @@ def examine(
     It is the given view, unless the topic wants another codec. Origin "coordinator" is the broker's own: markers are
     allowed, and timestamps, which it sets itself, not checked.
     """
+    if len(view) > config.max_message_bytes:  # As in Kafka before its bytes are looked at, but for its shape.
+        check_one_batch(view)
+        check_base_offset(int.from_bytes(view[:8], "big"))
+        _check_size(view, config)
     header = check_batch(view)
     if origin == CLIENT:
         if header.is_transactional and not config.takes_transactions:
@@ -43,7 +49,6 @@ def examine(
         check_from_client(header)
         if header.attributes & LOG_APPEND_TIME:
             raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "a producer cannot set the type LogAppendTime")
-    _check_size(view, config)
     if origin == CLIENT:
         if config.looks_inside:
             view, header = look_inside(view, header, config, now_ms=now_ms)

@@ -206,14 +206,17 @@ def _why_misshapen(size: int, batch_length: int, magic: int) -> KafkaError:
     return NotOneBatch()
 
 
+def check_base_offset(base_offset: int) -> None:
+    """Clients count their records from 0."""
+    if base_offset != 0:
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"base offset of a produced batch is {base_offset}, not 0")
+
+
 def check_from_client(header: BatchHeader) -> None:
     """Refuse what only the broker itself may write (for origin "client"; INVALID_RECORD, as Kafka)."""
     if header.attributes & CONTROL:
         raise KafkaError(ErrorCode.INVALID_RECORD, "clients are not allowed to write control records")
-    if header.base_offset != 0:
-        raise KafkaError(
-            ErrorCode.INVALID_RECORD, f"base offset of a produced batch is {header.base_offset}, not 0"
-        )
+    check_base_offset(header.base_offset)
     if header.producer_id > NO_PRODUCER_ID and header.base_sequence < 0:
         raise KafkaError(
             ErrorCode.INVALID_RECORD, f"sequence {header.base_sequence} with producer id {header.producer_id}"

@@ -49,7 +49,9 @@ def _row_key(row: Any) -> tuple[list[str], str]:
 
 
 def _settled(value: Any) -> Any:
-    """The same without an order: what is told apart by it must not be told apart by the order of a hash map."""
+    """The same without an order, which may be that of a hash map, and without words: rows are not paired by them."""
+    if isinstance(value, Words):
+        return bool(value)
     if isinstance(value, dict):
         return {name: _settled(each) for name, each in value.items()}
     return sorted(map(repr, map(_settled, value))) if isinstance(value, list) else value

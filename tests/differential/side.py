@@ -168,11 +168,12 @@ class Side:
             if key not in self.learnt:
                 body = {"topics": [{"name": key[1]}], "allow_auto_topic_creation": False}
                 for topic in self.ask("metadata", 12, body)["topics"]:
-                    self._learn_id(topic)
+                    self.learn_id(topic)
         found = self.learnt.get(key, reference.other)
         return found + reference.add if reference.add else found
 
-    def _learn_id(self, row: dict[str, Any]) -> None:
+    def learn_id(self, row: dict[str, Any]) -> None:
+        """The present id of a topic, from a row of an answer."""
         name = row.get("name") or row.get("topic") or row.get("topic_name")
         if name and any(row["topic_id"]) and not row.get("error_code"):
             self.learnt["id", name] = row["topic_id"]
@@ -212,7 +213,7 @@ class Side:
         """A part of an answer to the API `key`, as it can be compared."""
         if isinstance(value, dict):
             if "topic_id" in value:
-                self._learn_id(value)
+                self.learn_id(value)
             return {
                 name: self.canonical(each, key, name)
                 for name, each in value.items()

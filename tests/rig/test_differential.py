@@ -8,7 +8,7 @@ from tests.differential.compare import Difference, compare
 from tests.differential.rules import Case, rule_for
 from tests.differential.runner import without_ruled
 from tests.differential.steps import Step
-from tests.differential.symbols import Batch
+from tests.differential.symbols import Batch, Moment
 from tests.differential.work import Notes
 
 
@@ -54,13 +54,28 @@ def test_what_only_kafka_refuses_is_no_documented_setting() -> None:
     assert rule_for(Case(step, refused_there, {}, {})) is None
 
 
+def test_a_fetch_may_go_on_in_the_next_segment_but_not_bring_something_else() -> None:
+    def rule(kproc: list[int], kafka: list[int]) -> str | None:
+        answers = [
+            {"responses": [{"topic": "t", "partitions": [{"partition_index": 0, "records": records}]}]}
+            for records in (kproc, kafka)
+        ]
+        (difference,) = compare(*answers)[0]
+        return rule_for(Case(Step(0, "fetch", 12, {}), difference, *answers))
+
+    assert rule([1, 2], [1]) == "Fetch"
+    assert rule([1, 2], []) is None
+    assert rule([1], [1, 2]) is None
+    assert rule([2, 1], [1]) is None
+
+
 def test_kafka_may_close_after_acks_0_only_where_it_cannot_write() -> None:
     def rule(**batch: Any) -> str | None:
-        rows = [{"index": 0, "records": [Batch(records=[], time=0, **batch)]}]
-        step = Step(
-            0, "produce", 9, {"topic_data": [{"name": "t", "partition_data": rows}]}, is_unanswered=True
-        )
+        rows = [{"index": 0, "records": [Batch({"records": [("k", 1, -500, [])], "time": 1000, **batch})]}]
+        body = {"topic_data": [{"name": "t", "partition_data": rows}]}
+        step = Step(0, "produce", 9, body, is_unanswered=True)
         return rule_for(Case(step, Difference((), None, "closed"), None, "closed"))
 
-    assert rule(pid=1, epoch=-1) == "UNKNOWN_SERVER_ERROR"
+    assert rule(pid=1, epoch=-1) == rule(time=0) == "UNKNOWN_SERVER_ERROR"
     assert rule(pid=1, epoch=0) is None
+    assert rule(time=Moment(0)) is None

@@ -169,6 +169,13 @@ def test_configs_are_answered_as_they_were_given_and_stored_in_their_normal_form
     }
 
 
+def test_a_null_is_refused_also_where_a_value_for_the_same_name_follows(cluster):
+    wish = topic("x")
+    wish["configs"] = [{"name": "retention.ms", "value": value} for value in (None, "5")]
+    told = "Null value not supported for topic configs: retention.ms"
+    assert outcome(cluster.create(wish)) == [(CONFIG, told)]
+
+
 def test_topics_of_one_request_may_not_collide_with_each_other(cluster):
     assert outcome(cluster.create(topic("q.q"), topic("q_q"))) == [
         (0, None),
@@ -248,6 +255,15 @@ def test_a_topic_named_by_name_and_by_id_is_left_alone_and_answered_once(cluster
     ]
     told = "The provided topic name maps to an ID that was already supplied."
     assert outcome(rows) == [(REQUEST, told)]
+    assert cluster.image.topic("there") is not None
+
+
+def test_a_topic_named_by_name_and_by_an_id_that_is_given_twice_is_left_alone(cluster):
+    topic_id = cluster.image.topic("there").topic_id
+    wishes = [delete_wish("there"), delete_wish(None, topic_id), delete_wish(None, topic_id)]
+    rows = cluster.do("delete_topics", topics=wishes)["responses"]
+    told = "The provided topic name maps to an ID that was already supplied."
+    assert outcome(rows) == [(REQUEST, told), (REQUEST, "Duplicate topic id.")]
     assert cluster.image.topic("there") is not None
 
 

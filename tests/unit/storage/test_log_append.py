@@ -84,6 +84,11 @@ def two_in_one() -> memoryview:
     return memoryview(bytearray(bytes(batch("a")) + bytes(batch("b"))))
 
 
+def damaged(sound: memoryview) -> memoryview:
+    sound[-1] ^= 1
+    return sound
+
+
 PRODUCER = {"producer_id": 1, "producer_epoch": 0}
 REFUSALS = {
     "two batches in one": (two_in_one, "INVALID_RECORD"),
@@ -95,6 +100,11 @@ REFUSALS = {
     "a broker's timestamp type": (lambda: batch("a", flags=LOG_APPEND_TIME), "INVALID_TIMESTAMP"),
     "a time too far ahead": (lambda: batch("a", timestamp=NOW_MS + HOUR_MS + 1), "INVALID_TIMESTAMP"),
     "more than max.message.bytes": (lambda: batch(bytes(1001)), "MESSAGE_TOO_LARGE"),
+    "more than that, and damaged": (lambda: damaged(batch(bytes(1001))), "MESSAGE_TOO_LARGE"),
+    "more than that, and a control record": (
+        lambda: batch(bytes(1001), flags=CONTROL, **PRODUCER), "MESSAGE_TOO_LARGE",
+    ),
+    "more than that, and a base offset": (lambda: batch(bytes(1001), base_offset=5), "INVALID_RECORD"),
 }
 
 
