@@ -209,8 +209,15 @@ def _sizes_on_disk(case: Case) -> bool:
     return case.step.api == "describe_log_dirs" and case.difference.path[-1:] == ("partition_size",)
 
 
-def _compressed_anew(case: Case) -> bool:
-    return case.step.api == "fetch" and case.difference.path[-1:] == ("base_time",)
+def _header_kept(case: Case) -> bool:
+    """A batch's base timestamp when it is compressed anew, and a largest one that is no time."""
+    difference, kproc, kafka = case.difference, case.difference.kproc, case.difference.kafka
+    if case.step.api != "fetch":
+        return False
+    is_no_time = difference.path[-1:] == ("max_time",) and kafka == _NO_TIMESTAMP
+    return difference.path[-1:] == ("base_time",) or (
+        is_no_time and isinstance(kproc, int) and kproc < _NO_TIMESTAMP
+    )
 
 
 def _deleted_maximum(case: Case) -> bool:
@@ -254,7 +261,7 @@ RULES: dict[str, Callable[[Case], bool]] = {
     "error messages": _has_a_message,
     "what one request names twice": _asked_twice,
     "DescribeLogDirs": _sizes_on_disk,
-    "Produce": _compressed_anew,
+    "Produce": _header_kept,
     "ListOffsets": _deleted_maximum,
     "CreateTopics": _colliding_names,
     "DescribeQuorum": _endpoint_of_the_controller,
