@@ -367,9 +367,9 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
             self._move_start(max(self.start_offset, self._segments.first_base))
         logger.info(
             "segments=deleted partition=%s-%d count=%d before=%d reason=%s",
-            self.topic, self.partition, count, self._segments.first_base, reason,
+            self.topic, self.partition, len(gone), self._segments.first_base, reason,
         )  # fmt: skip
-        return count
+        return len(gone)
 
     def advance_start(self, offset: int) -> int:
         """DeleteRecords: the log begins at `offset` from now on; whole segments below go. Returns the start.

@@ -368,15 +368,22 @@ class LogSegment:
     def mark_deleted(self, *, with_snapshot: bool = True) -> list[Path]:
         """Rename all files (but a snapshot that stays) to .deleted; returns those that wait to be unlinked.
 
-        Open descriptors go on reading, so a Processor in the middle of a sendfile is not disturbed.
+        Open descriptors go on reading, so a Processor in the middle of a sendfile is not disturbed. Without room for
+        the new names (DiskFull) the old ones are as before.
         """
-        doomed = []
+        doomed: list[Path] = []
         for suffix in SEGMENT_SUFFIXES:
             if suffix == SNAPSHOT_SUFFIX and not with_snapshot:
                 continue
             source = self.path(suffix)
             target = _deleted(source)
-            if self._fs.rename(source, target):
+            try:
+                is_there = self._fs.rename(source, target)
+            except DiskFull:
+                for renamed in doomed:
+                    self._fs.rename(renamed, renamed.with_suffix(""))
+                raise
+            if is_there:
                 doomed.append(target)
         return doomed
 

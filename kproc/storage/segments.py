@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from collections import deque
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from kproc.storage.fs import Fs
+from kproc.storage.format import LOG_SUFFIX
+from kproc.storage.fs import DiskFull, Fs
 from kproc.storage.retention import SegmentFacts
 from kproc.storage.segment import LogSegment
+
+logger = logging.getLogger(__name__)
 
 # Sealed segments whose descriptors stay open for readers that catch up. Each costs up to three descriptors,
 # and a broker may have thousands of partitions; a reader works in one segment at a time.
@@ -92,12 +96,20 @@ class SegmentList:
         return sum([segment.size for segment in self._segments])  # Half the time of a generator.
 
     def delete_oldest(self, count: int, *, due_ms: int) -> list[LogSegment]:
-        """Take the oldest segments out of the log; their files wait as .deleted until `due_ms`."""
+        """Take the oldest segments out of the log; their files wait as .deleted until `due_ms`.
+
+        Fewer where the disk has no room for the new names: the others go when they are looked at again.
+        """
         assert count < len(self._segments), (count, len(self._segments))
-        gone = self._segments[:count]
-        for segment in gone:
-            self._retire(segment, due_ms=due_ms, with_snapshot=True)
-        del self._segments[:count], self._bases[:count]
+        gone: list[LogSegment] = []
+        for segment in self._segments[:count]:
+            try:
+                self._retire(segment, due_ms=due_ms, with_snapshot=True)
+            except DiskFull as failure:
+                logger.warning("%s stays: %s", segment.path(LOG_SUFFIX), failure)
+                break
+            gone.append(segment)
+        del self._segments[: len(gone)], self._bases[: len(gone)]
         return gone
 
     def retire_for(self, base_offset: int, number: int, count: int, *, due_ms: int) -> list[LogSegment]:

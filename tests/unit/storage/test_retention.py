@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kproc.errors import ErrorCode, FatalError, KafkaError
-from kproc.storage.fs import DiskFailed, OsFs
+from kproc.storage.fs import DiskFailed, DiskFull, OsFs
 from kproc.storage.log import Log, LogConfig, TrustedEnd
 from kproc.storage.retention import SegmentFacts, below_start, expired, oversized
 from tests.support.logs import NOW_MS, LogRig, append_one, batch, read_all
@@ -181,6 +181,27 @@ def test_a_deletion_that_the_disk_interrupts_takes_the_log_offline_and_the_next_
     assert log.end_offset == 3
     assert [offset for offset, _ in read_all(log)] == list(range(log.start_offset, 3))
     assert append_one(log, batch("x")).base_offset == 3
+    log.close()
+
+
+@pytest.mark.parametrize("nth", range(1, 7))
+def test_a_deletion_without_room_for_its_names_leaves_the_rest_for_the_next_look(
+    rig: LogRig, nth: int
+) -> None:
+    rig.config = LogConfig(segment_bytes=300, retention_ms=-1)
+    log = rig.open()
+    log.append([batch(bytes(150)) for _ in range(3)])
+    for segment in log._segments.all():
+        segment._fs = _FailingRename(nth, DiskFull(errno.ENOSPC, "rename"))
+    assert log.advance_start(3) == 3
+    assert not log.is_offline
+    assert append_one(log, batch("x")).base_offset == 3
+    assert [offset for offset, _ in read_all(log)] == [3]
+    for segment in log._segments.all():
+        segment._fs = FS
+    log.enforce_retention(NOW_MS)
+    assert log.segment_count == 1
+    assert not [name for name in rig.files if name.endswith(".log") and name != f"{3:020d}.log"]
     log.close()
 
 
