@@ -369,10 +369,12 @@ class Run:
         assert self.broker is not None
         if self.phase == "peace":
             self.phase = "reading"
-            if (
-                self._must_restart
-            ):  # What a failing disk took offline comes back with the broker's next start.
-                self.broker.stop()
+            if self._must_restart:
+                self.broker.stop()  # What a failing disk took offline comes back with the broker's next start.
+            elif self.world.chance(0.3):  # What counts is in files and rows, not in what Handlers have open.
+                for agent, process in sorted(self.broker.keeper.processes.items()):
+                    if agent.role == "handler":
+                        process.end(-9)
             self._read_all()
         elif self.phase == "reading":
             self._rest()

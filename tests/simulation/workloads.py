@@ -459,6 +459,7 @@ class Admin(Worker):
 
     def __init__(self, *arguments: Any) -> None:
         self.has_made = False
+        self.makes_anew = ""  # A topic, at once after its deletion, whether that was answered or not.
         super().__init__(*arguments)
 
     def work(self) -> Life:
@@ -466,6 +467,10 @@ class Admin(Worker):
             yield from self.make("stable", 3, {})
             yield from self.make("compacted", 2, COMPACTED)
             self.has_made = True
+            return
+        if self.makes_anew:
+            name, self.makes_anew = self.makes_anew, ""
+            yield from self.make(name, self.rng.choice((1, 3)), {})
             return
         roll = self.rng.random()
         churn = [each for each in self.history.alive() if each.name.startswith("churn")]
@@ -477,7 +482,10 @@ class Admin(Worker):
             doomed = self.rng.choice(churn)
             if self.rng.random() < 0.5:  # What takes its place must not begin where it began.
                 yield from self.delete_records(doomed)
+            if self.rng.random() < 0.5:
+                self.makes_anew = doomed.name
             yield from self.delete(doomed)
+            return
         elif roll < 0.8:
             yield from self.delete_records()
         yield from self.pause(self.rng.choice((5, 30, 100)))
@@ -562,6 +570,9 @@ COMPACTED: Final = {
 }
 
 
+_EMPTY_MAX: Final = 10  # Answers without a record and without an error, one after the other.
+
+
 class Reader(Worker):
     """Reads every partition of every topic to its end, when all has come to rest, for the judge."""
 
@@ -575,7 +586,7 @@ class Reader(Worker):
         start = yield from self.find(topic, partition, -2)
         end = yield from self.find(topic, partition, -1)
         got: dict[int, bytes] = {}
-        position = start
+        position, empty = start, 0
         while position < end:
             fields = fetch_fields([(topic.name, topic.topic_id, [(partition, position)])])
             answer = yield from self.call(ApiKey.FETCH, 13, fields)
@@ -584,8 +595,13 @@ class Reader(Worker):
                 yield from self.try_again(topic, partition, row["error_code"])
                 continue
             records = [each for each in values_of(row["records"]) if each[0] >= position]
-            if not records:
-                break  # Compaction may have emptied the rest.
+            if not records:  # It is on its way to another Handler; or compaction has emptied the rest.
+                empty += 1
+                if empty == _EMPTY_MAX:
+                    break
+                yield from self.pause(50)
+                continue
+            empty = 0
             self.history.read(topic.topic_id, partition, records)
             got.update({offset: value or b"" for offset, value in records})
             position = records[-1][0] + 1
