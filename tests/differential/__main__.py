@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,6 +45,8 @@ def _pair(given: str | None) -> Iterator[Pair]:
 def main() -> int:
     """0 without a difference, 1 with one, 2 when Kafka cannot run here."""
     arguments = _arguments()
+    # Started in the background it ignores SIGINT; whichever it gets, no broker and no directory is left behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     if arguments.brokers is None and (reason := missing_reason()):
         print(reason, file=sys.stderr)
         return 2

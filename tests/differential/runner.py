@@ -274,7 +274,7 @@ def without_ruled(
         if rule is None:
             real.append(difference)
             continue
-        notes.ruled[rule] += 1
+        notes.ruled[f"{rule} ({step.api})"] += 1
         if path[-1:] == ("error_code",):
             ruled.add(path[:-1])
     return real

@@ -30,7 +30,7 @@ _TOPIC_VALUES = """
     flush.messages 1 0
     flush.ms 0 -1 1000
     index.interval.bytes 0 -1 4096
-    segment.index.bytes 4 3 1024
+    segment.index.bytes 24 3 1024
     max.compaction.lag.ms 1 0 10000
     min.compaction.lag.ms 0 -1 20000
     compression.gzip.level -1 0 9 10
