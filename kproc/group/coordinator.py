@@ -234,6 +234,8 @@ class GroupCoordinator:
         """OffsetCommit: all of them are in the log, or `on_done` gets the code of every one."""
         code = self._commit_refusal(request)
         if code or not request.offsets:
+            if not code:  # As in Kafka there is a group from now on, until somebody sweeps.
+                self._group_of_offsets(request.group_id)
             on_done(code)
             return
 

@@ -47,7 +47,7 @@ def test_a_rule_for_an_error_speaks_for_its_row_alone() -> None:
 
 def test_what_only_kafka_refuses_is_no_documented_setting() -> None:
     step = Step(0, "alter_configs", 2, {"resources": []})
-    rows = ({"resource_type": 4, "error_code": 0},)
+    rows = ({"resource_type": 4, "resource_name": "1", "error_code": 0},)
     refused_here = Difference(("responses", 0, "error_code"), 40, 0, rows)
     refused_there = Difference(("responses", 0, "error_code"), 0, 40, rows)
     assert rule_for(Case(step, refused_here, {}, {})) == "settings of the broker"

@@ -43,7 +43,7 @@ def join_group(scene: Scene, number: int | None = None) -> None:
     usually = member.usually
     topics = scene.random.sample(list(scene.topics), scene.pick((0, 1, 1)))
     subscription = Subscription(scene.pick((0, 1, 1)), tuple(topics))
-    odd_names: tuple[list[str], ...] = (["other"], [], ["roundrobin", "range"], ["range", "range"])
+    odd_names: tuple[list[str], ...] = (["other"], [], ["roundrobin", "range"])
     names = usually([["range"], ["range", "roundrobin"]], *odd_names)
     body = member.body | {
         "session_timeout": usually([30000], 5999, 1_800_001, 0, 6000, 1_800_000),

@@ -176,6 +176,22 @@ def test_offsets_committed_under_no_name_make_no_group_that_members_can_ask(rig:
     assert [result.error_code for result in results] == [ErrorCode.INVALID_GROUP_ID]
 
 
+def test_a_commit_none_of_whose_offsets_is_taken_makes_a_group_until_the_next_sweep(rig: Rig) -> None:
+    codes: list[int] = []
+    request = CommitRequest(
+        group_id="g",
+        member_id="",
+        group_instance_id=None,
+        generation=-1,
+        tells_unknown_group=True,
+        offsets=[],
+    )
+    rig.coordinator.commit(request, codes.append)
+    assert (codes, rig.states()) == ([0], {"g": "Empty"})
+    rig.sweep()
+    assert rig.states() == {}
+
+
 def test_a_successor_goes_on_with_groups_and_offsets(rig: Rig) -> None:
     member_id = rig.settle()
     rig.commit(7, member_id=member_id, generation=1)
