@@ -162,10 +162,10 @@ def read_leader_epochs(fs: Fs, directory: Path) -> list[tuple[int, int]] | None:
     return epochs
 
 
-def write_partition_metadata(fs: Fs, directory: Path, topic_id: bytes) -> None:
-    """Say whose partition a directory holds. Not synced: the metadata log is what makes a topic durable."""
+def write_partition_metadata(fs: Fs, directory: Path, topic_id: bytes, *, durable: bool = False) -> None:
+    """Say whose partition a directory holds. A new one's file need not be synced: the first round of sync covers it."""
     content = f"version: 0\ntopic_id: {uuid_text(topic_id)}".encode()
-    replace_file(fs, directory / PARTITION_METADATA_FILE, content, durable=False)
+    replace_file(fs, directory / PARTITION_METADATA_FILE, content, durable=durable)
 
 
 def read_partition_metadata(fs: Fs, directory: Path) -> bytes | None:

@@ -145,10 +145,10 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
         segments = [*self._unsynced, self.active]
         try:
             written = failed_sync.write_again(self._fs, segments, self.recovery_point)
-            checkpoints.write_partition_metadata(self._fs, self.directory, self.topic_id)
+            # Whole before it takes the old one's place: without it the log would be nobody's.
+            checkpoints.write_partition_metadata(self._fs, self.directory, self.topic_id, durable=True)
             self._directories_dirty = [self.directory, self.directory.parent]
-            self._files_dirty = [self.directory / checkpoints.PARTITION_METADATA_FILE]
-            self._files_dirty += [segment.txn_index_path for segment in segments]
+            self._files_dirty = [segment.txn_index_path for segment in segments]
             self.sync()
         except StorageFailure:
             self.end_close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.powerloss.run import MUTATIONS, search
+from tests.powerloss.run import MUTATIONS, run, search
 from tests.powerloss.workloads import WORKLOADS
 
 
@@ -12,6 +12,13 @@ def test_what_a_power_loss_leaves_keeps_every_promise() -> None:
     done, found = search(sorted(WORKLOADS), 1, 300)
     assert not found, "\n".join(map(str, found))
     assert done >= 300
+
+
+@pytest.mark.parametrize(("workload", "seed"), [("failed-syncs", 3000078)])
+def test_what_was_found_once_is_not_found_again(workload: str, seed: int) -> None:
+    """A power loss in the middle of writing again what a failed sync left."""
+    _, problem = run(workload, seed)
+    assert problem is None, problem
 
 
 @pytest.mark.parametrize(
