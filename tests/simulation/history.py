@@ -31,6 +31,7 @@ class PartitionHistory:
     deleted_below: int = 0  # By an answered DeleteRecords.
     high_watermark: int = 0
     trimming_to: int = 0  # By a DeleteRecords that was sent.
+    deleted: set[bytes] = field(default_factory=set)  # What was acknowledged below that when the power went.
     # A failed disk: what was promised before is kept, nothing is promised any more. None: it has not failed.
     kept: dict[int, Promise] | None = None
 
@@ -215,12 +216,16 @@ class History:
         if not self.is_synced:
             self.commits.clear()
         for known in self.partitions.values():
+            below = known.deleted_below
+            known.deleted |= {each.value for at, each in known.acknowledged.items() if at < below}
             promised = known.acknowledged if known.kept is None else known.kept
             known.acknowledged = {offset: each for offset, each in promised.items() if each.is_durable}
             last = max(known.acknowledged, default=-1)
             known.seen = {offset: value for offset, value in known.seen.items() if offset <= last}
             known.high_watermark = last + 1
             known.log_start = min(known.deleted_below, last + 1) if known.acknowledged else 0
+            if not known.acknowledged:  # A log that was lost as a whole may begin anew.
+                known.deleted_below = 0
 
     # -- the end -----------------------------------------------------------------------------------------------
 
@@ -234,6 +239,9 @@ class History:
             self._violate(
                 f"{name}: records were deleted below {known.deleted_below}, it starts at {log_start}"
             )
+        back = [offset for offset, value in got.items() if value in known.deleted]
+        if back and known.kept is None:
+            self._violate(f"{name}: {len(back)} deleted records are there again, at {back[:5]}")
         if not topic.is_compacted:
             missing = [offset for offset in range(log_start, end) if offset not in got]
             if missing:
