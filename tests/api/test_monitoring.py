@@ -1,0 +1,150 @@
+"""The Grafana board and the alert rules: every metric and label of their expressions is in a scrape under load."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support.broker import ServedBroker
+from tests.support.groups import commit, find_coordinator
+from tests.support.raw import RawClient, batch
+from tests.support.status import scraped
+from tests.support.wait import wait_until
+
+pytestmark = [pytest.mark.own_broker, pytest.mark.transports("process")]
+
+MONITORING = Path(__file__).resolve().parents[2] / "scripts" / "monitoring"
+OF_PROMETHEUS = {"up": {"job", "instance"}}  # What a scrape itself brings.
+FROM_THE_SCRAPE = {"instance", "job"}
+FUNCTIONS = {"sum", "rate", "increase", "deriv", "histogram_quantile", "label_values"}
+GROUPING = {"by", "without", "on", "ignoring"}
+WORDS = {"and", "or", "unless", "bool"}
+TOKEN = re.compile(
+    r'\s*(?:(?P<string>"(?:[^"\\]|\\.)*")|(?P<range>\[[^\]]*\])|(?P<name>[A-Za-z_:][\w:]*)'
+    r"|(?P<number>\d+(?:\.\d+)?)|(?P<sign>=~|!~|!=|==|<=|>=|[-+*/<>={}(),]))"
+)
+Named = tuple[str, set[str]]
+
+
+def tokens_of(expression: str) -> list[tuple[str, str]]:
+    """Kind and text of each token; AssertionError where it is no PromQL of the kind used here."""
+    position, answer = 0, []
+    while expression[position:].strip():
+        found = TOKEN.match(expression, position)
+        assert found is not None, f"at {position}: {expression}"
+        answer.append((str(found.lastgroup), found.group(str(found.lastgroup))))
+        position = found.end()
+    return answer
+
+
+def names_in(expression: str) -> tuple[list[Named], set[str]]:
+    """Every metric with the labels that are matched, and the labels that are grouped by."""
+    tokens = [*tokens_of(expression), ("end", "")]
+    metrics: list[Named] = []
+    grouped: set[str] = set()
+    at = 0
+
+    def until(closing: str) -> list[str]:
+        nonlocal at
+        inside = []
+        while tokens[at][1] != closing:
+            assert tokens[at][0] != "end", expression
+            inside.append(tokens[at][1] if tokens[at][0] == "name" else "")
+            at += 1
+        return [name for name in inside if name]
+
+    while tokens[at][0] != "end":
+        kind, text = tokens[at]
+        at += 1
+        if kind != "name" or text in WORDS:
+            continue
+        if text in GROUPING:
+            assert tokens[at][1] == "(", expression
+            grouped |= set(until(")"))
+        elif tokens[at][1] == "(" or tokens[at][1] in GROUPING:
+            assert text in FUNCTIONS, f"{text} in {expression}"
+            if text == "label_values":
+                at += 1
+                metrics.append((tokens[at][1], set()))
+                grouped |= set(until(")")[1:])
+        else:
+            metrics.append((text, set(until("}")) if tokens[at][1] == "{" else set()))
+    assert metrics, expression
+    return metrics, grouped
+
+
+def alerts() -> list[str]:
+    text = (MONITORING / "alerts.yml").read_text()
+    found = re.findall(r"^ +expr: (.*)$", text, re.MULTILINE)
+    assert len(found) == text.count("- alert: ") > 10
+    return [str(each) for each in found]
+
+
+def board() -> list[str]:
+    content = json.loads((MONITORING / "grafana.json").read_text())
+    queries = [each["query"] for each in content["templating"]["list"] if each["type"] == "query"]
+    panels = [panel for panel in content["panels"] if panel["type"] != "row"]
+    assert len({panel["id"] for panel in content["panels"]}) == len(content["panels"])
+    return queries + [target["expr"] for panel in panels for target in panel["targets"]]
+
+
+@pytest.fixture(scope="module")
+def labels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, set[str]]]:
+    """The labels of each sample name of a broker that has worked."""
+    settings = {"num.io.threads": 2, "kproc.metrics.listener": "127.0.0.1:0"}
+    with ServedBroker(tmp_path_factory.mktemp("monitored") / "data", settings=settings) as broker:
+        with RawClient(broker.bootstrap) as client:
+            client.create_topic("load", partitions=4)
+            for partition in range(4):
+                for _ in range(20):
+                    client.produce("load", batch(b"x" * 1000), partition=partition, version=9)
+                client.fetch("load", 0, partition=partition)
+            assert client.produce("absent", batch(b"x"), version=9)["error_code"] != 0
+            find_coordinator(client, "readers")
+            commit(client, "readers", "load", {0: 3})
+        yield wait_until(lambda: complete(broker.metrics), what="idle shares and timed requests are known")
+
+
+def complete(address: str) -> dict[str, set[str]] | None:
+    found: dict[str, set[str]] = {}
+    for family in text_string_to_metric_families(scraped(address)):
+        for sample in family.samples:
+            found.setdefault(sample.name, set()).update(sample.labels)
+    known = ("networkprocessoravgidle_percent", "totaltimems_bucket", "requesthandleravgidle_percent")
+    return found if all(any(name.endswith(end) for name in found) for end in known) else None
+
+
+@pytest.mark.parametrize("expression", [*alerts(), *board()])
+def test_every_name_of_an_expression_is_in_the_scrape(expression: str, labels: dict[str, set[str]]) -> None:
+    metrics, grouped = names_in(expression)
+    offered: set[str] = set()
+    for name, matched in metrics:
+        assert name in labels or name in OF_PROMETHEUS, f"{name} is not scraped"
+        has = labels.get(name, set()) | OF_PROMETHEUS.get(name, set()) | FROM_THE_SCRAPE
+        assert matched <= has, f"{name} has no label {matched - has}"
+        offered |= has
+    assert grouped <= offered, f"no label {grouped - offered}"
+
+
+@pytest.mark.parametrize(
+    ("expression", "found"),
+    [
+        ('sum by (a) (rate(m{b="x",c=~"y"}[5m])) > 0.5', ([("m", {"b", "c"})], {"a"})),
+        ("m and deriv(n[15m]) > 0", ([("m", set()), ("n", set())], set())),
+        ("label_values(m, instance)", ([("m", set())], {"instance"})),
+    ],
+)
+def test_names_are_found(expression: str, found: Any) -> None:
+    assert names_in(expression) == found
+
+
+@pytest.mark.parametrize("expression", ["m{a=", "m ? n", "unknown_function(m)", "1 + 2"])
+def test_what_is_no_expression_is_refused(expression: str) -> None:
+    with pytest.raises(AssertionError):
+        names_in(expression)
