@@ -210,13 +210,17 @@ def _warn(message: str) -> None:
 
 
 def _run(config: Config, *, ready_file: Path | None, quiet: bool) -> int:
+    from kproc.server.service_manager import ServiceManager
     from kproc.server.supervisor import run
 
+    manager = ServiceManager.of_environment(os.environ)
+    os.environ.pop("NOTIFY_SOCKET", None)  # Nobody that we start speaks for us.
     return run(
         config,
         ready_file=ready_file,
         on_ready=lambda ready: _announce(config, ready),
         quiet=quiet,
+        manager=manager,
     )
 
 

@@ -57,6 +57,7 @@ from kproc.server.roles import (
     slab_row,
 )
 from kproc.server.routing import ProduceRouter
+from kproc.server.service_manager import ServiceManager
 from kproc.server.status import Status
 from kproc.server.syncer import InlineSyncer, Syncer, ThreadSyncer
 from kproc.transport.agent import Agent, AgentId, Link, Wakeable
@@ -74,13 +75,17 @@ _READY_TIMEOUT_NS: Final = 30_000_000_000
 
 
 def run_in_process(
-    config: Config, *, ready_file: Path | None, on_ready: Callable[[dict[str, Any]], None]
+    config: Config,
+    *,
+    ready_file: Path | None,
+    on_ready: Callable[[dict[str, Any]], None],
+    manager: ServiceManager,
 ) -> int:
     """Run a broker in this process until SIGTERM or SIGINT; the exit status."""
     ready.raise_nofile_limit()
     directory = DataDirectory(config)
     try:
-        process = _kind_of(config)(config, directory)
+        process = _kind_of(config)(config, directory, manager)
     except BaseException:
         directory.close()
         raise
@@ -103,7 +108,8 @@ def _kind_of(config: Config) -> type[BrokerProcess]:
 class BrokerProcess:
     """All roles of one broker in one process. By threads, or stepped inline; turn_based.py adds two more kinds."""
 
-    def __init__(self, config: Config, directory: DataDirectory) -> None:
+    def __init__(self, config: Config, directory: DataDirectory, manager: ServiceManager) -> None:
+        self._manager = manager
         self._config = config
         self._is_inline = config.kproc_transport == "inline"
         self._listeners = open_listeners(config)
@@ -338,6 +344,7 @@ class BrokerProcess:
         problem = self._check_ready()
         if problem is not None:
             logger.error("the broker started but does not answer: %s", problem)
+            self._manager.failed(problem)
             return 1
         control = [self._control[1]] if self._control is not None else []
         start_listening([*(sock for _, sock in self._listeners), *control], self._config)
@@ -346,6 +353,7 @@ class BrokerProcess:
         if ready_file is not None:
             ready.write(ready_file, announcement)
         on_ready(announcement)
+        self._manager.ready(f"serving at {announcement['bootstrap']}")
         while self._turn():
             pass
         return self._stop()
@@ -381,13 +389,23 @@ class BrokerProcess:
         if self._is_inline:
             timeout_s = 0.0 if self._step() else self._pause_s()
         before_ns = self._plan.clock.now_ns()
-        events = self._epoll.poll(timeout_s)
+        events = self._epoll.poll(self._manager.timeout_ms(int(timeout_s * 1000)) / 1000)
+        self._manager.feed(self._silent)
         if self._is_inline:  # The roles sleep together, in here.
             slept_ns = self._plan.clock.now_ns() - before_ns
             for doze in self._dozes.values():
                 doze.slept_ns += slept_ns
         signs = [fd for fd, _ in events if self._is_to_stop(fd)]
         return self._failure is None and not signs
+
+    def _silent(self, limit_ns: int) -> str | None:
+        """A role without a duty cycle for that long."""
+        now_ns = self._plan.clock.now_ns()
+        for agent in self.agents:
+            beat_ns = self._slab.read_one(slab_row(agent.id), "heartbeat_ns")
+            if beat_ns and now_ns - beat_ns >= limit_ns:
+                return str(agent.id)
+        return None
 
     def _is_to_stop(self, fd: int) -> bool:
         """What a readable descriptor of the main thread says."""
@@ -425,6 +443,7 @@ class BrokerProcess:
     def _stop(self) -> int:
         """Drain within kproc.drain.timeout.ms, then close in order; the exit status."""
         self._scraped.phase = "stopping"
+        self._manager.stopping("stopping")
         deadline_ns = self._plan.clock.now_ns() + self._config.kproc_drain_timeout_ms * 1_000_000
         draining: list[Agent] = [
             *self._acceptors,

@@ -47,9 +47,20 @@ class Pulse:
             if role.child is not None and role.is_ready:
                 self._look_at(role, now_ns)
 
-    def _look_at(self, role: Role, now_ns: int) -> None:
+    def silent(self, limit_ns: int) -> str | None:
+        """A role that runs and has made no duty cycle for that long; None if there is none."""
+        now_ns = self._clock.now_ns()
+        for role in self._children.table:
+            if role.child is not None and role.is_ready and self._silent_ns(role, now_ns) >= limit_ns:
+                return f"{role.agent} (pid {role.child.pid})"
+        return None
+
+    def _silent_ns(self, role: Role, now_ns: int) -> int:
         beat_ns = self._children.regions.heartbeat_ns(role.agent)
-        silent_ns = now_ns - max(beat_ns, role.started_ns, self._since_ns)
+        return now_ns - max(beat_ns, role.started_ns, self._since_ns)
+
+    def _look_at(self, role: Role, now_ns: int) -> None:
+        silent_ns = self._silent_ns(role, now_ns)
         was_hung = role.hung_ms > 0
         role.hung_ms = silent_ns // 1_000_000 if silent_ns >= self._hung_ns else 0
         if role.hung_ms and not was_hung:

@@ -53,6 +53,7 @@ from kproc.server.roles import (
 )
 from kproc.server.roles_table import Role
 from kproc.server.scale import Scaler, Wanted
+from kproc.server.service_manager import ServiceManager
 from kproc.server.status_window import StatusWindow, describe_from_outside
 from kproc.transport.agent import AgentId
 from kproc.wire import codec
@@ -67,7 +68,12 @@ T = TypeVar("T")
 
 
 def run(
-    config: Config, *, ready_file: Path | None, on_ready: Callable[[dict[str, Any]], None], quiet: bool
+    config: Config,
+    *,
+    ready_file: Path | None,
+    on_ready: Callable[[dict[str, Any]], None],
+    quiet: bool,
+    manager: ServiceManager,
 ) -> int:
     """Run a broker until SIGTERM or SIGINT; the exit status. Raises ConfigError for what cannot be started."""
     logs.configure(logging.ERROR if quiet else logging.INFO)
@@ -79,14 +85,18 @@ def run(
         if config.kproc_transport != "process":
             from kproc.server.inprocess import run_in_process
 
-            return run_in_process(config, ready_file=ready_file, on_ready=on_ready)
-        supervisor = Supervisor(config)
+            return run_in_process(config, ready_file=ready_file, on_ready=on_ready, manager=manager)
+        supervisor = Supervisor(config, manager)
         try:
             return supervisor.run(ready_file, on_ready)
         finally:
             supervisor.release()
             ready.remove(ready_file)
+    except Exception as error:
+        manager.failed(str(error))
+        raise
     finally:
+        manager.close()
         if janitor is not None:
             janitor.finish()
 
@@ -94,8 +104,9 @@ def run(
 class Supervisor:
     """One per broker; `run` is its life."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, manager: ServiceManager | None = None) -> None:
         self._clock = SystemClock()
+        self._manager = manager or ServiceManager(None)
         ready.raise_nofile_limit()
         self._directory = DataDirectory(config)
         try:
@@ -259,12 +270,15 @@ class Supervisor:
         if ready_file is not None:
             ready.write(ready_file, announcement)
         on_ready(announcement)
+        self._manager.ready(f"serving at {announcement['bootstrap']}")
         logger.info("ready: listeners=%s", ", ".join(e.bound for e in self._plan.endpoints))
 
     def _fail(self, reason: str) -> None:
         """Give up: stop everything and end with status 1."""
         logger.error("%s", reason)
         self._failure = self._failure or reason
+        if not self._has_started:
+            self._manager.failed(reason)
         self._must_stop = self._children.is_stopping = True
 
     def _turn(self, timeout_ms: int = 1000) -> None:
@@ -274,6 +288,7 @@ class Supervisor:
         restart_ns = self._children.next_restart_ns()
         if restart_ns is not None:
             timeout_ms = max(0, min(timeout_ms, (restart_ns - self._clock.now_ns()) // 1_000_000 + 1))
+        timeout_ms = self._manager.timeout_ms(timeout_ms)
         for fd, _ in self._epoll.poll(timeout_ms / 1000):
             if fd == self._signals.fd:
                 number = self._signals.read()
@@ -291,6 +306,7 @@ class Supervisor:
         self._children.restart_due()
         self._children.asks.expire(self._clock.now_ns())
         self._pulse.look()
+        self._manager.feed(self._pulse.silent)
         if self._owes_processes:
             self._tell_processes()
         if self._has_started and not self._must_stop:
@@ -380,6 +396,7 @@ class Supervisor:
     def _stop(self) -> int:
         """Drain within kproc.drain.timeout.ms; close, each wave in time of its own; reap, or kill. The exit status."""
         self._children.is_stopping = True
+        self._manager.stopping(f"stopping: {self._failure}" if self._failure else "stopping")
         self._tell_processes()
         drain_ns = self._config.kproc_drain_timeout_ms * 1_000_000
         deadline_ns = self._clock.now_ns() + drain_ns

@@ -25,6 +25,7 @@ from kproc.net.turn_processor import TurnProcessor
 from kproc.server.data_directory import DataDirectory
 from kproc.server.inprocess import BrokerProcess
 from kproc.server.linked_agent import LinkedAgent
+from kproc.server.service_manager import ServiceManager
 from kproc.server.syncer import Syncer, ThreadSyncer
 from kproc.transport.agent import Agent, AgentId, Wakeable
 from kproc.transport.turns import Turns
@@ -36,9 +37,9 @@ _FAR_NS: Final = 1 << 62
 class TurnBasedProcess(BrokerProcess):
     """What both have in common."""
 
-    def __init__(self, config: Config, directory: DataDirectory) -> None:
+    def __init__(self, config: Config, directory: DataDirectory, manager: ServiceManager) -> None:
         self._turns = Turns(lambda: self._plan.clock.now_ns())
-        super().__init__(config, directory)
+        super().__init__(config, directory, manager)
         self._fronts = [each for each in self.agents if isinstance(each, TurnProcessor)]
         for agent in self.agents:
             self._turns.add(agent, _has_input(agent))
@@ -72,14 +73,14 @@ class TurnBasedProcess(BrokerProcess):
 class LoopProcess(TurnBasedProcess):
     """kproc.transport=asyncio: one loop, in the main thread."""
 
-    def __init__(self, config: Config, directory: DataDirectory) -> None:
+    def __init__(self, config: Config, directory: DataDirectory, manager: ServiceManager) -> None:
         self._loop = asyncio.SelectorEventLoop()
         self._loop.set_exception_handler(self._on_surprise)
         self._has_pass = False
         self._timer: asyncio.TimerHandle | None = None
         self._armed_ns = _FAR_NS
         self._must_stop = False
-        super().__init__(config, directory)
+        super().__init__(config, directory, manager)
 
     def _processor_kind(self) -> Callable[..., Processor]:
         return partial(LoopProcessor, loop=self._loop, on_input=self._call_pass)
@@ -157,7 +158,7 @@ class LoopProcess(TurnBasedProcess):
 class ConnectionThreadsProcess(TurnBasedProcess):
     """kproc.transport=connection-threads: the main thread has the timers, the listeners and the hand-over."""
 
-    def __init__(self, config: Config, directory: DataDirectory) -> None:
+    def __init__(self, config: Config, directory: DataDirectory, manager: ServiceManager) -> None:
         self._lock = (
             threading.RLock()
         )  # Around every role: a partition, a group, the metadata have one writer.
@@ -165,7 +166,7 @@ class ConnectionThreadsProcess(TurnBasedProcess):
         self._sleeps_until_ns = 0  # 0: the main thread is awake, and looks before it sleeps.
         self._is_over = False
         self._by_fd: dict[int, Agent] = {}
-        super().__init__(config, directory)
+        super().__init__(config, directory, manager)
 
     def _processor_kind(self) -> Callable[..., Processor]:
         return partial(ThreadProcessor, lock=self._lock, run=self._run_locked, on_error=self._on_thread_error)

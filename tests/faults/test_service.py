@@ -1,0 +1,83 @@
+"""As a service: what systemd hears of a real broker over its socket."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.broker import ServedBroker
+from tests.support.status import processes
+from tests.support.wait import wait_until
+
+pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process", "thread")]
+
+WATCHDOG_S = 3
+
+
+@pytest.fixture
+def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """The end of the service manager; the broker that the test starts inherits its address."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.bind(str(tmp_path / "notify"))
+        sock.settimeout(20)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        monkeypatch.setenv("WATCHDOG_USEC", str(WATCHDOG_S * 1_000_000))
+        yield sock
+
+
+def heard(manager: socket.socket) -> list[str]:
+    """What has come and waits."""
+    answer = []
+    manager.setblocking(False)
+    try:
+        while True:
+            answer.append(manager.recv(4096).decode())
+    except BlockingIOError:
+        manager.settimeout(20)
+        return answer
+
+
+def test_ready_watchdog_and_stopping_are_told(tmp_path: Path, transport: str, manager: socket.socket) -> None:
+    with ServedBroker(tmp_path / "data", transport=transport) as broker:
+        assert manager.recv(4096).decode() == f"READY=1\nSTATUS=serving at {broker.bootstrap}"
+        for _ in range(3):
+            assert manager.recv(4096) == b"WATCHDOG=1"
+        assert broker.stop() == 0
+    told = heard(manager)
+    assert [each for each in told if each != "WATCHDOG=1"] == ["STOPPING=1\nSTATUS=stopping"]
+
+
+@pytest.mark.transports("process")
+def test_watchdog_is_not_fed_while_a_role_hangs(
+    tmp_path: Path, transport: str, manager: socket.socket
+) -> None:
+    with ServedBroker(tmp_path / "data", transport=transport) as broker:
+        pid = processes(broker.bootstrap)["handler", 0]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            wait_until(
+                lambda: "the watchdog of the service manager is not fed" in broker.log(), what="it hangs"
+            )
+            heard(manager)
+            manager.settimeout(WATCHDOG_S)
+            with pytest.raises(TimeoutError):
+                manager.recv(4096)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        manager.settimeout(20)
+        assert manager.recv(4096) == b"WATCHDOG=1"
+
+
+def test_start_that_fails_says_why(tmp_path: Path, transport: str, manager: socket.socket) -> None:
+    with ServedBroker(tmp_path / "data", transport=transport) as first:
+        heard(manager)
+        with pytest.raises(RuntimeError, match=str(first.port)):
+            ServedBroker(tmp_path / "other", transport=transport, port=first.port).start()
+        told = [each for each in heard(manager) if each.startswith("STATUS=")]
+    assert len(told) == 1
+    assert str(first.port) in told[0]

@@ -1,0 +1,105 @@
+"""sd_notify, spoken to a real datagram socket."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kproc.clock import ManualClock
+from kproc.server.service_manager import ServiceManager
+
+
+class Receiver:
+    """Systemd's end."""
+
+    def __init__(self, address: str) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.sock.bind(f"\0{address[1:]}" if address.startswith("@") else address)
+        self.sock.setblocking(False)
+        self.address = address
+
+    def received(self) -> list[str]:
+        answer = []
+        while True:
+            try:
+                answer.append(self.sock.recv(4096).decode())
+            except BlockingIOError:
+                return answer
+
+
+@pytest.fixture(params=["path", "abstract"])
+def receiver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Receiver]:
+    address = str(tmp_path / "notify") if request.param == "path" else f"@kproc-test-{os.getpid()}"
+    receiver = Receiver(address)
+    yield receiver
+    receiver.sock.close()
+
+
+def test_states_are_told_in_order(receiver: Receiver) -> None:
+    manager = ServiceManager.of_environment({"NOTIFY_SOCKET": receiver.address})
+    manager.ready("serving\nat x")
+    manager.stopping("stopping")
+    manager.close()
+    assert receiver.received() == ["READY=1\nSTATUS=serving at x", "STOPPING=1\nSTATUS=stopping"]
+
+
+def test_watchdog_is_fed_thrice_in_its_time_and_not_while_a_role_is_silent(receiver: Receiver) -> None:
+    clock = ManualClock()
+    manager = ServiceManager(receiver.address, 3_000_000_000, clock=clock)
+    manager.feed(lambda _: None)
+    assert receiver.received() == [], "nobody expects it before it is ready"
+    manager.ready("x")
+    receiver.received()
+    silent: list[str | None] = [None]
+    asked: list[int] = []
+
+    def look(limit_ns: int) -> str | None:
+        asked.append(limit_ns)
+        return silent[0]
+
+    manager.feed(look)
+    manager.feed(look)
+    assert receiver.received() == ["WATCHDOG=1"]
+    assert asked == [3_000_000_000]
+    assert manager.timeout_ms(60_000) == 1001
+    clock.advance_ms(1000)
+    manager.feed(look)
+    assert receiver.received() == ["WATCHDOG=1"]
+    silent[0] = "handler-0"
+    clock.advance_ms(1000)
+    manager.feed(look)
+    assert receiver.received() == []
+    silent[0] = None
+    clock.advance_ms(1000)
+    manager.feed(look)
+    assert receiver.received() == ["WATCHDOG=1"]
+    manager.close()
+
+
+def test_watchdog_of_another_process_is_not_ours(receiver: Receiver) -> None:
+    environment = {"NOTIFY_SOCKET": receiver.address, "WATCHDOG_USEC": "1000000"}
+    for pid, expected in ((os.getpid(), 1_000_000_000), (1, 0)):
+        manager = ServiceManager.of_environment({**environment, "WATCHDOG_PID": str(pid)})
+        manager.ready("x")
+        assert manager.watchdog_ns == expected
+        manager.close()
+
+
+@pytest.mark.parametrize("environment", [{}, {"NOTIFY_SOCKET": "vsock:2:1234"}, {"WATCHDOG_USEC": "1000000"}])
+def test_without_an_address_nothing_is_told_and_nothing_fails(environment: dict[str, str]) -> None:
+    manager = ServiceManager.of_environment(environment)
+    manager.ready("x")
+    assert manager.watchdog_ns == 0
+    assert manager.timeout_ms(7) == 7
+
+
+def test_manager_that_is_gone_is_complained_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    manager = ServiceManager(str(tmp_path / "nobody"))
+    manager.ready("x")
+    manager.stopping("x")
+    manager.close()
+    assert len(caplog.records) == 1
