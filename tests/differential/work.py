@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 import queue
+import signal
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from multiprocessing.managers import SyncManager
 from typing import Any
 
 from tests.differential.runner import FAST, SLOW, Notes, run
@@ -67,7 +69,9 @@ def run_all(
     alone = [task for task in tasks if task.theme in CHANGES_ALL]
     others = [task for task in tasks if task.theme not in CHANGES_ALL]
     shares = [(alone, 1)] * bool(alone) + [(others, min(workers, len(others)))] * bool(others)
-    with context.Manager() as manager:
+    manager = SyncManager(ctx=context)
+    manager.start(_end_by_sigterm)
+    with manager:
         shown, results = manager.dict(known), context.Queue()
         processes = []
         for some, count in shares:
@@ -92,7 +96,13 @@ def run_all(
                 process.join()
 
 
+def _end_by_sigterm() -> None:
+    """What main does upon it is not for its children."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 def _work(pair: Pair, waiting: Any, results: Any, versions: dict[str, list[int]], known: Any) -> None:
+    _end_by_sigterm()
     upkeep = Upkeep(pair)
     while (task := waiting.get()) is not None:
         try:
