@@ -14,8 +14,10 @@ from kproc.cli import (
     clients,
     configs,
     consume,
+    doctor,
     dump_log,
     groups,
+    lifecycle,
     pipeline,
     pipeline_demo,
     pipeline_telemetry,
@@ -62,6 +64,8 @@ app.add_typer(groups.app, name="group")
 app.add_typer(configs.app, name="config")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
+app.command("ping")(lifecycle.ping)
+app.command("stop")(lifecycle.stop)
 app.command("status")(status.status)
 app.command("top")(top.top)
 app.command("clients")(clients.clients)
@@ -72,6 +76,7 @@ app.add_typer(tune.app, name="tune")
 pipeline.app.command("demo")(pipeline_demo.demo)
 pipeline.app.command("telemetry")(pipeline_telemetry.telemetry)
 app.add_typer(pipeline.app, name="pipeline")
+app.command("doctor")(doctor.doctor)
 app.command("dump-log")(dump_log.dump_log)
 app.command("api")(api_ledger.api)
 app.add_typer(bench.app, name="bench")

@@ -144,6 +144,11 @@ def topic_resource(name: str) -> Resource:
     return Resource(_TOPIC, name)
 
 
+def all_settings(client: Client) -> list[dict[str, Any]]:
+    """Every setting of the broker, as `config get --all --format json` shows them."""
+    return _configs(client, _resource(client, None, None), None)
+
+
 def _resource(client: Client, topic: str | None, group: str | None) -> Resource:
     from kproc.wire.header import ApiKey
 

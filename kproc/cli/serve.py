@@ -103,12 +103,24 @@ class Parser(argparse.ArgumentParser):
             "--ready-file", type=Path, metavar="FILE", help="Written when clients may connect: JSON."
         )
 
+        self.add_argument(
+            "--log-format",
+            choices=("text", "json"),
+            default="text",
+            metavar="KIND",
+            help="Lines of the log: text or json.",
+        )
+
     def run(self, arguments: Sequence[str]) -> int:
         """Run the command until the broker has stopped; its exit code."""
         given, unknown = self.parse_known_args(arguments)
         if unknown:
             what = "No such option" if unknown[0].startswith("-") else "Got unexpected extra argument"
             self.error(f"{what}: {unknown[0]}")
+        if given.log_format == "json":
+            from kproc.server import logs
+
+            logs.use_json()
         return self._start(given, self._flags(given))
 
     def _flags(self, given: argparse.Namespace) -> list[Flag]:

@@ -30,7 +30,7 @@ from kproc.ipc.wait import Sleeper, Waker
 from kproc.metrics.slab import MetricsRow, Slab
 from kproc.net.acceptor import Acceptor
 from kproc.net.processor import Processor
-from kproc.server import broker
+from kproc.server import broker, stacks
 from kproc.server.asks import Asks, OnReply
 from kproc.server.cleaner import Cleaner
 from kproc.server.controller import Controller
@@ -79,6 +79,7 @@ class ChildRole:
     def run(self) -> int:
         """Until told to close; the exit status."""
         set_role(str(self._id))
+        stacks.install()
         gc.set_threshold(*_GC_THRESHOLD)
         gc.enable()
         while self._agent is None:

@@ -7,6 +7,7 @@ means ready, as in Kafka. Until then a client is refused. Only `early.start.list
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 from collections.abc import Iterable, Sequence
@@ -24,6 +25,7 @@ from kproc.config.listeners import (
 )
 from kproc.errors import FatalError
 from kproc.net.lookups import addresses_of
+from kproc.server.port_holder import holder_of
 
 
 class Endpoint(msgspec.Struct, frozen=True):
@@ -110,7 +112,7 @@ def start_listening(socks: Iterable[socket.socket], config: Config) -> None:
         except OSError as error:
             host, port = sock.getsockname()[:2]
             raise FatalError(
-                f"listeners: cannot open {join_address(host, port)}: {os.strerror(error.errno or 0)}"
+                f"listeners: cannot open {join_address(host, port)}: {_reason(error, port)}"
             ) from error
 
 
@@ -192,9 +194,14 @@ def _bind(end_point: EndPoint, config: Config, found: Sequence[str] | None = Non
     if last is None:
         raise FatalError(f"listeners: cannot resolve the host of {end_point}")
     # getaddrinfo and bind have their own errno ranges; strerror is what people understand.
-    raise FatalError(
-        f"listeners: cannot bind {end_point}: {last.strerror or os.strerror(last.errno or 0)}"
-    ) from last
+    raise FatalError(f"listeners: cannot bind {end_point}: {_reason(last, end_point.port)}") from last
+
+
+def _reason(error: OSError, port: int) -> str:
+    """In words, and who holds a port that is taken."""
+    text = error.strerror or os.strerror(error.errno or 0)
+    holder = holder_of(port) if error.errno == errno.EADDRINUSE else None
+    return f"{text}: {holder} listens there" if holder is not None else text
 
 
 def _addresses(end_point: EndPoint, found: Sequence[str] | None) -> list[tuple[int, tuple[str, int]]]:

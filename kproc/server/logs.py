@@ -1,7 +1,8 @@
-"""Logging of the roles: one `key=value` line each on stderr, with the role's name in front."""
+"""Logging of the roles: one `key=value` line each on stderr, with the role's name in front; or as JSON."""
 
 from __future__ import annotations
 
+import datetime
 import logging
 import sys
 from typing import Final
@@ -9,12 +10,50 @@ from typing import Final
 _FORMAT: Final = "%(asctime)s level=%(levelname)s role={role} %(name)s: %(message)s"
 
 
+_is_json = False
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, role, logger, message, and exception where there is one."""
+
+    def __init__(self, role: str) -> None:
+        super().__init__()
+        self._role = role
+
+    def format(self, record: logging.LogRecord) -> str:
+        import orjson
+
+        moment = datetime.datetime.fromtimestamp(record.created, datetime.UTC).astimezone()
+        line = {
+            "time": moment.isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "role": self._role,
+            "pid": record.process,
+            "logger": record.name,
+            "message": record.getMessage().encode("utf-8", "replace").decode(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return orjson.dumps(line, default=str).decode()
+
+
+def use_json() -> None:
+    """Before `configure`: every line of this broker is a JSON object."""
+    global _is_json
+    _is_json = True
+
+
+def _formatter(role: str) -> logging.Formatter:
+    return JsonFormatter(role) if _is_json else logging.Formatter(_FORMAT.format(role=role))
+
+
 def configure(level: int) -> None:
     """Once per broker process, before anything is forked."""
-    logging.basicConfig(level=level, stream=sys.stderr, format=_FORMAT.format(role="supervisor"), force=True)
+    logging.basicConfig(level=level, stream=sys.stderr, force=True)
+    set_role("supervisor")
 
 
 def set_role(name: str) -> None:
     """Name the role of this process in every line from now on."""
     for handler in logging.getLogger().handlers:
-        handler.setFormatter(logging.Formatter(_FORMAT.format(role=name)))
+        handler.setFormatter(_formatter(name))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from collections.abc import Container
 from types import FrameType
 
 
@@ -40,6 +41,21 @@ class SignalPipe:
             signal.signal(number, handler)
         self._receive.close()
         self._send.close()
+
+
+def reap_orphans(ours: Container[int]) -> None:
+    """As process 1 of a container: take leave of ended processes that were left to us, which would stay for ever.
+
+    Children of our own are left to whoever waits for them; behind an ended one the others have their turn next time.
+    """
+    while True:
+        try:
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return
+        if found is None or found.si_pid in ours:
+            return
+        os.waitpid(found.si_pid, 0)
 
 
 def watch_process(pid: int) -> int | None:

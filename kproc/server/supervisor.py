@@ -24,7 +24,7 @@ from kproc.clock import SystemClock
 from kproc.config import Config
 from kproc.config.dynamic import DynamicSettings
 from kproc.errors import FatalError
-from kproc.server import logs, ready, signals
+from kproc.server import logs, ready, signals, stacks
 from kproc.server.asks import answer
 from kproc.server.children import Children
 from kproc.server.data_directory import DataDirectory
@@ -78,6 +78,7 @@ def run(
     """Run a broker until SIGTERM or SIGINT; the exit status. Raises ConfigError for what cannot be started."""
     logs.configure(logging.ERROR if quiet else logging.INFO)
     load_all()
+    stacks.install()
     # Who started us may ignore it; then no child could be reaped.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     janitor = Janitor(config.kproc_temporary_directory) if config.kproc_temporary_directory else None
@@ -160,6 +161,7 @@ class Supervisor:
             )
         )
         self._epoll.register(self._window.fileno(), select.EPOLLIN)
+        self._is_init = os.getpid() == 1
         self._has_settings = False
         self._owes_processes = False
         self._has_started = False
@@ -307,6 +309,8 @@ class Supervisor:
         self._children.asks.expire(self._clock.now_ns())
         self._pulse.look()
         self._manager.feed(self._pulse.silent)
+        if self._is_init:
+            signals.reap_orphans({role.child.pid for role in self._table if role.child is not None})
         if self._owes_processes:
             self._tell_processes()
         if self._has_started and not self._must_stop:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from pathlib import Path
 
+from kproc.server import stacks
 from tests.support.proc import open_descriptors
 from tests.support.status import Role
 
@@ -12,12 +13,13 @@ ACCEPTORS, PROCESSORS, HANDLERS = 1, 2, 2
 CHILDREN = ACCEPTORS + PROCESSORS + HANDLERS + 2  # and the controller and the cleaner
 
 EVENTFD, EPOLL, PIDFD, SOCKET = "eventfd", "epoll", "pidfd", "socket"
+STACKS = "memfd stacks"
 SLAB, TABLE, ARENA, LINK = "memfd slab", "memfd table", "memfd arena", "memfd link"
 LOCK, METADATA, SEGMENT = "lock", "metadata log", "segment file"
 _MEMFDS = {"1": LINK, "2": ARENA, "3": SLAB, "4": TABLE}
 
-# Own eventfd and epoll, the control socket, the mapping of the slab.
-EVERY_CHILD = Counter({EVENTFD: 1, EPOLL: 1, SOCKET: 1, SLAB: 1})
+# Own eventfd and epoll, the control socket, the mapping of the slab, what its stacks would be written to.
+EVERY_CHILD = Counter({EVENTFD: 1, EPOLL: 1, SOCKET: 1, SLAB: 1, STACKS: 1})
 
 
 def on_links(peers: int) -> Counter[str]:
@@ -40,6 +42,7 @@ WANTED: dict[str, Counter[str]] = {
         {
             LOCK: 1,
             SLAB: 1,
+            STACKS: 1,
             TABLE: 1,
             ARENA: PROCESSORS,
             EPOLL: 1,
@@ -66,6 +69,8 @@ def kind_of(target: str) -> str:
     """What a link of /proc/PID/fd points at, in the words above."""
     if target.startswith("/memfd:kproc-"):
         return _MEMFDS[target.removeprefix("/memfd:kproc-").split("-")[0]]
+    if target.startswith(f"/memfd:{stacks.NAME}"):
+        return STACKS
     for mark, kind in (("eventfd", EVENTFD), ("eventpoll", EPOLL), ("pidfd", PIDFD), ("socket:", SOCKET)):
         if mark in target:
             return kind

@@ -1,0 +1,88 @@
+"""Stacks of a running role, also of one that hangs: what `kproc doctor` puts into its archive.
+
+A process of the broker writes the stacks of its threads into a memfd of its own whenever SIGUSR1 comes; faulthandler
+does that without the interpreter. Whoever may read /proc/PID/fd of the process finds the memfd there by its name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import fcntl
+import os
+import select
+import signal
+from typing import Final
+
+NAME: Final = "stacks-of-kproc"
+_WAIT_S: Final = 0.05
+_WAITS: Final = 20
+
+_fd = -1
+
+
+def install() -> int:
+    """Once in each process; the descriptor, which stays open."""
+    global _fd
+    if _fd < 0 or not _is_ours(f"/proc/self/fd/{_fd}"):
+        _fd = os.memfd_create(NAME, os.MFD_CLOEXEC)
+        fcntl.fcntl(_fd, fcntl.F_SETFL, os.O_APPEND)
+    faulthandler.unregister(signal.SIGUSR1)  # One inherited over a fork would keep this from taking effect.
+    faulthandler.register(signal.SIGUSR1, file=_fd, all_threads=True)
+    return _fd
+
+
+def _is_ours(path: str) -> bool:
+    try:
+        return os.readlink(path).startswith(f"/memfd:{NAME}")
+    except OSError:
+        return False
+
+
+def take(pid: int) -> str | None:
+    """The stacks of a process at this moment; None if it has no such memfd, or is stopped, or not ours to ask."""
+    directory = f"/proc/{pid}/fd"
+    try:
+        path = next(
+            (f"{directory}/{fd}" for fd in os.listdir(directory) if _is_ours(f"{directory}/{fd}")), None
+        )
+        if path is None:
+            return None
+        if not _catches(pid):  # The signal would end it.
+            return None
+        with open(path, "r+b", buffering=0) as file, contextlib.closing(_Handle(pid)) as handle:
+            file.truncate(0)
+            handle.signal(signal.SIGUSR1)
+            size = -1
+            for _ in range(_WAITS):
+                if handle.has_ended(_WAIT_S):
+                    return None
+                before, size = size, os.fstat(file.fileno()).st_size
+                if size and size == before:
+                    return file.read().decode("utf-8", "replace")
+    except (OSError, ProcessLookupError):
+        return None
+    return None
+
+
+def _catches(pid: int) -> bool:
+    """Whether SIGUSR1 has a handler there."""
+    with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
+        caught = next(line for line in file if line.startswith("SigCgt:"))
+    return bool(int(caught.split()[1], 16) >> (signal.SIGUSR1 - 1) & 1)
+
+
+class _Handle:
+    """A process, and no other that got its number."""
+
+    def __init__(self, pid: int) -> None:
+        self._fd = os.pidfd_open(pid)
+
+    def signal(self, number: int) -> None:
+        signal.pidfd_send_signal(self._fd, number)
+
+    def has_ended(self, seconds: float) -> bool:
+        return bool(select.select([self._fd], [], [], seconds)[0])
+
+    def close(self) -> None:
+        os.close(self._fd)
