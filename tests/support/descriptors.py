@@ -37,7 +37,7 @@ WANTED: dict[str, Counter[str]] = {
     # A hand-over socket for each Acceptor; its clients come on top.
     "processor": EVERY_CHILD + on_links(HANDLERS) + Counter({ARENA: 2, SOCKET: ACCEPTORS}),
     "acceptor": EVERY_CHILD + Counter({SOCKET: 1 + PROCESSORS}),  # the listening one and the hand-overs
-    # The signals' pair, the listening sockets, a control socket for each child.
+    # The signals' pair, the status window, the listening sockets, a control socket for each child.
     "supervisor": Counter(
         {
             LOCK: 1,
@@ -48,7 +48,7 @@ WANTED: dict[str, Counter[str]] = {
             EPOLL: 1,
             EVENTFD: CHILDREN,
             PIDFD: CHILDREN,
-            SOCKET: 2 + ACCEPTORS + CHILDREN,
+            SOCKET: 3 + ACCEPTORS + CHILDREN,
         }
     ),
 }
