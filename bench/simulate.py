@@ -247,7 +247,7 @@ def plot(rows: Sequence[dict[str, Any]], costs_path: Path, path: Path, console: 
         mpl.use("Agg")
         from matplotlib import pyplot
     except ModuleNotFoundError:
-        console.print("no plot: pip install 'kproc[bench]'")
+        console.print("no plot: pip install '.[bench]'")
         return
     figure, axes = pyplot.subplots(figsize=(8, 5))
     for cores in sorted({row["cores"] for row in rows}):

@@ -32,7 +32,7 @@ def main(module: str, doc: str | None, benchmarks: Mapping[str, Benchmark]) -> i
     try:
         import pyperf
     except ImportError:
-        print("the small benchmarks need pyperf: pip install 'kproc[bench]' (or --quick)", file=sys.stderr)
+        print("the small benchmarks need pyperf: pip install '.[bench]' (or --quick)", file=sys.stderr)
         return 1
     runner = pyperf.Runner(program_args=("-m", module))
     for name, benchmark in benchmarks.items():

@@ -20,7 +20,7 @@ app = typer.Typer(
 )
 # Everything behind the command's name is the benchmark's own, --help too.
 AS_THEY_ARE = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
-EXTRA = "pip install 'kproc[bench,spark]'"
+EXTRA = "pip install '.[bench,spark]'"
 
 
 @app.command("compare", context_settings=AS_THEY_ARE)

@@ -65,7 +65,7 @@ def demo(
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise Failure("the picture needs matplotlib: pip install 'kproc[spark,bench]'") from None
+        raise Failure("the picture needs matplotlib: pip install '.[spark]' in a checkout of kproc") from None
     if keep is not None and keep.exists() and any(keep.iterdir()):
         raise Failure(f"--keep {keep}: the directory is not empty", exit_code=2)
     environ = {**os.environ, **worker_environment(os.environ)}

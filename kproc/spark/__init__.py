@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BASE_COLUMNS", "COLUMNS", "HINT", "register", "require_spark"]
 
-HINT: Final = "pip install 'kproc[spark]'"
+HINT: Final = "pip install '.[spark]' in a checkout of kproc"
 
 
 def require_spark() -> None:

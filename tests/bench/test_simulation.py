@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-simpy = pytest.importorskip("simpy", reason="the simulation needs pip install 'kproc[bench]'")
+simpy = pytest.importorskip("simpy", reason="the simulation needs pip install '.[bench]'")
 
 from bench.simulation.model import Cores, Cost, Costs, Scene, simulate  # noqa: E402
 from bench.simulation.queueing import (  # noqa: E402

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-pytest.importorskip("simpy", reason="the simulation needs pip install 'kproc[bench]'")
+pytest.importorskip("simpy", reason="the simulation needs pip install '.[bench]'")
 
 from bench import simulate, sweep
 from bench.simulation.calibrate import Run, costs_of, line
