@@ -121,6 +121,10 @@ class Parser(argparse.ArgumentParser):
             from kproc.server import logs
 
             logs.use_json()
+        if given.ready_file is not None:
+            given.ready_file.unlink(
+                missing_ok=True
+            )  # One that outlived a kill -9 must not speak for this start.
         return self._start(given, self._flags(given))
 
     def _flags(self, given: argparse.Namespace) -> list[Flag]:
@@ -152,8 +156,18 @@ class _Help(argparse.HelpFormatter):
 
 
 def _serve(given: argparse.Namespace, flags: list[Flag]) -> int:
+    def reread() -> Config:
+        if given.config is None:
+            raise ConfigError("there is no file (--config) to read again")
+        return _build(flags, given.settings, file=given.config)
+
+    from kproc.config import ConfigError
+
     return _run(
-        _build(flags, given.settings, file=given.config), ready_file=given.ready_file, quiet=given.quiet
+        _build(flags, given.settings, file=given.config),
+        ready_file=given.ready_file,
+        quiet=given.quiet,
+        reread=reread,
     )
 
 
@@ -221,7 +235,9 @@ def _warn(message: str) -> None:
     sys.stderr.write(f"kproc: warning: {message}\n")
 
 
-def _run(config: Config, *, ready_file: Path | None, quiet: bool) -> int:
+def _run(
+    config: Config, *, ready_file: Path | None, quiet: bool, reread: Callable[[], Config] | None = None
+) -> int:
     from kproc.server.service_manager import ServiceManager
     from kproc.server.supervisor import run
 
@@ -233,6 +249,7 @@ def _run(config: Config, *, ready_file: Path | None, quiet: bool) -> int:
         on_ready=lambda ready: _announce(config, ready),
         quiet=quiet,
         manager=manager,
+        reread=reread,
     )
 
 

@@ -80,12 +80,14 @@ def run_in_process(
     ready_file: Path | None,
     on_ready: Callable[[dict[str, Any]], None],
     manager: ServiceManager,
+    can_reload: bool = False,
 ) -> int:
-    """Run a broker in this process until SIGTERM or SIGINT; the exit status."""
+    """Run a broker in this process until SIGTERM or SIGINT; the exit status. `can_reload`: SIGHUP is no end either."""
     ready.raise_nofile_limit()
     directory = DataDirectory(config)
     try:
         process = _kind_of(config)(config, directory, manager)
+        process.ends_at_hangup = not can_reload
     except BaseException:
         directory.close()
         raise
@@ -111,6 +113,7 @@ class BrokerProcess:
     def __init__(self, config: Config, directory: DataDirectory, manager: ServiceManager) -> None:
         self._manager = manager
         self._config = config
+        self.ends_at_hangup = True
         self._is_inline = config.kproc_transport == "inline"
         self._listeners = open_listeners(config)
         self._control = open_control_listener(config)
@@ -411,7 +414,11 @@ class BrokerProcess:
         """What a readable descriptor of the main thread says."""
         if fd == self._signals.fd:
             number = self._signals.read()
-            if number is not None:
+            if number == signal.SIGHUP and not self.ends_at_hangup:
+                logger.warning(
+                    "kproc.transport=%s reads its settings at the start only", self._config.kproc_transport
+                )
+            elif number is not None:
                 logger.info("stopping: signal=%s", signal.Signals(number).name)
                 return True
         elif fd == self._guardian:

@@ -14,7 +14,7 @@ def _ignore(_number: int, _frame: FrameType | None) -> None:
 
 
 class SignalPipe:
-    """SIGTERM and SIGINT as bytes on a socket. Only one at a time, in the main thread."""
+    """SIGTERM, SIGINT and SIGHUP as bytes on a socket. Only one at a time, in the main thread."""
 
     def __init__(self) -> None:
         self._receive, self._send = socket.socketpair()
@@ -22,9 +22,10 @@ class SignalPipe:
         self._send.setblocking(False)
         self.fd = self._receive.fileno()
         self._old_fd = signal.set_wakeup_fd(self._send.fileno(), warn_on_full_buffer=False)
-        self._old = {number: signal.signal(number, _ignore) for number in (signal.SIGTERM, signal.SIGINT)}
-        # A terminal that goes away ends the broker like Ctrl-C; a client that goes away is an EPIPE, no signal.
-        self._old[signal.SIGHUP] = signal.signal(signal.SIGHUP, _ignore)
+        self._old = {
+            number: signal.signal(number, _ignore)
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        }
 
     def read(self) -> int | None:
         """The next signal's number, or None."""

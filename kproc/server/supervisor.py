@@ -25,7 +25,7 @@ from kproc.config import Config
 from kproc.config.dynamic import DynamicSettings
 from kproc.errors import FatalError
 from kproc.server import logs, ready, signals, stacks
-from kproc.server.asks import answer
+from kproc.server.asks import OnReply, answer
 from kproc.server.children import Children
 from kproc.server.data_directory import DataDirectory
 from kproc.server.desk import SupervisorDesk
@@ -39,6 +39,7 @@ from kproc.server.listeners import (
 )
 from kproc.server.plan import Plan
 from kproc.server.pulse import Pulse
+from kproc.server.reload import Reloader, Reread
 from kproc.server.roles import (
     ACCEPTOR,
     CLEANER,
@@ -74,8 +75,12 @@ def run(
     on_ready: Callable[[dict[str, Any]], None],
     quiet: bool,
     manager: ServiceManager,
+    reread: Reread | None = None,
 ) -> int:
-    """Run a broker until SIGTERM or SIGINT; the exit status. Raises ConfigError for what cannot be started."""
+    """Run a broker until SIGTERM or SIGINT; the exit status. Raises ConfigError for what cannot be started.
+
+    `reread` reads the configuration again, at SIGHUP; without it SIGHUP ends the broker, too.
+    """
     logs.configure(logging.ERROR if quiet else logging.INFO)
     load_all()
     stacks.install()
@@ -86,8 +91,14 @@ def run(
         if config.kproc_transport != "process":
             from kproc.server.inprocess import run_in_process
 
-            return run_in_process(config, ready_file=ready_file, on_ready=on_ready, manager=manager)
-        supervisor = Supervisor(config, manager)
+            return run_in_process(
+                config,
+                ready_file=ready_file,
+                on_ready=on_ready,
+                manager=manager,
+                can_reload=reread is not None,
+            )
+        supervisor = Supervisor(config, manager, reread)
         try:
             return supervisor.run(ready_file, on_ready)
         finally:
@@ -105,7 +116,9 @@ def run(
 class Supervisor:
     """One per broker; `run` is its life."""
 
-    def __init__(self, config: Config, manager: ServiceManager | None = None) -> None:
+    def __init__(
+        self, config: Config, manager: ServiceManager | None = None, reread: Reread | None = None
+    ) -> None:
         self._clock = SystemClock()
         self._manager = manager or ServiceManager(None)
         ready.raise_nofile_limit()
@@ -162,6 +175,13 @@ class Supervisor:
         )
         self._epoll.register(self._window.fileno(), select.EPOLLIN)
         self._is_init = os.getpid() == 1
+        self._reloader = Reloader(
+            config,
+            plan.fs,
+            reread=reread,
+            ask=self._ask_controller,
+            in_force=lambda: self._children.settings,
+        )
         self._has_settings = False
         self._owes_processes = False
         self._has_started = False
@@ -182,6 +202,8 @@ class Supervisor:
         # Meanwhile: what the first request needs is loaded here once, and found there by whoever is forked later.
         codec.prepare(ApiKey.METADATA, ready.METADATA_VERSION)
         self._turn_until(lambda: self._has_settings, deadline_ns)
+        self._reloader.forget_former()
+        self._turn_until(lambda: not self._reloader.is_busy, deadline_ns)
         if not self._must_stop:
             self._start_rest(deadline_ns)
         if not self._must_stop:
@@ -293,10 +315,7 @@ class Supervisor:
         timeout_ms = self._manager.timeout_ms(timeout_ms)
         for fd, _ in self._epoll.poll(timeout_ms / 1000):
             if fd == self._signals.fd:
-                number = self._signals.read()
-                if number is not None:
-                    logger.info("stopping: signal=%s", signal.Signals(number).name)
-                    self._must_stop = self._children.is_stopping = True
+                self._take_signal(self._signals.read())
             elif fd == self._guardian:
                 logger.info("stopping: process %d has ended", self._config.kproc_exit_with_pid)
                 self._epoll.unregister(fd)
@@ -318,6 +337,20 @@ class Supervisor:
                 may_begin=not self._desk.is_busy
             )  # Connections that move come to rest first.
             self._desk.advance()
+
+    def _take_signal(self, number: int | None) -> None:
+        if number == signal.SIGHUP and self._reloader.can_reload:
+            if self._has_started and not self._must_stop:
+                self._reloader.reload()
+            return
+        if number is not None:
+            logger.info("stopping: signal=%s", signal.Signals(number).name)
+            self._must_stop = self._children.is_stopping = True
+
+    def _ask_controller(self, what: str, body: dict[str, Any], on_reply: OnReply) -> None:
+        controller = self._table.get(CONTROLLER)
+        assert controller is not None
+        self._children.ask(controller, what, body, on_reply)
 
     # -- what children say -------------------------------------------------------------------------------------
 

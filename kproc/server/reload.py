@@ -1,0 +1,198 @@
+"""Reload: on SIGHUP the configuration is read again, and what can change on the running broker is changed.
+
+A setting of the file that changed becomes a dynamic one of this broker, by the same operation as a client's
+IncrementalAlterConfigs: it is checked, written down and spread as such. What a client has set stands above the file, as
+at a start, and is left alone. What was applied is noted in the data directory: the next start reads the file itself and
+takes it back, or an older value would stand above a newer file for ever. Every change is said in the log: applied,
+needs a restart, refused.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from kproc.cluster.broker_config import is_live
+from kproc.cluster.config_changes import OP_DELETE, OP_SET
+from kproc.cluster.controller import failure_of
+from kproc.config import SETTINGS, Config, ConfigError
+from kproc.config.dynamic import DynamicSettings, listener_key
+from kproc.server.asks import OnReply
+from kproc.storage.fs import Fs, StorageFailure, replace_file
+
+logger = logging.getLogger(__name__)
+
+Reread = Callable[[], Config]
+Ask = Callable[[str, dict[str, Any], OnReply], None]
+
+NOTE_FILE: Final = "kproc-reloaded.json"
+_BROKER: Final = 4  # Kafka's number of this type of resource.
+# Other spellings of a setting: what they come to is compared.
+_SPELLINGS: Final = frozenset(
+    (
+        "broker.id",
+        "log.dir",
+        "log.flush.scheduler.interval.ms",
+        "log.retention.hours",
+        "log.retention.minutes",
+        "log.roll.hours",
+        "log.roll.jitter.hours",
+    )
+)
+
+
+class Reloader:
+    """One per supervisor. `ask` asks the controller; `in_force` are the dynamic settings at present."""
+
+    def __init__(
+        self,
+        config: Config,
+        fs: Fs,
+        *,
+        reread: Reread | None,
+        ask: Ask,
+        in_force: Callable[[], DynamicSettings],
+    ) -> None:
+        self._started = config
+        self._fs = fs
+        self._note = Path(config.log_dirs).absolute() / NOTE_FILE
+        self._reread = reread
+        self._ask = ask
+        self._in_force = in_force
+        self._told = _values(config)  # Of the file, as of the last time.
+        self._applied: dict[str, str] = {}
+        self._open = 0
+        self._is_wanted_again = False
+
+    @property
+    def can_reload(self) -> bool:
+        """Whether SIGHUP means that at all."""
+        return self._reread is not None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the controller still owes an answer."""
+        return self._open > 0
+
+    def forget_former(self) -> None:
+        """At the start: take back what the last run applied of its file, unless a client has changed it since."""
+        content = self._fs.read_file(self._note)
+        if content is None:
+            return
+        try:
+            former: dict[str, str] = json.loads(content)
+        except ValueError:
+            former = {}  # Torn by a power loss before anything was applied by it.
+        overrides = self._in_force().overrides
+        for name, value in former.items():
+            if overrides.get(name) == value:
+                self._change(name, None, "taken back: the configuration file has been read anew")
+        self._applied = {}
+        self._write_note()
+
+    def reload(self) -> None:
+        """Read the file again and change what changed."""
+        assert self._reread is not None
+        if self._open:
+            self._is_wanted_again = True
+            return
+        try:
+            config = self._reread()
+        except ConfigError as error:
+            for line in str(error).splitlines():
+                logger.error("reload: %s", line)
+            logger.error("reload: nothing was changed")
+            return
+        after = _values(config)
+        changed = list(_changed(self._told, after))
+        self._told = after
+        if not changed:
+            logger.info("reload: the configuration has not changed")
+        started = _values(self._started)
+        for name in changed:
+            self._take(name, after.get(name), is_as_started=after.get(name) == started.get(name))
+
+    def _take(self, name: str, value: str | None, *, is_as_started: bool) -> None:
+        stored = self._in_force().overrides.get(name)
+        if not is_live(name):
+            if is_as_started:
+                logger.info("reload: %s=%s is what runs", name, value)
+            else:
+                logger.warning("reload: %s=%s needs a restart", name, value)
+        elif stored is not None and stored != self._applied.get(name):
+            logger.warning(
+                "reload: %s=%s stays %s: it was set on the running broker, which stands above the file (kproc config "
+                "set --unset %s)",
+                name,
+                value,
+                stored,
+                name,
+            )
+        elif is_as_started:
+            self._change(name, None, f"applied: {name}={value}")
+        elif value is not None:
+            self._applied[name] = value
+            self._write_note()  # Before it is applied: an end between the two takes back what was not there.
+            self._change(name, value, f"applied: {name}={value}")
+
+    def _change(self, name: str, value: str | None, done: str) -> None:
+        operation = OP_DELETE if value is None else OP_SET
+        config = {"name": name, "config_operation": operation, "value": value}
+        resource = {
+            "resource_type": _BROKER,
+            "resource_name": str(self._started.node_id),
+            "configs": [config],
+        }
+
+        def on_reply(reply: dict[str, Any]) -> None:
+            self._open -= 1
+            failure = failure_of(reply)
+            complaint = failure.message if failure is not None else reply["responses"][0]["error_message"]
+            if complaint:
+                logger.error("reload: %s=%s is refused: %s", name, value, complaint)
+                self._applied.pop(name, None)
+                self._told.pop(name, None)  # The next reload tries it again.
+            else:
+                logger.info("reload: %s", done if value is not None or name in done else f"{name} {done}")
+                if value is None:
+                    self._applied.pop(name, None)
+            self._write_note()
+            if not self._open and self._is_wanted_again:
+                self._is_wanted_again = False
+                self.reload()
+
+        self._open += 1
+        body = {"resources": [resource], "validate_only": False}
+        self._ask("incremental_alter_configs", body, on_reply)
+
+    def _write_note(self) -> None:
+        try:
+            if self._applied:
+                replace_file(self._fs, self._note, json.dumps(self._applied).encode())
+            else:
+                self._fs.unlink(self._note)
+        except StorageFailure as error:
+            logger.warning(
+                "reload: %s cannot be written (%s): what is applied outlives the next start",
+                self._note,
+                error,
+            )
+
+
+def _values(config: Config) -> dict[str, str | None]:
+    """Every setting as text, also those that a listener has of its own."""
+    values = {
+        name: config.wire_value(name)
+        for name, row in SETTINGS.items()
+        if not row.is_internal and name not in _SPELLINGS
+    }
+    own = {listener_key(listener, name): str(value) for listener, name, value in config.listener_overrides}
+    return {**values, **own}
+
+
+def _changed(before: dict[str, str | None], after: dict[str, str | None]) -> Iterator[str]:
+    yield from (name for name, value in after.items() if name not in before or before[name] != value)
+    yield from (name for name in before if name not in after)

@@ -1,0 +1,102 @@
+"""SIGHUP: the configuration file is read again; the log says what was applied, what needs a restart or is refused."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from kproc.wire.header import ApiKey
+from tests.support.broker import ServedBroker, run_kproc
+from tests.support.configs import BROKER, set_config
+from tests.support.raw import RawClient
+from tests.support.status import processes
+from tests.support.wait import wait_until
+
+pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process")]
+
+
+def value_of(broker: ServedBroker, name: str) -> str:
+    fields = {
+        "resources": [{"resource_type": BROKER, "resource_name": "1", "configuration_keys": [name]}],
+        "include_synonyms": False,
+        "include_documentation": False,
+    }
+    with RawClient(broker.bootstrap) as client:
+        (row,) = client.call(ApiKey.DESCRIBE_CONFIGS, 4, fields)["results"][0]["configs"]
+    return str(row["value"])
+
+
+def reloaded(broker: ServedBroker, *lines: str) -> None:
+    """Send SIGHUP and wait until the log has said all of this, once more than before."""
+    counts = {line: broker.log().count(line) for line in lines}
+    broker.send_signal(signal.SIGHUP)
+    wait_until(
+        lambda: all(broker.log().count(line) == count + 1 for line, count in counts.items()),
+        what=f"the log says {lines}",
+    )
+
+
+def test_hangup_applies_what_can_change_and_says_what_became_of_each_setting(
+    tmp_path: Path, transport: str
+) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("message.max.bytes=1000000\nkproc.hung.ms=7000\n")
+    broker = ServedBroker(tmp_path / "data", transport=transport, arguments=["--config", str(file)])
+    with broker:
+        pids = processes(broker.bootstrap)
+        file.write_text("message.max.bytes=2000000\nkproc.hung.ms=8000\nnum.network.threads=100000\n")
+        reloaded(broker, "num.network.threads=100000: must be at most", "reload: nothing was changed")
+        assert value_of(broker, "message.max.bytes") == "1000000"
+
+        file.write_text("message.max.bytes=2000000\nkproc.hung.ms=8000\nnum.io.threads=3\n")
+        reloaded(
+            broker,
+            "reload: applied: message.max.bytes=2000000",
+            "reload: kproc.hung.ms=8000 needs a restart",
+            "reload: num.io.threads=3 is refused",
+        )
+        assert value_of(broker, "message.max.bytes") == "2000000"
+        assert processes(broker.bootstrap) == pids, "nobody was restarted"
+        reloaded(broker, "reload: num.io.threads=3 is refused")
+
+        # Back to what it was started with: nothing is set any more.
+        file.write_text("message.max.bytes=1000000\nkproc.hung.ms=7000\n")
+        reloaded(
+            broker, "reload: applied: message.max.bytes=1000000", "reload: kproc.hung.ms=7000 is what runs"
+        )
+        assert value_of(broker, "message.max.bytes") == "1000000"
+
+
+def test_what_a_client_has_set_stands_above_the_file_and_a_start_reads_the_file_alone(
+    tmp_path: Path, transport: str
+) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("log.segment.bytes=2000000\n")
+    broker = ServedBroker(tmp_path / "data", transport=transport, arguments=["--config", str(file)])
+    with broker:
+        with RawClient(broker.bootstrap) as client:
+            assert set_config(client, "message.max.bytes", "1500000") == (0, None)
+        file.write_text("log.segment.bytes=3000000\nmessage.max.bytes=1600000\n")
+        reloaded(
+            broker,
+            "reload: applied: log.segment.bytes=3000000",
+            "reload: message.max.bytes=1600000 stays 1500000",
+        )
+    file.write_text("log.segment.bytes=4000000\n")
+    with broker:
+        assert value_of(broker, "log.segment.bytes") == "4000000"
+        assert value_of(broker, "message.max.bytes") == "1500000"
+
+
+def test_hangup_without_a_file_ends_nothing(tmp_path: Path, transport: str) -> None:
+    with ServedBroker(tmp_path / "data", transport=transport) as broker:
+        reloaded(broker, "there is no file (--config) to read again")
+
+
+def test_a_ready_file_that_outlived_a_kill_is_gone_before_anything_else(tmp_path: Path) -> None:
+    ready_file = tmp_path / "ready.json"
+    ready_file.write_text('{"bootstrap": "127.0.0.1:1"}')
+    done = run_kproc("serve", "--ready-file", str(ready_file), "--set", "no.such.setting=1")
+    assert (done.returncode, ready_file.exists()) == (2, False)
