@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import signal
@@ -37,8 +38,13 @@ def demo(
         ),
     ] = None,
     picture: Annotated[
-        Path, typer.Option("--picture", metavar="FILE.png", help="Where the picture goes.")
-    ] = Path(PICTURE),
+        Path | None,
+        typer.Option(
+            "--picture",
+            metavar="FILE.png",
+            help=f"Where the picture goes: {PICTURE}, or nowhere without matplotlib.",
+        ),
+    ] = None,
     keep: Annotated[
         Path | None,
         typer.Option("--keep", metavar="DIR", help="Keep specification, Parquet files, logs and data there."),
@@ -62,10 +68,9 @@ def demo(
         check_java(os.environ)
     except (PipelineError, SpecError) as error:
         raise Failure(str(error)) from error
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise Failure("the picture needs matplotlib: pip install '.[spark]' in a checkout of kproc") from None
+    has_matplotlib = importlib.util.find_spec("matplotlib") is not None
+    if picture is not None and not has_matplotlib:
+        raise Failure("--picture needs matplotlib: pip install matplotlib")
     if keep is not None and keep.exists() and any(keep.iterdir()):
         raise Failure(f"--keep {keep}: the directory is not empty", exit_code=2)
     environ = {**os.environ, **worker_environment(os.environ)}
@@ -79,8 +84,14 @@ def demo(
         raise Failure(f"{error}{hint}") from error
     except _Terminated:
         raise Failure("terminated", exit_code=128 + signal.SIGTERM) from None
-    _draw(result, picture)
-    _tell(result, seconds, picture, keep)
+    if has_matplotlib:
+        _draw(result, picture or Path(PICTURE))
+        print(f"picture: {picture or PICTURE}")
+    else:
+        print("no picture: matplotlib is not installed")
+    if keep is not None:
+        print(f"specification, files and logs: {keep}")
+    _tell(result, seconds)
 
 
 class _Terminated(KeyboardInterrupt):
@@ -136,7 +147,7 @@ def _draw(result: Result, picture: Path) -> None:
     draw(picture, title=title, generated=result.sent, reports=result.reports, behind=behind)
 
 
-def _tell(result: Result, seconds: float, picture: Path, keep: Path | None) -> None:
+def _tell(result: Result, seconds: float) -> None:
     """The summary; Failure if something is not as it should be."""
     from kproc.pipeline.demo.verify import wrong
 
@@ -157,7 +168,6 @@ def _tell(result: Result, seconds: float, picture: Path, keep: Path | None) -> N
             for check in result.checks
         ],
     )
-    print(f"picture: {picture}" + (f"; the rest: {keep}" if keep is not None else ""))
     mistakes = wrong(result.checks)
     if mistakes or result.late_rows:
         raise Failure(f"{len(mistakes)} figures are wrong, {result.late_rows} rows came too late")

@@ -72,7 +72,8 @@ def _check_sink_options(pipeline: Pipeline, sink: Sink) -> None:
     if sink.kind != "topic" or sink.connector != "kproc":
         return
     try:
-        parse_sink_options({name.lower(): text for name, text in sink.options.items()})
+        given = {name.lower(): text for name, text in sink.options.items()}
+        parse_sink_options({**given, "kafka.bootstrap.servers": sink.bootstrap})
     except OptionError as error:
         raise pipeline.error(sink, "options", str(error)) from error
 

@@ -28,6 +28,14 @@ class OptionError(ValueError):
     """An option that cannot be; one line for a person."""
 
 
+def read_bootstrap(options: Mapping[str, str], what: str) -> str:
+    """`kafka.bootstrap.servers`, which Spark's own connector asks for in these words, too."""
+    found = options.get("kafka.bootstrap.servers", "").strip()
+    if not found:
+        raise OptionError(f"option kafka.bootstrap.servers must be specified for configuring Kafka {what}")
+    return found
+
+
 def read_text(name: str, value: str) -> str:
     """What is not empty, without blanks around it."""
     if not value.strip():

@@ -18,6 +18,7 @@ from kproc.spark.brokers import EARLIEST, LATEST, READ_UNCOMMITTED, Connecting, 
 from kproc.spark.offsets import Offsets, TopicPartition, from_json
 from kproc.spark.option_values import (
     OptionError,
+    read_bootstrap,
     read_byte_count,
     read_count,
     read_count_or_zero,
@@ -32,7 +33,6 @@ from kproc.spark.option_values import (
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 FETCH_BYTES: Final = 4 << 20
 """What one Fetch of a task asks for: enough that a request's cost does not show, little beside a task's memory."""
 _STOCK: Final = 'format("kafka"), Spark\'s own connector, can'
@@ -309,7 +309,7 @@ def _strategy(options: Mapping[str, str]) -> bool:
 
 def parse_connecting(options: Mapping[str, str]) -> tuple[str, Connecting]:
     """Bootstrap servers and how to connect, for source and sink: option names in lower case."""
-    bootstrap = options.get("kafka.bootstrap.servers", DEFAULT_BOOTSTRAP).strip()
+    bootstrap = read_bootstrap(options, "consumer")
     try:
         parse_bootstrap(bootstrap)
     except ValueError as error:

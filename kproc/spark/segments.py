@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from kproc.spark.schema import columns_of, schema_for
+from kproc.spark.told import sentence_first
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,7 +38,8 @@ class KprocLogDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read; there is no stream of files: topics that grow are format("kproc")'s."""
-        return LogReader(dict(self.options), schema)
+        with sentence_first():
+            return LogReader(dict(self.options), schema)
 
 
 class LogRange(InputPartition):

@@ -11,13 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from kproc.spark.option_values import OptionError
+from kproc.spark.option_values import OptionError, read_bootstrap
 from kproc.wire.compression import Compression
 
 MiB: Final = 1024 * 1024
 AT_LEAST_ONCE: Final = "at_least_once"
 EXACTLY_ONCE: Final = ("exactly_once", "exactly_once_partition")
-DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 # As many batches of a producer as a broker remembers to recognise them when they come again.
 IDEMPOTENT_WINDOW_MAX: Final = 5
 
@@ -102,7 +101,9 @@ class SinkOptions:
 def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     """The options of one write; OptionError names the first that cannot be taken."""
     reader = _Reader({name.lower(): value for name, value in options.items()})
-    bootstrap = reader.text("kafka.bootstrap.servers", DEFAULT_BOOTSTRAP)
+    bootstrap = read_bootstrap(
+        {"kafka.bootstrap.servers": reader.text("kafka.bootstrap.servers", "")}, "producer"
+    )
     topic = reader.text("topic", "") or None
     _check_delivery(reader.text("delivery", AT_LEAST_ONCE))
     creates = reader.one_of("onunknowntopic", ("create", "error"), "create") == "create"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 from kproc.spark.schema import schema_for
+from kproc.spark.told import sentence_first
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -33,28 +34,36 @@ class KprocDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns of Spark's own connector."""
+        from kproc.spark.option_values import read_bootstrap
+
+        with sentence_first():
+            read_bootstrap({name.lower(): text for name, text in self.options.items()}, "consumer")
         return schema_for(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read: `spark.read`."""
         from kproc.spark.reader import batch_reader
 
-        return batch_reader(dict(self.options), schema)
+        with sentence_first():
+            return batch_reader(dict(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A stream: `spark.readStream`."""
         from kproc.spark.reader import stream_reader
 
-        return stream_reader(dict(self.options), schema)
+        with sentence_first():
+            return stream_reader(dict(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A batch write: `df.write`."""
         from kproc.spark.writer import batch_writer
 
-        return batch_writer(dict(self.options), schema, overwrite)
+        with sentence_first():
+            return batch_writer(dict(self.options), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """A stream: `df.writeStream`."""
         from kproc.spark.writer import stream_writer
 
-        return stream_writer(dict(self.options), schema, overwrite)
+        with sentence_first():
+            return stream_writer(dict(self.options), schema, overwrite)

@@ -39,7 +39,7 @@ def examples() -> tuple[str, str]:
 
 def test_python_example_of_the_readme_runs() -> None:
     done = run("-c", examples()[0])
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "xdist"])

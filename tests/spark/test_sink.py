@@ -141,8 +141,29 @@ def test_rows_that_cannot_be_written_end_the_write_with_one_clear_line(
             save(spark.range(1).selectExpr(*columns), bootstrap, **options)
         assert words in str(caught.value)
     writer = spark.range(1).selectExpr("'v' as value").write.format("kproc").option("topic", "strict")
+    with pytest.raises(
+        PySparkException, match=r"kafka\.bootstrap\.servers must be specified .* Kafka producer"
+    ):
+        writer.mode("append").save()
+    writer = writer.option("kafka.bootstrap.servers", bootstrap)
     with pytest.raises(AnalysisException, match="a topic is only appended to"):
         writer.mode("overwrite").save()
+
+
+def test_what_is_wrong_with_an_option_is_a_sentence_without_a_stack(
+    spark: SparkSession, bootstrap: str
+) -> None:
+    reader = spark.read.format("kproc").option("subscribe", "t")
+    with pytest.raises(PySparkException) as caught:
+        reader.load()
+    assert "option kafka.bootstrap.servers must be specified for configuring Kafka consumer" in str(
+        caught.value
+    )
+    assert "Traceback" not in str(caught.value)
+    with pytest.raises(PySparkException) as caught:
+        reader.option("kafka.bootstrap.servers", bootstrap).option("endingOffsets", "earliest").load().count()
+    assert "a batch that ends at the earliest offset" in str(caught.value)
+    assert "Traceback" not in str(caught.value)
 
 
 def test_a_stream_writes_each_batch_and_goes_on_after_a_restart(

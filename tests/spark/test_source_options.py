@@ -10,25 +10,26 @@ from kproc.spark.brokers import EARLIEST, LATEST, READ_COMMITTED
 from kproc.spark.offsets import TopicPartition
 from kproc.spark.option_values import OptionError
 from kproc.spark.options import (
-    DEFAULT_BOOTSTRAP,
     FETCH_BYTES,
     Kind,
     SourceOptions,
     parse_source,
 )
 
+BROKER = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
+
 
 def stream(**options: str) -> SourceOptions:
-    return parse_source({"subscribe": "clicks", **options}, is_stream=True)
+    return parse_source({**BROKER, "subscribe": "clicks", **options}, is_stream=True)
 
 
 def batch(**options: str) -> SourceOptions:
-    return parse_source({"subscribe": "clicks", **options}, is_stream=False)
+    return parse_source({**BROKER, "subscribe": "clicks", **options}, is_stream=False)
 
 
 def test_defaults_are_those_of_sparks_own_connector() -> None:
     options = stream()
-    assert options.bootstrap == DEFAULT_BOOTSTRAP
+    assert options.bootstrap == "127.0.0.1:9092"
     assert (options.subscription.kind, options.subscription.topics) == (Kind.TOPICS, ("clicks",))
     assert (options.starting.everywhere, options.starting.by_time) == (LATEST, False)
     assert batch().starting.everywhere == EARLIEST
@@ -115,7 +116,7 @@ def test_positions_by_offset_and_by_time_and_their_order() -> None:
     assert dict(batch(endingOffsets='{"clicks": {"0": -1}}').ending.each) == {
         TopicPartition("clicks", 0): LATEST
     }
-    assigned = parse_source({"assign": '{"b": [1, 0], "a": [2]}'}, is_stream=True)
+    assigned = parse_source({**BROKER, "assign": '{"b": [1, 0], "a": [2]}'}, is_stream=True)
     assert assigned.subscription.partitions == (("a", 2), ("b", 0), ("b", 1))
 
 
@@ -136,6 +137,7 @@ def test_positions_by_offset_and_by_time_and_their_order() -> None:
         ({"kafka.enable.auto.commit": "true"}, ["commitGroup"]),
         ({"path": "/x"}, ["subscribe=<topic>"]),
         ({"bootstrap.servers": "x:1"}, ["kafka.bootstrap.servers"]),
+        ({"kafka.bootstrap.servers": None}, ["kafka.bootstrap.servers must be specified", "Kafka consumer"]),
         ({"kafka.bootstrap.servers": "localhost"}, ["'localhost' is not HOST:PORT"]),
         ({"kafka.bootstrap.servers": "h:99999"}, ["'h:99999' is not HOST:PORT"]),
         ({"startingOffsets": "begin"}, ["earliest, latest or like", "'begin'"]),
@@ -158,7 +160,7 @@ def test_positions_by_offset_and_by_time_and_their_order() -> None:
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(options: dict[str, Any], words: list[str]) -> None:
-    given = {"subscribe": "clicks", **options}
+    given = {**BROKER, "subscribe": "clicks", **options}
     with pytest.raises(OptionError) as raised:
         parse_source({name: value for name, value in given.items() if value is not None}, is_stream=True)
     text = str(raised.value)
@@ -186,7 +188,8 @@ def test_a_batch_refuses_what_only_a_stream_can(options: dict[str, str], words: 
 def test_offsets_name_the_partitions_that_assign_names() -> None:
     with pytest.raises(OptionError, match=r"the same partitions; only one has t-1, t-2"):
         parse_source(
-            {"assign": '{"t": [0, 1]}', "startingOffsets": '{"t": {"0": 1, "2": 1}}'}, is_stream=True
+            {**BROKER, "assign": '{"t": [0, 1]}', "startingOffsets": '{"t": {"0": 1, "2": 1}}'},
+            is_stream=True,
         )
 
 

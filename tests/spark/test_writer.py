@@ -23,6 +23,7 @@ from kproc.spark.writer import (  # noqa: E402
 )
 
 MiB = 1024 * 1024
+BROKER = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
 
 
 class Sent:
@@ -60,7 +61,7 @@ def test_rows_of_many_topics_that_wait_for_more_are_bounded_in_all() -> None:
             given += 105 * len(value)
             most = max(most, given - sent.bytes)
 
-    TaskWriter(parse_sink_options({}), sent, 0).write(batches())
+    TaskWriter(parse_sink_options(BROKER), sent, 0).write(batches())
     assert given > 3 * GATHER_ALL_BYTES_MAX
     assert 20 * MiB < most < GATHER_ALL_BYTES_MAX + 2 * MiB
     assert sent.records == {f"t{number}": 3 * 105 for number in range(40)}
@@ -76,24 +77,25 @@ def test_columns_that_are_left_out_count_for_as_long_as_rows_keep_their_buffer()
             if sum(sent.records.values()) == 1_000 * (number + 1):
                 sent_when.append(number + 1)
 
-    TaskWriter(parse_sink_options({"topic": "t"}), sent, 0).write(batches())
+    TaskWriter(parse_sink_options({**BROKER, "topic": "t"}), sent, 0).write(batches())
     assert sent_when == [17, 34]  # 2 MB each, 32 MiB in all.
     assert sent.records == {"t": 40_000}
 
 
 STRING, INT, LONG = types.StringType(), types.IntegerType(), types.LongType()
 VALUE = {"value": STRING}
-TO = {"topic": "t"}
+TO = {**BROKER, "topic": "t"}
 
 
 @pytest.mark.parametrize(
     ("columns", "options", "words"),
     [
+        (VALUE, {"topic": "t"}, "must be specified for configuring Kafka producer"),
         ({"key": STRING}, TO, "Required attribute 'value' not found: the columns are key"),
-        (VALUE, {}, "topic option required when no 'topic' attribute is present"),
+        (VALUE, BROKER, "topic option required when no 'topic' attribute is present"),
         ({"value": LONG}, TO, "value attribute type must be a string or binary, not bigint"),
         ({"key": INT, **VALUE}, TO, "key attribute type must be a string or binary, not int"),
-        ({**VALUE, "topic": INT}, {}, "topic attribute type must be a string, not int"),
+        ({**VALUE, "topic": INT}, BROKER, "topic attribute type must be a string, not int"),
         ({**VALUE, "partition": LONG}, TO, "partition attribute type must be a int, not bigint"),
         ({**VALUE, "timestamp": LONG}, TO, "timestamp attribute type must be a timestamp, not bigint"),
         ({**VALUE, "headers": types.ArrayType(STRING)}, TO, "headers attribute type must be a array<struct<"),

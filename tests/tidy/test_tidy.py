@@ -76,6 +76,10 @@ LONG_FUNCTIONS: dict[tuple[str, str], str] = {}
 BANNED_CALLS = {"time.sleep", "time.time", "print", "os.environ", "os.getenv", "os.putenv"}
 # The edge where people and environment variables are.
 UNBANNED_FOLDER = "kproc/cli/"
+# (file, call) -> why it is right there.
+BANNED_CALL_EXCEPTIONS = {
+    ("kproc/spark/told.py", "os.environ"): "a switch that Spark reads in the environment of its worker"
+}
 # File -> why `pack_into` is safe there: it zeroes the bytes first, so another process must not read them yet.
 PACK_INTO_EXCEPTIONS = {
     "kproc/ipc/ring.py": "record headers behind the published tail: nobody reads them before the tail moves",
@@ -198,7 +202,11 @@ def test_banned_calls_are_not_made() -> None:
     for path in package_files():
         if relative(path).startswith(UNBANNED_FOLDER):
             continue
-        problems += [f"{relative(path)}:{line}: {name}" for line, name in uses(path) if name in BANNED_CALLS]
+        problems += [
+            f"{relative(path)}:{line}: {name}"
+            for line, name in uses(path)
+            if name in BANNED_CALLS and (relative(path), name) not in BANNED_CALL_EXCEPTIONS
+        ]
     assert not problems, "\n".join(problems)
 
 
