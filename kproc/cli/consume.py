@@ -13,7 +13,6 @@ import typer
 from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Failure, connect, connect_for_records
 from kproc.cli.formatting import Consumed, compile_format
 from kproc.cli.positions import Where, chosen_partitions, find_positions, parse_where
-from kproc.client import ClientError
 
 BATCH_RECORDS: Final = 1000
 """Records taken from librdkafka at a time."""
@@ -167,6 +166,8 @@ class _Reader:
 
     def _look_for_broker(self) -> None:
         """Whether it can be reached: if not, an end in sight ends the command, one that follows waits for it."""
+        from kproc.client import ClientError
+
         try:
             connect(self._bootstrap).close()
         except ClientError as error:

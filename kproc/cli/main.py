@@ -58,7 +58,10 @@ def _expected(error: Exception) -> Failure | None:
     from kproc.errors import FatalError, KafkaError
 
     if isinstance(error, ConfigError):
-        return Failure(one_line(str(error)), exit_code=2)
+        lines = [one_line(line) for line in str(error).splitlines()]
+        if len(lines) == 1:
+            return Failure(lines[0], exit_code=2)
+        return Failure("\n  ".join([f"{len(lines)} settings cannot be used:", *lines]), exit_code=2)
     if isinstance(error, (FatalError, KafkaError)):
         return Failure(one_line(str(error)))
     client = sys.modules.get("kproc.client")  # What has not been imported cannot have raised.

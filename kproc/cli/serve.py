@@ -228,11 +228,13 @@ def _build(
     from kproc.config import Config, parse_assignments
 
     assignments = parse_assignments(settings or ())
-    return Config.build(assignments, flags=flags, file=file, defaults=defaults, on_warning=_warn)
-
-
-def _warn(message: str) -> None:
-    sys.stderr.write(f"kproc: warning: {message}\n")
+    warnings: list[str] = []
+    config = Config.build(assignments, flags=flags, file=file, defaults=defaults, on_warning=warnings.append)
+    if len(warnings) == 1:
+        sys.stderr.write(f"kproc: warning: {warnings[0]}\n")
+    elif warnings:
+        sys.stderr.write("\n  ".join([f"kproc: {len(warnings)} warnings:", *warnings]) + "\n")
+    return config
 
 
 def _run(

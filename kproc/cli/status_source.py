@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from kproc.cli.common import connect
 from kproc.cli.failure import DEFAULT_PORT
-from kproc.client import AnswerTimeout, Client, ClientError, ConnectionFailed, ConnectionLost
+
+if TYPE_CHECKING:
+    from kproc.client import Client
 
 _PATIENCE_MS: Final = 1500
 """A broker under load answers in less; a person does not like to wait longer without a word."""
@@ -33,6 +35,8 @@ class StatusSource:
 
     def ask(self) -> dict[str, Any]:
         """The broker's answer; its supervisor's if the broker gives none in time; else the broker's after all."""
+        from kproc.client import AnswerTimeout, ConnectionFailed, ConnectionLost
+
         patience_ms = _PATIENCE_MS if self.notice is None else _NEXT_PATIENCE_MS
         try:
             answer = self._ask(patience_ms)
@@ -77,6 +81,7 @@ def _ports(bootstrap: str) -> set[str]:
 
 def _from_window(ports: set[str]) -> dict[str, Any] | None:
     """The status of the broker of this host that listens at one of these ports."""
+    from kproc.client import ClientError
     from kproc.server.status_window import WINDOW_PREFIX, look_in
 
     for name in _window_names(WINDOW_PREFIX):

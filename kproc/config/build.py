@@ -7,7 +7,8 @@ work on plain values by setting name; Config.build() is the only caller.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from kproc.config.cpus import HANDLERS_MAX, PROCESSORS_MAX
@@ -18,7 +19,7 @@ from kproc.config.listeners import (
     parse_end_points,
     parse_protocol_map,
 )
-from kproc.config.sources import Flag
+from kproc.config.sources import Flag, Written
 from kproc.config.unhonoured import KNOWN_UNHONOURED
 from kproc.config.values import LONG_MAX, ConfigError, Setting, show
 
@@ -32,18 +33,25 @@ _EMBEDDED_PREFIXES: Final = ("confluent.", "rlmm.config.", "rsm.config.", "confi
 
 
 class Given(NamedTuple):
-    """A value that somebody wrote, and where."""
+    """A value that somebody wrote, and where. `place` is `file:line: ` of what stands in a file."""
 
     value: object
     origin: str
+    place: str = ""
 
 
 def merge(
-    file: Mapping[str, object], settings: Mapping[str, object], flags: Iterable[Flag]
+    defaults: Mapping[str, object],
+    file: Mapping[str, Written],
+    path: Path | None,
+    settings: Mapping[str, object],
+    flags: Iterable[Flag],
 ) -> dict[str, Given]:
     """One value per name. A flag and a `--set` of one setting must agree; both win over the file."""
-    given = {
-        name: Given(value, "the configuration file") for name, value in file.items() if value is not None
+    given = {name: Given(value, "the defaults") for name, value in defaults.items() if value is not None}
+    given |= {
+        name: Given(written.value, "the configuration file", f"{path}:{written.line}: ")
+        for name, written in file.items()
     }
     explicit = {name: Given(value, f"--set {name}") for name, value in settings.items() if value is not None}
     for flag in flags:
@@ -65,20 +73,48 @@ def parse_given(
 ) -> dict[str, Any]:
     """Values by setting name, for those that we have; the others warn or are refused."""
     values: dict[str, Any] = {}
-    for name, (raw, origin) in given.items():
+    mistakes: list[str] = []
+    takes_unknown = _takes_unknown(given)
+    for name, (raw, origin, place) in given.items():
         row = table.get(name)
-        if row is None:
-            own = _LISTENER_PREFIX.fullmatch(name)
-            if own is not None and own[2] in LISTENER_SETTINGS:
+        own = _LISTENER_PREFIX.fullmatch(name)
+        try:
+            if row is not None:
+                values[name] = row.parse(raw)
+                if row.unhonoured is not None and values[name] != row.default:
+                    warnings.append(f"{place}{name}={show(raw)} has no effect: {row.unhonoured}")
+            elif own is not None and own[2] in LISTENER_SETTINGS:
                 value = _parse_own(name, raw, table[own[2]])
                 values.setdefault("listener.overrides", []).append((own[1].lower(), own[2], value))
             else:
-                _place_unknown(name, origin, table, warnings)
-            continue
-        values[name] = row.parse(raw)
-        if row.unhonoured is not None and values[name] != row.default:
-            warnings.append(f"{name}={show(raw)} has no effect: {row.unhonoured}")
+                warnings.append(place + _place_unknown(name, origin, table, takes_unknown=takes_unknown))
+        except ConfigError as error:
+            mistakes.append(f"{place}{error}")
+    raise_all(mistakes)
     return values
+
+
+def _takes_unknown(given: Mapping[str, Given]) -> bool:
+    """Whether names that nobody knows warn, as in Kafka; another value of the setting is told of in its own place."""
+    found = given.get("kproc.unknown.settings")
+    return found is not None and str(found.value).strip() == "warn"
+
+
+def raise_all(mistakes: Sequence[str]) -> None:
+    """ConfigError with all of them, a line each, if there are any."""
+    if mistakes:
+        raise ConfigError("\n".join(mistakes))
+
+
+def together(*steps: Callable[[], object]) -> None:
+    """Every step, and then one ConfigError with what was wrong in all of them."""
+    mistakes = []
+    for step in steps:
+        try:
+            step()
+        except ConfigError as error:
+            mistakes.append(str(error))
+    raise_all(mistakes)
 
 
 def _parse_own(name: str, raw: object, row: Setting) -> int:
@@ -89,11 +125,10 @@ def _parse_own(name: str, raw: object, row: Setting) -> int:
     return int(value)
 
 
-def _place_unknown(name: str, origin: str, table: Mapping[str, Setting], warnings: list[str]) -> None:
+def _place_unknown(name: str, origin: str, table: Mapping[str, Setting], *, takes_unknown: bool) -> str:
     """A Kafka setting of no effect here warns; anything else is probably a typing error and is refused."""
     if name in KNOWN_UNHONOURED or name.startswith(_EMBEDDED_PREFIXES):
-        warnings.append(f"{name} has no effect: kproc knows this Kafka setting but does not honour it")
-        return
+        return f"{name} has no effect: kproc knows this Kafka setting but does not honour it"
     listener = _LISTENER_PREFIX.fullmatch(name)
     if listener is not None:
         plain = listener[2]
@@ -103,14 +138,12 @@ def _place_unknown(name: str, origin: str, table: Mapping[str, Setting], warning
             or plain.startswith(("ssl.", "sasl."))
             or ".sasl." in plain
         ):
-            warnings.append(
-                f"{name} has no effect: only {', '.join(LISTENER_SETTINGS)} take a listener's prefix"
-            )
-            return
+            return f"{name} has no effect: only {', '.join(LISTENER_SETTINGS)} take a listener's prefix"
     if name.count(".sasl.") or name.startswith(("sasl.", "ssl.")):
         # Mechanism-prefixed keys are an open set in Kafka.
-        warnings.append(f"{name} has no effect: kproc does not speak TLS or SASL yet")
-        return
+        return f"{name} has no effect: kproc does not speak TLS or SASL yet"
+    if takes_unknown:
+        return f"{show(name)} has no effect: nobody knows that setting{did_you_mean(name, table)}"
     raise ConfigError(f"unknown setting {show(name)} in {origin}{did_you_mean(name, table)}")
 
 
@@ -127,11 +160,13 @@ def did_you_mean(name: str, table: Mapping[str, Setting]) -> str:
 
 def derive(values: dict[str, Any], warnings: list[str]) -> None:
     """Apply the rules that span several settings, in place; names absent from `values` have their default."""
-    _derive_directory(values)
-    _derive_node_id(values)
-    _derive_replication(values, warnings)
-    _derive_times(values)
-    _derive_listeners(values, warnings)
+    together(
+        lambda: _derive_directory(values),
+        lambda: _derive_node_id(values),
+        lambda: _derive_replication(values, warnings),
+        lambda: _derive_times(values),
+        lambda: _derive_listeners(values, warnings),
+    )
 
 
 def _derive_directory(values: dict[str, Any]) -> None:
@@ -240,10 +275,16 @@ def _check_early_start(values: dict[str, Any], controllers: set[str]) -> None:
 
 def check_together(config: Any) -> None:
     """Rules between settings, on the finished values, with Kafka's meaning."""
-    check_listeners(config.listeners)
-    check_advertised(config.advertised_listeners, config.listeners)
-    _check_inter_broker(config)
-    _check_role_counts(config)
+    together(
+        lambda: check_listeners(config.listeners),
+        lambda: check_advertised(config.advertised_listeners, config.listeners),
+        lambda: _check_inter_broker(config),
+        lambda: _check_role_counts(config),
+        lambda: _check_limits(config),
+    )
+
+
+def _check_limits(config: Any) -> None:
     queued, largest = config.queued_max_request_bytes, config.socket_request_max_bytes
     if 0 < queued < largest:
         raise ConfigError(

@@ -501,6 +501,12 @@ class Config:
         between(1, 100),
         dynamic=CLUSTER,
     )
+    kproc_unknown_settings: str = setting(
+        STRING,
+        "refuse",
+        "What settings are that nobody knows: refuse, they are mistakes; warn, they have no effect, as in Kafka.",
+        one_of("refuse", "warn"),
+    )
     kproc_hung_ms: int = setting(
         LONG, 5000, "A role without a duty cycle for so long is reported as hung; 0: never.", at_least(0)
     )
@@ -539,7 +545,7 @@ class Config:
         """
         warnings: list[str] = []
         from_file = read_settings_file(file) if file is not None else {}
-        given = merge({**(defaults or {}), **from_file}, settings or {}, flags)
+        given = merge(defaults or {}, from_file, file, settings or {}, flags)
         values = parse_given(given, SETTINGS, warnings)
         explicit = frozenset(values)
         derive(values, warnings)

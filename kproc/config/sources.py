@@ -36,7 +36,14 @@ def parse_assignments(items: Iterable[str]) -> dict[str, str]:
     return settings
 
 
-def read_settings_file(path: Path) -> dict[str, Any]:
+class Written(NamedTuple):
+    """A value of a file, and the line that it stands in."""
+
+    value: object
+    line: int
+
+
+def read_settings_file(path: Path) -> dict[str, Written]:
     """Read a `.toml` file as TOML and any other as Kafka's server.properties."""
     try:
         raw = path.read_bytes()
@@ -44,7 +51,7 @@ def read_settings_file(path: Path) -> dict[str, Any]:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     if path.suffix.lower() == ".toml":
         return _parse_toml(raw, path)
-    return parse_properties(_decode(raw))
+    return {name: Written(*found) for name, found in _properties(_decode(raw)).items()}
 
 
 def _decode(raw: bytes) -> str:
@@ -55,8 +62,10 @@ def _decode(raw: bytes) -> str:
         return raw.decode("latin-1")
 
 
-def _parse_toml(raw: bytes, path: Path) -> dict[str, Any]:
+def _parse_toml(raw: bytes, path: Path) -> dict[str, Written]:
     import tomllib  # Here: most starts read no TOML, and a start has half a second in all.
+
+    from kproc.config.toml_lines import key_lines
 
     try:
         tables = tomllib.loads(raw.decode("utf-8"))
@@ -67,7 +76,19 @@ def _parse_toml(raw: bytes, path: Path) -> dict[str, Any]:
         raise ConfigError(
             f'{path} is not TOML: {error} (names may be quoted: "num.io.threads" = 2)'
         ) from error
-    return dict(_flatten(tables, ""))
+    lines = {".".join(map(str, key)): line for key, line in key_lines(raw.decode("utf-8")).items()}
+    return {
+        name: Written(value, _line_of(name, lines))
+        for name, value in _flatten(tables, "")
+        if value is not None
+    }
+
+
+def _line_of(name: str, lines: Mapping[str, int]) -> int:
+    """That of the setting, or of the inline table around it."""
+    while name and name not in lines:
+        name = name.rpartition(".")[0]
+    return lines.get(name, 1)
 
 
 def _flatten(tables: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
@@ -86,29 +107,36 @@ _KEY: Final = re.compile(r"((?:\\.|[^\\=:\s])*)\s*[=:]?\s*", re.DOTALL)
 
 def parse_properties(text: str) -> dict[str, str]:
     """Java's Properties: comments, `=`, `:` or a blank between, escapes, continued lines; the last wins."""
-    settings: dict[str, str] = {}
-    for line in _logical_lines(text):
+    return {name: value for name, (value, _) in _properties(text).items()}
+
+
+def _properties(text: str) -> dict[str, tuple[str, int]]:
+    """Values and their lines."""
+    settings: dict[str, tuple[str, int]] = {}
+    for number, line in _logical_lines(text):
         match = _KEY.match(line)
         if match is None:
             continue  # Cannot happen: every part of the pattern may be empty. It tells the type checker.
-        settings[_unescape(match[1])] = _unescape(line[match.end() :])
+        settings[_unescape(match[1])] = (_unescape(line[match.end() :]), number)
     return settings
 
 
-def _logical_lines(text: str) -> Iterator[str]:
-    pending = ""
-    for physical in re.split(r"\r\n|\r|\n", text):
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines with those that continue them, and where they begin."""
+    pending, began = "", 0
+    for number, physical in enumerate(re.split(r"\r\n|\r|\n", text), 1):
         line = physical.lstrip(" \t\f")
         if not pending and (not line or line[0] in "#!"):
             continue
+        began = began if pending else number
         backslashes = len(line) - len(line.rstrip("\\"))
         if backslashes % 2:
             pending += line[:-1]
             continue
-        yield pending + line
+        yield began, pending + line
         pending = ""
     if pending:
-        yield pending
+        yield began, pending
 
 
 def _unescape(text: str) -> str:

@@ -7,6 +7,7 @@ import re
 import tempfile
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from kproc.client import ClientError
 from kproc.pipeline.build import Builder
 from kproc.pipeline.checkpoint import check_file_logs, is_local, local_checkpoint
 from kproc.pipeline.errors import reason_of
+from kproc.pipeline.mistakes import Mistakes
 from kproc.pipeline.model import Pipeline, Sink, Source
 from kproc.pipeline.python_code import CodeError, resolve
 from kproc.pipeline.session import check_java, check_packages, start_spark
@@ -32,17 +34,21 @@ _CHECKER = "org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker"
 
 def check_offline(pipeline: Pipeline) -> list[str]:
     """Files, functions, topics. Errors are raised; what cannot be known (no broker answers) is a warning."""
+    mistakes = Mistakes()
     for part in pipeline.transforms:
         if part.python is not None:
-            _check_function(pipeline, part, part.python)
+            mistakes.run(partial(_check_function, pipeline, part, part.python))
     for sink in pipeline.sinks:
         if sink.kind == "python":
-            _check_function(pipeline, sink, sink.target)
-        _check_sink_options(pipeline, sink)
+            mistakes.run(partial(_check_function, pipeline, sink, sink.target))
+        mistakes.run(partial(_check_sink_options, pipeline, sink))
     for source in pipeline.sources:
-        _check_options(pipeline, source)
+        mistakes.run(partial(_check_options, pipeline, source))
         if source.is_files and ":/" not in source.values[0] and not glob.glob(source.values[0]):
-            raise pipeline.error(source, source.kind, f"{source.values[0]}: no such file or directory")
+            mistakes.add(
+                [pipeline.error(source, source.kind, f"{source.values[0]}: no such file or directory")]
+            )
+    mistakes.raise_all()
     if is_local(pipeline.checkpoint):
         check_file_logs(pipeline, local_checkpoint(pipeline))
     return list(_check_topics(pipeline))

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from kproc.pipeline.toml_table import KeyPath, Places, SpecError
+from kproc.config.toml_lines import KeyPath
+from kproc.pipeline.toml_table import Places, SpecError
 
 CONNECTORS: Final = ("kproc", "kafka")
 FILE_FORMATS: Final = ("parquet", "csv", "json")

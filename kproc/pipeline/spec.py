@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from kproc.pipeline.file_options import check_parser_options, check_sink_options, check_source_options
+from kproc.pipeline.mistakes import Mistakes
 from kproc.pipeline.model import (
     COLUMNS,
     CONNECTORS,
@@ -37,7 +38,9 @@ from kproc.pipeline.model import (
     Trigger,
     Watermark,
 )
-from kproc.pipeline.toml_table import Table, did_you_mean, parse_toml, read_text
+from kproc.pipeline.toml_table import SpecError, Table, did_you_mean, parse_toml, read_text
+
+_Part = TypeVar("_Part", Source, Transform, Sink)
 
 _VIEW: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DIRECTORY: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -77,25 +80,21 @@ def parse_spec(
     if head is None:
         raise root.error(None, "[pipeline] is missing")
     directory = path.resolve().parent
-    name = _name(head, _DIRECTORY)
-    checkpoint = _local(directory, head.need_text("checkpoint", ": the directory of what has been done"))
-    written = head.text("bootstrap")
-    defaults = _Defaults(
-        directory=directory,
-        bootstrap=bootstrap or written or default_bootstrap,
-        connector=head.choice("connector", CONNECTORS) or "kproc",
-        trigger=_trigger(head) or Trigger(),
-    )
-    head.finish()
-    spark = _spark(root.table("spark"), directory)
-    sources = tuple(_source(table, defaults) for table in root.tables("source"))
-    if not sources:
-        raise root.error(None, "no [[source]]")
-    transforms = tuple(_transform(table, defaults) for table in root.tables("transform"))
-    sinks = tuple(_sink(table, defaults) for table in root.tables("sink"))
-    if not sinks:
-        raise root.error(None, "no [[sink]]")
-    root.finish()
+    mistakes = Mistakes()
+    made = mistakes.of(lambda table: _head(table, directory, bootstrap or "", default_bootstrap), head)
+    name, checkpoint, defaults = made or ("", "", _Defaults(directory, default_bootstrap, "kproc", Trigger()))
+    spark_table = root.table("spark")
+    spark = SparkSettings()
+    if spark_table is not None:
+        spark = mistakes.of(lambda table: _spark(table, directory), spark_table) or spark
+    sources = _parts(mistakes, root, "source", lambda table: _source(table, defaults))
+    transforms = _parts(mistakes, root, "transform", lambda table: _transform(table, defaults))
+    sinks = _parts(mistakes, root, "sink", lambda table: _sink(table, defaults))
+    for what in ("source", "sink"):
+        if not root.tables(what):
+            mistakes.add([root.error(None, f"no [[{what}]]")])
+    mistakes.run(root.finish)
+    mistakes.raise_all()
     pipeline = Pipeline(
         file=path,
         name=name,
@@ -109,7 +108,8 @@ def parse_spec(
         sinks=sinks,
         places=places,
     )
-    _check_names(pipeline)
+    mistakes.add(_name_mistakes(pipeline))
+    mistakes.raise_all()
     return pipeline
 
 
@@ -123,9 +123,26 @@ class _Defaults:
         self.trigger = trigger
 
 
-def _spark(table: Table | None, directory: Path) -> SparkSettings:
-    if table is None:
-        return SparkSettings()
+def _parts(mistakes: Mistakes, root: Table, what: str, make: Callable[[Table], _Part]) -> tuple[_Part, ...]:
+    found = (mistakes.of(make, table) for table in root.tables(what))
+    return tuple(part for part in found if part is not None)
+
+
+def _head(head: Table, directory: Path, bootstrap: str, default_bootstrap: str) -> tuple[str, str, _Defaults]:
+    name = _name(head, _DIRECTORY)
+    checkpoint = _local(directory, head.need_text("checkpoint", ": the directory of what has been done"))
+    written = head.text("bootstrap")
+    defaults = _Defaults(
+        directory=directory,
+        bootstrap=bootstrap or written or default_bootstrap,
+        connector=head.choice("connector", CONNECTORS) or "kproc",
+        trigger=_trigger(head) or Trigger(),
+    )
+    head.finish()
+    return name, checkpoint, defaults
+
+
+def _spark(table: Table, directory: Path) -> SparkSettings:
     settings = SparkSettings(
         master=table.text("master") or DEFAULT_MASTER,
         driver_memory=table.text("driver_memory") or "1g",
@@ -469,34 +486,40 @@ def _local(directory: Path, path: str) -> str:
 # -- names across the parts
 
 
-def _check_names(pipeline: Pipeline) -> None:
+def _name_mistakes(pipeline: Pipeline) -> Iterator[SpecError]:
     """Views are unique and defined before they are used; sinks are unique."""
-    views: list[str] = []
-    parts: list[Source | Transform] = [*pipeline.sources, *pipeline.transforms]
-    for part in parts:
-        if part.name in views:
-            raise pipeline.error(part, "name", f"{part.name} is defined twice")
-        for name in part.inputs if isinstance(part, Transform) else ():
-            if name not in views:
-                raise pipeline.error(part, "inputs", _unknown_view(name, views, pipeline))
-        views.append(part.name)
+    twice = [*_twice(pipeline, (*pipeline.sources, *pipeline.transforms)), *_twice(pipeline, pipeline.sinks)]
+    yield from twice or _unknown_inputs(pipeline)  # One that has another's name is missed under its own.
+    yield from _target_mistakes(pipeline)
+
+
+def _twice(pipeline: Pipeline, parts: Sequence[Source | Transform | Sink]) -> Iterator[SpecError]:
     names: list[str] = []
+    for part in parts:
+        if part.name in names:
+            yield pipeline.error(part, "name", f"{part.name} is defined twice")
+        names.append(part.name)
+
+
+def _unknown_inputs(pipeline: Pipeline) -> Iterator[SpecError]:
+    views = [source.name for source in pipeline.sources]
+    for part in pipeline.transforms:
+        for name in part.inputs:
+            if name not in views:
+                yield pipeline.error(part, "inputs", _unknown_view(name, views, pipeline))
+        views.append(part.name)
     for sink in pipeline.sinks:
-        if sink.name in names:
-            raise pipeline.error(sink, "name", f"{sink.name} is defined twice")
         if sink.input not in views:
-            raise pipeline.error(sink, "input", _unknown_view(sink.input, views, pipeline))
-        names.append(sink.name)
-    _check_targets(pipeline)
+            yield pipeline.error(sink, "input", _unknown_view(sink.input, views, pipeline))
 
 
-def _check_targets(pipeline: Pipeline) -> None:
+def _target_mistakes(pipeline: Pipeline) -> Iterator[SpecError]:
     """Two sinks in one directory would write over each other's log of files."""
     seen: dict[str, Sink] = {}
     for sink in pipeline.sinks:
         if sink.kind in (*FILE_FORMATS, "memory"):
             if sink.target in seen:
-                raise pipeline.error(
+                yield pipeline.error(
                     sink, sink.kind, f"{sink.target} is written by sink {seen[sink.target].name}, too"
                 )
             seen[sink.target] = sink

@@ -1,7 +1,6 @@
 """Strict reading of TOML: every key is asked for by name and kind, and every complaint names its line.
 
-`tomllib` gives values without places, so `key_lines` finds the line of each key in a text that it has
-accepted: tables, arrays of tables and dotted keys; what stands inside an inline table has its line.
+`tomllib` gives values without places: config/toml_lines.py finds the line of each key.
 """
 
 from __future__ import annotations
@@ -14,15 +13,18 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-KeyPath = tuple[str | int, ...]
-_HEADER: Final = re.compile(r"\s*(\[\[?)\s*(.+?)\s*\]\]?\s*(?:#.*)?$")
-_PART: Final = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([A-Za-z0-9_-]+))\s*(\.|=|$)""")
-_TOKEN: Final = re.compile(r'"""|\'\'\'|"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\'|#[^\n]*|[\[\]{}]')
+from kproc.config.toml_lines import KeyPath, key_lines
+
 _AT_LINE: Final = re.compile(r"\s*\(at (?:line (\d+), column \d+|end of document)\)$")
 
 
 class SpecError(Exception):
     """What is wrong with a specification, in one line: file, line, key, complaint."""
+
+    def __init__(self, message: str, *, path: KeyPath = (), line: int = 0) -> None:
+        super().__init__(message)
+        self.path = path
+        self.line = line
 
 
 def show(path: KeyPath) -> str:
@@ -48,7 +50,8 @@ class Places:
 
     def error(self, path: KeyPath, message: str) -> SpecError:
         named = f"{show(path)}: " if path else ""
-        return SpecError(f"{self.file}:{self.line(path)}: {named}{' '.join(message.split())}")
+        line = self.line(path)
+        return SpecError(f"{self.file}:{line}: {named}{' '.join(message.split())}", path=path, line=line)
 
 
 def parse_toml(text: str, file: str) -> tuple[dict[str, Any], Places]:
@@ -73,90 +76,6 @@ def read_text(path: Path, shown: str) -> str:
         raise SpecError(f"{shown}: not UTF-8 at byte {error.start}") from None
 
 
-def key_lines(text: str) -> dict[KeyPath, int]:
-    """The line of every key and table of a valid TOML text."""
-    lines: dict[KeyPath, int] = {}
-    counts: dict[KeyPath, int] = {}
-    table: KeyPath = ()
-    depth, quote = 0, ""
-    for number, line in enumerate(text.split("\n"), 1):
-        if not depth and not quote:
-            header = _HEADER.match(line)
-            if header is not None and (parts := _key_parts(header[2])) is not None:
-                table = _table_path(parts, counts, is_array=header[1] == "[[")
-                lines.setdefault(table, number)
-                if header[1] == "[[":
-                    lines.setdefault(table[:-1], number)  # The array: its first table.
-                continue
-            key, equals, rest = _split_key(line)
-            if equals:
-                for length in range(1, len(key) + 1):
-                    lines.setdefault((*table, *key[:length]), number)
-                line = rest
-        depth, quote = _follow(line, depth, quote)
-    return lines
-
-
-def _key_parts(text: str) -> list[str] | None:
-    """The parts of a whole dotted key, or None for what is none (a line of an array, for instance)."""
-    parts, position = [], 0
-    while position < len(text):
-        part = _PART.match(text, position)
-        if part is None or part[4] == "=":
-            return None
-        parts.append(next(group for group in part.groups()[:3] if group is not None))
-        position = part.end()
-    return parts
-
-
-def _split_key(line: str) -> tuple[list[str], bool, str]:
-    """The dotted key before `=`, whether there is one, and what follows it."""
-    parts, position = [], 0
-    while (part := _PART.match(line, position)) is not None:
-        parts.append(next(group for group in part.groups()[:3] if group is not None))
-        position = part.end()
-        if part[4] == "=":
-            return parts, True, line[position:]
-        if not part[4]:
-            break
-    return [], False, line
-
-
-def _table_path(parts: Sequence[str], counts: dict[KeyPath, int], *, is_array: bool) -> KeyPath:
-    """The path of a header: a name that is an array of tables means its newest element."""
-    path: KeyPath = ()
-    for position, part in enumerate(parts):
-        path = (*path, part)
-        if is_array and position == len(parts) - 1:
-            counts[path] = counts.get(path, 0) + 1
-        if path in counts:
-            path = (*path, counts[path] - 1)
-    return path
-
-
-def _follow(line: str, depth: int, quote: str) -> tuple[int, str]:
-    """Brackets and many-line strings that are open at the end of a line."""
-    position = 0
-    while position < len(line):
-        if quote:
-            end = line.find(quote, position)
-            if end < 0:
-                return depth, quote
-            position, quote = end + 3, ""
-            continue
-        token = _TOKEN.search(line, position)
-        if token is None:
-            break
-        position = token.end()
-        if token[0] in ('"""', "'''"):
-            quote = token[0]
-        elif token[0] in "[{":
-            depth += 1
-        elif token[0] in "]}":
-            depth -= 1
-    return depth, quote
-
-
 class Table:
     """A table of the specification that is read key by key; `finish` refuses what nobody asked for."""
 
@@ -168,6 +87,17 @@ class Table:
 
     def error(self, key: str | None, message: str) -> SpecError:
         return self._places.error(self.path if key is None else (*self.path, key), message)
+
+    def key_of(self, path: KeyPath) -> str | None:
+        """The key of this table that a path of an error leads through; None: it is of the table, or not there."""
+        depth = len(self.path)
+        key = path[depth] if path[:depth] == self.path and len(path) > depth else None
+        return key if isinstance(key, str) and key in self._values else None
+
+    def without(self, key: str) -> Table:
+        """The same table as if that key were not written; a name, which nothing goes without, is some other one."""
+        left = {k: v for k, v in self._values.items() if k != key}
+        return Table(left | ({"name": "unnamed"} if key == "name" else {}), self._places, self.path)
 
     def has(self, key: str) -> bool:
         self._ask(key)

@@ -239,6 +239,7 @@ REFUSED = [
     ("offsets.retention.check.interval.ms", "0"),
     ("offset.metadata.max.bytes", "-1"),
     ("kproc.flush", "always"),
+    ("kproc.unknown.settings", "ignore"),
     ("kproc.transport", "fibre"),
     ("kproc.drain.timeout.ms", "-1"),
     ("kproc.ring.bytes", "128k"),  # A Processor could not reserve one read in it.
@@ -520,7 +521,7 @@ def test_kafkas_own_server_properties_starts_a_broker(tmp_path):
     assert config.listeners == (EndPoint("PLAINTEXT", "PLAINTEXT", "", 9092),)
     assert config.advertised_listeners == (EndPoint("PLAINTEXT", "PLAINTEXT", "localhost", 9092),)
     assert any("CONTROLLER://:9093" in warning for warning in warnings)
-    assert any(warning.startswith("process.roles") for warning in warnings)
+    assert any(warning.startswith(f"{file}:1: process.roles has no effect") for warning in warnings)
 
 
 # -- rules that span settings
@@ -726,3 +727,41 @@ def test_a_quota_of_cgroup_version_1_binds(tmp_path, mount):
 
 def test_there_is_always_one_of_each_role():
     assert default_role_count() >= 1
+
+
+def test_all_mistakes_of_a_file_are_told_at_once_each_with_its_line(tmp_path):
+    file = tmp_path / "server.properties"
+    file.write_text(
+        "# a comment\nnum.io.threads=x\n\nlog.segment.bytes=\\\n  -5\nno.such=1\nnum.partitions=2\n"
+    )
+    with pytest.raises(ConfigError) as raised:
+        Config.build({"kproc.flush": "always"}, file=file)
+    lines = str(raised.value).splitlines()
+    assert [line.partition(": ")[0] for line in lines[:3]] == [f"{file}:{number}" for number in (2, 4, 6)]
+    assert "num.io.threads" in lines[0]
+    assert "log.segment.bytes" in lines[1]
+    assert "unknown setting no.such" in lines[2]
+    assert lines[3].startswith("kproc.flush=always")
+
+    toml = tmp_path / "kproc.toml"
+    toml.write_text('"num.io.threads" = "x"\n\n[log]\nretention.ms = "y"\n')
+    with pytest.raises(ConfigError) as raised:
+        Config.build(file=toml)
+    assert [line.partition(": ")[0] for line in str(raised.value).splitlines()] == [f"{toml}:1", f"{toml}:4"]
+
+
+def test_mistakes_between_settings_are_told_together():
+    with pytest.raises(ConfigError) as raised:
+        Config.build({"node.id": "2", "broker.id": "3", "early.start.listeners": "NONE"})
+    assert len(str(raised.value).splitlines()) == 2
+
+
+def test_unknown_settings_warn_where_that_is_wanted(tmp_path):
+    file = tmp_path / "server.properties"
+    file.write_text("my.plugin.setting=1\nkproc.unknown.settings=warn\nnum.partitons=3\n")
+    warnings: list[str] = []
+    Config.build(file=file, on_warning=warnings.append)
+    assert warnings == [
+        f"{file}:1: my.plugin.setting has no effect: nobody knows that setting",
+        f"{file}:3: num.partitons has no effect: nobody knows that setting; did you mean num.partitions?",
+    ]

@@ -132,9 +132,7 @@ def test_queries_that_wait_are_looked_at_seldom_until_one_works(
     run, _ = run_of(tmp_path)
     states = [*["waiting"] * 12, "working", "waiting", "ended"]
     figures = SimpleNamespace(name="q", state="", batch=1, rows=0)
-    entry: Any = SimpleNamespace(
-        figures=figures, sink=SimpleNamespace(name="q"), waits_for_broker=False
-    )
+    entry: Any = SimpleNamespace(figures=figures, sink=SimpleNamespace(name="q"), waits_for_broker=False)
     waits: list[float] = []
 
     def collect() -> None:

@@ -18,7 +18,7 @@ def after(tmp_path, name: str, text: str) -> dict:
     """What serve --config would read from the edited text."""
     path = tmp_path / name
     path.write_text(edited(text, WANTED, is_toml=name.endswith(".toml")))
-    return {key: str(value) for key, value in read_settings_file(path).items()}
+    return {key: str(written.value) for key, written in read_settings_file(path).items()}
 
 
 PROPERTIES = """# our broker

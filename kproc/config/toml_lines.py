@@ -1,0 +1,100 @@
+"""The line of each key of a TOML text, which tomllib does not tell.
+
+Of a text that tomllib has accepted: tables, arrays of tables and dotted keys; what stands inside an inline table has
+its line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+KeyPath = tuple[str | int, ...]
+_HEADER: Final = re.compile(r"\s*(\[\[?)\s*(.+?)\s*\]\]?\s*(?:#.*)?$")
+_PART: Final = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([A-Za-z0-9_-]+))\s*(\.|=|$)""")
+_TOKEN: Final = re.compile(r'"""|\'\'\'|"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\'|#[^\n]*|[\[\]{}]')
+
+
+def key_lines(text: str) -> dict[KeyPath, int]:
+    """The line of every key and table of a valid TOML text."""
+    lines: dict[KeyPath, int] = {}
+    counts: dict[KeyPath, int] = {}
+    table: KeyPath = ()
+    depth, quote = 0, ""
+    for number, line in enumerate(text.split("\n"), 1):
+        if not depth and not quote:
+            header = _HEADER.match(line)
+            if header is not None and (parts := _key_parts(header[2])) is not None:
+                table = _table_path(parts, counts, is_array=header[1] == "[[")
+                lines.setdefault(table, number)
+                if header[1] == "[[":
+                    lines.setdefault(table[:-1], number)  # The array: its first table.
+                continue
+            key, equals, rest = _split_key(line)
+            if equals:
+                for length in range(1, len(key) + 1):
+                    lines.setdefault((*table, *key[:length]), number)
+                line = rest
+        depth, quote = _follow(line, depth, quote)
+    return lines
+
+
+def _key_parts(text: str) -> list[str] | None:
+    """The parts of a whole dotted key, or None for what is none (a line of an array, for instance)."""
+    parts, position = [], 0
+    while position < len(text):
+        part = _PART.match(text, position)
+        if part is None or part[4] == "=":
+            return None
+        parts.append(next(group for group in part.groups()[:3] if group is not None))
+        position = part.end()
+    return parts
+
+
+def _split_key(line: str) -> tuple[list[str], bool, str]:
+    """The dotted key before `=`, whether there is one, and what follows it."""
+    parts, position = [], 0
+    while (part := _PART.match(line, position)) is not None:
+        parts.append(next(group for group in part.groups()[:3] if group is not None))
+        position = part.end()
+        if part[4] == "=":
+            return parts, True, line[position:]
+        if not part[4]:
+            break
+    return [], False, line
+
+
+def _table_path(parts: Sequence[str], counts: dict[KeyPath, int], *, is_array: bool) -> KeyPath:
+    """The path of a header: a name that is an array of tables means its newest element."""
+    path: KeyPath = ()
+    for position, part in enumerate(parts):
+        path = (*path, part)
+        if is_array and position == len(parts) - 1:
+            counts[path] = counts.get(path, 0) + 1
+        if path in counts:
+            path = (*path, counts[path] - 1)
+    return path
+
+
+def _follow(line: str, depth: int, quote: str) -> tuple[int, str]:
+    """Brackets and many-line strings that are open at the end of a line."""
+    position = 0
+    while position < len(line):
+        if quote:
+            end = line.find(quote, position)
+            if end < 0:
+                return depth, quote
+            position, quote = end + 3, ""
+            continue
+        token = _TOKEN.search(line, position)
+        if token is None:
+            break
+        position = token.end()
+        if token[0] in ('"""', "'''"):
+            quote = token[0]
+        elif token[0] in "[{":
+            depth += 1
+        elif token[0] in "]}":
+            depth -= 1
+    return depth, quote
