@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from kproc.pipeline.toml_table import SpecError, Table
@@ -22,21 +22,23 @@ class Mistakes:
         It stops at the first. So the key of that is taken away and it is asked again; what it then misses, or says of
         the key that was taken away, is of our making and no mistake.
         """
-        left, removed = table, list[str]()
+        left, removed, is_whole = table, list[str](), True
         while True:
             try:
                 made = make(left)
             except SpecError as error:
                 key = left.key_of(error.path)
-                is_ours = bool(removed) and (key is None or any(each in str(error).partition("; there are ")[0] for each in removed))
+                is_ours = bool(removed) and (key is None or _may_follow(error, removed))
                 if not is_ours:
                     self._found.append(error)
                 if key is None or is_ours:
                     return None
-                removed.append(key)
+                if ": unknown key" not in str(error):
+                    removed.append(key)
+                is_whole = False
                 left = left.without(key)
             else:
-                return None if removed else made
+                return made if is_whole else None
 
     def run(self, check: Callable[[], object]) -> None:
         """One more check that says at most one thing."""
@@ -55,3 +57,10 @@ class Mistakes:
         if self._found:
             ordered = sorted(self._found, key=lambda error: error.line)
             raise SpecError("\n  ".join([f"{len(ordered)} mistakes:", *map(str, ordered)]))
+
+
+def _may_follow(error: SpecError, removed: Sequence[str]) -> bool:
+    """Whether it may be said only because those keys were taken away. Which keys are known depends on others."""
+    text = str(error).partition("; there are ")[0]
+    only_names = all(each == "name" for each in removed)
+    return any(each in text for each in removed) or (": unknown key" in text and not only_names)
