@@ -15,6 +15,10 @@ __version__ = "0.1.0"
 __all__ = ["Broker", "__version__"]
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     """Import the embedded broker only when somebody asks for it (PEP 562)."""
     if name == "Broker":

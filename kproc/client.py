@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import socket
+import struct
 from collections import deque
 from collections.abc import Mapping
 from types import TracebackType
@@ -100,6 +101,7 @@ class Client:
         self._received = bytearray()
         self._pending: deque[_Pending] = deque()
         self._correlation_id = 0
+        self._unread = 0  # Answers that nobody waits for.
         self._versions: dict[int, tuple[int, int]] | None = None
 
     @classmethod
@@ -154,6 +156,12 @@ class Client:
     def receive_frame(self) -> bytes:
         """The next frame without its length prefix."""
         deadline_ns = self._clock.now_ns() + self.timeout_ms * NS_PER_MS
+        while self._unread:
+            self._frame(deadline_ns)
+            self._unread -= 1
+        return self._frame(deadline_ns)
+
+    def _frame(self, deadline_ns: int) -> bytes:
         self._fill(4, deadline_ns)
         length = int.from_bytes(self._received[:4], "big", signed=True)
         if not 4 <= length <= FRAME_BYTES_MAX:
@@ -182,6 +190,17 @@ class Client:
             if not piece:
                 raise ConnectionLost(f"{self.address} closed the connection")
             self._received += piece
+
+    def introduce(self, software: str, version: str) -> None:
+        """Say who we are, as KIP-511 has it: ApiVersions, version 3, whose answer is read past by whoever reads next.
+
+        By hand, for a command that needs no other schema. A broker that does not know the version answers, too.
+        """
+        name = self.client_id.encode()
+        words = b"".join(bytes((len(each) + 1,)) + each for each in (software.encode(), version.encode()))
+        frame = struct.pack(">hhih", ApiKey.API_VERSIONS, 3, 0, len(name)) + name + b"\0" + words + b"\0"
+        self.send_bytes(struct.pack(">i", len(frame)) + frame)
+        self._unread += 1
 
     # -- requests
 

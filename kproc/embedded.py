@@ -79,6 +79,11 @@ class Broker:
         self._is_killed = False
         self._clock = SystemClock()
 
+    def __repr__(self) -> str:
+        if not self.is_running:
+            return "<kproc.Broker, not running>"
+        return f"<kproc.Broker at {self.bootstrap}, pid {self.pid}, data {self.data}>"
+
     # -- what a caller needs to know
 
     @property

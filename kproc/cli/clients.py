@@ -36,6 +36,15 @@ class Order(StrEnum):
 
 HEADER = ("ID", "CLIENT", "SOFTWARE", "LISTENER", "PROCESSOR", "STATE", "AGE_S", "IDLE_S", "REQUESTS", "REQ/S",
           "IN_MB", "OUT_MB")  # fmt: skip
+STATES = {
+    "NOT_MUTED": "open",
+    "MUTED": "held",
+    "MUTED_AND_RESPONSE_PENDING": "held",
+    "MUTED_AND_THROTTLED": "throttled",
+    "MUTED_AND_THROTTLED_AND_RESPONSE_PENDING": "throttled",
+}
+# What a narrow terminal goes without, first things first.
+DROPPED = ("LISTENER", "PROCESSOR", "IDLE_S", "SOFTWARE", "REQUESTS", "OUT_MB", "IN_MB")
 
 
 def clients(
@@ -49,7 +58,9 @@ def clients(
 ) -> None:
     """Show every connection: its client, software, listener, process, age and what it sends.
 
-    Rates are those of a connection's whole life unless there is an interval.
+    Rates are those of a connection's whole life unless there is an interval. ID is what kill-client takes: address of
+    the broker, of the client, and the process that accepted it. STATE: open; held, not read because something has no
+    room or an answer waits to be taken; throttled by a quota. --format json has Kafka's words for it.
     """
     with connect(bootstrap) as client:
         before = client.operate("clients")["clients"] if interval else []
@@ -63,7 +74,7 @@ def clients(
     elif not rows:
         sys.stdout.write("nobody is connected\n")
     else:
-        print_table(HEADER, map(_cells, rows))
+        print_table(HEADER, map(_cells, rows), drop=DROPPED)
 
 
 def kill_client(
@@ -117,7 +128,7 @@ def _cells(row: dict[str, Any]) -> list[object]:
         else "unknown",
         row["listener_name"],
         row["processor"],
-        row["state"],
+        STATES.get(row["state"], row["state"]),
         row["age_ms"] / 1000,
         row["idle_ms"] / 1000,
         row["requests"],

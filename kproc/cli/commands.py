@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
+import inspect
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -34,7 +36,6 @@ from kproc.cli.failure import Failure, one_line
 
 app = typer.Typer(
     name="kproc",
-    help="A Kafka-protocol broker for one Linux host, built from processes.",
     no_args_is_help=True,
     rich_markup_mode=None,  # Plain help: no box drawing in logs, and 40 ms less to show it.
     pretty_exceptions_enable=False,
@@ -42,44 +43,74 @@ app = typer.Typer(
 )
 
 
-def _pass_on(parser: serve.Parser) -> None:
-    """Show a command among the others that has a parser of its own, which kproc.cli.main asks before all this."""
+def _show(parser: serve.Parser) -> None:
+    """Show a command among the others that has a parser of its own, which kproc.cli.main asks before all this.
 
-    @app.command(
-        parser.command,
-        help=parser.description,
-        add_help_option=False,
-        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    Its options are declared once more for the shell, which completes what it finds here.
+    """
+
+    def run(**_options: object) -> None:
+        raise AssertionError(f"kproc.cli.main runs {parser.command} without this library")
+
+    parameters = [_parameter(number, action) for number, action in enumerate(parser.shown_options())]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    app.command(parser.command, short_help=parser.summary, add_help_option=False)(run)
+
+
+def _parameter(number: int, action: argparse.Action) -> inspect.Parameter:
+    kind: Any = bool if action.nargs == 0 else str
+    option = typer.Option(*action.option_strings, help=action.help)
+    return inspect.Parameter(
+        f"option_{number}",
+        inspect.Parameter.KEYWORD_ONLY,
+        default=False if kind is bool else "",
+        annotation=Annotated[kind, option],
     )
-    def run(context: typer.Context) -> None:
-        raise typer.Exit(parser.run(context.args))
 
 
 for _parser in (serve.SERVE, serve.DEV):
-    _pass_on(_parser)
+    _show(_parser)
 topics.app.command("alter")(topic_changes.alter)
 topics.app.command("trim")(topic_changes.trim)
 app.add_typer(topics.app, name="topic")
 app.add_typer(groups.app, name="group")
 app.add_typer(configs.app, name="config")
-app.command("produce")(produce.produce)
-app.command("consume")(consume.consume)
+app.command("produce", short_help="Send each line of the standard input as a record.")(produce.produce)
+app.command("consume", short_help="Write records to the standard output.")(consume.consume)
 app.command("ping")(lifecycle.ping)
 app.command("stop")(lifecycle.stop)
-app.command("status")(status.status)
-app.command("top")(top.top)
-app.command("clients")(clients.clients)
-app.command("kill-client")(clients.kill_client)
-app.command("scale")(scale.scale)
-app.command("rebalance")(scale.rebalance)
-app.add_typer(tune.app, name="tune")
+app.command("status", short_help="Show processes, CPU, memory, connections and rates.")(status.status)
+app.command("top", short_help="Watch processes, APIs and the bottleneck.")(top.top)
+app.command("clients", short_help="Show every connection and what it sends.")(clients.clients)
+app.command("kill-client", short_help="Close one connection.")(clients.kill_client)
+app.command("scale", short_help="Change the number of processes; no connection is dropped.")(scale.scale)
+app.command("rebalance", short_help="Move connections from busy processes to idle ones.")(scale.rebalance)
+app.add_typer(tune.app, name="tune", short_help="Propose process counts for this machine, by measuring.")
 pipeline.app.command("demo")(pipeline_demo.demo)
 pipeline.app.command("telemetry")(pipeline_telemetry.telemetry)
 app.add_typer(pipeline.app, name="pipeline")
-app.command("doctor")(doctor.doctor)
-app.command("dump-log")(dump_log.dump_log)
-app.command("api")(api_ledger.api)
+app.command("doctor", short_help="Put what a report of a problem needs into one archive.")(doctor.doctor)
+app.command("dump-log", short_help="Show, or check, batches and index entries in log files.")(
+    dump_log.dump_log
+)
+app.command("api", short_help="Show which APIs are served, in which versions.")(api_ledger.api)
 app.add_typer(bench.app, name="bench")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _version: Annotated[
+        bool, typer.Option("--version", "-V", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """A Kafka-protocol broker for one Linux host, built from processes."""
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
@@ -46,11 +47,19 @@ def connect(bootstrap: str, *, timeout_ms: int = 10_000) -> Client:
         usage_error(f"--bootstrap: {error}")
     for host, port in addresses[:-1]:
         try:
-            return Client.connect(host, port, timeout_ms=timeout_ms)
+            return _introduced(Client.connect(host, port, timeout_ms=timeout_ms))
         except ConnectionFailed:
             continue  # The next one may be up; if none is, the last one's reason is shown.
     host, port = addresses[-1]
-    return Client.connect(host, port, timeout_ms=timeout_ms)
+    return _introduced(Client.connect(host, port, timeout_ms=timeout_ms))
+
+
+def _introduced(client: Client) -> Client:
+    """So that `kproc clients` knows its own."""
+    from kproc import __version__
+
+    client.introduce("kproc", __version__)
+    return client
 
 
 def connect_for_records(bootstrap: str) -> Client:
@@ -73,6 +82,27 @@ def connect_for_records(bootstrap: str) -> Client:
     )
 
 
+def complete_topics(context: typer.Context, incomplete: str) -> list[str]:
+    """Names of topics that begin so, for the shell; none where no broker answers."""
+    from kproc.client import ClientError
+    from kproc.errors import KafkaError
+    from kproc.wire.header import ApiKey
+
+    bootstrap = str(context.params.get("bootstrap") or DEFAULT_BOOTSTRAP)
+    fields = {
+        "topics": None,
+        "allow_auto_topic_creation": False,
+        "include_cluster_authorized_operations": False,
+        "include_topic_authorized_operations": False,
+    }
+    try:
+        with connect(bootstrap, timeout_ms=1_000) as client:
+            found = client.call_latest(ApiKey.METADATA, fields)["topics"]
+    except (ClientError, KafkaError, Failure):
+        return []
+    return sorted(name for row in found if (name := str(row["name"])).startswith(incomplete))
+
+
 def print_json(value: Any) -> None:
     """One indented JSON document; keys in the order in which they were built."""
     import orjson
@@ -93,9 +123,16 @@ def print_done(
         raise Failure("; ".join(refusals))
 
 
-def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Columns as wide as their longest cell, two blanks between, numbers to the right."""
+def print_table(header: Sequence[str], rows: Iterable[Sequence[object]], drop: Sequence[str] = ()) -> None:
+    """Columns as wide as their longest cell, two blanks between, numbers to the right.
+
+    On a terminal that is too narrow the columns of `drop` are left out, the first ones first, and a line says so;
+    whoever reads from a pipe gets all of them.
+    """
     table = [[_cell(value) for value in row] for row in rows]
+    left_out: list[str] = []
+    if sys.stdout.isatty():
+        header, table, left_out = _narrowed(list(header), table, drop, shutil.get_terminal_size().columns)
     numeric = [all(_is_number(row[column]) for row in table) for column in range(len(header))]
     widths = [max(len(cell) for cell in column) for column in zip(header, *table, strict=True)]
     for line in (header, *table):
@@ -104,6 +141,27 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None
             for cell, width, right in zip(line, widths, numeric, strict=True)
         )
         sys.stdout.write("  ".join(cells).rstrip() + "\n")
+    if left_out:
+        sys.stdout.write(f"(no room for {', '.join(left_out)})\n")
+
+
+def _narrowed(
+    header: list[str], table: list[list[str]], drop: Sequence[str], width: int
+) -> tuple[list[str], list[list[str]], list[str]]:
+    """Without as many columns of `drop` as it takes, and their names."""
+    left_out: list[str] = []
+    for name in (each for each in drop if each in header):
+        widths = [max(len(cell) for cell in column) for column in zip(header, *table, strict=True)]
+        if sum(widths) + 2 * (len(widths) - 1) <= width:
+            break
+        at = header.index(name)
+        header, table = _without(header, at), [_without(row, at) for row in table]
+        left_out.append(name)
+    return header, table, left_out
+
+
+def _without(cells: list[str], at: int) -> list[str]:
+    return [*cells[:at], *cells[at + 1 :]]
 
 
 def _is_number(cell: str) -> bool:

@@ -13,6 +13,7 @@ from kproc.cli.common import (
     Failure,
     Format,
     OutputFormat,
+    complete_topics,
     connect,
     pairs,
     print_done,
@@ -27,7 +28,12 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Show and change settings of a running broker.", no_args_is_help=True)
 
-Topic = Annotated[str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="This topic's settings.")]
+Topic = Annotated[
+    str | None,
+    typer.Option(
+        "--topic", "-t", metavar="TOPIC", help="This topic's settings.", autocompletion=complete_topics
+    ),
+]
 Group = Annotated[str | None, typer.Option("--group", "-g", metavar="GROUP", help="This group's settings.")]
 
 # DescribeConfigs: ConfigSource. The two a user did not choose are hidden without --all.
@@ -71,7 +77,14 @@ def get_configs(
     with connect(bootstrap) as client:
         resource = _resource(client, topic, group)
         rows = _configs(client, resource, names or None)
+    from kproc.config import KNOWN_UNHONOURED
+
     missing = set(names or ()) - {row["name"] for row in rows}
+    unhonoured = sorted(missing & KNOWN_UNHONOURED)
+    if unhonoured:
+        raise Failure(
+            f"Kafka's settings without effect here, which {resource} does not keep: {', '.join(unhonoured)}"
+        )
     if missing:
         raise Failure(f"{resource} has no setting {', '.join(sorted(missing))}")
     shown = [row for row in rows if names or show_all or row["source"] not in _UNCHOSEN]
@@ -80,10 +93,7 @@ def get_configs(
         return
     print_table(
         ("NAME", "VALUE", "FROM", ""),
-        [
-            (row["name"], row["value"], row["source"], "read-only" if row["read_only"] else "")
-            for row in shown
-        ],
+        [(row["name"], row["value"], row["source"], _remark(row)) for row in shown],
     )
     if len(shown) < len(rows) and sys.stdout.isatty():
         sys.stdout.write(f"\n{len(rows) - len(shown)} more have their default: --all shows them\n")
@@ -115,6 +125,12 @@ def set_configs(
     print_done(
         [{"result": done, "resource": str(resource), "names": names}], "{result} {resource}: {names}", output
     )
+
+
+def _remark(row: dict[str, Any]) -> str:
+    """What somebody should know who wants to rely on a setting."""
+    remarks = ["read-only"] if row["read_only"] else []
+    return ", ".join([*remarks, f"no effect: {row['no_effect']}"] if row["no_effect"] else remarks)
 
 
 def config_changes(option: str, settings: list[str] | None, unset: list[str] | None) -> list[dict[str, Any]]:
@@ -177,6 +193,19 @@ def _configs(client: Client, resource: Resource, names: list[str] | None) -> lis
             "value": "(hidden)" if row["is_sensitive"] else row["value"],
             "source": _SOURCES.get(row["config_source"], str(row["config_source"])),
             "read_only": row["read_only"],
+            "no_effect": _unhonoured(resource, row["name"]),
         }
         for row in sorted(answer["configs"], key=lambda row: str(row["name"]))
     ]
+
+
+def _unhonoured(resource: Resource, name: str) -> str | None:
+    """Why a setting of a broker or a topic has no effect; None: it has."""
+    from kproc.cluster.topic_config import ROWS
+    from kproc.config import SETTINGS
+
+    if resource.kind == _TOPIC:
+        topic_row = next((row for row in ROWS if row.name == name), None)
+        name = topic_row.settings[0] if topic_row is not None and topic_row.settings else name
+    row = SETTINGS.get(name)
+    return row.unhonoured if row is not None else None

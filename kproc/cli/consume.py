@@ -10,7 +10,14 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Failure, connect, connect_for_records
+from kproc.cli.common import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    Failure,
+    complete_topics,
+    connect,
+    connect_for_records,
+)
 from kproc.cli.formatting import Consumed, compile_format
 from kproc.cli.positions import Where, chosen_partitions, find_positions, parse_where
 
@@ -21,7 +28,9 @@ WAIT_S: Final = 0.25
 
 
 def consume(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="What to read.")],
+    topic: Annotated[
+        str, typer.Argument(metavar="TOPIC", help="What to read.", autocompletion=complete_topics)
+    ],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     start: Annotated[
         str,

@@ -267,12 +267,26 @@ def seek(
         rows = _targets(client, partitions, committed, target, shift)
         if execute:
             _commit(client, group, rows)
+        members = 0 if execute else _member_count(client, group)
     if output is Format.JSON:
         print_json({"group": group, "executed": execute, "partitions": rows})
         return
     print_table(("TOPIC", "PARTITION", "COMMITTED", "NEW"), [list(row.values()) for row in rows])
-    if not execute:
+    if members:
+        sys.stdout.write(
+            f"\nnothing was changed: {group} has {members} members, stop them first, then add --execute\n"
+        )
+    elif not execute:
         sys.stdout.write("\nnothing was changed: add --execute to do it\n")
+
+
+def _member_count(client: Client, group: str) -> int:
+    """Members that a move would be refused for."""
+    from kproc.wire.header import ApiKey
+
+    fields = {"groups": [group], "include_authorized_operations": False}
+    [described] = client.call_latest(ApiKey.DESCRIBE_GROUPS, fields)["groups"]
+    return len(described["members"])
 
 
 def _chosen(

@@ -29,7 +29,7 @@ def run(arguments: Sequence[str]) -> int:
         return _complain(str(failure), failure.exit_code)
     except BrokenPipeError:
         _abandon_stdout()
-        return _complain("the reader of the output has gone", 1)
+        return 128 + signal.SIGPIPE  # As of any program whose reader has seen enough: without a word.
     except KeyboardInterrupt:
         return _complain("interrupted", 128 + signal.SIGINT)
     return code

@@ -13,6 +13,7 @@ from kproc.cli.common import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
     Failure,
+    complete_topics,
     connect,
     connect_for_records,
     pairs,
@@ -43,7 +44,9 @@ class Acks(StrEnum):
 
 
 def produce(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where to send records.")],
+    topic: Annotated[
+        str, typer.Argument(metavar="TOPIC", help="Where to send records.", autocompletion=complete_topics)
+    ],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     key: Annotated[str | None, typer.Option("--key", "-k", help="Key of every record.")] = None,
     key_separator: Annotated[

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
@@ -80,29 +81,42 @@ class Parser(argparse.ArgumentParser):
         command: str,
         description: str,
         options: Sequence[Option],
+        summary: str,
         start: Callable[[argparse.Namespace, list[Flag]], int],
     ) -> None:
         super().__init__(
-            prog=f"kproc {command}", description=description, allow_abbrev=False, formatter_class=_Help
+            prog=f"kproc {command}",
+            description=description,
+            allow_abbrev=False,
+            add_help=False,
+            formatter_class=_Help,
         )
+        self._optionals.title = "Options"
+        self.add_argument("-h", "--help", action="help", help="Show this message and exit.")
         self.command = command
         self._options = options
         self._start = start
+        self.summary = summary
         for option in options:
             value: dict[str, Any] = (
                 {"metavar": option.metavar, "type": option.type}
                 if option.metavar
                 else {"action": "store_const", "const": "true"}
             )
-            text = f"{option.text} [{option.setting}]"
-            self.add_argument(*option.names, dest=option.setting, help=text, **value)
+            self.add_argument(*option.names, dest=option.setting, help=option.text, **value)
+        self.add_argument(
+            "--port",
+            "-p",
+            type=int,
+            metavar="N",
+            help="The port on 127.0.0.1, in place of --listeners; 0: a free one.",
+        )
         self.add_argument(
             "--set", "-s", dest="settings", action="append", metavar="NAME=VALUE", help="Any setting."
         )
         self.add_argument(
             "--ready-file", type=Path, metavar="FILE", help="Written when clients may connect: JSON."
         )
-
         self.add_argument(
             "--log-format",
             choices=("text", "json"),
@@ -110,6 +124,27 @@ class Parser(argparse.ArgumentParser):
             metavar="KIND",
             help="Lines of the log: text or json.",
         )
+
+    def shown_options(self) -> list[argparse.Action]:
+        """Those that a shell completes."""
+        return [action for action in self._actions if action.option_strings]
+
+    def format_help(self) -> str:
+        """With the name and the default of each setting, which take longer to load than a start has time for."""
+        from kproc.config import SETTINGS
+        from kproc.config.values import wire_text
+
+        by_setting = {option.setting: option for option in self._options}
+        for action in self._actions:
+            option = by_setting.get(action.dest)
+            if option is None:
+                continue
+            default = SETTINGS[option.setting].default
+            told = wire_text(default() if callable(default) else default)
+            action.help = f"{option.text}  [{option.setting}{f'; default: {told}' if told else ''}]".replace(
+                "%", "%%"
+            )
+        return super().format_help()
 
     def run(self, arguments: Sequence[str]) -> int:
         """Run the command until the broker has stopped; its exit code."""
@@ -134,7 +169,18 @@ class Parser(argparse.ArgumentParser):
             Flag(option.names[0], option.setting, str(value))
             for option in self._options
             if (value := getattr(given, option.setting)) is not None
-        ]
+        ] + self._port_flag(given)
+
+    def _port_flag(self, given: argparse.Namespace) -> list[Flag]:
+        from kproc.config import Flag
+
+        if given.port is None:
+            return []
+        if not 0 <= given.port < 65536:
+            usage_error(f"--port {given.port}: must be from 0 to 65535")
+        if given.listeners is not None:
+            usage_error("give --port or --listeners, not both")
+        return [Flag("--port", "listeners", f"PLAINTEXT://127.0.0.1:{given.port}")]
 
     def error(self, message: str) -> NoReturn:
         """What argparse found wrong, as one line."""
@@ -149,6 +195,9 @@ class _Help(argparse.HelpFormatter):
 
     def add_usage(self, usage: Any, actions: Any, groups: Any, prefix: str | None = None) -> None:
         super().add_usage(f"{self._prog} [OPTIONS]", actions, groups, "Usage: ")
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return textwrap.fill(text.strip(), width, initial_indent="  ", subsequent_indent="  ")
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         names = ", ".join(sorted(action.option_strings, key=len))
@@ -175,13 +224,10 @@ def _dev(given: argparse.Namespace, flags: list[Flag]) -> int:
     import shutil
     import tempfile
 
-    port = given.port
-    if not 0 <= port < 65536:
-        usage_error(f"--port {port}: must be from 0 to 65535")
     directory = Path(tempfile.mkdtemp(prefix="kproc-dev-"))
     owner = os.getpid()
     defaults: dict[str, object] = {
-        "listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "listeners": f"PLAINTEXT://127.0.0.1:{DEFAULT_PORT}",
         "log.dirs": str(directory),
         "kproc.flush": "none",
         "group.initial.rebalance.delay.ms": 0,
@@ -196,7 +242,11 @@ def _dev(given: argparse.Namespace, flags: list[Flag]) -> int:
 
 
 SERVE: Final = Parser(
-    "serve", "Run a broker until SIGTERM or Ctrl-C.", (_LISTENERS, *_SERVE_ONLY, *_SHARED), _serve
+    "serve",
+    "Run a broker until SIGTERM or Ctrl-C; SIGHUP reads its configuration file again.",
+    (_LISTENERS, *_SERVE_ONLY, *_SHARED),
+    "Run a broker until SIGTERM or Ctrl-C.",
+    _serve,
 )
 SERVE.add_argument(
     "--config", "-c", type=Path, metavar="FILE", help="Settings: TOML, or Kafka's server.properties."
@@ -206,15 +256,8 @@ DEV: Final = Parser(
     "dev",
     "Run a broker in a temporary directory, without syncing, until Ctrl-C; nothing is kept.",
     (_LISTENERS, *_SHARED),
+    "Run a broker in a temporary directory until Ctrl-C.",
     _dev,
-)
-DEV.add_argument(
-    "--port",
-    "-p",
-    type=int,
-    default=DEFAULT_PORT,
-    metavar="N",
-    help="The port on 127.0.0.1; 0 takes a free one.",
 )
 
 

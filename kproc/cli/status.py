@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from typing import Annotated, Any
 
@@ -36,6 +37,9 @@ COLUMNS = (
     ("BEAT_MS", "heartbeat_age_ms", float),
 )
 
+# What a narrow terminal goes without, first things first; --json has all.
+DROPPED = ("CPU_S", "BEAT_MS", "REQUESTS", "RESTARTS", "RING%", "PSS_MB", "QUEUE")
+
 
 def status(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -61,8 +65,8 @@ def _print_apis(apis: list[dict[str, Any]]) -> None:
     """Times are in ms, of the requests that were timed."""
     parts = {
         "QUEUE": "RequestQueueTimeMs",
-        "LOCAL": "LocalTimeMs",
-        "REMOTE": "RemoteTimeMs",
+        "WORK": "LocalTimeMs",
+        "WAIT": "RemoteTimeMs",
         "ANSWER": "ResponseQueueTimeMs",
         "SEND": "ResponseSendTimeMs",
     }
@@ -75,19 +79,27 @@ def _print_apis(apis: list[dict[str, Any]]) -> None:
         rows.append(
             [api["request"], versions, api["requests_total"], api["errors_total"], api["timed"], *times]
         )
-    print_table(["API", "VERSIONS", "REQUESTS", "ERRORS", "TIMED", "P50", "P99", *parts], rows)
+    header = ["API", "VERSIONS", "REQUESTS", "ERRORS", "TIMED", "P50", "P99", *parts]
+    sys.stdout.write("times in ms; P50 and P99 of the whole, QUEUE to SEND are means of its parts\n")
+    print_table(header, rows, drop=("VERSIONS", "TIMED", "SEND", "ANSWER", "QUEUE", "ERRORS"))
 
 
 def _print_status(answer: dict[str, Any]) -> None:
-    listeners = " ".join(f"{name}={_address(value)}" for name, value in answer["listeners"].items())
-    control = f"  control {answer['control']}" if answer.get("control") else ""
-    if answer.get("metrics"):
-        control += f"  metrics http://{answer['metrics']}/metrics"
-    sys.stdout.write(
-        f"cluster {answer['cluster_id']}  up {_duration(answer['uptime_ms'])}  listeners {listeners}{control}\n"
-        f"data {answer['data']}  transport {answer['transport']}  flush {answer['flush']}  "
-        f"topics {_known(answer['topics'])}  partitions {_known(answer['partitions'])}\n\n"
-    )
+    where = [
+        f"cluster {answer['cluster_id']}",
+        f"up {_duration(answer['uptime_ms'])}",
+        "listeners " + " ".join(f"{name}={_address(value)}" for name, value in answer["listeners"].items()),
+        f"control {answer['control']}" if answer.get("control") else "",
+        f"metrics http://{answer['metrics']}/metrics" if answer.get("metrics") else "",
+    ]
+    what = [
+        f"data {answer['data']}",
+        f"transport {answer['transport']}",
+        f"flush {answer['flush']}",
+        f"topics {_known(answer['topics'])}",
+        f"partitions {_known(answer['partitions'])}",
+    ]
+    sys.stdout.write(f"{_in_lines(list(filter(None, where)))}\n{_in_lines(what)}\n\n")
     if answer.get("problem"):
         sys.stdout.write(f"problem: {answer['problem']}\n\n")
     rows = [
@@ -97,13 +109,27 @@ def _print_status(answer: dict[str, Any]) -> None:
         ]
         for row in answer["processes"]
     ]
-    print_table([name for name, _, _ in COLUMNS], rows)
+    print_table([name for name, _, _ in COLUMNS], rows, drop=DROPPED)
     pss_bytes = sum(row.get("pss_bytes") or 0 for row in answer["processes"])
     unmapped_bytes = answer["shared_memory_unmapped_bytes"]
     sys.stdout.write(
         f"\nmemory {(pss_bytes + unmapped_bytes) / 1e6:.1f} MB: PSS {pss_bytes / 1e6:.1f}, "
         f"shared and not mapped {unmapped_bytes / 1e6:.1f}\n"
     )
+
+
+def _in_lines(facts: list[str]) -> str:
+    """Two blanks between; on a terminal as many in a line as it is wide."""
+    if not sys.stdout.isatty():
+        return "  ".join(facts)
+    width = shutil.get_terminal_size().columns
+    lines = [facts[0]]
+    for fact in facts[1:]:
+        if len(lines[-1]) + 2 + len(fact) <= width:
+            lines[-1] += f"  {fact}"
+        else:
+            lines.append(fact)
+    return "\n".join(lines)
 
 
 def _known(count: int | None) -> str:

@@ -139,7 +139,9 @@ class View:
     def _api_table(self, room: int, width: int) -> Table:
         table = _table("API", "REQ/S", "P50_MS", "P99_MS", "REQUESTS")
         if width >= _NARROW:
-            _add_columns(table, "ERRORS", "QUEUE_MS", "LOCAL_MS", "REMOTE_MS")
+            _add_columns(table, "ERRORS")
+        if width >= _WIDE:
+            _add_columns(table, "QUEUE_MS", "LOCAL_MS", "REMOTE_MS")
         rates = {api["key"]: self._api_rate(api) for api in self.status["apis"]}
         apis = sorted(self.status["apis"], key=lambda api: (-rates[api["key"]], -api["requests_total"]))
         for api in apis[: max(1, room - 1)]:

@@ -13,6 +13,7 @@ from kproc.cli.common import (
     Failure,
     Format,
     OutputFormat,
+    complete_topics,
     connect,
     pairs,
     print_done,
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Create, list, describe, alter, trim and delete topics.", no_args_is_help=True)
 
-Names = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Names of topics.")]
+Names = Annotated[
+    list[str], typer.Argument(metavar="TOPIC...", help="Names of topics.", autocompletion=complete_topics)
+]
 TIMEOUT_MS = 30_000
 
 
@@ -146,6 +149,9 @@ def explain(topic: object, code: int, message: str | None = None) -> str:
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "unknown topic",
         ErrorCode.TOPIC_ALREADY_EXISTS: "exists already",
     }
+    if code == ErrorCode.INVALID_REPLICATION_FACTOR:
+        told = (message or code_name(code)).rstrip(".")
+        return f"{topic}: {told}; a broker started with --clamp-replication counts it as 1"
     return f"{topic}: {known.get(ErrorCode(code)) if code in known else message or code_name(code)}"
 
 

@@ -13,6 +13,19 @@ _FORMAT: Final = "%(asctime)s level=%(levelname)s role={role} %(name)s: %(messag
 _is_json = False
 
 
+def _time_of(record: logging.LogRecord) -> str:
+    """ISO 8601 with milliseconds and the zone's offset: lines of several hosts can be put together."""
+    moment = datetime.datetime.fromtimestamp(record.created, datetime.UTC).astimezone()
+    return moment.isoformat(timespec="milliseconds")
+
+
+class _TextFormatter(logging.Formatter):
+    """With that time."""
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        return _time_of(record)
+
+
 class JsonFormatter(logging.Formatter):
     """One JSON object a line: time, level, role, logger, message, and exception where there is one."""
 
@@ -23,9 +36,8 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         import orjson
 
-        moment = datetime.datetime.fromtimestamp(record.created, datetime.UTC).astimezone()
         line = {
-            "time": moment.isoformat(timespec="milliseconds"),
+            "time": _time_of(record),
             "level": record.levelname,
             "role": self._role,
             "pid": record.process,
@@ -44,7 +56,7 @@ def use_json() -> None:
 
 
 def _formatter(role: str) -> logging.Formatter:
-    return JsonFormatter(role) if _is_json else logging.Formatter(_FORMAT.format(role=role))
+    return JsonFormatter(role) if _is_json else _TextFormatter(_FORMAT.format(role=role))
 
 
 def configure(level: int) -> None:

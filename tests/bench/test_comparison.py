@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("pyarrow", reason="samples are kept by pip install '.[spark]'")
+
 from bench import groups
 from bench.budget import SECONDS_MIN, Budget, Step
 from bench.cells import Cell

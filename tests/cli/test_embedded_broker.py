@@ -11,6 +11,7 @@ import sys
 
 import pytest
 
+import kproc
 from kproc import Broker
 from kproc.client import Client
 from kproc.wire.header import ApiKey
@@ -108,3 +109,11 @@ def test_it_ends_with_its_parent(how, tmp_path):
         if how == "kill":
             parent.send_signal(signal.SIGKILL)
     wait_until(lambda: not living(pids), seconds=20, what="the broker has ended with its parent")
+
+
+def test_a_broker_says_where_it_is_and_the_package_what_it_has() -> None:
+    assert {"Broker", "__version__"} <= set(dir(kproc))
+    broker = kproc.Broker()
+    assert repr(broker) == "<kproc.Broker, not running>"
+    with broker:
+        assert repr(broker) == f"<kproc.Broker at {broker.bootstrap}, pid {broker.pid}, data {broker.data}>"

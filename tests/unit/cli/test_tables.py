@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from kproc.cli.common import Failure, print_table
+from kproc.cli.common import Failure, _narrowed, print_table
 from kproc.cli.positions import parse_where
 from kproc.cli.status import _duration, _print_status
 
@@ -102,3 +102,14 @@ def test_a_wrong_start_is_a_usage_error(text):
     with pytest.raises(Failure, match="--from") as caught:
         parse_where("--from", text)
     assert caught.value.exit_code == 2
+
+
+def test_a_narrow_terminal_goes_without_the_columns_that_matter_least() -> None:
+    header, rows = ["NAME", "COUNT", "NOTE"], [["a" * 10, "1", "b" * 10], ["c", "22", "d"]]
+    assert _narrowed(header, rows, ("NOTE", "COUNT"), 29) == (header, rows, [])
+    assert _narrowed(header, rows, ("NOTE", "COUNT"), 28) == (
+        ["NAME", "COUNT"],
+        [["a" * 10, "1"], ["c", "22"]],
+        ["NOTE"],
+    )
+    assert _narrowed(header, rows, ("NOTE", "COUNT"), 5)[2] == ["NOTE", "COUNT"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from kproc import __version__
+from kproc.cli.main import run
 from tests.support.command_line import call_kproc
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -168,7 +170,7 @@ def test_something_else_on_the_port_is_told_apart():
     assert re.fullmatch(r"kproc: 127\.0\.0\.1:\d+ does not speak Kafka's protocol: .*b'HTTP'\n", stderr)
 
 
-def test_a_reader_that_has_gone_is_one_line_and_exit_code_1():
+def test_a_reader_that_has_seen_enough_ends_the_command_without_a_word():
     reading, writing = os.pipe()
     os.close(reading)
     try:
@@ -183,7 +185,7 @@ def test_a_reader_that_has_gone_is_one_line_and_exit_code_1():
         )
     finally:
         os.close(writing)
-    assert (answer.returncode, answer.stderr) == (1, "kproc: the reader of the output has gone\n")
+    assert (answer.returncode, answer.stderr) == (128 + signal.SIGPIPE, "")
 
 
 LOADED = (
@@ -211,3 +213,57 @@ def test_each_pipeline_command_is_told_of_in_a_whole_sentence():
     told = kproc("pipeline", "--help", COLUMNS="80").stdout.split("Commands:\n")[1].strip().splitlines()
     assert len(told) == 6
     assert [line for line in told if not line.endswith(".") or line.endswith("...")] == []
+
+
+def test_the_version_is_an_option_too(capsys):
+    assert (run(["--version"]), capsys.readouterr().out) == (run(["version"]), capsys.readouterr().out)
+
+
+def test_no_command_is_cut_in_the_root_help(capsys):
+    run(["--help"])
+    shown = capsys.readouterr().out
+    assert "serve " in shown
+    assert "..." not in shown.partition("Commands:")[2]
+
+
+def test_serve_help_has_every_settings_default_and_looks_like_the_others(capsys):
+    with pytest.raises(SystemExit):
+        run(["serve", "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Usage: kproc serve [OPTIONS] Run a broker" in shown
+    assert "Options: -h, --help Show this message and exit." in shown
+    assert "[kproc.flush; default: group]" in shown
+    assert "[listeners; default: PLAINTEXT://127.0.0.1:9092]" in shown
+
+
+@pytest.mark.parametrize(
+    ("typed", "found"), [("kproc serve --li", "--listeners"), ("kproc dev --po", "--port")]
+)
+def test_a_shell_completes_the_options_of_serve_and_dev(typed, found):
+    environ = {**os.environ, "_KPROC_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": "2"}
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; sys.argv[0] = 'kproc'; from kproc.cli.main import main; main()"],
+        cwd=ROOT,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.stdout.split() == [found]
+
+
+def test_serve_takes_a_port_as_dev_does_and_not_beside_listeners(capsys):
+    assert run(["serve", "--port", "0", "--listeners", "PLAINTEXT://:1"]) == 2
+    assert "give --port or --listeners, not both" in capsys.readouterr().err
+    assert run(["serve", "--port", "70000"]) == 2
+    assert "--port 70000: must be from 0 to 65535" in capsys.readouterr().err
+
+
+def test_mistakes_and_warnings_of_a_file_are_one_block(tmp_path, capsys):
+    file = tmp_path / "server.properties"
+    file.write_text("process.roles=broker\nzookeeper.connect=x\nnum.partitions=none\nno.such=1\n")
+    assert run(["serve", "--config", str(file)]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "kproc: 2 settings cannot be used:"
+    assert [line.strip().partition(": ")[0] for line in lines[1:]] == [f"{file}:3", f"{file}:4"]
