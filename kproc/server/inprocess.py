@@ -1,7 +1,8 @@
 """The thread and the inline transport: the same roles in one process, by threads or stepped in turn.
 
 Links are deques of the same records (transport/thread.py), the hand-over of sockets is the same socket pair.
-Nothing is restarted here: a role that fails ends the broker, since its neighbours share its memory.
+Nothing is restarted here: a role that fails ends the broker, since its neighbours share its memory. It is one file,
+because building, running and stopping are about the same few roles.
 """
 
 from __future__ import annotations
@@ -110,10 +111,11 @@ def _kind_of(config: Config) -> type[BrokerProcess]:
 class BrokerProcess:
     """All roles of one broker in one process. By threads, or stepped inline; turn_based.py adds two more kinds."""
 
+    ends_at_hangup = True
+
     def __init__(self, config: Config, directory: DataDirectory, manager: ServiceManager) -> None:
         self._manager = manager
         self._config = config
-        self.ends_at_hangup = True
         self._is_inline = config.kproc_transport == "inline"
         self._listeners = open_listeners(config)
         self._control = open_control_listener(config)
@@ -415,9 +417,7 @@ class BrokerProcess:
         if fd == self._signals.fd:
             number = self._signals.read()
             if number == signal.SIGHUP and not self.ends_at_hangup:
-                logger.warning(
-                    "kproc.transport=%s reads its settings at the start only", self._config.kproc_transport
-                )
+                logger.warning("SIGHUP: this transport reads its settings at the start only")
             elif number is not None:
                 logger.info("stopping: signal=%s", signal.Signals(number).name)
                 return True
