@@ -167,12 +167,8 @@ class Supervisor:
         self._scaler = Scaler(self._children, self._listeners)
         self._desk = SupervisorDesk(self._children, self._scaler)
         self._pulse = Pulse(self._children, on_change=self._tell_processes)
-        started_ns = self._clock.now_ns()
-        self._window = StatusWindow(
-            lambda: describe_from_outside(
-                self._plan, self._children.regions, started_ns, self._processes_message()
-            )
-        )
+        self._started_ns = self._clock.now_ns()
+        self._window = StatusWindow(self._describe)
         self._epoll.register(self._window.fileno(), select.EPOLLIN)
         self._is_init = os.getpid() == 1
         self._reloader = Reloader(
@@ -191,6 +187,11 @@ class Supervisor:
     @property
     def _plan(self) -> Plan:
         return self._children.plan
+
+    def _describe(self) -> dict[str, Any]:
+        """For who looks in at the window."""
+        regions, message = self._children.regions, self._processes_message()
+        return describe_from_outside(self._plan, regions, self._started_ns, message)
 
     # -- life --------------------------------------------------------------------------------------------------
 
