@@ -26,7 +26,6 @@ from kproc.wire.header import ApiKey, RequestHeader
 
 if TYPE_CHECKING:
     from kproc.api.fetch_session import SessionCache
-    from kproc.api.group_call import ForwardedCall
     from kproc.api.traffic import Traffic
     from kproc.group.coordinator import GroupCoordinator
 
@@ -142,10 +141,19 @@ class ProducerIds(Protocol):
     def allocate(self, on_id: Callable[[int], None], on_failure: Callable[[KafkaError], None]) -> None: ...
 
 
+class Forwarded(Protocol):
+    """Items of another Handler's request that wait here (api/group_call.py)."""
+
+    home: int  # The Handler that asked.
+
+    def finish(self) -> None:
+        """Answer it with what there is."""
+
+
 class Groups(Protocol):
     """The group coordinators of this Handler, and where the others are."""
 
-    forwarded: dict[ForwardedCall, None]  # of other Handlers, whose members wait here
+    forwarded: dict[Forwarded, None]  # of other Handlers, whose members wait here
 
     def partition_of(self, group_id: str) -> PartitionImage | None:
         """The partition of `__consumer_offsets` that keeps the group; None before the topic is made."""

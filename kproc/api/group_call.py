@@ -15,7 +15,7 @@ from kproc.group.coordinator import GroupCoordinator
 from kproc.wire.primitives import shortened
 
 if TYPE_CHECKING:
-    from kproc.api.context import OnReply, RequestContext, Services
+    from kproc.api.context import Forwarded, OnReply, RequestContext, Services
 
 Fields = dict[str, Any]
 Outcome = Fields | int
@@ -112,7 +112,7 @@ class ForwardedCall:
 
     __slots__ = ("_left", "_on_reply", "_outcomes", "_waiting", "home")
 
-    def __init__(self, home: int, count: int, waiting: dict[ForwardedCall, None], on_reply: OnReply) -> None:
+    def __init__(self, home: int, count: int, waiting: dict[Forwarded, None], on_reply: OnReply) -> None:
         self.home = home
         self._outcomes: list[Outcome] = [int(ErrorCode.NOT_COORDINATOR)] * count
         self._left = count

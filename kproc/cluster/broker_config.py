@@ -12,7 +12,7 @@ from collections.abc import Set
 from typing import Final
 
 from kproc.cluster.connection_limits import CONNECTION_LIMITS, LIMITS_OF_LISTENERS
-from kproc.cluster.image import CLUSTER_DEFAULT_NODE, ClusterImage
+from kproc.cluster.records import CLUSTER_DEFAULT_NODE
 from kproc.cluster.role_counts import ROLE_COUNTS
 from kproc.cluster.topic_config import LOG_SETTINGS, ROWS, not_a, told
 from kproc.config import KNOWN_UNHONOURED, SETTINGS, Config, ConfigError, Dynamic, Setting
@@ -136,14 +136,6 @@ def listeners_complaint(config: Config, text: str | None) -> str | None:
     except ConfigError as error:
         return str(error)
     return None
-
-
-def current_value(image: ClusterImage, config: Config, name: str) -> str | None:
-    """The value of a broker setting in force now."""
-    for node in (str(config.node_id), CLUSTER_DEFAULT_NODE):
-        if (value := image.broker_configs.get(node, {}).get(name)) is not None:
-            return value
-    return config.wire_value(name)
 
 
 def check_listeners_change(

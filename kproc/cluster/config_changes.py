@@ -18,6 +18,7 @@ from kproc.cluster import (
     group_config,
     role_counts,
     topic_config,
+    values_in_force,
 )
 from kproc.cluster import records as r
 from kproc.cluster.host_names import RESOLVABLE
@@ -121,7 +122,7 @@ class ConfigChanges:
         topic = self._image.topic(name)
         before = {} if topic is None else topic.configs
         wanted: dict[str, str | None] = dict(before) if incremental else {}
-        defaults = topic_config.dynamic_defaults(self._image, self._config.node_id)
+        defaults = values_in_force.dynamic_defaults(self._image, self._config.node_id)
         for key, operation, value in changes:
             if operation == OP_DELETE:
                 wanted.pop(key, None)
@@ -161,7 +162,7 @@ class ConfigChanges:
             if operation in _OP_NAMES:
                 if row.kind is not Kind.LIST:
                     raise _not_a_list(key, operation)
-                start = after.get(key) or broker_config.current_value(self._image, self._config, key) or ""
+                start = after.get(key) or values_in_force.current_value(self._image, self._config, key) or ""
                 value = _edit_list(start, operation, value)
             after[key] = broker_config.normalize(row, value)
         broker_config.check_listeners_change(
@@ -183,7 +184,9 @@ class ConfigChanges:
                 if node in refused:
                     continue
                 try:
-                    role_counts.check_change(self._image, in_force, self._config, node, stored)
+                    role_counts.check_change(
+                        self._image.broker_configs.get(node, {}), in_force, self._config, node, stored
+                    )
                     dynamic_settings.check_processors(self._config, self._image, stored)
                     connection_limits.check_change(self._config, node, stored)
                 except KafkaError as error:

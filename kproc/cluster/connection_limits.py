@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from kproc.cluster.image import CLUSTER_DEFAULT_NODE
+from kproc.cluster.records import CLUSTER_DEFAULT_NODE
 from kproc.config import Config
 from kproc.config.dynamic import split_listener_key
 from kproc.errors import ErrorCode, KafkaError

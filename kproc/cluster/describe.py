@@ -13,7 +13,8 @@ from typing import Any, Final
 from kproc.cluster import client_metrics_config, group_config
 from kproc.cluster.broker_config import is_live
 from kproc.cluster.config_changes import RESOURCE_CLIENT_METRICS, RESOURCE_GROUP
-from kproc.cluster.image import CLUSTER_DEFAULT_NODE, ClusterImage
+from kproc.cluster.image import ClusterImage
+from kproc.cluster.records import CLUSTER_DEFAULT_NODE
 from kproc.cluster.topic_config import ROWS, TopicConfig
 from kproc.config import SETTINGS, Config, Kind, Setting
 from kproc.config.dynamic import split_listener_key

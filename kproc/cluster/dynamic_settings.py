@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from kproc.cluster.broker_config import complaint_about, listeners_complaint
 from kproc.cluster.connection_limits import PER_IP, PER_IP_OVERRIDES, lets_nobody_in
-from kproc.cluster.image import CLUSTER_DEFAULT_NODE, ClusterImage
+from kproc.cluster.image import ClusterImage
+from kproc.cluster.records import CLUSTER_DEFAULT_NODE
 from kproc.cluster.role_counts import NETWORK_THREADS
 from kproc.config import Config, EndPoint
 from kproc.config.cpus import PROCESSORS_MAX

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from kproc.cluster import records as r
+from kproc.cluster.broker_config import complaint_about
 from kproc.cluster.client_quotas import ClientQuotas
 from kproc.cluster.placement import owners_of_block
 from kproc.cluster.topic_names import INTERNAL_TOPICS, collision_key
@@ -22,7 +23,6 @@ from kproc.errors import FatalError
 # Rows of the shared partition table. Kafka's own advice ends at 4,000 partitions a broker; this is one
 # allocation's worth of index space (8 MiB of sparse rows of 64 bytes) that nobody outgrows on one host.
 SLOT_COUNT: Final = 131_072
-CLUSTER_DEFAULT_NODE: Final = ""
 
 
 class PartitionImage(msgspec.Struct, gc=False):
@@ -113,7 +113,7 @@ class ClusterImage:
         self.topics_by_id: dict[bytes, TopicImage] = {}
         # See topic_names: the only other name that a new topic's may be taken for.
         self.names_by_collision_key: dict[str, str] = {}
-        # Node id as text, or CLUSTER_DEFAULT_NODE, to its overrides.
+        # Node id as text, or CLUSTER_DEFAULT_NODE (records.py), to its overrides.
         self.broker_configs: dict[str, dict[str, str]] = {}
         # Those that were stored once and that this version cannot use (broker_config.complaint_about): nobody acts on
         # them, and they stay stored until they are changed or taken away.
@@ -212,9 +212,6 @@ class ClusterImage:
             yield from _topic_records(topic)
 
     def _set_broker_config(self, node: str, name: str, value: str | None) -> None:
-        # Late: the check knows the image.
-        from kproc.cluster.broker_config import complaint_about
-
         is_usable = value is None or complaint_about(name, node, value) is None
         for stored, kept in ((self.broker_configs, is_usable), (self.unusable_configs, not is_usable)):
             _set_or_remove(stored.setdefault(node, {}), name, value if kept else None)

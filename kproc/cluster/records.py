@@ -22,6 +22,7 @@ from typing import Final
 import msgspec
 
 LAYOUT_VERSION: Final = 1
+CLUSTER_DEFAULT_NODE: Final = ""  # In BrokerConfigSet: every node that has no value of its own.
 
 
 class ClusterRegistered(msgspec.Struct, frozen=True, array_like=True, tag=1):

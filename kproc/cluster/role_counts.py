@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from kproc.cluster.image import CLUSTER_DEFAULT_NODE, ClusterImage
+from kproc.cluster.records import CLUSTER_DEFAULT_NODE
 from kproc.config import Config, available_cpus
 from kproc.config.cpus import PROCESSORS_MAX
 from kproc.config.dynamic import split_listener_key
@@ -29,7 +29,7 @@ def role_count_max() -> int:
 
 
 def check_change(
-    image: ClusterImage,
+    before: Mapping[str, str],
     in_force: Mapping[str, str],
     config: Config,
     node: str,
@@ -37,10 +37,11 @@ def check_change(
 ) -> None:
     """Refuse, as Kafka does, what the wish for `node` makes of a count, if `stored` were every node's configs.
 
-    `in_force`: the dynamic configs that this broker follows now. A stored count may be left out of them.
+    `before`: what is stored for `node` now. `in_force`: the dynamic configs that this broker follows now; a stored
+    count may be left out of them.
     """
     wanted = [stored.get(each, {}) for each in (str(config.node_id), CLUSTER_DEFAULT_NODE)]
-    for key in sorted({*image.broker_configs.get(node, {}), *stored.get(node, {})}):
+    for key in sorted({*before, *stored.get(node, {})}):
         if split_listener_key(key)[1] not in ROLE_COUNTS:
             continue
         complaint = _complaint_about(

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kproc.cluster.image import CLUSTER_DEFAULT_NODE, ClusterImage, TopicImage
 from kproc.config import SETTINGS, Config, ConfigError, Kind
 from kproc.config.values import LONG_MAX, Check, at_least, between, one_of, parse_value, wire_text
 from kproc.errors import ErrorCode, KafkaError
@@ -323,22 +322,3 @@ def check_all(configs: Mapping[str, str | None]) -> dict[str, str]:
             f"max.compaction.lag.ms ({longest})",
         )
     return normalized
-
-
-def dynamic_defaults(image: ClusterImage, node_id: int) -> dict[str, str]:
-    """What logs follow and was changed on the running broker (KIP-226): topic configs by the topic's names."""
-    changed = {
-        **image.broker_configs.get(CLUSTER_DEFAULT_NODE, {}),
-        **image.broker_configs.get(str(node_id), {}),
-    }
-    if not changed:
-        return {}
-    found = {
-        row.name: changed[row.settings[0]] for row in ROWS if row.settings and row.settings[0] in changed
-    }
-    return found | {name: changed[name] for name in LOG_SETTINGS if name in changed}
-
-
-def log_overrides(image: ClusterImage, topic: TopicImage, node_id: int) -> dict[str, str]:
-    """What differs from the static Config for this topic's logs: the second argument of `LogConfig.of`."""
-    return {**dynamic_defaults(image, node_id), **topic.configs}

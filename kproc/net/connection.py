@@ -15,16 +15,14 @@ import os
 import select
 import socket
 from collections import deque
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from kproc.net.channel_state import MuteState, mute_state
 from kproc.net.files import FileCache, OpenFile, StaleFile
 from kproc.net.handler_peer import HandlerPeer
+from kproc.net.move import Move
 from kproc.transport.envelope import range_answer_of
 from kproc.wire.file_range import FileRange
-
-if TYPE_CHECKING:
-    from kproc.net.moves import Move
 
 _SEND_BYTES_MAX: Final = 1 << 20  # One sendfile call; keeps one fast reader from holding the loop.
 # Up to this a pread into the header's buffer costs no more than a second system call with MSG_MORE. Measured: 1.9

@@ -22,6 +22,7 @@ from typing import Final, Protocol
 from kproc.clock import Clock
 from kproc.net.connection import Connection
 from kproc.net.handler_peer import HandlerPeer
+from kproc.net.move import Move
 from kproc.net.transfer import GIVE, REFUSED, TAKEN, Channel, Given
 from kproc.transport.agent import AgentId
 from kproc.transport.envelope import HEAD, MOVE_IN, MOVE_OUT, SEQUENCE_MASK, pack_sequences
@@ -30,21 +31,6 @@ logger = logging.getLogger(__name__)
 
 _ASKED_MAX: Final = 256  # Connections that are not read because they wait for their Handler's word.
 _RETRY_NS: Final = 100_000_000  # A target that has no room, or none at all: look again after this.
-
-
-class Move:
-    """What a connection carries while it moves."""
-
-    __slots__ = ("attempt", "is_asked", "is_lost", "kept", "target")
-
-    def __init__(self, target: AgentId | None, attempt: int) -> None:
-        self.target = target  # None: whichever target has room; it must leave.
-        self.attempt = (
-            attempt  # Tells the Handler's word on this attempt from one on an attempt that was given up.
-        )
-        self.is_asked = False
-        self.is_lost = False  # The Handler that keeps its answers died while it was given.
-        self.kept: list[int] = []
 
 
 class Holder(Protocol):

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from kproc.clock import Clock
 from kproc.cluster.image import ClusterImage, PartitionImage, TopicImage
-from kproc.cluster.topic_config import log_overrides
+from kproc.cluster.values_in_force import log_overrides
 from kproc.config import Config
 from kproc.errors import Corrupt
 from kproc.metrics.slab import MetricsRow

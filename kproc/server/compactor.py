@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from kproc.clock import Clock
-from kproc.cluster.broker_config import current_value
 from kproc.cluster.image import ClusterImage, PartitionImage, TopicImage
-from kproc.cluster.topic_config import log_overrides
+from kproc.cluster.values_in_force import current_value, log_overrides
 from kproc.config import Config
 from kproc.errors import Corrupt
 from kproc.metrics.slab import MetricsRow

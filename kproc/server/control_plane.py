@@ -14,14 +14,17 @@ from __future__ import annotations
 
 import logging
 import struct
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, NoReturn, Protocol
 
 from kproc.api.context import OnReply, OwnedPartition, Services
-from kproc.cluster.image import PartitionImage
+from kproc.cluster.image import ClusterImage, PartitionImage
+from kproc.containment import Containment
 from kproc.errors import ErrorCode, KafkaError, ProtocolError
+from kproc.metrics.requests import Counts
 from kproc.purgatory.purgatory import Purgatory
 from kproc.server.dispatch import PRIVATE_API_KEY, dispatch
 from kproc.server.linked_agent import LinkedPeer
+from kproc.server.operations import Decides
 from kproc.server.plan import Plan
 from kproc.server.request import ClientPeer, HandlerRequest
 from kproc.storage.log_traffic import LogTraffic
@@ -39,9 +42,6 @@ from kproc.transport.envelope import (
 )
 from kproc.wire.file_range import FileRange
 from kproc.wire.header import ApiKey
-
-if TYPE_CHECKING:
-    from kproc.server.controller import Controller
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +64,14 @@ SERVED: Final = frozenset(
 )
 _FIXED: Final = struct.Struct(">hhih")  # API key, version, correlation id, client id length
 _LENGTH: Final = struct.Struct(">i")
+
+
+class Controller(Decides, Protocol):
+    """The controller, as its control listener's requests see it."""
+
+    image: ClusterImage
+    counts: Counts
+    containment: Containment
 
 
 class ControlPlane:

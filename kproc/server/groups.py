@@ -15,8 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from kproc.api.context import OwnedPartition, PartitionMoving
-from kproc.api.group_call import ForwardedCall
+from kproc.api.context import Forwarded, OwnedPartition, PartitionMoving
 from kproc.clock import NS_PER_MS, Clock
 from kproc.cluster.image import ClusterImage, MovedPartition, PartitionImage, TopicImage
 from kproc.cluster.topic_names import GROUP_METADATA_TOPIC
@@ -204,7 +203,7 @@ class Groups:
         self._is_stopping = False
         self.dirty: dict[Shard, None] = {}
         self.due_ms = 0  # How long, after `work`, there is nothing to do.
-        self.forwarded: dict[ForwardedCall, None] = {}
+        self.forwarded: dict[Forwarded, None] = {}
 
     # -- for the APIs ------------------------------------------------------------------------------------------
 

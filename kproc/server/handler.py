@@ -20,8 +20,8 @@ from kproc.api.fetch_session import SessionCache
 from kproc.api.init_producer_id import ProducerIdAllocator
 from kproc.api.produce import Placed, ProduceBatcher
 from kproc.clock import NS_PER_S, Clock
-from kproc.cluster.broker_config import current_value
 from kproc.cluster.image import ClusterImage, MovedPartition, TopicImage
+from kproc.cluster.values_in_force import current_value
 from kproc.config import Config
 from kproc.errors import ProtocolError
 from kproc.metrics.requests import HANDLERS_PART, REQUESTS

@@ -75,39 +75,6 @@ _TURN_MS: Final = 100
 _READY_TIMEOUT_NS: Final = 30_000_000_000
 
 
-def run_in_process(
-    config: Config,
-    *,
-    ready_file: Path | None,
-    on_ready: Callable[[dict[str, Any]], None],
-    manager: ServiceManager,
-    can_reload: bool = False,
-) -> int:
-    """Run a broker in this process until SIGTERM or SIGINT; the exit status. `can_reload`: SIGHUP is no end either."""
-    ready.raise_nofile_limit()
-    directory = DataDirectory(config)
-    try:
-        process = _kind_of(config)(config, directory, manager)
-        process.ends_at_hangup = not can_reload
-    except BaseException:
-        directory.close()
-        raise
-    try:
-        return process.run(ready_file, on_ready)
-    finally:
-        process.release()
-        directory.close()
-        ready.remove(ready_file)
-
-
-def _kind_of(config: Config) -> type[BrokerProcess]:
-    if config.kproc_transport not in ("connection-threads", "asyncio"):
-        return BrokerProcess
-    from kproc.server.turn_based import ConnectionThreadsProcess, LoopProcess
-
-    return LoopProcess if config.kproc_transport == "asyncio" else ConnectionThreadsProcess
-
-
 class BrokerProcess:
     """All roles of one broker in one process. By threads, or stepped inline; turn_based.py adds two more kinds."""
 

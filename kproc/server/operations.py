@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from kproc.cluster.controller import failure_of
 from kproc.cluster.role_counts import role_count_max
@@ -19,9 +19,6 @@ from kproc.server.network_figures import CONTROL
 from kproc.server.plan import Plan
 from kproc.server.roles import CONTROL_PROCESSOR
 from kproc.server.status import Status
-
-if TYPE_CHECKING:
-    from kproc.server.controller import Controller
 
 PrivateOperation = Callable[[dict[str, Any], OnReply], None]
 AskSupervisor = Callable[[str, dict[str, Any], OnReply], None]
@@ -71,6 +68,13 @@ class _Scale:
                 answered(on_reply, {"is_done": True, **self.reply})
 
 
+class Decides(Protocol):
+    """The controller, as those see it who ask it for a change of the metadata."""
+
+    def serve(self, op: str, body: Any, on_reply: OnReply, *, waits_for_handlers: bool = True) -> None:
+        """Decide, write, answer."""
+
+
 class Operations:
     """The table of operations of one controller. Tells nobody who runs the roles."""
 
@@ -83,7 +87,7 @@ class Operations:
         self._past_scales: deque[_Scale] = deque(maxlen=_REMEMBERED)
         self._numbers = itertools.count(1)
         self._started_ms = plan.clock.wall_ms()  # A controller knows its predecessor's tickets from its own.
-        self.controller: Controller  # Set by the controller itself, when it is made.
+        self.controller: Decides  # Set by the controller itself, when it is made.
         self._operations: dict[str, PrivateOperation] = {
             "status": self._show_status,
             "scale": self._scale,

@@ -89,7 +89,7 @@ def run(
     janitor = Janitor(config.kproc_temporary_directory) if config.kproc_temporary_directory else None
     try:
         if config.kproc_transport != "process":
-            from kproc.server.inprocess import run_in_process
+            from kproc.server.one_process import run_in_process
 
             return run_in_process(
                 config,

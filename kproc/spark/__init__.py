@@ -7,28 +7,15 @@ of them without a word: programs that must not depend on others call `register(s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from kproc.spark.requirements import HINT, require_spark
 from kproc.spark.schema import BASE_COLUMNS, COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["BASE_COLUMNS", "COLUMNS", "HINT", "register", "require_spark"]
-
-HINT: Final = "pip install '.[spark]' in a checkout of kproc"
-
-
-def require_spark() -> None:
-    """ImportError in one line that names the way out, where PySpark or what it needs is missing or too old."""
-    try:
-        import numpy  # noqa: F401
-        import pyarrow  # noqa: F401
-        from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow  # noqa: F401
-    except ImportError as error:
-        raise ImportError(
-            f"Spark's side of kproc needs PySpark 4.2, pyarrow and numpy ({error}): {HINT}"
-        ) from None
 
 
 def register(spark: SparkSession) -> None:

@@ -35,7 +35,6 @@ from pyspark.sql.streaming.datasource import (
 
 from kproc.client import ApiError, ClientError, code_name
 from kproc.clock import NS_PER_MS, SystemClock
-from kproc.spark import require_spark
 from kproc.spark.brokers import pause
 from kproc.spark.initial import InitialOffsets
 from kproc.spark.look_up import LookUp
@@ -53,6 +52,7 @@ from kproc.spark.offsets import (
     waiting,
 )
 from kproc.spark.options import SourceOptions, parse_source
+from kproc.spark.requirements import require_spark
 from kproc.spark.schema import columns_of
 from kproc.spark.sizes import limited_by_bytes
 from kproc.spark.task import read_range

@@ -113,6 +113,31 @@ def test_imports_point_down_the_layers() -> None:
     assert not problems, "\n".join(problems)
 
 
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Not for annotations either: two files that need each other to be understood are one."""
+    modules = {module_name(path): path for path in package_files()}
+    imports: dict[str, list[str]] = {}
+    for module, path in modules.items():
+        named = (
+            next((m for m in (name, name.rpartition(".")[0]) if m in modules), "")
+            for _, name in imported_modules(path)
+        )
+        imports[module] = [name for name in named if name not in ("", "kproc", module)]
+    done: set[str] = set()
+
+    def walk(module: str, way: list[str]) -> list[str]:
+        if module in way:
+            return [*way[way.index(module) :], module]
+        if module in done:
+            return []
+        done.add(module)
+        found = (walk(name, [*way, module]) for name in imports[module])
+        return next((circle for circle in found if circle), [])
+
+    circles = [" -> ".join(circle) for module in modules if (circle := walk(module, []))]
+    assert not circles, "\n".join(circles)
+
+
 def test_only_the_codec_knows_kio_and_only_the_client_side_knows_client_libraries() -> None:
     problems = []
     for path in package_files():

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from kproc.cluster.image import ClusterImage
-from kproc.cluster.topic_config import ROWS, TOPIC_CONFIGS, check_all, log_overrides
+from kproc.cluster.topic_config import ROWS, TOPIC_CONFIGS, check_all
+from kproc.cluster.values_in_force import log_overrides
 from kproc.config import SETTINGS, Config
 from kproc.errors import ErrorCode, KafkaError
 from kproc.storage.log_config import LogConfig

@@ -1,0 +1,49 @@
+"""A broker whose roles share this process: which kind the settings ask for, from its start to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kproc.config import Config
+from kproc.server import ready
+from kproc.server.data_directory import DataDirectory
+from kproc.server.inprocess import BrokerProcess
+from kproc.server.service_manager import ServiceManager
+
+
+def run_in_process(
+    config: Config,
+    *,
+    ready_file: Path | None,
+    on_ready: Callable[[dict[str, Any]], None],
+    manager: ServiceManager,
+    can_reload: bool = False,
+) -> int:
+    """Run a broker in this process until SIGTERM or SIGINT; the exit status. `can_reload`: SIGHUP is no end either."""
+    ready.raise_nofile_limit()
+    directory = DataDirectory(config)
+    try:
+        process = _kind_of(config)(config, directory, manager)
+        process.ends_at_hangup = not can_reload
+    except BaseException:
+        directory.close()
+        raise
+    try:
+        return process.run(ready_file, on_ready)
+    finally:
+        process.release()
+        directory.close()
+        ready.remove(ready_file)
+
+
+def _kind_of(config: Config) -> type[BrokerProcess]:
+    if config.kproc_transport not in ("connection-threads", "asyncio"):
+        return BrokerProcess
+    from kproc.server.turn_based import (
+        ConnectionThreadsProcess,
+        LoopProcess,
+    )  # With asyncio: only who wants it.
+
+    return LoopProcess if config.kproc_transport == "asyncio" else ConnectionThreadsProcess

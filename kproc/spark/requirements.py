@@ -1,0 +1,19 @@
+"""What Spark's side of kproc needs, and the way out where it is missing."""
+
+from __future__ import annotations
+
+from typing import Final
+
+HINT: Final = "pip install '.[spark]' in a checkout of kproc"
+
+
+def require_spark() -> None:
+    """ImportError in one line that names the way out, where PySpark or what it needs is missing or too old."""
+    try:
+        import numpy  # noqa: F401
+        import pyarrow  # noqa: F401
+        from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow  # noqa: F401
+    except ImportError as error:
+        raise ImportError(
+            f"Spark's side of kproc needs PySpark 4.2, pyarrow and numpy ({error}): {HINT}"
+        ) from None
