@@ -24,6 +24,7 @@ from msgspec.structs import astuple
 from kproc.api.context import OnReply, PartitionKey, PartitionMoving, RequestContext, Services
 from kproc.api.fetch_session import FetchSession, FetchTarget
 from kproc.api.registry import api
+from kproc.clock import NS_PER_MS, NS_PER_S
 from kproc.cluster.image import PartitionImage
 from kproc.errors import Corrupt, ErrorCode, KafkaError
 from kproc.purgatory.purgatory import DelayedOperation
@@ -85,6 +86,9 @@ def read_partition(
     return PartitionRead(0, log.start_offset, log.end_offset, list(found.ranges), found.bytes)
 
 
+# A log that is not open yet: how much longer than max.wait.ms a Fetch waits, and how often it looks.
+_LOG_PATIENCE_NS: Final = NS_PER_S
+_LOOK_AGAIN_NS: Final = 20 * NS_PER_MS
 _NOT_THERE: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
 
@@ -112,11 +116,14 @@ class DelayedFetch(DelayedOperation):
     Case A: no partitions, no wait allowed, or an error in some partition: answer now.
     Case B: min.bytes are there: answer now.
     Case C: wait for an append (of ours, or told by another Handler), the deadline, or the client's end.
+    Case D: nothing is there and a log is still being opened, or on its way from another Handler: wait for it, beyond
+    max.wait.ms, too. Kafka's logs are open before their topic can be asked for.
     """
 
     __slots__ = (
         "_attempt",
         "_context",
+        "_due_ns",
         "_has_moved",
         "_is_incremental",
         "_local",
@@ -140,6 +147,7 @@ class DelayedFetch(DelayedOperation):
         now_ns: int,
     ) -> None:
         super().__init__(now_ns + max(0, request.max_wait_ms) * 1_000_000)
+        self._due_ns = self.deadline_ns
         self._context = context
         self._request = request
         self._targets = targets
@@ -206,7 +214,12 @@ class DelayedFetch(DelayedOperation):
     def on_expire(self) -> None:
         """max.wait.ms is over: answer with what the last reads found."""
         self._read_local()
-        self.complete()
+        now_ns = self._context.services.clock.now_ns()
+        if self._waits_for_a_log(now_ns):
+            self.deadline_ns = now_ns + _LOOK_AGAIN_NS
+            self.restart()
+        else:
+            self.complete()
 
     def _decide(self) -> None:
         """Every owner has answered: answer or wait."""
@@ -235,18 +248,28 @@ class DelayedFetch(DelayedOperation):
             self._context.services.peers.call(owner, "fetch", {"end": watch}, lambda _reply: None)
 
     def _complete_if_enough(self) -> bool:
-        reads = self._reads.values()
-        is_due = (
-            not self._targets
-            or self._request.max_wait_ms <= 0
-            or any(read.error for read in reads)
-            or sum(read.bytes for read in reads) >= self._request.min_bytes
-            or self._context.services.clock.now_ns() >= self.deadline_ns
-        )
+        is_due = self._is_due()
         if is_due and not self.is_completed:
             self.complete()
             self._context.services.purgatory.finished(self)
         return is_due
+
+    def _is_due(self) -> bool:
+        reads = self._reads.values()
+        if not self._targets or any(read.error for read in reads):
+            return True
+        count = sum(read.bytes for read in reads)
+        if count and count >= self._request.min_bytes:
+            return True
+        now_ns = self._context.services.clock.now_ns()
+        if self._waits_for_a_log(now_ns):
+            return False
+        return self._request.max_wait_ms <= 0 or count >= self._request.min_bytes or now_ns >= self._due_ns
+
+    def _waits_for_a_log(self, now_ns: int) -> bool:
+        return now_ns < self._due_ns + _LOG_PATIENCE_NS and any(
+            read.end < 0 and not read.error for read in self._reads.values()
+        )
 
     # -- reading -----------------------------------------------------------------------------------------------
 

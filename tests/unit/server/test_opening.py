@@ -6,7 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
+from kproc.api.context import PartitionMoving
+from kproc.cluster.image import PartitionImage
+from kproc.errors import ErrorCode
 from kproc.server import hand_over
+from kproc.server.partitions import OwnedPartition, Partitions
 from kproc.storage import timestamp_search
 from kproc.wire.header import ApiKey
 from tests.support.logs import dated
@@ -74,6 +78,40 @@ def test_a_fetch_waits_for_its_log_and_hears_of_a_deletion(rig: HandlerRig) -> N
     rig.delete_topic("t")
     assert sorted(answer.connection_id for answer in processor.answers()) == [1, 2]
     assert handler._hand_over.is_idle
+
+
+@pytest.mark.parametrize("handlers", [1, 2])
+def test_a_fetch_that_may_not_wait_waits_for_its_log_all_the_same(
+    start: Start, monkeypatch: pytest.MonkeyPatch, handlers: int
+) -> None:
+    """As in Kafka, where a topic's logs are open before anybody can ask for it."""
+    monkeypatch.setattr(hand_over, "_OPENING_NS", 0)
+    rig = start(handlers=handlers)
+    rig.create_topic("t", partitions=PARTITIONS)
+    wanted = [("t", NO_ID, [(index, 0) for index in range(PARTITIONS)])]
+    rig.processors[0].send(ApiKey.FETCH, 12, fetch_fields(wanted, min_bytes=0))
+    found = rig.processors[0].answers()
+    for _ in range(PARTITIONS):
+        rig.advance_ms(21)
+        found += rig.processors[0].answers()
+    (answer,) = found
+    rows = answer.fields(ApiKey.FETCH, 12)["responses"][0]["partitions"]
+    assert [(row["error_code"], row["high_watermark"]) for row in rows] == [(0, 0)] * PARTITIONS
+
+
+def test_a_fetch_waits_for_its_log_a_second_at_most(rig: HandlerRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def get(_self: Partitions, name: str, partition: PartitionImage) -> OwnedPartition:
+        raise PartitionMoving((name, partition.index), -1, -1)
+
+    monkeypatch.setattr(Partitions, "get", get)
+    rig.processors[0].send(ApiKey.FETCH, 12, fetch_fields([("t", NO_ID, [(0, 0)])], min_bytes=0))
+    for _ in range(9):
+        assert not rig.processors[0].answers()
+        rig.advance_ms(100)
+    rig.advance_ms(101)
+    (answer,) = rig.processors[0].answers()
+    (row,) = answer.fields(ApiKey.FETCH, 12)["responses"][0]["partitions"]
+    assert row["error_code"] == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def test_retention_waits_too(rig: HandlerRig) -> None:
