@@ -22,15 +22,20 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from kproc.clock import NS_PER_MS, SystemClock
 from kproc.config.values import wire_text
+
+if TYPE_CHECKING:
+    from kproc.wire.header import ApiKey
 
 POLL_MS: Final = 2
 """Between looks at the ready file; the wait ends at once if the broker ends, which is what needs no delay."""
 SETTLE_MS: Final = 2_000
 """What children get after their supervisor's end: they see it at once, the cleaner may have to tidy up."""
+TOPIC_TIMEOUT_MS: Final = 10_000
+"""What a change of a topic may take."""
 LOG_TAIL_BYTES: Final = 8192
 """How much of the broker's stderr goes into an error: a stack or two."""
 
@@ -124,6 +129,39 @@ class Broker:
     def log_text(self) -> str:
         """The end of what the broker has written to stderr, also after a stop with an error."""
         return _tail(self._log) if self._log >= 0 else self._last_log
+
+    # -- what a test needs of it
+
+    def create_topic(
+        self, name: str, *, partitions: int = 1, configs: Mapping[str, object] | None = None
+    ) -> None:
+        """Create a topic and return when every client will find it; RuntimeError with the broker's reason."""
+        from kproc.wire.header import ApiKey
+
+        topic = {
+            "name": name,
+            "num_partitions": partitions,
+            "replication_factor": 1,
+            "assignments": [],
+            "configs": [{"name": key, "value": wire_text(value)} for key, value in (configs or {}).items()],
+        }
+        self._change(ApiKey.CREATE_TOPICS, {"topics": [topic], "validate_only": False}, "topics")
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic with its records; RuntimeError with the broker's reason, as where there is none."""
+        from kproc.wire.header import ApiKey
+
+        self._change(ApiKey.DELETE_TOPICS, {"topic_names": [name]}, "responses")
+
+    def _change(self, api_key: ApiKey, fields: dict[str, Any], results: str) -> None:
+        """One change of one topic, by a connection of its own."""
+        from kproc.client import Client, code_name
+
+        with Client.connect(self.host, self.port, client_id="kproc-embedded") as client:
+            [result] = client.call_latest(api_key, {**fields, "timeout": TOPIC_TIMEOUT_MS})[results]
+        if result["error_code"]:
+            reason = result.get("error_message") or code_name(result["error_code"])
+            raise RuntimeError(f"topic {result['name']}: {reason}")
 
     def _ready_value(self, key: str) -> Any:
         if not self.ready:

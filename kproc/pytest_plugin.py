@@ -13,7 +13,8 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 _NOT_FOR_TOPICS: Final = re.compile(r"[^a-zA-Z0-9._-]+")
 _NAME_CHARACTERS: Final = 100
-_TIMEOUT_MS: Final = 10_000
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -54,7 +54,7 @@ def kproc_topic(kproc_broker: Broker, request: pytest.FixtureRequest) -> Iterato
     if marker is not None and marker.args:
         raise pytest.UsageError(f"{request.node.nodeid}: kproc_topic takes partitions= and configs= by name")
     name = _topic_name(request.node.name)
-    create_topic(kproc_broker, name, **(marker.kwargs if marker is not None else {}))
+    kproc_broker.create_topic(name, **(marker.kwargs if marker is not None else {}))
     yield name
     _delete_topic(kproc_broker, name)
 
@@ -65,35 +65,8 @@ def _topic_name(test_name: str) -> str:
     return f"{words}-{uuid.uuid4().hex[:8]}"
 
 
-def create_topic(
-    broker: Broker, name: str, *, partitions: int = 1, configs: Mapping[str, object] | None = None
-) -> None:
-    """Create a topic and return when every client will find it. RuntimeError with the broker's reason."""
-    from kproc.client import Client, code_name
-    from kproc.config.values import wire_text
-    from kproc.wire.header import ApiKey
-
-    topic = {
-        "name": name,
-        "num_partitions": partitions,
-        "replication_factor": 1,
-        "assignments": [],
-        "configs": [{"name": key, "value": wire_text(value)} for key, value in (configs or {}).items()],
-    }
-    fields: dict[str, Any] = {"topics": [topic], "timeout": _TIMEOUT_MS, "validate_only": False}
-    with Client.connect(broker.host, broker.port, client_id="kproc-pytest") as client:
-        [result] = client.call_latest(ApiKey.CREATE_TOPICS, fields)["topics"]
-    if result["error_code"]:
-        reason = result.get("error_message") or code_name(result["error_code"])
-        raise RuntimeError(f"topic {name}: {reason}")
-
-
 def _delete_topic(broker: Broker, name: str) -> None:
     """Unless the test has stopped the broker, or deleted the topic itself."""
-    if not broker.is_running:
-        return
-    from kproc.client import Client
-    from kproc.wire.header import ApiKey
-
-    with Client.connect(broker.host, broker.port, client_id="kproc-pytest") as client:
-        client.call_latest(ApiKey.DELETE_TOPICS, {"topic_names": [name], "timeout": _TIMEOUT_MS})
+    if broker.is_running:
+        with suppress(RuntimeError):
+            broker.delete_topic(name)

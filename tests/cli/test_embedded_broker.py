@@ -39,6 +39,24 @@ def create(broker: Broker, name: str) -> None:
     assert answer["topics"][0]["error_code"] == 0
 
 
+def test_it_makes_and_deletes_topics_and_says_why_it_does_not():
+    with Broker({"auto.create.topics.enable": False}) as broker:
+        broker.create_topic("made", partitions=3, configs={"retention.ms": 60_000})
+        with Client.connect(broker.host, broker.port) as client:
+            answer = client.call_latest(
+                ApiKey.METADATA, {"topics": [{"name": "made"}], "allow_auto_topic_creation": False}
+            )
+        assert [len(topic["partitions"]) for topic in answer["topics"]] == [3]
+        with pytest.raises(RuntimeError, match=r"topic made: .*exists"):
+            broker.create_topic("made")
+        with pytest.raises(RuntimeError, match=r"topic bad: .*retention\.ms"):
+            broker.create_topic("bad", configs={"retention.ms": "soon"})
+        broker.delete_topic("made")
+        assert topic_names(broker) == []
+        with pytest.raises(RuntimeError, match="topic made: "):
+            broker.delete_topic("made")
+
+
 def test_it_serves_at_once_and_leaves_nothing(transport):
     with Broker({"num.io.threads": 2}, transport=transport) as broker:
         assert topic_names(broker) == []

@@ -1,0 +1,67 @@
+"""`scripts/release` refuses what must not be released before it builds anything."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.broker import ROOT
+
+DATED = "## [1.2.3] - 2026-11-23\n"
+
+
+def git(repository: Path, *arguments: str) -> None:
+    identity = ("-c", "user.name=t", "-c", "user.email=t@localhost")
+    subprocess.run(["git", *identity, *arguments], cwd=repository, check=True, capture_output=True)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """One that could be released, but that its environment's script ends the release there."""
+    (tmp_path / "kproc").mkdir()
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "kproc" / "__init__.py").write_text('__version__ = "1.2.3"\n', encoding="utf-8")
+    (tmp_path / "CHANGELOG.md").write_text(DATED, encoding="utf-8")
+    shutil.copy(ROOT / "scripts" / "release", tmp_path / "scripts" / "release")
+    (tmp_path / "scripts" / "venv.sh").write_text("echo all checked; exit 7\n", encoding="utf-8")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-q", "-m", "all")
+    return tmp_path
+
+
+def release(repository: Path) -> tuple[int, str]:
+    done = subprocess.run(
+        [repository / "scripts" / "release"], capture_output=True, text=True, timeout=30, check=False
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_what_is_committed_dated_and_untagged_goes_on_to_the_checks(repository: Path) -> None:
+    assert release(repository) == (7, "all checked\n")
+
+
+def test_a_tree_with_changes_is_refused(repository: Path) -> None:
+    (repository / "new").touch()
+    code, said = release(repository)
+    assert code == 1
+    assert "not clean" in said
+
+
+@pytest.mark.parametrize("line", ["## [1.2.3] - unreleased\n", "## [1.2.4] - 2026-11-23\n"])
+def test_a_version_without_its_day_in_the_changelog_is_refused(repository: Path, line: str) -> None:
+    (repository / "CHANGELOG.md").write_text(line, encoding="utf-8")
+    git(repository, "commit", "-q", "-a", "-m", "other")
+    code, said = release(repository)
+    assert code == 1
+    assert "CHANGELOG.md has no line '## [1.2.3] - YYYY-MM-DD'" in said
+
+
+def test_a_version_that_has_its_tag_is_refused(repository: Path) -> None:
+    git(repository, "tag", "v1.2.3")
+    code, said = release(repository)
+    assert code == 1
+    assert "the tag v1.2.3 exists" in said
