@@ -48,7 +48,7 @@ LAYERS: dict[str, set[str]] = {
     # Starts a program that speaks the protocol by itself; wire is for the compressed batches that it sends.
     "load": {"wire"},
     "tune": GROUND | {"metrics", "client", "embedded", "load"},
-    "embedded": GROUND,
+    "embedded": GROUND | {"wire", "client"},
     "pytest_plugin": GROUND | {"wire", "client", "embedded"},
     # Runs in Spark's driver and workers, against any broker: a client, never a part of the server.
     "spark": GROUND | {"wire", "client", "storage"},
