@@ -194,7 +194,7 @@ def test_settings_of_the_broker_are_set_shown_and_unset(kproc):
     assert [row["source"] for row in described(kproc(f"config get {name} --format json"))] == ["default"]
     told(kproc(f"config set {name}=123456789"))
     assert described(kproc(f"config get {name} --format json")) == [
-        {"name": name, "value": "123456789", "source": "broker", "read_only": False}
+        {"name": name, "value": "123456789", "source": "broker", "read_only": False, "no_effect": None}
     ]
     assert name in told(kproc("config get"))
     told(kproc(f"config set --unset {name}"))
