@@ -234,6 +234,8 @@ def test_every_command_that_answers_can_do_so_in_json():
     silent = {
         "serve",
         "dev",
+        "stop",
+        "doctor",
         "produce",
         "version",
         "top",
