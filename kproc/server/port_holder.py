@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
@@ -11,7 +12,7 @@ _COMMAND_MAX: Final = 100
 
 
 def holder_of(port: int, *, proc: Path = Path("/proc")) -> str | None:
-    """ "pid 123 (its command)" of a process that listens at the TCP port; None if that cannot be seen.
+    """ "pid 123 (its command without options)" of a process that listens at the TCP port; None if that cannot be seen.
 
     Of other users' processes root alone sees the sockets.
     """
@@ -50,5 +51,7 @@ def _command(pid: int, proc: Path) -> str:
         words = (proc / str(pid) / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
     except OSError:
         return "it has ended"
-    text = " ".join(word.decode("utf-8", "replace") for word in words)
+    # Its options may hold a secret, and this goes to terminals and logs.
+    plain = takewhile(lambda word: not word.startswith(b"-"), words)
+    text = " ".join(word.decode("utf-8", "replace") for word in plain)
     return text if len(text) <= _COMMAND_MAX else f"{text[:_COMMAND_MAX]}..."

@@ -1,9 +1,10 @@
 """ServiceManager: tells the service manager that started us (systemd's sd_notify protocol) how we are.
 
-READY=1 when clients may connect, STOPPING=1 when a stop begins, STATUS=... for people, WATCHDOG=1 while everybody makes
-progress: the supervisor turned its loop, and no role that runs has been without a duty cycle for the watchdog's whole
-time. One datagram each to the socket of NOTIFY_SOCKET, a path or, after an @, an abstract name. Nothing of it ever
-stops or delays the broker: what cannot be sent is logged once.
+READY=1 when clients may connect, RELOADING=1 and READY=1 around a reload of the configuration, STOPPING=1 when a stop
+begins, STATUS=... for people, WATCHDOG=1 while everybody makes progress: the supervisor turned its loop, and no role
+that runs has been without a duty cycle for the watchdog's whole time. One datagram each to the socket of
+NOTIFY_SOCKET, a path or, after an @, an abstract name. Nothing of it ever stops or delays the broker: what cannot be
+sent is logged once.
 """
 
 from __future__ import annotations
@@ -58,6 +59,14 @@ class ServiceManager:
         """Clients may connect."""
         self._send(f"READY=1\nSTATUS={_line(status)}")
         self._is_ready = True
+
+    def reloading(self) -> None:
+        """The configuration is being read again; `reloaded` ends it."""
+        self._send(f"RELOADING=1\nMONOTONIC_USEC={self._clock.now_ns() // _NS_PER_US}")
+
+    def reloaded(self) -> None:
+        """What it brought is in force, refused or left for a restart."""
+        self._send("READY=1")
 
     def stopping(self, status: str) -> None:
         """A stop has begun."""

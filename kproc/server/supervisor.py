@@ -181,7 +181,7 @@ class Supervisor:
         self._has_settings = False
         self._owes_processes = False
         self._has_started = False
-        self._must_stop = False
+        self._must_stop = self._is_reloading = False
         self._failure: str | None = None
 
     @property
@@ -333,6 +333,9 @@ class Supervisor:
             signals.reap_orphans({role.child.pid for role in self._table if role.child is not None})
         if self._owes_processes:
             self._tell_processes()
+        if self._is_reloading and not self._reloader.is_busy:
+            self._is_reloading = False
+            self._manager.reloaded()
         if self._has_started and not self._must_stop:
             self._scaler.advance(
                 may_begin=not self._desk.is_busy
@@ -342,6 +345,8 @@ class Supervisor:
     def _take_signal(self, number: int | None) -> None:
         if number == signal.SIGHUP and self._reloader.can_reload:
             if self._has_started and not self._must_stop:
+                self._manager.reloading()
+                self._is_reloading = True
                 self._reloader.reload()
             return
         if number is not None:

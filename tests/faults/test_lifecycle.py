@@ -115,6 +115,7 @@ def test_start_names_the_process_that_holds_the_port(tmp_path: Path, transport: 
     holders = [f"pid {pid} (" for pid in broker.pids()]
     assert any(holder in str(refused.value) for holder in holders), refused.value
     assert "kproc serve" in str(refused.value)
+    assert str(tmp_path / "data") not in str(refused.value), "options may be secret"
     assert "listens there" in str(refused.value)
 
 

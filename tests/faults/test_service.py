@@ -53,6 +53,21 @@ def test_ready_watchdog_and_stopping_are_told(tmp_path: Path, transport: str, ma
 
 
 @pytest.mark.transports("process")
+def test_a_reload_is_told_as_one(tmp_path: Path, transport: str, manager: socket.socket) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("message.max.bytes=1000000\n")
+    with ServedBroker(tmp_path / "data", transport=transport, arguments=["--config", str(file)]) as broker:
+        file.write_text("message.max.bytes=2000000\n")
+        broker.send_signal(signal.SIGHUP)
+        told: list[str] = []
+        while len(told) < 3:
+            message = manager.recv(4096).decode()
+            told += [message.split("\n")[0]] if message != "WATCHDOG=1" else []
+        assert told == ["READY=1", "RELOADING=1", "READY=1"]
+        assert "applied: message.max.bytes=2000000" in broker.log()
+
+
+@pytest.mark.transports("process")
 def test_watchdog_is_not_fed_while_a_role_hangs(
     tmp_path: Path, transport: str, manager: socket.socket
 ) -> None:
