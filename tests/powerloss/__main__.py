@@ -6,6 +6,7 @@ import argparse
 import logging
 import sys
 import time
+from functools import partial
 
 from tests.powerloss.run import MUTATIONS, run, search
 from tests.powerloss.workloads import WORKLOADS
@@ -27,11 +28,11 @@ def main() -> int:
         if options.image:
             done, problem = run(workloads[0], options.seed, only=options.image)
             found = [problem] if problem else []
+            print(*found, sep="\n", end="\n" if found else "")
         else:
-            done, found = search(workloads, options.seed, options.images)
+            tell = partial(print, flush=True)
+            done, found = search(workloads, options.seed, options.images, tell)
     seconds = time.monotonic() - started
-    for each in found:
-        print(each)
     print(f"{done} images, {done / seconds:.0f}/s, {len(found)} that break a promise")
     return 1 if found else 0
 

@@ -158,15 +158,23 @@ MUTATIONS: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
 }
 
 
-def search(workloads: list[str], seed: int, images: int) -> tuple[int, list[Found]]:
-    """Runs from successive seeds until so many images were judged; those that failed, five at most."""
+def search(
+    workloads: list[str], seed: int, images: int, tell: Callable[[str], None] = lambda _: None
+) -> tuple[int, list[Found]]:
+    """Runs from successive seeds until so many images were judged; those that failed, five at most.
+
+    `tell` hears of each that fails, and how far it is, every thousand images.
+    """
     done = 0
     found: list[Found] = []
     while done < images and len(found) < 5:
         workload = workloads[seed % len(workloads)]
         count, problem = run(workload, seed)
+        if (done + count) // 1000 > done // 1000:
+            tell(f"{done + count} of {images} images, {len(found)} that break a promise")
         done += count
         if problem is not None:
             found.append(problem._replace(images=done))
+            tell(str(found[-1]))
         seed += 1
     return done, found
