@@ -5,7 +5,6 @@ The supervisor has a window of its own (server/status_window.py), for processes 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -82,13 +81,14 @@ def _ports(bootstrap: str) -> set[str]:
 def _from_window(ports: set[str]) -> dict[str, Any] | None:
     """The status of the broker of this host that listens at one of these ports."""
     from kproc.client import ClientError
+    from kproc.server.port_holder import holds_any
     from kproc.server.status_window import WINDOW_PREFIX, look_in
 
     for name in _window_names(WINDOW_PREFIX):
         answer = look_in(name, timeout_ms=_WINDOW_MS)
         if answer is None:
             pid = name.removeprefix(WINDOW_PREFIX)
-            if _is_stopped(pid) and _holds_any(pid, ports):
+            if _is_stopped(pid) and holds_any(int(pid), {int(port) for port in ports}):
                 raise ClientError(f"the broker is stopped: its supervisor, pid {pid}, has had a SIGSTOP")
             continue
         bound = [listener["bound"] for listener in answer["listeners"].values()]
@@ -109,20 +109,3 @@ def _is_stopped(pid: str) -> bool:
             return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
     except OSError:
         return False
-
-
-def _holds_any(pid: str, ports: set[str]) -> bool:
-    """Whether the process has a listening socket of one of these ports open."""
-    inodes = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        try:
-            with open(table, encoding="ascii") as file:
-                rows = [line.split() for line in list(file)[1:]]
-        except OSError:
-            continue  # A host without IPv6.
-        inodes |= {row[9] for row in rows if row[3] == "0A" and str(int(row[1][-4:], 16)) in ports}
-    try:
-        links = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
-    except OSError:
-        return False
-    return any(f"socket:[{inode}]" in links for inode in inodes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Container
 from itertools import takewhile
 from pathlib import Path
 from typing import Final
@@ -16,34 +17,50 @@ def holder_of(port: int, *, proc: Path = Path("/proc")) -> str | None:
 
     Of other users' processes root alone sees the sockets.
     """
-    wanted = {f"socket:[{inode}]" for inode in _listening_inodes(port, proc)}
+    wanted = _listening_at({port}, proc)
     if not wanted:
         return None
     for pid in sorted(int(name) for name in os.listdir(proc) if name.isdecimal()):
-        directory = proc / str(pid) / "fd"
-        try:
-            names = os.listdir(directory)
-        except OSError:  # Ended, or somebody else's.
-            continue
-        for name in names:
-            try:
-                if os.readlink(directory / name) in wanted:
-                    return f"pid {pid} ({_command(pid, proc)})"
-            except OSError:
-                continue
+        if _has_open(pid, wanted, proc):
+            return f"pid {pid} ({_command(pid, proc)})"
     return None
 
 
-def _listening_inodes(port: int, proc: Path) -> set[str]:
-    inodes = set()
+def holds_any(pid: int, ports: Container[int], *, proc: Path = Path("/proc")) -> bool:
+    """Whether the process has a socket open that listens at one of these TCP ports."""
+    return _has_open(pid, _listening_at(ports, proc), proc)
+
+
+def _listening_at(ports: Container[int], proc: Path) -> set[str]:
+    """The sockets, as the links of descriptors name them."""
+    sockets = set()
     for name in ("tcp", "tcp6"):
         try:
             lines = (proc / "net" / name).read_text().splitlines()[1:]
         except OSError:  # A host without IPv6.
             continue
         rows = [line.split() for line in lines]
-        inodes |= {row[9] for row in rows if row[3] == _LISTEN and int(row[1].rpartition(":")[2], 16) == port}
-    return inodes
+        sockets |= {
+            f"socket:[{row[9]}]"
+            for row in rows
+            if row[3] == _LISTEN and int(row[1].rpartition(":")[2], 16) in ports
+        }
+    return sockets
+
+
+def _has_open(pid: int, sockets: set[str], proc: Path) -> bool:
+    directory = proc / str(pid) / "fd"
+    try:
+        names = os.listdir(directory)
+    except OSError:  # Ended, or somebody else's.
+        return False
+    for name in names:
+        try:
+            if os.readlink(directory / name) in sockets:
+                return True
+        except OSError:
+            continue
+    return False
 
 
 def _command(pid: int, proc: Path) -> str:
