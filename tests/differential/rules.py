@@ -5,7 +5,7 @@ tests/tidy/test_compatibility.py holds that.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from tests.differential.compare import ITEMS, Difference
@@ -19,12 +19,13 @@ _LATEST_TIMESTAMP, _NO_TIMESTAMP = -3, -1
 
 
 class Case(NamedTuple):
-    """A difference with what it was found in: the request, and both answers."""
+    """A difference with what it was found in: the request, both answers, and the steps before it."""
 
     step: Step
     difference: Difference
     kproc: Any
     kafka: Any
+    before: Sequence[Step] = ()
 
     @property
     def is_error(self) -> bool:
@@ -212,16 +213,41 @@ def _header_kept(case: Case) -> bool:
     )
 
 
-def _deleted_maximum(case: Case) -> bool:
-    """-3 after DeleteRecords: Kafka may answer with a record that is gone."""
+def _deleted_records(case: Case) -> bool:
+    """After DeleteRecords: -3 of Kafka may find a record that is gone, a time none in a segment that is to go."""
     difference = case.difference
     if case.step.api != "list_offsets" or difference.path[-1] not in ("timestamp", "offset", "leader_epoch"):
         return False
-    index = difference.rows[-1]["partition_index"]
+    index, topic = difference.rows[-1]["partition_index"], case.topic_asked()
+    asked = {row["timestamp"] for row in topic.get("partitions", ()) if row["partition_index"] == index}
+    if _LATEST_TIMESTAMP in asked:
+        return True
+    is_by_time = any(isinstance(each, Moment) or each >= 0 for each in asked)
+    return is_by_time and difference.kafka == -1 and _has_deleted_records(case.before, topic, index)
+
+
+def _has_deleted_records(steps: Sequence[Step], topic: dict[str, Any], index: int) -> bool:
     return any(
-        row["partition_index"] == index and row["timestamp"] == _LATEST_TIMESTAMP
-        for row in case.topic_asked().get("partitions", ())
+        row["partition_index"] == index
+        for step in steps
+        if step.api == "delete_records"
+        for each in step.body["topics"]
+        if each["name"] == topic["name"]
+        for row in each["partitions"]
     )
+
+
+def _group_of_a_refused_commit(case: Case) -> bool:
+    """Groups that kproc lists, to which somebody who is no member has committed."""
+    if case.step.api != "list_groups" or case.difference.path != ("groups", ITEMS):
+        return False
+    kproc, kafka = ({row["group_id"] for row in each["groups"]} for each in (case.kproc, case.kafka))
+    committed_to = {
+        step.body["group_id"]
+        for step in case.before
+        if step.api == "offset_commit" and step.body["generation_id_or_member_epoch"] == -1
+    }
+    return kafka < kproc and kproc - kafka <= committed_to
 
 
 def _colliding_names(case: Case) -> bool:
@@ -254,7 +280,8 @@ RULES: dict[str, Callable[[Case], bool]] = {
     "what one request names twice": _asked_twice,
     "DescribeLogDirs": _sizes_on_disk,
     "Produce": _header_kept,
-    "ListOffsets": _deleted_maximum,
+    "ListOffsets": _deleted_records,
+    "ListGroups": _group_of_a_refused_commit,
     "CreateTopics": _colliding_names,
     "DescribeQuorum": _endpoint_of_the_controller,
     "JoinGroup": _as_many_votes,

@@ -7,7 +7,7 @@ import re
 import select
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -41,6 +41,7 @@ _SETTLE_SECONDS = 10.0
 _ANSWER_SECONDS, _SECOND_ANSWER_SECONDS = 10.0, 4.0
 # Kafka never answers an AlterConfigs that names a resource twice.
 _SILENCE_SECONDS = 0.5
+_INVALID_TOPIC = 17
 # Connections of requests that wait are passed over by this many.
 _CONNECTIONS = 10
 
@@ -112,6 +113,7 @@ class _Run:
         self._found: list[Found] = []
         self._is_settled = True
         self._waiting: dict[int, tuple[int, Step]] = {}  # By connection.
+        self._steps: Sequence[Step] = ()
 
     def close(self, steps: Sequence[Step]) -> None:
         """What was made may be deleted."""
@@ -123,6 +125,7 @@ class _Run:
         self._upkeep.discard(*names)
 
     def go(self, steps: Sequence[Step]) -> list[Found]:
+        self._steps = steps
         for at, step in enumerate(steps):
             self._notes.requests[step.api, step.version] += 1
             if self._do(at, step, steps[: at + 1]):
@@ -226,7 +229,8 @@ class _Run:
         differences, texts = compare(kproc, kafka)
         for words in texts * (step.api != "describe_configs"):  # What settings do is said in our own words.
             self._notes.texts[step.api, Texts(*(re.sub(r"-?\d+", "N", each)[:160] for each in words))] += 1
-        real = without_ruled(step, differences, kproc, kafka, self._notes)
+        before = self._steps[:at]
+        real = without_ruled(differences, lambda each: Case(step, each, kproc, kafka, before), self._notes)
         told: set[tuple[Any, ...]] = set()
         for difference in sorted(real, key=_errors_first):
             path = difference.path
@@ -238,8 +242,9 @@ class _Run:
                 self._found.append(Found(cause, at, path, difference.kproc, difference.kafka, (kproc, kafka)))
         if step.is_unanswered and "closed" in answers:
             return True  # Which of its partitions were stored is not told.
-        # What a rule lets pass parts the states as well, but for what only asks.
-        parting = differences if not step.api.startswith(_ASKING) else real
+        # What a rule lets pass parts the states as well, but for what only asks. A Metadata may make topics.
+        has_made_fewer = step.api == "metadata" and any(each.kproc == _INVALID_TOPIC for each in differences)
+        parting = differences if has_made_fewer or not step.api.startswith(_ASKING) else real
         return step.api not in _READS and any(_is_of_state(each) for each in parting)
 
     def _learn(self, step: Step, answers: list[Any]) -> None:
@@ -258,23 +263,23 @@ class _Run:
 
 
 def without_ruled(
-    step: Step, differences: list[Difference], kproc: Any, kafka: Any, notes: Notes
+    differences: list[Difference], case_of: Callable[[Difference], Case], notes: Notes
 ) -> list[Difference]:
     """What no rule lets pass. A rule for an error speaks for all that stands beside it and below."""
     real: list[Difference] = []
     ruled: set[tuple[Any, ...]] = set()
     for difference in sorted(differences, key=_errors_first):
-        path = difference.path
+        path, case = difference.path, case_of(difference)
         if path[-1:] == (ORDER,):
-            notes.orders[step.api, difference.field] += 1
+            notes.orders[case.step.api, difference.field] += 1
             continue
         if any(path[:length] in ruled for length in range(len(path))):
             continue
-        rule = rule_for(Case(step, difference, kproc, kafka))
+        rule = rule_for(case)
         if rule is None:
             real.append(difference)
             continue
-        notes.ruled[f"{rule} ({step.api})"] += 1
+        notes.ruled[f"{rule} ({case.step.api})"] += 1
         if path[-1:] == ("error_code",):
             ruled.add(path[:-1])
     return real

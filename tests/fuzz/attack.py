@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kproc.client import Client
+from kproc.errors import ErrorCode
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
 from tests.fuzz.frames import FrameMaker
@@ -298,6 +299,9 @@ class Attack:
         self._probed += 1
         try:
             row = self.healthy.produce(PROBE, batch(value))
+            if row["error_code"] == ErrorCode.MESSAGE_TOO_LARGE:  # A request may have set message.max.bytes to 5.
+                self._reset_broker_settings()
+                row = self.healthy.produce(PROBE, batch(value))
             if row["error_code"]:
                 raise Found(f"the probe's Produce: {row}")
             fetched = values_of(self.healthy.fetch(PROBE, row["base_offset"])["records"])

@@ -27,7 +27,7 @@ def test_rows_of_one_name_are_paired_by_what_they_hold_whatever_its_order() -> N
 def create(kproc: list[dict[str, Any]], kafka: list[dict[str, Any]], *names: str) -> list[Difference]:
     step = Step(0, "create_topics", 7, {"topics": [{"name": name, "configs": []} for name in names]})
     answers = {"topics": kproc}, {"topics": kafka}
-    return without_ruled(step, compare(*answers)[0], *answers, Notes())
+    return without_ruled(compare(*answers)[0], lambda each: Case(step, each, *answers), Notes())
 
 
 def row(name: str, code: int, count: int) -> dict[str, Any]:
@@ -79,3 +79,34 @@ def test_kafka_may_close_after_acks_0_only_where_it_cannot_write() -> None:
     assert rule(pid=1, epoch=-1) == rule(time=0) == "UNKNOWN_SERVER_ERROR"
     assert rule(pid=1, epoch=0) is None
     assert rule(time=Moment(0)) is None
+
+
+def test_kafka_may_pass_over_a_time_only_where_records_were_deleted() -> None:
+    def rule(kproc: int, kafka: int, *before: Step) -> str | None:
+        def answer(offset: int) -> dict[str, Any]:
+            rows = [{"partition_index": 0, "offset": offset}]
+            return {"topics": [{"name": "t", "partitions": rows}]}
+
+        asked = [{"partition_index": 0, "timestamp": Moment(5)}]
+        step = Step(0, "list_offsets", 6, {"topics": [{"name": "t", "partitions": asked}]})
+        (difference,) = compare(answer(kproc), answer(kafka))[0]
+        return rule_for(Case(step, difference, answer(kproc), answer(kafka), before))
+
+    def deletion(partition: int) -> Step:
+        rows = [{"partition_index": partition, "offset": 1}]
+        return Step(0, "delete_records", 2, {"topics": [{"name": "t", "partitions": rows}]})
+
+    assert rule(1, -1, deletion(0)) == "ListOffsets"
+    assert rule(1, -1) is rule(1, -1, deletion(1)) is rule(-1, 1, deletion(0)) is rule(1, 2, deletion(0)) is None
+
+
+def test_a_group_that_kafka_does_not_list_yet_is_one_of_a_commit_without_a_member() -> None:
+    def rule(kproc: str, kafka: str, generation: int) -> str | None:
+        commit = {"group_id": "b", "generation_id_or_member_epoch": generation}
+        answers = [{"groups": [{"group_id": each} for each in names]} for names in (kproc, kafka)]
+        (difference,) = compare(*answers)[0]
+        before = [Step(0, "offset_commit", 8, commit)]
+        return rule_for(Case(Step(0, "list_groups", 0, {}), difference, *answers, before))
+
+    assert rule("ab", "a", -1) == "ListGroups"
+    assert rule("ab", "a", 1) is rule("ab", "b", -1) is rule("a", "ab", -1) is None
