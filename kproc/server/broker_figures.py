@@ -15,10 +15,10 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from kproc.clock import NS_PER_MS, NS_PER_S, Clock
 from kproc.cluster.image import ClusterImage, PartitionImage, TopicImage
 from kproc.server.calls import OnReply
-from kproc.server.handler_figures import CALL
 from kproc.server.log_dir_usage import log_bytes
 from kproc.server.partition_table import PartitionTable
 
+FIGURES: Final = "figures"  # The call by which Handlers are asked.
 TOPICS_MAX: Final = 1000
 PARTITIONS_MAX: Final = 1000
 GROUPS_MAX: Final = 1000
@@ -114,7 +114,7 @@ class BrokerFigures:
         for index in range(image.handler_count):
             if index not in self._asked:  # One that hangs is asked again when it has answered.
                 self._asked.add(index)
-                self._call(index, CALL, {"image": image.version}, self._taker(index))
+                self._call(index, FIGURES, {"image": image.version}, self._taker(index))
         for index in [each for each in self._replies if each >= image.handler_count]:
             del self._replies[index]
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from kproc.api.context import OnReply, Services
 from kproc.server.partitions import Partitions
-
-CALL: Final = "figures"
 
 
 def serve_call(services: Services, body: dict[str, Any], on_reply: OnReply) -> None:

@@ -13,6 +13,7 @@ from kproc.api import fetch, forwarding, group_call, list_groups, list_offsets
 from kproc.api.context import OnReply, Services
 from kproc.api.produce import ProduceBatcher
 from kproc.server import handler_figures
+from kproc.server.broker_figures import FIGURES
 from kproc.server.calls import PREPARE_COMPACTION, SWAP_SEGMENTS
 from kproc.server.client_rates import ClientRates
 from kproc.server.compaction_calls import CompactionDesk
@@ -71,7 +72,7 @@ class OwnerCalls:
             _TAKE_PARTITIONS: hand_over.serve_claim,
             group_call.CALL: partial(group_call.serve_call, services),
             list_groups.CALL: partial(list_groups.serve_call, services),
-            handler_figures.CALL: partial(handler_figures.serve_call, services),
+            FIGURES: partial(handler_figures.serve_call, services),
             **{op: partial(forwarding.serve, services, op) for op in forwarding.OPERATIONS},
             **{op: partial(compaction.serve, op) for op in (PREPARE_COMPACTION, SWAP_SEGMENTS)},
             _ENFORCE_RETENTION: enforce_retention,
