@@ -1,7 +1,7 @@
 """ApiVersions (key 18), versions 0-4.
 
 What this broker serves, read from the registry. A version we do not know is answered in the shape of v0 with
-UNSUPPORTED_VERSION and our ranges, and the connection stays (KIP-511); server/dispatch.py sees to that,
+UNSUPPORTED_VERSION and our ranges, and the connection stays (KIP-511); role/dispatch.py sees to that,
 because such a body must not be parsed. The response header is v0 in every version.
 Versions: v3 client software name and version, features (KIP-584), flexible; v4 features with a minimum of 0.
 """

@@ -1,6 +1,6 @@
 """What a handler function gets: the request's header, a way to answer, and the services of its Handler.
 
-`RequestContext` is the request as seen from `api/`; server/request.py makes it answer over a link. Parts of
+`RequestContext` is the request as seen from `api/`; role/request.py makes it answer over a link. Parts of
 one request that belong to other Handlers are asked for with `services.peers`, metadata changes with
 `call_controller`; both reply by a callback on the Handler's own thread, so nothing here needs a lock.
 """
@@ -169,7 +169,7 @@ class Groups(Protocol):
 
 
 class Samples(Protocol):
-    """The requests that telemetry tells of (server/handler_telemetry.py); asked of timed requests alone."""
+    """The requests that telemetry tells of (handler/handler_telemetry.py); asked of timed requests alone."""
 
     def begin(self, request: Any, body: memoryview) -> None: ...
     def end(self, request: Any, answered_ns: int) -> None: ...
@@ -184,7 +184,7 @@ _NO_RATES: Final = _NoRates()
 
 
 class Services:
-    """Everything a Handler offers to the APIs. One per Handler, made by server/handler.py."""
+    """Everything a Handler offers to the APIs. One per Handler, made by handler/handler.py."""
 
     __slots__ = (
         "client_rates",

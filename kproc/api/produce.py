@@ -174,7 +174,7 @@ class Placed(NamedTuple):
 
 
 class KnownAnswers(Protocol):
-    """Who answers requests of known shape; see server/known_produce.py. The targets are its own."""
+    """Who answers requests of known shape; see handler/known_produce.py. The targets are its own."""
 
     def pending(self, target: Any) -> Pending: ...
     def answer(self, targets: Sequence[Any], results: Sequence[AppendResult], index: int) -> None: ...

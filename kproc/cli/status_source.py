@@ -81,7 +81,7 @@ def _ports(bootstrap: str) -> set[str]:
 def _from_window(ports: set[str]) -> dict[str, Any] | None:
     """The status of the broker of this host that listens at one of these ports."""
     from kproc.client import ClientError
-    from kproc.server.port_holder import holds_any
+    from kproc.role.port_holder import holds_any
     from kproc.server.status_window import WINDOW_PREFIX, look_in
 
     for name in _window_names(WINDOW_PREFIX):

@@ -21,13 +21,13 @@ from kproc.config.listeners import is_address, parse_listeners
 from kproc.config.values import parse_value, wire_text
 from kproc.errors import ErrorCode, KafkaError
 
-# What every Handler reads from its image: server/request_log.py.
+# What every Handler reads from its image: handler/request_log.py.
 REQUEST_LOG: Final = frozenset(("kproc.request.log", "kproc.slow.request.log.ms"))
-# And the controller, too: server/telemetry.py.
+# And the controller, too: controller/telemetry.py.
 TELEMETRY: Final = frozenset(
     ("kproc.telemetry", "kproc.telemetry.interval.ms", "kproc.telemetry.requests.per.second")
 )
-# What the cleaner reads from its image whenever it needs it: server/compactor.py.
+# What the cleaner reads from its image whenever it needs it: cleaner/compactor.py.
 CLEANER_SETTINGS: Final = frozenset(
     (
         "log.cleaner.backoff.ms",

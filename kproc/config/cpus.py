@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-# The places of these roles in shared memory: server/roles.py.
+# The places of these roles in shared memory: role/roles.py.
 PROCESSORS_MAX: Final = 447
 HANDLERS_MAX: Final = 448
 

@@ -1,6 +1,6 @@
 """GroupCoordinator: the groups and offsets of one partition of `__consumer_offsets`. No I/O, no clock of its own.
 
-Its owner (server/groups.py) replays the log into it, then asks it; what must outlast it goes out through a
+Its owner (handler/groups.py) replays the log into it, then asks it; what must outlast it goes out through a
 `GroupLog`. State follows the log: it changes when a record is appended, and whoever caused or reads the change
 is answered when it is as durable as acks=all promises. So nothing that was seen is ever taken back.
 

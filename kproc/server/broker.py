@@ -13,32 +13,33 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kproc.cleaner.cleaner import Cleaner
 from kproc.clock import NS_PER_S
 from kproc.cluster.controller import ControllerState, failure_of
 from kproc.cluster.dynamic_settings import left_out, settings_in_force, wanted_processors
 from kproc.cluster.image import ClusterImage
 from kproc.cluster.metadata_log import MetadataLog
 from kproc.config.dynamic import DynamicSettings
+from kproc.controller.controller import Controller
 from kproc.errors import FatalError
+from kproc.handler.busy_handler import BusyHandler
+from kproc.handler.handler import Handler
+from kproc.handler.partitions import Checkpoint, Partitions
+from kproc.handler.syncer import Syncer
 from kproc.metrics.slab import MetricsRow
 from kproc.net.acceptor import Acceptor
 from kproc.net.connection_limits import ConnectionLimits, Resolve, control_limits, limits_for
 from kproc.net.handler_peer import Router
 from kproc.net.processor import Processor
+from kproc.observe import health
+from kproc.observe.broker_figures import BrokerFigures
+from kproc.observe.figures_text import figures_text
+from kproc.observe.metrics_http import MetricsResponder
+from kproc.observe.prometheus import Exposition
 from kproc.purgatory.purgatory import Purgatory
-from kproc.server import health
-from kproc.server.broker_figures import BrokerFigures
-from kproc.server.busy_handler import BusyHandler
-from kproc.server.cleaner import Cleaner
-from kproc.server.controller import Controller
-from kproc.server.figures_text import figures_text
-from kproc.server.handler import Handler
-from kproc.server.metrics_http import MetricsResponder
-from kproc.server.partition_table import PartitionTable
-from kproc.server.partitions import Checkpoint, Partitions
-from kproc.server.plan import Plan
-from kproc.server.prometheus import Exposition
-from kproc.server.roles import (
+from kproc.role.partition_table import PartitionTable
+from kproc.role.plan import Plan
+from kproc.role.roles import (
     ACCEPTOR_COUNT_MAX,
     CLEANER,
     CONTROLLER,
@@ -48,13 +49,12 @@ from kproc.server.roles import (
     processor_id,
     slab_row,
 )
-from kproc.server.syncer import Syncer
 from kproc.storage.room import counting
 from kproc.transport.agent import AgentId, BlockOwner, Doze
 
 if TYPE_CHECKING:
-    from kproc.server.operations import Operations
-    from kproc.server.status import Status
+    from kproc.controller.operations import Operations
+    from kproc.observe.status import Status
 
 logger = logging.getLogger(__name__)
 

@@ -23,6 +23,11 @@ import socket
 from collections.abc import Callable
 from typing import Any, Final
 
+from kproc.cleaner.cleaner import Cleaner
+from kproc.controller.controller import Controller
+from kproc.controller.operations import Operations
+from kproc.handler.handler import Handler
+from kproc.handler.syncer import ThreadSyncer
 from kproc.ipc.arena import Arena, ArenaReader
 from kproc.ipc.link import open_first_end, open_second_end
 from kproc.ipc.region import Region, RegionKind
@@ -30,20 +35,15 @@ from kproc.ipc.wait import Sleeper, Waker
 from kproc.metrics.slab import MetricsRow, Slab
 from kproc.net.acceptor import Acceptor
 from kproc.net.processor import Processor
+from kproc.observe.status import Status
+from kproc.role.asks import Asks, OnReply
+from kproc.role.partition_table import PartitionTable
+from kproc.role.plan import Plan
+from kproc.role.roles import ACCEPTOR, CLEANER, HANDLER, PROCESSOR, is_control, slab_row
+from kproc.role.routing import ProduceRouter
 from kproc.server import broker, stacks
-from kproc.server.asks import Asks, OnReply
-from kproc.server.cleaner import Cleaner
-from kproc.server.controller import Controller
-from kproc.server.handler import Handler
 from kproc.server.logs import set_role
-from kproc.server.operations import Operations
-from kproc.server.partition_table import PartitionTable
-from kproc.server.plan import Plan
 from kproc.server.role_desk import RoleDesk
-from kproc.server.roles import ACCEPTOR, CLEANER, HANDLER, PROCESSOR, is_control, slab_row
-from kproc.server.routing import ProduceRouter
-from kproc.server.status import Status
-from kproc.server.syncer import ThreadSyncer
 from kproc.transport.agent import Agent, AgentId, Link, beat_ms
 from kproc.transport.process import ControlSocket
 

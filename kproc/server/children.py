@@ -17,11 +17,11 @@ from typing import Any, Final
 
 from kproc.config.dynamic import DynamicSettings
 from kproc.errors import FatalError
-from kproc.server.asks import Asks, OnReply
+from kproc.role.asks import Asks, OnReply
+from kproc.role.plan import Plan
+from kproc.role.roles import ACCEPTOR, CLEANER, CONTROLLER, HANDLER, PROCESSOR
 from kproc.server.child import ChildRole
-from kproc.server.plan import Plan
 from kproc.server.regions import Regions
-from kproc.server.roles import ACCEPTOR, CLEANER, CONTROLLER, HANDLER, PROCESSOR
 from kproc.server.roles_table import Role, RolesTable
 from kproc.transport.agent import AgentId
 from kproc.transport.process import Child, fork_child

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Hashable
 from typing import Any, Final
 
-from kproc.server.asks import Gathering, OnReply, Reply
+from kproc.role.asks import Gathering, OnReply, Reply
+from kproc.role.roles import PROCESSOR
 from kproc.server.children import Children
-from kproc.server.roles import PROCESSOR
 from kproc.server.scale import Scaler
 from kproc.transport.agent import AgentId
 

@@ -17,10 +17,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from kproc.cleaner.cleaner import Cleaner
 from kproc.clock import SystemClock
 from kproc.cluster.role_counts import IO_THREADS, NETWORK_THREADS
 from kproc.config import Config
 from kproc.config.dynamic import DynamicSettings
+from kproc.controller.controller import Controller
+from kproc.controller.operations import Operations
+from kproc.handler.handler import Handler
+from kproc.handler.syncer import InlineSyncer, Syncer, ThreadSyncer
 from kproc.ipc.arena import Arena, ArenaReader
 from kproc.ipc.fdpass import make_socket_pair
 from kproc.ipc.region import Region, RegionKind
@@ -28,25 +33,17 @@ from kproc.ipc.wait import Sleeper, Waker, make_eventfd
 from kproc.metrics.slab import SLAB_BYTES, MetricsRow, Slab
 from kproc.net.acceptor import Acceptor
 from kproc.net.processor import Processor
-from kproc.server import broker, ready, signals
-from kproc.server.asks import Gathering, OnReply, Reply
-from kproc.server.cleaner import Cleaner
-from kproc.server.controller import Controller
-from kproc.server.data_directory import DataDirectory
-from kproc.server.desk import joined_clients, was_killed
-from kproc.server.handler import Handler
-from kproc.server.listeners import (
+from kproc.observe.status import Status
+from kproc.role.asks import Gathering, OnReply, Reply
+from kproc.role.listeners import (
     open_control_listener,
     open_listeners,
     open_metrics_listener,
     start_listening,
 )
-from kproc.server.operations import Operations
-from kproc.server.partition_table import TABLE_BYTES, PartitionTable
-from kproc.server.plan import Plan
-from kproc.server.regions import ARENA_WARM_BYTES
-from kproc.server.role_desk import serve_processor
-from kproc.server.roles import (
+from kproc.role.partition_table import TABLE_BYTES, PartitionTable
+from kproc.role.plan import Plan
+from kproc.role.roles import (
     CLEANER,
     CONTROL_ACCEPTOR,
     CONTROL_PROCESSOR,
@@ -57,10 +54,13 @@ from kproc.server.roles import (
     processor_id,
     slab_row,
 )
-from kproc.server.routing import ProduceRouter
+from kproc.role.routing import ProduceRouter
+from kproc.server import broker, ready, signals
+from kproc.server.data_directory import DataDirectory
+from kproc.server.desk import joined_clients, was_killed
+from kproc.server.regions import ARENA_WARM_BYTES
+from kproc.server.role_desk import serve_processor
 from kproc.server.service_manager import ServiceManager
-from kproc.server.status import Status
-from kproc.server.syncer import InlineSyncer, Syncer, ThreadSyncer
 from kproc.transport.agent import Agent, AgentId, Link, Wakeable
 from kproc.transport.thread import AgentThread, Pipe, PipeReceiver, PipeSender
 

@@ -19,9 +19,9 @@ from typing import Any, Final
 from kproc.config import EndPoint
 from kproc.config.listeners import LISTENERS_MAX
 from kproc.errors import FatalError
+from kproc.role.listeners import Endpoint, close_listener, needs_look_up, open_listener
+from kproc.role.roles import CONTROLLER, HANDLER, PROCESSOR, acceptor_id, is_control
 from kproc.server.children import Children
-from kproc.server.listeners import Endpoint, close_listener, needs_look_up, open_listener
-from kproc.server.roles import CONTROLLER, HANDLER, PROCESSOR, acceptor_id, is_control
 from kproc.server.roles_table import Role
 from kproc.transport.agent import AgentId
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import orjson
 
 from kproc.errors import ErrorCode
-from kproc.server.plan import Plan
+from kproc.role.plan import Plan
 from kproc.wire.header import ApiKey, encode_request_header
 from kproc.wire.primitives import INT16, INT32, encode_string
 

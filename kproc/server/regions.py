@@ -19,8 +19,8 @@ from kproc.ipc.region import Region, RegionKind
 from kproc.ipc.wait import make_eventfd
 from kproc.metrics.slab import SLAB_BYTES, Slab
 from kproc.metrics.spec import SPEC_CRC
-from kproc.server.partition_table import TABLE_BYTES
-from kproc.server.roles import (
+from kproc.role.partition_table import TABLE_BYTES
+from kproc.role.roles import (
     ACCEPTOR,
     CLEANER,
     CONTROLLER,

@@ -20,7 +20,7 @@ from kproc.cluster.config_changes import OP_DELETE, OP_SET
 from kproc.cluster.controller import failure_of
 from kproc.config import SETTINGS, Config, ConfigError
 from kproc.config.dynamic import DynamicSettings, listener_key
-from kproc.server.asks import OnReply
+from kproc.role.asks import OnReply
 from kproc.storage.fs import Fs, StorageFailure, replace_file
 
 logger = logging.getLogger(__name__)

@@ -19,12 +19,12 @@ from collections.abc import Callable
 from typing import Any
 
 from kproc.config.dynamic import DynamicSettings
+from kproc.controller.controller import Controller
+from kproc.handler.handler import Handler
 from kproc.net.acceptor import Acceptor
 from kproc.net.processor import Processor
-from kproc.server.asks import answer
-from kproc.server.controller import Controller
-from kproc.server.handler import Handler
-from kproc.server.listeners import Endpoint
+from kproc.role.asks import answer
+from kproc.role.listeners import Endpoint
 from kproc.transport.agent import Agent, AgentId
 
 logger = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from kproc.server.roles import HANDLER, PROCESSOR, is_control, start_order
+from kproc.role.roles import HANDLER, PROCESSOR, is_control, start_order
 from kproc.transport.agent import AgentId
 from kproc.transport.process import Child
 

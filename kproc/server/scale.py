@@ -34,10 +34,7 @@ from kproc.cluster.role_counts import IO_THREADS
 from kproc.config import Config, EndPoint
 from kproc.config.dynamic import DynamicSettings
 from kproc.errors import FatalError
-from kproc.server.balance import Balancer
-from kproc.server.children import Children
-from kproc.server.listener_set import NO_PLACES, ListenerSet
-from kproc.server.roles import (
+from kproc.role.roles import (
     ACCEPTOR,
     CONTROLLER,
     PROCESSOR,
@@ -46,6 +43,9 @@ from kproc.server.roles import (
     is_control,
     processor_id,
 )
+from kproc.server.balance import Balancer
+from kproc.server.children import Children
+from kproc.server.listener_set import NO_PLACES, ListenerSet
 from kproc.server.roles_table import Role
 
 logger = logging.getLogger(__name__)

@@ -19,9 +19,9 @@ import orjson
 
 from kproc.ipc.fdpass import TruncatedDescriptor, recv_fd, send_fd
 from kproc.metrics.slab import Slab
-from kproc.server.plan import Plan
+from kproc.observe.status import Status
+from kproc.role.plan import Plan
 from kproc.server.regions import Regions
-from kproc.server.status import Status
 
 WINDOW_PREFIX: Final = "kproc-status-"
 _BACKLOG: Final = 16

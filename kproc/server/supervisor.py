@@ -24,23 +24,15 @@ from kproc.clock import SystemClock
 from kproc.config import Config
 from kproc.config.dynamic import DynamicSettings
 from kproc.errors import FatalError
-from kproc.server import logs, ready, signals, stacks
-from kproc.server.asks import OnReply, answer
-from kproc.server.children import Children
-from kproc.server.data_directory import DataDirectory
-from kproc.server.desk import SupervisorDesk
-from kproc.server.janitor import Janitor
-from kproc.server.listener_set import ListenerSet
-from kproc.server.listeners import (
+from kproc.role.asks import OnReply, answer
+from kproc.role.listeners import (
     open_control_listener,
     open_listeners,
     open_metrics_listener,
     start_listening,
 )
-from kproc.server.plan import Plan
-from kproc.server.pulse import Pulse
-from kproc.server.reload import Reloader, Reread
-from kproc.server.roles import (
+from kproc.role.plan import Plan
+from kproc.role.roles import (
     ACCEPTOR,
     CLEANER,
     CONTROL_ACCEPTOR,
@@ -52,6 +44,14 @@ from kproc.server.roles import (
     handler_id,
     processor_id,
 )
+from kproc.server import logs, ready, signals, stacks
+from kproc.server.children import Children
+from kproc.server.data_directory import DataDirectory
+from kproc.server.desk import SupervisorDesk
+from kproc.server.janitor import Janitor
+from kproc.server.listener_set import ListenerSet
+from kproc.server.pulse import Pulse
+from kproc.server.reload import Reloader, Reread
 from kproc.server.roles_table import Role
 from kproc.server.scale import Scaler, Wanted
 from kproc.server.service_manager import ServiceManager

@@ -17,16 +17,16 @@ from functools import partial
 from typing import Any, Final
 
 from kproc.config import Config
+from kproc.handler.syncer import Syncer, ThreadSyncer
 from kproc.ipc.wait import Waker, make_eventfd
 from kproc.net.loop_processor import LoopProcessor
 from kproc.net.processor import Processor
 from kproc.net.thread_processor import ThreadProcessor
 from kproc.net.turn_processor import TurnProcessor
+from kproc.role.linked_agent import LinkedAgent
 from kproc.server.data_directory import DataDirectory
 from kproc.server.inprocess import BrokerProcess
-from kproc.server.linked_agent import LinkedAgent
 from kproc.server.service_manager import ServiceManager
-from kproc.server.syncer import Syncer, ThreadSyncer
 from kproc.transport.agent import Agent, AgentId, Wakeable
 from kproc.transport.turns import Turns
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kproc.client import Client
-from kproc.server.control_plane import QUEUE_MAX
+from kproc.controller.control_plane import QUEUE_MAX
 from tests.support.broker import ServedBroker
 from tests.support.checker import Load, clients_are_served
 from tests.support.command_line import call_kproc

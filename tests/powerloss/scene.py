@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from kproc.api.context import OnReply, PartitionMoving
+from kproc.cleaner.compactor import Compactor
 from kproc.clock import ManualClock
 from kproc.cluster import records as r
 from kproc.cluster.controller import ControllerState
@@ -23,21 +24,20 @@ from kproc.cluster.image import ClusterImage, TopicImage
 from kproc.cluster.metadata_log import MetadataLog
 from kproc.config import Config
 from kproc.containment import Containment
+from kproc.controller.freed_names import FreedNames
 from kproc.errors import ErrorCode, KafkaError
 from kproc.group.coordinator import CommitRequest
 from kproc.group.partitioning import partition_for
 from kproc.group.records import CommittedOffset, OffsetKey
+from kproc.handler.compaction_calls import CompactionDesk
+from kproc.handler.groups import Groups
+from kproc.handler.hand_over import HandOver
+from kproc.handler.partitions import Checkpoint, OwnedPartition, Partitions
+from kproc.handler.syncer import Outcome, sync_one
 from kproc.metrics.slab import MetricsRow
 from kproc.purgatory.purgatory import Purgatory
-from kproc.server.compaction_calls import CompactionDesk
-from kproc.server.compactor import Compactor
-from kproc.server.freed_names import FreedNames
-from kproc.server.groups import Groups
-from kproc.server.hand_over import HandOver
-from kproc.server.partition_table import PartitionTable
-from kproc.server.partitions import Checkpoint, OwnedPartition, Partitions
-from kproc.server.roles import handler_id
-from kproc.server.syncer import Outcome, sync_one
+from kproc.role.partition_table import PartitionTable
+from kproc.role.roles import handler_id
 from kproc.storage import checkpoints
 from kproc.storage.fs import sync_directory
 from kproc.storage.log import Log, SyncPoint

@@ -97,7 +97,7 @@ def prepare() -> None:
             ("kproc.server.child", "open_first_end"): processes.open_first_end,
             ("kproc.server.child", "open_second_end"): processes.open_second_end,
             ("kproc.server.child", "set_role"): lambda _name: None,
-            ("kproc.server.partitions", "ThreadPoolExecutor"): processes.SimulatedExecutor,
+            ("kproc.handler.partitions", "ThreadPoolExecutor"): processes.SimulatedExecutor,
             ("kproc.server.signals", "SignalPipe"): SimulatedSignals,
             ("kproc.server.ready", "raise_nofile_limit"): lambda: None,
             ("kproc.net.processor", "descriptor_end"): lambda: 1 << 30,

@@ -9,22 +9,22 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from kproc.cleaner.cleaner import Cleaner
 from kproc.cluster.image import ClusterImage
+from kproc.controller.freed_names import FreedNames
+from kproc.handler.groups import Shard
+from kproc.handler.hand_over import HandOver
+from kproc.handler.handler import Handler
+from kproc.handler.partitions import OwnedPartition
 from kproc.ipc.wait import Waker
 from kproc.ipc.words import read_row
 from kproc.net.handoff_queue import HandoffQueue
 from kproc.net.holder import ConnectionHolder
 from kproc.net.processor import Processor
 from kproc.purgatory.purgatory import Purgatory
-from kproc.server.calls import Calls
+from kproc.role.calls import Calls
+from kproc.role.partition_table import PartitionRow, PartitionTable
 from kproc.server.children import Children
-from kproc.server.cleaner import Cleaner
-from kproc.server.freed_names import FreedNames
-from kproc.server.groups import Shard
-from kproc.server.hand_over import HandOver
-from kproc.server.handler import Handler
-from kproc.server.partition_table import PartitionRow, PartitionTable
-from kproc.server.partitions import OwnedPartition
 from kproc.storage import log as log_module
 from kproc.storage.log import Log
 from kproc.storage.producer_state import ProducerTable

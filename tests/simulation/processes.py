@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from kproc.errors import FatalError, KafkaError
+from kproc.handler.syncer import Outcome, sync_one
 from kproc.ipc import link as real_link
 from kproc.ipc.wait import Sleeper
 from kproc.server.child import ChildRole
-from kproc.server.syncer import Outcome, sync_one
 from kproc.storage.log import Log, SyncPoint
 from kproc.transport.agent import AgentId, beat_ms
 from kproc.transport.process import ControlSocket

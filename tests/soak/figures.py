@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from kproc.cluster.topic_names import GROUP_METADATA_TOPIC
-from kproc.server.roles import CONTROL_PROCESSOR
+from kproc.role.roles import CONTROL_PROCESSOR
 from tests.support.descriptors import SEGMENT, kind_of
 from tests.support.proc import open_descriptors, pss_bytes, thread_count
 from tests.support.status import Role

@@ -24,6 +24,9 @@ from tests.tidy.sources import (
 )
 
 GROUND = {"errors", "clock", "config", "containment"}
+BELOW_ROLES = GROUND | {
+    "wire", "ipc", "metrics", "storage", "cluster", "purgatory", "group", "api", "transport", "net",
+}  # fmt: skip
 # Package or top-level module -> what it may import besides itself. Imports point down only.
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
@@ -38,12 +41,17 @@ LAYERS: dict[str, set[str]] = {
     "purgatory": GROUND | {"metrics"},
     # State machines and their records; who runs them and where the records go is the server's.
     "group": GROUND | {"wire", "metrics", "storage", "cluster"},
-    # api never learns how its bytes came, transport never learns what they mean; server joins them.
+    # api never learns how its bytes came, transport never learns what they mean; roles join them.
     "api": GROUND | {"wire", "metrics", "storage", "cluster", "purgatory", "group"},
     "transport": GROUND | {"ipc", "metrics"},
     "net": GROUND | {"wire", "metrics", "transport"},
-    "server": GROUND
-    | {"wire", "ipc", "metrics", "storage", "cluster", "purgatory", "group", "api", "transport", "net"},
+    # What all roles share; what a broker shows of itself; three roles that never import each other; who runs them.
+    "role": BELOW_ROLES,
+    "observe": BELOW_ROLES | {"role"},
+    "handler": BELOW_ROLES | {"role", "observe"},
+    "controller": BELOW_ROLES | {"role", "observe"},
+    "cleaner": BELOW_ROLES | {"role", "observe"},
+    "server": BELOW_ROLES | {"role", "observe", "handler", "controller", "cleaner"},
     "client": GROUND | {"wire"},
     # Starts a program that speaks the protocol by itself; wire is for the compressed batches that it sends.
     "load": {"wire"},
@@ -68,6 +76,7 @@ LAYER_EXCEPTIONS = {
     ("kproc/net/handoff_queue.py", "kproc.ipc.fdpass"): "an Acceptor's work is to pass sockets on",
     ("kproc/net/processor.py", "kproc.ipc.fdpass"): "and a Processor's to take them",
     ("kproc/net/transfer.py", "kproc.ipc.fdpass"): "from each other, too",
+    ("kproc/cli/status_source.py", "kproc.role.port_holder"): "who has a port, for whom nobody answers there",
 }
 FILE_LINES_EXPLAINED, FILE_LINES_MAX = 500, 800
 FUNCTION_LINES_MAX = 70

@@ -17,7 +17,7 @@ from kproc.metrics.requests import (
     Count,
 )
 from kproc.metrics.slab import SLAB_BYTES, Slab
-from kproc.server.roles import ROLE_COUNT_MAX
+from kproc.role.roles import ROLE_COUNT_MAX
 
 TIMES = (1, 2, 3, 4, 5, 6, 21)
 

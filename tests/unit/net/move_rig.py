@@ -1,6 +1,6 @@
 """Several Processors and one Handler that parks, for connections that move: all in this process, stepped by hand.
 
-The Handler is scripted, but what it does for moves is the real server/moving.py.
+The Handler is scripted, but what it does for moves is the real handler/moving.py.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from types import SimpleNamespace, TracebackType
 from typing import Any, cast
 
 from kproc.clock import ManualClock
+from kproc.handler.moving import MovingConnections
 from kproc.ipc.arena import Arena, ArenaReader
 from kproc.ipc.fdpass import make_socket_pair, send_fd
 from kproc.ipc.wait import Sleeper, Waker, make_eventfd
@@ -20,8 +21,7 @@ from kproc.metrics.slab import MetricsRow
 from kproc.metrics.spec import SLOT
 from kproc.net.handoff import HANDOFF, pack_address
 from kproc.net.processor import Processor
-from kproc.server.moving import MovingConnections
-from kproc.server.request import ClientPeer, HandlerRequest
+from kproc.role.request import ClientPeer, HandlerRequest
 from kproc.transport.agent import AgentId, Link
 from kproc.transport.envelope import (
     ADDRESS,

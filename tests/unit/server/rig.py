@@ -19,19 +19,19 @@ from typing import Any
 from kproc.api import load_all
 from kproc.clock import ManualClock
 from kproc.cluster.image import PartitionImage
+from kproc.handler.handler import Handler
+from kproc.handler.partitions import OwnedPartition, Partitions
+from kproc.handler.syncer import Outcome
 from kproc.ipc.arena import Arena, ArenaReader
 from kproc.ipc.wait import Sleeper, make_eventfd
 from kproc.metrics.slab import MetricsRow
 from kproc.net.handoff import pack_address
 from kproc.net.processor import LARGE_FRAME_BYTES
+from kproc.role.listeners import Endpoint
+from kproc.role.partition_table import PartitionTable
+from kproc.role.plan import Plan
+from kproc.role.roles import CONTROLLER, handler_id, processor_id
 from kproc.server import broker
-from kproc.server.handler import Handler
-from kproc.server.listeners import Endpoint
-from kproc.server.partition_table import PartitionTable
-from kproc.server.partitions import OwnedPartition, Partitions
-from kproc.server.plan import Plan
-from kproc.server.roles import CONTROLLER, handler_id, processor_id
-from kproc.server.syncer import Outcome
 from kproc.storage.log import Log, SyncPoint
 from kproc.transport.agent import Link
 from kproc.transport.envelope import (

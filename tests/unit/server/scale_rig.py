@@ -10,17 +10,17 @@ from kproc.clock import ManualClock
 from kproc.config import Config
 from kproc.config.dynamic import DynamicSettings
 from kproc.errors import FatalError
-from kproc.server.asks import LOST
-from kproc.server.listener_set import ListenerSet
-from kproc.server.listeners import Endpoint
-from kproc.server.plan import Plan
-from kproc.server.roles import (
+from kproc.role.asks import LOST
+from kproc.role.listeners import Endpoint
+from kproc.role.plan import Plan
+from kproc.role.roles import (
     CLEANER,
     CONTROLLER,
     acceptor_id,
     handler_id,
     processor_id,
 )
+from kproc.server.listener_set import ListenerSet
 from kproc.server.roles_table import Role, RolesTable
 from kproc.server.scale import Scaler
 from kproc.transport.agent import AgentId

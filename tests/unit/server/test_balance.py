@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from kproc.role.roles import processor_id
 from kproc.server.balance import _moves
-from kproc.server.roles import processor_id
 from kproc.server.roles_table import Role
 
 

@@ -11,11 +11,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from kproc.clock import ManualClock
 from kproc.cluster import records as r
 from kproc.cluster.image import ClusterImage
-from kproc.server import broker_figures
-from kproc.server.broker_figures import BrokerFigures, Places
-from kproc.server.calls import OnReply
-from kproc.server.figures_text import OTHERS, figures_text
-from kproc.server.partition_table import PartitionTable, holder_word
+from kproc.observe import broker_figures
+from kproc.observe.broker_figures import BrokerFigures, Places
+from kproc.observe.figures_text import OTHERS, figures_text
+from kproc.role.calls import OnReply
+from kproc.role.partition_table import PartitionTable, holder_word
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kproc.containment import Containment
-from kproc.server.calls import Calls, OnReply, serve_call
+from kproc.role.calls import Calls, OnReply, serve_call
 from kproc.transport.agent import AgentId
 from kproc.transport.envelope import CALL, REPLY
 from kproc.transport.outbox import Inbox, Outbox

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from kproc.role.roles import handler_id
 from kproc.server.child import ChildRole
 from kproc.server.role_desk import RoleDesk
-from kproc.server.roles import handler_id
 from tests.unit.net.rig import PROCESSOR, ProcessorRig, framed
 from tests.unit.net.test_several_handlers import ScriptedRouter
 

@@ -13,14 +13,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from kproc.cleaner import cleaner
+from kproc.cleaner.cleaner import Cleaner
+from kproc.cleaner.strays import Strays
 from kproc.clock import ManualClock
 from kproc.ipc.wait import Sleeper, make_eventfd
 from kproc.metrics.slab import MetricsRow
-from kproc.server import cleaner
-from kproc.server.cleaner import Cleaner
-from kproc.server.partition_table import PartitionTable
-from kproc.server.roles import CLEANER, CONTROLLER, handler_id
-from kproc.server.strays import Strays
+from kproc.role.partition_table import PartitionTable
+from kproc.role.roles import CLEANER, CONTROLLER, handler_id
 from kproc.storage import checkpoints
 from kproc.storage.fs import OsFs, StorageFailure
 from kproc.transport.envelope import CALL, DELTA, REPLY, SNAPSHOT, TOKEN

@@ -14,7 +14,7 @@ from kproc.cluster.client_quotas import (
     ClientQuotas,
     Entity,
 )
-from kproc.server.client_rates import ANONYMOUS, ClientRates
+from kproc.handler.client_rates import ANONYMOUS, ClientRates
 from kproc.wire.header import ApiKey
 from tests.support.raw import batch, fetch_fields, produce_fields
 from tests.unit.server.rig import HandlerRig

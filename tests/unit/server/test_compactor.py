@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from kproc.cleaner.compactor import Compactor
 from kproc.clock import ManualClock
+from kproc.handler.compaction_calls import CompactionDesk
 from kproc.metrics.slab import MetricsRow
 from kproc.metrics.spec import SLOT
-from kproc.server.calls import PREPARE_COMPACTION, SWAP_SEGMENTS, OnReply
-from kproc.server.compaction_calls import CompactionDesk
-from kproc.server.compactor import Compactor
-from kproc.server.partition_table import PartitionTable
+from kproc.role.calls import PREPARE_COMPACTION, SWAP_SEGMENTS, OnReply
+from kproc.role.partition_table import PartitionTable
 from kproc.storage import checkpoints
 from kproc.storage.fs import Fs, OsFs, sync_directory
 from kproc.storage.log import Log
@@ -422,7 +422,7 @@ def test_replaced_files_are_unlinked_when_the_new_names_are_on_the_disk(
         return is_there
 
     unlink_really = OsFs.unlink
-    monkeypatch.setattr("kproc.server.compactor.sync_directory", sync)
+    monkeypatch.setattr("kproc.cleaner.compactor.sync_directory", sync)
     monkeypatch.setattr(OsFs, "unlink", unlink)
     rig.run(200)
     swaps = [number for number, event in enumerate(events) if event == SWAP_SEGMENTS]

@@ -13,8 +13,8 @@ from kproc.cluster.topic_names import GROUP_METADATA_TOPIC
 from kproc.containment import Containment
 from kproc.errors import ErrorCode, FatalError
 from kproc.group.coordinator import GroupCoordinator
+from kproc.handler.hand_over import HandOver
 from kproc.metrics.spec import SLOT
-from kproc.server.hand_over import HandOver
 from kproc.storage import log_append
 from kproc.transport.agent import STORE_MS
 from kproc.transport.envelope import CLOSE
@@ -169,7 +169,7 @@ def test_telemetry_that_is_a_surprise_keeps_no_metric_from_being_stored(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = start()
-    monkeypatch.setattr("kproc.server.handler_telemetry.HandlerTelemetry.tick", stumble)
+    monkeypatch.setattr("kproc.handler.handler_telemetry.HandlerTelemetry.tick", stumble)
     rig.advance_ms(STORE_MS)
     assert rig.slab.read(0)["contained_failures"] > 0
     assert rig.handler()._metrics.values[SLOT["heartbeat_ns"]] == rig.clock.now_ns()
@@ -190,7 +190,7 @@ def test_partitions_tick_that_is_a_surprise_keeps_hand_overs_from_nothing(
 ) -> None:
     rig = start()
     ticks: list[HandOver] = []
-    monkeypatch.setattr("kproc.server.partitions.Partitions.tick", stumble)
+    monkeypatch.setattr("kproc.handler.partitions.Partitions.tick", stumble)
     monkeypatch.setattr(HandOver, "tick", lambda each: ticks.append(each))
     rig.advance_ms(1000)
     assert ticks, "requests that wait for a partition must have an end"

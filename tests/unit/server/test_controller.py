@@ -18,17 +18,17 @@ from kproc.cluster.metadata_log import MetadataLog
 from kproc.config import Config
 from kproc.config.dynamic import DynamicSettings
 from kproc.containment import Containment
+from kproc.controller.controller import Controller
+from kproc.controller.operations import Operations
 from kproc.errors import ErrorCode, FatalError, KafkaError
 from kproc.ipc.wait import Sleeper, make_eventfd
 from kproc.metrics.slab import MetricsRow
 from kproc.net.lookups import Lookups
+from kproc.observe.status import Status
+from kproc.role.calls import Calls
+from kproc.role.plan import Plan
+from kproc.role.roles import CLEANER, CONTROLLER, handler_id
 from kproc.server import broker
-from kproc.server.calls import Calls
-from kproc.server.controller import Controller
-from kproc.server.operations import Operations
-from kproc.server.plan import Plan
-from kproc.server.roles import CLEANER, CONTROLLER, handler_id
-from kproc.server.status import Status
 from kproc.storage.fs import DiskFailed, OsFs
 from kproc.transport.agent import AgentId
 from kproc.transport.envelope import CALL, DELTA, DELTA_ACK, REPLY, SNAPSHOT, TOKEN

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from kproc.clock import NS_PER_S
-from kproc.server.disk_watch import DiskWatch
+from kproc.observe.disk_watch import DiskWatch
 
 LOGGER = logging.getLogger("kproc.test")
 WANTED = 500_000

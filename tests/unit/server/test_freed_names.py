@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kproc.clock import ManualClock
-from kproc.server.freed_names import WAIT_NS, FreedNames
-from kproc.server.roles import handler_id
+from kproc.controller.freed_names import WAIT_NS, FreedNames
+from kproc.role.roles import handler_id
 
 ONE, TWO = handler_id(0), handler_id(1)
 

@@ -13,8 +13,8 @@ from kproc.config import Config
 from kproc.group.coordinator import GroupOf, Timing
 from kproc.group.deadlines import Deadlines
 from kproc.group.records import CommittedOffset, OffsetKey, encode_offset_key, encode_offset_value
-from kproc.server import groups
-from kproc.server.groups import Shard
+from kproc.handler import groups
+from kproc.handler.groups import Shard
 from kproc.storage.validate import COORDINATOR
 from kproc.wire.record_batch import HEADER_BYTES, encode_batch
 from kproc.wire.records import Record

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kproc.errors import ErrorCode
-from kproc.server.partition_table import NOBODY
+from kproc.role.partition_table import NOBODY
 from kproc.transport.envelope import NO_OP
 from kproc.wire.header import ApiKey
 from tests.support.raw import batch, fetch_fields, list_offsets_fields, produce_fields, values_of

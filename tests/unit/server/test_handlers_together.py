@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kproc.errors import ErrorCode
-from kproc.server.routing import OWNER, body_key
+from kproc.role.routing import OWNER, body_key
 from kproc.transport.envelope import CLOSE, NO_OP
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, parse_request_header

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from kproc.errors import ErrorCode
-from kproc.server.roles import processor_id
+from kproc.role.roles import processor_id
 from kproc.transport.envelope import (
     DISCONNECTED,
     FLAG_MOVED,

@@ -12,8 +12,8 @@ import pytest
 
 from kproc.cluster.client_quotas import CONSUMER_BYTE_RATE
 from kproc.errors import ErrorCode
+from kproc.handler import known_fetch
 from kproc.metrics.requests import REQUESTS
-from kproc.server import known_fetch
 from kproc.storage.log import Log
 from kproc.transport.envelope import FLAG_TIMED, HEAD, REQUEST, SEND_PARTS, TIMES
 from kproc.wire import codec

@@ -9,7 +9,7 @@ import pytest
 
 from kproc.api.context import OwnedPartition
 from kproc.api.produce import Placed
-from kproc.server.known_produce import FIRST_VERSION, ProduceShape
+from kproc.handler.known_produce import FIRST_VERSION, ProduceShape
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
 

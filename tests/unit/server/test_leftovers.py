@@ -9,7 +9,7 @@ import pytest
 
 from kproc.cluster import records as r
 from kproc.cluster.image import ClusterImage
-from kproc.server.leftovers import Leftovers
+from kproc.controller.leftovers import Leftovers
 from kproc.storage.checkpoints import PARTITION_METADATA_FILE, write_partition_metadata
 from kproc.storage.fs import DiskFailed, OsFs
 

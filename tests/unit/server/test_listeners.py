@@ -11,8 +11,8 @@ import pytest
 
 from kproc.config import Config, EndPoint
 from kproc.errors import FatalError
-from kproc.server import listeners
-from kproc.server.listeners import Endpoint, find, open_listeners
+from kproc.role import listeners
+from kproc.role.listeners import Endpoint, find, open_listeners
 
 
 @pytest.fixture

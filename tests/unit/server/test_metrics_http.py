@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import pytest
 
 from kproc.clock import ManualClock
-from kproc.server.metrics_http import CONNECTIONS_MAX, MetricsResponder
+from kproc.observe.metrics_http import CONNECTIONS_MAX, MetricsResponder
 
 GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
 

@@ -17,8 +17,8 @@ from kproc.metrics.requests import (
 )
 from kproc.metrics.slab import MetricsRow, Slab
 from kproc.metrics.spec import SLOT
-from kproc.server.network_figures import NetworkFigures
-from kproc.server.roles import CONTROL_PROCESSOR, acceptor_id, handler_id, processor_id, slab_row
+from kproc.observe.network_figures import NetworkFigures
+from kproc.role.roles import CONTROL_PROCESSOR, acceptor_id, handler_id, processor_id, slab_row
 from kproc.transport.agent import AgentId
 from tests.unit.net.rig import new_slab
 

@@ -9,8 +9,8 @@ import pytest
 from kproc.api.context import PartitionMoving
 from kproc.cluster.image import PartitionImage
 from kproc.errors import ErrorCode
-from kproc.server import hand_over
-from kproc.server.partitions import OwnedPartition, Partitions
+from kproc.handler import hand_over
+from kproc.handler.partitions import OwnedPartition, Partitions
 from kproc.storage import timestamp_search
 from kproc.wire.header import ApiKey
 from tests.support.logs import dated

@@ -10,8 +10,8 @@ import pytest
 
 from kproc.cluster.client_quotas import CONSUMER_BYTE_RATE
 from kproc.errors import ErrorCode
-from kproc.server.known_fetch import ParkedFetch
-from kproc.server.roles import processor_id
+from kproc.handler.known_fetch import ParkedFetch
+from kproc.role.roles import processor_id
 from kproc.transport.envelope import DISCONNECTED, FLAG_MOVED, HEAD, MOVE_OUT, MOVED, SEND_PARTS
 from kproc.wire.header import ApiKey
 from tests.support.logs import batch

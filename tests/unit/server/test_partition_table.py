@@ -6,7 +6,7 @@ import pytest
 
 from kproc.cluster.image import SLOT_COUNT, PartitionImage
 from kproc.ipc.region import Region, RegionKind
-from kproc.server.partition_table import NOBODY, TABLE_BYTES, PartitionTable, holder_word
+from kproc.role.partition_table import NOBODY, TABLE_BYTES, PartitionTable, holder_word
 from tests.support.ring_pair import Forked
 
 ROW = (holder_word(NOBODY), 7, 10, 20, 10, 4096, 15)

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from kproc.errors import ErrorCode, KafkaError
-from kproc.server import partition_table, partitions
-from kproc.server.retention_calls import serve_retention
+from kproc.handler import partitions
+from kproc.handler.retention_calls import serve_retention
+from kproc.role import partition_table
 from kproc.storage import checkpoints
 from kproc.storage.fs import DiskFailed, DiskFull, OsFs
 from kproc.storage.log import Log, SyncPoint

@@ -17,9 +17,9 @@ import pytest
 from kproc.clock import ManualClock
 from kproc.config import Config
 from kproc.errors import ErrorCode
+from kproc.role.listeners import Endpoint
+from kproc.role.plan import Plan
 from kproc.server import ready
-from kproc.server.listeners import Endpoint
-from kproc.server.plan import Plan
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, parse_request_header
 

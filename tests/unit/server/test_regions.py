@@ -16,8 +16,8 @@ from kproc.ipc.fdpass import make_socket_pair
 from kproc.ipc.link import open_first_end, open_second_end
 from kproc.ipc.region import Region, RegionKind
 from kproc.metrics.slab import Slab
+from kproc.role.roles import CLEANER, CONTROLLER, acceptor_id, handler_id, processor_id
 from kproc.server.regions import Regions
-from kproc.server.roles import CLEANER, CONTROLLER, acceptor_id, handler_id, processor_id
 from kproc.transport.agent import AgentId
 from kproc.transport.process import Child, ControlSocket
 

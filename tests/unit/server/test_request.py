@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from kproc.net.handoff import pack_address
-from kproc.server.request import ClientPeer, HandlerRequest
+from kproc.role.request import ClientPeer, HandlerRequest
 from kproc.transport.agent import AgentId
 from kproc.transport.envelope import HEAD, NO_OP, SEND
 from kproc.transport.outbox import Outbox

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from kproc.api import load_all, registry
-from kproc.server.request_log import HIDDEN, RequestLog, hide_secrets, loggable
+from kproc.handler.request_log import HIDDEN, RequestLog, hide_secrets, loggable
 from kproc.transport.envelope import FLAG_TIMED, HEAD, REQUEST
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, parse_request_header

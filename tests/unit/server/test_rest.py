@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kproc.server.compactor import Compactor
+from kproc.cleaner.compactor import Compactor
 from kproc.transport.agent import REST_MS, STORE_MS, beat_ms
 from kproc.wire.header import ApiKey
 from tests.support.raw import batch, produce_fields

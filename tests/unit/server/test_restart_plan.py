@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kproc.clock import ManualClock
+from kproc.role.roles import CONTROLLER, handler_id, processor_id
 from kproc.server.children import Children, describe_exit
-from kproc.server.roles import CONTROLLER, handler_id, processor_id
 from kproc.server.roles_table import Role, RolesTable
 from kproc.transport.agent import AgentId
 

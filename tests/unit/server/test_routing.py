@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from kproc.server.dispatch import after_header_tags
-from kproc.server.routing import OWNER, ProduceRouter, body_key, partition_key
+from kproc.role.dispatch import after_header_tags
+from kproc.role.routing import OWNER, ProduceRouter, body_key, partition_key
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, first_flexible, parse_request_header
 from tests.support.raw import batch, fetch_fields, produce_fields

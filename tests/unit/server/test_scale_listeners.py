@@ -10,7 +10,7 @@ import pytest
 
 from kproc.config import Config
 from kproc.config.listeners import LISTENERS_MAX
-from kproc.server.roles import CONTROLLER, PROCESSOR, acceptor_id, processor_id
+from kproc.role.roles import CONTROLLER, PROCESSOR, acceptor_id, processor_id
 from tests.unit.server.scale_rig import Rig
 
 NAMES = ["C", *(f"L{number}" for number in range(2 * LISTENERS_MAX))]

@@ -7,8 +7,8 @@ from contextlib import closing
 
 import pytest
 
-from kproc.server.asks import LOST
-from kproc.server.roles import (
+from kproc.role.asks import LOST
+from kproc.role.roles import (
     CONTROLLER,
     HANDLER,
     PROCESSOR,

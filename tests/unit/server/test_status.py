@@ -15,10 +15,10 @@ from kproc.config import Config
 from kproc.ipc.region import Region, RegionKind
 from kproc.metrics.slab import ROWS_MAX, MetricsRow, Slab
 from kproc.metrics.spec import METRICS, SLOT
-from kproc.server.listeners import Endpoint
-from kproc.server.plan import Plan
-from kproc.server.roles import CLEANER, CONTROLLER, acceptor_id, handler_id, processor_id, slab_row
-from kproc.server.status import Status
+from kproc.observe.status import Status
+from kproc.role.listeners import Endpoint
+from kproc.role.plan import Plan
+from kproc.role.roles import CLEANER, CONTROLLER, acceptor_id, handler_id, processor_id, slab_row
 from kproc.transport.agent import AgentId
 from tests.support.ring_pair import Forked
 from tests.unit.net.rig import new_slab

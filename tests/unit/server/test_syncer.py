@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kproc.server.syncer import InlineSyncer, ThreadSyncer
+from kproc.handler.syncer import InlineSyncer, ThreadSyncer
 
 DEADLINE_S = 10.0
 

@@ -9,8 +9,8 @@ import orjson
 from kproc.api.context import OnReply
 from kproc.clock import NS_PER_S, ManualClock
 from kproc.cluster.topic_names import TELEMETRY_TOPIC
-from kproc.server.roles import CONTROLLER
-from kproc.server.telemetry_feed import BYTES_MAX, Feed
+from kproc.observe.telemetry_feed import BYTES_MAX, Feed
+from kproc.role.roles import CONTROLLER
 from kproc.wire.record_batch import decode_records
 from tests.unit.cluster.in_memory import InMemoryController
 

@@ -1,0 +1,1 @@
+"""The cleaner: retention, compaction, checkpoints, deleted and stray directories."""

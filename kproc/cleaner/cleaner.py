@@ -1,0 +1,367 @@
+"""Cleaner: retention checks, compaction, checkpoint files and deleted topics' directories, away from the Handlers.
+
+Of a log it only looks and proposes: its owner removes segments, and swaps those that were compacted (see
+compactor.py). What the cleaner alone writes are recovery-point-offset-checkpoint, log-start-offset-checkpoint
+and the clean-shutdown marker, from the rows of the shared partition table; what it alone removes are the
+directories that owners renamed because their topic was deleted. It is the last role to stop.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from kproc.cleaner.compactor import Compactor
+from kproc.cleaner.strays import Strays
+from kproc.clock import Clock
+from kproc.cluster.image import ClusterImage, PartitionImage, TopicImage
+from kproc.cluster.values_in_force import log_overrides
+from kproc.config import Config
+from kproc.errors import Corrupt
+from kproc.metrics.slab import MetricsRow
+from kproc.observe.broker_figures import BrokerFigures
+from kproc.observe.log_dir_usage import log_dir_usage
+from kproc.observe.metrics_http import MetricsResponder
+from kproc.role.calls import OnReply, serve_call
+from kproc.role.linked_agent import LinkedAgent
+from kproc.role.partition_table import PartitionRow, PartitionTable
+from kproc.role.roles import HANDLER, handler_id
+from kproc.storage import checkpoints
+from kproc.storage.catalog import list_deleted
+from kproc.storage.format import LOG_SUFFIX
+from kproc.storage.fs import Fs, StorageFailure
+from kproc.storage.log_config import LogConfig
+from kproc.transport.agent import AgentId, Doze
+from kproc.transport.envelope import CALL, DELTA, REPLY, SNAPSHOT
+
+logger = logging.getLogger(__name__)
+
+_NS_PER_MS: Final = 1_000_000
+_PARTITIONS_PER_PASS: Final = 64  # Looking at one costs a few stat calls; a pass must not delay stopping.
+
+
+class Cleaner(LinkedAgent):
+    """One per broker."""
+
+    def __init__(
+        self,
+        agent_id: AgentId,
+        *,
+        doze: Doze,
+        metrics: MetricsRow,
+        clock: Clock,
+        config: Config,
+        table: PartitionTable,
+        fs: Fs,
+    ) -> None:
+        super().__init__(agent_id, doze=doze, metrics=metrics, clock=clock)
+        self._responder: MetricsResponder | None = None
+        self._figures: BrokerFigures | None = None
+        self._config = config
+        self._table = table
+        self._fs = fs
+        self._directory = Path(config.log_dirs)
+        self._image = ClusterImage()
+        self._round: Iterator[tuple[TopicImage, PartitionImage]] = iter(())
+        self._next_round_ns = clock.now_ns() + config.log_retention_check_interval_ms * 1_000_000
+        self._next_checkpoint_ns = self._checkpoint_due()
+        # What earlier runs left behind: the checkpoints of partitions that are not opened in this one stay valid.
+        self._recovery_points = checkpoints.read_recovery_points(fs, self._directory)
+        self._log_starts = checkpoints.read_log_starts(fs, self._directory)
+        self._next_removal_ns: int | None = clock.now_ns()  # Earlier runs may have left something.
+        self._deleted: deque[tuple[int, TopicImage]] = deque()  # (when to look for them, topic)
+        self._wait_for_checkpoint: list[OnReply] = []
+        self._strays = Strays(
+            fs,
+            self._directory,
+            delay_ms=config.log_segment_delete_delay_ms,
+            interval_ms=config.log_retention_check_interval_ms,
+            when_let_go=self._when_let_go,
+        )
+        self._compactor = Compactor(
+            config=config,
+            clock=clock,
+            fs=fs,
+            table=table,
+            image=lambda: self._image,
+            call=self.call_handler,
+            metrics=metrics,
+        )
+
+    def _due_ms(self, now_ns: int) -> int:
+        due_ms = super()._due_ms(now_ns)
+        if self._figures is not None:
+            due_ms = min(due_ms, self._figures.due_ms(now_ns))
+        return due_ms if self._is_stopping else min(due_ms, self._compactor.next_deadline_ms())
+
+    def _work(self) -> int:
+        work = 0
+        for peer in list(self._peers.values()):
+            batch = peer.inbox.poll(64)
+            for kind, view in batch:
+                if kind == SNAPSHOT:
+                    self._adopt(ClusterImage.from_snapshot(view))
+                elif kind == DELTA:
+                    self._note_deleted(self._image.apply(view).deleted)
+                elif kind == CALL:
+                    serve_call(view, peer.outbox, self._serve)
+                else:
+                    assert kind == REPLY, kind
+                    self._calls.take_reply(view)
+            if batch:
+                peer.inbox.release()
+            work += len(batch)
+        if self._wait_for_checkpoint:
+            self._answer_checkpoint()
+        if self._responder is not None:
+            work += self._responder.work()
+        if self._figures is not None:
+            work += self._figures.work()
+        if not self._is_stopping:
+            work += self._look_at_retention()
+            work += self._compactor.work()
+        return work
+
+    def answer_scrapes(self, responder: MetricsResponder, figures: BrokerFigures) -> None:
+        """Serve the metrics listener from here on."""
+        self._responder, self._figures = responder, figures
+        self._epoll.register(responder.fileno(), select.EPOLLIN)
+
+    def known_ends(self, topic: str, partition: int) -> tuple[int, int]:
+        """Log start and recovery point by the checkpoints, for a log that nobody has opened; zeros if none."""
+        key = (topic, partition)
+        return self._log_starts.get(key, 0), self._recovery_points.get(key, 0)
+
+    def image(self) -> ClusterImage:
+        """The metadata as it is known here."""
+        return self._image
+
+    def close(self) -> None:
+        if self._responder is not None:
+            self._epoll.unregister(self._responder.fileno())
+            self._responder.close()
+        super().close()
+
+    def call_handler(self, index: int, op: str, body: dict[str, Any], on_reply: OnReply) -> None:
+        """Ask a Handler."""
+        owner = handler_id(index)
+        self._calls.call(self._outbox(owner), owner, op, body, on_reply)
+
+    def _serve(self, op: str, body: Any, payload: memoryview, on_reply: OnReply) -> None:
+        """What Handlers ask."""
+        del payload
+        if op == "write_checkpoints":
+            self._wait_for_checkpoint.append(on_reply)
+        else:
+            assert op == "describe_log_dir", op
+            on_reply(log_dir_usage(self._directory, body["topics"]))
+
+    def _answer_checkpoint(self) -> None:
+        """One write for all who asked in this pass: a log start that a client moved is on the disk before the
+        answer."""
+        waiting, self._wait_for_checkpoint = self._wait_for_checkpoint, []
+        try:
+            self.write_checkpoints()
+        except StorageFailure as error:
+            logger.error("checkpoints were not written, the old ones stay: %s", error)
+            reply: dict[str, Any] = {"error": str(error)}
+        else:
+            reply = {"error": None}
+        for on_reply in waiting:
+            on_reply(reply)
+
+    def _on_tick(self, now_ns: int) -> None:
+        run = self.containment.run
+        if self._next_removal_ns is not None and now_ns >= self._next_removal_ns:
+            self._next_removal_ns = self._removal_due()
+            run("removing deleted directories", None, self._remove_due)
+        run("looking for directories of no topic", None, self._look_for_strays, now_ns)
+        if now_ns >= self._next_round_ns:
+            self._next_round_ns = now_ns + self._config.log_retention_check_interval_ms * 1_000_000
+            if self._next_removal_ns is None:
+                self._next_removal_ns = now_ns
+            self._round = iter([(t, p) for t in self._image.topics_by_name.values() for p in t.partitions])
+        if now_ns >= self._next_checkpoint_ns:
+            self._next_checkpoint_ns = self._checkpoint_due()
+            run("writing checkpoints", None, self._write_checkpoints_due)
+
+    def _remove_due(self) -> None:
+        if not self._remove_deleted():
+            self._next_removal_ns = None
+
+    def _look_for_strays(self, now_ns: int) -> None:
+        try:
+            self._strays.look(self._image, now_ns)
+        except (StorageFailure, Corrupt) as error:
+            logger.warning("looking for directories of no topic: %s", error)
+
+    def _write_checkpoints_due(self) -> None:
+        try:
+            self.write_checkpoints()
+        except StorageFailure as error:
+            logger.error("checkpoints were not written, the old ones stay: %s", error)
+
+    def _adopt(self, image: ClusterImage) -> None:
+        before, self._image = self._image, image
+        gone = [
+            topic for topic_id, topic in before.topics_by_id.items() if topic_id not in image.topics_by_id
+        ]
+        self._note_deleted(gone)
+
+    def write_checkpoints(self) -> None:
+        """Kafka's two checkpoint files, of every partition that exists."""
+        for topic, partition, row in self._rows():
+            key = (topic.name, partition.index)
+            self._recovery_points[key] = row.recovery_point
+            self._log_starts[key] = row.start_offset
+        known = {(t.name, p.index) for t in self._image.topics_by_name.values() for p in t.partitions}
+        self._recovery_points = {key: at for key, at in self._recovery_points.items() if key in known}
+        self._log_starts = {key: at for key, at in self._log_starts.items() if key in known}
+        checkpoints.write_recovery_points(self._fs, self._directory, self._recovery_points)
+        checkpoints.write_log_starts(self._fs, self._directory, self._log_starts)
+
+    def finish(self, *, is_clean: bool) -> None:
+        """The Handlers have closed their logs: write the last checkpoints, and the marker if all went well."""
+        self._compactor.close()
+        self.write_checkpoints()
+        if is_clean:
+            checkpoints.write_clean_shutdown(self._fs, self._directory, self._image.broker_epoch)
+        self._remove_deleted(at_once=True)
+
+    def _checkpoint_due(self) -> int:
+        interval_ms = min(
+            self._config.log_flush_offset_checkpoint_interval_ms,
+            self._config.log_flush_start_offset_checkpoint_interval_ms,
+        )
+        return self._clock.now_ns() + max(1000, interval_ms) * 1_000_000
+
+    def _rows(self) -> Iterator[tuple[TopicImage, PartitionImage, PartitionRow]]:
+        for topic in self._image.topics_by_name.values():
+            for partition in topic.partitions:
+                row = self._table.read(partition)
+                if row is not None:
+                    yield topic, partition, row
+
+    def _look_at_retention(self) -> int:
+        try:
+            return self._check_retention()
+        except Exception as error:  # noqa: BLE001 - contained: the next partition's turn
+            self.containment.caught("a look at a partition's retention", error)
+            return 1
+
+    def _check_retention(self) -> int:
+        """Look at a few partitions of the current round; ask the owners of those where something may be due."""
+        looked_at = 0
+        for topic, partition in self._round:
+            looked_at += 1
+            if self._may_be_due(topic, partition):
+                body = {"topic": topic.name, "partition": partition.index}
+                self.call_handler(partition.owner, "enforce_retention", body, lambda _reply: None)
+            if looked_at >= _PARTITIONS_PER_PASS:
+                break
+        return looked_at
+
+    def _may_be_due(self, topic: TopicImage, partition: PartitionImage) -> bool:
+        """An open log knows its segments, so its owner is asked. One that nobody has touched is not opened for
+        nothing: its files' sizes and times of last change say whether it can be worth it."""
+        if self._table.read(partition) is not None:
+            return True
+        config = LogConfig.of(self._config, log_overrides(self._image, topic, self._config.node_id))
+        directory = self._directory / f"{topic.name}-{partition.index}"
+        total, oldest_ms = 0, self._clock.wall_ms()
+        try:
+            for name in self._fs.list_directory(directory):
+                facts = self._fs.facts_at(directory / name) if name.endswith(LOG_SUFFIX) else None
+                if facts is not None:
+                    total += facts.st_size
+                    oldest_ms = min(oldest_ms, facts.st_mtime_ns // 1_000_000)
+        except StorageFailure:
+            return False  # Never written to.
+        is_old = 0 <= config.retention_ms < self._clock.wall_ms() - oldest_ms
+        return total > 0 and (is_old or 0 <= config.retention_bytes < total)
+
+    def _note_deleted(self, topics: Iterable[TopicImage]) -> None:
+        due_ns = self._removal_due()
+        for topic in topics:
+            self._deleted.append((due_ns, topic))
+            if self._next_removal_ns is None:
+                self._next_removal_ns = due_ns
+
+    def _removal_due(self) -> int:
+        # Never more often than once a second: it lists the whole data directory.
+        return self._clock.now_ns() + max(1000, self._config.log_segment_delete_delay_ms) * _NS_PER_MS
+
+    def _remove_deleted(self, *, at_once: bool = False) -> bool:
+        """Remove the directories of deleted topics, file.delete.delay.ms after they were renamed: until then
+        Processors may open and send what is in them. Returns whether some still wait.
+
+        Not their owner's business: it may have died since, and unlinking large files stalls whoever does it.
+        """
+        renamed_before_ms = self._clock.wall_ms() - self._config.log_segment_delete_delay_ms
+        try:
+            while self._deleted and (at_once or self._deleted[0][0] <= self._clock.now_ns()):
+                self._remove_forgotten(self._deleted.popleft()[1], at_once=at_once)
+            waits = bool(self._deleted)
+            for path in list_deleted(self._fs, self._directory):
+                facts = self._fs.facts_at(path)
+                if facts is None:
+                    continue
+                if at_once or facts.st_ctime_ns // _NS_PER_MS <= renamed_before_ms:
+                    self._fs.remove_tree(path)
+                else:
+                    waits = True
+        except (StorageFailure, Corrupt) as error:
+            logger.warning("what a deleted topic left behind could not be removed: %s", error)
+            return True
+        return waits
+
+    def _remove_forgotten(self, topic: TopicImage, *, at_once: bool) -> None:
+        """The owner died before it heard of the deletion, and its successor has never heard of the topic.
+
+        Or it lives, and will hear of it: then it has let go before anything is removed.
+        """
+
+        def remove() -> None:
+            try:
+                for path in self._left_of(topic):
+                    logger.info("removing %s: its topic was deleted while its owner was away", path)
+                    self._fs.remove_tree(path)
+            except (StorageFailure, Corrupt) as error:
+                logger.warning("what a deleted topic left behind could not be removed: %s", error)
+                self._note_deleted([topic])
+
+        if at_once:  # The Handlers have closed everything.
+            remove()
+        elif self._left_of(topic):
+            self._when_let_go(remove)
+
+    def _left_of(self, topic: TopicImage) -> list[Path]:
+        paths = [self._directory / f"{topic.name}-{partition.index}" for partition in topic.partitions]
+        return [
+            path for path in paths if checkpoints.read_partition_metadata(self._fs, path) == topic.topic_id
+        ]
+
+    def _when_let_go(self, then: Callable[[], None]) -> None:
+        """Go on when every Handler that lives knows our metadata: it holds nothing that is not named there.
+
+        Each has its own link to the controller, and may be behind for longer than any delay: busy, or stopped.
+        """
+        handlers = [peer.index for peer in self._peers if peer.role == HANDLER]
+        left = len(handlers)
+
+        def on_reply(_reply: dict[str, Any]) -> None:
+            nonlocal left
+            left -= 1
+            if left <= 0:
+                then()
+
+        if not handlers:
+            then()
+        for index in handlers:
+            # Any call would do: it is served when the Handler knows the metadata that it was made with.
+            body = {"image": self._image.version, "topic": "", "partition": 0}
+            self.call_handler(index, "enforce_retention", body, on_reply)

@@ -1,0 +1,409 @@
+"""Compactor: the part of the cleaner that compacts logs, a slice at a time.
+
+All of it is one generator, so that the order of the steps can be read from top to bottom. It yields the bytes
+it has just read or written, or None when it waits: for an owner's answer, or for time to pass. The cleaner
+resumes it for a few milliseconds per duty cycle, and looks at its rings in between.
+
+What this alone writes: `.cleaned` files in partitions' directories, and cleaner-offset-checkpoint. A log is
+compacted by passes (storage/compaction.py), each of which begins by asking the owner what the log is like now,
+and ends each of its groups of segments by asking the owner to swap them. Every refusal ends the pass: nothing
+was lost, and the log's turn comes again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from kproc.cleaner.cleaner_offsets import CleanerOffsets
+from kproc.clock import Clock
+from kproc.cluster.image import ClusterImage, PartitionImage, TopicImage
+from kproc.cluster.values_in_force import current_value, log_overrides
+from kproc.config import Config
+from kproc.errors import Corrupt
+from kproc.metrics.slab import MetricsRow
+from kproc.metrics.spec import SLOT
+from kproc.role.calls import PREPARE_COMPACTION, SWAP_SEGMENTS, OnReply
+from kproc.role.partition_table import PartitionTable
+from kproc.storage.compaction import CompactionPass, PassFacts, SegmentChanged
+from kproc.storage.compaction_files import SegmentIdentity, deleted_files, remove_cleaned
+from kproc.storage.compaction_policy import DirtySection, SealedSegment, assess, group_segments
+from kproc.storage.fs import Fs, StorageFailure, sync_directory
+from kproc.storage.log_config import LogConfig
+from kproc.storage.segment_files import (
+    aborted_transactions,
+    facts_from_files,
+    first_timestamp,
+    sealed_segments,
+    segment_bases,
+)
+
+logger = logging.getLogger(__name__)
+
+# How long one duty cycle may go on; one step is a chunk of log.cleaner.io.buffer.size.
+_SLICE_NS: Final = 5_000_000
+_PARTITIONS_PER_STEP: Final = 16
+_MS: Final = 1_000_000
+_IDLE_MS: Final = 500
+_PAUSE_MS_MIN: Final = 100  # A backoff of 0 must not turn the cleaner into a loop over all logs.
+_WAIT_NS_MAX: Final = 1 << 62  # For ever; a rate near 0 asks for more than an integer can be made of.
+
+Steps = Generator[int | None, None, Any]
+Call = Callable[[int, str, dict[str, Any], OnReply], None]
+
+
+class _Candidate(NamedTuple):
+    topic: TopicImage
+    partition: PartitionImage
+    ratio: float
+
+
+class Compactor:
+    """One per broker, in the cleaner."""
+
+    def __init__(
+        self,
+        *,
+        config: Config,
+        clock: Clock,
+        fs: Fs,
+        table: PartitionTable,
+        image: Callable[[], ClusterImage],
+        call: Call,
+        metrics: MetricsRow,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._fs = fs
+        self._table = table
+        self._image = image
+        self._call = call
+        self._values = metrics.values
+        self._directory = Path(config.log_dirs)
+        self._offsets = CleanerOffsets(fs, self._directory)
+        # By topic id and index. A damaged log is left alone until the next start, as in Kafka.
+        self._uncleanable: set[tuple[bytes, int]] = set()
+        self._postponed_ns: dict[tuple[bytes, int], int] = {}
+        self._replaced: deque[tuple[int, Path]] = deque()  # (when to unlink it, what)
+        self._steps = self._run()
+        self._is_waiting = False
+        self._is_pausing = False
+        self._stepped_ns = 0
+        self._moved_bytes = 0
+        self._is_closed = not config.log_cleaner_enable
+
+    # -- driven by the cleaner ---------------------------------------------------------------------------------
+
+    def work(self) -> int:
+        """Go on for one slice; returns how many steps were done."""
+        if self._is_closed:
+            return 0
+        now_ns = self._clock.now_ns()
+        steps, until_ns = self._unlink_due(now_ns), now_ns + _SLICE_NS
+        while self._resume_ns() <= now_ns <= until_ns:
+            moved = next(self._steps)
+            now_ns = self._stepped_ns = self._clock.now_ns()
+            self._moved_bytes = moved or 0
+            self._is_waiting = moved is None
+            if moved is None:
+                break
+            steps += 1
+        return steps
+
+    def _resume_ns(self) -> int:
+        """When the next step is due, by the settings of this moment: a wait that was too long ends with its setting."""
+        wait_ns = 0.0
+        if self._is_pausing:
+            wait_ns = max(int(self._setting("log.cleaner.backoff.ms")), _PAUSE_MS_MIN) * _MS
+        elif self._moved_bytes:
+            rate = float(self._setting("log.cleaner.io.max.bytes.per.second"))
+            wait_ns = self._moved_bytes * 1e9 / rate if rate > 0 else 0.0
+        return self._stepped_ns + int(min(wait_ns, _WAIT_NS_MAX))
+
+    def next_deadline_ms(self) -> int:
+        """How long the cleaner may sleep for all that concerns this."""
+        if self._is_closed:
+            return _IDLE_MS
+        left_ms = -(-(self._resume_ns() - self._clock.now_ns()) // _MS)
+        if left_ms > 0:
+            return min(left_ms, _IDLE_MS)
+        return _IDLE_MS if self._is_waiting else 0
+
+    def close(self) -> None:
+        """End whatever is in work, and remove what was being written for it, and what was replaced."""
+        self._is_closed = True
+        self._steps.close()
+        for _, path in self._replaced:
+            self._fs.unlink(path)
+
+    # -- the steps ---------------------------------------------------------------------------------------------
+
+    def _run(self) -> Steps:
+        while True:
+            while not self._image().version:
+                yield None
+            best = yield from self._survey()
+            if best is None:
+                self._is_pausing = True
+                yield None  # work() comes back when it is over.
+                self._is_pausing = False
+                continue
+            topic, partition, _ = best
+            try:
+                yield from self._compact(topic, partition.index)
+            except (StorageFailure, SegmentChanged) as problem:
+                if self._image().topic_by_id(topic.topic_id) is not None:  # Else its directory was renamed.
+                    logger.warning(
+                        "compaction of %s-%d was given up: %s", topic.name, partition.index, problem
+                    )
+                self._postpone(topic, partition.index)
+            except Exception as problem:
+                # As in Kafka: what one log's bytes do to us must not end the compaction of all others.
+                logger.error(
+                    "%s-%d is not compacted until the next start: %s",
+                    topic.name, partition.index, problem, exc_info=not isinstance(problem, Corrupt),
+                )  # fmt: skip
+                self._uncleanable.add((topic.topic_id, partition.index))
+
+    def _ask(self, topic: TopicImage, index: int, op: str, **fields: Any) -> Steps:
+        """Ask the owner; returns its answer, {"lost": True} if it died."""
+        partition = self._image().partition(topic.name, index)
+        if partition is None:
+            return {"refused": "the topic is gone"}
+        replies: list[dict[str, Any]] = []
+        body = {"topic": topic.name, "topic_id": topic.topic_id, "partition": index, **fields}
+        self._call(partition.owner, op, body, replies.append)
+        while not replies:
+            yield None
+        return replies[0]
+
+    # -- what to compact ---------------------------------------------------------------------------------------
+
+    def _survey(self) -> Steps:
+        """The dirtiest log that is due, from rows and files, or None."""
+        best: _Candidate | None = None
+        largest = 0.0
+        looked_at = 0
+        for topic in list(self._image().topics_by_name.values()):
+            config = self._config_of(topic)
+            if not config.is_compacting:
+                continue
+            for partition in topic.partitions:
+                looked_at += 1
+                if looked_at % _PARTITIONS_PER_STEP == 0:
+                    yield 0
+                section = self._look_at(topic, partition, config)
+                if section is None:
+                    continue
+                largest = max(largest, section.ratio)
+                if section.is_due(config) and (best is None or section.ratio > best.ratio):
+                    best = _Candidate(topic, partition, section.ratio)
+        self._values[SLOT["compaction_dirty_percent_max"]] = int(100 * largest)
+        return best
+
+    def _look_at(
+        self, topic: TopicImage, partition: PartitionImage, config: LogConfig
+    ) -> DirtySection | None:
+        """What can be compacted of a log as far as can be seen without its owner; None if nothing can."""
+        key = (topic.topic_id, partition.index)
+        if key in self._uncleanable or self._postponed_ns.get(key, 0) > self._clock.now_ns():
+            return None
+        self._postponed_ns.pop(key, None)
+        directory = self._directory / f"{topic.name}-{partition.index}"
+        row = self._table.read(partition)
+        checkpoint = self._offsets.get(topic, partition.index, directory)
+        if row is not None and checkpoint is not None and checkpoint >= row.segment_base:
+            return None
+        try:
+            bases = segment_bases(self._fs, directory)
+            if row is not None:
+                bases = [base for base in bases if base <= row.segment_base]
+            if len(bases) < 2:
+                return None
+            end_offset = bases[-1] if row is None else row.end_offset
+            start_offset = bases[0] if row is None else max(row.start_offset, bases[0])
+            return assess(
+                facts_from_files(self._fs, directory, bases, end_offset),
+                config,
+                checkpoint=checkpoint,
+                start_offset=start_offset,
+                stable_offset=end_offset,
+                synced_offset=end_offset if row is None else row.recovery_point,
+                now_ms=self._clock.wall_ms(),
+                first_timestamp=lambda base: first_timestamp(self._fs, directory, base),
+            )
+        except StorageFailure:
+            return None  # Never written to, or deleted just now.
+
+    # -- one log -----------------------------------------------------------------------------------------------
+
+    def _compact(self, topic: TopicImage, index: int) -> Steps:
+        """Passes over one log until all that can be compacted is."""
+        has_begun = False
+        while True:
+            answer = yield from self._ask(topic, index, PREPARE_COMPACTION)
+            config = self._config_of(topic)
+            if "segments" not in answer or not config.is_compacting:
+                self._postpone(topic, index)
+                return
+            directory = self._directory / f"{topic.name}-{index}"
+            remove_cleaned(self._fs, directory)
+            section, facts = self._facts(topic, index, directory, config, answer)
+            if not (section.is_due(config) or (has_begun and section.cleanable_bytes)):
+                # The survey cannot see open transactions.
+                self._postpone(topic, index)
+                return
+            has_begun = True
+            end_offset = yield from self._pass(topic, index, directory, config, facts)
+            if end_offset is None:
+                self._postpone(topic, index)
+                return
+            # The renames first: a log is not clean on the disk before they are.
+            sync_directory(self._fs, directory)
+            self._offsets.put(self._image(), topic, index, end_offset)
+            if end_offset >= section.first_uncleanable:
+                self._values[SLOT["compactions"]] += 1
+                self._values[SLOT["compaction_last_run_ms"]] = self._clock.wall_ms()
+                return
+
+    def _facts(
+        self, topic: TopicImage, index: int, directory: Path, config: LogConfig, answer: dict[str, Any]
+    ) -> tuple[DirtySection, PassFacts]:
+        """What the owner said, with what the files say."""
+        identities = [SegmentIdentity(*fields) for fields in answer["segments"]]
+        bases = [each.base_offset for each in identities]
+        section = assess(
+            facts_from_files(self._fs, directory, bases, answer["end_offset"]),
+            config,
+            checkpoint=self._offsets.get(topic, index, directory),
+            start_offset=answer["start_offset"],
+            stable_offset=answer["stable_offset"],
+            synced_offset=answer["synced_offset"],
+            now_ms=self._clock.wall_ms(),
+            first_timestamp=lambda base: first_timestamp(self._fs, directory, base),
+        )
+        taken = [each for each in identities if each.base_offset < section.first_uncleanable]
+        facts = PassFacts(
+            section.first_dirty,
+            section.first_uncleanable,
+            sealed_segments(self._fs, directory, taken, section.first_uncleanable),
+            {producer: (offset, epoch) for producer, (offset, epoch) in answer["producers"].items()},
+            aborted_transactions(self._fs, directory, bases),
+        )
+        return section, facts
+
+    def _pass(
+        self, topic: TopicImage, index: int, directory: Path, config: LogConfig, facts: PassFacts
+    ) -> Steps:
+        """One pass; returns where it ended, or None if the owner refused something."""
+        run = CompactionPass(
+            self._fs,
+            directory,
+            facts,
+            interval_bytes=config.index_interval_bytes,
+            delete_retention_ms=config.delete_retention_ms,
+            now_ms=self._clock.wall_ms(),
+            memory_bytes=self._memory_bytes(),
+            chunk_bytes=int(self._setting("log.cleaner.io.buffer.size")),
+        )
+        before, started_ns = sum(each.size for each in facts.segments), self._clock.now_ns()
+        try:
+            yield from self._counted(run.map_keys())
+            taken = [each for each in facts.segments if each.base_offset < run.end_offset]
+            after = before - sum(each.size for each in taken)
+            for group in group_segments(taken, config):
+                yield from self._counted(run.rewrite(group))
+                new = run.finish(group)
+                after += sum(each.size for each in group) if new is None else new.size
+                if new is None:
+                    continue
+                delay_ms = config.file_delete_delay_ms
+                if not (yield from self._swap(topic, index, directory, group, new, delay_ms)):
+                    return None
+        finally:
+            run.abandon()
+            self._values[SLOT["compaction_records_read"]] += run.records_read
+        logger.info(
+            "log=compacted partition=%s-%d from=%d to=%d keys=%d bytes=%d before=%d ms=%d",
+            topic.name, index, facts.first_dirty, run.end_offset, run.key_count, after, before,
+            (self._clock.now_ns() - started_ns) // _MS,
+        )  # fmt: skip
+        return run.end_offset
+
+    def _counted(self, steps: Iterator[int]) -> Steps:
+        slot = SLOT["compaction_io_bytes"]
+        for moved in steps:
+            self._values[slot] += moved
+            yield moved
+
+    def _swap(
+        self,
+        topic: TopicImage,
+        index: int,
+        directory: Path,
+        group: list[SealedSegment],
+        new: SegmentIdentity,
+        delay_ms: int,
+    ) -> Steps:
+        """Have the owner take a new segment; whether it did."""
+        doomed = [path for each in group for path in deleted_files(directory, each.base_offset)]
+        for path in doomed:
+            # What was replaced before and waits still would be replaced by a rename in the owner's loop, which then
+            # had to free its blocks.
+            self._fs.unlink(path)
+        sync_directory(self._fs, directory)
+        yield 0
+        old = [(each.base_offset, each.size, each.inode) for each in group]
+        answer = yield from self._ask(topic, index, SWAP_SEGMENTS, old=old, new=new)
+        values = self._values
+        if "took_us" not in answer:
+            logger.info("swap=refused partition=%s-%d %s", topic.name, index, answer)
+            values[SLOT["compaction_swaps_refused"]] += 1
+            remove_cleaned(self._fs, directory)
+            return False
+        values[SLOT["compaction_bytes_freed"]] += max(0, sum(each.size for each in group) - new.size)
+        slot = SLOT["compaction_swap_us_max"]
+        values[slot] = max(values[slot], answer["took_us"])
+        due_ns = self._clock.now_ns() + delay_ms * _MS
+        # Before anything is unlinked, and with file.delete.delay.ms 0 that is at once: else a power loss could take the
+        # new names, and the old files as well.
+        sync_directory(self._fs, directory)
+        names = set(doomed)
+        self._replaced = deque(each for each in self._replaced if each[1] not in names)
+        self._replaced.extend((due_ns, path) for path in doomed)
+        return True
+
+    def _unlink_due(self, now_ns: int) -> int:
+        """Unlink one replaced file that has waited file.delete.delay.ms: a large one takes its time."""
+        if not self._replaced or self._replaced[0][0] > now_ns:
+            return 0
+        path = self._replaced.popleft()[1]
+        try:
+            self._fs.unlink(path)
+        except StorageFailure as failure:
+            logger.warning("%s stays: %s", path, failure)
+        return 1
+
+    # -- settings ----------------------------------------------------------------------------------------------
+
+    def _postpone(self, topic: TopicImage, index: int) -> None:
+        """Look at this log again after a pause: what kept it from being compacted may last."""
+        backoff_ms = max(1000, int(self._setting("log.cleaner.backoff.ms")))
+        self._postponed_ns[topic.topic_id, index] = self._clock.now_ns() + backoff_ms * _MS
+
+    def _memory_bytes(self) -> int:
+        share = float(self._setting("log.cleaner.io.buffer.load.factor"))
+        return int(int(self._setting("log.cleaner.dedupe.buffer.size")) * share)
+
+    def _setting(self, name: str) -> str:
+        """A setting of the broker as it is now."""
+        value = current_value(self._image(), self._config, name)
+        assert value is not None, name
+        return value
+
+    def _config_of(self, topic: TopicImage) -> LogConfig:
+        live = self._image().topic_by_id(topic.topic_id) or topic
+        return LogConfig.of(self._config, log_overrides(self._image(), live, self._config.node_id))

@@ -1,0 +1,1 @@
+"""The controller: metadata changes, kproc's own operations, the control listener, telemetry's topic."""

@@ -1,0 +1,244 @@
+"""ControlPlane: requests of the control listener, which its one Processor brings to the controller directly.
+
+No Handler and no ring of the data plane is touched, so it works while those are saturated. It serves what
+administrators need (SERVED) by the same dispatch and registry as the Handlers, and nothing else: ApiVersions says so,
+and another API key closes the connection. As in Kafka the queue holds 20: while so many requests wait for their
+answer (a scale that moves connections) nothing more is taken, and TCP pushes back.
+
+A change of the metadata is answered when it is on disk. The data plane's Handlers, which may be busy, learn of it
+afterwards: a client that comes to them at once may be told UNKNOWN_TOPIC_OR_PARTITION for a moment, which it retries,
+as with Kafka. On the data plane the answer waits for all of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from typing import Any, Final, NoReturn, Protocol
+
+from kproc.api.context import OnReply, OwnedPartition, Services
+from kproc.cluster.image import ClusterImage, PartitionImage
+from kproc.containment import Containment
+from kproc.controller.operations import Decides
+from kproc.errors import ErrorCode, KafkaError, ProtocolError
+from kproc.metrics.requests import Counts
+from kproc.purgatory.purgatory import Purgatory
+from kproc.role.dispatch import PRIVATE_API_KEY, dispatch
+from kproc.role.linked_agent import LinkedPeer
+from kproc.role.plan import Plan
+from kproc.role.request import ClientPeer, HandlerRequest
+from kproc.storage.log_traffic import LogTraffic
+from kproc.transport.agent import Link
+from kproc.transport.envelope import (
+    ADDRESS,
+    BLOCK,
+    DISCONNECTED,
+    FLAG_TIMED,
+    HEAD,
+    HEAD_BYTES,
+    REQUEST,
+    REQUEST_BLOCK,
+    SEQUENCE_MASK,
+)
+from kproc.wire.file_range import FileRange
+from kproc.wire.header import ApiKey
+
+logger = logging.getLogger(__name__)
+
+QUEUE_MAX: Final = 20
+SERVED: Final = frozenset(
+    int(key)
+    for key in (
+        ApiKey.API_VERSIONS,
+        ApiKey.METADATA,
+        ApiKey.DESCRIBE_CLUSTER,
+        ApiKey.CREATE_TOPICS,
+        ApiKey.DELETE_TOPICS,
+        ApiKey.CREATE_PARTITIONS,
+        ApiKey.DESCRIBE_CONFIGS,
+        ApiKey.ALTER_CONFIGS,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        ApiKey.DESCRIBE_CLIENT_QUOTAS,
+        ApiKey.ALTER_CLIENT_QUOTAS,
+    )
+)
+_FIXED: Final = struct.Struct(">hhih")  # API key, version, correlation id, client id length
+_LENGTH: Final = struct.Struct(">i")
+
+
+class Controller(Decides, Protocol):
+    """The controller, as its control listener's requests see it."""
+
+    image: ClusterImage
+    counts: Counts
+    containment: Containment
+
+
+class ControlPlane:
+    """One per controller, whether or not there is a control listener."""
+
+    def __init__(self, plan: Plan, controller: Controller) -> None:
+        endpoints = [plan.control] if plan.control is not None else []
+        self._services = Services(
+            config=plan.config,
+            clock=plan.clock,
+            image=controller.image,
+            endpoints=endpoints,
+            handler_index=0,
+            partitions=_NoPartitions(),
+            peers=_Peers(controller),
+            purgatory=Purgatory(plan.clock.now_ns),
+            counts=controller.counts,
+            containment=controller.containment,
+        )
+        self._services.served = SERVED
+        self._peer: LinkedPeer | None = None
+        self._requests: ClientPeer | None = None
+        self.in_work = 0
+
+    def attach(self, peer: LinkedPeer) -> None:
+        """The control listener's Processor is there (again)."""
+        self._peer = peer
+        self._requests = ClientPeer(peer.outbox)
+        self.in_work = 0
+
+    def detach(self) -> None:
+        """It died: nobody is there to be answered."""
+        self._peer = self._requests = None
+
+    def work(self) -> int:
+        """Take requests while the queue has room."""
+        peer = self._peer
+        if peer is None:
+            return 0
+        taken = 0
+        while self.in_work < QUEUE_MAX:
+            batch = peer.inbox.poll(1)
+            if not batch:
+                break
+            for kind, view in batch:
+                self._take(kind, view, peer.link)
+            peer.inbox.release()
+            taken += 1
+        return taken
+
+    def has_input(self) -> bool:
+        """Whether `work` has something to take."""
+        return self._peer is not None and self.in_work < QUEUE_MAX and not self._peer.inbox.is_empty()
+
+    def _take(self, kind: int, view: memoryview, link: Link) -> None:
+        connection_id, sequence, listener, flags = HEAD.unpack_from(view)
+        requests = self._requests
+        assert requests is not None
+        if kind == ADDRESS:
+            requests.introduce(connection_id, view[HEAD_BYTES:])
+        elif kind == DISCONNECTED:
+            requests.forget(connection_id)
+        elif kind == REQUEST_BLOCK:
+            assert link.arena is not None, "a Processor's link comes with its arena"
+            frame = link.arena.view(*BLOCK.unpack_from(view, HEAD_BYTES))
+            self._serve(frame, (connection_id, sequence, listener, flags))
+        else:
+            assert kind == REQUEST, kind
+            position = HEAD_BYTES
+            while position < len(view):
+                end = position + 4 + _LENGTH.unpack_from(view, position)[0]
+                if not self._serve(view[position + 4 : end], (connection_id, sequence, listener, flags)):
+                    return
+                flags &= ~FLAG_TIMED
+                sequence = (sequence + 1) & SEQUENCE_MASK
+                position = end
+
+    def _serve(self, frame: memoryview, head: tuple[int, int, int, int]) -> bool:
+        """Answer one frame, now or later; False when its connection is being closed."""
+        api_key = version = correlation_id = 0
+        body, client_id = _FIXED.size, None
+        if len(frame) >= _FIXED.size:
+            api_key, version, correlation_id, client_id_length = _FIXED.unpack_from(frame)
+            if client_id_length >= 0:
+                client_id = bytes(frame[body : body + client_id_length])
+                body += client_id_length
+        assert self._requests is not None
+        request = _ControlRequest(
+            self._services, self._requests, *head, api_key, version, correlation_id, client_id
+        )
+        request.plane = self
+        self.in_work += 1
+        try:
+            if body > len(frame):
+                raise ProtocolError("a frame shorter than its header")
+            if api_key not in SERVED and api_key != PRIVATE_API_KEY:
+                raise ProtocolError("the control listener does not serve this API")
+            self._services.containment.owner = request
+            dispatch(request, frame[body:])
+            if request.is_timed:
+                request.done_ns = self._services.clock.now_ns()
+        except ProtocolError as error:
+            logger.warning(
+                "closing connection %d: %s (API key %d, version %d)", head[0], error, api_key, version
+            )
+            request.leave_untimed()
+            request.close()
+        except Exception as error:  # noqa: BLE001 - contained
+            self._services.containment.caught(f"API key {api_key} version {version}", error, request)
+        finally:
+            self._services.containment.owner = None
+        return not request.is_closed
+
+
+class _ControlRequest(HandlerRequest):
+    """Makes room in the queue when it is answered."""
+
+    __slots__ = ("plane",)
+
+    plane: ControlPlane
+
+    def send(self, frame: bytes) -> None:
+        super().send(frame)
+        self._leave_queue()
+
+    def send_parts(self, parts: list[bytes | FileRange]) -> None:
+        super().send_parts(parts)
+        self._leave_queue()
+
+    def _finish(self, kind: int) -> None:
+        super()._finish(kind)
+        self._leave_queue()
+
+    def _leave_queue(self) -> None:
+        if self.plane._requests is self.peer:  # Else its Processor died, and the queue with it.
+            self.plane.in_work -= 1
+
+
+class _NoPartitions:
+    """The controller owns none, and no API that it serves asks for one."""
+
+    def get(self, topic: str, partition: PartitionImage) -> OwnedPartition:
+        return _refuse()
+
+    def traffic_of(self, topic: str) -> LogTraffic:
+        return _refuse()
+
+
+class _Peers:
+    """The controller itself."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    def call(
+        self, handler: int, op: str, body: Any, on_reply: OnReply, payload: bytes | memoryview = b""
+    ) -> None:
+        del handler, op, body, on_reply, payload
+        _refuse()
+
+    def call_cleaner(self, op: str, body: dict[str, Any], on_reply: OnReply) -> None:
+        del op, body, on_reply
+        _refuse()
+
+    def call_controller(self, op: str, body: dict[str, Any], on_reply: OnReply) -> None:
+        self._controller.serve(op, body, on_reply, waits_for_handlers=False)
+
+
+def _refuse() -> NoReturn:
+    raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "The control listener serves no records.")

@@ -1,0 +1,295 @@
+"""Controller: the single writer of the cluster's metadata, and the desk for kproc's own operations.
+
+A change is decided by ControllerState, written and synced to the metadata log, applied here, sent to every
+Handler as a numbered delta, and answered when all of them have acknowledged it: a client that was told
+"created" finds its topic on every connection. A Handler that is being restarted holds nobody up: it begins
+with a snapshot that contains the change.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kproc.api.context import OnReply
+from kproc.cluster.controller import ControllerState, failure_reply
+from kproc.cluster.host_names import RESOLVABLE, host_names
+from kproc.cluster.image import ClusterImage
+from kproc.cluster.metadata_log import MetadataLog
+from kproc.cluster.records import Record
+from kproc.cluster.topic_changes import HELD
+from kproc.cluster.topic_names import TELEMETRY_TOPIC
+from kproc.config.dynamic import DynamicSettings
+from kproc.controller.control_plane import ControlPlane
+from kproc.controller.freed_names import FreedNames, wanted_names
+from kproc.controller.leftovers import Leftovers
+from kproc.controller.telemetry import ControllerTelemetry
+from kproc.errors import ErrorCode, KafkaError
+from kproc.metrics.requests import CONTROLLER_PART
+from kproc.metrics.slab import MetricsRow
+from kproc.net.lookups import Found, Lookups
+from kproc.observe.telemetry_feed import CALL as TELEMETRY_CALL
+from kproc.role.calls import serve_call
+from kproc.role.linked_agent import LinkedAgent, LinkedPeer
+from kproc.role.listeners import look_up
+from kproc.role.roles import CLEANER, CONTROL_PROCESSOR, HANDLER, handler_id
+from kproc.storage.fs import StorageFailure
+from kproc.storage.room import note_shortage
+from kproc.transport.agent import STORE_MS, AgentId, Doze, Link
+from kproc.transport.envelope import CALL, DELTA, DELTA_ACK, REPLY, SNAPSHOT, TOKEN
+
+if TYPE_CHECKING:
+    from kproc.controller.operations import Operations
+    from kproc.role.plan import Plan
+
+logger = logging.getLogger(__name__)
+
+_CALLS_PER_PASS = 64
+
+
+class _Commit:
+    """A change that is on disk and waits for the Handlers to know it."""
+
+    __slots__ = ("on_reply", "reply", "version", "waiting_for")
+
+    def __init__(
+        self, version: int, waiting_for: set[AgentId], reply: dict[str, Any], on_reply: OnReply
+    ) -> None:
+        self.version = version
+        self.waiting_for = waiting_for
+        self.reply = reply
+        self.on_reply = on_reply
+
+
+class Controller(LinkedAgent):
+    """One per broker."""
+
+    def __init__(
+        self,
+        agent_id: AgentId,
+        *,
+        plan: Plan,
+        doze: Doze,
+        metrics: MetricsRow,
+        state: ControllerState,
+        image: ClusterImage,
+        log: MetadataLog,
+        operations: Operations,
+        settings_in_force: Callable[[], DynamicSettings],
+        on_settings: Callable[[DynamicSettings], None],
+        is_restart: bool,
+    ) -> None:
+        super().__init__(agent_id, doze=doze, metrics=metrics, clock=plan.clock)
+        self._plan = plan
+        self._state = state
+        self._lookups = Lookups(plan.clock.now_ns)
+        self._listener_lookups = Lookups(
+            plan.clock.now_ns, look_up
+        )  # The supervisor's: clients cannot delay it.
+        self.image = image
+        self._log = log
+        self._operations = operations
+        operations.controller = self
+        self._control: LinkedPeer | None = None
+        self.counts = metrics.slab.counts(CONTROLLER_PART)
+        self._control_plane = ControlPlane(plan, self)
+        self._telemetry = ControllerTelemetry(
+            plan,
+            operations.status,
+            metrics.slab,
+            image=lambda: self.image,
+            ask=self._ask_handler,
+            create=lambda on_reply: self.serve("auto_create_topics", {"names": [TELEMETRY_TOPIC]}, on_reply),
+        )
+        self._commits: deque[_Commit] = deque()
+        self._names = FreedNames(plan.clock.now_ns, unsure_until=image.version if is_restart else None)
+        self._leftovers = Leftovers(plan.fs, Path(plan.config.log_dirs))
+        # Acceptors and Processors have no image: who runs us tells them what was changed.
+        self._settings_in_force = settings_in_force
+        self._on_settings = on_settings
+        self._settings = settings_in_force()
+        on_settings(self._settings)
+
+    def attach(self, link: Link) -> None:
+        """A peer is there (again): it starts from a snapshot and follows by deltas."""
+        super().attach(link)
+        if link.peer == CONTROL_PROCESSOR:
+            self._control = self._peers.pop(link.peer)
+            self._control_plane.attach(self._control)
+            self._list_outboxes()
+        elif link.peer.role in (HANDLER, CLEANER.role):
+            if link.peer.role == HANDLER:
+                self._names.attach(link.peer)
+            outbox = self._peers[link.peer].outbox
+            outbox.push(SNAPSHOT, self.image.snapshot())
+            outbox.flush()
+
+    def detach(self, peer: AgentId) -> None:
+        if peer == CONTROL_PROCESSOR:
+            self._control = None
+            self._control_plane.detach()
+            self._list_outboxes()
+            return
+        super().detach(peer)
+        for commit in self._commits:
+            commit.waiting_for.discard(peer)
+        self._names.detach(peer)
+        self._answer_known()
+
+    def set_linked(self) -> None:
+        """Every Handler that runs is attached by now."""
+        self._names.all_linked()
+
+    def _rest_ms(self) -> int:
+        is_asking = self._names.is_waited_for or self._lookups.is_busy or self._listener_lookups.is_busy
+        is_waiting = is_asking or self._telemetry.is_on or self._operations.has_scales
+        return STORE_MS if is_waiting else super()._rest_ms()
+
+    def _on_tick(self, now_ns: int) -> None:
+        self._operations.tick(now_ns)
+        self._operations.status.disk.tell(logger, now_ns)
+        self._lookups.work()
+        self._names.tick(is_stopping=self._is_stopping)
+        self._listener_lookups.work()
+        self.counts.store()
+        if not self._is_stopping:
+            self._telemetry.tick(now_ns)
+
+    def _ask_handler(self, index: int, body: dict[str, Any], on_reply: OnReply, batch: bytes) -> None:
+        owner = handler_id(index)
+        self._calls.call(self._outbox(owner), owner, TELEMETRY_CALL, body, on_reply, batch)
+
+    def is_drained(self) -> bool:
+        is_busy = self._commits or self._lookups.is_busy or self._names.is_waited_for
+        return super().is_drained() and not is_busy
+
+    def close(self) -> None:
+        self._lookups.close()
+        self._listener_lookups.close()
+        self._log.close()
+        super().close()
+
+    def _list_outboxes(self) -> None:
+        super()._list_outboxes()
+        if self._control is not None:
+            self._outboxes.append(self._control.outbox)
+
+    def _has_input(self) -> bool:
+        return self._control_plane.has_input() or super()._has_input()
+
+    def _work(self) -> int:
+        work = self._control_plane.work()
+        for peer in list(self._peers.values()):
+            batch = peer.inbox.poll(_CALLS_PER_PASS)
+            for kind, view in batch:
+                if kind == CALL:
+                    serve_call(view, peer.outbox, self._serve_call)
+                elif kind == DELTA_ACK:
+                    self._acknowledged(peer, TOKEN.unpack_from(view)[0])
+                else:
+                    assert kind == REPLY, kind
+                    self._calls.take_reply(view)
+            if batch:
+                peer.inbox.release()
+            work += len(batch)
+        return work
+
+    def _serve_call(self, op: str, body: Any, _payload: memoryview, on_reply: OnReply) -> None:
+        self.serve(op, body, on_reply)
+
+    def serve(self, op: str, body: Any, on_reply: OnReply, *, waits_for_handlers: bool = True) -> None:
+        """An operation on the metadata, or one of kproc's own with `private:` before its name.
+
+        `look_up` is the supervisor's question about a listener's host, which it must not wait for itself.
+        A change is answered when every Handler knows it, or as soon as it is on disk. One that names hosts waits for
+        a name server, and for nobody else: what comes after it may be decided before it.
+        """
+        if op.startswith("private:"):
+            what = op.removeprefix("private:")
+            if not self.containment.run(op, None, self._operations.serve, what, body, on_reply):
+                on_reply({"error": f"{what} failed: see the broker's log", "result": None})
+            return
+        if op == "look_up":
+            host: str = body["host"]
+            self._listener_lookups.ask([host], lambda found: on_reply({"found": found[host]}))
+            return
+        hosts = host_names(op, body, self._plan.config)
+        if not hosts:
+            self._change(op, body, on_reply, waits_for_handlers)
+            return
+
+        def on_found(found: Found) -> None:
+            resolvable = [host for host, addresses in found.items() if addresses]
+            self._change(op, {**body, RESOLVABLE: resolvable}, on_reply, waits_for_handlers)
+
+        self._lookups.ask(hosts, on_found)
+
+    def _change(self, op: str, body: Any, on_reply: OnReply, waits_for_handlers: bool) -> None:
+        names = wanted_names(op, body)
+        if not self._names.held(names):
+            self._decide(op, body, on_reply, waits_for_handlers)
+            return
+
+        def go_on(held: frozenset[str]) -> None:
+            self._decide(op, {**body, HELD: held}, on_reply, waits_for_handlers)
+
+        self._names.wait(frozenset(names), go_on)
+
+    def _decide(self, op: str, body: Any, on_reply: OnReply, waits_for_handlers: bool) -> None:
+        try:
+            reply, records = self._state.handle(op, body)
+        except Exception as error:  # noqa: BLE001 - contained
+            self.containment.caught(f"the operation {op} on the metadata", error)
+            on_reply(failure_reply(ErrorCode.UNKNOWN_SERVER_ERROR, None))
+            return
+        if not records:
+            on_reply(reply)
+            return
+        try:
+            self._leftovers.clear(self.image, records)
+        except StorageFailure as failure:
+            logger.error("what a deleted topic left behind cannot be set aside: %s", failure)
+            on_reply(failure_reply(ErrorCode.KAFKA_STORAGE_ERROR, str(failure)))
+            return
+        try:
+            self._commit(reply, records, on_reply, waits_for_handlers)
+        except KafkaError as error:  # The disk is full: undone, and worth another try later.
+            note_shortage(self._metrics.values, 0)
+            logger.error("the metadata log cannot be written: %s", error)
+            on_reply(failure_reply(error.code, error.message))
+
+    def _commit(
+        self, reply: dict[str, Any], records: list[Record], on_reply: OnReply, waits_for_handlers: bool
+    ) -> None:
+        """Disk first, then our image, then everybody else's."""
+        delta, change = self._log.commit(self.image, records)
+        self._names.deleted((topic.name for topic in change.deleted), self.image.version)
+        self._leftovers.deleted(topic.name for topic in change.deleted)
+        handlers = {peer.id for peer in self._peers.values() if peer.id.role == HANDLER}
+        if waits_for_handlers:
+            self._commits.append(_Commit(self.image.version, handlers, reply, on_reply))
+        for peer in self._peers.values():
+            peer.outbox.push(DELTA, delta)
+        settings = self._settings_in_force()
+        if settings != self._settings:
+            self._settings = settings
+            self._on_settings(settings)
+        if not waits_for_handlers:
+            on_reply(reply)
+        self._answer_known()
+
+    def _acknowledged(self, peer: LinkedPeer, version: int) -> None:
+        self._names.acknowledged(peer.id, version)
+        for commit in self._commits:
+            if commit.version <= version:
+                commit.waiting_for.discard(peer.id)
+        self._answer_known()
+
+    def _answer_known(self) -> None:
+        """Answer, in order, what every Handler knows by now."""
+        while self._commits and not self._commits[0].waiting_for:
+            commit = self._commits.popleft()
+            self.containment.run("what a change of the metadata was for", None, commit.on_reply, commit.reply)

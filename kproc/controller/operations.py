@@ -1,0 +1,234 @@
+"""kproc's own operations, as the controller serves them: status, scale, rebalance, clients, kill-client.
+
+Each is `operation(body, on_reply)` and may answer later: what concerns the processes is asked of the supervisor,
+which alone starts and ends them. Counts chosen here are written down as dynamic configs first, so that they survive
+a restart of the broker; Kafka's rule of half and double does not bind them, the bounds below do.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from kproc.cluster.controller import failure_of
+from kproc.cluster.role_counts import role_count_max
+from kproc.observe.network_figures import CONTROL
+from kproc.observe.status import Status
+from kproc.role.asks import OnReply
+from kproc.role.plan import Plan
+from kproc.role.roles import CONTROL_PROCESSOR
+
+PrivateOperation = Callable[[dict[str, Any], OnReply], None]
+AskSupervisor = Callable[[str, dict[str, Any], OnReply], None]
+
+# What a scale request may name, and the setting behind it.
+COUNTS: Final = {"processors": "num.network.threads", "handlers": "num.io.threads"}
+_LOST: Final = "the controller lost its question to the supervisor; try again"
+
+
+_REMEMBERED: Final = 16  # Finished changes whose askers may still come back for the answer.
+_WAITING_MAX: Final = 16  # Changes that wait for the one before.
+
+
+class OperationFailed(Exception):
+    """What the asker is told instead of a result; one line."""
+
+
+def answered(on_reply: OnReply, result: dict[str, Any]) -> None:
+    """The reply of an operation that was done."""
+    on_reply({"error": None, "result": result})
+
+
+def refused(on_reply: OnReply, reason: str) -> None:
+    """The reply of an operation that was not."""
+    on_reply({"error": reason, "result": None})
+
+
+class _Scale:
+    """One wanted change of the counts, and who waits for it."""
+
+    def __init__(self, ticket: str, wanted: dict[str, int]) -> None:
+        self.ticket = ticket
+        self.wanted = wanted
+        self.has_begun = False
+        self.reply: dict[str, Any] | None = None
+        self.waiting: list[OnReply] = []
+
+    def answer(self) -> None:
+        """Tell everybody who waits how it stands."""
+        waiting, self.waiting = self.waiting, []
+        for on_reply in waiting:
+            if self.reply is None:
+                answered(on_reply, {"is_done": False, "ticket": self.ticket})
+            elif self.reply.get("error"):
+                refused(on_reply, str(self.reply["error"]))
+            else:
+                answered(on_reply, {"is_done": True, **self.reply})
+
+
+class Decides(Protocol):
+    """The controller, as those see it who ask it for a change of the metadata."""
+
+    def serve(self, op: str, body: Any, on_reply: OnReply, *, waits_for_handlers: bool = True) -> None:
+        """Decide, write, answer."""
+
+
+class Operations:
+    """The table of operations of one controller. Tells nobody who runs the roles."""
+
+    def __init__(self, plan: Plan, status: Status, ask_supervisor: AskSupervisor) -> None:
+        self.status = status
+        self._ask = ask_supervisor
+        self._node = str(plan.config.node_id)
+        self._wall_ms = plan.clock.wall_ms
+        self._scales: deque[_Scale] = deque()
+        self._past_scales: deque[_Scale] = deque(maxlen=_REMEMBERED)
+        self._numbers = itertools.count(1)
+        self._started_ms = plan.clock.wall_ms()  # A controller knows its predecessor's tickets from its own.
+        self.controller: Decides  # Set by the controller itself, when it is made.
+        self._operations: dict[str, PrivateOperation] = {
+            "status": self._show_status,
+            "scale": self._scale,
+            "rebalance": self._rebalance,
+            "clients": self._show_clients,
+            "kill-client": self._kill_client,
+        }
+
+    def serve(self, name: str, body: dict[str, Any], on_reply: OnReply) -> None:
+        """Do it, now or later; `on_reply` gets {"error", "result"} exactly once."""
+        operation = self._operations.get(name)
+        if operation is None:
+            refused(on_reply, f"unknown operation {name!r}")
+            return
+        try:
+            operation(body, on_reply)
+        except OperationFailed as failure:
+            refused(on_reply, str(failure))
+
+    def _show_status(self, _body: dict[str, Any], on_reply: OnReply) -> None:
+        answered(
+            on_reply,
+            {**self.status.describe(), "apis": [each.row() for each in self.status.figures.apis()]},
+        )
+
+    # -- scale -------------------------------------------------------------------------------------------------
+
+    def _scale(self, body: dict[str, Any], on_reply: OnReply) -> None:
+        """{"processors": N, "handlers": M}, either or both; later {"ticket"}: has that been done?
+
+        Answered when it is done, or at the next tick with {"is_done": False, "ticket"}: a request that waited for
+        the end would keep the Handler that holds it from leaving.
+        """
+        ticket = body.get("ticket")
+        if ticket is None:
+            if len(self._scales) > _WAITING_MAX:
+                raise OperationFailed(f"{_WAITING_MAX} changes wait already; see kproc status")
+            ticket = f"{self._started_ms}-{next(self._numbers)}"
+            self._scales.append(_Scale(ticket, _wanted_counts(body)))
+        scale = next((each for each in (*self._scales, *self._past_scales) if each.ticket == ticket), None)
+        if scale is None:
+            raise OperationFailed(
+                "nobody remembers that change: the controller was restarted; see kproc status"
+            )
+        scale.waiting.append(on_reply)
+        if scale.reply is not None:
+            scale.answer()
+        elif len(self._scales) == 1 and not scale.has_begun:
+            self._begin_scale()
+
+    @property
+    def has_scales(self) -> bool:
+        """Whether a change of the counts is in work or waits."""
+        return bool(self._scales)
+
+    def tick(self, now_ns: int) -> None:
+        """Ten times a second while there are scales: nobody is kept waiting for what takes long."""
+        self.status.look(now_ns)
+        for scale in self._scales:
+            scale.answer()
+
+    def _begin_scale(self) -> None:
+        """One at a time: the next begins when this one is done."""
+        scale = self._scales[0]
+        scale.has_begun = True
+
+        def on_written(reply: dict[str, Any]) -> None:
+            error = failure_of(reply)
+            if error is not None:
+                self._end_scale({"error": f"the counts cannot be written down: {error.message}"})
+            else:
+                self._ask("settle", {}, self._end_scale)
+
+        self._write_counts(scale.wanted, on_written)
+
+    def _write_counts(self, counts: dict[str, int], on_written: OnReply) -> None:
+        configs = {COUNTS[what]: str(count) for what, count in counts.items()}
+        body = {"node": self._node, "configs": configs}
+        # Who leaves must learn of it from the supervisor, not be waited for.
+        self.controller.serve("override_broker_configs", body, on_written, waits_for_handlers=False)
+
+    def _end_scale(self, reply: dict[str, Any]) -> None:
+        """The supervisor has done what it could: {"error", "steps", "counts", "took_ms"}."""
+        if reply.get("lost"):
+            reply = {"error": _LOST}
+        if reply.get("error") and "counts" in reply:
+            # What could not be reached must not be tried again at every start.
+            self._write_counts(reply["counts"], lambda _: self._finish_scale(reply))
+        else:
+            self._finish_scale(reply)
+
+    def _finish_scale(self, reply: dict[str, Any]) -> None:
+        scale = self._scales.popleft()
+        scale.reply = reply
+        scale.answer()
+        self._past_scales.append(scale)
+        if self._scales:
+            self._begin_scale()
+
+    # -- connections -------------------------------------------------------------------------------------------
+
+    def _rebalance(self, _body: dict[str, Any], on_reply: OnReply) -> None:
+        self._ask("rebalance", {}, _passes_on(on_reply))
+
+    def _show_clients(self, _body: dict[str, Any], on_reply: OnReply) -> None:
+        def on_clients(reply: dict[str, Any]) -> None:
+            for row in reply.get("clients", ()):
+                is_control = row["processor"] == CONTROL_PROCESSOR.index
+                row["listener_name"] = CONTROL if is_control else self.status.listener_name(row["listener"])
+                row["age_ms"] = max(0, self._wall_ms() - row["accepted_ms"])
+            _passes_on(on_reply)(reply)
+
+        self._ask("clients", {}, on_clients)
+
+    def _kill_client(self, body: dict[str, Any], on_reply: OnReply) -> None:
+        connection_id = body.get("id")
+        if not isinstance(connection_id, str):
+            raise OperationFailed("kill-client needs the id of a connection, as `kproc clients` shows it")
+        self._ask("kill_client", {"id": connection_id}, _passes_on(on_reply))
+
+
+def _passes_on(on_reply: OnReply) -> OnReply:
+    """Makes the supervisor's reply the operation's."""
+
+    def take(reply: dict[str, Any]) -> None:
+        if reply.get("lost"):
+            refused(on_reply, _LOST)
+        elif reply.get("error"):
+            refused(on_reply, str(reply["error"]))
+        else:
+            answered(on_reply, reply)
+
+    return take
+
+
+def _wanted_counts(body: dict[str, Any]) -> dict[str, int]:
+    wanted = {what: body[what] for what in COUNTS if body.get(what) is not None}
+    if not wanted:
+        raise OperationFailed("scale needs a number of processors or of handlers")
+    most = role_count_max()
+    for what, count in wanted.items():
+        if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= most:
+            raise OperationFailed(f"{what} must be a number from 1 to {most}, not {count!r}")
+    return wanted

@@ -1,0 +1,430 @@
+"""HandOver: partitions that change their Handler while both live. One per Handler; single-threaded like it.
+
+A change of the Handler count reaches every Handler as one delta. The owner of before *retires* a partition that it
+has open: it ends rounds of fdatasync that somebody waits for, closes the log and keeps its state. The new owner
+*awaits* it: it claims the state ("take_partitions") from the owner of before and lets requests wait until the state
+or "not open here" has come. It opens nothing until then, so that a log has one writer at any time:
+
+    delta   old owner: open -> retiring -> retired --state--> new owner: awaited -> open
+                                             |
+                          nobody claims it   +-> row says that nobody holds it: opened from its files
+
+- Claims and answers name the image version they were made at; whoever is behind waits for its own delta first.
+- Only the owner, as the holder's image has it, is given a state. A partition that moves on before it has arrived is
+  passed on to who claims it next; one that comes back is taken up again where it is.
+- The row names who has the log open (`holder`). A new owner that was refused by the owner of before, or a successor
+  of which no delta told anything, asks that one.
+- Logs that nobody else holds are opened at first touch, but for 20 ms a duty cycle only: a request about thousands
+  would stall everybody else. The others are *deferred*, and who wants them waits as for one that is on its way.
+- A new owner that dies after the answer, or an old one before it: the log is opened from row and files, as after
+  any death.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple
+
+from kproc.api.context import OnReady, OnReply, PartitionKey, PartitionMoving
+from kproc.cluster.image import ClusterImage, MovedPartition, PartitionImage, TopicImage
+from kproc.cluster.topic_names import GROUP_METADATA_TOPIC
+from kproc.errors import Corrupt, FatalError
+from kproc.handler.partitions import Partitions
+from kproc.role.partition_table import NOBODY, PartitionRow
+
+logger = logging.getLogger(__name__)
+
+# (handler, op, body, on_reply)
+Ask = Callable[[int, str, dict[str, Any], OnReply], None]
+
+_CLAIMED_AT_ONCE: Final = 256  # Partitions in one claim: some 6 KB.
+_STATES_PER_REPLY: Final = 16  # A state is about 1 KB, with many producers far more.
+# How long a request waits for a partition. Its clients' own timeouts are 30 s.
+_WAIT_NS: Final = 20_000_000_000
+# How long a state is kept that nobody claims: its owner died after the delta, and files and row say the same.
+_KEEP_NS: Final = 5_000_000_000
+# For opening logs in one duty cycle; one is opened in any case.
+_OPENING_NS: Final = 20_000_000
+
+
+class _Arrival:
+    """A partition that another Handler may hold, and the requests that wait for it here."""
+
+    __slots__ = ("holder", "key", "later_holder", "since_ns", "waiters")
+
+    def __init__(self, key: PartitionKey, holder: int, since_ns: int) -> None:
+        self.key = key
+        self.holder = holder
+        self.since_ns = since_ns
+        self.waiters: list[OnReady] = []
+        # It went away and came back while we waited: from whom. A refusal of `holder` is about the time before that.
+        self.later_holder: int | None = None
+
+
+class _Retired(NamedTuple):
+    """The state of a partition that was closed for its next owner."""
+
+    topic_id: bytes
+    state: dict[str, Any]
+    since_ns: int
+
+
+class _Claim:
+    """What another Handler asked for and has not got yet."""
+
+    __slots__ = ("_image", "_left", "_on_reply")
+
+    def __init__(self, image: Callable[[], ClusterImage], count: int, on_reply: OnReply) -> None:
+        self._image = image
+        self._left = count
+        self._on_reply = on_reply
+
+    def give(self, parts: list[list[Any]]) -> None:
+        """Answer for some of them: [topic id, index, state or None]."""
+        self._left -= len(parts)
+        self._on_reply({"image": self._image().version, "parts": parts, "is_open": self._left > 0})
+
+
+class HandOver:
+    """What this Handler gives away, and what it waits for."""
+
+    def __init__(
+        self,
+        *,
+        handler_index: int,
+        image: Callable[[], ClusterImage],
+        partitions: Partitions,
+        ask: Ask,
+        is_linked: Callable[[int], bool],
+        now_ns: Callable[[], int],
+    ) -> None:
+        self._handler_index = handler_index
+        self._image = image
+        self._partitions = partitions
+        self._ask = ask
+        self._is_linked = is_linked
+        self._now_ns = now_ns
+        self._arrivals: dict[PartitionKey, _Arrival] = {}
+        self._retiring: dict[PartitionKey, None] = {}
+        self._retired: dict[PartitionKey, _Retired] = {}
+        self._claims: dict[PartitionKey, list[_Claim]] = {}
+        # Who said last that it does not hold it: if the row names that one, the log may be opened from its files.
+        self._denied: dict[PartitionKey, int] = {}
+        self._for_image: list[tuple[int, Callable[[], None]]] = []
+        # To be opened in later duty cycles, and the requests that wait for each.
+        self._deferred: dict[PartitionKey, list[OnReady]] = {}
+        self.is_opening = False  # A log was opened in this duty cycle.
+        self._opens_until_ns = 0
+        self._contained = partitions.containment.kept
+        partitions.before_open = self._before_open
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is on its way, neither from here nor to here."""
+        return not (self._arrivals or self._retiring or self._retired or self._for_image or self._deferred)
+
+    # -- for the APIs ------------------------------------------------------------------------------------------
+
+    def later(self, key: PartitionKey, on_ready: OnReady) -> None:
+        """Call back in a later duty cycle, for work on a partition that takes long: with the time for opening logs."""
+        self._deferred.setdefault(key, []).append(self._contained("what waited for a partition", on_ready))
+        self.is_opening = True
+
+    def when_ready(self, key: PartitionKey, on_ready: OnReady) -> None:
+        """Call back when a partition that raised PartitionMoving can be asked again; with False when that takes
+        too long."""
+        arrival = self._arrivals.get(key)
+        if arrival is not None:
+            arrival.waiters.append(self._contained("what waited for a partition", on_ready))
+        elif key in self._deferred:
+            self._deferred[key].append(self._contained("what waited for a partition", on_ready))
+        else:
+            on_ready(True)
+
+    def when_image(self, version: int, on_image: Callable[[], None]) -> None:
+        """Call back when the metadata has that version: somebody else knows it already."""
+        if self._image().version >= version:
+            on_image()
+        else:
+            self._for_image.append((version, self._contained("what waited for the metadata", on_image)))
+
+    # -- the metadata changed ----------------------------------------------------------------------------------
+
+    def on_moved(self, moved: Iterable[MovedPartition]) -> None:
+        """Begin to give away and to wait, as the new routing table says."""
+        claimed: dict[int, list[PartitionKey]] = {}
+        for each in moved:
+            key = (each.topic.name, each.partition.index)
+            self._denied.pop(key, None)
+            self._refuse_claims(key, each.topic)  # They were made for an owner of before.
+            if each.partition.owner != self._handler_index:
+                if self._partitions.find(key) is not None:
+                    self._retiring[key] = None
+                self._release_waiters(key)  # They look for the new owner before any request behind them does.
+            elif key in self._retiring:
+                del self._retiring[key]  # It comes back before it was gone.
+            elif key in self._retired:
+                self._take_back(key)
+            elif key in self._arrivals:
+                self._arrivals[key].later_holder = each.owner_before
+            else:
+                claimed.setdefault(each.owner_before, []).append(key)
+        self.retire()
+        for holder, keys in claimed.items():
+            self._claim(holder, keys)
+
+    def on_image(self) -> None:
+        """The metadata has a new version: go on with what waited for it."""
+        while self._for_image and self._for_image[0][0] <= self._image().version:
+            self._for_image.pop(0)[1]()
+
+    def forget(self, topic: TopicImage) -> None:
+        """The topic was deleted: nobody wants its state, and those who wait must hear of it."""
+        for partition in topic.partitions:
+            key = (topic.name, partition.index)
+            self._retired.pop(key, None)
+            self._denied.pop(key, None)
+            if key in self._retiring:
+                del self._retiring[key]
+                self._partitions.abandon(key)
+            self._refuse_claims(key, topic)
+            self._release_waiters(key)
+            self._arrivals.pop(key, None)
+
+    # -- giving away -------------------------------------------------------------------------------------------
+
+    def retire(self) -> None:
+        """Close what nobody waits for the disk of any more. Called again after every round of fdatasync."""
+        for key in list(self._retiring):
+            topic = self._image().topics_by_name[key[0]]
+            state = self._partitions.export(key, topic.topic_id)
+            if state is None:
+                continue  # Somebody waits for the disk.
+            del self._retiring[key]
+            if state:
+                self._retired[key] = _Retired(topic.topic_id, state, self._now_ns())
+            self._answer_claims(key, topic)
+
+    def serve_claim(self, body: dict[str, Any], on_reply: OnReply) -> None:
+        """Another Handler owns these. Its image is not newer than ours: the caller saw to that."""
+        claim = _Claim(self._image, len(body["parts"]), on_reply)
+        parts: list[list[Any]] = []
+        for topic_id, index in body["parts"]:
+            topic = self._image().topics_by_id.get(topic_id)
+            state = None
+            if topic is not None and topic.partitions[index].owner == body["claimer"]:
+                key = (topic.name, index)
+                if key in self._retiring or key in self._arrivals:
+                    self._claims.setdefault(key, []).append(claim)
+                    continue
+                retired = self._retired.pop(key, None)
+                state = retired.state if retired is not None else None
+            parts.append([topic_id, index, state])
+            if len(parts) >= _STATES_PER_REPLY:
+                claim.give(parts)
+                parts = []
+        if parts:
+            claim.give(parts)
+
+    def _answer_claims(self, key: PartitionKey, topic: TopicImage) -> None:
+        """It is closed, or has come for somebody else: the first who asked gets it."""
+        claims = self._claims.pop(key, None)
+        if not claims:
+            return
+        retired = self._retired.pop(key, None)
+        for claim in claims:
+            claim.give([[topic.topic_id, key[1], retired.state if retired is not None else None]])
+            retired = None
+
+    def _refuse_claims(self, key: PartitionKey, topic: TopicImage) -> None:
+        for claim in self._claims.pop(key, ()):
+            claim.give([[topic.topic_id, key[1], None]])
+
+    # -- opening -----------------------------------------------------------------------------------------------
+
+    def _defers(self, key: PartitionKey) -> bool:
+        """Whether a log has to be opened later. Those of the groups have a pace of their own (groups.py)."""
+        if key in self._deferred:
+            return True  # Behind those that wait for it.
+        if not self.is_opening:
+            self.is_opening = True
+            self._opens_until_ns = self._now_ns() + _OPENING_NS
+            return False
+        if key[0] == GROUP_METADATA_TOPIC or self._now_ns() < self._opens_until_ns:
+            return False
+        self._deferred[key] = []
+        return True
+
+    def go_on_opening(self) -> int:
+        """A duty cycle after one that opened logs: let those who wait have some more. How many partitions."""
+        self.is_opening = False
+        until_ns = self._now_ns() + _OPENING_NS
+        count = 0
+        while self._deferred and (not count or self._now_ns() < until_ns):
+            key = next(iter(self._deferred))
+            self._release_waiters(key)
+            self._partitions.purgatory.check(key)
+            count += 1
+        if self._deferred:
+            self.is_opening = True
+        return count
+
+    # -- waiting -----------------------------------------------------------------------------------------------
+
+    def _before_open(self, key: PartitionKey, row: PartitionRow | None) -> None:
+        """Raises PartitionMoving while another Handler may have this log."""
+        if key not in self._arrivals:
+            if self._may_be_held(key, row):
+                # We are a successor: the delta that moved it came before our time.
+                assert row is not None
+                self._claim(row.holder, [key])
+            if key not in self._arrivals and not self._defers(key):
+                self._denied.pop(key, None)
+                return
+        raise PartitionMoving(key, row.start_offset if row else -1, row.end_offset if row else -1)
+
+    def _may_be_held(self, key: PartitionKey, row: PartitionRow | None) -> bool:
+        return (
+            row is not None
+            and row.holder not in (NOBODY, self._handler_index)
+            and self._denied.get(key) != row.holder
+            and self._is_linked(row.holder)
+        )
+
+    def _claim(self, holder: int, keys: list[PartitionKey]) -> None:
+        image = self._image()
+        now_ns = self._now_ns()
+        for start in range(0, len(keys), _CLAIMED_AT_ONCE):
+            asked = _Asked(self.when_image, self._arrived)
+            parts: list[list[Any]] = []
+            for key in keys[start : start + _CLAIMED_AT_ONCE]:
+                topic_id = image.topics_by_name[key[0]].topic_id
+                parts.append([topic_id, key[1]])
+                asked.arrivals[topic_id, key[1]] = self._arrivals[key] = _Arrival(key, holder, now_ns)
+            body = {"image": image.version, "claimer": self._handler_index, "parts": parts}
+            self._ask(holder, "take_partitions", body, asked)
+
+    def _arrived(self, arrival: _Arrival, topic_id: bytes, state: dict[str, Any] | None) -> None:
+        """The holder has given a partition up, never had it, or died: then what it had is in row and files."""
+        key = arrival.key
+        if self._arrivals.get(key) is not arrival:
+            return  # Its topic was deleted meanwhile.
+        del self._arrivals[key]
+        topic = self._image().topics_by_id[topic_id]
+        partition = topic.partitions[key[1]]
+        is_ours = partition.owner == self._handler_index
+        if state is not None and is_ours:
+            self._import(topic, partition, state)
+        elif state is not None:
+            self._retired[key] = _Retired(topic_id, state, self._now_ns())
+        elif is_ours and self._asks_another(key, partition, arrival):
+            return
+        self._answer_claims(key, topic)
+        for on_ready in arrival.waiters:
+            on_ready(True)
+        self._partitions.purgatory.check(key)
+
+    def _asks_another(self, key: PartitionKey, partition: PartitionImage, arrival: _Arrival) -> bool:
+        """Whether somebody else than who was asked may have it; then that one is asked."""
+        holder = arrival.later_holder
+        if holder is None:
+            self._denied[key] = arrival.holder
+            row = self._partitions.row(partition)
+            if row is None or not self._may_be_held(key, row):
+                return False
+            holder = row.holder
+        self._claim(holder, [key])
+        claimed = self._arrivals.get(key)
+        if claimed is not None:
+            claimed.waiters = arrival.waiters
+        return claimed is not None
+
+    def _release_waiters(self, key: PartitionKey) -> None:
+        for on_ready in self._deferred.pop(key, ()):
+            on_ready(True)
+        arrival = self._arrivals.get(key)
+        if arrival is not None:
+            waiters, arrival.waiters = arrival.waiters, []
+            for on_ready in waiters:
+                on_ready(True)
+
+    def _import(self, topic: TopicImage, partition: PartitionImage, state: dict[str, Any]) -> None:
+        try:
+            self._partitions.import_state(topic, partition, state)
+        except (Corrupt, OSError) as error:
+            # The files are what counts: the log is opened from them at first touch, or says what is wrong with it.
+            logger.error("hand-over of %s-%d: %s", topic.name, partition.index, error)
+
+    def _take_back(self, key: PartitionKey) -> None:
+        retired = self._retired.pop(key)
+        topic = self._image().topics_by_name[key[0]]
+        self._import(topic, topic.partitions[key[1]], retired.state)
+
+    # -- now and then ------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Once a second: let nobody wait for ever, and keep nothing for ever."""
+        now_ns = self._now_ns()
+        for arrival in list(self._arrivals.values()):
+            if arrival.waiters and now_ns - arrival.since_ns > _WAIT_NS:
+                waiters, arrival.waiters = arrival.waiters, []
+                for on_ready in waiters:
+                    on_ready(False)
+        for key, retired in list(self._retired.items()):
+            partition = self._image().topics_by_id[retired.topic_id].partitions[key[1]]
+            if now_ns - retired.since_ns > _KEEP_NS or not self._is_linked(partition.owner):
+                del self._retired[key]
+                self._partitions.disown(partition)
+
+    def close(self) -> None:
+        """The broker stops. Raises OSError when a partition is nobody's: then the stop is not a clean one."""
+        for key in list(self._retired):
+            self._take_back(key)
+        if self._arrivals:
+            raise OSError(f"{len(self._arrivals)} partitions were on their way between Handlers")
+
+
+class _Asked:
+    """A claim of ours until its last answer."""
+
+    __slots__ = ("_arrived", "_version", "_when_image", "arrivals")
+
+    def __init__(
+        self,
+        when_image: Callable[[int, Callable[[], None]], None],
+        arrived: Callable[[_Arrival, bytes, dict[str, Any] | None], None],
+    ) -> None:
+        self.arrivals: dict[tuple[bytes, int], _Arrival] = {}
+        self._when_image = when_image
+        self._arrived = arrived
+        self._version = 0
+
+    def __call__(self, reply: dict[str, Any]) -> None:
+        """An answer may be ahead of our image. What comes behind it, and be it the news of a death, waits, too."""
+        self._version = max(self._version, reply.get("image", 0))
+        self._when_image(self._version, lambda: self._take(reply))
+
+    def _take(self, reply: dict[str, Any]) -> None:
+        # A death leaves the rest to row and files.
+        for topic_id, index, state in reply.get("parts") or [[*each, None] for each in self.arrivals]:
+            arrival = self.arrivals.pop((topic_id, index), None)
+            if arrival is None:
+                continue
+            try:
+                self._arrived(arrival, topic_id, state)
+            except Exception as error:  # Who waits for it would wait for ever; a successor asks anew.
+                raise FatalError(f"the hand-over of {arrival.key} ended half way: {error!r}") from error
+
+
+def moved_between(before: ClusterImage, after: ClusterImage) -> list[MovedPartition]:
+    """What changed its owner from one image to another one, for who missed the deltas between them."""
+    moved: list[MovedPartition] = []
+    for topic_id, topic in after.topics_by_id.items():
+        known = before.topics_by_id.get(topic_id)
+        if known is None:
+            continue
+        for old, new in zip(known.partitions, topic.partitions, strict=False):  # It may have grown.
+            if old.owner != new.owner:
+                moved.append(MovedPartition(topic, new, old.owner))
+    return moved

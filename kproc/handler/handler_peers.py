@@ -1,0 +1,84 @@
+"""HandlerPeers: whom a Handler can ask, as the APIs see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from kproc.api.context import OnReply
+from kproc.clock import NS_PER_S
+from kproc.containment import Containment, Owner
+from kproc.role.calls import Calls
+from kproc.role.roles import CLEANER, CONTROLLER, handler_id
+from kproc.transport.agent import AgentId
+from kproc.transport.outbox import Outbox
+
+# A Handler that was asked this long ago and is still away is not merely being restarted.
+_AWAY_NS: Final = NS_PER_S
+
+
+class UnlinkedCall(NamedTuple):
+    """A call to a Handler that is not attached, as far as we have heard."""
+
+    peer: AgentId
+    op: str
+    body: Any
+    on_reply: OnReply
+    payload: bytes
+    owner: Owner | None
+
+
+class UnlinkedCalls:
+    """The calls to Handlers that are not attached, until the next duty cycle."""
+
+    __slots__ = ("_away_since", "_calls", "_containment", "_now_ns", "_waiting")
+
+    def __init__(self, calls: Calls, containment: Containment, now_ns: Callable[[], int]) -> None:
+        self._calls = calls
+        self._containment = containment
+        self._now_ns = now_ns
+        self._waiting: list[UnlinkedCall] = []
+        self._away_since: dict[AgentId, int] = {}  # When the first was asked of it that did not reach it.
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def attached(self, peer: AgentId) -> None:
+        """It is there again."""
+        self._away_since.pop(peer, None)
+
+    def add(self, peer: AgentId, op: str, body: Any, on_reply: OnReply, payload: bytes | memoryview) -> None:
+        """Keep a call, for whom it is made."""
+        self._waiting.append(UnlinkedCall(peer, op, body, on_reply, bytes(payload), self._containment.owner))
+
+    def ask_again(self, outbox_of: Callable[[AgentId], Outbox | None]) -> None:
+        """Make them, before anything else is asked: calls stay in their order."""
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            self._containment.run("what a call was for", each.owner, self._ask, each, outbox_of(each.peer))
+
+    def _ask(self, call: UnlinkedCall, outbox: Outbox | None) -> None:
+        if outbox is not None:
+            self._calls.call(outbox, call.peer, call.op, call.body, call.on_reply, call.payload)
+            return
+        now_ns = self._now_ns()
+        is_away = now_ns - self._away_since.setdefault(call.peer, now_ns) >= _AWAY_NS
+        call.on_reply({"lost": True, "is_away": is_away})
+
+
+class HandlerPeers:
+    """The `Peers` of api/context.py over this Handler's links."""
+
+    def __init__(self, ask: Callable[..., None]) -> None:
+        self._ask = ask
+
+    def call(
+        self, handler: int, op: str, body: Any, on_reply: OnReply, payload: bytes | memoryview = b""
+    ) -> None:
+        self._ask(handler_id(handler), op, body, on_reply, payload)
+
+    def call_controller(self, op: str, body: dict[str, Any], on_reply: OnReply) -> None:
+        self._ask(CONTROLLER, op, body, on_reply)
+
+    def call_cleaner(self, op: str, body: dict[str, Any], on_reply: OnReply) -> None:
+        self._ask(CLEANER, op, body, on_reply)

@@ -1,0 +1,282 @@
+"""What a Handler tells of itself: the bytes of its partitions, and a sample of the requests that it answers.
+
+The sample is taken of the requests that are timed anyway (net/timed_requests.py), at most so many a second of each API,
+so that the others cost what they did. Requests about the telemetry itself are left out: a reader that follows the topic
+would be told of its own reading for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from kproc.api.context import OnReply, PartitionMoving, Services
+from kproc.api.traffic import Rows, Traffic
+from kproc.clock import NS_PER_MS, NS_PER_S
+from kproc.cluster.image import ClusterImage
+from kproc.cluster.topic_names import TELEMETRY_TOPIC
+from kproc.errors import KafkaError
+from kproc.handler.hand_over import HandOver
+from kproc.handler.partitions import Partitions
+from kproc.handler.request_log import loggable
+from kproc.observe.network_figures import api_name
+from kproc.observe.telemetry_feed import CALL, Feed, Wanted
+from kproc.role.request import HandlerRequest
+from kproc.storage.validate import COORDINATOR
+from kproc.transport.agent import AgentId
+from kproc.wire.header import ApiKey
+
+PARTITIONS_MAX: Final = 500  # The busiest of an interval.
+_BODY_BYTES_MAX: Final = 16 << 10  # A longer request is told of without its fields.
+_OPEN_MAX: Final = 256
+_FETCH: Final = int(ApiKey.FETCH)
+
+
+class RequestSamples:
+    """The requests that will be told of, until they are answered."""
+
+    def __init__(self, services: Services, feed: Feed, per_second: int) -> None:
+        self._services = services
+        self._feed = feed
+        self._gap_ns = NS_PER_S // per_second
+        self._last_ns: dict[int, int] = {}  # By API key.
+        self._open: dict[HandlerRequest, tuple[Any, int]] = {}
+
+    def is_due(self, api_key: int, now_ns: int) -> bool:
+        """Whether one more request of this API may be told of."""
+        return now_ns - self._last_ns.get(api_key, -self._gap_ns) >= self._gap_ns
+
+    def begin(self, request: HandlerRequest, body: memoryview) -> None:
+        """A timed request was taken; its bytes are gone when it is answered."""
+        if len(self._open) >= _OPEN_MAX or not self.is_due(request.api_key, request.taken_ns):
+            return
+        shown = None
+        if len(body) <= _BODY_BYTES_MAX:
+            shown = loggable(request.api_key, request.api_version, body)
+            if self._is_about_telemetry(request.api_key, shown):
+                return
+        self._last_ns[request.api_key] = request.taken_ns
+        self._open[request] = (shown, len(body))
+
+    def drop(self, request: HandlerRequest) -> None:
+        """It is no request after all."""
+        self._open.pop(request, None)
+
+    def end(self, request: HandlerRequest, answered_ns: int) -> None:
+        """It is being answered."""
+        found = self._open.pop(request, None)
+        if found is None:
+            return
+        shown, body_bytes = found
+        listeners = self._services.endpoints
+        at = request.listener_index
+        self._add(
+            request.api_key,
+            request.api_version,
+            request.client_id_bytes,
+            (request.taken_ns, request.done_ns or answered_ns, answered_ns),
+            {
+                "correlation_id": request.correlation_id,
+                "connection": str(request.connection_id),
+                "address": request.client_host,
+                "listener": listeners[at].name if at < len(listeners) else "",
+                "throttle_ms": request.throttle_ms,
+                "body_bytes": body_bytes,
+                "request": shown,
+            },
+        )
+
+    def end_known(
+        self, version: int, prefix: bytes, key: tuple[str, int], times_ns: tuple[int, int, int]
+    ) -> None:
+        """A Produce of known shape, whose fields nobody decoded."""
+        self._last_ns[int(ApiKey.PRODUCE)] = times_ns[0]
+        length = int.from_bytes(prefix[:2], "big", signed=True)
+        client_id = prefix[2 : 2 + length] if length >= 0 else None
+        partition = {"name": key[0], "partition_data": [{"index": key[1]}]}
+        self._add(int(ApiKey.PRODUCE), version, client_id, times_ns, {"request": {"topic_data": [partition]}})
+
+    def _add(
+        self,
+        api_key: int,
+        version: int,
+        client_id: bytes | None,
+        times_ns: tuple[int, int, int],
+        more: Mapping[str, Any],
+    ) -> None:
+        taken_ns, done_ns, answered_ns = times_ns
+        self._feed.add(
+            "request",
+            {
+                "api": api_name(api_key),
+                "api_key": api_key,
+                "api_version": version,
+                "client_id": (client_id or b"").decode("utf-8", "replace"),
+                "local_ms": (done_ns - taken_ns) / NS_PER_MS,
+                "remote_ms": (answered_ns - done_ns) / NS_PER_MS,
+                "total_ms": (answered_ns - taken_ns) / NS_PER_MS,
+                **more,
+            },
+        )
+
+    def _is_about_telemetry(self, api_key: int, shown: Any) -> bool:
+        topic = self._services.image.topic(TELEMETRY_TOPIC)
+        names = {TELEMETRY_TOPIC}
+        if topic is not None:
+            names |= {topic.topic_id.hex(), _dashed(topic.topic_id)}
+        if _mentions(shown, names):
+            return True
+        if api_key != _FETCH or not isinstance(shown, dict) or topic is None:
+            return False
+        # An incremental Fetch names nothing: its session does.
+        cache = self._services.session_cache
+        return cache.reads(int(shown.get("session_id", 0)), topic.name, topic.topic_id)
+
+
+class HandlerTelemetry:
+    """One per Handler."""
+
+    def __init__(
+        self, agent: AgentId, services: Services, partitions: Partitions, hand_over: HandOver
+    ) -> None:
+        self._services = services
+        self._partitions = partitions
+        self._hand_over = hand_over
+        self._index = agent.index
+        self._feed = Feed(
+            agent,
+            clock=services.clock,
+            config=services.config,
+            image=lambda: services.image,
+            ask=self._ask,
+            create=lambda on_reply: services.peers.call_controller(
+                "auto_create_topics", {"names": [TELEMETRY_TOPIC]}, on_reply
+            ),
+        )
+        self._wanted = Wanted(services.image, services.config)
+        self._since_ns = services.clock.now_ns()
+
+    def switch(self) -> None:
+        """As the settings in force say."""
+        services = self._services
+        self._wanted = wanted = Wanted(services.image, services.config)
+        services.samples = (
+            RequestSamples(services, self._feed, wanted.per_second) if wanted.requests else None
+        )
+        if not wanted.metrics:
+            services.traffic = None
+        elif services.traffic is None:
+            services.traffic = Traffic()
+            self._since_ns = services.clock.now_ns()
+        if not wanted.is_on:
+            self._feed.forget()
+
+    @property
+    def is_on(self) -> bool:
+        return self._wanted.is_on
+
+    def tick(self, now_ns: int) -> None:
+        """Ten times a second while it is on."""
+        if not self._wanted.is_on:
+            return
+        if self._services.traffic is not None and now_ns - self._since_ns >= self._wanted.interval_ns:
+            self._tell_partitions(self._services.traffic, now_ns)
+        self._feed.tick()
+
+    def serve(self, body: dict[str, Any], payload: memoryview | bytearray, on_reply: OnReply) -> None:
+        """A batch of another role, for a partition of ours."""
+        self._append(int(body["partition"]), bytes(payload), on_reply)
+
+    def _ask(self, owner: int, body: dict[str, Any], on_reply: OnReply, batch: bytes) -> None:
+        if owner == self._index:
+            self._append(body["partition"], batch, on_reply)
+        else:
+            self._services.peers.call(owner, CALL, body, on_reply, batch)
+
+    def _append(self, index: int, batch: bytes, on_reply: OnReply) -> None:
+        image = lambda: self._services.image  # noqa: E731 - it may be another one when the log has come
+        _append(self._partitions, self._hand_over, image, index, batch, on_reply)
+
+    def _tell_partitions(self, traffic: Traffic, now_ns: int) -> None:
+        interval_ms = (now_ns - self._since_ns) // NS_PER_MS
+        self._since_ns = now_ns
+        rows = self._by_name(*traffic.take())
+        busiest = sorted(rows.items(), key=lambda row: row[1][0] + row[1][2], reverse=True)
+        for (name, index), (bytes_in, records_in, bytes_out, fetches) in busiest[:PARTITIONS_MAX]:
+            topic = self._services.image.topic(name)
+            partition = self._services.image.partition(name, index)
+            self._feed.add(
+                "partition",
+                {
+                    "interval_ms": interval_ms,
+                    "topic": name,
+                    "partition": index,
+                    "owner": partition.owner if partition is not None else None,
+                    "topic_partitions": len(topic.partitions) if topic is not None else None,
+                    "bytes_in": bytes_in,
+                    "records_in": records_in,
+                    "bytes_out": bytes_out,
+                    "fetches": fetches,
+                },
+            )
+
+    def _by_name(self, came: Rows, went: Rows) -> dict[tuple[str, int], list[int]]:
+        """[bytes in, records in, bytes out, fetches] of each partition that is not the telemetry's own."""
+        rows: dict[tuple[str, int], list[int]] = {}
+        for at, moved in ((0, came), (2, went)):
+            for (name, index), pair in moved.items():
+                if isinstance(name, bytes):
+                    topic = self._services.image.topic_by_id(name)
+                    name = topic.name if topic is not None else None
+                if name is None or name == TELEMETRY_TOPIC:
+                    continue
+                row = rows.setdefault((name, index), [0, 0, 0, 0])
+                row[at] += pair[0]
+                row[at + 1] += pair[1]
+        return rows
+
+
+def _dashed(topic_id: bytes) -> str:
+    text = topic_id.hex()
+    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+
+
+def _mentions(value: Any, names: set[str]) -> bool:
+    if isinstance(value, str):
+        return value in names
+    if isinstance(value, dict):
+        return any(_mentions(each, names) for each in value.values())
+    return isinstance(value, list) and any(_mentions(each, names) for each in value)
+
+
+def _append(
+    partitions: Partitions,
+    hand_over: HandOver,
+    image: Callable[[], ClusterImage],
+    index: int,
+    batch: bytes,
+    on_reply: OnReply,
+) -> None:
+    """The owner's end: append; {"error": None} when it is in the log. Telemetry waits for no disk."""
+
+    def go_on(is_ready: bool) -> None:
+        if is_ready:
+            _append(partitions, hand_over, image, index, batch, on_reply)
+        else:
+            on_reply({"lost": True})
+
+    partition = image().partition(TELEMETRY_TOPIC, index)
+    if partition is None or partition.owner != partitions.handler_index:
+        on_reply({"lost": True})  # It has moved, or was deleted: the sender looks again.
+        return
+    try:
+        owned = partitions.get(TELEMETRY_TOPIC, partition)
+        (result,) = owned.log.append([memoryview(bytearray(batch))], COORDINATOR)
+        owned.after_append()
+    except PartitionMoving as moving:
+        hand_over.when_ready(moving.key, go_on)
+        return
+    except (KafkaError, OSError) as error:
+        on_reply({"error": str(error)})
+        return
+    on_reply({"error": result.message or str(result.error_code) if result.error_code else None})

@@ -1,0 +1,545 @@
+"""The partitions that one Handler owns: opened at first touch, published to the shared table, deleted here.
+
+Only this Handler writes the logs in here and their rows. Opening is lazy, so that start-up does not depend on
+how many partitions there are: a clean stop makes the first touch cheap, an unclean one makes it recover.
+
+This file is long because whatever opens, gives away, syncs or ends a log must leave its row and its waiters right.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+from kproc.api.context import PartitionKey
+from kproc.clock import Clock
+from kproc.cluster.image import ClusterImage, PartitionImage, TopicImage
+from kproc.cluster.values_in_force import log_overrides
+from kproc.config import Config
+from kproc.errors import Corrupt, ErrorCode, FatalError, KafkaError
+from kproc.handler.syncer import Syncer, sync_one
+from kproc.ipc.words import RowWriter
+from kproc.purgatory.purgatory import Purgatory
+from kproc.role.partition_table import NOBODY, SYNC_FAILED, PartitionRow, PartitionTable, holder_word
+from kproc.storage import checkpoints
+from kproc.storage.format import STRAY_DIRECTORY_SUFFIX
+from kproc.storage.fs import Fs, StorageFailure, modified_ns
+from kproc.storage.log import Log, NoTopic, OtherTopic, SyncPoint, TrustedEnd
+from kproc.storage.log_config import LogConfig
+from kproc.storage.log_traffic import LogTraffic
+
+logger = logging.getLogger(__name__)
+
+_SYNC_THREADS: Final = 32  # At a stop. The journal commits once for all that wait.
+_CLOSED_TOGETHER: Final = 128  # Each has some descriptors open while it is synced.
+_SHORTAGES: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
+
+class Checkpoint:
+    """What the cleaner's two files say of the partitions, as read at this Handler's start.
+
+    The files name partitions by topic, and a topic may have been deleted and made anew since they were written.
+    Then they speak of other records, and believing them would cost the new ones: a log that ends below its start
+    is discarded. So an entry counts only for a directory that is older than the files.
+    """
+
+    def __init__(self, fs: Fs, directory: Path) -> None:
+        self._fs = fs
+        # First the times: files that are replaced meanwhile are then believed less, not more.
+        files = (checkpoints.RECOVERY_POINT_FILE, checkpoints.LOG_START_FILE)
+        self._written_ns = min(modified_ns(fs, directory / name) for name in files)
+        self._recovery_points = checkpoints.read_recovery_points(fs, directory)
+        self._start_offsets = checkpoints.read_log_starts(fs, directory)
+
+    def of(self, key: PartitionKey, directory: Path, row: PartitionRow | None = None) -> tuple[int, int]:
+        """(recovery point, log start) of the partition in `directory`, or what its row says where that is more; zeros
+        when they are not known."""
+        known = (row.recovery_point, row.start_offset) if row is not None else (0, 0)
+        noted = self._recovery_points.get(key, 0), self._start_offsets.get(key, 0)
+        if noted[0] <= known[0] and noted[1] <= known[1]:
+            return known
+        made_ns = modified_ns(self._fs, directory / checkpoints.PARTITION_METADATA_FILE)
+        if not 0 < made_ns < self._written_ns:
+            return known
+        return max(known[0], noted[0]), max(known[1], noted[1])
+
+
+def _may_pass(error: Corrupt | OSError) -> bool:
+    """Whether the next try may succeed by itself: the host was short of room. Damage does not go away."""
+    return isinstance(error, OSError) and error.errno in _SHORTAGES
+
+
+class OwnedPartition:
+    """One open partition: its log, its row of the shared table, and who waits for the disk."""
+
+    __slots__ = (
+        "_holder_word",
+        "_owner",
+        "_quiet_word",
+        "_row",
+        "_waiting",
+        "generation",
+        "key",
+        "log",
+        "slot",
+    )
+
+    def __init__(
+        self, owner: Partitions, key: PartitionKey, log: Log, row: RowWriter, partition: PartitionImage
+    ) -> None:
+        self.key = key
+        self.log = log
+        self.slot = partition.slot
+        self.generation = partition.slot_generation
+        self._owner = owner
+        self._holder_word = holder_word(owner.handler_index)
+        self._quiet_word = holder_word(owner.handler_index, has_producers=False)
+        self._row = row
+        self._waiting: deque[tuple[int, Callable[[int], None]]] = deque()
+
+    def publish(self) -> None:
+        """Say in the shared table where the log starts and ends."""
+        log = self.log
+        active = log.active
+        self._row.publish(
+            (
+                self._holder_word if log.producers else self._quiet_word,
+                self.generation,
+                log.start_offset,
+                log.end_offset,
+                active.base_offset,
+                active.size,
+                log.recovery_point,
+            )
+        )
+
+    def distrust(self) -> None:
+        """A sync failed. Say so with every row from now on: no successor may believe the page cache."""
+        self._holder_word |= SYNC_FAILED
+        self._quiet_word |= SYNC_FAILED
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether somebody waits for the disk."""
+        return bool(self._waiting)
+
+    def after_append(self) -> None:
+        try:
+            self.publish()
+        except Exception as error:
+            raise FatalError(f"what was appended to {self.key} could not be published: {error!r}") from error
+        self._owner.purgatory.check(self.key)
+
+    def when_synced(self, offset: int, on_done: Callable[[int], None]) -> None:
+        if self.log.recovery_point >= offset:
+            on_done(0)
+            return
+        self._waiting.append((offset, on_done))
+        self._owner.unsynced[self] = None
+
+    def on_synced(self, failure: OSError | None) -> None:
+        """A round of fdatasync ended: answer those it covered, or everybody when it failed."""
+        waiting = self._waiting
+        if failure is None and not self.log.is_offline:
+            synced = self.log.recovery_point
+            while waiting and waiting[0][0] <= synced:
+                on_done = waiting.popleft()[1]
+                try:
+                    on_done(0)
+                except Exception as error:  # noqa: BLE001 - contained: the others are answered all the same
+                    self._contain(on_done, error)
+            if waiting:
+                self._owner.unsynced[self] = None
+            return
+        while waiting:
+            on_done = waiting.popleft()[1]
+            try:
+                on_done(int(ErrorCode.KAFKA_STORAGE_ERROR))
+            except Exception as error:  # noqa: BLE001 - contained, as above
+                self._contain(on_done, error)
+
+    def _contain(self, on_done: Callable[[int], None], error: Exception) -> None:
+        owner = getattr(on_done, "owner", None)
+        self._owner.containment.caught("an answer that waited for the disk", error, owner)
+
+
+class Partitions:
+    """All open partitions of one Handler, by (topic, index)."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        handler_index: int,
+        config: Config,
+        image: Callable[[], ClusterImage],
+        clock: Clock,
+        table: PartitionTable,
+        purgatory: Purgatory,
+        syncer: Syncer,
+        checkpoint: Checkpoint,
+        is_clean: bool,
+        fs: Fs,
+    ) -> None:
+        self._directory = directory
+        self.fs = fs
+        self.handler_index = handler_index
+        self._config = config
+        self._image = image
+        self._clock = clock
+        self._table = table
+        self.purgatory = purgatory
+        self.containment = purgatory.containment
+        self.unsynced: dict[OwnedPartition, None] = {}
+        self._syncer = syncer
+        self.syncing: dict[Log, OwnedPartition] = {}
+        self._checkpoint = checkpoint
+        self._is_clean = is_clean
+        self._last_config: tuple[dict[str, str], LogConfig] = {}, LogConfig.of(config)
+        self._open: dict[PartitionKey, OwnedPartition] = {}
+        self._damaged: dict[PartitionKey, str] = {}
+        self.traffic: dict[str, LogTraffic] = {}  # By topic.
+        self.since_ns = clock.now_ns()
+        self.syncs = 0
+        # Raises PartitionMoving while another Handler may have the log: set by whoever moves partitions.
+        self.before_open: Callable[[PartitionKey, PartitionRow | None], None] = lambda _key, _row: None
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def get(self, topic: str, partition: PartitionImage) -> OwnedPartition:
+        """The open partition; opens, and if need be recovers, its log. Raises KafkaError, and PartitionMoving for one
+        that is ours but not here yet."""
+        owned = self._open.get((topic, partition.index))
+        if owned is not None:
+            if owned.log.is_offline:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{partition.index} is offline")
+            return owned
+        return self._open_log((topic, partition.index), partition)
+
+    def find(self, key: PartitionKey) -> OwnedPartition | None:
+        """The partition if it is open already."""
+        return self._open.get(key)
+
+    def opened(self) -> list[OwnedPartition]:
+        return list(self._open.values())
+
+    def traffic_of(self, topic: str) -> LogTraffic:
+        """What this Handler has counted of a topic."""
+        found = self.traffic.get(topic)
+        if found is None:
+            found = self.traffic[topic] = LogTraffic()
+        return found
+
+    @property
+    def damaged_count(self) -> int:
+        """How many partitions of ours cannot be opened."""
+        return len(self._damaged)
+
+    def _open_log(self, key: PartitionKey, partition: PartitionImage) -> OwnedPartition:
+        topic = self._image().topics_by_name[key[0]]
+        if partition.owner != self.handler_index:
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key[0]}-{key[1]} is owned by another Handler"
+            )
+        if key in self._damaged:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self._damaged[key])
+        directory = self._directory / f"{key[0]}-{key[1]}"
+        row = self._table.read(partition)
+        self.before_open(key, row)
+        if row is not None and row.has_failed:
+            self._damaged[key] = (
+                f"a sync of {key[0]}-{key[1]} failed: it is offline until the broker's next start"
+            )
+            logger.error("%s", self._damaged[key])
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self._damaged[key])
+        try:
+            try:
+                log = self._load(directory, topic, partition, row)
+            except OtherTopic as problem:
+                # A crash came between that topic's deletion and the rename, and the name was used again.
+                if isinstance(problem, NoTopic):
+                    # Kafka keeps such files as a stray's, too. Nothing in them was ever answered to acks=all.
+                    logger.warning("kept aside: %s", problem)
+                    Log.set_aside(directory, self.fs, kind=STRAY_DIRECTORY_SUFFIX)
+                else:
+                    logger.warning("set aside, left over from a deleted topic of the same name: %s", problem)
+                    Log.set_aside(directory, self.fs)
+                log = self._load(directory, topic, partition, row)
+        except (Corrupt, OSError) as error:
+            logger.error("partition %s-%d is offline: %s", key[0], key[1], error)
+            if not _may_pass(error):
+                self._damaged[key] = str(error)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        return self._adopt(key, log, partition)
+
+    def _adopt(
+        self, key: PartitionKey, log: Log, partition: PartitionImage, *, is_distrusted: bool = False
+    ) -> OwnedPartition:
+        """A log that was opened is ours from here on."""
+        log.on_surprise = self.containment.caught
+        log.traffic = self.traffic_of(key[0])
+        owned = OwnedPartition(self, key, log, self._table.writer(partition.slot), partition)
+        if is_distrusted:
+            owned.distrust()
+        owned.publish()
+        self._open[key] = owned
+        return owned
+
+    def _load(
+        self, directory: Path, topic: TopicImage, partition: PartitionImage, row: PartitionRow | None
+    ) -> Log:
+        recovery_point, start_offset = self._checkpoint.of((topic.name, partition.index), directory, row)
+        trusted = None
+        if row is not None:
+            trusted = TrustedEnd(
+                row.end_offset, row.segment_base, row.position, row.start_offset, row.has_producers
+            )
+        return Log.open(
+            directory,
+            self._log_config(topic),
+            topic=topic.name,
+            topic_id=topic.topic_id,
+            partition=partition.index,
+            leader_epoch=partition.leader_epoch,
+            clock=self._clock,
+            fs=self.fs,
+            trusted=trusted,
+            recovery_point=recovery_point,
+            start_offset=start_offset,
+            clean=self._is_clean,
+        )
+
+    def _log_config(self, topic: TopicImage) -> LogConfig:
+        """The topic's own settings over the broker's, those changed at run time included.
+
+        A topic's partitions are opened one after another, and most topics have no settings: the last is kept.
+        """
+        overrides = log_overrides(self._image(), topic, self._config.node_id)
+        if overrides != self._last_config[0]:
+            self._last_config = overrides, LogConfig.of(self._config, overrides)
+        return self._last_config[1]
+
+    # -- group commit ------------------------------------------------------------------------------------------
+
+    def start_sync(self) -> None:
+        """Start a round of fdatasync over what somebody waits for, unless one is running."""
+        if self.syncing or not self.unsynced:
+            return
+        points: list[tuple[Log, SyncPoint]] = []
+        waiting, self.unsynced = self.unsynced, {}
+        for owned in waiting:
+            try:
+                points.append((owned.log, owned.log.sync_point()))
+            except OSError as error:  # A segment cannot be opened: this log cannot be synced, the others can.
+                owned.log.take_offline(str(error))
+                owned.on_synced(error)
+                continue
+            self.syncing[owned.log] = owned
+        if points:
+            self.syncs += 1
+            self._syncer.submit(points)
+
+    def finish_sync(self) -> int:
+        """Take in what the sync thread has done; return how many logs."""
+        outcomes = self._syncer.take()
+        for log, point, error in outcomes:
+            owned = self.syncing.pop(log)
+            if error is None:
+                log.mark_synced(point)
+            else:
+                log.sync_failed(point, str(error))
+                owned.distrust()
+            if self._open.get(owned.key) is owned:  # Else the topic was deleted while the round ran.
+                owned.publish()
+                owned.on_synced(error)
+        return len(outcomes)
+
+    # -- hand-over ---------------------------------------------------------------------------------------------
+
+    def export(self, key: PartitionKey, topic_id: bytes) -> dict[str, Any] | None:
+        """Give an open partition up: all that its next owner needs to go on, as plain values.
+
+        The routing table names the next owner already, so that nothing opens the log here again. None while somebody
+        waits for the disk, or a sync round is using the log: ask again when that has ended. What no sync has confirmed
+        is in the page cache, which no death of a role touches, and stays unconfirmed in the state.
+        """
+        owned = self._open[key]
+        log = owned.log
+        if log in self.syncing or (owned.is_waited_for and not log.is_offline):
+            return None
+        self.unsynced.pop(owned, None)
+        owned.on_synced(None)
+        del self._open[key]
+        try:
+            if checkpoints.read_partition_metadata(self.fs, log.directory) == topic_id:
+                state = log.export_state()  # Writes a snapshot of the producers, by path.
+            else:
+                # Its topic was deleted, its owner has heard of that and we have not.
+                state = None
+        except (StorageFailure, Corrupt) as error:
+            logger.error("hand-over of %s-%d: %s", *key, error)
+            state = None
+        owned.publish()
+        log.close(clean=False)
+        self.purgatory.check(key)
+        return state or {}
+
+    def abandon(self, key: PartitionKey) -> None:
+        """Close a partition that is not ours any more and whose topic was deleted: its owner renames the directory."""
+        owned = self._open.pop(key)
+        self.unsynced.pop(owned, None)
+        owned.log.close(clean=False)
+        owned.on_synced(OSError("the topic was deleted"))
+        self.purgatory.check(key)
+
+    def row(self, partition: PartitionImage) -> PartitionRow | None:
+        """What its holder last published."""
+        return self._table.read(partition)
+
+    def disown(self, partition: PartitionImage) -> None:
+        """Say in its row that nobody holds a partition that we gave up and nobody came for."""
+        row = self._table.read(partition)
+        if row is not None and row.holder == self.handler_index:
+            self._table.writer(partition.slot).publish(
+                (
+                    holder_word(NOBODY, has_producers=row.has_producers, has_failed=row.has_failed),
+                    *row[1:-2],
+                )
+            )
+
+    def import_state(
+        self, topic: TopicImage, partition: PartitionImage, state: dict[str, Any]
+    ) -> OwnedPartition:
+        """Go on with a partition where its owner before stopped: same offsets, producers and leader epoch."""
+        key = (topic.name, partition.index)
+        assert key not in self._open, f"{key} is open here already"
+        log = Log.import_state(
+            self._directory / f"{topic.name}-{partition.index}",
+            self._log_config(topic),
+            state,
+            topic=topic.name,
+            topic_id=topic.topic_id,
+            partition=partition.index,
+            clock=self._clock,
+            fs=self.fs,
+        )
+        row = self._table.read(partition)
+        return self._adopt(key, log, partition, is_distrusted=row is not None and row.has_failed)
+
+    # -- changes of the metadata -------------------------------------------------------------------------------
+
+    def delete(self, topic: TopicImage) -> None:
+        """A topic is gone: rename our directories of it. The cleaner removes them, after file.delete.delay.ms."""
+        self.traffic.pop(topic.name, None)
+        for partition in topic.partitions:
+            key = (topic.name, partition.index)
+            if partition.owner != self.handler_index:
+                continue
+            owned = self._open.pop(key, None)
+            self._damaged.pop(key, None)
+            if owned is not None:
+                owned.on_synced(OSError("the topic was deleted"))
+                self.unsynced.pop(owned, None)
+                owned.log.rename_for_delete()
+            else:
+                directory = self._directory / f"{topic.name}-{partition.index}"
+                Log.set_aside(directory, self.fs, topic_id=topic.topic_id)
+            self.purgatory.check(key)
+
+    def reconfigure(self, topic: TopicImage) -> None:
+        """A topic's settings changed: its open logs follow at once."""
+        config = self._log_config(topic)
+        for partition in topic.partitions:
+            owned = self._open.get((topic.name, partition.index))
+            if owned is not None:
+                owned.log.reconfigure(config)
+
+    def tick(self) -> None:
+        """About once a second: unlink what is due, sync what flush.ms asks for."""
+        now_ms = self._clock.wall_ms()
+        for owned in self._open.values():
+            owned.log.unlink_due(now_ms)
+            log = owned.log
+            # A round that uses the log may be all that is due; if not, the next look finds it.
+            if not log.is_offline and log not in self.syncing and log.is_flush_due(now_ms):
+                self.unsynced[owned] = None
+
+    def enforce_retention(self, key: PartitionKey) -> int:
+        """The cleaner asks for a look at one partition: delete what is past its retention; how many segments."""
+        partition = self._image().partition(*key)
+        if partition is None or partition.owner != self.handler_index:
+            return 0
+        before = self._open.get(key)
+        if key in self._damaged or (before is not None and before.log.is_offline):
+            return 0  # That was said when it happened.
+        owned = self.get(key[0], partition)
+        now_ms = self._clock.wall_ms()
+        owned.log.expire_producers(now_ms)
+        count = owned.log.enforce_retention(now_ms)
+        owned.publish()
+        return count
+
+    def unknown_log(self) -> str | None:
+        """A log that the next start must recover although all that is open is closed in order: nobody has opened it
+        since a start that was not clean, or since its owner died, or it is offline. None: there is none."""
+        for topic in self._image().topics_by_name.values():
+            for partition in topic.partitions:
+                key = (topic.name, partition.index)
+                owned = self._open.get(key)
+                if partition.owner != self.handler_index or (owned is not None and not owned.log.is_offline):
+                    continue
+                name = f"{key[0]}-{key[1]}"
+                is_untouched = owned is None and self._is_clean and self._table.read(partition) is None
+                if not is_untouched and self.fs.exists(self._directory / name):
+                    return name
+        return None
+
+    def close(self, *, is_clean: bool) -> None:
+        """Flush, snapshot and close every log; with that the next start need not recover.
+
+        The disk is asked by several threads: one fdatasync after another took 10 s for 2,000 partitions. Raises the
+        first error when all are closed.
+        """
+        everything = list(self._open.values())
+        errors: list[OSError] = []
+        with ThreadPoolExecutor(_SYNC_THREADS) as pool:
+            for first in range(0, len(everything), _CLOSED_TOGETHER):
+                some = everything[first : first + _CLOSED_TOGETHER]
+                errors += self._close_some(some, pool if is_clean else None)
+        self._open.clear()
+        if errors:
+            raise errors[0]
+
+    @staticmethod
+    def _close_some(partitions: list[OwnedPartition], pool: Executor | None) -> list[OSError]:
+        """Cleanly where there is a pool to sync them with; what went wrong."""
+        points: list[tuple[Log, SyncPoint]] = []
+        errors: list[OSError] = []
+
+        def fail(log: Log, error: OSError) -> None:
+            logger.error("closing %s: %s", log.directory.name, error)
+            errors.append(error)
+
+        for owned in partitions:
+            if pool is not None and not owned.log.is_offline:
+                try:
+                    points.append((owned.log, owned.log.begin_close()))
+                except OSError as error:
+                    fail(owned.log, error)
+        if pool is not None:
+            for log, point, problem in pool.map(sync_one, *zip(*points, strict=True)) if points else ():
+                if problem is None:
+                    log.mark_synced(point)
+                else:
+                    log.sync_failed(point, str(problem))
+                    fail(log, problem)
+        for owned in partitions:
+            owned.log.end_close()
+            owned.publish()
+        return errors

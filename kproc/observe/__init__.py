@@ -1,0 +1,1 @@
+"""What a broker shows of itself: status, figures of its network, Prometheus, telemetry."""

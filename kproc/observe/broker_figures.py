@@ -1,0 +1,252 @@
+"""BrokerFigures: the figures of topics, logs and consumer groups, gathered from the Handlers when somebody scrapes.
+
+Handlers count in their own memory; the cleaner asks them all, and whoever does not answer in time is shown with its
+last figures. Where logs start and end stands in the shared table. The size of a log that no Handler has opened is
+looked up on the disk, once. Names are bounded: the first so many topics, partitions and groups have series of their own
+and keep them until they are deleted, the others share one, and `left_out` says how many they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from kproc.clock import NS_PER_MS, NS_PER_S, Clock
+from kproc.cluster.image import ClusterImage, PartitionImage, TopicImage
+from kproc.observe.log_dir_usage import log_bytes
+from kproc.role.calls import OnReply
+from kproc.role.partition_table import PartitionTable
+
+FIGURES: Final = "figures"  # The call by which Handlers are asked.
+TOPICS_MAX: Final = 1000
+PARTITIONS_MAX: Final = 1000
+GROUPS_MAX: Final = 1000
+GROUP_TOPICS_MAX: Final = 1000
+GROUP_PARTITIONS_MAX: Final = 1000
+_PATIENCE_NS: Final = 2 * NS_PER_S
+_LOOKED_UP_AT_ONCE: Final = 64
+_NEVER_MS: Final = 1 << 40
+
+Key = TypeVar("Key")
+CallHandler = Callable[[int, str, dict[str, Any], OnReply], None]
+KnownEnds = Callable[[str, int], tuple[int, int]]
+Sizes = dict[tuple[str, int], tuple[int, int]]  # Bytes and segments, by topic and partition.
+NO_TRAFFIC: Final = (0, 0, 0, 0)
+
+
+class Places(Generic[Key]):
+    """Who has a series of its own: the first that come, until they are gone."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._taken: set[Key] = set()
+        self.left_out = 0
+
+    def admit(self, key: Key) -> bool:
+        """Whether `key` has one; it gets one if there is room."""
+        if key not in self._taken and len(self._taken) < self._limit:
+            self._taken.add(key)
+        return key in self._taken
+
+    def choose(self, keys: Collection[Key]) -> list[Key]:
+        """Those of `keys`, in their order, that have one now."""
+        self._taken.intersection_update(keys)
+        answer = [key for key in keys if self.admit(key)]
+        self.left_out = len(keys) - len(answer)
+        return answer
+
+
+class Group(NamedTuple):
+    """One consumer group: its committed offsets by topic and partition."""
+
+    id: str
+    state: str
+    members: int
+    offsets: Mapping[str, Mapping[int, int]]
+
+
+class BrokerFigures:
+    """One per cleaner that answers scrapes."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        directory: Path,
+        image: Callable[[], ClusterImage],
+        table: PartitionTable,
+        call: CallHandler,
+        known_ends: KnownEnds,
+    ) -> None:
+        self._clock = clock
+        self._directory = directory
+        self._image = image
+        self._table = table
+        self._call = call
+        self._known_ends = known_ends  # Log start and recovery point of a log that nobody has opened.
+        self._replies: dict[int, dict[str, Any]] = {}  # The last one of each Handler.
+        self._totals: dict[str, list[int]] = {}
+        self.others = [0, 0, 0, 0]  # Of topics without a series of their own.
+        self._untouched: dict[tuple[bytes, int], int] = {}  # Bytes of logs that nobody has opened.
+        self._looked_up_version = -1
+        self._looking: Iterator[None] = iter(())
+        self._is_looking = False
+        self._asked: set[int] = set()
+        self._waiting: list[Callable[[], None]] = []
+        self._until_ns = 0
+        self.topics: Places[str] = Places(TOPICS_MAX)
+        self.partitions: Places[tuple[str, int]] = Places(PARTITIONS_MAX)
+        self.group_ids: Places[str] = Places(GROUPS_MAX)
+        self.group_topics: Places[tuple[str, str]] = Places(GROUP_TOPICS_MAX)
+        self.group_partitions: Places[tuple[str, str, int]] = Places(GROUP_PARTITIONS_MAX)
+
+    # -- gathering ---------------------------------------------------------------------------------------------
+
+    def gather(self, then: Callable[[], None]) -> None:
+        """Ask every Handler; call back when all have answered or two seconds are over. `work` drives it."""
+        self._waiting.append(then)
+        if len(self._waiting) > 1:
+            return
+        self._until_ns = self._clock.now_ns() + _PATIENCE_NS
+        self._looking, self._is_looking = self._look_untouched_up(), True
+        image = self._image()
+        for index in range(image.handler_count):
+            if index not in self._asked:  # One that hangs is asked again when it has answered.
+                self._asked.add(index)
+                self._call(index, FIGURES, {"image": image.version}, self._taker(index))
+        for index in [each for each in self._replies if each >= image.handler_count]:
+            del self._replies[index]
+
+    def _taker(self, index: int) -> OnReply:
+        def take(reply: dict[str, Any]) -> None:
+            self._asked.discard(index)
+            if not reply.get("lost"):
+                self._take(index, reply)
+
+        return take
+
+    def _take(self, index: int, reply: dict[str, Any]) -> None:
+        before = self._replies.get(index)
+        is_same = before is not None and before["since"] == reply["since"]
+        known: dict[str, list[int]] = before["traffic"] if before is not None and is_same else {}
+        for topic, now in reply["traffic"].items():
+            last = known.get(topic, NO_TRAFFIC)
+            # A topic that was deleted and made anew begins at zero.
+            grown = [new - old if new >= old else new for new, old in zip(now, last, strict=True)]
+            row = self._totals.setdefault(topic, [0, 0, 0, 0]) if self.topics.admit(topic) else self.others
+            for at, count in enumerate(grown):
+                row[at] += count
+        self._replies[index] = reply
+
+    def due_ms(self, now_ns: int) -> int:
+        """How long `work` has nothing to do but to wait for Handlers."""
+        if not self._waiting:
+            return _NEVER_MS
+        return 0 if self._is_looking else max(0, (self._until_ns - now_ns) // NS_PER_MS + 1)
+
+    def work(self) -> int:
+        """Go on with what was begun; at every cycle of the cleaner."""
+        if not self._waiting:
+            return 0
+        is_late = self._clock.now_ns() >= self._until_ns
+        if self._is_looking:
+            self._is_looking = next(self._looking, self) is None
+        if is_late or (not self._is_looking and not self._asked):
+            waiting, self._waiting = self._waiting, []
+            for then in waiting:
+                then()
+            return 1
+        return int(self._is_looking)
+
+    def _look_untouched_up(self) -> Iterator[None]:
+        """Some at each step: sizes of logs that no Handler has opened; again when the metadata have changed."""
+        image = self._image()
+        if image.version == self._looked_up_version:
+            return
+        looked_up = 0
+        found: dict[tuple[bytes, int], int] = {}
+        for topic, partition in list(_all(image)):
+            if self._table.read(partition) is not None:
+                continue
+            key = (topic.topic_id, partition.index)
+            if key in self._untouched:
+                found[key] = self._untouched[key]
+                continue
+            found[key] = log_bytes(self._directory / f"{topic.name}-{partition.index}")
+            looked_up += 1
+            if looked_up % _LOOKED_UP_AT_ONCE == 0:
+                yield
+        self._untouched, self._looked_up_version = found, image.version
+
+    # -- what was gathered -------------------------------------------------------------------------------------
+
+    @property
+    def silent_handlers(self) -> int:
+        """Handlers that have not answered."""
+        return len(self._asked)
+
+    @property
+    def offline(self) -> int:
+        """Partitions that are not served."""
+        return sum(reply["offline"] for reply in self._replies.values())
+
+    def traffic(self) -> dict[str, list[int]]:
+        """[bytes in, records in, bytes out, fetches] since the broker's start, of each topic with its own series."""
+        names = self.topics.choose(self._image().topics_by_name)
+        self._totals = {name: self._totals.get(name, [0, 0, 0, 0]) for name in names}
+        return self._totals
+
+    def sizes(self) -> Sizes:
+        """Bytes and segments of every log that has been opened."""
+        return {
+            (topic, flat[at]): (flat[at + 1], flat[at + 2])
+            for reply in self._replies.values()
+            for topic, flat in reply["sizes"].items()
+            for at in range(0, len(flat), 3)
+        }
+
+    def topic_sizes(self, sizes: Sizes, others: str) -> dict[str, list[int]]:
+        """[bytes, partitions] of each topic with its own series, and of all others together."""
+        answer = {name: [0, 0] for name in (*self._totals, others)}
+        names = {}
+        for topic in self._image().topics_by_name.values():
+            names[topic.topic_id] = place = topic.name if topic.name in self._totals else others
+            answer[place][1] += len(topic.partitions)
+        for reply in self._replies.values():
+            for name, flat in reply["sizes"].items():
+                answer[name if name in self._totals else others][0] += sum(flat[1::3])
+        topics = self._image().topics_by_id
+        for (topic_id, index), size in self._untouched.items():
+            if size and topic_id in names and (topics[topic_id].name, index) not in sizes:
+                answer[names[topic_id]][0] += size
+        return answer
+
+    def shown_partitions(self) -> list[tuple[str, int]]:
+        """Topic and index of those with a series of their own."""
+        return self.partitions.choose([(topic.name, each.index) for topic, each in _all(self._image())])
+
+    def ends(self, topic_name: str, index: int) -> tuple[int, int] | None:
+        """Where a partition's log starts and ends; None if there is no such partition."""
+        partition = self._image().partition(topic_name, index)
+        if partition is None:
+            return None
+        row = self._table.read(partition)
+        if row is not None:
+            return row.start_offset, row.end_offset
+        start, end = self._known_ends(topic_name, index)
+        return start, max(start, end)
+
+    def untouched_bytes(self, topic_name: str, index: int) -> int:
+        """The size of a log that nobody has opened."""
+        return self._untouched.get((self._image().topics_by_name[topic_name].topic_id, index), 0)
+
+    def groups(self) -> list[Group]:
+        """Every consumer group."""
+        return [Group(*row) for reply in self._replies.values() for row in reply["groups"]]
+
+
+def _all(image: ClusterImage) -> Iterator[tuple[TopicImage, PartitionImage]]:
+    for topic in image.topics_by_name.values():
+        for partition in topic.partitions:
+            yield topic, partition

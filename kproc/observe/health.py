@@ -1,0 +1,59 @@
+"""Health: whether the broker is alive, and whether clients can be served, for whoever starts it again or sends clients.
+
+`/health/live` says no only when starting it again may help: it serves nobody, because every Acceptor, every Processor
+or every Handler hangs or is down. `/health/ready` says no before the ports are open, in a stop, and while any role is
+not running: some partitions or some connections wait then. A full disk is told of, and no reason: reads are served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+
+from kproc.observe.status import Status
+from kproc.role.roles import ACCEPTOR, HANDLER, PROCESSOR
+
+STARTING, RUNNING, STOPPING = "starting", "running", "stopping"
+_ILL: Final = ("hung", "down", "restarting")
+_SHOWN: Final = ("role", "index", "pid", "state", "hung_ms", "restarts")
+
+Row = Mapping[str, Any]
+
+
+def unserved_kinds(rows: Sequence[Row]) -> list[str]:
+    """The kinds of roles of which clients find none at work."""
+    kinds = []
+    for kind in (ACCEPTOR, PROCESSOR, HANDLER):
+        of_kind = [row for row in rows if row["role"] == kind and row["pool"] != "control"]
+        if of_kind and all(row["state"] in _ILL for row in of_kind):
+            kinds.append(kind)
+    return kinds
+
+
+def not_ready(rows: Sequence[Row]) -> list[Row]:
+    """The roles that somebody may have to wait for; one that is being added by a change of the counts is none."""
+    return [row for row in rows if row["state"] in _ILL or (row["state"] == STARTING and row["restarts"])]
+
+
+def answer(path: str, status: Status) -> tuple[int, bytes] | None:
+    """HTTP status and JSON of a path of this file; None: it is none."""
+    rows = status.processes
+    if path == "/health/live":
+        kinds = unserved_kinds(rows)
+        is_well = not kinds or status.phase != RUNNING
+        reason = "" if is_well else f"every {' and every '.join(kinds)} hangs or is down"
+    elif path == "/health/ready":
+        is_well = status.phase == RUNNING and not not_ready(rows)
+        reason = "" if is_well else status.phase if status.phase != RUNNING else "some roles are not running"
+    else:
+        return None
+    body = {
+        "status": "ok" if is_well else "not well",
+        "reason": reason or None,
+        "phase": status.phase,
+        "roles_not_running": [{name: row[name] for name in _SHOWN} for row in not_ready(rows)],
+        "problem": "; ".join(filter(None, (status.problem, status.disk.problem))) or None,
+    }
+    return (200 if is_well else 503), orjson.dumps(body) + b"\n"

@@ -1,0 +1,222 @@
+"""The metrics in Prometheus' text format, made by prometheus-client, which is imported when the first scrape comes.
+
+What Kafka has too goes by the names that the JMX exporter's example configuration for Kafka makes of the MBeans:
+kafka.network:type=RequestMetrics,name=RequestsPerSec,request=Produce,version=9 is
+kafka_network_requestmetrics_requests_total{request="Produce",version="9"}. Times are histograms in milliseconds, as
+their names say; their _count is that of the timed requests. Percents are from 0 to 1, as Kafka's. What only kproc has
+is kproc_<metric of metrics/spec.py>{role,index}, or kproc_role_... for what the processes cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from kproc.metrics.requests import TIMINGS
+from kproc.metrics.spec import METRICS, Kind
+from kproc.observe.network_figures import ApiFigures, NetworkFigures
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import HistogramMetricFamily, Metric
+
+_US_PER_MS: Final = 1000
+_TIME_BOUNDS_US: Final = tuple(1 << power for power in range(4, 27))  # 16 us to 67 s
+_SIZE_BOUNDS: Final = tuple(1 << power for power in range(6, 29, 2))  # 64 B to 256 MiB
+_BYTES: Final = "RequestBytes"
+_REQUESTS: Final = "kafka_network_requestmetrics_"
+_SOCKETS: Final = "kafka_server_socket_server_metrics_"
+
+_Figure = tuple[str, str, float | None]
+
+
+class Exposition:
+    """Renders what `describe` says, which is the answer of `kproc status`, and the histograms; `more` as it is."""
+
+    def __init__(
+        self,
+        describe: Callable[[], dict[str, Any]],
+        figures: NetworkFigures,
+        more: Callable[[], bytes] = lambda: b"",
+    ) -> None:
+        self._describe = describe
+        self._figures = figures
+        self._more = more
+
+    def render(self) -> tuple[str, bytes]:
+        """Content type and text."""
+        from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+        from prometheus_client.registry import CollectorRegistry
+
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(self)
+        return CONTENT_TYPE_PLAIN_0_0_4, generate_latest(registry) + self._more()
+
+    def collect(self) -> Iterable[Metric]:
+        """prometheus-client's Collector."""
+        status = self._describe()
+        yield from _requests(self._figures.apis())
+        yield from _network(status["network"])
+        yield from _processors(status["processes"])
+        yield from _roles(status["processes"])
+        yield from _broker(status)
+
+
+def _requests(apis: list[ApiFigures]) -> Iterator[Metric]:
+    from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily
+
+    requests = CounterMetricFamily(
+        _REQUESTS + "requests", "Requests by API and version.", labels=["request", "version"]
+    )
+    errors = CounterMetricFamily(
+        _REQUESTS + "errors", "Error codes in answers, NONE left out.", labels=["request", "error"]
+    )
+    for api in apis:
+        for version, count in api.requests.items():
+            requests.add_metric([api.name, str(version)], count)
+        for error, count in api.errors.items():
+            errors.add_metric([api.name, error], count)
+    yield requests
+    yield errors
+    for number, name in enumerate(TIMINGS):
+        is_time = name != _BYTES
+        about = f"{name} of the timed requests" + (", in milliseconds." if is_time else ".")
+        family = HistogramMetricFamily(_REQUESTS + name.lower(), about, labels=["request"])
+        for api in apis:
+            _add_histogram(family, api, number, is_time=is_time)
+        yield family
+
+
+def _add_histogram(family: HistogramMetricFamily, api: ApiFigures, number: int, *, is_time: bool) -> None:
+    histogram = api.times[number]
+    if not histogram.count:
+        return
+    unit = _US_PER_MS if is_time else 1
+    bounds = _TIME_BOUNDS_US if is_time else _SIZE_BOUNDS
+    below = histogram.below(bounds)
+    buckets = [(str(bound / unit), float(count)) for bound, count in zip(bounds, below, strict=True)]
+    family.add_metric([api.name], [*buckets, ("+Inf", float(histogram.count))], histogram.total / unit)
+
+
+def _network(network: Mapping[str, Any]) -> Iterator[Metric]:
+    yield from _gauges(
+        ("kafka_network_socketserver_networkprocessoravgidle_percent", "Mean share of time that Processors waited "
+         "for work.", network["network_processor_avg_idle"]),
+        ("kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent", "Mean share of time that Handlers "
+         "waited for work.", network["request_handler_avg_idle"]),
+        ("kafka_network_requestchannel_requestqueuesize", "Requests that no Handler has taken.",
+         network["request_queue_size"]),
+        ("kafka_network_requestchannel_responsequeuesize", "Answers that no Processor has taken.",
+         network["response_queue_size"]),
+        ("kafka_network_socketserver_expiredconnectionskilledcount", "Connections closed for idleness.",
+         network["expired_connections_killed"]),
+    )  # fmt: skip
+    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+
+    blocked = GaugeMetricFamily(
+        "kafka_network_acceptor_acceptorblocked_percent",
+        "Share of time that an Acceptor let somebody wait.",
+        labels=["listener"],
+    )
+    for listener, share in network["acceptor_blocked"].items():
+        if share is not None:
+            blocked.add_metric([listener], share)
+    yield blocked
+    count = GaugeMetricFamily(_SOCKETS + "connection_count", "Open connections.", labels=["listener"])
+    created = CounterMetricFamily(
+        _SOCKETS + "connection_creation", "Connections that came.", labels=["listener"]
+    )
+    closed = CounterMetricFamily(
+        _SOCKETS + "connection_close", "Connections that ended.", labels=["listener"]
+    )
+    for listener, row in network["listeners"].items():
+        count.add_metric([listener], row["connections"])
+        created.add_metric([listener], row["created_total"])
+        closed.add_metric([listener], row["closed_total"])
+    yield from (count, created, closed)
+
+
+def _processors(processes: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
+    """Kafka's names, by Processor; their sums over Processors are the broker's."""
+    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+
+    idle = GaugeMetricFamily(
+        "kafka_network_processor_idle_percent",
+        "Share of time that a Processor waited.",
+        labels=["networkprocessor"],
+    )
+    # Client-centric, as in Kafka: its requests are the broker's answers.
+    names = {
+        "incoming_byte": ("bytes_in", "Bytes received."),
+        "outgoing_byte": ("bytes_out", "Bytes sent."),
+        "request": ("responses", "Answers sent (Kafka counts from the client's side)."),
+        "response": ("requests", "Requests received (Kafka counts from the client's side)."),
+    }
+    families = {
+        name: CounterMetricFamily(_SOCKETS + name, about, labels=["networkprocessor"])
+        for name, (_, about) in names.items()
+    }
+    for row in processes:
+        if row["role"] != "processor":
+            continue
+        label = [str(row["index"])]
+        if row["idle_percent"] is not None:
+            idle.add_metric(label, row["idle_percent"] / 100)
+        for name, (counter, _) in names.items():
+            families[name].add_metric(label, row["counters"][counter])
+    yield idle
+    yield from families.values()
+
+
+def _roles(processes: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
+    """What kproc alone has: every metric of every role, and what its process costs."""
+    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+
+    rows = [(row, [row["role"], str(row["index"])]) for row in processes]
+    labels = ["role", "index"]
+    for metric in METRICS:
+        if metric.name == "heartbeat_ns":
+            continue
+        make = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
+        family = make(f"kproc_{metric.name}", metric.doc, labels=labels)
+        for row, label in rows:
+            if row["role"] != "supervisor":
+                family.add_metric(label, row["counters"][metric.name])
+        yield family
+    cpu = CounterMetricFamily("kproc_role_cpu_seconds", "CPU time of the role's process.", labels=labels)
+    restarts = CounterMetricFamily("kproc_role_restarts", "How often it was started anew.", labels=labels)
+    memory = GaugeMetricFamily("kproc_role_pss_bytes", "Proportional set size of its process.", labels=labels)
+    running = GaugeMetricFamily("kproc_role_running", "1 while it is in the state running.", labels=labels)
+    beat = GaugeMetricFamily(
+        "kproc_role_heartbeat_age_seconds", "Since its last sign of life.", labels=labels
+    )
+    for row, label in rows:
+        cpu.add_metric(label, row["cpu_seconds"])
+        restarts.add_metric(label, row["restarts"])
+        memory.add_metric(label, row["pss_bytes"])
+        running.add_metric(label, row["state"] == "running")
+        if row["heartbeat_age_ms"] is not None:
+            beat.add_metric(label, row["heartbeat_age_ms"] / 1000)
+    yield from (cpu, restarts, memory, running, beat)
+
+
+def _broker(status: Mapping[str, Any]) -> Iterator[Metric]:
+    from prometheus_client.metrics_core import CounterMetricFamily
+
+    yield CounterMetricFamily("kproc_uptime_seconds", "Since the start.", value=status["uptime_ms"] / 1000)
+    yield from _gauges(
+        ("kproc_topics", "Topics.", status["topics"]),
+        ("kproc_partitions", "Partitions.", status["partitions"]),
+        ("kproc_shared_memory_unmapped_bytes", "Shared memory that no process has mapped.",
+         status["shared_memory_unmapped_bytes"]),
+        ("kproc_disk_free_bytes", "Free bytes of the data directory's disk.", status["disk"]["free_bytes"]),
+        ("kproc_disk_used_bytes", "Used bytes of the data directory's disk.", status["disk"]["used_bytes"]),
+        ("kproc_disk_full", "1 while there is no room for what clients write.", int(status["disk"]["is_full"])),
+    )  # fmt: skip
+
+
+def _gauges(*figures: _Figure) -> Iterator[Metric]:
+    from prometheus_client.metrics_core import GaugeMetricFamily
+
+    for name, about, value in figures:
+        if value is not None:  # Not known yet.
+            yield GaugeMetricFamily(name, about, value=value)

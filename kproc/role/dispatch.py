@@ -1,0 +1,108 @@
+"""From one frame to one handler function: header, version, decode, errors. Knows the registry, not the APIs."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+import orjson
+
+from kproc.api import registry
+from kproc.errors import ErrorCode, KafkaError, ProtocolError
+from kproc.metrics.requests import REQUESTS
+from kproc.role.request import HandlerRequest
+from kproc.wire import codec
+from kproc.wire.header import ApiKey, first_flexible
+from kproc.wire.hot import decode_fetch
+from kproc.wire.primitives import skip_tags
+
+logger = logging.getLogger(__name__)
+
+# kproc's own operations: a frame with header v1 and a JSON body. Not advertised, loopback clients only.
+PRIVATE_API_KEY: Final = 30_000
+PRIVATE_VERSION: Final = 0
+_API_VERSIONS: Final = int(ApiKey.API_VERSIONS)
+_FETCH: Final = int(ApiKey.FETCH)
+_API_VERSIONS_SERVED: Final = range(5)
+
+
+def dispatch(request: HandlerRequest, body: memoryview) -> None:
+    """Answer one request, or park it. A surprise is answered here.
+
+    Raises ProtocolError when the bytes are not what the header claims.
+    """
+    api_key, version = request.api_key, request.api_version
+    counts = request.services.counts
+    if api_key == PRIVATE_API_KEY:
+        _serve_private(request, body)
+        counts.add(REQUESTS, api_key, version)
+        return
+    if api_key == _API_VERSIONS and version not in _API_VERSIONS_SERVED:
+        counts.add(REQUESTS, api_key, version)
+        request.count_error(ErrorCode.UNSUPPORTED_VERSION)
+        request.send(codec.api_versions_fallback(request.correlation_id, _API_VERSIONS_SERVED))
+        return
+    api = registry.lookup(api_key)
+    if api is None or not api.serves(version):
+        raise ProtocolError(f"API key {api_key} version {version} is not served")
+    counts.add(REQUESTS, api_key, version)
+    if version >= first_flexible(api_key):
+        body = after_header_tags(body)
+    decoded = (
+        decode_fetch(version, body) if api_key == _FETCH else codec.decode_request(api_key, version, body)
+    )
+    request.decoded = decoded
+    try:
+        fields = api.handler(request, decoded)
+        if fields is not None:
+            request.reply(fields)
+    except KafkaError as error:
+        fields = _refuse(api, request, decoded, int(error.code), error.message)
+        if fields is not None:
+            request.reply(fields)
+    except Exception as error:  # noqa: BLE001 - contained
+        what = f"{ApiKey(api_key).name} version {version} from {request.header.client_id!r}"
+        request.services.containment.caught(what, error, request)
+
+
+def after_header_tags(body: memoryview) -> memoryview:
+    """The body of a flexible request: what follows the header's tagged fields, nearly always one zero byte."""
+    if not body:
+        raise ProtocolError("a frame shorter than its header")
+    return body[skip_tags(body, 0) :]
+
+
+def _refuse(
+    api: registry.Api, request: HandlerRequest, decoded: object, code: int, message: str | None
+) -> dict[str, object] | None:
+    """The API's own error response, or the end of the connection if it has none."""
+    error_response = api.error_response
+    if error_response is None:
+        logger.warning("closing a connection: %s failed with %s", api.key.name, ErrorCode(code).name)
+        request.close()
+        return None
+    return error_response(decoded, code, message)
+
+
+def _serve_private(request: HandlerRequest, body: memoryview) -> None:
+    if not request.is_from_loopback or request.api_version != PRIVATE_VERSION:
+        raise ProtocolError("private operations are for loopback clients of this version")
+    try:
+        wanted = orjson.loads(body)
+        op = wanted["op"]
+    except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+        raise ProtocolError(f"private operation: {error}") from error
+
+    def on_reply(reply: dict[str, object]) -> None:
+        if reply.get("lost"):
+            reply = {"error": "the controller is being restarted; try again", "result": None}
+        payload = orjson.dumps(reply)
+        length = len(payload) + 4
+        request.send(
+            length.to_bytes(4, "big") + request.correlation_id.to_bytes(4, "big", signed=True) + payload
+        )
+
+    if op == "ping":
+        on_reply({"error": None, "result": {}})
+        return
+    request.call_controller(f"private:{op}", wanted, on_reply)

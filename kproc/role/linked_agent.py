@@ -1,0 +1,220 @@
+"""LinkedAgent: what Handler, controller and cleaner share: links with inboxes and outboxes, and how to sleep."""
+
+from __future__ import annotations
+
+import select
+from typing import Final
+
+from kproc.clock import Clock
+from kproc.containment import Containment
+from kproc.metrics.slab import MetricsRow
+from kproc.metrics.spec import SLOT
+from kproc.role.calls import Calls
+from kproc.transport.agent import REST_MS, STORE_MS, AgentId, Doze, Link
+from kproc.transport.envelope import REPLY
+from kproc.transport.outbox import Inbox, Outbox
+
+_STORE_NS: Final = STORE_MS * 1_000_000
+_CALLS_PER_PASS: Final = 64
+_HEARTBEAT: Final = SLOT["heartbeat_ns"]
+_CYCLES: Final = SLOT["duty_cycles"]
+_CONTAINED: Final = SLOT["contained_failures"]
+_EMPTY: Final = SLOT["empty_cycles"]
+_RESCUED: Final = SLOT["wakeups_rescued"]
+_SLEPT: Final = SLOT["slept_ns"]
+_FILL: Final = SLOT["ring_fill_bytes"]
+_CAPACITY: Final = SLOT["ring_capacity_bytes"]
+_OVERFLOW: Final = SLOT["overflow"]
+
+
+class LinkedPeer:
+    """One link as its agent uses it."""
+
+    __slots__ = ("id", "inbox", "link", "outbox")
+
+    def __init__(self, link: Link) -> None:
+        self.id = link.peer
+        self.link = link
+        self.inbox = Inbox(link.receiver)
+        self.outbox = Outbox(link.sender, link.waker)
+
+
+class LinkedAgent:
+    """Base of the roles that live on links alone. Subclasses implement `_work` and `_on_tick`."""
+
+    __slots__ = (  # A Handler would have more attributes than CPython keeps inline in an object without.
+        "_calls",
+        "_clock",
+        "_cycles",
+        "_doze",
+        "_empty_cycles",
+        "_empty_since",
+        "_epoll",
+        "_is_stopping",
+        "_metrics",
+        "_next_store_ns",
+        "_outboxes",
+        "_peers",
+        "_poll",
+        "_sleep_ms_max",
+        "_watched_fd",
+        "containment",
+        "id",
+        "is_called",
+    )
+
+    def __init__(self, agent_id: AgentId, *, doze: Doze, metrics: MetricsRow, clock: Clock) -> None:
+        self.id = agent_id
+        self._doze = doze
+        self._metrics = metrics
+        self._clock = clock
+        self._peers: dict[AgentId, LinkedPeer] = {}
+        self._outboxes: list[Outbox] = []
+        self.containment = Containment()
+        self._calls = Calls(self.containment)
+        self._is_stopping = False
+        self._watched_fd = -1
+        self.is_called = False
+        self._next_store_ns = 0
+        self._sleep_ms_max = STORE_MS
+        self._cycles = self._empty_cycles = self._empty_since = 0
+        self._epoll = select.epoll()
+        self._poll = self._epoll.poll
+        self._epoll.register(doze.fd, select.EPOLLIN | select.EPOLLET)
+
+    def attach(self, link: Link) -> None:
+        if link.peer in self._peers:
+            self.detach(link.peer)
+        self._peers[link.peer] = LinkedPeer(link)
+        self._list_outboxes()
+
+    def detach(self, peer: AgentId) -> None:
+        found = self._peers.pop(peer, None)
+        if found is not None:
+            self._list_outboxes()
+            self._take_last_replies(found)
+            self._calls.lose(peer)
+
+    def _take_last_replies(self, peer: LinkedPeer) -> None:
+        """What it had answered before it ended counts: else what it did would be reported as lost."""
+        while batch := peer.inbox.poll(_CALLS_PER_PASS):
+            for kind, view in batch:
+                if kind == REPLY:
+                    self._calls.take_reply(view)
+            peer.inbox.release()
+
+    def watch(self, fd: int) -> None:
+        """Wake up, too, when `fd` becomes readable (the control socket of whoever runs this agent)."""
+        self._watched_fd = fd
+        self._epoll.register(fd, select.EPOLLIN)
+
+    def poll_fd(self) -> int:
+        return self._epoll.fileno()
+
+    def next_deadline_ms(self) -> int:
+        return 1 if self._has_overflow() else self._due_ms(self._clock.now_ns())
+
+    def do_work(self, timeout_ms: int) -> int:
+        """One duty cycle: everything that is ready, then one publication per link; sleep if there was nothing."""
+        self._cycles += 1
+        work = self._work()
+        self._flush()
+        now_ns = self._clock.now_ns()
+        if now_ns >= self._next_store_ns:
+            self._next_store_ns = now_ns + _STORE_NS
+            self._tick(now_ns)
+            self._sleep_ms_max = self._rest_ms()
+        elif work:  # It is to be stored, too.
+            self._sleep_ms_max = STORE_MS
+        if not timeout_ms or self._has_input():
+            return work
+        # Straight to sleep, also after work: a lone client would pay a cycle that finds nothing for each request.
+        deadline_ms = 1 if self._has_overflow() else self._due_ms(now_ns)
+        if deadline_ms < timeout_ms:
+            timeout_ms = deadline_ms
+            if not deadline_ms and not work:
+                timeout_ms = self._note_empty_cycle()
+        for fd, _ in self._doze.wait(self._poll, timeout_ms / 1000, self._has_input, now_ns):
+            if fd == self._watched_fd:
+                self.is_called = True
+        return work
+
+    def _note_empty_cycle(self) -> int:
+        """A timer is due that this cycle should have served: how long to sleep, in ms.
+
+        Once is the clock's doing. One cycle after the other is a mistake of ours, and must not take a whole core.
+        """
+        self._empty_cycles += 1
+        in_a_row, self._empty_since = self._cycles - self._empty_since == 1, self._cycles
+        return int(in_a_row)
+
+    def has_input(self) -> bool:
+        """Whether a link holds something for it: for those who give it turns instead of a thread."""
+        return self._has_input()
+
+    def begin_stop(self) -> None:
+        self._is_stopping = True
+
+    def is_drained(self) -> bool:
+        return self._is_stopping and not any(each.has_overflow for each in self._outboxes)
+
+    def close(self) -> str | None:
+        self._epoll.close()
+        return None
+
+    def _work(self) -> int:
+        raise NotImplementedError
+
+    def _has_overflow(self) -> bool:
+        """Whether a ring was full: it has room again without anybody waking us."""
+        for outbox in self._outboxes:  # noqa: SIM110  # As in _has_input.
+            if outbox.has_overflow:
+                return True
+        return False
+
+    def _due_ms(self, now_ns: int) -> int:
+        """How long `_work` has nothing to do without being woken."""
+        return self._sleep_ms_max
+
+    def _rest_ms(self) -> int:
+        """How long it may sleep after a tick if nothing happens; less where `_on_tick` waits for something."""
+        return REST_MS
+
+    def _on_tick(self, now_ns: int) -> None:
+        """Ten times a second, with nothing to do every REST_MS; before the metrics row is stored."""
+
+    def _outbox(self, peer: AgentId) -> Outbox | None:
+        found = self._peers.get(peer)
+        return found.outbox if found is not None else None
+
+    def _list_outboxes(self) -> None:
+        self._outboxes = [peer.outbox for peer in self._peers.values()]
+
+    def _has_input(self) -> bool:
+        # A loop: any() over a generator costs 0.2 us more, at every sleep.
+        for peer in self._peers.values():  # noqa: SIM110
+            if not peer.inbox.is_empty():
+                return True
+        return False
+
+    def _flush(self) -> None:
+        for outbox in self._outboxes:
+            if outbox.is_dirty:
+                outbox.flush()
+
+    def _tick(self, now_ns: int) -> None:
+        values = self._metrics.values
+        values[_HEARTBEAT] = now_ns
+        values[_CYCLES] = self._cycles
+        values[_EMPTY] += self._empty_cycles
+        self._empty_cycles = 0
+        values[_RESCUED] = self._doze.rescued_count
+        values[_SLEPT] += self._doze.slept_ns
+        self._doze.slept_ns = 0
+        values[_FILL] = sum(outbox.fill_bytes() for outbox in self._outboxes)
+        values[_CAPACITY] = sum(outbox.capacity for outbox in self._outboxes)
+        values[_OVERFLOW] = sum(outbox.overflow_count() for outbox in self._outboxes)
+        self.containment.run("what is done now and then", None, self._on_tick, now_ns)
+        values[_CONTAINED] += self.containment.count
+        self.containment.count = 0
+        self._metrics.store()

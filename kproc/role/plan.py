@@ -1,0 +1,25 @@
+"""Plan: what every role of one broker is built from, made by whoever runs them before the first one starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from kproc.clock import Clock
+from kproc.config import Config
+from kproc.role.listeners import Endpoint
+from kproc.storage.fs import Fs, OsFs
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What holds for every role of a broker."""
+
+    config: Config
+    clock: Clock
+    endpoints: Sequence[Endpoint]
+    cluster_id: str
+    was_clean: bool
+    control: Endpoint | None = None  # kproc.control.listener
+    metrics: Endpoint | None = None  # kproc.metrics.listener
+    fs: Fs = field(default_factory=OsFs)  # Everything below log.dirs goes through it.
