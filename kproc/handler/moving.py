@@ -87,12 +87,8 @@ class MovingConnections:
     def gave_away(self, origin: ClientPeer, connection_id: int, now_ns: int) -> None:
         """Another Processor holds the socket. Its claim may still be on its way, by another ring."""
         moving = self._moving.get(connection_id)
-        if moving is None or moving.origin is not origin:
-            return  # Claimed already.
-        if moving.kept_answers.answers or moving.kept.waiting:
-            moving.expires_ns = now_ns + _CLAIM_NS
-        else:
-            self.forget(connection_id)
+        if moving is not None and moving.origin is origin:  # Else it is claimed already.
+            self._await_claim(connection_id, moving, now_ns)
 
     def gone(self, origin: ClientPeer, connection_id: int) -> None:
         """The client left while its connection was still there."""
@@ -102,9 +98,16 @@ class MovingConnections:
 
     def lose(self, origin: ClientPeer, now_ns: int) -> None:
         """A Processor died. What it had sent off may arrive all the same."""
-        for moving in self._moving.values():
+        for connection_id, moving in list(self._moving.items()):
             if moving.origin is origin and not moving.expires_ns:
-                moving.expires_ns = now_ns + _CLAIM_NS
+                self._await_claim(connection_id, moving, now_ns)
+
+    def _await_claim(self, connection_id: int, moving: _Moving, now_ns: int) -> None:
+        """For a while; what has nothing to claim is forgotten at once, because a Handler that leaves waits for it."""
+        if moving.kept_answers.answers or moving.kept.waiting:
+            moving.expires_ns = now_ns + _CLAIM_NS
+        else:
+            self.forget(connection_id)
 
     def expire(self, now_ns: int) -> None:
         """Give up what nobody claimed: the Processor that should have died with the socket."""

@@ -45,7 +45,8 @@ from tests.support.memory_disk import Inode, MemoryDisk, SyncBegun
 
 _WORD: Final = struct.Struct("=Q")
 _PACKAGES: Final = (
-    "api", "cluster", "group", "ipc", "net", "purgatory", "server", "storage", "transport",
+    "api", "cluster", "group", "ipc", "net", "purgatory", "storage", "transport",
+    "role", "observe", "handler", "controller", "cleaner", "server",
 )  # fmt: skip
 
 

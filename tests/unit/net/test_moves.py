@@ -459,6 +459,23 @@ def test_giver_that_dies_after_it_gave_loses_nothing(rig: MoveRig) -> None:
     exchange(rig, client)
 
 
+def test_a_dead_giver_of_which_nothing_is_kept_is_waited_for_by_nobody(rig: MoveRig) -> None:
+    """A Handler that leaves waits until nobody may claim anything from it."""
+    client = rig.connect(0)
+    client.sendall(framed(b"long poll"))
+    rig.step(2)
+    giver = rig.processors[0]
+    giver.begin_leave([ONE])
+    giver.do_work(0)
+    rig.handler.answer(only(rig.handler.take()), framed(b"too late for the giver to take it"))
+    rig.handler.step()
+    assert len(rig.handler.moving) == 1
+    rig.die(0)
+    rig.step(2)
+    assert is_closed(client)
+    assert len(rig.handler.moving) == 0
+
+
 def test_giver_that_dies_before_it_gave_closes_its_clients_and_the_handler_forgets(rig: MoveRig) -> None:
     client = rig.connect(0)
     client.sendall(framed(b"long poll"))
