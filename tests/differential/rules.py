@@ -15,6 +15,7 @@ from tests.differential.symbols import Moment, Words
 _BROKER, _BROKER_LOGGER = 4, 8
 _TRANSACTIONS = 1
 _UNKNOWN_TOPIC, _NO_LEADER, _INVALID_TOPIC, _INVALID_CONFIG, _TXN_REFUSED = 3, 5, 17, 40, 53
+_NO_GROUP = 69
 _LATEST_TIMESTAMP, _NO_TIMESTAMP = -3, -1
 
 
@@ -204,13 +205,12 @@ def _sizes_on_disk(case: Case) -> bool:
 
 def _header_kept(case: Case) -> bool:
     """A batch's base timestamp when it is compressed anew, and a largest one that is no time."""
-    difference, kproc, kafka = case.difference, case.difference.kproc, case.difference.kafka
-    if case.step.api != "fetch":
-        return False
-    is_no_time = difference.path[-1:] == ("max_time",) and kafka == _NO_TIMESTAMP
-    return difference.path[-1:] == ("base_time",) or (
-        is_no_time and isinstance(kproc, int) and kproc < _NO_TIMESTAMP
-    )
+    kproc, kafka = case.difference.kproc, case.difference.kafka
+    field = case.step.api, *case.difference.path[-1:]
+    if field == ("fetch", "base_time"):
+        return True
+    is_largest = field in (("fetch", "max_time"), ("describe_producers", "last_timestamp"))
+    return is_largest and kafka == _NO_TIMESTAMP and isinstance(kproc, int) and kproc < _NO_TIMESTAMP
 
 
 def _deleted_records(case: Case) -> bool:
@@ -238,16 +238,21 @@ def _has_deleted_records(steps: Sequence[Step], topic: dict[str, Any], index: in
 
 
 def _group_of_a_refused_commit(case: Case) -> bool:
-    """Groups that kproc lists, to which somebody who is no member has committed."""
-    if case.step.api != "list_groups" or case.difference.path != ("groups", ITEMS):
-        return False
-    kproc, kafka = ({row["group_id"] for row in each["groups"]} for each in (case.kproc, case.kafka))
+    """Groups that kproc shows, to which somebody who is no member has committed."""
     committed_to = {
         step.body["group_id"]
         for step in case.before
         if step.api == "offset_commit" and step.body["generation_id_or_member_epoch"] == -1
     }
-    return kafka < kproc and kproc - kafka <= committed_to
+    if case.step.api == "list_groups" and case.difference.path == ("groups", ITEMS):
+        kproc, kafka = ({row["group_id"] for row in each["groups"]} for each in (case.kproc, case.kafka))
+        return kafka < kproc and kproc - kafka <= committed_to
+    if case.step.api == "offset_delete":
+        return case.step.body["group_id"] in committed_to and case.codes == (0, _NO_GROUP)
+    row = case.difference.rows[-1] if case.difference.rows else {}
+    if case.step.api not in ("describe_groups", "delete_groups") or row.get("group_id") not in committed_to:
+        return False
+    return case.difference.kafka == "Dead" or case.codes == (0, _NO_GROUP)
 
 
 def _colliding_names(case: Case) -> bool:
@@ -281,7 +286,7 @@ RULES: dict[str, Callable[[Case], bool]] = {
     "DescribeLogDirs": _sizes_on_disk,
     "Produce": _header_kept,
     "ListOffsets": _deleted_records,
-    "ListGroups": _group_of_a_refused_commit,
+    "a group that a refused OffsetCommit named": _group_of_a_refused_commit,
     "CreateTopics": _colliding_names,
     "DescribeQuorum": _endpoint_of_the_controller,
     "JoinGroup": _as_many_votes,

@@ -108,5 +108,15 @@ def test_a_group_that_kafka_does_not_list_yet_is_one_of_a_commit_without_a_membe
         before = [Step(0, "offset_commit", 8, commit)]
         return rule_for(Case(Step(0, "list_groups", 0, {}), difference, *answers, before))
 
-    assert rule("ab", "a", -1) == "ListGroups"
+    assert rule("ab", "a", -1) == "a group that a refused OffsetCommit named"
     assert rule("ab", "a", 1) is rule("ab", "b", -1) is rule("a", "ab", -1) is None
+
+
+def test_a_largest_timestamp_is_kafkas_minus_one_only_where_it_is_no_time() -> None:
+    def rule(api: str, field: str, kproc: int, kafka: int) -> str | None:
+        return rule_for(Case(Step(0, api, 0, {}), Difference(("rows", 0, field), kproc, kafka), {}, {}))
+
+    assert rule("describe_producers", "last_timestamp", -501, -1) == "Produce"
+    assert rule("fetch", "max_time", -501, -1) == "Produce"
+    assert rule("describe_producers", "last_timestamp", 5, -1) is None
+    assert rule("describe_producers", "last_timestamp", -501, 5) is None
