@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from kproc.cluster.records import CLUSTER_DEFAULT_NODE
+from kproc.cluster.records import node_over_cluster
 from kproc.config import Config
 from kproc.config.dynamic import split_listener_key
 from kproc.errors import ErrorCode, KafkaError
@@ -22,22 +22,16 @@ def check_change(config: Config, node: str, stored: Mapping[str, Mapping[str, st
     for key, value in stored.get(node, {}).items():
         if split_listener_key(key)[1] in LIMITS_OF_LISTENERS and int(value) < 1:
             raise _refused(f"Invalid {key} {value}")
-    nodes = (str(config.node_id), CLUSTER_DEFAULT_NODE)
-    layers = [stored.get(each, {}) for each in nodes]
-    if lets_nobody_in(layers, config):
+    if lets_nobody_in(node_over_cluster(stored, config.node_id), config):
         raise _refused(
             f"requirement failed: {PER_IP} can be set to zero only if {PER_IP_OVERRIDES} property is set."
         )
 
 
-def lets_nobody_in(layers: list[Mapping[str, str]], config: Config) -> bool:
-    """Whether no address may have a connection with these configs, the first in which a setting stands counting."""
-    return int(_value(layers, config, PER_IP)) == 0 and not _value(layers, config, PER_IP_OVERRIDES)
-
-
-def _value(layers: list[Mapping[str, str]], config: Config, key: str) -> str:
-    found = next((layer[key] for layer in layers if key in layer), None)
-    return found if found is not None else config.wire_value(key) or ""
+def lets_nobody_in(overrides: Mapping[str, str], config: Config) -> bool:
+    """Whether no address may have a connection with these dynamic configs over the static ones."""
+    limit, exceptions = (overrides.get(key, config.wire_value(key)) for key in (PER_IP, PER_IP_OVERRIDES))
+    return int(limit or 0) == 0 and not exceptions
 
 
 def _refused(message: str) -> KafkaError:

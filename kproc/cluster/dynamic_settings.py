@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from kproc.cluster.broker_config import complaint_about, listeners_complaint
 from kproc.cluster.connection_limits import PER_IP, PER_IP_OVERRIDES, lets_nobody_in
 from kproc.cluster.image import ClusterImage
-from kproc.cluster.records import CLUSTER_DEFAULT_NODE
+from kproc.cluster.records import node_over_cluster
 from kproc.cluster.role_counts import NETWORK_THREADS
 from kproc.config import Config, EndPoint
 from kproc.config.cpus import PROCESSORS_MAX
@@ -21,7 +21,7 @@ def settings_in_force(image: ClusterImage, config: Config) -> DynamicSettings:
 
     Without those that cannot be used: what is stored never keeps a broker from starting or from being of use.
     """
-    overrides = _overrides(config, image.broker_configs)
+    overrides = node_over_cluster(image.broker_configs, config.node_id)
     for name in _clashes(overrides, config):
         del overrides[name]
     return DynamicSettings(overrides, image.client_quotas.ip_rates())
@@ -33,7 +33,7 @@ def left_out(image: ClusterImage, config: Config) -> dict[str, str]:
     for node, configs in image.unusable_configs.items():
         for name, text in configs.items():
             found[name] = complaint_about(name, node, text) or "it cannot be used"
-    found |= _clashes(_overrides(config, image.broker_configs), config)
+    found |= _clashes(node_over_cluster(image.broker_configs, config.node_id), config)
     return {name: f"the stored setting {name} is left out: {why}" for name, why in found.items()}
 
 
@@ -49,15 +49,10 @@ def _clashes(overrides: Mapping[str, str], config: Config) -> dict[str, str]:
     if count > PROCESSORS_MAX:
         why = f"{count} network threads of all listeners together are more than {PROCESSORS_MAX}"
         found |= {name: why for name in usable if split_listener_key(name)[1] == NETWORK_THREADS}
-    if lets_nobody_in([usable], config):
+    if lets_nobody_in(usable, config):
         why = f"{PER_IP}=0 without {PER_IP_OVERRIDES} would let nobody in"
         found |= {name: why for name in (PER_IP, PER_IP_OVERRIDES) if name in usable}
     return found
-
-
-def _overrides(config: Config, stored: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """This node's values over those of all nodes."""
-    return {**stored.get(CLUSTER_DEFAULT_NODE, {}), **stored.get(str(config.node_id), {})}
 
 
 def wanted_listeners(config: Config, settings: DynamicSettings) -> tuple[EndPoint, ...]:
@@ -93,7 +88,7 @@ def check_processors(config: Config, image: ClusterImage, stored: Mapping[str, M
 
 
 def _all_processors(config: Config, stored: Mapping[str, Mapping[str, str]]) -> int:
-    overrides = _overrides(config, stored)
+    overrides = node_over_cluster(stored, config.node_id)
     if listeners_complaint(config, overrides.get("listeners")) is not None:
         del overrides["listeners"]  # Not in force.
     return sum(wanted_processors(config, DynamicSettings(overrides)).values())

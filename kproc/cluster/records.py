@@ -16,13 +16,18 @@ new tag. Never reorder, retype or reuse a tag. `LAYOUT_VERSION` grows only when 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 LAYOUT_VERSION: Final = 1
 CLUSTER_DEFAULT_NODE: Final = ""  # In BrokerConfigSet: every node that has no value of its own.
+
+
+def node_over_cluster(stored: Mapping[str, Mapping[str, str]], node_id: int) -> dict[str, str]:
+    """The dynamic configs of a broker: its own over those of all (KIP-226). `stored`: configs by node."""
+    return {**stored.get(CLUSTER_DEFAULT_NODE, {}), **stored.get(str(node_id), {})}
 
 
 class ClusterRegistered(msgspec.Struct, frozen=True, array_like=True, tag=1):

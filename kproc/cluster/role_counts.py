@@ -6,10 +6,10 @@ division, to twice of it. `kproc scale` is not bound by it, only by `role_count_
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
-from kproc.cluster.records import CLUSTER_DEFAULT_NODE
+from kproc.cluster.records import node_over_cluster
 from kproc.config import Config, available_cpus
 from kproc.config.cpus import PROCESSORS_MAX
 from kproc.config.dynamic import split_listener_key
@@ -40,30 +40,26 @@ def check_change(
     `before`: what is stored for `node` now. `in_force`: the dynamic configs that this broker follows now; a stored
     count may be left out of them.
     """
-    wanted = [stored.get(each, {}) for each in (str(config.node_id), CLUSTER_DEFAULT_NODE)]
+    wanted = node_over_cluster(stored, config.node_id)
     for key in sorted({*before, *stored.get(node, {})}):
         if split_listener_key(key)[1] not in ROLE_COUNTS:
             continue
-        complaint = _complaint_about(
-            key, _count(config, [in_force], key), _count(config, wanted, key), config
-        )
+        complaint = _complaint_about(key, _count(config, in_force, key), _count(config, wanted, key), config)
         if complaint is not None:
             raise KafkaError(ErrorCode.INVALID_REQUEST, complaint)
 
 
-def _count(config: Config, layers: Sequence[Mapping[str, str]], key: str) -> int:
+def _count(config: Config, overrides: Mapping[str, str], key: str) -> int:
     """The count of a key, which may be prefixed for one listener: then that beats the plain one."""
     listener, name = split_listener_key(key)
     if listener:
-        own = next((layer[key] for layer in layers if key in layer), None)
-        if own is not None:
-            return int(own)
+        if key in overrides:
+            return int(overrides[key])
         static = config.listener_value(listener, name)
         if static is not None:
             return static
-    plain = next((layer[name] for layer in layers if name in layer), None)
-    if plain is not None:
-        return int(plain)
+    if name in overrides:
+        return int(overrides[name])
     return int(config.num_io_threads if name == IO_THREADS else config.num_network_threads)
 
 

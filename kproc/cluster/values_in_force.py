@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from kproc.cluster.image import ClusterImage, TopicImage
-from kproc.cluster.records import CLUSTER_DEFAULT_NODE
+from kproc.cluster.records import node_over_cluster
 from kproc.cluster.topic_config import LOG_SETTINGS, ROWS
 from kproc.config import Config
 
 
 def current_value(image: ClusterImage, config: Config, name: str) -> str | None:
     """The value of a broker setting in force now."""
-    for node in (str(config.node_id), CLUSTER_DEFAULT_NODE):
-        if (value := image.broker_configs.get(node, {}).get(name)) is not None:
-            return value
-    return config.wire_value(name)
+    overrides = node_over_cluster(image.broker_configs, config.node_id)
+    return overrides.get(name, config.wire_value(name))
 
 
 def dynamic_defaults(image: ClusterImage, node_id: int) -> dict[str, str]:
     """What logs follow and was changed on the running broker (KIP-226): topic configs by the topic's names."""
-    changed = {
-        **image.broker_configs.get(CLUSTER_DEFAULT_NODE, {}),
-        **image.broker_configs.get(str(node_id), {}),
-    }
+    changed = node_over_cluster(image.broker_configs, node_id)
     if not changed:
         return {}
     found = {
