@@ -1,4 +1,4 @@
-"""What ARCHITECTURE.md names exists: files, functions, tests. Whether its sentences are true is for reviewers."""
+"""What ARCHITECTURE.md and DECISIONS.md name exists: files, functions, tests. Whether it is true is for reviewers."""
 
 from __future__ import annotations
 
@@ -12,16 +12,22 @@ import pytest
 
 from tests.tidy.sources import PACKAGE, ROOT, all_files, functions, package_files, relative, tree_of
 
-ARCHITECTURE = PACKAGE / "ARCHITECTURE.md"
-LINES_MIN, LINES_MAX = 300, 660
+ARCHITECTURE, DECISIONS = PACKAGE / "ARCHITECTURE.md", PACKAGE / "DECISIONS.md"
+LINES_MIN, LINES_MAX = 300, 620
 PARTS = 12
 _FILE = re.compile(r"([\w./-]+\.py)(?:: ([\w., ]+))?")
 _BARE = re.compile(r"_?[A-Za-z]\w*(?:\.\w+)?")
 
 
 @pytest.fixture(scope="module")
-def text() -> str:
+def architecture() -> str:
     return ARCHITECTURE.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def text(architecture: str) -> str:
+    """Both documents."""
+    return architecture + DECISIONS.read_text(encoding="utf-8")
 
 
 @cache
@@ -65,9 +71,15 @@ def cells(text: str) -> Iterator[tuple[str, bool]]:
     yield item, False
 
 
-def test_it_has_its_parts_and_is_neither_thin_nor_fat(text: str) -> None:
-    assert re.findall(r"^## (\d+)\. ", text, re.MULTILINE) == [str(number) for number in range(1, PARTS + 1)]
-    assert LINES_MIN <= len(text.splitlines()) <= LINES_MAX
+def test_it_has_its_parts_and_is_neither_thin_nor_fat(architecture: str) -> None:
+    parts = re.findall(r"^## (\d+)\. ", architecture, re.MULTILINE)
+    assert parts == [str(number) for number in range(1, PARTS + 1)]
+    assert LINES_MIN <= len(architecture.splitlines()) <= LINES_MAX
+
+
+def test_decisions_are_numbered_in_order() -> None:
+    numbers = re.findall(r"^(\d+)\. ", DECISIONS.read_text(encoding="utf-8"), re.MULTILINE)
+    assert numbers == [str(number) for number in range(1, len(numbers) + 1)]
 
 
 def test_every_file_and_function_it_names_exists(text: str) -> None:
