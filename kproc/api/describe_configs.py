@@ -1,14 +1,15 @@
 """DescribeConfigs (key 32), versions 1-4.
 
 Topics, this broker (by its id), the cluster-wide dynamic values (broker ""), groups and client-metrics
-subscriptions, which need not exist. Differs from Kafka: broker loggers are answered with an empty list, because log
-levels do not change on the running broker. Versions: v1 sources and synonyms; v3 types and documentation; v4 flexible.
+subscriptions, which need not exist; the loggers of this broker with the levels that hold for them.
+Versions: v1 sources and synonyms; v3 types and documentation; v4 flexible.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kproc import log_levels
 from kproc.api.registry import api
 from kproc.cluster.config_changes import (
     RESOURCE_BROKER,
@@ -22,6 +23,7 @@ from kproc.cluster.describe import (
     describe_client_metrics,
     describe_cluster_default,
     describe_group,
+    describe_loggers,
     describe_topic,
 )
 from kproc.cluster.topic_names import check_name
@@ -91,7 +93,7 @@ def _describe(services: Services, resource: dict[str, Any]) -> Rows:
     if kind == RESOURCE_CLIENT_METRICS:
         return describe_client_metrics(name, image, names)
     _check_broker(name, config.node_id)
-    return []
+    return describe_loggers(log_levels.effective(), names)
 
 
 def _check_broker(name: str, node_id: int, *, or_empty: bool = False) -> None:

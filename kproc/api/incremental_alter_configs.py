@@ -1,38 +1,84 @@
 """IncrementalAlterConfigs (key 44), versions 0-1 (KIP-339).
 
 SET, DELETE, APPEND and SUBTRACT (lists only) on topics, this broker, groups and client-metrics subscriptions, each
-resource as a whole. Differs from Kafka: a broker setting that this broker does not act on at run time, or does not
-know, is refused (see cluster/broker_config.py); loggers have no configs here.
+resource as a whole; SET and DELETE on the loggers of this broker, whose levels last until it ends. Differs from Kafka:
+a broker setting that this broker does not act on at run time, or does not know, is refused (cluster/broker_config.py).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from kproc import log_levels
 from kproc.api.controller_call import answer_with_reply
 from kproc.api.registry import api
+from kproc.cluster.config_changes import RESOURCE_BROKER_LOGGER
+from kproc.cluster.controller import SET_LOG_LEVELS, failure_of
+from kproc.cluster.logger_changes import wanted_levels
+from kproc.errors import ErrorCode, KafkaError
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
     from kproc.api.context import RequestContext
 
+_OPERATION: Final = "incremental_alter_configs"
+
 
 @api(ApiKey.INCREMENTAL_ALTER_CONFIGS, versions=(0, 1))
 def handle_incremental_alter_configs(context: RequestContext, request: dict[str, Any]) -> None:
-    answer_with_reply(
-        context, "incremental_alter_configs", request, request=request, error_response=error_response
-    )
+    if all(resource["resource_type"] != RESOURCE_BROKER_LOGGER for resource in request["resources"]):
+        answer_with_reply(context, _OPERATION, request, request=request, error_response=error_response)
+    else:
+        _alter_with_loggers(context, request)
+
+
+def _alter_with_loggers(context: RequestContext, request: dict[str, Any]) -> None:
+    """As in Kafka, levels are this broker's own affair and come first; the metadata's writer gets the rest."""
+    loggers, others = _parted(request["resources"])
+    known = log_levels.effective()
+    levels, errors = wanted_levels(loggers, context.services.config.node_id, known)
+
+    def on_set(reply: dict[str, Any]) -> None:
+        failure = failure_of(reply)
+        if failure is not None:
+            errors.update({at: failure for at in range(len(loggers)) if at not in errors})
+        if others:
+            context.call_controller(_OPERATION, {**request, "resources": others}, answer)
+        else:
+            answer({"responses": []})
+
+    def answer(reply: dict[str, Any]) -> None:
+        failure = failure_of(reply)
+        if failure is not None:
+            reply = error_response({"resources": others}, failure.code, failure.message)
+        of_loggers = iter([_row(resource, errors.get(at)) for at, resource in enumerate(loggers)])
+        of_others = iter(reply["responses"])
+        kinds = (resource["resource_type"] for resource in request["resources"])
+        rows = [next(of_loggers if kind == RESOURCE_BROKER_LOGGER else of_others) for kind in kinds]
+        context.reply({"responses": rows})
+
+    if levels and not request["validate_only"]:
+        context.call_controller(SET_LOG_LEVELS, {"levels": levels}, on_set)
+    else:
+        on_set({})
+
+
+def _parted(resources: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Loggers, and the others, each in their order."""
+    loggers = [each for each in resources if each["resource_type"] == RESOURCE_BROKER_LOGGER]
+    return loggers, [each for each in resources if each["resource_type"] != RESOURCE_BROKER_LOGGER]
+
+
+def _row(resource: dict[str, Any], error: KafkaError | None) -> dict[str, Any]:
+    return {
+        "error_code": int(ErrorCode.NONE if error is None else error.code),
+        "error_message": None if error is None else error.message,
+        "resource_type": resource["resource_type"],
+        "resource_name": resource["resource_name"],
+    }
 
 
 def error_response(request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:
     """Also the shape of AlterConfigs' answer."""
-    rows = [
-        {
-            "error_code": code,
-            "error_message": message,
-            "resource_type": resource["resource_type"],
-            "resource_name": resource["resource_name"],
-        }
-        for resource in request["resources"]
-    ]
-    return {"responses": rows}
+    error = KafkaError(ErrorCode(code), message)
+    return {"responses": [_row(resource, error) for resource in request["resources"]]}

@@ -1,4 +1,4 @@
-"""`kproc config get|set`: settings of the broker, of topics and of groups, as they hold now."""
+"""`kproc config get|set`: settings of the broker, of topics and of groups, and log levels, as they hold now."""
 
 from __future__ import annotations
 
@@ -35,6 +35,12 @@ Topic = Annotated[
     ),
 ]
 Group = Annotated[str | None, typer.Option("--group", "-g", metavar="GROUP", help="This group's settings.")]
+Loggers = Annotated[
+    bool,
+    typer.Option(
+        "--loggers", help="The levels of the broker's loggers: FATAL, ERROR, WARN, INFO, DEBUG or TRACE."
+    ),
+]
 
 # DescribeConfigs: ConfigSource. The two a user did not choose are hidden without --all.
 _SOURCES: Final = {
@@ -48,7 +54,7 @@ _SOURCES: Final = {
     8: "group",
 }
 _UNCHOSEN: Final = ("default",)
-_TOPIC, _BROKER, _GROUP = 2, 4, 32
+_TOPIC, _BROKER, _LOGGERS, _GROUP = 2, 4, 8, 32
 _SET, _DELETE = 0, 1
 
 
@@ -59,7 +65,8 @@ class Resource(NamedTuple):
     name: str
 
     def __str__(self) -> str:
-        return {_TOPIC: "topic", _BROKER: "broker", _GROUP: "group"}[self.kind] + f" {self.name}"
+        kinds = {_TOPIC: "topic", _BROKER: "broker", _LOGGERS: "log levels of broker", _GROUP: "group"}
+        return f"{kinds[self.kind]} {self.name}"
 
 
 @app.command("get")
@@ -70,12 +77,16 @@ def get_configs(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     topic: Topic = None,
     group: Group = None,
+    loggers: Loggers = False,
     show_all: Annotated[bool, typer.Option("--all", "-a", help="Also those left at their default.")] = False,
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Show settings, of the broker unless a topic or a group is named, and where each value comes from."""
+    """Show settings, of the broker unless a topic or a group is named, and where each value comes from.
+
+    With --loggers: which logger writes what, from which level on; root's holds where nothing else was set.
+    """
     with connect(bootstrap) as client:
-        resource = _resource(client, topic, group)
+        resource = _resource(client, topic, group, loggers=loggers)
         rows = _configs(client, resource, names or None)
     from kproc.config import KNOWN_UNHONOURED
 
@@ -107,18 +118,23 @@ def set_configs(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     topic: Topic = None,
     group: Group = None,
+    loggers: Loggers = False,
     unset: Annotated[
         list[str] | None, typer.Option("--unset", metavar="NAME", help="Back to the default; repeatable.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check whether it would be taken.")] = False,
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Change settings at run time, of the broker unless a topic or a group is named."""
+    """Change settings at run time, of the broker unless a topic or a group is named.
+
+    With --loggers log levels, until the broker ends: `kproc config set --loggers kproc.net=DEBUG`. A package's level
+    holds for all modules in it that have none of their own; --unset gives a logger that of the package above it.
+    """
     changes = config_changes("config set", settings, unset)
     if not changes:
         usage_error("nothing to change: give NAME=VALUE or --unset NAME")
     with connect(bootstrap) as client:
-        resource = _resource(client, topic, group)
+        resource = _resource(client, topic, group, loggers=loggers)
         alter_configs(client, resource, changes, dry_run=dry_run)
     done = "would change" if dry_run else "changed"
     names = ", ".join(change["name"] for change in changes)
@@ -162,20 +178,20 @@ def topic_resource(name: str) -> Resource:
 
 def all_settings(client: Client) -> list[dict[str, Any]]:
     """Every setting of the broker, as `config get --all --format json` shows them."""
-    return _configs(client, _resource(client, None, None), None)
+    return _configs(client, _resource(client, None, None, loggers=False), None)
 
 
-def _resource(client: Client, topic: str | None, group: str | None) -> Resource:
+def _resource(client: Client, topic: str | None, group: str | None, *, loggers: bool) -> Resource:
     from kproc.wire.header import ApiKey
 
-    if topic is not None and group is not None:
-        usage_error("give --topic or --group, not both")
+    if (topic is not None) + (group is not None) + loggers > 1:
+        usage_error("give one of --topic, --group and --loggers")
     if topic is not None:
         return topic_resource(topic)
     if group is not None:
         return Resource(_GROUP, group)
     cluster = client.call_latest(ApiKey.DESCRIBE_CLUSTER, {"include_cluster_authorized_operations": False})
-    return Resource(_BROKER, str(cluster["controller_id"]))
+    return Resource(_LOGGERS if loggers else _BROKER, str(cluster["controller_id"]))
 
 
 def _configs(client: Client, resource: Resource, names: list[str] | None) -> list[dict[str, Any]]:

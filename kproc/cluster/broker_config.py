@@ -63,9 +63,9 @@ def is_live(name: str) -> bool:
     return plain in APPLIED_LIVE and (not listener or plain in LISTENER_KEYS)
 
 
-def check_node(resource_name: str, node_id: int) -> str:
+def check_node(resource_name: str, node_id: int, *, or_all: bool = True) -> str:
     """The key in `broker_configs` that a BROKER resource's name stands for; raises for another broker's."""
-    if resource_name == CLUSTER_DEFAULT_NODE:
+    if or_all and resource_name == CLUSTER_DEFAULT_NODE:
         return CLUSTER_DEFAULT_NODE
     if not _NODE_ID.fullmatch(resource_name):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {resource_name}")

@@ -40,7 +40,7 @@ _STORED: Final = {
     RESOURCE_CLIENT_METRICS: ("Subscription name can't be empty", client_metrics_config.check_all),
     RESOURCE_GROUP: ("Default group resources are not allowed.", group_config.check_all),
 }
-_OP_NAMES: Final = {OP_APPEND: "APPEND", OP_SUBTRACT: "SUBTRACT"}
+OP_NAMES: Final = {OP_APPEND: "APPEND", OP_SUBTRACT: "SUBTRACT"}
 
 Reply = dict[str, Any]
 # One wanted change: (name, operation, value).
@@ -70,7 +70,7 @@ class ConfigChanges:
             try:
                 if times[key] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-                changes = _changes(resource["configs"], incremental)
+                changes = wanted_changes(resource["configs"], incremental=incremental)
                 if key[0] == RESOURCE_BROKER:
                     node, after, taken_away = self._alter_broker(key[1], changes, incremental, resolvable)
                     brokers[node] = at, after, taken_away
@@ -116,6 +116,12 @@ class ConfigChanges:
             return self._alter_topic(name, changes, incremental)
         if resource_type in _STORED:
             return self._alter_stored(resource_type, name, changes, incremental)
+        if (
+            resource_type == RESOURCE_BROKER_LOGGER
+        ):  # As in Kafka; what IncrementalAlterConfigs wants never comes here.
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, "AlterConfigs changes no log levels: use IncrementalAlterConfigs"
+            )
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource_type}")
 
     def _alter_topic(self, name: str, changes: list[Change], incremental: bool) -> list[r.Record]:
@@ -126,7 +132,7 @@ class ConfigChanges:
         for key, operation, value in changes:
             if operation == OP_DELETE:
                 wanted.pop(key, None)
-            elif operation in _OP_NAMES:
+            elif operation in OP_NAMES:
                 row = _list_row(key, operation)
                 start = wanted.get(key)
                 if start is None:
@@ -159,7 +165,7 @@ class ConfigChanges:
                 continue
             row = broker_config.check_settable(key, node)
             assert value is not None
-            if operation in _OP_NAMES:
+            if operation in OP_NAMES:
                 if row.kind is not Kind.LIST:
                     raise _not_a_list(key, operation)
                 start = after.get(key) or values_in_force.current_value(self._image, self._config, key) or ""
@@ -210,7 +216,7 @@ class ConfigChanges:
         before = self._image.resource_configs.get((resource_type, name), {})
         after = dict(before) if incremental else {}
         for key, operation, value in changes:
-            if operation in _OP_NAMES:
+            if operation in OP_NAMES:
                 raise _not_a_list(key, operation)
             if operation == OP_DELETE:
                 after.pop(key, None)
@@ -224,7 +230,7 @@ class ConfigChanges:
         ]
 
 
-def _changes(configs: list[dict[str, Any]], incremental: bool) -> list[Change]:
+def wanted_changes(configs: list[dict[str, Any]], *, incremental: bool) -> list[Change]:
     """The wanted changes of one resource; KafkaError for what no resource type allows."""
     changes = [
         (row["name"], row["config_operation"] if incremental else OP_SET, row["value"]) for row in configs
@@ -247,7 +253,7 @@ def _list_row(name: str, operation: int) -> topic_config.TopicConfig:
 
 def _not_a_list(name: str, operation: int) -> KafkaError:
     return KafkaError(
-        ErrorCode.INVALID_CONFIG, f"Can't {_OP_NAMES[operation]} to key {name} because its type is not LIST."
+        ErrorCode.INVALID_CONFIG, f"Can't {OP_NAMES[operation]} to key {name} because its type is not LIST."
     )
 
 

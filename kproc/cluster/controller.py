@@ -28,6 +28,8 @@ PRODUCER_ID_BLOCK_COUNT: Final = 1000
 # Kafka's Uuid.RESERVED: the zero id, the metadata topic's (one) and that of a lost directory live below 100.
 _RESERVED_IDS_BELOW: Final = 100
 FAILURE: Final = "failure"
+# Not an operation on the metadata: the controller passes it on to who runs the roles.
+SET_LOG_LEVELS: Final = "set_log_levels"
 
 Reply = dict[str, Any]
 Handled = tuple[Reply, list[r.Record]]

@@ -119,6 +119,24 @@ def describe_client_metrics(
     return _stored_rows(rows, overrides, SOURCE_CLIENT_METRICS, names)
 
 
+def describe_loggers(levels: Mapping[str, str], names: Iterable[str] | None = None) -> list[dict[str, Any]]:
+    """One row per logger: there are no types of values, no synonyms and no documentation of them in Kafka."""
+    wanted = levels.keys() if names is None else levels.keys() & set(names)
+    return [
+        {
+            "name": name,
+            "value": levels[name],
+            "read_only": False,
+            "config_source": SOURCE_BROKER_LOGGER,
+            "is_sensitive": False,
+            "synonyms": [],
+            "config_type": 0,
+            "documentation": None,
+        }
+        for name in wanted
+    ]
+
+
 def _stored_rows(
     table: Iterable[tuple[TopicConfig, str]],
     overrides: Mapping[str, str],

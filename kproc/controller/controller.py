@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kproc.api.context import OnReply
-from kproc.cluster.controller import ControllerState, failure_reply
+from kproc.cluster.controller import SET_LOG_LEVELS, ControllerState, failure_reply
 from kproc.cluster.host_names import RESOLVABLE, host_names
 from kproc.cluster.image import ClusterImage
 from kproc.cluster.metadata_log import MetadataLog
@@ -211,6 +211,9 @@ class Controller(LinkedAgent):
             what = op.removeprefix("private:")
             if not self.containment.run(op, None, self._operations.serve, what, body, on_reply):
                 on_reply({"error": f"{what} failed: see the broker's log", "result": None})
+            return
+        if op == SET_LOG_LEVELS:
+            self._operations.set_log_levels(body, on_reply)
             return
         if op == "look_up":
             host: str = body["host"]

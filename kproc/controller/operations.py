@@ -16,7 +16,7 @@ from kproc.cluster.controller import failure_of
 from kproc.cluster.role_counts import role_count_max
 from kproc.observe.network_figures import CONTROL
 from kproc.observe.status import Status
-from kproc.role.asks import OnReply
+from kproc.role.asks import LOG_LEVELS, OnReply
 from kproc.role.plan import Plan
 from kproc.role.roles import CONTROL_PROCESSOR
 
@@ -186,6 +186,10 @@ class Operations:
         self._past_scales.append(scale)
         if self._scales:
             self._begin_scale()
+
+    def set_log_levels(self, body: dict[str, Any], on_reply: OnReply) -> None:
+        """{"levels": {logger: level or None}}; answered when every role logs by them."""
+        self._ask(LOG_LEVELS, body, on_reply)
 
     # -- connections -------------------------------------------------------------------------------------------
 

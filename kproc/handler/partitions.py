@@ -288,6 +288,7 @@ class Partitions:
         if is_distrusted:
             owned.distrust()
         owned.publish()
+        logger.debug("opened %s-%d: offsets %d to %d", *key, log.start_offset, log.end_offset)
         self._open[key] = owned
         return owned
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import Any, Final
 
 Reply = dict[str, Any]
 OnReply = Callable[[Reply], None]
 Send = Callable[[dict[str, Any]], None]
 LOST: Reply = {"lost": True}
+LOG_LEVELS: Final = "log_levels"  # Asked of the supervisor by the controller, and then of every role.
 
 
 class Asks:

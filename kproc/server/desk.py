@@ -4,16 +4,19 @@ settle       once the counts are what the settings want: what was changed, how l
 rebalance    move connections from busy Processors to idle ones
 clients      every connection of every Processor
 kill_client  close one connection, wherever it is
+log_levels   change the levels of loggers, in every role
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable
+from collections.abc import Callable, Generator, Hashable, Iterable
 from typing import Any, Final
 
-from kproc.role.asks import Gathering, OnReply, Reply
+from kproc.role.asks import LOG_LEVELS, Gathering, OnReply, Reply
 from kproc.role.roles import PROCESSOR
 from kproc.server.children import Children
+from kproc.server.logs import set_levels
+from kproc.server.roles_table import Role
 from kproc.server.scale import Scaler
 from kproc.transport.agent import AgentId
 
@@ -46,6 +49,9 @@ class SupervisorDesk:
             self._rebalances.append(on_reply)
         elif what == "clients":
             self._ask_processors("clients", body, lambda replies: on_reply(joined_clients(replies)))
+        elif what == LOG_LEVELS:
+            set_levels(body["levels"])  # Who is forked from now on has them, too.
+            self._ask_all(self._children.table, what, body, lambda _replies: on_reply({}))
         else:
             assert what == "kill_client", what
             self._ask_processors(what, body, lambda replies: on_reply(was_killed(replies)))
@@ -97,7 +103,16 @@ class SupervisorDesk:
     def _ask_processors(
         self, what: str, body: dict[str, Any], on_all: Callable[[dict[Hashable, Reply]], None]
     ) -> None:
-        roles = [role for role in self._children.table.of(PROCESSOR) if role.child is not None]
+        self._ask_all(self._children.table.of(PROCESSOR), what, body, on_all)
+
+    def _ask_all(
+        self,
+        roles: Iterable[Role],
+        what: str,
+        body: dict[str, Any],
+        on_all: Callable[[dict[Hashable, Reply]], None],
+    ) -> None:
+        roles = [role for role in roles if role.child is not None]
         gathering = Gathering(len(roles), on_all)
         for role in roles:
             self._children.ask(role, what, body, gathering.taker(role.agent), timeout_ns=_ANSWER_NS)

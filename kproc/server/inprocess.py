@@ -34,7 +34,7 @@ from kproc.metrics.slab import SLAB_BYTES, MetricsRow, Slab
 from kproc.net.acceptor import Acceptor
 from kproc.net.processor import Processor
 from kproc.observe.status import Status
-from kproc.role.asks import Gathering, OnReply, Reply
+from kproc.role.asks import LOG_LEVELS, Gathering, OnReply, Reply
 from kproc.role.listeners import (
     open_control_listener,
     open_listeners,
@@ -58,6 +58,7 @@ from kproc.role.routing import ProduceRouter
 from kproc.server import broker, ready, signals
 from kproc.server.data_directory import DataDirectory
 from kproc.server.desk import joined_clients, was_killed
+from kproc.server.logs import set_levels
 from kproc.server.regions import ARENA_WARM_BYTES
 from kproc.server.role_desk import serve_processor
 from kproc.server.service_manager import ServiceManager
@@ -291,6 +292,10 @@ class BrokerProcess:
 
     def _ask(self, what: str, body: dict[str, Any], on_reply: OnReply) -> None:
         """What the controller asks of the supervisor where there is one (desk.py)."""
+        if what == LOG_LEVELS:
+            set_levels(body["levels"])
+            on_reply({})
+            return
         if what not in ("clients", "kill_client"):
             counts = {"processors": len(self._processors), "handlers": len(self._handlers)}
             on_reply({"error": _NO_PROCESSES, "counts": counts})

@@ -7,6 +7,10 @@ import logging
 import sys
 from typing import Final
 
+from kproc import log_levels
+
+logger = logging.getLogger(__name__)
+
 _FORMAT: Final = "%(asctime)s level=%(levelname)s role={role} %(name)s: %(message)s"
 
 
@@ -63,6 +67,13 @@ def configure(level: int) -> None:
     """Once per broker process, before anything is forked."""
     logging.basicConfig(level=level, stream=sys.stderr, force=True)
     set_role("supervisor")
+
+
+def set_levels(levels: log_levels.Levels) -> None:
+    """Of this process and of those that it forks from now on. The log shows what it will no longer, or newly, hold."""
+    for name, level in levels.items():
+        logger.warning("log level of %s: %s", name, "as the logger above it" if level is None else level)
+    log_levels.apply(levels)
 
 
 def set_role(name: str) -> None:

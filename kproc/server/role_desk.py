@@ -4,7 +4,8 @@ A child process takes it from its control socket (child.py), a role in a thread 
 (inprocess.py). It answers by `say`, which takes a message for the supervisor's side.
 
 told         settings, targets, leave, handler_leaving, stop
-asked        Processor: clients, kill_client, move, still (answered when none of its connections is on its
+asked        every role: log_levels
+             Processor: clients, kill_client, move, still (answered when none of its connections is on its
              way to another Processor), close_listener, open_listener.  Handler: endpoints.
              controller: every operation on the metadata
 says         drained      it has nothing left, after stop or leave
@@ -18,12 +19,13 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from kproc import log_levels
 from kproc.config.dynamic import DynamicSettings
 from kproc.controller.controller import Controller
 from kproc.handler.handler import Handler
 from kproc.net.acceptor import Acceptor
 from kproc.net.processor import Processor
-from kproc.role.asks import answer
+from kproc.role.asks import LOG_LEVELS, answer
 from kproc.role.listeners import Endpoint
 from kproc.transport.agent import Agent, AgentId
 
@@ -118,7 +120,10 @@ class RoleDesk:
 
     def _serve(self, what: str, body: dict[str, Any], on_reply: OnReply) -> None:
         agent = self._agent
-        if isinstance(agent, Controller):
+        if what == LOG_LEVELS:
+            log_levels.apply(body["levels"])
+            on_reply({})
+        elif isinstance(agent, Controller):
             agent.serve(what, body, on_reply)
         elif what == "endpoints":
             assert isinstance(agent, Handler)

@@ -36,6 +36,30 @@ def filled(broker: BrokerUnderTest) -> str:
     return name
 
 
+def test_kafka_python_changes_a_log_level_and_takes_it_back(broker: BrokerUnderTest) -> None:
+    from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType, KafkaAdminClient
+
+    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
+    kind = ConfigResourceType.BROKER_LOGGER
+    node = str(admin.describe_cluster()["controller_id"])
+
+    def levels() -> dict[str, str]:
+        shown = admin.describe_configs([ConfigResource(kind, node)], config_filter="all")
+        (of_node,) = shown["broker_logger"].values()
+        return {name: config["value"] for name, config in of_node.items()}
+
+    try:
+        before = levels()
+        name = next(each for each in before if not any(other.startswith(f"{each}.") for other in before))
+        admin.alter_configs([ConfigResource(kind, node, {name: "FATAL"})], raise_on_unknown=False)
+        assert levels() == {**before, name: "FATAL"}
+        taken_back = {name: (AlterConfigOp.DELETE, None)}
+        admin.alter_configs([ConfigResource(kind, node, taken_back)], raise_on_unknown=False)
+        assert levels() == before
+    finally:
+        admin.close()
+
+
 def test_kafka_python_topics_configs_and_records(broker: BrokerUnderTest, filled: str) -> None:
     from kafka import TopicPartition
     from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, NewPartitions, NewTopic

@@ -161,6 +161,17 @@ def test_config_command_on_brokers_groups_and_client_metrics(broker: BrokerUnder
     assert read_only.returncode != 0
     assert "Cannot update these configs dynamically: [node.id]" in said(read_only)
 
+    loggers = ("--entity-type", "broker-loggers", "--entity-name", "1")
+    before = configs(*loggers, "--describe").stdout
+    assert re.search(r"root=[A-Z]+ sensitive=false", before), before
+    name = sorted(re.findall(r"^ *([\w.]+\.[\w.]+)=[A-Z]+ ", before, re.MULTILINE))[0]
+    configs(*loggers, "--alter", "--add-config", f"{name}=FATAL")
+    assert f"{name}=FATAL sensitive=false" in configs(*loggers, "--describe").stdout
+    configs(*loggers, "--alter", "--delete-config", name)
+    refused = configs(*loggers, "--alter", "--delete-config", "root", check=False)
+    assert refused.returncode != 0
+    assert "Removing the log level of the root logger is not allowed" in said(refused)
+
     group = ("--entity-type", "groups", "--entity-name", fresh_name("group"))
     configs(*group, "--alter", "--add-config", "consumer.session.timeout.ms=50000")
     assert "GROUP_CONFIG:consumer.session.timeout.ms=50000" in configs(*group, "--describe").stdout

@@ -129,9 +129,7 @@ def test_kproc_produce_names_the_brokers_error_and_goes_on_when_there_is_room(
         while client.produce("ballast", batch(os.urandom(500_000)))["error_code"] == 0:
             pass
         command = [sys.executable, "-m", "kproc", "produce", "-v", "kept", *at(broker)]
-        sender = subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        sender = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         guard = threading.Timer(60, sender.kill)
         guard.start()
         try:

@@ -173,7 +173,10 @@ def test_stored_listeners_whose_protocol_the_next_start_does_not_know_are_left_o
     ):
         assert set_listeners(client, BOTH) == (0, None)
         wait_until(has(broker, "PLAINTEXT", "EXTERNAL"), what="both listeners")
-    with ServedBroker(tmp_path / "data", transport=transport) as broker, RawClient(broker.bootstrap) as client:
+    with (
+        ServedBroker(tmp_path / "data", transport=transport) as broker,
+        RawClient(broker.bootstrap) as client,
+    ):
         assert has(broker, "PLAINTEXT")()
         assert "EXTERNAL" in (problem(broker) or "")
         assert set_config(client, "listeners", None) == (0, None)

@@ -299,7 +299,9 @@ class Attack:
         self._probed += 1
         try:
             row = self.healthy.produce(PROBE, batch(value))
-            if row["error_code"] == ErrorCode.MESSAGE_TOO_LARGE:  # A request may have set message.max.bytes to 5.
+            if (
+                row["error_code"] == ErrorCode.MESSAGE_TOO_LARGE
+            ):  # A request may have set message.max.bytes to 5.
                 self._reset_broker_settings()
                 row = self.healthy.produce(PROBE, batch(value))
             if row["error_code"]:

@@ -97,7 +97,9 @@ def test_kafka_may_pass_over_a_time_only_where_records_were_deleted() -> None:
         return Step(0, "delete_records", 2, {"topics": [{"name": "t", "partitions": rows}]})
 
     assert rule(1, -1, deletion(0)) == "ListOffsets"
-    assert rule(1, -1) is rule(1, -1, deletion(1)) is rule(-1, 1, deletion(0)) is rule(1, 2, deletion(0)) is None
+    assert (
+        rule(1, -1) is rule(1, -1, deletion(1)) is rule(-1, 1, deletion(0)) is rule(1, 2, deletion(0)) is None
+    )
 
 
 def test_a_group_that_kafka_does_not_list_yet_is_one_of_a_commit_without_a_member() -> None:

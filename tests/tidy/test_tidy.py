@@ -23,7 +23,7 @@ from tests.tidy.sources import (
     tree_of,
 )
 
-GROUND = {"errors", "clock", "config", "containment"}
+GROUND = {"errors", "clock", "config", "containment", "log_levels"}
 BELOW_ROLES = GROUND | {
     "wire", "ipc", "metrics", "storage", "cluster", "purgatory", "group", "api", "transport", "net",
 }  # fmt: skip
@@ -32,6 +32,7 @@ LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "clock": set(),
     "containment": {"errors"},
+    "log_levels": set(),
     "config": {"errors"},
     "wire": {"errors"},
     "ipc": GROUND,

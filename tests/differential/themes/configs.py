@@ -74,6 +74,10 @@ _BROKER_VALUES = """
     num.partitions 3
     log.message.timestamp.type CreateTime x
 """
+_LOGGER_VALUES = """
+    root DEBUG INFO FATAL OFF warn x
+    no.such DEBUG x
+"""
 
 
 def _table(text: str) -> dict[str, list[str]]:
@@ -86,6 +90,7 @@ _VALUES = {
     _GROUP: _table(_GROUP_VALUES),
     _CLIENT_METRICS: _table(_CLIENT_METRICS_VALUES),
     _BROKER: _table(_BROKER_VALUES),
+    _BROKER_LOGGER: _table(_LOGGER_VALUES),
 }
 
 
@@ -108,7 +113,7 @@ def _resource(scene: Scene) -> tuple[int, str]:
         _GROUP: scene.usually(["~g0", "~g1"], ""),
         _CLIENT_METRICS: scene.usually(["~m0", "~m1"], ""),
         _BROKER: scene.usually(["1"], "", "2", "x"),
-        _BROKER_LOGGER: "1",
+        _BROKER_LOGGER: scene.usually(["1"], "", "2", "x"),
     }
     return kind, names.get(kind, "x")
 

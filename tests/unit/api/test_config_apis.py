@@ -145,7 +145,6 @@ def test_the_broker_without_a_name_is_the_cluster_wide_default(broker):
         (BROKER, "2", INVALID_REQUEST, "Unexpected broker id, expected 1 or empty string, but received 2"),
         (BROKER, "x", INVALID_REQUEST, "Broker id must be an integer, but it is: x"),
         (LOGGER, "x", INVALID_REQUEST, "Broker id must be an integer, but it is: x"),
-        (LOGGER, "1", 0, ""),
         (METRICS, "", INVALID_REQUEST, "Client metrics subscription name must not be empty"),
         (GROUP, "", INVALID_REQUEST, "Group name must not be empty"),
         (1, "q", INVALID_REQUEST, "Unexpected resource type"),

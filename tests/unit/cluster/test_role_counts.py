@@ -26,7 +26,9 @@ def refusal(image: ClusterImage, node: str, after: dict[str, str], config: Confi
     """What it is refused with, or None."""
     try:
         in_force = settings_in_force(image, config).overrides
-        check_change(image.broker_configs.get(node, {}), in_force, config, node, {**image.broker_configs, node: after})
+        check_change(
+            image.broker_configs.get(node, {}), in_force, config, node, {**image.broker_configs, node: after}
+        )
     except KafkaError as error:
         return f"{error.message}" if error.code == ErrorCode.INVALID_REQUEST else repr(error)
     return None

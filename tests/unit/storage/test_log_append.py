@@ -102,7 +102,8 @@ REFUSALS = {
     "more than max.message.bytes": (lambda: batch(bytes(1001)), "MESSAGE_TOO_LARGE"),
     "more than that, and damaged": (lambda: damaged(batch(bytes(1001))), "MESSAGE_TOO_LARGE"),
     "more than that, and a control record": (
-        lambda: batch(bytes(1001), flags=CONTROL, **PRODUCER), "MESSAGE_TOO_LARGE",
+        lambda: batch(bytes(1001), flags=CONTROL, **PRODUCER),
+        "MESSAGE_TOO_LARGE",
     ),
     "more than that, and a base offset": (lambda: batch(bytes(1001), base_offset=5), "INVALID_RECORD"),
 }

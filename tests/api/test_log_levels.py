@@ -1,0 +1,110 @@
+"""Log levels that change on the running broker: what is set holds at once, for every connection, and is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kproc.errors import ErrorCode
+from kproc.wire.header import ApiKey
+from tests.support.broker import BrokerUnderTest
+from tests.support.configs import set_config
+from tests.support.raw import RawClient
+
+TOPIC, LOGGERS = 2, 8
+SET, DELETE = 0, 1
+SOURCE_LOGGER = 6
+# Of what the cleaner logs nothing is awaited by another test.
+PACKAGE, MODULE = "kproc.cleaner", "kproc.cleaner.strays"
+
+
+@pytest.fixture(autouse=True)
+def as_before(client: RawClient) -> Iterator[None]:
+    yield
+    for name in (PACKAGE, MODULE):
+        assert level(client, name, None) == (0, None)
+
+
+def level(client: RawClient, name: str, value: str | None) -> tuple[int, str | None]:
+    return set_config(client, name, value, kind=LOGGERS)
+
+
+def rows(client: RawClient, names: list[str] | None = None) -> dict[str, dict[str, Any]]:
+    asked = {"resource_type": LOGGERS, "resource_name": "1", "configuration_keys": names}
+    fields = {"resources": [asked], "include_synonyms": True, "include_documentation": True}
+    (result,) = client.call(ApiKey.DESCRIBE_CONFIGS, 4, fields)["results"]
+    assert result["error_code"] == 0
+    return {row["name"]: row for row in result["configs"]}
+
+
+def levels(client: RawClient, *names: str) -> list[str]:
+    found = rows(client, list(names))
+    return [found[name]["value"] for name in names]
+
+
+def test_every_logger_is_shown_with_the_level_that_holds_for_it(client: RawClient) -> None:
+    shown = rows(client)
+    assert {"root", "kproc", "kproc.net", "kproc.handler.handler", PACKAGE, MODULE} <= set(shown)
+    for row in shown.values():
+        assert row["value"] in {"FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE"}
+        assert (row["config_source"], row["read_only"], row["is_sensitive"]) == (SOURCE_LOGGER, False, False)
+        assert (row["synonyms"], row["documentation"]) == ([], None)
+    assert list(rows(client, [MODULE, "no.such.logger"])) == [MODULE]
+
+
+def test_a_level_holds_for_every_connection_once_it_is_answered(
+    client: RawClient, broker: BrokerUnderTest
+) -> None:
+    assert level(client, PACKAGE, "DEBUG") == (0, None)
+    for _ in range(4):  # Of several Handlers some other one answers.
+        with RawClient(broker.bootstrap) as other:
+            assert levels(other, PACKAGE, MODULE) == ["DEBUG", "DEBUG"]
+    assert level(client, MODULE, "FATAL") == (0, None)
+    assert levels(client, PACKAGE, MODULE) == ["DEBUG", "FATAL"]
+    assert level(client, PACKAGE, None) == (0, None)
+    (root,) = levels(client, "root")
+    assert levels(client, PACKAGE, MODULE) == [root, "FATAL"]
+
+
+def test_what_is_only_checked_or_refused_changes_nothing(client: RawClient) -> None:
+    before = levels(client, PACKAGE, MODULE)
+    change = {"name": MODULE, "config_operation": SET, "value": "TRACE"}
+    asked = {"resource_type": LOGGERS, "resource_name": "1", "configs": [change]}
+    fields = {"resources": [asked], "validate_only": True}
+    (row,) = client.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, fields)["responses"]
+    assert row["error_code"] == 0
+    assert level(client, MODULE, "LOUD")[0] == ErrorCode.INVALID_CONFIG
+    assert level(client, "no.such.logger", "INFO")[0] == ErrorCode.INVALID_CONFIG
+    assert level(client, "root", None)[0] == ErrorCode.INVALID_REQUEST
+    del change["config_operation"]
+    (row,) = client.call(ApiKey.ALTER_CONFIGS, 2, {**fields, "validate_only": False})["responses"]
+    assert row["error_code"] == ErrorCode.INVALID_REQUEST
+    assert levels(client, PACKAGE, MODULE) == before
+
+
+def test_levels_and_a_topics_settings_in_one_request_are_answered_in_its_order(
+    client: RawClient, log: tuple[str, bytes]
+) -> None:
+    name, _ = log
+
+    def wish(kind: int, resource: str, key: str, value: str) -> dict[str, Any]:
+        change = {"name": key, "config_operation": SET, "value": value}
+        return {"resource_type": kind, "resource_name": resource, "configs": [change]}
+
+    wishes = [
+        wish(LOGGERS, "2", MODULE, "TRACE"),
+        wish(TOPIC, name, "retention.ms", "5000"),
+        wish(LOGGERS, "1", MODULE, "TRACE"),
+        wish(TOPIC, "no-such-topic", "retention.ms", "5000"),
+    ]
+    fields = {"resources": wishes, "validate_only": False}
+    answers = client.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, fields)["responses"]
+    assert [(row["resource_type"], row["resource_name"], row["error_code"]) for row in answers] == [
+        (LOGGERS, "2", ErrorCode.INVALID_REQUEST),
+        (TOPIC, name, 0),
+        (LOGGERS, "1", 0),
+        (TOPIC, "no-such-topic", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ]
+    assert levels(client, MODULE) == ["TRACE"]
