@@ -34,14 +34,8 @@ from kproc.cluster.image import ClusterImage, ImageChange
 from kproc.cluster.topic_names import CLUSTER_METADATA_TOPIC
 from kproc.errors import Corrupt, ErrorCode, FatalError, KafkaError
 from kproc.storage.fs import DiskFull, Fs, StorageFailure, sync_directory
-from kproc.wire.record_batch import (
-    HEADER_BYTES,
-    MAGIC,
-    check_batch,
-    decode_records,
-    encode_batch,
-    parse_header,
-)
+from kproc.wire.batch_header import HEADER_BYTES
+from kproc.wire.record_batch import MAGIC, check_batch, decode_records, encode_batch, parse_header
 from kproc.wire.records import Record
 
 logger = logging.getLogger(__name__)

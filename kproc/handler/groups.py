@@ -27,7 +27,8 @@ from kproc.group.deadlines import NEVER, Deadlines
 from kproc.group.partitioning import partition_for
 from kproc.handler.partitions import Partitions
 from kproc.storage.validate import COORDINATOR
-from kproc.wire.record_batch import HEADER_BYTES, crc_of, decode_records, encode_batch, parse_header
+from kproc.wire.batch_header import HEADER_BYTES
+from kproc.wire.record_batch import crc_of, decode_records, encode_batch, parse_header
 from kproc.wire.records import Record
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,6 @@ with the topic, the partition and the offset.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from struct import Struct
 from typing import Any, Final, NamedTuple, NoReturn
 
 import numpy as np
@@ -29,11 +28,11 @@ from kproc.spark.headers import header_array
 from kproc.spark.schema import COLUMNS, arrow_schema
 from kproc.spark.walk import PADDING, Fields, Wanted, find_fields
 from kproc.wire import records as record_format
+from kproc.wire.batch_header import CRC_FROM, HEADER, HEADER_BYTES
 from kproc.wire.compression import DECOMPRESSED_BYTES_MAX, Compression, decompress
 from kproc.wire.record_batch import (
     CODEC_MASK,
     CONTROL,
-    HEADER_BYTES,
     LOG_APPEND_TIME,
     LOG_OVERHEAD_BYTES,
     MAGIC,
@@ -47,9 +46,7 @@ BYTES_MAX: Final = 4 << 20
 # Of one feed: enough for an Arrow batch that costs little more in each row than a larger one.
 _WORTH_BYTES: Final = 256 << 10
 
-_HEADER: Final = Struct(">qiibIhiqqqhii")
-_unpack = _HEADER.unpack_from
-_CRC_FROM: Final = 21
+_unpack = HEADER.unpack_from
 TIMESTAMP_MS_MAX: Final = (2**63 - 1) // 1000
 _MAGIC_AT: Final = 16
 _ABORT: Final = 0
@@ -187,7 +184,7 @@ class Decoder:
             last_offset < self.next_offset
         ):  # A Fetch begins with the batch that holds the offset, or before it.
             return total
-        if self._check_crcs and crc32c(view[position + _CRC_FROM : position + total]) != crc:
+        if self._check_crcs and crc32c(view[position + CRC_FROM : position + total]) != crc:
             raise self._bad(base_offset, f"its CRC-32C is not the stored {crc:#010x}")
         if last_delta < 0 or count < 0:
             raise self._bad(base_offset, f"{count} records with a last offset delta of {last_delta}")

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from struct import Struct
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -27,8 +26,9 @@ from crc32c import crc32c
 from kproc.spark.binary import bytes_scalar, number_array
 from kproc.spark.partitioner import Int32s, Int64s, ragged
 from kproc.wire import records as record_format
+from kproc.wire.batch_header import CRC_FROM, HEADER, HEADER_BYTES
 from kproc.wire.compression import compress, decompress
-from kproc.wire.record_batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC
+from kproc.wire.record_batch import LOG_OVERHEAD_BYTES, MAGIC
 
 # What Kafka's clients reckon for a record besides its key, value and headers: the length, the attributes, two
 # deltas, two lengths and the header count, each as long as it can get.
@@ -39,8 +39,6 @@ PIECE_BYTES: Final = 2 * 1024 * 1024
 # Partitions up to here sort as 16-bit numbers, which numpy does by their digits, several times as fast.
 _RADIX_PARTITIONS_MAX: Final = 1 << 15
 
-_HEADER: Final = Struct(">qiibIhiqqqhii")
-_CRC_FROM: Final = 21
 _NO_HEADERS: Final = bytes_scalar(b"\x00")
 _NOTHING: Final = bytes_scalar(b"")
 
@@ -103,7 +101,7 @@ class Draft:
     def stamp(self, producer_id: int, producer_epoch: int, base_sequence: int) -> list[bytes | memoryview]:
         """The batch as parts to be sent one after the other: its header, its records as they are."""
         header = bytearray(
-            _HEADER.pack(
+            HEADER.pack(
                 0,
                 self.total_bytes - LOG_OVERHEAD_BYTES,
                 -1,
@@ -119,7 +117,7 @@ class Draft:
                 self.count,
             )
         )
-        header[17:21] = crc32c(self.payload, crc32c(memoryview(header)[_CRC_FROM:])).to_bytes(4, "big")
+        header[17:21] = crc32c(self.payload, crc32c(memoryview(header)[CRC_FROM:])).to_bytes(4, "big")
         return [bytes(header), self.payload]
 
 

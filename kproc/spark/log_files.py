@@ -22,7 +22,7 @@ import numpy as np
 
 from kproc.errors import Corrupt
 from kproc.spark.brokers import READ_COMMITTED, pause
-from kproc.storage.batch_scan import HEADER, BadBatch, Header, walk_checked, walk_headers
+from kproc.storage.batch_scan import BadBatch, walk_checked, walk_headers
 from kproc.storage.format import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -37,7 +37,19 @@ from kproc.storage.format import (
 from kproc.storage.fs import OsFs
 from kproc.storage.producer_state import decode_snapshot
 from kproc.storage.txn_index import overlapping, read_aborted
-from kproc.wire.record_batch import CONTROL, HEADER_BYTES, MAGIC, TRANSACTIONAL, decode_records
+from kproc.wire.batch_header import (
+    ATTRIBUTES,
+    BASE_OFFSET,
+    BATCH_LENGTH,
+    HEADER,
+    HEADER_BYTES,
+    MAGIC_BYTE,
+    MAX_TIMESTAMP,
+    PRODUCER_ID,
+    Header,
+    last_offset_of,
+)
+from kproc.wire.record_batch import CONTROL, MAGIC, TRANSACTIONAL, decode_records
 
 if TYPE_CHECKING:
     from typing import Any
@@ -139,7 +151,7 @@ class PartitionFiles:
             end = None
             try:
                 for _, header in walk_checked(_fs, descriptor, begin, size, believed_end=0):
-                    end = header[0] + header[6] + 1
+                    end = last_offset_of(header) + 1
             except BadBatch:
                 pass  # A tail that is being written, was torn by a crash, or is zeros that Kafka allocated.
             if end is not None:
@@ -166,10 +178,10 @@ class PartitionFiles:
             begin = base
             break
         for header in self._headers(bases, begin):
-            if header[5] & CONTROL:
-                opened.pop(header[9], None)
-            elif header[5] & TRANSACTIONAL:
-                opened.setdefault(header[9], header[0])
+            if header[ATTRIBUTES] & CONTROL:
+                opened.pop(header[PRODUCER_ID], None)
+            elif header[ATTRIBUTES] & TRANSACTIONAL:
+                opened.setdefault(header[PRODUCER_ID], header[BASE_OFFSET])
         return min([end, *opened.values()])
 
     def _snapshots(self) -> list[int]:
@@ -183,7 +195,7 @@ class PartitionFiles:
             try:
                 size = os.fstat(descriptor).st_size
                 for _, header in walk_headers(_fs, descriptor, self._position(base, begin, descriptor), size):
-                    if header[0] + header[6] >= begin:
+                    if last_offset_of(header) >= begin:
                         yield header
             except BadBatch as error:
                 if base != bases[-1]:
@@ -220,8 +232,8 @@ class PartitionFiles:
             size = os.fstat(descriptor).st_size
             start = self._position(base, begin, descriptor)
             for position, header in walk_headers(_fs, descriptor, start, size):
-                if header[8] >= timestamp_ms and not header[5] & CONTROL:
-                    batch = os.pread(descriptor, header[1] + 12, position)
+                if header[MAX_TIMESTAMP] >= timestamp_ms and not header[ATTRIBUTES] & CONTROL:
+                    batch = os.pread(descriptor, header[BATCH_LENGTH] + 12, position)
                     for record in decode_records(batch):
                         if record.timestamp_ms >= timestamp_ms:
                             return record.offset
@@ -320,7 +332,10 @@ class PartitionFiles:
             return 0
         header = HEADER.unpack(raw)
         # Entries of several batches that Kafka appended at once name the last offset of all of them.
-        is_it = header[3] == MAGIC and base <= header[0] <= header[0] + header[6] <= last_offset
+        is_it = (
+            header[MAGIC_BYTE] == MAGIC
+            and base <= header[BASE_OFFSET] <= last_offset_of(header) <= last_offset
+        )
         return position if is_it else 0
 
     # -- reading

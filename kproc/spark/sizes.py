@@ -13,7 +13,8 @@ from typing import Final
 from kproc.spark.brokers import Cluster, OffsetOutOfRange, UnknownTopic
 from kproc.spark.offsets import Offsets, TopicPartition
 from kproc.spark.options import SourceOptions
-from kproc.wire.record_batch import HEADER_BYTES, parse_header
+from kproc.wire.batch_header import HEADER_BYTES
+from kproc.wire.record_batch import parse_header
 
 SAMPLE_BYTES: Final = 256 << 10
 """Of each partition and batch; a share above it is estimated. A few hundred us to fetch."""

@@ -15,17 +15,22 @@ from typing import Final
 from crc32c import crc32c
 
 from kproc.storage.fs import Fs
-from kproc.wire.record_batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC
+from kproc.wire.batch_header import (
+    BASE_OFFSET,
+    BATCH_LENGTH,
+    CRC,
+    CRC_FROM,
+    HEADER,
+    HEADER_BYTES,
+    LAST_OFFSET_DELTA,
+    MAGIC_BYTE,
+    Header,
+)
+from kproc.wire.record_batch import LOG_OVERHEAD_BYTES, MAGIC
 
-# base offset, length, leader epoch, magic, crc, attributes, last offset delta, base timestamp, max timestamp,
-# producer id, producer epoch, base sequence, record count: a BatchHeader without the cost of building one.
-Header = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]
-
-HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _unpack = HEADER.unpack_from
 _EPOCH_AND_MAGIC: Final = struct.Struct(">ib")
 _EPOCH_AT: Final = 12  # Of the leader epoch in a batch, with the magic byte right behind it.
-_CRC_FROM: Final = 21
 
 # One pread of a scan: large enough that the system call does not matter, small enough to stay in cache.
 SCAN_CHUNK_BYTES: Final = 1 << 20
@@ -50,7 +55,7 @@ def read_header(fs: Fs, descriptor: int, position: int, end: int) -> Header:
     if len(content) < HEADER_BYTES:
         raise BadBatch(position, f"{len(content)} bytes are less than a header")
     header = _unpack(content)
-    _check_shape(position, header, header[1] + LOG_OVERHEAD_BYTES, end)
+    _check_shape(position, header, header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES, end)
     return header
 
 
@@ -71,8 +76,12 @@ def walk_headers(
             if len(chunk) < HEADER_BYTES:
                 raise BadBatch(position, f"{len(chunk)} bytes are less than a header")
         header = _unpack(chunk, inside)
-        total = header[1] + LOG_OVERHEAD_BYTES
-        if header[3] != MAGIC or not HEADER_BYTES <= total <= end - position or header[0] | header[6] < 0:
+        total = header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES
+        if (
+            header[MAGIC_BYTE] != MAGIC
+            or not HEADER_BYTES <= total <= end - position
+            or header[BASE_OFFSET] | header[LAST_OFFSET_DELTA] < 0
+        ):
             _check_shape(position, header, total, end)
         yield position, header
         position += total
@@ -95,17 +104,21 @@ def walk_checked(
             if len(chunk) < HEADER_BYTES:
                 raise BadBatch(position, f"{len(chunk)} bytes are less than a header")
         header = _unpack(chunk, inside)
-        total = header[1] + LOG_OVERHEAD_BYTES
-        if header[3] != MAGIC or not HEADER_BYTES <= total <= end - position or header[0] | header[6] < 0:
+        total = header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES
+        if (
+            header[MAGIC_BYTE] != MAGIC
+            or not HEADER_BYTES <= total <= end - position
+            or header[BASE_OFFSET] | header[LAST_OFFSET_DELTA] < 0
+        ):
             _check_shape(position, header, total, end)
-        if header[0] + header[6] >= believed_end:
+        if header[BASE_OFFSET] + header[LAST_OFFSET_DELTA] >= believed_end:
             if inside + total > len(chunk):
                 wanted = min(max(SCAN_CHUNK_BYTES, total), end - position)
                 chunk = memoryview(fs.read(descriptor, wanted, position=position))
                 chunk_start, inside = position, 0
                 if len(chunk) < total:
                     raise BadBatch(position, f"{len(chunk)} of {total} bytes could be read")
-            if crc32c(chunk[inside + _CRC_FROM : inside + total]) != header[4]:
+            if crc32c(chunk[inside + CRC_FROM : inside + total]) != header[CRC]:
                 raise BadBatch(position, "its CRC-32C does not match")
         yield position, header
         position += total
@@ -116,14 +129,14 @@ def _check_shape(position: int, header: Header, total: int, end: int) -> None:
 
     A count may differ from the offsets: compaction does that.
     """
-    if header[3] != MAGIC:
-        raise BadBatch(position, f"magic is {header[3]}")
+    if header[MAGIC_BYTE] != MAGIC:
+        raise BadBatch(position, f"magic is {header[MAGIC_BYTE]}")
     if total < HEADER_BYTES:
-        raise BadBatch(position, f"length {header[1]} is less than a header")
+        raise BadBatch(position, f"length {header[BATCH_LENGTH]} is less than a header")
     if position + total > end:
         raise BadBatch(position, f"{total} bytes are said, {end - position} remain")
-    if header[0] < 0 or header[6] < 0:
-        raise BadBatch(position, f"offset {header[0]} with delta {header[6]}")
+    if header[BASE_OFFSET] < 0 or header[LAST_OFFSET_DELTA] < 0:
+        raise BadBatch(position, f"offset {header[BASE_OFFSET]} with delta {header[LAST_OFFSET_DELTA]}")
 
 
 def find_good_batch(
@@ -152,12 +165,12 @@ def find_good_batch(
 
 
 def _is_good(fs: Fs, descriptor: int, position: int, end: int, header: Header, next_offset: int) -> bool:
-    total = header[1] + LOG_OVERHEAD_BYTES
+    total = header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES
     try:
         _check_shape(position, header, total, end)
     except BadBatch:
         return False
-    if header[0] < next_offset:
+    if header[BASE_OFFSET] < next_offset:
         return False
     batch = memoryview(fs.read(descriptor, total, position=position))
-    return len(batch) == total and crc32c(batch[_CRC_FROM:]) == header[4]
+    return len(batch) == total and crc32c(batch[CRC_FROM:]) == header[CRC]

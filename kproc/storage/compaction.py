@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from kproc.errors import Corrupt, KafkaError
-from kproc.storage.batch_scan import HEADER, Header
 from kproc.storage.compaction_files import CleanedSegment, SegmentIdentity
 from kproc.storage.compaction_map import KeyMap
 from kproc.storage.compaction_policy import SealedSegment
@@ -33,7 +32,23 @@ from kproc.storage.compaction_transactions import CleanedTransactions
 from kproc.storage.format import LOG_SUFFIX, AbortedTransaction, segment_file_name
 from kproc.storage.fs import Fs
 from kproc.storage.validate import read_marker
-from kproc.wire.record_batch import CONTROL, HAS_DELETE_HORIZON, HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC
+from kproc.wire.batch_header import (
+    ATTRIBUTES,
+    BASE_OFFSET,
+    BASE_TIMESTAMP,
+    BATCH_LENGTH,
+    HEADER,
+    HEADER_BYTES,
+    LAST_OFFSET_DELTA,
+    MAGIC_BYTE,
+    MAX_TIMESTAMP,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    RECORD_COUNT,
+    Header,
+    last_offset_of,
+)
+from kproc.wire.record_batch import CONTROL, HAS_DELETE_HORIZON, LOG_OVERHEAD_BYTES, MAGIC
 
 _CHUNK_BYTES_MIN: Final = 64 << 10
 _unpack_header = HEADER.unpack_from
@@ -104,15 +119,15 @@ class CompactionPass:
                 continue
             for chunk, batches in self._read(segment):
                 for at, header in batches:
-                    if header[0] + header[6] < facts.first_dirty:
+                    if last_offset_of(header) < facts.first_dirty:
                         continue
-                    if header[5] & CONTROL:
+                    if header[ATTRIBUTES] & CONTROL:
                         transactions.on_marker(header, self._is_abort(header, chunk, at))
-                        key_map.advance(header[0] + header[6])
-                    elif transactions.on_batch(header) or not header[12]:
-                        key_map.advance(header[0] + header[6])
+                        key_map.advance(last_offset_of(header))
+                    elif transactions.on_batch(header) or not header[RECORD_COUNT]:
+                        key_map.advance(last_offset_of(header))
                     else:
-                        self.records_read += header[12]
+                        self.records_read += header[RECORD_COUNT]
                         key_map.add(header, *records_of(header, chunk, at))
                         if key_map.is_full:
                             break
@@ -167,9 +182,9 @@ class CompactionPass:
 
     def _take(self, chunk: bytes, at: int, header: Header, is_end: bool) -> None:
         """Add what stays of one batch to the new segment."""
-        out, count = self._out, header[12]
+        out, count = self._out, header[RECORD_COUNT]
         assert out is not None
-        is_control = header[5] & CONTROL
+        is_control = header[ATTRIBUTES] & CONTROL
         kept = self._filter_marker(chunk, at, header) if is_control else self._filter(chunk, at, header)
         if kept is not None:
             fields = header if kept is _WHOLE else _unpack_header(kept)
@@ -177,8 +192,8 @@ class CompactionPass:
             whole = memoryview(chunk)[at : at + _total(header)]
             out.add(fields, whole if kept is _WHOLE else kept, largest=fields[8], is_empty=False)
             self._is_changed = self._is_changed or kept is not _WHOLE
-        elif is_end or (header[9] >= 0 and self._is_newest_of_producer(header)):
-            out.add(header, emptied(header), largest=header[8], is_empty=True)
+        elif is_end or (header[PRODUCER_ID] >= 0 and self._is_newest_of_producer(header)):
+            out.add(header, emptied(header), largest=header[MAX_TIMESTAMP], is_empty=True)
             self._is_changed = self._is_changed or bool(count)
         else:
             self._is_changed = True
@@ -187,37 +202,37 @@ class CompactionPass:
         """What stays of a data batch: _WHOLE, another batch, or None."""
         survivors = self._survivors
         assert survivors is not None
-        if self._transactions.on_batch(header) or not header[12]:
+        if self._transactions.on_batch(header) or not header[RECORD_COUNT]:
             return None
         count = survivors.of_batch(header)
         if count is not None:
             return _WHOLE if count else None
         raw, position, end = records_of(header, chunk, at)
-        horizon_ms = header[7] if header[5] & HAS_DELETE_HORIZON else None
+        horizon_ms = header[BASE_TIMESTAMP] if header[ATTRIBUTES] & HAS_DELETE_HORIZON else None
         keep_tombstones = horizon_ms is None or self._now_ms < horizon_ms
         spans, has_tombstones = survivors.walk(header, raw, position, end, keep_tombstones=keep_tombstones)
         if not spans:
             return None
         needs_horizon = has_tombstones and horizon_ms is None
-        if len(spans) == header[12] and not needs_horizon:
+        if len(spans) == header[RECORD_COUNT] and not needs_horizon:
             return _WHOLE
         return rebuild(header, raw, spans, horizon_ms=self._new_horizon() if needs_horizon else None)
 
     def _filter_marker(self, chunk: bytes, at: int, header: Header) -> bytes | None:
         """What stays of a control batch. One that nothing needs any more gets its delete horizon first."""
         is_abort = self._is_abort(header, chunk, at)
-        if is_abort is None and header[12]:
+        if is_abort is None and header[RECORD_COUNT]:
             return _WHOLE  # It ends no transaction, and is not ours to judge.
         may_go, aborted = self._transactions.on_marker(header, is_abort)
-        if not header[12]:
+        if not header[RECORD_COUNT]:
             return None
         if aborted is not None:
             assert self._out is not None
             self._out.note_aborted(aborted)
         if not may_go:
             return _WHOLE
-        if header[5] & HAS_DELETE_HORIZON:
-            return None if header[7] <= self._now_ms else _WHOLE
+        if header[ATTRIBUTES] & HAS_DELETE_HORIZON:
+            return None if header[BASE_TIMESTAMP] <= self._now_ms else _WHOLE
         raw, position, end = records_of(header, chunk, at)
         return rebuild(header, raw, all_spans(header, raw, position, end), horizon_ms=self._new_horizon())
 
@@ -226,19 +241,19 @@ class CompactionPass:
 
     def _is_newest_of_producer(self, header: Header) -> bool:
         """Whether the batch holds a producer's newest sequence, or, without one, the marker with its epoch."""
-        known = self._facts.producers.get(header[9])
+        known = self._facts.producers.get(header[PRODUCER_ID])
         if known is None:
             return False
         offset, epoch = known
         if offset >= 0:
-            return header[0] + header[6] == offset
-        return bool(header[5] & CONTROL) and header[10] == epoch
+            return last_offset_of(header) == offset
+        return bool(header[ATTRIBUTES] & CONTROL) and header[PRODUCER_EPOCH] == epoch
 
     def _is_abort(self, header: Header, chunk: bytes, at: int) -> bool | None:
         try:
-            marker = read_marker(memoryview(chunk)[at : at + _total(header)], header[5])
+            marker = read_marker(memoryview(chunk)[at : at + _total(header)], header[ATTRIBUTES])
         except KafkaError as problem:
-            raise Corrupt(f"the marker at offset {header[0]}: {problem}") from problem
+            raise Corrupt(f"the marker at offset {header[BASE_OFFSET]}: {problem}") from problem
         return None if marker is None else marker[0]
 
     # -- files -----------------------------------------------------------------------------------------------
@@ -274,7 +289,7 @@ _WHOLE: Final = b"whole"
 
 
 def _total(header: Header) -> int:
-    return header[1] + LOG_OVERHEAD_BYTES
+    return header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES
 
 
 def _split(chunk: bytes, where: str) -> tuple[list[tuple[int, Header]], int]:
@@ -283,8 +298,12 @@ def _split(chunk: bytes, where: str) -> tuple[list[tuple[int, Header]], int]:
     at, size, total = 0, len(chunk), HEADER_BYTES
     while at + HEADER_BYTES <= size:
         header = _unpack_header(chunk, at)
-        total = header[1] + LOG_OVERHEAD_BYTES
-        if header[3] != MAGIC or total < HEADER_BYTES or header[0] | header[6] < 0:
+        total = header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES
+        if (
+            header[MAGIC_BYTE] != MAGIC
+            or total < HEADER_BYTES
+            or header[BASE_OFFSET] | header[LAST_OFFSET_DELTA] < 0
+        ):
             raise Corrupt(f"{where}: no batch at {at}")
         if at + total > size:
             break

@@ -24,7 +24,7 @@ import logging
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from kproc.storage.batch_scan import BadBatch, Header, walk_headers
+from kproc.storage.batch_scan import BadBatch, walk_headers
 from kproc.storage.format import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -43,6 +43,7 @@ from kproc.storage.format import (
 from kproc.storage.fs import DiskFull, Fs, StorageFailure
 from kproc.storage.index import OffsetIndex, TimeIndex, create_index
 from kproc.storage.txn_index import append_aborted
+from kproc.wire.batch_header import Header, last_offset_of
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +97,7 @@ class CleanedSegment:
 
     def add(self, header: Header, batch: bytes | memoryview, *, largest: int, is_empty: bool) -> None:
         """Append a batch; `largest` is its largest timestamp, which counts unless it is empty."""
-        last = header[0] + header[6]
+        last = last_offset_of(header)
         assert last - self.base_offset <= INT32_MAX, "group_segments() keeps to 32-bit offsets"
         if largest > self._largest and not is_empty:
             self._largest, self._largest_offset = largest, last
@@ -248,7 +249,7 @@ def _end_of_swap(fs: Fs, directory: Path, base: int) -> int | None:
     end_offset = base
     try:
         for _, header in walk_headers(fs, descriptor, 0, fs.facts(descriptor).st_size):
-            end_offset = header[0] + header[6] + 1
+            end_offset = last_offset_of(header) + 1
     except BadBatch as problem:
         logger.error("swap=damaged directory=%s base=%d reason=%s", directory, base, problem)
         return None

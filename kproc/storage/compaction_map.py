@@ -15,8 +15,8 @@ from itertools import islice
 from typing import Final
 
 from kproc.errors import Corrupt
-from kproc.storage.batch_scan import Header
 from kproc.storage.compaction_records import Newest, Survivors, note_newest
+from kproc.wire.batch_header import BASE_OFFSET, RECORD_COUNT, Header, last_offset_of
 
 # What a key's object and its offset's take beside the key's own bytes: 33 and 32 bytes, rounded up by the
 # allocator to multiples of 16.
@@ -54,7 +54,7 @@ class KeyMap:
         """Take the records of a batch."""
         newest = self._newest
         before = len(newest)
-        if header[0] >= self._first_dirty:
+        if header[BASE_OFFSET] >= self._first_dirty:
             note_newest(newest, header, raw, position, end)
         else:  # The log's start lies inside.
             inside: Newest = {}
@@ -63,8 +63,8 @@ class KeyMap:
         new_keys = len(newest) - before
         if new_keys:
             # An upper bound by the batch: its keys are no longer than its records.
-            self._key_bytes += min((end - position) * new_keys // max(1, header[12]), new_keys * 32)
-        self.advance(header[0] + header[6])
+            self._key_bytes += min((end - position) * new_keys // max(1, header[RECORD_COUNT]), new_keys * 32)
+        self.advance(last_offset_of(header))
 
     def advance(self, offset: int) -> None:
         """There is nothing more to take up to an offset: gaps, aborted and control batches."""

@@ -17,14 +17,26 @@ from typing import Final
 from crc32c import crc32c
 
 from kproc.errors import Corrupt, KafkaError, ProtocolError
-from kproc.storage.batch_scan import HEADER, Header
+from kproc.wire.batch_header import (
+    ATTRIBUTES,
+    BASE_OFFSET,
+    BATCH_LENGTH,
+    CRC,
+    CRC_AT,
+    CRC_FROM,
+    HEADER,
+    HEADER_BYTES,
+    LAST_OFFSET_DELTA,
+    RECORD_COUNT,
+    Header,
+    last_offset_of,
+)
 from kproc.wire.compression import Compression, compress, decompress
 from kproc.wire.primitives import as_int64, encode_varint, read_unsigned_varint, read_unsigned_varlong
 from kproc.wire.record_batch import (
     CODEC_MASK,
     CONTROL,
     HAS_DELETE_HORIZON,
-    HEADER_BYTES,
     LOG_APPEND_TIME,
     LOG_OVERHEAD_BYTES,
     MAGIC,
@@ -39,8 +51,6 @@ _DIGEST_BYTES: Final = 32
 _LONG_KEY: Final = 2 * EXACT_KEY_MAX + 1
 
 _CRC: Final = Struct(">I")
-_CRC_AT: Final = 17
-_CRC_FROM: Final = 21
 # Of an emptied batch these attributes stay: who wrote it and how it was dated, not how it was compressed.
 _KEPT_ATTRIBUTES: Final = LOG_APPEND_TIME | TRANSACTIONAL | CONTROL
 
@@ -53,24 +63,24 @@ Span = tuple[int, int]
 
 def records_of(header: Header, chunk: bytes, at: int) -> tuple[bytes, int, int]:
     """(bytes, position, end) of the records of the batch at `at`, decompressed if need be; checks the CRC."""
-    end = at + header[1] + LOG_OVERHEAD_BYTES
-    if crc32c(memoryview(chunk)[at + _CRC_FROM : end]) != header[4]:
-        raise Corrupt(f"the CRC-32C of the batch at offset {header[0]} does not match")
-    codec = header[5] & CODEC_MASK
+    end = at + header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES
+    if crc32c(memoryview(chunk)[at + CRC_FROM : end]) != header[CRC]:
+        raise Corrupt(f"the CRC-32C of the batch at offset {header[BASE_OFFSET]} does not match")
+    codec = header[ATTRIBUTES] & CODEC_MASK
     if codec == Compression.NONE:
         return chunk, at + HEADER_BYTES, end
     try:
         raw = decompress(codec, memoryview(chunk)[at + HEADER_BYTES : end])
     except KafkaError as problem:
-        raise Corrupt(f"the batch at offset {header[0]}: {problem}") from problem
+        raise Corrupt(f"the batch at offset {header[BASE_OFFSET]}: {problem}") from problem
     return raw, 0, len(raw)
 
 
 def note_newest(newest: Newest, header: Header, raw: bytes, position: int, end: int) -> None:
     """Take the keys of all records of a batch; those without a key are passed over."""
-    doubled = 2 * header[0]
+    doubled = 2 * header[BASE_OFFSET]
     try:
-        for _ in repeat(None, header[12]):
+        for _ in repeat(None, header[RECORD_COUNT]):
             length = raw[position]
             if length < 128:
                 position += 1
@@ -98,7 +108,7 @@ def note_newest(newest: Newest, header: Header, raw: bytes, position: int, end: 
     except (IndexError, ProtocolError):
         position = -1
     if position != end:
-        raise Corrupt(f"the records of the batch at offset {header[0]} cannot be read")
+        raise Corrupt(f"the records of the batch at offset {header[BASE_OFFSET]} cannot be read")
 
 
 def _digest(raw: bytes, position: int) -> tuple[bytes, int]:
@@ -130,16 +140,16 @@ class Survivors:
 
         None: they must be looked at.
         """
-        first = header[0] - self.first_dirty
+        first = header[BASE_OFFSET] - self.first_dirty
         if first < 0:
             return None
-        last = first + header[6]
-        if header[0] > self.latest:
-            return header[12]
-        if header[0] + header[6] > self.latest:
+        last = first + header[LAST_OFFSET_DELTA]
+        if header[BASE_OFFSET] > self.latest:
+            return header[RECORD_COUNT]
+        if last_offset_of(header) > self.latest:
             return None
         kept = self.flags.count(1, first, last + 1)
-        if kept == header[12] or (not kept and not self.flags.count(2, first, last + 1)):
+        if kept == header[RECORD_COUNT] or (not kept and not self.flags.count(2, first, last + 1)):
             return kept
         return None
 
@@ -147,12 +157,12 @@ class Survivors:
         self, header: Header, raw: bytes, position: int, end: int, *, keep_tombstones: bool
     ) -> tuple[list[Span], bool]:
         """(the records that stay, whether one of them is a tombstone)."""
-        base, newest, flags = header[0], self.newest, self.flags
+        base, newest, flags = header[BASE_OFFSET], self.newest, self.flags
         first_dirty, latest = self.first_dirty, self.latest
         spans: list[Span] = []
         has_tombstones = False
         try:
-            for _ in repeat(None, header[12]):
+            for _ in repeat(None, header[RECORD_COUNT]):
                 start = position
                 length = raw[position]
                 if length < 128:
@@ -226,14 +236,14 @@ def all_spans(header: Header, raw: bytes, position: int, end: int) -> list[Span]
     """Every record of a batch, for rebuild()."""
     spans = []
     try:
-        for _ in repeat(None, header[12]):
+        for _ in repeat(None, header[RECORD_COUNT]):
             length, body = read_unsigned_varint(raw, position)
             spans.append((position, body + (length >> 1)))
             position = spans[-1][1]
     except ProtocolError:
         position = -1
     if position != end:
-        raise Corrupt(f"the records of the batch at offset {header[0]} cannot be read")
+        raise Corrupt(f"the records of the batch at offset {header[BASE_OFFSET]} cannot be read")
     return spans
 
 
@@ -255,7 +265,7 @@ def emptied(header: Header) -> bytes:
 def _seal(fields: Header, payload: bytes) -> bytes:
     batch = bytearray(HEADER.pack(*fields))
     batch += payload
-    batch[_CRC_AT:_CRC_FROM] = _CRC.pack(crc32c(memoryview(batch)[_CRC_FROM:]))
+    batch[CRC_AT:CRC_FROM] = _CRC.pack(crc32c(memoryview(batch)[CRC_FROM:]))
     return bytes(batch)
 
 

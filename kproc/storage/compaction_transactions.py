@@ -9,8 +9,13 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 
-from kproc.storage.batch_scan import Header
 from kproc.storage.format import AbortedTransaction
+from kproc.wire.batch_header import (
+    ATTRIBUTES,
+    PRODUCER_ID,
+    Header,
+    last_offset_of,
+)
 from kproc.wire.record_batch import TRANSACTIONAL
 
 
@@ -26,10 +31,10 @@ class CleanedTransactions:
 
     def on_batch(self, header: Header) -> bool:
         """Whether the records of a data batch go: it belongs to an aborted transaction."""
-        if not header[5] & TRANSACTIONAL:
+        if not header[ATTRIBUTES] & TRANSACTIONAL:
             return False
-        self._advance(header[0] + header[6])
-        producer_id = header[9]
+        self._advance(last_offset_of(header))
+        producer_id = header[PRODUCER_ID]
         if producer_id in self._aborted:
             self._seen.add(producer_id)
             return True
@@ -41,8 +46,8 @@ class CleanedTransactions:
 
         `is_abort` is None for a control batch that is empty: its marker went before.
         """
-        self._advance(header[0] + header[6])
-        producer_id = header[9]
+        self._advance(last_offset_of(header))
+        producer_id = header[PRODUCER_ID]
         if is_abort is None:
             return True, None
         if not is_abort:

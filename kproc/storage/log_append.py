@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from struct import Struct
 from typing import Final
 
 from crc32c import crc32c
 
 from kproc.errors import ErrorCode, FatalError, KafkaError, RecordErrors
-from kproc.storage.batch_scan import HEADER, Header
 from kproc.storage.format import INT32_MAX, AbortedTransaction
 from kproc.storage.fs import StorageFailure
 from kproc.storage.log_config import INT64_MAX
@@ -18,7 +16,8 @@ from kproc.storage.results import NO_OFFSET, AppendResult
 from kproc.storage.segment import LogSegment
 from kproc.storage.txn_index import append_aborted
 from kproc.storage.validate import CLIENT, examine, read_marker
-from kproc.wire.record_batch import CONTROL, HEADER_BYTES, TRANSACTIONAL, NotOneBatch, stamp_append_time
+from kproc.wire.batch_header import HEADER, HEADER_BYTES, STAMP, Header
+from kproc.wire.record_batch import CONTROL, TRANSACTIONAL, NotOneBatch, stamp_append_time
 
 # After this many bytes a producer snapshot is written: it bounds what a dead owner's successor replays to
 # about 0.2 s (a header scan of one-record batches takes 2.9 s/GiB).
@@ -27,7 +26,6 @@ SNAPSHOT_BYTES: Final = 64 << 20
 SNAPSHOT_BATCHES: Final = 2000
 _SEQUENCE_MAX: Final = 2**31 - 1
 
-_STAMP: Final = Struct(">qii")  # base offset, batch length, leader epoch: the first 16 bytes of a batch
 # Stands for a header that was not read: its length fits no batch.
 _NOT_PLAIN: Final = (0, -1, 0, 0, 0, 0, 0, 0, 0, -1, 0, 0, 0)
 # Refusals of a batch as a whole, after which Kafka does not tell where the log begins.
@@ -43,7 +41,7 @@ _WITHOUT_LOG_START: Final = frozenset(
 # Of a batch that ends a transaction: (is abort, coordinator epoch).
 _Marker = tuple[bool, int] | None
 _unpack_header = HEADER.unpack_from
-_pack_stamp = _STAMP.pack
+_pack_stamp = STAMP.pack
 
 
 class _Run:

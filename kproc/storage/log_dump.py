@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from crc32c import crc32c
 
@@ -27,10 +27,9 @@ from kproc.storage.format import (
 from kproc.storage.fs import Fs
 from kproc.storage.producer_state import decode_snapshot
 from kproc.storage.txn_index import read_aborted
+from kproc.wire.batch_header import CRC_FROM
 from kproc.wire.compression import Compression
 from kproc.wire.record_batch import BatchHeader, control_type, decode_records
-
-_CRC_FROM: Final = 21
 
 
 class Batch(NamedTuple):
@@ -43,7 +42,7 @@ class Batch(NamedTuple):
     @property
     def is_whole(self) -> bool:
         """Whether the CRC-32C in the header is that of the bytes."""
-        return bool(crc32c(memoryview(self.content)[_CRC_FROM:]) == self.header.crc)
+        return bool(crc32c(memoryview(self.content)[CRC_FROM:]) == self.header.crc)
 
 
 class Problem(NamedTuple):

@@ -11,9 +11,10 @@ from typing import Final, NoReturn
 
 from kproc.errors import ErrorCode, KafkaError
 from kproc.storage.log_config import LogConfig
+from kproc.wire.batch_header import HEADER_BYTES
 from kproc.wire.compression import Compression, compress, decompress
 from kproc.wire.primitives import INT64_MIN
-from kproc.wire.record_batch import HEADER_BYTES, NO_TIMESTAMP, BatchHeader, rebuild, stamp_max_timestamp
+from kproc.wire.record_batch import NO_TIMESTAMP, BatchHeader, rebuild, stamp_max_timestamp
 from kproc.wire.records import walk_records
 
 _CODECS: Final = {

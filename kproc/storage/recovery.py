@@ -28,7 +28,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from kproc.errors import Corrupt
-from kproc.storage.batch_scan import BadBatch, Header, find_good_batch, walk_checked, walk_headers
+from kproc.storage.batch_scan import BadBatch, find_good_batch, walk_checked, walk_headers
 from kproc.storage.checkpoints import read_leader_epochs
 from kproc.storage.compaction_files import finish_swaps
 from kproc.storage.failed_sync import NOTE_FILE
@@ -52,6 +52,20 @@ from kproc.storage.producer_state import BATCHES_KEPT, BatchMark, ProducerTable,
 from kproc.storage.segment import LogSegment
 from kproc.storage.txn_index import append_aborted, read_aborted
 from kproc.storage.validate import read_marker
+from kproc.wire.batch_header import (
+    ATTRIBUTES,
+    BASE_OFFSET,
+    BASE_SEQUENCE,
+    BATCH_LENGTH,
+    LAST_OFFSET_DELTA,
+    LEADER_EPOCH,
+    MAX_TIMESTAMP,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    RECORD_COUNT,
+    Header,
+    last_offset_of,
+)
 from kproc.wire.record_batch import CONTROL, LOG_OVERHEAD_BYTES, TRANSACTIONAL
 
 logger = logging.getLogger(__name__)
@@ -183,7 +197,11 @@ class _Rebuild:
         times: list[tuple[int, int]] = []
         try:
             for position, header in batches:
-                base, total, last = header[0], header[1] + LOG_OVERHEAD_BYTES, header[0] + header[6]
+                base, total, last = (
+                    header[BASE_OFFSET],
+                    header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES,
+                    last_offset_of(header),
+                )
                 if base < self.next_offset:
                     # No torn write: the batch is whole. Offsets are not under the CRC; one of them is wrong.
                     where = f"{segment.path(LOG_SUFFIX)}: at position {position}"
@@ -195,9 +213,11 @@ class _Rebuild:
                         f"{where} offset {last} cannot be in a segment that begins at {segment.base_offset}"
                     )
                 if position == 0:
-                    segment.first_timestamp = header[8]
-                if header[8] > segment.max_timestamp and header[12]:  # One without records dates nothing.
-                    segment.max_timestamp, segment.max_timestamp_offset = header[8], last
+                    segment.first_timestamp = header[MAX_TIMESTAMP]
+                if (
+                    header[MAX_TIMESTAMP] > segment.max_timestamp and header[RECORD_COUNT]
+                ):  # One without records dates nothing.
+                    segment.max_timestamp, segment.max_timestamp_offset = header[MAX_TIMESTAMP], last
                 if segment.bytes_since_index > self._interval_bytes:
                     pairs.append((last, position))
                     times.append((segment.max_timestamp, segment.max_timestamp_offset))
@@ -205,10 +225,10 @@ class _Rebuild:
                 segment.bytes_since_index += total
                 self.next_offset = last + 1
                 self.end_position = position + total
-                if header[5] & TRANSACTIONAL and self.first_transactional is None:
+                if header[ATTRIBUTES] & TRANSACTIONAL and self.first_transactional is None:
                     self.first_transactional = base
-                if not self.epoch_starts or self.epoch_starts[-1][0] != header[2]:
-                    self.epoch_starts.append((header[2], base))
+                if not self.epoch_starts or self.epoch_starts[-1][0] != header[LEADER_EPOCH]:
+                    self.epoch_starts.append((header[LEADER_EPOCH], base))
                 if len(pairs) >= _REBUILD_ENTRIES:
                     segment.note_indexed(pairs, times)
                     pairs, times = [], []
@@ -219,8 +239,15 @@ class _Rebuild:
 
 def _mark_of(header: Header) -> BatchMark:
     """What a producer's state keeps of a batch."""
-    last_sequence = (header[11] + header[6]) & 0x7FFFFFFF if header[11] >= 0 else -1
-    return last_sequence, header[0] + header[6], header[6], header[8]
+    last_sequence = (
+        (header[BASE_SEQUENCE] + header[LAST_OFFSET_DELTA]) & 0x7FFFFFFF if header[BASE_SEQUENCE] >= 0 else -1
+    )
+    return (
+        last_sequence,
+        last_offset_of(header),
+        header[LAST_OFFSET_DELTA],
+        header[MAX_TIMESTAMP],
+    )
 
 
 class _Loader:
@@ -360,7 +387,7 @@ class _Loader:
             for _, header in walk_headers(
                 self._fs, segment.descriptor(), position, segment.size, chunk_bytes=64
             ):
-                return header[0] + header[6] == offset
+                return last_offset_of(header) == offset
         except BadBatch:
             return False
         return False
@@ -433,7 +460,7 @@ class _Loader:
     def _epochs_before(self, segment: LogSegment, end_position: int) -> set[int]:
         """The epochs of the batches that were good: the checkpoint may be missing."""
         headers = walk_headers(self._fs, segment.descriptor(), 0, end_position)
-        return {header[2] for _, header in headers}
+        return {header[LEADER_EPOCH] for _, header in headers}
 
     def load_epochs(self, end_offset: int) -> None:
         """Complete the epochs from the batches, and forget those that begin beyond the log's end."""
@@ -444,12 +471,12 @@ class _Loader:
                     self._assign_newer(first, segment.base_offset)  # One epoch throughout.
                     continue
                 for _, header in walk_headers(self._fs, segment.descriptor(), 0, segment.size):
-                    self._assign_newer(header[2], header[0])
+                    self._assign_newer(header[LEADER_EPOCH], header[BASE_OFFSET])
         self.epochs.truncate_from(end_offset)
 
     def _first_epoch(self, segment: LogSegment) -> int | None:
         for _, header in walk_headers(self._fs, segment.descriptor(), 0, segment.size, chunk_bytes=64):
-            return header[2]
+            return header[LEADER_EPOCH]
         return None
 
     def _assign_newer(self, epoch: int | None, offset: int) -> None:
@@ -501,8 +528,8 @@ class _Loader:
         segment = before[-1]
         marks: dict[tuple[int, int], list[BatchMark]] = {}  # By producer id and epoch.
         for header in segment.headers_before(table.end_offset, _RECALLED_ENTRIES):
-            if header[11] >= 0 and not header[5] & CONTROL:
-                marks.setdefault((header[9], header[10]), []).append(_mark_of(header))
+            if header[BASE_SEQUENCE] >= 0 and not header[ATTRIBUTES] & CONTROL:
+                marks.setdefault((header[PRODUCER_ID], header[PRODUCER_EPOCH]), []).append(_mark_of(header))
         if segment is not self._segments[-1]:
             segment.close()
         for entry in table.entries():
@@ -528,10 +555,10 @@ class _Loader:
         self, table: ProducerTable, segment: LogSegment, position: int, header: Header, heard_ms: int
     ) -> None:
         """Apply one batch of the log to the producers."""
-        producer_id, epoch, attributes = header[9], header[10], header[5]
+        producer_id, epoch, attributes = header[PRODUCER_ID], header[PRODUCER_EPOCH], header[ATTRIBUTES]
         if producer_id < 0:
             return
-        last_offset = header[0] + header[6]
+        last_offset = last_offset_of(header)
         if not attributes & CONTROL:
             table.record(
                 producer_id,
@@ -541,7 +568,7 @@ class _Loader:
                 heard_ms=heard_ms,
             )
             return
-        length = header[1] + LOG_OVERHEAD_BYTES
+        length = header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES
         content = self._fs.read(segment.descriptor(), length, position=position)
         marker = read_marker(memoryview(content), attributes)
         if marker is None:

@@ -12,7 +12,6 @@ from kproc.errors import Corrupt
 from kproc.storage.batch_scan import (
     LOOKUP_CHUNK_BYTES,
     BadBatch,
-    Header,
     read_header,
     walk_headers,
 )
@@ -37,8 +36,16 @@ from kproc.storage.index import (
     open_time_index,
 )
 from kproc.storage.timestamp_search import SearchPaused, TimestampSearch
+from kproc.wire.batch_header import (
+    BASE_OFFSET,
+    BATCH_LENGTH,
+    HEADER_BYTES,
+    MAX_TIMESTAMP,
+    Header,
+    last_offset_of,
+)
 from kproc.wire.file_range import FileRange
-from kproc.wire.record_batch import HEADER_BYTES, LOG_OVERHEAD_BYTES
+from kproc.wire.record_batch import LOG_OVERHEAD_BYTES
 
 NS_PER_MS: Final = 1_000_000
 _SHOWN_TOGETHER_BYTES: Final = LOOKUP_CHUNK_BYTES - HEADER_BYTES
@@ -182,17 +189,17 @@ class LogSegment:
                 header = read_header(self._fs, self.descriptor(), at, self.size)
             except BadBatch as problem:
                 raise Corrupt(f"{self.path(LOG_SUFFIX)}: {problem}") from problem
-            if header[0] <= offset <= header[0] + header[6]:
-                return at, header[1] + LOG_OVERHEAD_BYTES
+            if header[BASE_OFFSET] <= offset <= last_offset_of(header):
+                return at, header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES
         for position, header in self._lookup_headers(before):
-            if header[0] + header[6] >= offset:
-                return position, header[1] + LOG_OVERHEAD_BYTES
+            if last_offset_of(header) >= offset:
+                return position, header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES
         return None
 
     def headers_before(self, offset: int, entries: int) -> Iterator[Header]:
         """The batches before an offset, from so many index entries back on, in their order."""
         for _, header in self._lookup_headers(self.index.lookup_earlier(offset - 1, entries)):
-            if header[0] >= offset:
+            if header[BASE_OFFSET] >= offset:
                 return
             yield header
 
@@ -209,7 +216,7 @@ class LogSegment:
         """The largest timestamp of the first batch, which time-based rolling counts from; None when empty."""
         if self.first_timestamp is None and self.size:
             _, header = next(walk_headers(self._fs, self.descriptor(), 0, self.size, chunk_bytes=64))
-            self.first_timestamp = header[8]
+            self.first_timestamp = header[MAX_TIMESTAMP]
         return self.first_timestamp
 
     def find_timestamp(
@@ -219,8 +226,8 @@ class LogSegment:
         search.from_offset = max(search.from_offset, from_offset)
         start = self.index.lookup(max(self.time_index.lookup(timestamp), search.from_offset))
         for position, header in self._lookup_headers(start):
-            if header[8] >= timestamp and header[0] + header[6] >= search.from_offset:
-                length = header[1] + LOG_OVERHEAD_BYTES
+            if header[MAX_TIMESTAMP] >= timestamp and last_offset_of(header) >= search.from_offset:
+                length = header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES
                 batch = self._fs.read(self.descriptor(), length, position=position)
                 found = search.look_into(header, batch, timestamp)
                 if found is not None:
@@ -241,10 +248,10 @@ class LogSegment:
             if search.note_header():
                 search.scanned = self.base_offset, offset, at, largest
                 raise SearchPaused
-            if header[0] >= offset:
-                largest = max(largest, header[8])
+            if header[BASE_OFFSET] >= offset:
+                largest = max(largest, header[MAX_TIMESTAMP])
                 continue
-            length = header[1] + LOG_OVERHEAD_BYTES
+            length = header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES
             batch = self._fs.read(self.descriptor(), length, position=at)
             largest = max(largest, search.largest_in(header, batch, offset))
         search.scanned = self.base_offset, offset, self.size, largest

@@ -26,6 +26,7 @@ from kproc.storage.format import (
 from kproc.storage.fs import FileFacts, Fs
 from kproc.storage.retention import SegmentFacts
 from kproc.storage.txn_index import read_aborted
+from kproc.wire.batch_header import MAX_TIMESTAMP
 
 _NS_PER_MS = 1_000_000
 
@@ -91,7 +92,7 @@ def first_timestamp(fs: Fs, directory: Path, base_offset: int) -> int:
     try:
         size = fs.facts(descriptor).st_size
         for _, header in walk_headers(fs, descriptor, 0, size, chunk_bytes=64):
-            return header[8]
+            return header[MAX_TIMESTAMP]
     except BadBatch:  # It is being written.
         return NO_TIMESTAMP
     finally:

@@ -13,11 +13,20 @@ from itertools import islice
 from typing import Final
 
 from kproc.errors import KafkaError, ProtocolError
-from kproc.storage.batch_scan import Header
 from kproc.storage.format import NO_TIMESTAMP
+from kproc.wire.batch_header import (
+    ATTRIBUTES,
+    BASE_OFFSET,
+    BASE_TIMESTAMP,
+    HEADER_BYTES,
+    MAX_TIMESTAMP,
+    RECORD_COUNT,
+    Header,
+    last_offset_of,
+)
 from kproc.wire.compression import DECOMPRESSED_BYTES_MAX, decompress
 from kproc.wire.primitives import as_int64, read_unsigned_varint, read_unsigned_varlong
-from kproc.wire.record_batch import CODEC_MASK, HEADER_BYTES, LOG_APPEND_TIME
+from kproc.wire.record_batch import CODEC_MASK, LOG_APPEND_TIME
 
 SLICE_BYTES: Final = 4 << 20
 SLICE_RECORDS: Final = 20_000
@@ -50,10 +59,10 @@ class TimestampSearch:
         """(offset, timestamp) of its first record at or after `timestamp`, or None; SearchPaused: not in this slice."""
         if self._slice_bytes <= 0 or self._slice_records <= 0:
             raise SearchPaused
-        first, count = max(header[0], self.from_offset), header[12]
+        first, count = max(header[BASE_OFFSET], self.from_offset), header[RECORD_COUNT]
         raw = self._inflate(header, batch) if self._records_left > 0 else None
         if raw is None:
-            return first, header[8]
+            return first, header[MAX_TIMESTAMP]
         walked, offset = 0, first
         found = None
         for offset, dated in islice(_walk(raw, header), self._records_left):
@@ -64,18 +73,18 @@ class TimestampSearch:
         self._records_left -= walked
         self._slice_records -= walked
         if found is None and walked < count and self._records_left <= 0:
-            return max(first, offset), header[8]
+            return max(first, offset), header[MAX_TIMESTAMP]
         if found is None:
-            self.from_offset = max(self.from_offset, header[0] + header[6] + 1)
+            self.from_offset = max(self.from_offset, last_offset_of(header) + 1)
         return found
 
     def largest_in(self, header: Header, batch: bytes, from_offset: int) -> int:
         """The largest timestamp of its records from an offset on; what the header says where that is too much to do."""
-        raw = self._inflate(header, batch) if header[12] <= self._records_left else None
+        raw = self._inflate(header, batch) if header[RECORD_COUNT] <= self._records_left else None
         if raw is None:
-            return header[8]
-        self._records_left -= header[12]
-        self._slice_records -= header[12]
+            return header[MAX_TIMESTAMP]
+        self._records_left -= header[RECORD_COUNT]
+        self._slice_records -= header[RECORD_COUNT]
         return max(
             (dated for offset, dated in _walk(raw, header) if offset >= from_offset), default=NO_TIMESTAMP
         )
@@ -90,7 +99,9 @@ class TimestampSearch:
         if self._bytes_left <= 0:
             return None
         try:
-            raw = decompress(header[5] & CODEC_MASK, memoryview(batch)[HEADER_BYTES:], self._bytes_left)
+            raw = decompress(
+                header[ATTRIBUTES] & CODEC_MASK, memoryview(batch)[HEADER_BYTES:], self._bytes_left
+            )
         except KafkaError:
             if self._bytes_left == DECOMPRESSED_BYTES_MAX:
                 raise
@@ -104,14 +115,14 @@ def _walk(raw: bytes, header: Header) -> Iterator[Found]:
     """(offset, timestamp) of record after record, as far as they can be read: nobody has ever looked at them."""
     position = 0
     try:
-        for _ in range(header[12]):
+        for _ in range(header[RECORD_COUNT]):
             length, body = read_unsigned_varint(raw, position)
             delta, at = read_unsigned_varlong(raw, body + 1)
-            offset = header[0] + (read_unsigned_varint(raw, at)[0] >> 1)
-            if header[5] & LOG_APPEND_TIME:
-                yield offset, header[8]
+            offset = header[BASE_OFFSET] + (read_unsigned_varint(raw, at)[0] >> 1)
+            if header[ATTRIBUTES] & LOG_APPEND_TIME:
+                yield offset, header[MAX_TIMESTAMP]
             else:
-                yield offset, as_int64(header[7] + (delta >> 1 ^ -(delta & 1)))
+                yield offset, as_int64(header[BASE_TIMESTAMP] + (delta >> 1 ^ -(delta & 1)))
             position = body + (length >> 1)
     except (ProtocolError, IndexError):
         return

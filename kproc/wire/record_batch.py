@@ -33,11 +33,11 @@ from crc32c import crc32c
 
 from kproc.errors import ErrorCode, KafkaError
 from kproc.wire import records as record_format
+from kproc.wire.batch_header import BATCH_LENGTH, CRC_AT, CRC_FROM, HEADER, HEADER_BYTES, MAGIC_BYTE, STAMP
 from kproc.wire.compression import DECOMPRESSED_BYTES_MAX, compress, decompress
 from kproc.wire.primitives import Buffer
 from kproc.wire.records import Record
 
-HEADER_BYTES: Final = 61
 # Base offset and length: what must be read to know where the next batch starts.
 LOG_OVERHEAD_BYTES: Final = 12
 MAGIC: Final = 2
@@ -55,18 +55,13 @@ CONTROL: Final = 0x20
 HAS_DELETE_HORIZON: Final = 0x40
 
 _CODEC_MAX: Final = 4
-_CRC_AT: Final = 17
-_CRC_FROM: Final = 21
 _MAX_TIMESTAMP_AT: Final = 35
 
-_HEADER: Final = Struct(">qiibIhiqqqhii")
-_STAMP: Final = Struct(">qii")
 _INT64: Final = Struct(">q")
 _INT16: Final = Struct(">h")
 _UINT32: Final = Struct(">I")
-assert _HEADER.size == HEADER_BYTES
 
-_unpack_header = _HEADER.unpack_from
+_unpack_header = HEADER.unpack_from
 
 
 class BatchHeader(NamedTuple):
@@ -137,7 +132,7 @@ def parse_header(view: Buffer, offset: int = 0) -> BatchHeader:
 
 def crc_of(view: Buffer) -> int:
     """CRC-32C of one whole batch, computed over its bytes as they are now."""
-    return crc32c(memoryview(view)[_CRC_FROM:])
+    return crc32c(memoryview(view)[CRC_FROM:])
 
 
 class NotOneBatch(KafkaError):
@@ -153,8 +148,8 @@ def check_one_batch(view: Buffer) -> None:
     if size < HEADER_BYTES:
         raise _why_short(view)
     header = _unpack_header(view)
-    if header[3] != MAGIC or header[1] != size - LOG_OVERHEAD_BYTES:
-        raise _why_misshapen(size, header[1], header[3])
+    if header[MAGIC_BYTE] != MAGIC or header[BATCH_LENGTH] != size - LOG_OVERHEAD_BYTES:
+        raise _why_misshapen(size, header[BATCH_LENGTH], header[MAGIC_BYTE])
 
 
 def check_batch(view: memoryview | bytes | bytearray) -> BatchHeader:
@@ -172,7 +167,7 @@ def check_batch(view: memoryview | bytes | bytearray) -> BatchHeader:
     _, batch_length, _, magic, crc, attributes, last_offset_delta, _, _, _, _, _, record_count = header
     if magic != MAGIC or batch_length != size - LOG_OVERHEAD_BYTES:
         raise _why_misshapen(size, batch_length, magic)
-    if crc32c(memoryview(view)[_CRC_FROM:]) != crc:
+    if crc32c(memoryview(view)[CRC_FROM:]) != crc:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"CRC-32C of the batch is not the stored {crc:#010x}")
     if record_count <= 0 or last_offset_delta != record_count - 1:
         raise KafkaError(
@@ -226,7 +221,7 @@ def check_from_client(header: BatchHeader) -> None:
 def stamp(view: memoryview | bytearray, base_offset: int, leader_epoch: int) -> None:
     """Write the batch's place in the log. Both fields lie before the CRC'd bytes: the CRC stays good."""
     # One store for base offset, length and epoch: the length between them is written back as it must be.
-    view[0:16] = _STAMP.pack(base_offset, len(view) - LOG_OVERHEAD_BYTES, leader_epoch)
+    view[0:16] = STAMP.pack(base_offset, len(view) - LOG_OVERHEAD_BYTES, leader_epoch)
 
 
 def stamp_append_time(view: memoryview | bytearray, append_time_ms: int) -> None:
@@ -234,17 +229,17 @@ def stamp_append_time(view: memoryview | bytearray, append_time_ms: int) -> None
 
     Attributes and max timestamp are under the CRC, so it is computed again.
     """
-    (attributes,) = _INT16.unpack_from(view, _CRC_FROM)
-    view[_CRC_FROM : _CRC_FROM + 2] = _INT16.pack(attributes | LOG_APPEND_TIME)
+    (attributes,) = _INT16.unpack_from(view, CRC_FROM)
+    view[CRC_FROM : CRC_FROM + 2] = _INT16.pack(attributes | LOG_APPEND_TIME)
     view[_MAX_TIMESTAMP_AT : _MAX_TIMESTAMP_AT + 8] = _INT64.pack(append_time_ms)
-    view[_CRC_AT:_CRC_FROM] = _UINT32.pack(crc32c(memoryview(view)[_CRC_FROM:]))
+    view[CRC_AT:CRC_FROM] = _UINT32.pack(crc32c(memoryview(view)[CRC_FROM:]))
 
 
 def stamp_max_timestamp(view: memoryview, header: BatchHeader, max_timestamp: int) -> BatchHeader:
     """Make a batch say which timestamp of its records is the largest; its producer said something else."""
     view[_MAX_TIMESTAMP_AT : _MAX_TIMESTAMP_AT + 8] = _INT64.pack(max_timestamp)
     crc = crc_of(view)
-    view[_CRC_AT:_CRC_FROM] = _UINT32.pack(crc)
+    view[CRC_AT:CRC_FROM] = _UINT32.pack(crc)
     return header._replace(max_timestamp=max_timestamp, crc=crc)
 
 
@@ -260,10 +255,10 @@ def rebuild(
         attributes=header.attributes & ~(CODEC_MASK | HAS_DELETE_HORIZON) | codec,
         max_timestamp=max_timestamp,
     )
-    batch = bytearray(_HEADER.pack(*header))
+    batch = bytearray(HEADER.pack(*header))
     batch += payload
     crc = crc_of(batch)
-    batch[_CRC_AT:_CRC_FROM] = _UINT32.pack(crc)
+    batch[CRC_AT:CRC_FROM] = _UINT32.pack(crc)
     return batch, header._replace(crc=crc)
 
 
@@ -312,9 +307,9 @@ def encode_batch(
         base_sequence=base_sequence,
         record_count=len(records),
     )
-    batch = bytearray(_HEADER.pack(*header))
+    batch = bytearray(HEADER.pack(*header))
     batch += payload
-    batch[_CRC_AT:_CRC_FROM] = _UINT32.pack(crc_of(batch))
+    batch[CRC_AT:CRC_FROM] = _UINT32.pack(crc_of(batch))
     return batch
 
 

@@ -18,7 +18,8 @@ from confluent_kafka import Producer
 from kproc.group.partitioning import partition_for
 from kproc.group.records import decode_record
 from kproc.group.snapshot import GroupSnapshot
-from kproc.wire.record_batch import HEADER_BYTES, decode_records, parse_header
+from kproc.wire.batch_header import HEADER_BYTES
+from kproc.wire.record_batch import decode_records, parse_header
 from tests.support.groups import describe, find_coordinator, offsets_of
 from tests.support.java_tools import JVM
 from tests.support.kafka_jars import classpath

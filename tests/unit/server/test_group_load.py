@@ -16,7 +16,8 @@ from kproc.group.records import CommittedOffset, OffsetKey, encode_offset_key, e
 from kproc.handler import groups
 from kproc.handler.groups import Shard
 from kproc.storage.validate import COORDINATOR
-from kproc.wire.record_batch import HEADER_BYTES, encode_batch
+from kproc.wire.batch_header import HEADER_BYTES
+from kproc.wire.record_batch import encode_batch
 from kproc.wire.records import Record
 from tests.support.logs import TOPIC_ID, LogRig
 

@@ -15,7 +15,8 @@ np = pytest.importorskip("numpy")
 pytest.importorskip("pyarrow")
 
 from kproc.spark import chain, walk  # noqa: E402
-from kproc.wire.record_batch import HEADER_BYTES, encode_batch  # noqa: E402
+from kproc.wire.batch_header import HEADER_BYTES  # noqa: E402
+from kproc.wire.record_batch import encode_batch  # noqa: E402
 from kproc.wire.records import Record  # noqa: E402
 
 Starts = Callable[[bytes, Any, Any, Any], "list[int] | None"]

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from kproc.errors import ErrorCode, KafkaError
 from kproc.wire import compression, record_batch
+from kproc.wire.batch_header import HEADER_BYTES
 from kproc.wire.compression import Compression, compress, decompress
 from kproc.wire.primitives import encode_varint
-from kproc.wire.record_batch import HEADER_BYTES, Record, check_batch, decode_records, encode_batch
+from kproc.wire.record_batch import Record, check_batch, decode_records, encode_batch
 from kproc.wire.records import HEADER_COUNT_MAX, encode_records
 from kproc.wire.records import decode_records as decode_raw
 
