@@ -156,7 +156,9 @@ class Children:
                 self._restart(role)
 
     def next_restart_ns(self) -> int | None:
-        """When `restart_due` has something to start; None when nobody waits."""
+        """When `restart_due` has something to start; None when nobody waits, or nobody is started any more."""
+        if self.is_stopping:
+            return None
         return min((role.restart_at_ns for role in self.table if role.restart_at_ns), default=None)
 
     def _restart(self, role: Role) -> None:

@@ -76,6 +76,17 @@ def test_role_that_keeps_dying_never_ends_a_broker_that_serves() -> None:
     assert planner.problem is None
 
 
+def test_nobody_is_waited_for_in_a_stop() -> None:
+    """The supervisor would look at once, again and again, until everything is drained."""
+    planner = Planner()
+    planner.has_started = True
+    planner.deaths(planner.table.add(handler_id(0)), SECOND_NS // 10)
+    assert planner.next_restart_ns() == planner._clock.now_ns()
+    planner.is_stopping = True
+    planner.restart_due()
+    assert planner.next_restart_ns() is None
+
+
 def test_role_that_lived_for_a_while_is_forgiven() -> None:
     planner, role = Planner(), Role(handler_id(0))
     planner.deaths(role, *[0] * 8)
