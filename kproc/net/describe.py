@@ -37,7 +37,7 @@ def client_of(frame: memoryview) -> tuple[str, str, str]:
 def connection_name(connection: Connection) -> str:
     """Kafka's connection id: `local:port-remote:port-processor-index`. It stays the same when the connection moves."""
     origin = connection.origin
-    host, port = _local(connection.sock)
+    host, port = _local(connection.transport.sock)
     remote = address_text(origin.address)
     return f"{host}:{port}-{remote}:{origin.port}-{origin.processor}-{origin.number}"
 
@@ -46,7 +46,7 @@ def describe(connection: Connection, processor: int, now_ns: int) -> dict[str, A
     """One connection as `kproc clients` shows it."""
     origin = connection.origin
     client_id, software_name, software_version = connection.client or ("", UNKNOWN, UNKNOWN)
-    bytes_out, bytes_in = _tcp_bytes(connection.sock)
+    bytes_out, bytes_in = _tcp_bytes(connection.transport.sock)
     return {
         "id": connection_name(connection),
         "processor": processor,

@@ -317,7 +317,7 @@ class ConnectionHolder:
 
     def _watch(self, connection: Connection) -> None:
         """See to it that its requests are read. Raises OSError for a socket that cannot be used."""
-        connection.sock.setblocking(False)
+        connection.transport.set_blocking(False)
         self._epoll.register(connection.fd, ACTIVE)
 
     def _unwatch(self, connection: Connection) -> None:
@@ -367,12 +367,8 @@ class ConnectionHolder:
         self._counts[SLOT["connections_closed"]] += 1
 
     def _end_socket(self, connection: Connection) -> None:
-        try:
-            # The Acceptor may not have closed its copy yet; without this the client would not see the end.
-            connection.sock.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            logger.debug("connection %d was already closed by its client", connection.id)
-        connection.sock.close()
+        connection.transport.end()
+        connection.transport.close()
 
     def _close_failed(self, connection: Connection, error: Exception) -> None:
         """The kernel refused what never fails, or a surprise: this one connection ends, whatever state its descriptor
@@ -518,7 +514,7 @@ class ConnectionHolder:
     def let_go(self, connection: Connection) -> None:
         """Without shutdown, which would end the connection for whoever has it now."""
         self._free_block(connection)
-        connection.sock.close()
+        connection.transport.close()
         self._tell_handlers(connection, FLAG_MOVED)
         self._reporter.closed(connection.listener, connection.origin.address)
         self._has_counts = True

@@ -30,7 +30,7 @@ class LoopProcessor(TurnProcessor):
         self._on_input = on_input
 
     def _watch(self, connection: Connection) -> None:
-        connection.sock.setblocking(False)
+        connection.transport.set_blocking(False)
         self._loop.add_reader(connection.fd, self._on_ready, connection)
 
     def _unwatch(self, connection: Connection) -> None:

@@ -112,7 +112,7 @@ class Moves:
         """The Processor ends, and with it what is still ours."""
         for channel in self._channels.values():
             for connection in channel.given.values():
-                connection.sock.close()
+                connection.transport.close()
             channel.close()
         for _, given in self._arrived:
             given.close()

@@ -9,8 +9,6 @@ read, but what one read brought is served together. A client that does not read 
 
 from __future__ import annotations
 
-import logging
-import os
 import select
 import socket
 import threading
@@ -26,10 +24,7 @@ from kproc.net.processor import READ_BYTES
 from kproc.net.turn_processor import TurnProcessor
 from kproc.transport.envelope import HEAD, HEAD_BYTES, SEND
 
-logger = logging.getLogger(__name__)
-
 _HANG_UP: Final = select.EPOLLRDHUP | select.EPOLLET  # The kernel says it once, and nothing about requests.
-_SEND_BYTES_MAX: Final = 1 << 20
 _JOIN_S: Final = 5.0
 
 Part = bytes | memoryview | FileSend
@@ -81,7 +76,7 @@ class ThreadProcessor(TurnProcessor):
     # -- under the lock ----------------------------------------------------------------------------------------
 
     def _watch(self, connection: Connection) -> None:
-        connection.sock.setblocking(True)
+        connection.transport.set_blocking(True)
         thread = threading.Thread(
             target=self._serve, args=(connection,), name=f"connection-{connection.origin.number}", daemon=True
         )
@@ -142,10 +137,7 @@ class ThreadProcessor(TurnProcessor):
 
     def _end_socket(self, connection: Connection) -> None:
         """Let its thread find out, and close the socket itself: another one must not get the descriptor before."""
-        try:
-            connection.sock.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            logger.debug("connection %d was already closed by its client", connection.id)
+        connection.transport.end()
         owner = self._owners.get(connection.id)
         if owner is not None:
             owner.wake()
@@ -156,7 +148,7 @@ class ThreadProcessor(TurnProcessor):
         del self._owners[connection.id]
         if not self._epoll.closed:
             self._epoll.unregister(connection.fd)
-        connection.sock.close()
+        connection.transport.close()
 
     def _took(self, connection: Connection, buffer: memoryview, count: int) -> None:
         """`count` bytes were received: into the connection's block, or else into `buffer`."""
@@ -333,22 +325,9 @@ def _write(connection: Connection, parts: Sequence[Part]) -> int:
                 continue
             data = run[0] if len(run) == 1 else b"".join(run)
             run = []
-            _send_all(connection.sock, data, socket.MSG_MORE if at + 1 < len(parts) else 0)
+            connection.transport.send_all(data, socket.MSG_MORE if at + 1 < len(parts) else 0)
             continue
         total += part.remaining
         while part.remaining:
-            sent = os.sendfile(
-                connection.fd, part.file.fd, part.position, min(part.remaining, _SEND_BYTES_MAX)
-            )
-            if sent == 0:
-                raise EOFError("a segment file is shorter than the answer says")
-            part.position += sent
-            part.remaining -= sent
+            part.send_by(connection.transport)
     return total
-
-
-def _send_all(sock: socket.socket, data: bytes | memoryview, flags: int) -> None:
-    """`sendall` costs a clock reading more, and nearly always once is enough."""
-    sent = sock.send(data, flags)
-    if sent < len(data):
-        sock.sendall(memoryview(data)[sent:], flags)

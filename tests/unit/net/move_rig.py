@@ -232,7 +232,7 @@ class MoveRig:
         """kill -9: the kernel closes its descriptors, the others see the ends of their pairs."""
         processor = self.processors.pop(index)
         for connection in [*processor._connections.values(), *processor._moves.given()]:
-            connection.sock.close()
+            connection.transport.close()
         processor._connections.clear()
         for channel in processor._channels.values():
             channel.given.clear()
