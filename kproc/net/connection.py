@@ -15,7 +15,7 @@ import os
 import select
 import socket
 from collections import deque
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from kproc.net.channel_state import MuteState, mute_state
 from kproc.net.files import FileCache, OpenFile, StaleFile
@@ -74,12 +74,37 @@ class Origin(NamedTuple):
     accepted_ms: int  # Since 1970.
 
 
+class Books(Protocol):
+    """What a connection's life is written into: connection_books.py. `is_timed`: times of its requests are metrics."""
+
+    is_timed: bool
+
+    def opened(self, connection: Connection) -> None:
+        """An Acceptor brought it."""
+
+    def moved_in(self, connection: Connection) -> None:
+        """Another Processor gave it to this one."""
+
+    def is_here(self, connection: Connection) -> None:
+        """It is in this Processor's tables, new, moved in or taken back."""
+
+    def is_gone(self, connection: Connection) -> None:
+        """It is in them no more."""
+
+    def moved_away(self, connection: Connection) -> None:
+        """Another Processor has it."""
+
+    def closed(self, connection: Connection) -> None:
+        """It has ended."""
+
+
 class Connection:
     """One client. One Processor has it at a time; closed exactly once."""
 
     __slots__ = (
         "activity_slot",
         "block",
+        "books",
         "client",
         "fd",
         "flags",
@@ -116,6 +141,7 @@ class Connection:
         sock: socket.socket,
         *,
         origin: Origin,
+        books: Books,
         home: HandlerPeer,
         now_ns: int,
     ) -> None:
@@ -125,6 +151,7 @@ class Connection:
         self.recv_into = transport.recv_into
         self.send = transport.send
         self.origin = origin
+        self.books = books
         self.listener = origin.listener
         self.flags = origin.flags
         self.client: tuple[str, str, str] | None = (

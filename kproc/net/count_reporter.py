@@ -37,17 +37,20 @@ class _Reader:
 
 
 class CountReporter:
-    """One per Processor, called by the thread that runs it."""
+    """One per Processor, called by the thread that runs it.
+
+    `has_unsent`, which is asked at every duty cycle: an Acceptor has not been told of everything; `flush` tells it.
+    """
 
     def __init__(self) -> None:
         self._totals: dict[Key, int] = {}
         self._readers: dict[socket.socket, _Reader] = {}
-        self._is_dirty = False
+        self.has_unsent = False
 
     def attach(self, peer: AgentId, sock: socket.socket) -> None:
         """An Acceptor is there (again): it is told of everything that is open. The socket stays the caller's."""
         self._readers[sock] = _Reader(peer, sock, dict(self._totals))
-        self._is_dirty = True
+        self.has_unsent = True
 
     def detach(self, peer: AgentId, sock: socket.socket | None = None) -> None:
         """The pair is gone: `sock`, or every one with `peer`. Its successor may be attached already."""
@@ -68,12 +71,7 @@ class CountReporter:
         reader = self._readers.get(sock)
         if reader is not None:  # Else that Acceptor ended; a connection that it gave us is ours all the same.
             reader.answers.append(answer)
-            self._is_dirty = True
-
-    @property
-    def has_unsent(self) -> bool:
-        """True while an Acceptor has not taken everything; the next flush tries again."""
-        return self._is_dirty
+            self.has_unsent = True
 
     @property
     def totals(self) -> dict[Key, int]:
@@ -82,14 +80,14 @@ class CountReporter:
 
     def flush(self) -> None:
         """Send what there is, as far as the sockets take it. Once per duty cycle; free when nothing happened."""
-        if not self._is_dirty:
+        if not self.has_unsent:
             return
-        self._is_dirty = False
+        self.has_unsent = False
         for reader in list(self._readers.values()):
             try:
                 self._send(reader)
             except _NOT_NOW:
-                self._is_dirty = True  # It is slow or stopped. Changes coalesce meanwhile.
+                self.has_unsent = True  # It is slow or stopped. Changes coalesce meanwhile.
             except OSError as error:
                 logger.info("%s cannot be told of connections: %s", reader.peer, error)
                 del self._readers[reader.sock]
@@ -98,7 +96,7 @@ class CountReporter:
         _add(self._totals, key, change)
         for reader in self._readers.values():
             _add(reader.changes, key, change)
-        self._is_dirty = True
+        self.has_unsent = True
 
     def _send(self, reader: _Reader) -> None:
         changes, answers = reader.changes, reader.answers

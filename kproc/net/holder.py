@@ -17,13 +17,11 @@ import msgspec
 
 from kproc.clock import Clock
 from kproc.containment import Containment
-from kproc.metrics.requests import PROCESSORS_PART
 from kproc.metrics.slab import MetricsRow
 from kproc.metrics.spec import SLOT
 from kproc.net.activity import ActivityWheel
 from kproc.net.connection import Block, Connection, Origin
-from kproc.net.connection_ledger import ConnectionLedger
-from kproc.net.count_reporter import CountReporter
+from kproc.net.connection_books import ClientBooks, ProbeBooks
 from kproc.net.describe import connection_name, describe
 from kproc.net.handler_peer import HandlerPeer, Router
 from kproc.net.handoff import NO_ADDRESS
@@ -66,6 +64,7 @@ class ConnectionHolder:
     __slots__ = (  # More attributes than CPython keeps inline in an object without.
         "_activity",
         "_arena",
+        "_books",
         "_by_id",
         "_by_index",
         "_channels",
@@ -77,12 +76,10 @@ class ConnectionHolder:
         "_epoll",
         "_given_router",
         "_handlers",
-        "_has_counts",
         "_held_bytes",
         "_is_leaving",
         "_is_pressed",
         "_is_stopping",
-        "_ledger",
         "_lent",
         "_metrics",
         "_moves",
@@ -91,6 +88,7 @@ class ConnectionHolder:
         "_now_ns",
         "_number",
         "_poll",
+        "_probe_books",
         "_reporter",
         "_router",
         "_short_of_memory",
@@ -115,7 +113,8 @@ class ConnectionHolder:
         self._metrics = metrics
         self._counts = metrics.values
         self._containment = Containment()
-        self._ledger = ConnectionLedger(metrics.slab.counts(PROCESSORS_PART + agent_id.index))
+        self._books = ClientBooks(metrics, agent_id.index)
+        self._probe_books = ProbeBooks(metrics)
         self._next_look_ns = 0  # When the next request may be timed.
         self._timed = TimedRequests(metrics.slab.timings(agent_id.index), clock)
         self._clock = clock
@@ -139,8 +138,7 @@ class ConnectionHolder:
         self._throttles = Throttles()
         self._moves = Moves(self, clock)
         self._channels: dict[int, Channel] = {}  # by descriptor
-        self._reporter = CountReporter()
-        self._has_counts = False  # Asked at every cycle, so no property.
+        self._reporter = self._books.reporter
         self._number = -1
         # Unique in the broker, also after a restart: time, count, Processor. A connection keeps it when it moves.
         self._next_id = (clock.wall_ms() << _ID_TIME_SHIFT) | agent_id.index
@@ -278,7 +276,7 @@ class ConnectionHolder:
 
     def _begin_timing(self, connection: Connection, frame: memoryview, target: HandlerPeer) -> int:
         """The first request of a duty cycle, but not of every short one: FLAG_TIMED if its times are wanted."""
-        if connection.flags & FLAG_PROBE:
+        if not connection.books.is_timed:
             return 0
         self._next_look_ns = self._now_ns + _LOOK_NS
         return self._timed.begin(connection, frame, target.peer, self._now_ns)
@@ -296,7 +294,9 @@ class ConnectionHolder:
         self._next_id += 1 << _ID_NUMBER_SHIFT
         self._number = (self._number + 1) & _NUMBER_MAX
         origin = Origin(self.id.index, self._number, listener, flags, address, port, self._clock.wall_ms())
-        connection = Connection(self._next_id, sock, origin=origin, home=home, now_ns=self._clock.now_ns())
+        books = self._probe_books if flags & FLAG_PROBE else self._books
+        now_ns = self._clock.now_ns()
+        connection = Connection(self._next_id, sock, origin=origin, books=books, home=home, now_ns=now_ns)
         try:
             self._watch(connection)
         except OSError as error:  # This one socket cannot be used; the others can.
@@ -305,10 +305,7 @@ class ConnectionHolder:
             return None
         connection.interest = ACTIVE
         self._keep(connection)
-        if not flags & FLAG_PROBE:
-            self._reporter.opened(listener, address)
-            self._ledger.opened(listener)
-            self._counts[SLOT["connections_accepted"]] += 1
+        books.opened(connection)
         return connection
 
     def adopt_probe(self, sock: socket.socket) -> None:
@@ -330,8 +327,7 @@ class ConnectionHolder:
         (connection.next_home or connection.home).homes += 1
         self._connections[connection.fd] = connection
         self._by_id[connection.id] = connection
-        if not connection.flags & FLAG_PROBE:
-            self._ledger.is_here(connection.listener)
+        connection.books.is_here(connection)
         self._activity.add(connection)
         self._held_bytes += len(connection.held)
 
@@ -339,8 +335,7 @@ class ConnectionHolder:
         """Out of every table and the epoll; its arena block stays."""
         del self._connections[connection.fd]
         del self._by_id[connection.id]
-        if not connection.flags & FLAG_PROBE:
-            self._ledger.is_gone(connection.listener)
+        connection.books.is_gone(connection)
         self._activity.discard(connection)
         self._stalled.pop(connection, None)
         self._short_of_memory.pop(connection, None)
@@ -357,14 +352,7 @@ class ConnectionHolder:
         self._free_block(connection)
         self._end_socket(connection)
         self._tell_handlers(connection, 0)
-        if connection.flags & FLAG_PROBE:
-            self._counts[SLOT["requests"]] -= connection.next_sequence  # They were no client's.
-            self._counts[SLOT["responses"]] -= connection.next_send
-            return
-        self._reporter.closed(connection.listener, connection.origin.address)
-        self._has_counts = True
-        self._ledger.closed(connection.listener)
-        self._counts[SLOT["connections_closed"]] += 1
+        connection.books.closed(connection)
 
     def _end_socket(self, connection: Connection) -> None:
         connection.transport.end()
@@ -516,10 +504,8 @@ class ConnectionHolder:
         self._free_block(connection)
         connection.transport.close()
         self._tell_handlers(connection, FLAG_MOVED)
-        self._reporter.closed(connection.listener, connection.origin.address)
-        self._has_counts = True
+        connection.books.moved_away(connection)
         self._timed.forget_connection(connection.id)
-        self._counts[SLOT["connections_moved"]] += 1
 
     def resume(self, connection: Connection) -> None:
         self._update_interest(connection)
@@ -550,8 +536,9 @@ class ConnectionHolder:
         home = self._by_index.get(state.home)
         if home is None or home.link is None:
             home = self._least_busy()
+        last_active_ns = max(state.last_active_ns, 0)
         connection = Connection(
-            state.id, sock, origin=state.origin, home=home, now_ns=max(state.last_active_ns, 0)
+            state.id, sock, origin=state.origin, books=self._books, home=home, now_ns=last_active_ns
         )
         if state.kept:
             connection.target = self._by_index[state.target]
@@ -568,8 +555,7 @@ class ConnectionHolder:
         sock.setblocking(False)
         self._epoll.register(connection.fd, PAUSED)
         self._keep(connection)
-        self._reporter.opened(connection.listener, connection.origin.address)
-        self._has_counts = True
+        connection.books.moved_in(connection)
         if connection.is_stalled:
             self._stalled[connection] = None
         if state.throttled_until_ns:

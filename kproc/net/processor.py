@@ -120,7 +120,6 @@ class Processor(ConnectionHolder):
         self._handoffs[sock.fileno()] = (peer, sock)
         self._epoll.register(sock.fileno(), select.EPOLLIN)
         self._reporter.attach(peer, sock)
-        self._has_counts = True
 
     def apply_settings(self, settings: DynamicSettings) -> None:
         """The broker's settings were changed: the memory budget has another number of shares."""
@@ -189,9 +188,8 @@ class Processor(ConnectionHolder):
                 handler.publish()
         if self._timed.leaving:
             self._timed.finish(self._by_id)
-        if self._has_counts:
+        if self._reporter.has_unsent:
             self._reporter.flush()
-            self._has_counts = self._reporter.has_unsent
         if self._now_ns >= self._next_store_ns:
             self._on_tick()
         elif work:  # It is to be stored, too.
@@ -244,7 +242,6 @@ class Processor(ConnectionHolder):
     def _take_sockets(self, fd: int) -> int:
         """Register what an Acceptor handed over, acknowledge each socket, evict what it asks for."""
         peer, sock = self._handoffs[fd]
-        self._has_counts = True
         taken = 0
         while True:
             try:
@@ -767,7 +764,7 @@ class Processor(ConnectionHolder):
         """Ten times a second, idle every REST_MS: the metrics row. Once a second: idle connections, deleted files."""
         now_ns = self._now_ns
         self._next_store_ns = now_ns + STORE_MS * 1_000_000
-        self._sleep_ms_max = STORE_MS if self._has_counts else REST_MS
+        self._sleep_ms_max = STORE_MS if self._reporter.has_unsent else REST_MS
         counts = self._counts
         counts[SLOT["heartbeat_ns"]] = now_ns
         counts[SLOT["duty_cycles"]] = self._cycle_count
@@ -779,7 +776,7 @@ class Processor(ConnectionHolder):
         counts[SLOT["ring_capacity_bytes"]] = sum(sender.capacity for sender in senders)
         counts[SLOT["ring_fill_bytes"]] = sum(sender.capacity - sender.free_bytes() for sender in senders)
         counts[SLOT["ring_records"]] = sum(sender.waiting(_COUNTED_MAX) for sender in senders)
-        self._ledger.store()
+        self._books.ledger.store()
         if now_ns >= self._next_second_ns:
             self._next_second_ns = now_ns + 1_000_000_000
             counts[SLOT["requests_inflight"]] = sum(c.inflight for c in self._connections.values())

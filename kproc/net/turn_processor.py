@@ -39,9 +39,8 @@ class TurnProcessor(Processor):
             return super().do_work(0)
         work = self._take_responses()
         self.publish()
-        if self._has_counts:
+        if self._reporter.has_unsent:
             self._reporter.flush()
-            self._has_counts = self._reporter.has_unsent
         return work
 
     def next_deadline_ms(self) -> int:
@@ -56,7 +55,7 @@ class TurnProcessor(Processor):
     def wants_turn(self) -> bool:
         """Whether it has something to do though no Handler has answered: it waits for room or time, or has to tell an
         Acceptor who left."""
-        return self._is_pressed or self._has_counts
+        return self._is_pressed or self._reporter.has_unsent
 
     def is_here(self, connection: Connection) -> bool:
         return self._by_id.get(connection.id) is connection

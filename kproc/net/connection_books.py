@@ -1,0 +1,71 @@
+"""ConnectionBooks: who is told that a connection comes, stays and goes. The metrics, the ledger of listeners, and the
+Acceptors, which hold the limits.
+
+The broker's own connection, by which it asks whether it serves, is in books of its own: it came by no listener, past
+every limit, and its requests are no client's.
+"""
+
+from __future__ import annotations
+
+from kproc.metrics.requests import PROCESSORS_PART
+from kproc.metrics.slab import MetricsRow
+from kproc.metrics.spec import SLOT
+from kproc.net.connection import Connection
+from kproc.net.connection_ledger import ConnectionLedger
+from kproc.net.count_reporter import CountReporter
+
+
+class ClientBooks:
+    """Of all clients' connections of one Processor; written by holder.py, stored at its tick."""
+
+    __slots__ = ("_values", "ledger", "reporter")
+
+    is_timed = True
+
+    def __init__(self, metrics: MetricsRow, processor: int) -> None:
+        self._values = metrics.values
+        self.ledger = ConnectionLedger(metrics.slab.counts(PROCESSORS_PART + processor))
+        self.reporter = CountReporter()
+
+    def opened(self, connection: Connection) -> None:
+        self.reporter.opened(connection.listener, connection.origin.address)
+        self.ledger.opened(connection.listener)
+        self._values[SLOT["connections_accepted"]] += 1
+
+    def moved_in(self, connection: Connection) -> None:
+        self.reporter.opened(connection.listener, connection.origin.address)
+
+    def is_here(self, connection: Connection) -> None:
+        self.ledger.is_here(connection.listener)
+
+    def is_gone(self, connection: Connection) -> None:
+        self.ledger.is_gone(connection.listener)
+
+    def moved_away(self, connection: Connection) -> None:
+        self.reporter.closed(connection.listener, connection.origin.address)
+        self._values[SLOT["connections_moved"]] += 1
+
+    def closed(self, connection: Connection) -> None:
+        self.reporter.closed(connection.listener, connection.origin.address)
+        self.ledger.closed(connection.listener)
+        self._values[SLOT["connections_closed"]] += 1
+
+
+class ProbeBooks:
+    """Of the broker's own connection: nothing but that its requests are taken out of the metrics again."""
+
+    __slots__ = ("_values",)
+
+    is_timed = False
+
+    def __init__(self, metrics: MetricsRow) -> None:
+        self._values = metrics.values
+
+    def opened(self, connection: Connection) -> None:
+        pass
+
+    moved_in = is_here = is_gone = moved_away = opened
+
+    def closed(self, connection: Connection) -> None:
+        self._values[SLOT["requests"]] -= connection.next_sequence
+        self._values[SLOT["responses"]] -= connection.next_send
