@@ -13,19 +13,15 @@ confirmed, or below what a dead owner had published: Corrupt, and the files are 
 was is known by the recovery point and, to a page and a round of sync, by the mark that each segment's file
 carries (fs.note_synced). Above it nothing was ever answered to acks=all, and a power loss keeps the pages of
 what was not synced in any order: it is a torn tail, cut there with all that follows, good batches included.
-
-This file is long because end, epochs and producers of a log are found by steps that share what they read.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
-
-import msgspec
+from typing import NamedTuple
 
 from kproc.errors import Corrupt
 from kproc.storage.batch_scan import BadBatch, find_good_batch, walk_checked, walk_headers
@@ -35,7 +31,6 @@ from kproc.storage.failed_sync import NOTE_FILE
 from kproc.storage.format import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
-    INT32_MAX,
     LOG_SUFFIX,
     NO_TIMESTAMP,
     SNAPSHOT_SUFFIX,
@@ -43,37 +38,21 @@ from kproc.storage.format import (
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     parse_segment_file_name,
-    segment_file_name,
 )
 from kproc.storage.fs import Fs
 from kproc.storage.leader_epochs import LeaderEpochs
 from kproc.storage.log_config import INT64_MAX, LogConfig
-from kproc.storage.producer_state import BATCHES_KEPT, BatchMark, ProducerTable, decode_snapshot
+from kproc.storage.producer_replay import ProducerReplay
+from kproc.storage.producer_state import ProducerTable
 from kproc.storage.segment import LogSegment
-from kproc.storage.txn_index import append_aborted, read_aborted
-from kproc.storage.validate import read_marker
+from kproc.storage.segment_rebuild import SegmentRebuild
 from kproc.wire.batch_header import (
-    ATTRIBUTES,
     BASE_OFFSET,
-    BASE_SEQUENCE,
-    BATCH_LENGTH,
-    LAST_OFFSET_DELTA,
     LEADER_EPOCH,
-    MAX_TIMESTAMP,
-    PRODUCER_EPOCH,
-    PRODUCER_ID,
-    RECORD_COUNT,
-    Header,
     last_offset_of,
 )
-from kproc.wire.record_batch import CONTROL, LOG_OVERHEAD_BYTES, TRANSACTIONAL
 
 logger = logging.getLogger(__name__)
-
-# Index entries are written in groups of this many while an index is rebuilt.
-_REBUILD_ENTRIES: Final = 4096
-# How far before a snapshot batches are looked for, in index entries: 64 KiB, or more where batches are larger.
-_RECALLED_ENTRIES: Final = 16
 
 
 class TrustedEnd(NamedTuple):
@@ -130,7 +109,8 @@ def load(
         end_offset = loader.find_end(recovery_point=recovery_point, clean=clean, trusted=trusted)
         loader.load_epochs(end_offset)
         known_none = trusted.end_offset if trusted is not None and not trusted.has_producers else 0
-        producers = loader.load_producers(snapshots, end_offset, now_ms, known_none=known_none)
+        replay = ProducerReplay(fs, directory, config, segments, loader.first_transactional)
+        producers = replay.load(snapshots, end_offset, now_ms, known_none=known_none)
     except BaseException as problem:
         for segment in segments:
             segment.close()
@@ -174,80 +154,6 @@ def _tidy(fs: Fs, directory: Path, names: Iterable[str]) -> tuple[list[int], lis
     for name in strays:
         fs.unlink(directory / name)
     return sorted(bases), sorted(snapshots)
-
-
-class _Rebuild:
-    """One walk over a segment's batches: finds the next offset, learns timestamps, adds index entries.
-
-    The entries are those that appending the same batches would have written.
-    """
-
-    def __init__(self, segment: LogSegment, interval_bytes: int) -> None:
-        self._segment = segment
-        self._interval_bytes = interval_bytes
-        self.next_offset = segment.base_offset
-        self.end_position = 0
-        self.epoch_starts: list[tuple[int, int]] = []
-        self.first_transactional: int | None = None
-
-    def run(self, batches: Iterable[tuple[int, Header]]) -> None:
-        """Take all batches; what was taken counts also when the walk raises BadBatch."""
-        segment = self._segment
-        pairs: list[tuple[int, int]] = []
-        times: list[tuple[int, int]] = []
-        try:
-            for position, header in batches:
-                base, total, last = (
-                    header[BASE_OFFSET],
-                    header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES,
-                    last_offset_of(header),
-                )
-                if base < self.next_offset:
-                    # No torn write: the batch is whole. Offsets are not under the CRC; one of them is wrong.
-                    where = f"{segment.path(LOG_SUFFIX)}: at position {position}"
-                    raise Corrupt(f"{where} offset {base} follows {self.next_offset - 1}")
-                if last - segment.base_offset > INT32_MAX:
-                    # Nor can a segment hold it: its indexes have 32 bits for offsets, and it would have been rolled.
-                    where = f"{segment.path(LOG_SUFFIX)}: at position {position}"
-                    raise Corrupt(
-                        f"{where} offset {last} cannot be in a segment that begins at {segment.base_offset}"
-                    )
-                if position == 0:
-                    segment.first_timestamp = header[MAX_TIMESTAMP]
-                if (
-                    header[MAX_TIMESTAMP] > segment.max_timestamp and header[RECORD_COUNT]
-                ):  # One without records dates nothing.
-                    segment.max_timestamp, segment.max_timestamp_offset = header[MAX_TIMESTAMP], last
-                if segment.bytes_since_index > self._interval_bytes:
-                    pairs.append((last, position))
-                    times.append((segment.max_timestamp, segment.max_timestamp_offset))
-                    segment.bytes_since_index = 0
-                segment.bytes_since_index += total
-                self.next_offset = last + 1
-                self.end_position = position + total
-                if header[ATTRIBUTES] & TRANSACTIONAL and self.first_transactional is None:
-                    self.first_transactional = base
-                if not self.epoch_starts or self.epoch_starts[-1][0] != header[LEADER_EPOCH]:
-                    self.epoch_starts.append((header[LEADER_EPOCH], base))
-                if len(pairs) >= _REBUILD_ENTRIES:
-                    segment.note_indexed(pairs, times)
-                    pairs, times = [], []
-        finally:
-            if pairs:
-                segment.note_indexed(pairs, times)
-
-
-def _mark_of(header: Header) -> BatchMark:
-    """What a producer's state keeps of a batch."""
-    last_sequence = (
-        (header[BASE_SEQUENCE] + header[LAST_OFFSET_DELTA]) & 0x7FFFFFFF if header[BASE_SEQUENCE] >= 0 else -1
-    )
-    return (
-        last_sequence,
-        last_offset_of(header),
-        header[LAST_OFFSET_DELTA],
-        header[MAX_TIMESTAMP],
-    )
 
 
 class _Loader:
@@ -360,7 +266,7 @@ class _Loader:
         """A segment that is believed: only its indexes may have to be made again."""
         if segment.needs_index:
             logger.info("index=rebuild segment=%s", segment.path(LOG_SUFFIX))
-            rebuild = _Rebuild(segment, self._config.index_interval_bytes)
+            rebuild = SegmentRebuild(segment, self._config.index_interval_bytes)
             try:
                 rebuild.run(walk_headers(self._fs, segment.descriptor(), 0, segment.size))
             except BadBatch as problem:
@@ -395,7 +301,7 @@ class _Loader:
     def _scan(self, number: int, walk_from: int, believed_end: int) -> int:
         """Walk a segment's batches to the end or a torn tail, checking those beyond `believed_end`."""
         segment = self._segments[number]
-        rebuild = _Rebuild(segment, self._config.index_interval_bytes)
+        rebuild = SegmentRebuild(segment, self._config.index_interval_bytes)
         rebuild.end_position = walk_from
         try:
             rebuild.run(
@@ -417,7 +323,7 @@ class _Loader:
         segment.needs_index = False
         return rebuild.next_offset
 
-    def _cut_tail(self, number: int, problem: BadBatch, rebuild: _Rebuild, believed_end: int) -> None:
+    def _cut_tail(self, number: int, problem: BadBatch, rebuild: SegmentRebuild, believed_end: int) -> None:
         """Truncate at a bad batch, unless it is damage: then Corrupt, with the files as they are."""
         segment = self._segments[number]
         where = f"{segment.path(LOG_SUFFIX)}: {problem}"
@@ -444,7 +350,7 @@ class _Loader:
                 self._fs.unlink(doomed)
         del self._segments[number + 1 :]
 
-    def _what_follows(self, number: int, problem: BadBatch, rebuild: _Rebuild) -> str:
+    def _what_follows(self, number: int, problem: BadBatch, rebuild: SegmentRebuild) -> str:
         """Whether whole batches are cut off with the torn one: for people, who may want to know."""
         segment = self._segments[number]
         if any(later.size for later in self._segments[number + 1 :]):
@@ -482,99 +388,3 @@ class _Loader:
     def _assign_newer(self, epoch: int | None, offset: int) -> None:
         if epoch is not None and epoch > self.epochs.latest:
             self.epochs.assign(epoch, offset)
-
-    def load_producers(
-        self, snapshots: list[int], end_offset: int, now_ms: int, *, known_none: int = 0
-    ) -> ProducerTable:
-        """The newest snapshot that is whole, and the batches behind it. Takes bad ones out of `snapshots`.
-
-        Where transactions were scanned, one from before them: replaying their markers fills the .txnindex. Below
-        `known_none` the dead owner knew no producer.
-        """
-        table = ProducerTable(self._segments[0].base_offset)
-        usable = end_offset if self.first_transactional is None else self.first_transactional
-        for offset in reversed(snapshots.copy()):
-            path = self._directory / segment_file_name(offset, SNAPSHOT_SUFFIX)
-            try:
-                if offset > end_offset:
-                    raise Corrupt(f"it is of offset {offset}, the log ends at {end_offset}")
-                if offset > usable:
-                    continue
-                table.load(decode_snapshot(self._fs.read_file(path) or b""))
-            except Corrupt as problem:
-                logger.warning("snapshot=dropped path=%s reason=%s", path, problem)
-                self._fs.unlink(path)
-                snapshots.remove(offset)
-                continue
-            table.end_offset = offset
-            self._recall(table)
-            break
-        if known_none > table.end_offset:
-            table = ProducerTable(known_none)
-        table.expire(now_ms, self._config.producer_id_expiration_ms)
-        for segment, position, header in self._headers_from(table.end_offset):
-            # When it was last written to is no earlier than when any of its batches came.
-            self._replay(table, segment, position, header, segment.created_ms)
-        table.end_offset = end_offset
-        return table
-
-    def _recall(self, table: ProducerTable) -> None:
-        """A snapshot has each producer's newest batch; those before it, which a client may not know to be there
-        either, are in the log. Looked for near the snapshot only: what is older was answered long ago.
-        """
-        before = [segment for segment in self._segments if segment.base_offset < table.end_offset]
-        if not len(table) or not before:
-            return
-        segment = before[-1]
-        marks: dict[tuple[int, int], list[BatchMark]] = {}  # By producer id and epoch.
-        for header in segment.headers_before(table.end_offset, _RECALLED_ENTRIES):
-            if header[BASE_SEQUENCE] >= 0 and not header[ATTRIBUTES] & CONTROL:
-                marks.setdefault((header[PRODUCER_ID], header[PRODUCER_EPOCH]), []).append(_mark_of(header))
-        if segment is not self._segments[-1]:
-            segment.close()
-        for entry in table.entries():
-            for newest in entry.batches:
-                found = marks.get((entry.producer_id, entry.epoch), ())
-                earlier = [mark for mark in found if mark[1] < newest[1]]
-                batches = (*earlier[1 - BATCHES_KEPT :], newest)
-                table.restore(entry.producer_id, msgspec.structs.replace(entry, batches=batches))
-
-    def _headers_from(self, offset: int) -> Iterator[tuple[LogSegment, int, Header]]:
-        for segment, following in zip(self._segments, [*self._segments[1:], None], strict=True):
-            if following is not None and following.base_offset <= offset:
-                continue
-            # Most logs have no snapshot: from their first batch on.
-            found = segment.locate(offset) if offset > segment.base_offset else (0, 0)
-            if found is not None:
-                for position, header in walk_headers(self._fs, segment.descriptor(), found[0], segment.size):
-                    yield segment, position, header
-            if following is not None:
-                segment.close()
-
-    def _replay(
-        self, table: ProducerTable, segment: LogSegment, position: int, header: Header, heard_ms: int
-    ) -> None:
-        """Apply one batch of the log to the producers."""
-        producer_id, epoch, attributes = header[PRODUCER_ID], header[PRODUCER_EPOCH], header[ATTRIBUTES]
-        if producer_id < 0:
-            return
-        last_offset = last_offset_of(header)
-        if not attributes & CONTROL:
-            table.record(
-                producer_id,
-                epoch,
-                _mark_of(header),
-                transactional=bool(attributes & TRANSACTIONAL),
-                heard_ms=heard_ms,
-            )
-            return
-        length = header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES
-        content = self._fs.read(segment.descriptor(), length, position=position)
-        marker = read_marker(memoryview(content), attributes)
-        if marker is None:
-            return
-        aborted = table.record_marker(
-            producer_id, epoch, marker[1], offset=last_offset, timestamp=heard_ms, is_abort=marker[0]
-        )
-        if aborted is not None and aborted not in read_aborted(self._fs, segment.txn_index_path):
-            append_aborted(self._fs, segment.txn_index_path, aborted)
