@@ -13,7 +13,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, BinaryIO, Final
 
 import typer
 
@@ -54,16 +54,23 @@ def doctor(
     name = f"kproc-doctor-{now:%Y%m%d-%H%M%S}"
     path = output or Path(f"{name}.tar.gz")
     report = _Report(bootstrap, log)
-    with tarfile.open(path, "w:gz") as archive:
+    with _open_private(path) as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
         for inside, content in report.files():
-            data = hidden(content).encode()
+            data = hidden(content).encode("utf-8", "backslashreplace")
             entry = tarfile.TarInfo(f"{name}/{inside}")
             entry.size, entry.mtime, entry.mode = len(data), int(now.timestamp()), 0o600
             archive.addfile(entry, io.BytesIO(data))
-    path.chmod(0o600)
     for problem in report.problems:
         sys.stderr.write(f"kproc: left out: {problem}\n")
     sys.stdout.write(f"{path}: {path.stat().st_size:,} bytes; look into it before you send it\n")
+
+
+def _open_private(path: Path) -> BinaryIO:
+    """A new file, or one made empty, that nobody else can read before there is anything in it."""
+    file = open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600), "wb")  # noqa: SIM115 - the caller's
+    os.fchmod(file.fileno(), 0o600)  # One that was there may be anybody's to read.
+    file.truncate()
+    return file
 
 
 def hidden(text: str) -> str:
@@ -147,8 +154,12 @@ class _Report:
         for directory, _, names in os.walk(self._known()["data"]):
             for name in sorted(names):
                 path = Path(directory) / name
-                facts = path.stat()
-                lines.append(f"{facts.st_size:>15} {facts.st_mtime:.0f} {path}\n")
+                try:
+                    facts = path.stat()
+                except OSError as error:  # Segments come and go meanwhile.
+                    lines.append(f"{'-':>15} {'-':>10} {path}: {error.strerror}\n")
+                else:
+                    lines.append(f"{facts.st_size:>15} {facts.st_mtime:.0f} {path}\n")
                 if len(lines) == _FILES_MAX:
                     return "".join([*lines, "more are left out\n"])
         return "".join(lines)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -102,6 +103,8 @@ def _print_status(answer: dict[str, Any]) -> None:
     sys.stdout.write(f"{_in_lines(list(filter(None, where)))}\n{_in_lines(what)}\n\n")
     if answer.get("problem"):
         sys.stdout.write(f"problem: {answer['problem']}\n\n")
+    if lines := offline_lines(answer):
+        sys.stdout.write("".join(f"{line}\n" for line in lines) + "\n")
     rows = [
         [
             make(row[key]) if make is not None and row.get(key) is not None else row.get(key)
@@ -116,6 +119,19 @@ def _print_status(answer: dict[str, Any]) -> None:
         f"\nmemory {(pss_bytes + unmapped_bytes) / 1e6:.1f} MB: PSS {pss_bytes / 1e6:.1f}, "
         f"shared and not mapped {unmapped_bytes / 1e6:.1f}\n"
     )
+
+
+def offline_lines(answer: Mapping[str, Any]) -> list[str]:
+    """A line for each partition that is refused, as many as the broker names; and how many more there are."""
+    offline = answer.get("offline")
+    if not offline or not offline["count"]:
+        return []
+    lines = [
+        f"offline: {row['topic']}-{row['partition']} at handler {row['handler']}: {row['reason']}"
+        for row in offline["first"]
+    ]
+    more = offline["count"] - len(lines)
+    return [*lines, f"offline: {more} more"] if more else lines
 
 
 def _in_lines(facts: list[str]) -> str:

@@ -16,15 +16,18 @@ import typer
 
 from kproc.cli.bottleneck import Finding, busy_share, find_bottleneck, name_of, request_rate
 from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Failure
+from kproc.cli.status import offline_lines
 from kproc.cli.status_source import StatusSource
 from kproc.metrics.histogram import Histogram
 
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
+    from rich.text import Text
 
 Status = Mapping[str, Any]
 _NARROW, _WIDE = 70, 100
+_OFFLINE_MAX = 3
 _QUIT = b"qQ\x03\x1b"
 
 
@@ -80,6 +83,7 @@ class View:
         )
         if self.status.get("problem"):
             lines.append(Text.assemble(("problem ", "bold red"), self.status["problem"]))
+        lines += self._offline_lines()
         used = 1 + sum(-(-len(line) // max(1, width)) for line in lines[1:])
         rows = self.status["processes"]
         room = max(1, height - used - 2)
@@ -88,6 +92,17 @@ class View:
         return Group(
             *lines, self._roles(shown_roles, width), *([self._api_table(room, width)] if room > 0 else [])
         )
+
+    def _offline_lines(self) -> list[Text]:
+        """The first few: what there is to see is the rest of the screen."""
+        from rich.text import Text
+
+        lines = offline_lines(self.status)
+        shown = lines[:_OFFLINE_MAX]
+        if len(lines) > _OFFLINE_MAX:
+            more = self.status["offline"]["count"] - _OFFLINE_MAX
+            shown.append(f"offline: {more} more: kproc status")
+        return [Text(line, style="red", no_wrap=True, overflow="ellipsis") for line in shown]
 
     def _head(self) -> str:
         status = self.status

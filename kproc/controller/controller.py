@@ -31,6 +31,7 @@ from kproc.errors import ErrorCode, KafkaError
 from kproc.metrics.requests import CONTROLLER_PART
 from kproc.metrics.slab import MetricsRow
 from kproc.net.lookups import Found, Lookups
+from kproc.observe.offline_partitions import TOLD
 from kproc.observe.telemetry_feed import CALL as TELEMETRY_CALL
 from kproc.role.calls import serve_call
 from kproc.role.linked_agent import LinkedAgent, LinkedPeer
@@ -137,6 +138,8 @@ class Controller(LinkedAgent):
         for commit in self._commits:
             commit.waiting_for.discard(peer)
         self._names.detach(peer)
+        if peer.role == HANDLER:
+            self._operations.status.offline.forget(peer.index)
         self._answer_known()
 
     def set_linked(self) -> None:
@@ -214,6 +217,10 @@ class Controller(LinkedAgent):
             return
         if op == SET_LOG_LEVELS:
             self._operations.set_log_levels(body, on_reply)
+            return
+        if op == TOLD:
+            self._operations.status.offline.take(body)
+            on_reply({})
             return
         if op == "look_up":
             host: str = body["host"]

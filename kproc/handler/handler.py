@@ -48,12 +48,13 @@ from kproc.handler.syncer import Syncer
 from kproc.metrics.requests import HANDLERS_PART, REQUESTS
 from kproc.metrics.slab import MetricsRow
 from kproc.metrics.spec import SLOT
+from kproc.observe.offline_partitions import OfflineNews
 from kproc.purgatory.purgatory import Purgatory
 from kproc.role.calls import serve_call
 from kproc.role.dispatch import after_header_tags, dispatch
 from kproc.role.linked_agent import LinkedAgent, LinkedPeer
 from kproc.role.request import ClientPeer, HandlerRequest
-from kproc.role.roles import CLEANER, HANDLER, PROCESSOR, handler_id
+from kproc.role.roles import CLEANER, CONTROLLER, HANDLER, PROCESSOR, handler_id
 from kproc.role.routing import OWNER, body_key
 from kproc.transport.agent import STORE_MS, AgentId, Doze, Link
 from kproc.transport.envelope import (
@@ -126,6 +127,7 @@ class Handler(LinkedAgent):
         "_make_request",
         "_moving",
         "_next_second_ns",
+        "_offline",
         "_owner_calls",
         "_partitions",
         "_produce",
@@ -202,6 +204,7 @@ class Handler(LinkedAgent):
             handler_index=agent_id.index,
             containment=self.containment,
         )
+        self._offline = OfflineNews(agent_id.index, self._services.peers.call_controller)
         self._telemetry = HandlerTelemetry(agent_id, self._services, self._partitions, self._hand_over)
         self._owner_calls = self._make_owner_calls()
         self._has_image = self._is_leaving = False
@@ -235,6 +238,8 @@ class Handler(LinkedAgent):
         if link.peer.role != PROCESSOR:
             super().attach(link)
             self._unlinked.attached(link.peer)
+            if link.peer == CONTROLLER:
+                self._offline.controller_is_new()
             return
         if link.peer in self._clients:
             self.detach(link.peer)
@@ -739,6 +744,7 @@ class Handler(LinkedAgent):
         if now_ns >= self._next_second_ns and self._has_image:
             self._next_second_ns = now_ns + NS_PER_S
             self.containment.run("what partitions do now and then", None, self._partitions.tick)
+            self._offline.tell(self._partitions.offline)
             self.containment.run("what hand-overs do now and then", None, self._hand_over.tick)
         if self._rates.is_on and (told := self._rates.take_untold()):
             for peer in self._peers:

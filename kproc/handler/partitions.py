@@ -203,6 +203,7 @@ class Partitions:
         self._last_config: tuple[dict[str, str], LogConfig] = {}, LogConfig.of(config)
         self._open: dict[PartitionKey, OwnedPartition] = {}
         self._damaged: dict[PartitionKey, str] = {}
+        self.offline: dict[PartitionKey, str] = {}  # At the last tick: those, and open ones, with the reason.
         self.traffic: dict[str, LogTraffic] = {}  # By topic.
         self.since_ns = clock.now_ns()
         self.syncs = 0
@@ -464,12 +465,16 @@ class Partitions:
     def tick(self) -> None:
         """About once a second: unlink what is due, sync what flush.ms asks for."""
         now_ms = self._clock.wall_ms()
+        offline = dict(self._damaged)
         for owned in self._open.values():
             owned.log.unlink_due(now_ms)
             log = owned.log
+            if log.offline_reason is not None:
+                offline[owned.key] = log.offline_reason
             # A round that uses the log may be all that is due; if not, the next look finds it.
             if not log.is_offline and log not in self.syncing and log.is_flush_due(now_ms):
                 self.unsynced[owned] = None
+        self.offline = offline
 
     def enforce_retention(self, key: PartitionKey) -> int:
         """The cleaner asks for a look at one partition: delete what is past its retention; how many segments."""

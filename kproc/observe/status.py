@@ -17,6 +17,7 @@ from kproc.metrics.slab import Slab
 from kproc.metrics.spec import SLOT
 from kproc.observe.disk_watch import DiskWatch, Shortages
 from kproc.observe.network_figures import NetworkFigures
+from kproc.observe.offline_partitions import OfflinePartitions
 from kproc.role.plan import Plan
 from kproc.role.roles import HANDLER, slab_row
 from kproc.transport.agent import AgentId
@@ -44,6 +45,7 @@ class Status:
         ]  # By index; "" of a removed one.
         self.image: Callable[[], ClusterImage] | None = None
         self.figures = NetworkFigures(slab)
+        self.offline = OfflinePartitions()  # Handlers tell the controller; nobody else knows.
         self.disk = DiskWatch(str(plan.config.log_dirs), self._shortages)
 
     def listener_name(self, index: int) -> str:
@@ -86,13 +88,16 @@ class Status:
             "shared_memory_unmapped_bytes": max(0, self._shared_bytes() - mapped),
             "topics": len(image.topics_by_name) if image else 0,
             "partitions": image.partition_count if image else 0,
+            "offline": self.offline.describe(),
             "network": self.figures.describe(self.processes, names),
         }
 
     def _problem(self, image: ClusterImage | None) -> str | None:
         """What runs otherwise than it is wanted, in words."""
         stored = left_out(image, self._plan.config).values() if image is not None else ()
-        return "; ".join(filter(None, (self.problem, *stored, self.disk.problem))) or None
+        return (
+            "; ".join(filter(None, (self.problem, *stored, self.disk.problem, self.offline.problem))) or None
+        )
 
     def _shortages(self) -> Shortages:
         """Of each role: writes that found no room, bytes of the last of them."""

@@ -82,7 +82,7 @@ def describe_from_outside(
         for row in silent
     ]
     answer["problem"] = "; ".join(filter(None, (*complaints, answer["problem"]))) or None
-    answer["topics"] = answer["partitions"] = None  # Only the controller knows.
+    answer["topics"] = answer["partitions"] = answer["offline"] = None  # Only the controller knows.
     return answer
 
 

@@ -1,0 +1,77 @@
+"""Which partitions are refused, and why: each Handler tells the controller of its own, which shows them.
+
+A Handler knows of what was touched since it began. Both sides keep at most SHOWN_MAX names; the counts are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+SHOWN_MAX: Final = 20
+TOLD: Final = "offline_partitions"  # The operation by which a Handler tells.
+_REASON_MAX: Final = 300
+
+Offline = Mapping[tuple[str, int], str]
+
+
+class OfflineNews:
+    """A Handler's side. `tell` is called about once a second."""
+
+    __slots__ = ("_call_controller", "_handler", "_told")
+
+    def __init__(self, handler: int, call_controller: Callable[..., None]) -> None:
+        self._handler = handler
+        self._call_controller = call_controller
+        self._told: Offline = {}
+
+    def controller_is_new(self) -> None:
+        """It has heard of none."""
+        self._told = {}
+
+    def tell(self, offline: Offline) -> None:
+        """Say which there are, if others were said before."""
+        if offline == self._told:
+            return
+        self._told = dict(offline)
+        first = [[*key, offline[key][:_REASON_MAX]] for key in sorted(offline)[:SHOWN_MAX]]
+        body = {"handler": self._handler, "count": len(offline), "first": first}
+        self._call_controller(TOLD, body, lambda _reply: None)
+
+
+class OfflinePartitions:
+    """The controller's side: what Handlers that are there have said last."""
+
+    def __init__(self) -> None:
+        self._by_handler: dict[int, dict[str, Any]] = {}
+
+    def take(self, body: dict[str, Any]) -> None:
+        """A Handler says which of its partitions are offline."""
+        self._by_handler[body["handler"]] = body
+
+    def forget(self, handler: int) -> None:
+        """It is gone, and its successor will have looked for itself."""
+        self._by_handler.pop(handler, None)
+
+    def describe(self) -> dict[str, Any]:
+        """How many there are, and the first of them by name."""
+        rows = sorted(
+            (topic, index, handler, reason)
+            for handler, body in self._by_handler.items()
+            for topic, index, reason in body["first"]
+        )
+        return {
+            "count": sum(body["count"] for body in self._by_handler.values()),
+            "first": [
+                {"topic": topic, "partition": index, "handler": handler, "reason": reason}
+                for topic, index, handler, reason in rows[:SHOWN_MAX]
+            ],
+        }
+
+    @property
+    def problem(self) -> str | None:
+        """In a few words; None: there are none."""
+        count = sum(body["count"] for body in self._by_handler.values())
+        if not count:
+            return None
+        return f"{count} partition{' is' if count == 1 else 's are'} offline"
