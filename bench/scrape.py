@@ -1,11 +1,11 @@
 """What a scrape costs a broker with many partitions: CPU time of all its processes, for one answer of /metrics.
 
-    python -m bench.scrape [--partitions 10000] [--topics 100] [--groups 20] [--scrapes 20] [--untouched]
+    python -m bench.scrape [--partitions 10000] [--topics 100] [--groups 50] [--scrapes 20] [--untouched]
 
-Every partition is written to, so that its log is open, unless `--untouched` says otherwise; every group has committed
-an offset of each partition of one topic. The first scrapes are left out: they import, load groups and look sizes up.
-CPU is counted over all processes from the first scrape to the last, less what they take idle in the same time. Prints
-one line of JSON.
+Every partition is written to, so that its log is open, unless `--untouched` says otherwise; together the groups have
+committed an offset of every partition, each of those of whole topics: a lag each to be looked up. The first scrapes are
+left out: they import, load groups and look sizes up. CPU is counted over all processes from the first scrape to the
+last, less what they take idle in the same time. Prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--partitions", type=int, default=10_000)
     parser.add_argument("--topics", type=int, default=100)
-    parser.add_argument("--groups", type=int, default=20)
+    parser.add_argument("--groups", type=int, default=50)
     parser.add_argument("--scrapes", type=int, default=20)
     parser.add_argument("--untouched", action="store_true")
     chosen = parser.parse_args()
@@ -42,7 +42,8 @@ def main() -> None:
     ):
         fill(broker, chosen)
         result = measure(broker, chosen.scrapes)
-    print(json.dumps({"partitions": chosen.partitions, "topics": chosen.topics, **result}))
+    what = {"partitions": chosen.partitions, "topics": chosen.topics, "groups": chosen.groups}
+    print(json.dumps({**what, **result}))
 
 
 def fill(broker: ServedBroker, chosen: argparse.Namespace) -> None:
@@ -53,8 +54,8 @@ def fill(broker: ServedBroker, chosen: argparse.Namespace) -> None:
             for partition in range(0 if chosen.untouched else each):
                 answer = client.produce(f"topic-{number}", batch(b"x" * 100), partition=partition)
                 assert answer["error_code"] == 0, answer
-        for number in range(chosen.groups):
-            group, topic = f"group-{number}", f"topic-{number % chosen.topics}"
+        for number in range(max(chosen.groups, chosen.topics) if chosen.groups else 0):
+            group, topic = f"group-{number % chosen.groups}", f"topic-{number % chosen.topics}"
             find_coordinator(client, group)
             commit(client, group, topic, dict.fromkeys(range(each), 0))
 
@@ -72,18 +73,19 @@ def measure(broker: ServedBroker, scrapes: int) -> dict[str, float]:
     before, began = cpu(), time.perf_counter()
     time.sleep(idle_seconds)
     idle_share = (cpu() - before) / (time.perf_counter() - began)
-    times, size = [], 0
+    times, text = [], b""
     before, began = cpu(), time.perf_counter()
     for _ in range(scrapes):
         asked = time.perf_counter()
-        size = len(urllib.request.urlopen(url, timeout=60).read())
+        text = urllib.request.urlopen(url, timeout=60).read()
         times.append(time.perf_counter() - asked)
         time.sleep(GAP_SECONDS)
     spent = cpu() - before - idle_share * (time.perf_counter() - began)
     return {
         "cpu_ms_per_scrape": round(1000 * spent / scrapes, 1),
         "wall_ms_median": round(1000 * statistics.median(times), 1),
-        "answer_bytes": size,
+        "answer_bytes": len(text),
+        "lags_shown": text.count(b"\nkafka_consumergroup_lag{"),
         "idle_cpu_percent": round(100 * idle_share, 2),
     }
 

@@ -16,7 +16,13 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 IMPORT = re.compile(r"\s*(?:import|from) ([A-Za-z_]\w*)[\w.]*(?: import .*| as \w+)?(?:  # .*)?$")
 OURS = {"kproc", "bench", "tests", "scripts"}
 # Modules that are not called after what brings them.
-BROUGHT_BY = {"py4j": "pyspark", "PIL": "matplotlib", "kafka": "kafka-python", "xdist": "pytest-xdist"}
+BROUGHT_BY = {
+    "py4j": "pyspark",
+    "PIL": "matplotlib",
+    "kafka": "kafka-python",
+    "xdist": "pytest-xdist",
+    "yaml": "pyyaml",
+}
 # Where the import names no feature: pandas is asked for by PySpark itself, the others are run as programs.
 NOT_IMPORTED = {"pandas", "mypy", "ruff", "pytest-timeout", "types-psutil", "cython", "hatchling"}
 # Which files each extra is for; what none is for has the dependencies alone.

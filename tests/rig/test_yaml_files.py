@@ -1,0 +1,62 @@
+"""The YAML files that kproc brings, read by a YAML parser: what Prometheus and compose need is there."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+pytest.importorskip("yaml", reason="pyyaml is not installed")
+
+import yaml
+
+from tests.api.test_monitoring import alerts
+from tests.support.broker import ROOT
+
+SCRIPTS = ROOT / "scripts"
+DURATION = re.compile(r"(?:\d+[hms])+")
+LABEL = re.compile(r"\$labels\.(\w+)")
+
+
+def read(name: str) -> Any:
+    return yaml.safe_load((SCRIPTS / name).read_text(encoding="utf-8"))
+
+
+def rules() -> list[dict[str, Any]]:
+    (group,) = read("monitoring/alerts.yml")["groups"]
+    assert group["name"] == "kproc"
+    return list(group["rules"])
+
+
+def test_every_alert_says_what_when_how_bad_and_what_it_means() -> None:
+    found = rules()
+    assert len({rule["alert"] for rule in found}) == len(found) > 10
+    for rule in found:
+        assert rule.keys() == {"alert", "expr", "for", "labels", "annotations"}, rule
+        assert re.fullmatch(r"Kproc[A-Za-z]+", rule["alert"])
+        assert isinstance(rule["expr"], str)
+        assert DURATION.fullmatch(rule["for"]), rule
+        assert rule["labels"].keys() == {"severity"}
+        assert rule["labels"]["severity"] in ("info", "warning", "critical")
+        assert rule["annotations"].keys() == {"summary"}
+        assert rule["annotations"]["summary"].count("{{") == rule["annotations"]["summary"].count("}}")
+
+
+def test_an_alert_that_sums_names_no_label_that_is_gone_then() -> None:
+    for rule in rules():
+        kept = re.search(r"sum by \(([^)]*)\)", rule["expr"])
+        if kept:
+            labels = set(LABEL.findall(rule["annotations"]["summary"]))
+            assert labels <= set(re.split(r",\s*", kept[1])), rule
+
+
+def test_the_expressions_whose_names_are_looked_for_in_a_scrape_are_those_of_the_rules() -> None:
+    assert alerts() == [rule["expr"] for rule in rules()]
+
+
+def test_the_compose_example_has_a_broker_and_a_client_that_waits_for_it() -> None:
+    services = read("service/compose.yml")["services"]
+    assert (ROOT / "scripts" / "service" / services["broker"]["build"]["context"]).resolve() == ROOT
+    assert (ROOT / services["broker"]["build"]["dockerfile"]).is_file()
+    assert services["client"]["depends_on"] == {"broker": {"condition": "service_healthy"}}
