@@ -15,7 +15,7 @@ from typing import Any
 
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
-from kproc.wire.record_batch import decode_records, encode_batch
+from kproc.wire.record_batch import decode_records, encode_batch, parse_header
 from kproc.wire.records import Record
 from tests.support.wait import wait_until
 
@@ -128,6 +128,12 @@ def split_batches(records: bytes | None) -> list[bytes]:
 def values_of(records: bytes | None) -> list[tuple[int, bytes | None]]:
     """(offset, value) of every record of a fetched records field."""
     return [(row.offset, row.value) for one in split_batches(records) for row in decode_records(one)]
+
+
+def offset_behind(records: bytes | None, position: int) -> int:
+    """Where a consumer goes on that was at `position`: behind the last whole batch, which may hold no record."""
+    batches = split_batches(records)
+    return parse_header(batches[-1]).last_offset + 1 if batches else position
 
 
 class RawClient(RawConnection):
