@@ -362,10 +362,10 @@ class SimulatedSyncer:
         if self._running is None or self._keeper is not keeper:
             return
         (outcome, begun), self._running = self._running, None
-        if not self._process.is_alive and not keeper.world.chance(0.5):
-            return
+        disk = doubles.host.disk
+        is_written = self._process.is_alive or keeper.world.chance(0.5)
         for each in begun:
-            doubles.host.disk.end_sync(each)
+            (disk.end_sync if is_written else disk.end_unseen)(each)
         if not self._process.is_alive:
             return
         self._done.append(outcome)

@@ -30,8 +30,8 @@ class Inode:
     """One file, or a directory (`data` is unused then)."""
 
     __slots__ = (
-        "changed_ns", "data", "dirty", "durable", "durable_marks", "is_directory", "links", "marks", "modified_ns",
-        "number",
+        "being_written", "changed_ns", "data", "dirty", "durable", "durable_marks", "is_directory", "links", "marks",
+        "modified_ns", "number",
     )  # fmt: skip
 
     def __init__(self, number: int, *, is_directory: bool, now_ns: int) -> None:
@@ -40,6 +40,7 @@ class Inode:
         self.data = bytearray()
         self.durable = bytearray()
         self.dirty: set[int] = set()
+        self.being_written: list[SyncBegun] = []
         self.marks: dict[str, bytes] = {}  # Extended attributes.
         self.durable_marks: dict[str, bytes] = {}
         self.links = 1
@@ -197,14 +198,21 @@ class MemoryDisk:
     # -- durability --------------------------------------------------------------------------------------------
 
     def begin_sync(self, inode: Inode) -> SyncBegun:
-        """What is dirty now goes to the disk; what comes later waits for the next sync."""
-        pages = {page: bytes(inode.data[page * PAGE : (page + 1) * PAGE]) for page in inode.dirty}
+        """What is dirty now goes to the disk, and what another sync has under way; what comes later waits."""
+        numbers = inode.dirty.union(*(each.pages for each in inode.being_written))
+        pages = {page: bytes(inode.data[page * PAGE : (page + 1) * PAGE]) for page in numbers}
         inode.dirty = set()
         names = self._forgotten + len(self._history) - 1 if inode.is_directory else 0
-        return SyncBegun(inode, pages, len(inode.data), names)
+        begun = SyncBegun(inode, pages, len(inode.data), names)
+        inode.being_written.append(begun)
+        return begun
 
     def end_sync(self, begun: SyncBegun) -> None:
-        """It is on the disk."""
+        """It is on the disk, with all that a sync that began before it had under way."""
+        being_written = begun.inode.being_written
+        if begun not in being_written:
+            return
+        del being_written[: being_written.index(begun) + 1]
         durable = begun.inode.durable
         begun.inode.durable_marks = begun.marks
         if len(durable) < begun.size:
@@ -219,6 +227,14 @@ class MemoryDisk:
 
     def fail_sync(self, begun: SyncBegun) -> None:
         """The device reported an error: its pages count as clean, and never got there."""
+        if begun in begun.inode.being_written:
+            begun.inode.being_written.remove(begun)
+
+    def end_unseen(self, begun: SyncBegun) -> None:
+        """Who asked for it is dead: nothing was written yet, and it stays to be written."""
+        if begun in begun.inode.being_written:
+            begun.inode.being_written.remove(begun)
+            begun.inode.dirty.update(begun.pages)
 
     def sync(self, inode: Inode) -> None:
         self.end_sync(self.begin_sync(inode))
@@ -233,6 +249,7 @@ class MemoryDisk:
         self._names = dict(self._history[keep])
         for inode in dict.fromkeys(self._names.values()):
             inode.links = 1
+            inode.being_written = []
             if rng.random() < 0.5:
                 inode.marks = dict(inode.durable_marks)
             inode.durable_marks = dict(inode.marks)
