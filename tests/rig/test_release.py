@@ -33,9 +33,13 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def release(repository: Path) -> tuple[int, str]:
+def release(repository: Path, *arguments: str) -> tuple[int, str]:
     done = subprocess.run(
-        [repository / "scripts" / "release"], capture_output=True, text=True, timeout=30, check=False
+        [repository / "scripts" / "release", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
     )
     return done.returncode, done.stdout + done.stderr
 
@@ -65,3 +69,9 @@ def test_a_version_that_has_its_tag_is_refused(repository: Path) -> None:
     code, said = release(repository)
     assert code == 1
     assert "the tag v1.2.3 exists" in said
+
+
+def test_a_dry_run_asks_for_no_state_of_the_tree(repository: Path) -> None:
+    (repository / "CHANGELOG.md").write_text("## [1.2.3] - unreleased\n", encoding="utf-8")
+    git(repository, "tag", "v1.2.3")
+    assert release(repository, "--dry-run") == (7, "all checked\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from xml.etree import ElementTree
 
 import pytest
 
@@ -28,6 +29,16 @@ def test_files_it_names_exist(readme: str) -> None:
     named |= set(re.findall(r"`((?:scripts|kproc|tests|bench|\.ci)/[\w./-]+)`", readme))
     assert named
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
+def test_its_pictures_are_whole_and_fetch_nothing(readme: str) -> None:
+    drawn = [ROOT / name for name in re.findall(r"!\[[^\]]+\]\(([\w./-]+\.svg)\)", readme)]
+    assert {path.name for path in drawn} == {"architecture.svg", "top.svg"}
+    for path in drawn:
+        text = path.read_text(encoding="utf-8")
+        assert ElementTree.fromstring(text).tag == "{http://www.w3.org/2000/svg}svg"
+        assert "@font-face" not in text
+        assert not re.search(r"(?:href|src)\s*=|url\(\s*[^#]|@import", text.replace("url(#", "")), path.name
 
 
 def test_version_is_in_the_changelog() -> None:
