@@ -32,6 +32,7 @@ from kproc.cli import (
     topics,
     tune,
 )
+from kproc.cli.completion import complete_settings
 from kproc.cli.failure import Failure, one_line
 
 app = typer.Typer(
@@ -60,7 +61,8 @@ def _show(parser: serve.Parser) -> None:
 
 def _parameter(number: int, action: argparse.Action) -> inspect.Parameter:
     kind: Any = bool if action.nargs == 0 else str
-    option = typer.Option(*action.option_strings, help=action.help)
+    offered = complete_settings if action.dest == "settings" else None
+    option = typer.Option(*action.option_strings, help=action.help, autocompletion=offered)
     return inspect.Parameter(
         f"option_{number}",
         inspect.Parameter.KEYWORD_ONLY,

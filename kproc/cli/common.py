@@ -82,25 +82,18 @@ def connect_for_records(bootstrap: str) -> Client:
     )
 
 
-def complete_topics(context: typer.Context, incomplete: str) -> list[str]:
-    """Names of topics that begin so, for the shell; none where no broker answers."""
-    from kproc.client import ClientError
-    from kproc.errors import KafkaError
+def topic_metadata(client: Client, names: list[str] | None) -> list[dict[str, Any]]:
+    """Topics as the broker lists them, all of them for None; asking never creates one."""
     from kproc.wire.header import ApiKey
 
-    bootstrap = str(context.params.get("bootstrap") or DEFAULT_BOOTSTRAP)
     fields = {
-        "topics": None,
+        "topics": None if names is None else [{"topic_id": None, "name": name} for name in names],
         "allow_auto_topic_creation": False,
         "include_cluster_authorized_operations": False,
         "include_topic_authorized_operations": False,
     }
-    try:
-        with connect(bootstrap, timeout_ms=1_000) as client:
-            found = client.call_latest(ApiKey.METADATA, fields)["topics"]
-    except (ClientError, KafkaError, Failure):
-        return []
-    return sorted(name for row in found if (name := str(row["name"])).startswith(incomplete))
+    topics: list[dict[str, Any]] = client.call_latest(ApiKey.METADATA, fields)["topics"]
+    return topics
 
 
 def print_json(value: Any) -> None:

@@ -13,13 +13,18 @@ from kproc.cli.common import (
     Failure,
     Format,
     OutputFormat,
-    complete_topics,
     connect,
     pairs,
     print_done,
     print_json,
     print_table,
     usage_error,
+)
+from kproc.cli.completion import (
+    complete_groups,
+    complete_setting_names,
+    complete_settings,
+    complete_topics,
 )
 from kproc.cli.topics import explain
 
@@ -34,7 +39,12 @@ Topic = Annotated[
         "--topic", "-t", metavar="TOPIC", help="This topic's settings.", autocompletion=complete_topics
     ),
 ]
-Group = Annotated[str | None, typer.Option("--group", "-g", metavar="GROUP", help="This group's settings.")]
+Group = Annotated[
+    str | None,
+    typer.Option(
+        "--group", "-g", metavar="GROUP", help="This group's settings.", autocompletion=complete_groups
+    ),
+]
 Loggers = Annotated[
     bool,
     typer.Option(
@@ -72,7 +82,8 @@ class Resource(NamedTuple):
 @app.command("get")
 def get_configs(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these settings.")
+        list[str] | None,
+        typer.Argument(metavar="NAME", help="Only these settings.", autocompletion=complete_setting_names),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     topic: Topic = None,
@@ -113,14 +124,21 @@ def get_configs(
 @app.command("set")
 def set_configs(
     settings: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="What to set.")
+        list[str] | None,
+        typer.Argument(metavar="NAME=VALUE", help="What to set.", autocompletion=complete_settings),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     topic: Topic = None,
     group: Group = None,
     loggers: Loggers = False,
     unset: Annotated[
-        list[str] | None, typer.Option("--unset", metavar="NAME", help="Back to the default; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--unset",
+            metavar="NAME",
+            help="Back to the default; repeatable.",
+            autocompletion=complete_setting_names,
+        ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check whether it would be taken.")] = False,
     output: OutputFormat = Format.TABLE,

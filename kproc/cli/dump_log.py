@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Paths = Annotated[
     list[Path],
     typer.Argument(
-        metavar="PATH...", help="Segment files, directories of partitions, or a whole data directory."
+        metavar="PATH", help="Segment files, directories of partitions, or a whole data directory."
     ),
 ]
 _COLUMNS = (
@@ -123,7 +123,7 @@ def _batches(path: Path) -> Iterator[Batch]:
 
 
 def _records(path: Path, batch: Batch) -> list[dict[str, Any]]:
-    from kproc.cli.formatting import json_text
+    from kproc.cli.record_json import json_text
     from kproc.errors import KafkaError
     from kproc.wire.record_batch import decode_records
 

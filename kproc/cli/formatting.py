@@ -7,25 +7,12 @@ r"""Format strings of `kproc consume`, as kcat's: one record in, bytes out.
 
 from __future__ import annotations
 
-import base64
 import re
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from kproc.cli.common import usage_error
-
-
-class Consumed(NamedTuple):
-    """A record as the command shows it."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
-    headers: Sequence[tuple[str, bytes | None]]
-
+from kproc.cli.record_json import Consumed, write_line
 
 Formatter = Callable[[Consumed], bytes]
 
@@ -57,7 +44,7 @@ _TOKEN: Final = re.compile(r"%(.?)|\\(x[0-9a-fA-F]{2}|.?)", re.DOTALL)
 def compile_format(text: str) -> Formatter:
     """The function that a format string, or the word `json`, stands for; a wrong one is a usage error."""
     if text == "json":
-        return _as_json
+        return write_line
     parts: list[Formatter | bytes] = []
     position = 0
     for match in _TOKEN.finditer(text):
@@ -95,28 +82,3 @@ def _merge(parts: Sequence[Formatter | bytes]) -> list[Formatter | bytes]:
         elif part != b"":
             merged.append(part)
     return merged
-
-
-def _as_json(record: Consumed) -> bytes:
-    """One line of JSON; bytes that are no UTF-8 come as {"base64": ...}."""
-    import orjson
-
-    fields = {
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
-        "timestamp": record.timestamp_ms,
-        "key": json_text(record.key),
-        "value": json_text(record.value),
-        "headers": [[name, json_text(value)] for name, value in record.headers],
-    }
-    return orjson.dumps(fields) + b"\n"
-
-
-def json_text(value: bytes | None) -> str | dict[str, str] | None:
-    if value is None:
-        return None
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(value).decode()}

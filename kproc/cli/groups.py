@@ -21,6 +21,7 @@ from kproc.cli.common import (
     print_table,
     usage_error,
 )
+from kproc.cli.completion import complete_groups, complete_topics
 from kproc.cli.positions import Where, chosen_partitions, find_positions, parse_where
 from kproc.cli.topics import LATEST, checked_topics, explain, known_offsets
 
@@ -32,8 +33,12 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.")]
-Groups = Annotated[list[str], typer.Argument(metavar="GROUP...", help="Ids of groups.")]
+Group = Annotated[
+    str, typer.Argument(metavar="GROUP", help="The group's id.", autocompletion=complete_groups)
+]
+Groups = Annotated[
+    list[str], typer.Argument(metavar="GROUP", help="Ids of groups.", autocompletion=complete_groups)
+]
 Partition = tuple[str, int]
 
 _STATES: Final = ("Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead")
@@ -251,7 +256,13 @@ def seek(
     ] = None,
     topic: Annotated[
         list[str] | None,
-        typer.Option("--topic", "-t", metavar="TOPIC[:P,...]", help="Only these; else all it has committed."),
+        typer.Option(
+            "--topic",
+            "-t",
+            metavar="TOPIC[:P,...]",
+            help="Only these; else all it has committed.",
+            autocompletion=complete_topics,
+        ),
     ] = None,
     execute: Annotated[bool, typer.Option("--execute", help="Do it; without, it is only shown.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,

@@ -1,10 +1,12 @@
-"""`kproc produce TOPIC`: each line of stdin becomes a record, sent by confluent-kafka."""
+"""`kproc produce TOPIC`: each line of stdin becomes a record, or tells of one in JSON; sent by confluent-kafka."""
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import StrEnum
+from functools import partial
 from typing import Annotated, Any, BinaryIO
 
 import typer
@@ -13,16 +15,19 @@ from kproc.cli.common import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
     Failure,
-    complete_topics,
     connect,
     connect_for_records,
     pairs,
     usage_error,
 )
+from kproc.cli.completion import complete_topics
+from kproc.cli.record_json import BadLine, Headers, Outgoing, read_line
 from kproc.cli.refusals import DEBUG, Refusals
 
 PROPAGATION_MS = 3_000
 """How long librdkafka hopes that an unknown topic appears: here auto-creation is immediate."""
+RECORD_BYTES_MAX = 1_000_000_000
+"""The most that librdkafka can be told: how large a record may be is the broker's to say, of each topic."""
 
 
 class Compression(StrEnum):
@@ -52,8 +57,31 @@ def produce(
     key_separator: Annotated[
         str | None, typer.Option("--key-separator", "-K", help="What ends the key in each line.")
     ] = None,
-    header: Annotated[list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE")] = None,
-    partition: Annotated[int, typer.Option("--partition", "-p", min=-1, help="-1: by key, or any.")] = -1,
+    null: Annotated[
+        bool,
+        typer.Option("--null", "-Z", help="Empty values and keys are null: a key without a value deletes."),
+    ] = False,
+    json: Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            "-J",
+            help="Each line is an object: value, key, headers, partition, timestamp; as consume -f json writes.",
+        ),
+    ] = False,
+    header: Annotated[
+        list[str] | None,
+        typer.Option("--header", "-H", metavar="NAME=VALUE", help="Header of every record; may be repeated."),
+    ] = None,
+    partition: Annotated[
+        int | None,
+        typer.Option(
+            "--partition",
+            "-p",
+            min=-1,
+            help="-1: by key, or any; so is it without, but for what --json says.",
+        ),
+    ] = None,
     compression: Annotated[
         Compression, typer.Option("--compression", "-z", help="Codec.")
     ] = Compression.NONE,
@@ -70,19 +98,66 @@ def produce(
         usage_error("--key-separator: must not be empty")
     if idempotent and acks is not Acks.ALL:
         usage_error("--idempotent needs --acks all")
-    headers = [(name, value.encode()) for name, value in pairs("--header", header or ())]
+    if json and (key is not None or key_separator is not None or header or null):
+        usage_error("--json: each line has its own key, value and headers, no option gives them")
+    read = read_line if json else _reading(key, key_separator, _given_headers(header), is_null=null)
     # A refused connection is told by the system at once; librdkafka would only say that all brokers are down.
     connect_for_records(bootstrap).close()
-    sender = _Sender(bootstrap, topic, partition, headers, compression.value, acks.value, idempotent)
-    separator = key_separator.encode() if key_separator is not None else None
-    for line in _lines(sys.stdin.buffer):
-        its_key: bytes | None = key.encode() if key is not None else None
-        if separator is not None and separator in line:
-            its_key, _, line = line.partition(separator)
-        sender.send(its_key, line)
-    count = sender.finish()
+    if sys.stdin.isatty() and sys.stderr.isatty():
+        sys.stderr.write(f"kproc: each line goes to {topic}; Ctrl-D ends\n")
+    sender = _Sender(bootstrap, topic, partition, compression.value, acks.value, idempotent)
+    count = _send_all(sender, _lines(sys.stdin.buffer), read, skips_blanks=json)
     if verbose:
         sys.stderr.write(f"kproc: sent {count} records to {topic}\n")
+
+
+def _send_all(
+    sender: _Sender, lines: Iterator[bytes], read: Callable[[bytes], Outgoing], *, skips_blanks: bool
+) -> int:
+    """Send until a line is no record, which ends the command when those before it have arrived."""
+    for number, line in enumerate(lines, 1):
+        if skips_blanks and not line.strip():
+            continue
+        try:
+            sender.send(number, read(line))
+        except BadLine as bad:
+            count = sender.finish()
+            raise Failure(
+                f"line {number}: {bad}; {count} records before it were delivered, nothing from it on was sent"
+            ) from None
+    return sender.finish()
+
+
+def _given_headers(options: list[str] | None) -> Headers:
+    """Headers of the command line, whose bytes need not be text."""
+    headers = []
+    for name, value in pairs("--header", options or ()):
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            usage_error(f"--header {os.fsencode(name)!r}: a name must be UTF-8")
+        headers.append((name, os.fsencode(value)))
+    return headers
+
+
+def _reading(
+    key: str | None, key_separator: str | None, headers: Headers, *, is_null: bool
+) -> Callable[[bytes], Outgoing]:
+    """What a line becomes without --json."""
+    every_key = os.fsencode(key) if key is not None else None
+    separator = os.fsencode(key_separator) if key_separator is not None else None
+
+    def read(line: bytes) -> Outgoing:
+        its_key = every_key
+        if separator is not None and separator in line:
+            its_key, _, line = line.partition(separator)
+        return (
+            Outgoing((its_key or None), (line or None), headers)
+            if is_null
+            else Outgoing(its_key, line, headers)
+        )
+
+    return read
 
 
 def _lines(stream: BinaryIO) -> Iterator[bytes]:
@@ -98,8 +173,7 @@ class _Sender:
         self,
         bootstrap: str,
         topic: str,
-        partition: int,
-        headers: list[tuple[str, bytes]],
+        partition: int | None,
         compression: str,
         acks: str,
         idempotent: bool,
@@ -107,38 +181,50 @@ class _Sender:
         from confluent_kafka import Producer
 
         self._topic = topic
+        self._partition = partition
         self._count = 0
         self._error: Any = None
+        self._line: int | None = None
         self._is_down = False
         self._refusals = Refusals(topic)
         self._bootstrap = bootstrap
-        self._options: dict[str, Any] = {"headers": headers} if headers else {}
-        if partition >= 0:
-            self._options["partition"] = partition
         self._producer = Producer(
             {
                 "bootstrap.servers": bootstrap,
+                "client.id": "kproc",
                 "acks": acks,
                 "compression.type": compression,
                 "enable.idempotence": idempotent,
                 "linger.ms": 5,
+                "message.max.bytes": RECORD_BYTES_MAX,
                 "topic.metadata.propagation.max.ms": PROPAGATION_MS,
                 "debug": DEBUG,
                 "error_cb": self._on_error,
-                "on_delivery": self._on_delivery,
             },
             logger=self._refusals.logger,
         )
 
-    def send(self, key: bytes | None, value: bytes) -> None:
-        """Queue one record; waits while the queue is full."""
+    def send(self, number: int, record: Outgoing) -> None:
+        """Queue the record of a line; waits while the queue is full. BadLine for one that cannot be sent at all."""
+        from confluent_kafka import KafkaException
+
+        options: dict[str, Any] = {"on_delivery": partial(self._on_delivery, number)}
+        partition = record.partition if self._partition is None else self._partition
+        if partition is not None and partition >= 0:
+            options["partition"] = partition
+        if record.headers:
+            options["headers"] = record.headers
+        if record.timestamp_ms is not None:
+            options["timestamp"] = record.timestamp_ms
         while True:
             try:
-                self._producer.produce(self._topic, value, key, **self._options)
+                self._producer.produce(self._topic, record.value, record.key, **options)
                 break
             except BufferError:
                 self._producer.poll(0.1)
                 self._check()
+            except KafkaException as error:
+                raise BadLine(describe_error(error.args[0])) from error
         self._producer.poll(0)
         self._check()
 
@@ -149,8 +235,10 @@ class _Sender:
         self._check()
         return self._count
 
-    def _on_delivery(self, error: Any, message: Any) -> None:
+    def _on_delivery(self, line: int, error: Any, _message: Any) -> None:
         if error is not None:
+            if self._error is None:
+                self._line = line
             self._error = self._error or error
         else:
             self._count += 1
@@ -173,8 +261,9 @@ class _Sender:
             connect(self._bootstrap).close()
         if self._error is not None:
             last = f"; the broker's last error was {self._refusals.last}" if self._refusals.last else ""
+            where = f"line {self._line}: " if self._line is not None else ""
             raise Failure(
-                f"{self._topic}: {describe_error(self._error)}{last} ({self._count} records were delivered)"
+                f"{self._topic}: {where}{describe_error(self._error)}{last} ({self._count} records were delivered)"
             )
         self._refusals.tell()
 

@@ -16,6 +16,11 @@ from kproc.cli.common import (
     print_done,
     usage_error,
 )
+from kproc.cli.completion import (
+    complete_topic_setting_names,
+    complete_topic_settings,
+    complete_topics,
+)
 from kproc.cli.configs import alter_configs, config_changes, topic_resource
 from kproc.cli.positions import chosen_partitions, find_positions, parse_where
 from kproc.cli.topics import TIMEOUT_MS, checked_topics, explain
@@ -23,7 +28,9 @@ from kproc.cli.topics import TIMEOUT_MS, checked_topics, explain
 if TYPE_CHECKING:
     from kproc.client import Client
 
-Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
+Name = Annotated[
+    str, typer.Argument(metavar="TOPIC", help="The topic's name.", autocompletion=complete_topics)
+]
 
 
 def alter(
@@ -32,9 +39,24 @@ def alter(
     partitions: Annotated[
         int | None, typer.Option("--partitions", "-p", min=1, help="The new number; it can only grow.")
     ] = None,
-    config: Annotated[list[str] | None, typer.Option("--config", "-c", metavar="NAME=VALUE")] = None,
+    config: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--config",
+            "-c",
+            metavar="NAME=VALUE",
+            help="A setting of its own; may be repeated.",
+            autocompletion=complete_topic_settings,
+        ),
+    ] = None,
     unset: Annotated[
-        list[str] | None, typer.Option("--unset", metavar="NAME", help="Back to the default; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--unset",
+            metavar="NAME",
+            help="Back to the default; repeatable.",
+            autocompletion=complete_topic_setting_names,
+        ),
     ] = None,
     output: OutputFormat = Format.TABLE,
 ) -> None:

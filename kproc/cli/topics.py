@@ -13,13 +13,14 @@ from kproc.cli.common import (
     Failure,
     Format,
     OutputFormat,
-    complete_topics,
     connect,
     pairs,
     print_done,
     print_json,
     print_table,
+    topic_metadata,
 )
+from kproc.cli.completion import complete_topic_settings, complete_topics
 
 if TYPE_CHECKING:
     from kproc.client import Client
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Create, list, describe, alter, trim and delete topics.", no_args_is_help=True)
 
 Names = Annotated[
-    list[str], typer.Argument(metavar="TOPIC...", help="Names of topics.", autocompletion=complete_topics)
+    list[str], typer.Argument(metavar="TOPIC", help="Names of topics.", autocompletion=complete_topics)
 ]
 TIMEOUT_MS = 30_000
 
@@ -40,7 +41,16 @@ def create(
         int, typer.Option("--partitions", "-p", min=-1, help="-1: the broker's default.")
     ] = -1,
     replication_factor: Annotated[int, typer.Option(min=-1, help="-1: the broker's default.")] = -1,
-    config: Annotated[list[str] | None, typer.Option("--config", "-c", metavar="NAME=VALUE")] = None,
+    config: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--config",
+            "-c",
+            metavar="NAME=VALUE",
+            help="A setting of its own; may be repeated.",
+            autocompletion=complete_topic_settings,
+        ),
+    ] = None,
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="An existing topic is no error.")
     ] = False,
@@ -79,7 +89,7 @@ def list_topics(
 ) -> None:
     """List topics with their numbers of partitions."""
     with connect(bootstrap) as client:
-        topics = _metadata(client, None)["topics"]
+        topics = topic_metadata(client, None)
     shown = sorted(
         (t for t in topics if internal or not t.get("is_internal")), key=lambda topic: str(topic["name"])
     )
@@ -155,23 +165,9 @@ def explain(topic: object, code: int, message: str | None = None) -> str:
     return f"{topic}: {known.get(ErrorCode(code)) if code in known else message or code_name(code)}"
 
 
-def _metadata(client: Client, names: list[str] | None) -> dict[str, Any]:
-    """Topics as the broker lists them; asking never creates one."""
-    from kproc.wire.header import ApiKey
-
-    topics = None if names is None else [{"topic_id": None, "name": name} for name in names]
-    fields = {
-        "topics": topics,
-        "allow_auto_topic_creation": False,
-        "include_cluster_authorized_operations": False,
-        "include_topic_authorized_operations": False,
-    }
-    return client.call_latest(ApiKey.METADATA, fields)
-
-
 def checked_topics(client: Client, names: list[str]) -> list[dict[str, Any]]:
     """The metadata of topics that must all exist."""
-    topics: list[dict[str, Any]] = _metadata(client, names)["topics"]
+    topics = topic_metadata(client, names)
     refusals = [explain(topic["name"], topic["error_code"]) for topic in topics if topic["error_code"]]
     if refusals:
         raise Failure("; ".join(refusals))

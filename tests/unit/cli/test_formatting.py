@@ -7,7 +7,8 @@ import json
 import pytest
 
 from kproc.cli.common import Failure
-from kproc.cli.formatting import Consumed, compile_format
+from kproc.cli.formatting import compile_format
+from kproc.cli.record_json import Consumed
 
 RECORD = Consumed(
     topic="t\u00e9",

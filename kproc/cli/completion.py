@@ -1,0 +1,103 @@
+"""What a shell is offered: topics and groups of the broker, names of settings.
+
+A broker that is not there, or does not answer, offers nothing, and soon: a person waits at the prompt.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
+
+import typer
+
+from kproc.cli.common import DEFAULT_BOOTSTRAP, Failure, connect, topic_metadata
+
+if TYPE_CHECKING:
+    from kproc.client import Client
+
+WAIT_S: Final = 1.5
+"""For all of it: a name server, the connection, the answers."""
+
+
+def complete_topics(context: typer.Context, incomplete: str) -> list[str]:
+    """Names of topics that begin so."""
+    return _asked(context, incomplete, _topics)
+
+
+def complete_groups(context: typer.Context, incomplete: str) -> list[str]:
+    """Ids of groups that begin so."""
+    return _asked(context, incomplete, _groups)
+
+
+def complete_setting_names(context: typer.Context, incomplete: str) -> list[str]:
+    """Settings of what the command line names so far: a topic, a group, or the broker."""
+    return _beginning(incomplete, _setting_names(context.params))
+
+
+def complete_settings(context: typer.Context, incomplete: str) -> list[str]:
+    """The same with the sign that a value follows."""
+    return [f"{name}=" for name in complete_setting_names(context, incomplete)]
+
+
+def complete_topic_setting_names(incomplete: str) -> list[str]:
+    """Settings that a topic has."""
+    from kproc.cluster.topic_config import TOPIC_CONFIGS
+
+    return _beginning(incomplete, TOPIC_CONFIGS)
+
+
+def complete_topic_settings(incomplete: str) -> list[str]:
+    """The same with the sign that a value follows."""
+    return [f"{name}=" for name in complete_topic_setting_names(incomplete)]
+
+
+def _setting_names(given: dict[str, object]) -> Iterable[str]:
+    if given.get("topic"):
+        from kproc.cluster.topic_config import TOPIC_CONFIGS
+
+        return TOPIC_CONFIGS
+    if given.get("group"):
+        from kproc.cluster.group_config import GROUP_CONFIGS
+
+        return GROUP_CONFIGS
+    from kproc.config import SETTINGS
+
+    return SETTINGS
+
+
+def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
+def _topics(client: Client) -> list[str]:
+    return [str(row["name"]) for row in topic_metadata(client, None)]
+
+
+def _groups(client: Client) -> list[str]:
+    from kproc.wire.header import ApiKey
+
+    answer = client.call_latest(ApiKey.LIST_GROUPS, {"states_filter": [], "types_filter": []})
+    return [str(row["group_id"]) for row in answer["groups"]]
+
+
+def _asked(context: typer.Context, incomplete: str, ask: Callable[[Client], list[str]]) -> list[str]:
+    """What the broker answers in time. A name server may keep `connect` for longer than any timeout of ours:
+    the question is asked in a thread, which ends with this process."""
+    found: list[str] = []
+    bootstrap = str(context.params.get("bootstrap") or DEFAULT_BOOTSTRAP)
+
+    def run() -> None:
+        from kproc.client import ClientError
+        from kproc.errors import KafkaError
+
+        try:
+            with connect(bootstrap, timeout_ms=int(1000 * WAIT_S)) as client:
+                found.extend(ask(client))
+        except (ClientError, KafkaError, Failure):
+            return  # No broker, no names: whoever runs the command is told why.
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(WAIT_S)
+    return _beginning(incomplete, found)

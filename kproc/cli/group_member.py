@@ -1,0 +1,172 @@
+"""`kproc consume --group`: the partitions that a group's coordinator gives, from what the group has committed.
+
+What was printed is committed: once a second, before a partition goes to another member, and at the end. A member that
+is killed leaves at most what it printed in that second to be shown again.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from kproc.cli.common import Failure
+from kproc.cli.record_json import Consumed
+from kproc.cli.record_reader import Partition, Progress, Span
+
+COMMIT_EVERY_MS: Final = 1_000
+SESSION_MS: Final = 10_000
+"""After which a member that was killed is missed, and librdkafka gives up a commit that no coordinator takes."""
+_COMMITTED_WITHIN_S: Final = 10.0
+_NUMBERS_SHOWN: Final = 8
+
+
+class GroupMember:
+    """A member of the group; where nothing is committed, a partition begins at its start of the span."""
+
+    def __init__(
+        self, group: str, topics: Sequence[str], span: Span, progress: Progress, *, tells: bool
+    ) -> None:
+        self._group = group
+        self._topics = list(topics)
+        self._starts = span.starts
+        self._tells = tells
+        self._refusal: str | None = None
+        self._consumer: Any = None
+        self._is_ending = False
+        self.progress = progress
+        self.settings: Mapping[str, Any] = {
+            "group.id": group,
+            "session.timeout.ms": SESSION_MS,
+            "enable.auto.commit": True,
+            "auto.commit.interval.ms": COMMIT_EVERY_MS,
+            "on_commit": self._on_commit,
+        }
+
+    def begin(self, consumer: Any) -> None:
+        """Join the group."""
+        self._consumer = consumer
+        consumer.subscribe(self._topics, on_assign=self._on_assign, on_revoke=self._on_revoke)
+
+    def printed(self, records: Sequence[Consumed]) -> None:
+        """These may be committed."""
+        from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+        after = {(record.topic, record.partition): record.offset + 1 for record in records}
+        for partition, offset in after.items():
+            try:
+                self._consumer.store_offsets(offsets=[TopicPartition(*partition, offset)])
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError._STATE:
+                    raise Failure(f"{self._group}: {_words(error)}") from error
+                # It went to another member while we printed, which shows these records again.
+
+    def refused(self, error: Any) -> str | None:
+        """An error of the group: what heals is left to librdkafka."""
+        from confluent_kafka import KafkaError
+
+        from kproc.cli.produce import describe_error
+
+        if error.code() == KafkaError._MAX_POLL_EXCEEDED:
+            self._tell("nothing was read for so long that other members took over; joining again")
+            return None
+        passing = (
+            KafkaError._TRANSPORT,
+            KafkaError._TIMED_OUT,
+            KafkaError.COORDINATOR_NOT_AVAILABLE,
+            KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+            KafkaError.NOT_COORDINATOR,
+            KafkaError.REBALANCE_IN_PROGRESS,
+            KafkaError.ILLEGAL_GENERATION,
+            KafkaError.UNKNOWN_MEMBER_ID,
+        )
+        is_passing = error.retriable() or error.code() in passing
+        return None if is_passing and not error.fatal() else f"group {self._group}: {describe_error(error)}"
+
+    def end(self, *, is_away: bool) -> None:
+        """Commit what was printed last; the consumer leaves the group when it closes."""
+        from confluent_kafka import KafkaError, KafkaException
+
+        self._is_ending = True
+        if is_away:
+            sys.stderr.write(
+                f"kproc: group {self._group}: the broker is away, the last second's records may not be committed\n"
+            )
+            return
+        try:
+            self._consumer.commit(asynchronous=False)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._NO_OFFSET:
+                raise Failure(f"group {self._group}: not committed: {_words(error)}") from error
+
+    def _on_assign(self, consumer: Any, partitions: list[Any]) -> None:
+        from confluent_kafka import OFFSET_BEGINNING, KafkaException
+
+        if self._is_ending:
+            return  # The group changed while we leave it.
+        try:
+            known = consumer.committed(partitions, timeout=_COMMITTED_WITHIN_S) if partitions else []
+        except KafkaException as error:
+            raise Failure(f"group {self._group}: {_words(error)}") from error
+        begun = []
+        for each, committed in zip(partitions, known, strict=True):
+            if committed.error is not None:
+                raise Failure(f"group {self._group}: {committed.error.str()}")
+            each.offset = committed.offset
+            if committed.offset < 0:
+                each.offset = self._starts.get((each.topic, each.partition), OFFSET_BEGINNING)
+                begun += [each] if each.offset >= 0 else []
+        consumer.assign(partitions)
+        self.progress.give(_pairs(partitions))
+        if begun:
+            # As Java's consumers do: who comes next begins where this one began, also if nothing came.
+            consumer.commit(offsets=begun, asynchronous=True)
+        self._tell_of(partitions)
+
+    def _on_revoke(self, _consumer: Any, partitions: list[Any]) -> None:
+        self.progress.take_away(_pairs(partitions))
+
+    def _on_commit(self, error: Any, partitions: list[Any]) -> None:
+        """Once for each reason: what was printed is committed with a later round, or shown again."""
+        from confluent_kafka import KafkaError
+
+        from kproc.cli.produce import describe_error
+
+        wrong = [each for each in (error, *(each.error for each in partitions)) if each is not None]
+        usual = (
+            KafkaError._NO_OFFSET,
+            KafkaError.REBALANCE_IN_PROGRESS,
+            KafkaError.ILLEGAL_GENERATION,
+            KafkaError.UNKNOWN_MEMBER_ID,
+        )
+        refusal = next((describe_error(each) for each in wrong if each.code() not in usual), None)
+        if refusal is not None and refusal != self._refusal:
+            sys.stderr.write(f"kproc: group {self._group}: not committed yet: {refusal}\n")
+        self._refusal = refusal
+
+    def _tell_of(self, partitions: list[Any]) -> None:
+        by_topic: dict[str, list[int]] = {}
+        for topic, number in sorted(_pairs(partitions)):
+            by_topic.setdefault(topic, []).append(number)
+        shown = ", ".join(
+            f"{topic} [{','.join(map(str, numbers))}]"
+            if len(numbers) <= _NUMBERS_SHOWN
+            else f"{len(numbers)} partitions of {topic}"
+            for topic, numbers in by_topic.items()
+        )
+        self._tell(f"reads {shown}" if shown else "has no partition left for us: other members read them")
+
+    def _tell(self, words: str) -> None:
+        """A line for a person who looks on."""
+        if self._tells:
+            sys.stderr.write(f"kproc: group {self._group} {words}\n")
+
+
+def _pairs(partitions: list[Any]) -> list[Partition]:
+    return [(each.topic, each.partition) for each in partitions]
+
+
+def _words(error: Any) -> str:
+    from kproc.cli.produce import describe_error
+
+    return describe_error(error.args[0])

@@ -1,0 +1,268 @@
+"""Records of topics by librdkafka's consumer, up to where they ended at the start, or for ever.
+
+`Reader` takes and hands out. Whose the partitions are is its source's: all that were asked for (`Assigned`), or what
+the coordinator of a group gives this member (`group_member.py`).
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+from kproc.cli.common import Failure, connect
+from kproc.cli.record_json import Consumed
+
+Partition = tuple[str, int]
+
+WAIT_S: Final = 0.25
+"""How long a call waits for the first record before the loop looks around again."""
+LEAVE_WITHIN_S: Final = 10.0
+"""For the last commit and for leaving."""
+
+
+class Span(NamedTuple):
+    """What to read of each partition: from where, and up to where it ended when the command began."""
+
+    starts: Mapping[Partition, int]
+    ends: Mapping[Partition, int]
+
+
+class Progress:
+    """Which partitions are ours, and which of them have been read up to their end, if ends are given."""
+
+    def __init__(self, ends: Mapping[Partition, int] | None) -> None:
+        self.ends = ends
+        self._open: set[Partition] = set()
+        self._mine: set[Partition] = set()
+        self._finished: set[Partition] = set()
+        self._is_given = False
+
+    @property
+    def is_done(self) -> bool:
+        """True when there is nothing left to wait for."""
+        return self.ends is not None and self._is_given and not self._open
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether there is no end to come to."""
+        return self.ends is None
+
+    def give(self, partitions: Iterable[Partition]) -> None:
+        """Read these, too."""
+        self._is_given = True
+        self._mine.update(partitions)
+        if self.ends is not None:
+            # One that was added after the start has nothing that was asked for.
+            self._finished.update(self._mine - self.ends.keys())
+        self._open = self._mine - self._finished
+
+    def take_away(self, partitions: Iterable[Partition]) -> None:
+        """Another member reads these; what is still in our hands of them is shown there."""
+        self._mine.difference_update(partitions)
+        self._open = self._mine - self._finished
+
+    def finish(self, partition: Partition) -> None:
+        """Nothing of it is left that was asked for, if ends are given."""
+        if self.ends is not None:
+            self._finished.add(partition)
+            self._open.discard(partition)
+
+    def wants(self, partition: Partition, offset: int) -> bool:
+        """Whether a record belongs to what was asked for."""
+        if partition not in self._mine:
+            return False
+        if self.ends is None:
+            return True
+        end = self.ends.get(partition, 0)
+        if offset >= end - 1:
+            self.finish(partition)
+        return offset < end
+
+
+class Source(Protocol):
+    """Where a reader's partitions come from."""
+
+    settings: Mapping[str, Any]
+    progress: Progress
+
+    def begin(self, consumer: Any) -> None:
+        """Have it read."""
+
+    def printed(self, records: Sequence[Consumed]) -> None:
+        """These are where they should be."""
+
+    def refused(self, error: Any) -> str | None:
+        """What an error that is about no partition means; None: nothing."""
+
+    def end(self, *, is_away: bool) -> None:
+        """Before the consumer closes."""
+
+
+class Assigned:
+    """Every partition that was asked for, and nothing is committed."""
+
+    def __init__(self, span: Span, progress: Progress) -> None:
+        self._span = span
+        self.progress = progress
+        # The binding demands a name; assigned partitions with known offsets never use it.
+        self.settings: Mapping[str, Any] = {"group.id": "kproc-consume", "enable.auto.commit": False}
+
+    def begin(self, consumer: Any) -> None:
+        """Assign what has records, or all where there is no end."""
+        from confluent_kafka import TopicPartition
+
+        starts, ends = self._span
+        partitions = [each for each in starts if self.progress.is_endless or starts[each] < ends[each]]
+        consumer.assign([TopicPartition(*each, starts[each]) for each in partitions])
+        self.progress.give(partitions)
+
+    def printed(self, records: Sequence[Consumed]) -> None:
+        """Nobody keeps where we are."""
+
+    def refused(self, error: Any) -> str | None:
+        """librdkafka looks for a coordinator because the group has a name. We need none; a broker without groups
+        says so: that is about no partition of ours."""
+        from kproc.cli.produce import describe_error
+
+        return describe_error(error) if error.fatal() else None
+
+    def end(self, *, is_away: bool) -> None:
+        """Nothing to do."""
+
+
+class Reader:
+    """librdkafka's consumer on the partitions of its source."""
+
+    def __init__(self, bootstrap: str, topics: Sequence[str], source: Source) -> None:
+        from confluent_kafka import Consumer
+
+        self._topics = ", ".join(topics)
+        self._source = source
+        self._progress = source.progress
+        self._fatal: str | None = None
+        self._is_down = self._is_away = False
+        self._bootstrap = bootstrap
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "client.id": "kproc",
+                "enable.auto.offset.store": False,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "earliest",
+                "fetch.wait.max.ms": 500,
+                "reconnect.backoff.max.ms": 1000,
+                "fetch.queue.backoff.ms": 10,  # Its own second of rest halves the speed of a short read.
+                "log_level": 0,
+                "error_cb": self._on_error,
+                **source.settings,
+            }
+        )
+        source.begin(self._consumer)
+
+    @property
+    def is_done(self) -> bool:
+        """True when there is nothing left to wait for."""
+        return self._progress.is_done
+
+    def take(self, limit: int) -> list[Consumed]:
+        """Up to `limit` records, none if nothing came in a while."""
+        records = []
+        first = self._consumer.poll(WAIT_S)
+        # A message without a value counts as false.
+        messages: list[Any] = [first] if first is not None else []
+        if messages and limit > 1:
+            # What is there already: consume() with a timeout would wait for a full batch.
+            messages += self._consumer.consume(limit - 1, 0)
+        for message in messages:
+            error = message.error()
+            if error is not None:
+                self._on_message_error(message, error)
+                continue
+            topic, number, offset = message.topic(), message.partition(), message.offset()
+            if self._progress.wants((topic, number), offset):
+                records.append(
+                    Consumed(
+                        topic=topic,
+                        partition=number,
+                        offset=offset,
+                        timestamp_ms=message.timestamp()[1],
+                        key=message.key(),
+                        value=message.value(),
+                        headers=message.headers() or (),
+                    )
+                )
+        if (self._is_down or self._is_away) and not records:
+            # One closed connection is enough for that; a refused one ends the command with its reason.
+            self._is_down = False
+            self._look_for_broker()
+        if self._fatal is not None and not records:
+            raise Failure(f"{self._topics}: {self._fatal}")
+        return records
+
+    def printed(self, records: Sequence[Consumed]) -> None:
+        """These are where they should be."""
+        self._source.printed(records)
+
+    def close(self) -> None:
+        """Leave the broker. librdkafka may wait for one that hangs without end, and Ctrl-C would wait, too: a thread
+        does that, which ends with this process."""
+        raised: list[Exception] = []
+
+        def leave() -> None:
+            try:
+                self._source.end(is_away=self._is_away)
+            except (Failure, RuntimeError) as error:
+                raised.append(error)  # For the thread that waits.
+            self._consumer.close()
+
+        thread = threading.Thread(target=leave, daemon=True)
+        thread.start()
+        thread.join(LEAVE_WITHIN_S)
+        if raised:
+            raise raised[0]
+        if thread.is_alive():
+            raise Failure(f"{self._bootstrap} does not answer: left without its word")
+
+    def _look_for_broker(self) -> None:
+        """Whether it can be reached: if not, an end in sight ends the command, one that follows waits for it."""
+        from kproc.client import ClientError
+
+        try:
+            connect(self._bootstrap).close()
+        except ClientError as error:
+            if not self._progress.is_endless:
+                raise
+            if not self._is_away:
+                sys.stderr.write(f"kproc: {error}; trying again until it is back\n")
+            self._is_away = True
+        else:
+            if self._is_away:
+                sys.stderr.write(f"kproc: {self._bootstrap} is back\n")
+            self._is_away = False
+
+    def _on_message_error(self, message: Any, error: Any) -> None:
+        from confluent_kafka import KafkaError
+
+        from kproc.cli.produce import describe_error
+
+        if error.code() == KafkaError._PARTITION_EOF:
+            # The end may hold records that are never shown, such as a transaction's marker.
+            self._progress.finish((message.topic(), message.partition()))
+        elif error.code() == KafkaError._ALL_BROKERS_DOWN:
+            self._is_down = True
+        elif message.topic() is None:
+            self._fatal = self._fatal or self._source.refused(error)
+        else:
+            self._fatal = self._fatal or describe_error(error)
+
+    def _on_error(self, error: Any) -> None:
+        from confluent_kafka import KafkaError
+
+        from kproc.cli.produce import describe_error
+
+        if error.fatal():
+            self._fatal = self._fatal or describe_error(error)
+        elif error.code() == KafkaError._ALL_BROKERS_DOWN:
+            self._is_down = True
