@@ -1,4 +1,4 @@
-"""What a shell is offered: topics and groups of the broker, names of settings.
+"""What a shell is offered: topics, groups and loggers of the broker, names of settings.
 
 A broker that is not there, or does not answer, offers nothing, and soon: a person waits at the prompt.
 """
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 WAIT_S: Final = 1.5
 """For all of it: a name server, the connection, the answers."""
+_BROKER_LOGGER: Final = 8
 
 
 def complete_topics(context: typer.Context, incomplete: str) -> list[str]:
@@ -31,7 +32,9 @@ def complete_groups(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_setting_names(context: typer.Context, incomplete: str) -> list[str]:
-    """Settings of what the command line names so far: a topic, a group, or the broker."""
+    """Settings of what the command line names so far: a topic, a group, the loggers, or the broker."""
+    if context.params.get("loggers"):
+        return _asked(context, incomplete, _loggers)
     return _beginning(incomplete, _setting_names(context.params))
 
 
@@ -81,6 +84,20 @@ def _groups(client: Client) -> list[str]:
     return [str(row["group_id"]) for row in answer["groups"]]
 
 
+def _loggers(client: Client) -> list[str]:
+    from kproc.wire.header import ApiKey
+
+    cluster = client.call_latest(ApiKey.DESCRIBE_CLUSTER, {"include_cluster_authorized_operations": False})
+    wanted = {
+        "resource_type": _BROKER_LOGGER,
+        "resource_name": str(cluster["controller_id"]),
+        "configuration_keys": None,
+    }
+    fields = {"resources": [wanted], "include_synonyms": False, "include_documentation": False}
+    [answer] = client.call_latest(ApiKey.DESCRIBE_CONFIGS, fields)["results"]
+    return [str(row["name"]) for row in answer["configs"]]
+
+
 def _asked(context: typer.Context, incomplete: str, ask: Callable[[Client], list[str]]) -> list[str]:
     """What the broker answers in time. A name server may keep `connect` for longer than any timeout of ours:
     the question is asked in a thread, which ends with this process."""
@@ -97,7 +114,7 @@ def _asked(context: typer.Context, incomplete: str, ask: Callable[[Client], list
         except (ClientError, KafkaError, Failure):
             return  # No broker, no names: whoever runs the command is told why.
 
-    thread = threading.Thread(target=run, daemon=True)
+    thread = threading.Thread(target=run, daemon=True, name="completion")
     thread.start()
     thread.join(WAIT_S)
     return _beginning(incomplete, found)

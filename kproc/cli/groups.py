@@ -285,7 +285,7 @@ def seek(
     print_table(("TOPIC", "PARTITION", "COMMITTED", "NEW"), [list(row.values()) for row in rows])
     if members:
         sys.stdout.write(
-            f"\nnothing was changed: {group} has {members} members, stop them first, then add --execute\n"
+            f"\nnothing was changed: {group} has members ({members}), stop them first, then add --execute\n"
         )
     elif not execute:
         sys.stdout.write("\nnothing was changed: add --execute to do it\n")

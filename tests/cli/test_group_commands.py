@@ -128,6 +128,11 @@ def test_a_group_with_members_is_shown_but_not_moved_nor_deleted(kproc, broker, 
         assert (row["state"], row["assignor"]) == ("Stable", "range")
         assert sorted(member["assignment"]) == [f"{filled}-0", f"{filled}-1"]
         assert {each["member"]["member_id"] for each in row["partitions"]} == {member["member_id"]}
+        shown = told(kproc(f"group seek {name} --to end --topic {filled}")).splitlines()
+        assert [line.split()[0] for line in shown[:3]] == ["TOPIC", filled, filled]
+        assert shown[4:] == [
+            f"nothing was changed: {name} has members (1), stop them first, then add --execute"
+        ]
         assert "stop them first" in refused(kproc(f"group seek {name} --to end --topic {filled} --execute"))
         assert "stop them first" in refused(kproc(f"group delete {name}"))
     finally:

@@ -1,0 +1,131 @@
+"""What a shell completes: topics, groups, settings, loggers; nothing, soon and without a word, where no broker is."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from kproc.cli import completion
+from kproc.cli.main import run
+from tests.support.command_line import call_kproc
+from tests.support.topics import fresh_name
+
+pytestmark = pytest.mark.transports("process")
+
+Complete = Callable[..., list[str]]
+
+
+@pytest.fixture
+def complete(capsys, monkeypatch) -> Complete:
+    """`complete("topic delete t-1")`: what a shell would offer; `bootstrap` as the environment names it."""
+
+    def ask(line: str, *, bootstrap: str | None = None) -> list[str]:
+        words = f"kproc {line}".split(" ")
+        monkeypatch.setenv("_KPROC_COMPLETE", "complete_bash")
+        monkeypatch.setenv("COMP_WORDS", " ".join(words))
+        monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
+        if bootstrap is not None:
+            monkeypatch.setenv("KPROC_BOOTSTRAP", bootstrap)
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            run([])
+        shown = capsys.readouterr()
+        assert (shown.err, ended.value.code) == ("", 0)
+        return shown.out.split()
+
+    return ask
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "consume",
+        "consume other",
+        "produce",
+        "topic describe",
+        "topic delete",
+        "topic alter",
+        "topic trim",
+        "config get --topic",
+        "group seek g --topic",
+    ],
+)
+def test_topics_of_the_broker(complete, broker, topic, command):
+    name = topic()
+    assert complete(f"{command} {name[:-1]}", bootstrap=broker.bootstrap).count(name) == 1
+    assert complete(f"{command} no-such-{name}", bootstrap=broker.bootstrap) == []
+
+
+def test_the_broker_that_the_command_line_names_is_asked(complete, broker, topic):
+    name = topic()
+    line = f"consume --bootstrap {broker.bootstrap} {name}"
+    assert complete(line, bootstrap="127.0.0.1:1") == [name]
+
+
+def test_groups_of_the_broker(complete, broker, topic, capsys):
+    name, group = topic(), fresh_name()
+    done = call_kproc(capsys, "consume", name, "--group", group, "--bootstrap", broker.bootstrap)
+    assert done.returncode == 0
+    commands = ["group describe", "group delete", "group seek", "consume t --group", "config set a=b --group"]
+    offered = {each: complete(f"{each} {group}", bootstrap=broker.bootstrap) for each in commands}
+    assert offered == {each: [group] for each in commands}
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("config get num.io", ["num.io.threads"]),
+        ("config get --topic t retention.m", ["retention.ms"]),
+        ("config get --group g share.auto", ["share.auto.offset.reset"]),
+        ("config set num.io", ["num.io.threads="]),
+        ("config set --topic t retention.m", ["retention.ms="]),
+        ("config set --unset num.io", ["num.io.threads"]),
+        ("config set --topic t --unset retention.m", ["retention.ms"]),
+        ("topic create t --config retention.m", ["retention.ms="]),
+        ("topic alter t -c retention.m", ["retention.ms="]),
+        ("topic alter t --unset retention.m", ["retention.ms"]),
+        ("serve --set kproc.flus", ["kproc.flush="]),
+        ("dev -s num.io", ["num.io.threads="]),
+    ],
+)
+def test_names_of_settings_take_no_broker(complete, line, found):
+    assert complete(line, bootstrap="127.0.0.1:1") == found
+
+
+def test_loggers_of_the_broker(complete, broker):
+    assert complete("config set --loggers roo", bootstrap=broker.bootstrap) == ["root="]
+    assert complete("config get --loggers roo", bootstrap=broker.bootstrap) == ["root"]
+
+
+@pytest.mark.parametrize("bootstrap", ["127.0.0.1:1", "no such:host", "a..b:9092", "127.0.0.1:1,127.0.0.1:2"])
+def test_without_a_broker_there_is_nothing_and_no_word(complete, bootstrap):
+    for line in ("consume t", "group describe g", "consume t --group g", "config set --loggers r"):
+        assert complete(line, bootstrap=bootstrap) == []
+
+
+def test_a_port_that_does_not_answer_offers_nothing(complete, monkeypatch):
+    monkeypatch.setattr(completion, "WAIT_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        assert complete("consume t", bootstrap=f"127.0.0.1:{silent.getsockname()[1]}") == []
+
+
+def test_a_name_server_that_does_not_answer_is_not_waited_for(complete, monkeypatch):
+    answered, asked = threading.Event(), threading.Event()
+
+    def connect(_bootstrap: str, *, timeout_ms: int) -> object:
+        asked.set()
+        answered.wait(30)
+        raise completion.Failure("too late")
+
+    monkeypatch.setattr(completion, "WAIT_S", 0.1)
+    monkeypatch.setattr(completion, "connect", connect)
+    try:
+        assert complete("consume t", bootstrap="slow.example:9092") == []
+        assert asked.is_set()
+        assert not answered.is_set()
+        assert [each.name for each in threading.enumerate() if each.name == "completion"] == ["completion"]
+    finally:
+        answered.set()
