@@ -231,9 +231,9 @@ class BrokerFigures:
         partition = self._image().partition(topic_name, index)
         if partition is None:
             return None
-        row = self._table.read(partition)
-        if row is not None:
-            return row.start_offset, row.end_offset
+        ends = self._table.ends(partition)
+        if ends is not None:
+            return ends
         start, end = self._known_ends(topic_name, index)
         return start, max(start, end)
 

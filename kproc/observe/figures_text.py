@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from kproc.observe.broker_figures import BrokerFigures, Sizes
+from kproc.observe.prometheus import quoted
 
 OTHERS: Final = "(others)"
 _STATES: Final = ("PreparingRebalance", "CompletingRebalance", "Stable", "Empty", "Dead")
@@ -33,10 +34,6 @@ def _family(name: str, kind: str, about: str, samples: Iterable[Sample]) -> str:
 
 def _gauge(name: str, about: str, value: int) -> str:
     return _family(name, "gauge", about, [("", value)])
-
-
-def _quoted(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def _topics(figures: BrokerFigures, sizes: Sizes) -> Iterator[str]:
@@ -95,31 +92,33 @@ def _groups(figures: BrokerFigures) -> Iterator[str]:
         "kafka_consumergroup_members",
         "gauge",
         "Members of the group.",
-        [(f'{{consumergroup="{_quoted(group_id)}"}}', count) for group_id, count in members],
+        [(f'{{consumergroup="{quoted(group_id)}"}}', count) for group_id, count in members],
     )
     lags: dict[tuple[str, str, int], tuple[int, int]] = {}
     sums: dict[tuple[str, str], int] = {}
     for group in groups:
         for topic, offsets in group.offsets.items():
+            whole = 0
             for index, offset in offsets.items():
                 ends = figures.ends(topic, index)
-                lag = max(0, ends[1] - offset) if ends is not None else 0
+                lag = ends[1] - offset if ends is not None and ends[1] > offset else 0
                 lags[group.id, topic, index] = (offset, lag)
-                sums[group.id, topic] = sums.get((group.id, topic), 0) + lag
+                whole += lag
+            sums[group.id, topic] = whole
     yield _gauge(
         "kproc_consumergroup_lag_largest",
         "The largest lag of any group in any topic, also of those without a series of their own.",
         max(sums.values(), default=0),
     )
     labelled = [
-        (f'{{consumergroup="{_quoted(group_id)}",topic="{topic}"}}', sums[group_id, topic])
+        (f'{{consumergroup="{quoted(group_id)}",topic="{topic}"}}', sums[group_id, topic])
         for group_id, topic in figures.group_topics.choose(sums)
     ]
     yield _family(
         "kafka_consumergroup_lag_sum", "gauge", "Records behind the logs' ends, by topic.", labelled
     )
     rows = [
-        (f'{{consumergroup="{_quoted(key[0])}",topic="{key[1]}",partition="{key[2]}"}}', lags[key])
+        (f'{{consumergroup="{quoted(key[0])}",topic="{key[1]}",partition="{key[2]}"}}', lags[key])
         for key in figures.group_partitions.choose(lags)
     ]
     for at, (name, about) in enumerate((

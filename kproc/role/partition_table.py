@@ -55,10 +55,8 @@ class PartitionTable:
 
     def read(self, partition: PartitionImage) -> PartitionRow | None:
         """The row of this very partition, or None if its owner never wrote it (or died while it did)."""
-        values = read_row(self._words, partition.slot * _ROW_WORDS, _ROW_WORDS - 1)
+        values = self._values(partition)
         if values is None:
-            return None
-        if not values[0] or values[1] != partition.slot_generation:
             return None
         word, generation, start, end, base, position, synced = values
         return PartitionRow(
@@ -72,6 +70,17 @@ class PartitionTable:
             not word & _QUIET,
             bool(word & SYNC_FAILED),
         )
+
+    def ends(self, partition: PartitionImage) -> tuple[int, int] | None:
+        """Where its log starts and ends: of `read` what is asked of thousands at once."""
+        values = self._values(partition)
+        return None if values is None else (values[2], values[3])
+
+    def _values(self, partition: PartitionImage) -> list[int] | None:
+        values = read_row(self._words, partition.slot * _ROW_WORDS, _ROW_WORDS - 1)
+        if values is None or not values[0] or values[1] != partition.slot_generation:
+            return None
+        return values
 
 
 def holder_word(handler_index: int, *, has_producers: bool = True, has_failed: bool = False) -> int:
