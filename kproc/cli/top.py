@@ -83,7 +83,7 @@ class View:
         )
         if self.status.get("problem"):
             lines.append(Text.assemble(("problem ", "bold red"), self.status["problem"]))
-        lines += self._offline_lines()
+        lines += self._offline_lines(width)
         used = 1 + sum(-(-len(line) // max(1, width)) for line in lines[1:])
         rows = self.status["processes"]
         room = max(1, height - used - 2)
@@ -93,8 +93,8 @@ class View:
             *lines, self._roles(shown_roles, width), *([self._api_table(room, width)] if room > 0 else [])
         )
 
-    def _offline_lines(self) -> list[Text]:
-        """The first few: what there is to see is the rest of the screen."""
+    def _offline_lines(self, width: int) -> list[Text]:
+        """The first few, a line of the screen each: what there is to see is the rest of it."""
         from rich.text import Text
 
         lines = offline_lines(self.status)
@@ -102,7 +102,10 @@ class View:
         if len(lines) > _OFFLINE_MAX:
             more = self.status["offline"]["count"] - _OFFLINE_MAX
             shown.append(f"offline: {more} more: kproc status")
-        return [Text(line, style="red", no_wrap=True, overflow="ellipsis") for line in shown]
+        texts = [Text(line, style="red", no_wrap=True) for line in shown]
+        for text in texts:
+            text.truncate(width, overflow="ellipsis")
+        return texts
 
     def _head(self) -> str:
         status = self.status

@@ -17,7 +17,7 @@ from tests.support.wait import wait_until
 pytestmark = pytest.mark.own_broker
 
 SETTINGS = {"num.io.threads": 2, "num.network.threads": 2, "kproc.control.listener": "127.0.0.1:0"}
-BROKER, TOPIC, SET = 4, 2, 0
+BROKER, TOPIC, LOGGERS, SET = 4, 2, 8, 0
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +63,22 @@ def test_topics_and_configs_are_changed_there_and_seen_by_clients(
         deleted = admin.call(ApiKey.DELETE_TOPICS, 5, {"topic_names": [name], "timeout": 1000})
         assert deleted["responses"][0]["error_code"] == 0
         wait_until(lambda: client.describe_topic(name)["error_code"] != 0, what="it is gone")
+
+
+def test_log_levels_are_changed_there_and_seen_by_clients(managed: BrokerUnderTest, control: str) -> None:
+    asked = {"resource_type": LOGGERS, "resource_name": "1", "configuration_keys": ["kproc.cleaner.strays"]}
+    fields = {"resources": [asked], "include_synonyms": False, "include_documentation": False}
+
+    def shown(address: str) -> str:
+        with RawClient(address) as client:
+            (row,) = client.call(ApiKey.DESCRIBE_CONFIGS, 4, fields)["results"][0]["configs"]
+        return str(row["value"])
+
+    with RawClient(control) as admin:
+        level = set_config(admin, "kproc.cleaner.strays", "TRACE", kind=LOGGERS)
+        assert (level, shown(control), shown(managed.bootstrap)) == ((0, None), "TRACE", "TRACE")
+        assert set_config(admin, "kproc.cleaner.strays", None, kind=LOGGERS) == (0, None)
+    assert shown(managed.bootstrap) != "TRACE"
 
 
 def test_its_clients_are_told_its_own_address(control: str) -> None:

@@ -147,6 +147,19 @@ def test_view_fits_the_terminal(width: int, height: int) -> None:
         assert "Produce" in text
 
 
+def test_offline_partitions_take_a_line_each_of_the_view_and_no_role_from_it() -> None:
+    now = status(*(role("handler", index, slept=0.5) for index in range(8)), apis=[api()])
+    first = [{"topic": "t", "partition": at, "handler": 0, "reason": "broken " * 20} for at in range(9)]
+    now["offline"] = {"count": 30, "first": first}
+    console = Console(file=StringIO(), width=80, height=24)
+    console.print(View(now, start(now), 1.0).render(80, 18))
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert len(lines) <= 18
+    offline = [line for line in lines if line.startswith("offline: ")]
+    assert [line[:12] for line in offline] == ["offline: t-0", "offline: t-1", "offline: t-2", "offline: 27 "]
+    assert sum(line.startswith("handler-") for line in lines) == 8, "nothing is left out for want of room"
+
+
 def client(name: str, **more: Any) -> dict[str, Any]:
     row = {"id": name, "client_id": name, "address": "127.0.0.1", "port": 1, "age_ms": 10_000, "idle_ms": 0,
            "requests": 100, "bytes_in": 1000, "bytes_out": 500}  # fmt: skip
