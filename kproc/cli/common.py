@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,6 +33,7 @@ Bootstrap = Annotated[
     ),
 ]
 OutputFormat = Annotated[Format, typer.Option("--format", "-f", help="How to show the answer.")]
+_CUT_LEAST = 10  # A name of fewer letters is none.
 DEFAULT_BOOTSTRAP = f"127.0.0.1:{DEFAULT_PORT}"
 
 
@@ -116,16 +118,45 @@ def print_done(
         raise Failure("; ".join(refusals))
 
 
-def print_table(header: Sequence[str], rows: Iterable[Sequence[object]], drop: Sequence[str] = ()) -> None:
+def facts_in_lines(facts: Sequence[str]) -> str:
+    """Two blanks between; on a terminal as many in a line as it is wide."""
+    if not sys.stdout.isatty():
+        return "  ".join(facts)
+    width = shutil.get_terminal_size().columns
+    lines = [facts[0]]
+    for fact in facts[1:]:
+        if len(lines[-1]) + 2 + len(fact) <= width:
+            lines[-1] += f"  {fact}"
+        else:
+            lines.append(fact)
+    return "\n".join(lines)
+
+
+def print_text(text: str, indent: str = "") -> None:
+    """A sentence; on a terminal broken between words, its further lines begin with `indent`."""
+    if sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+        text = textwrap.fill(text, width, subsequent_indent=indent, break_on_hyphens=False)
+    sys.stdout.write(f"{text}\n")
+
+
+def print_table(
+    header: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    drop: Sequence[str] = (),
+    cut: Sequence[str] = (),
+) -> None:
     """Columns as wide as their longest cell, two blanks between, numbers to the right.
 
-    On a terminal that is too narrow the columns of `drop` are left out, the first ones first, and a line says so;
-    whoever reads from a pipe gets all of them.
+    On a terminal that is too narrow the columns of `drop` are left out, the first ones first, and a line says so; then
+    long cells of the columns of `cut` lose their middle. Whoever reads from a pipe gets all of them.
     """
     table = [[_cell(value) for value in row] for row in rows]
     left_out: list[str] = []
     if sys.stdout.isatty():
-        header, table, left_out = _narrowed(list(header), table, drop, shutil.get_terminal_size().columns)
+        width = shutil.get_terminal_size().columns
+        header, table, left_out = _narrowed(list(header), table, drop, width)
+        _cut(header, table, cut, width)
     numeric = [all(_is_number(row[column]) for row in table) for column in range(len(header))]
     widths = [max(len(cell) for cell in column) for column in zip(header, *table, strict=True)]
     for line in (header, *table):
@@ -144,13 +175,34 @@ def _narrowed(
     """Without as many columns of `drop` as it takes, and their names."""
     left_out: list[str] = []
     for name in (each for each in drop if each in header):
-        widths = [max(len(cell) for cell in column) for column in zip(header, *table, strict=True)]
-        if sum(widths) + 2 * (len(widths) - 1) <= width:
+        if _excess(header, table, width) <= 0:
             break
         at = header.index(name)
         header, table = _without(header, at), [_without(row, at) for row in table]
         left_out.append(name)
     return header, table, left_out
+
+
+def _cut(header: Sequence[str], table: list[list[str]], names: Sequence[str], width: int) -> None:
+    """Shorten the longest cells, in place: sentences to their first words, names by their middle, which tells least."""
+    for name in names:
+        at = header.index(name)
+        longest = max((len(row[at]) for row in table), default=0)
+        room = max(longest - max(0, _excess(header, table, width)), len(name), _CUT_LEAST)
+        for row in table:
+            if len(row[at]) <= room:
+                continue
+            if " " in row[at]:
+                row[at] = textwrap.shorten(row[at], room, placeholder="").rstrip(":,")
+            else:
+                head = (room - 3 + 1) // 2
+                row[at] = f"{row[at][:head]}...{row[at][head + 3 - room :]}"
+
+
+def _excess(header: Sequence[str], table: list[list[str]], width: int) -> int:
+    """How much wider than the terminal the table is."""
+    widths = [max(len(cell) for cell in column) for column in zip(header, *table, strict=True)]
+    return sum(widths) + 2 * (len(widths) - 1) - width
 
 
 def _without(cells: list[str], at: int) -> list[str]:

@@ -114,8 +114,9 @@ def get_configs(
         print_json(shown)
         return
     print_table(
-        ("NAME", "VALUE", "FROM", ""),
+        ("NAME", "VALUE", "FROM", "NOTE"),
         [(row["name"], row["value"], row["source"], _remark(row)) for row in shown],
+        cut=("NOTE",),
     )
     if len(shown) < len(rows) and sys.stdout.isatty():
         sys.stdout.write(f"\n{len(rows) - len(shown)} more have their default: --all shows them\n")

@@ -16,9 +16,11 @@ from kproc.cli.common import (
     Format,
     OutputFormat,
     connect,
+    facts_in_lines,
     print_done,
     print_json,
     print_table,
+    print_text,
     usage_error,
 )
 from kproc.cli.completion import complete_groups, complete_topics
@@ -76,7 +78,9 @@ def list_groups(
     if output is Format.JSON:
         print_json(rows)
     else:
-        print_table(("GROUP", "STATE", "TYPE", "PROTOCOL"), [list(row.values()) for row in rows])
+        print_table(
+            ("GROUP", "STATE", "TYPE", "PROTOCOL"), [list(row.values()) for row in rows], cut=("GROUP",)
+        )
 
 
 @app.command()
@@ -91,13 +95,19 @@ def describe(
         return
     for position, group in enumerate(described):
         sys.stdout.write("\n" * bool(position))
-        sys.stdout.write(
-            f"group {group['group']}  state {group['state']}  assignor {group['assignor'] or '-'}  "
-            f"members {len(group['members'])}  lag {group['lag']}\n"
-        )
+        facts = [
+            f"group {group['group']}",
+            f"state {group['state']}",
+            f"assignor {group['assignor'] or '-'}",
+            f"members {len(group['members'])}",
+            f"lag {group['lag']}",
+        ]
+        sys.stdout.write(f"{facts_in_lines(facts)}\n")
         print_table(
             ("TOPIC", "PARTITION", "COMMITTED", "END", "LAG", "CLIENT", "HOST", "MEMBER"),
             [_partition_row(row) for row in group["partitions"]],
+            drop=("MEMBER", "HOST", "CLIENT"),
+            cut=("TOPIC",),
         )
 
 
@@ -282,10 +292,12 @@ def seek(
     if output is Format.JSON:
         print_json({"group": group, "executed": execute, "partitions": rows})
         return
-    print_table(("TOPIC", "PARTITION", "COMMITTED", "NEW"), [list(row.values()) for row in rows])
+    header = ("TOPIC", "PARTITION", "COMMITTED", "NEW")
+    print_table(header, [list(row.values()) for row in rows], cut=("TOPIC",))
     if members:
-        sys.stdout.write(
-            f"\nnothing was changed: {group} has members ({members}), stop them first, then add --execute\n"
+        sys.stdout.write("\n")
+        print_text(
+            f"nothing was changed: {group} has members ({members}), stop them first, then add --execute"
         )
     elif not execute:
         sys.stdout.write("\nnothing was changed: add --execute to do it\n")

@@ -108,7 +108,7 @@ def produce(
     sender = _Sender(bootstrap, topic, partition, compression.value, acks.value, idempotent)
     count = _send_all(sender, _lines(sys.stdin.buffer), read, skips_blanks=json)
     if verbose:
-        sys.stderr.write(f"kproc: sent {count} records to {topic}\n")
+        sys.stderr.write(f"kproc: sent {count} record{'s' * (count != 1)} to {topic}\n")
 
 
 def _send_all(

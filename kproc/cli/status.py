@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -14,6 +13,7 @@ from kproc.cli.common import (
     Bootstrap,
     Format,
     OutputFormat,
+    facts_in_lines,
     print_json,
     print_table,
 )
@@ -100,7 +100,7 @@ def _print_status(answer: dict[str, Any]) -> None:
         f"topics {_known(answer['topics'])}",
         f"partitions {_known(answer['partitions'])}",
     ]
-    sys.stdout.write(f"{_in_lines(list(filter(None, where)))}\n{_in_lines(what)}\n\n")
+    sys.stdout.write(f"{facts_in_lines(list(filter(None, where)))}\n{facts_in_lines(what)}\n\n")
     if answer.get("problem"):
         sys.stdout.write(f"problem: {answer['problem']}\n\n")
     if lines := offline_lines(answer):
@@ -132,20 +132,6 @@ def offline_lines(answer: Mapping[str, Any]) -> list[str]:
     ]
     more = offline["count"] - len(lines)
     return [*lines, f"offline: {more} more"] if more else lines
-
-
-def _in_lines(facts: list[str]) -> str:
-    """Two blanks between; on a terminal as many in a line as it is wide."""
-    if not sys.stdout.isatty():
-        return "  ".join(facts)
-    width = shutil.get_terminal_size().columns
-    lines = [facts[0]]
-    for fact in facts[1:]:
-        if len(lines[-1]) + 2 + len(fact) <= width:
-            lines[-1] += f"  {fact}"
-        else:
-            lines.append(fact)
-    return "\n".join(lines)
 
 
 def _known(count: int | None) -> str:

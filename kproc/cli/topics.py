@@ -14,6 +14,7 @@ from kproc.cli.common import (
     Format,
     OutputFormat,
     connect,
+    facts_in_lines,
     pairs,
     print_done,
     print_json,
@@ -97,7 +98,7 @@ def list_topics(
     if output is Format.JSON:
         print_json(rows)
     else:
-        print_table(("TOPIC", "PARTITIONS"), [list(row.values()) for row in rows])
+        print_table(("TOPIC", "PARTITIONS"), [list(row.values()) for row in rows], cut=("TOPIC",))
 
 
 @app.command()
@@ -113,10 +114,14 @@ def describe(
     for position, topic in enumerate(described):
         settings = " ".join(f"{name}={value}" for name, value in topic["configs"].items()) or "-"
         sys.stdout.write("\n" * bool(position))
-        sys.stdout.write(
-            f"topic {topic['name']}  id {topic['id'] or '-'}  partitions {len(topic['partitions'])}  "
-            f"records {topic['records']}  settings {settings}\n"
-        )
+        facts = [
+            f"topic {topic['name']}",
+            f"id {topic['id'] or '-'}",
+            f"partitions {len(topic['partitions'])}",
+            f"records {topic['records']}",
+            f"settings {settings}",
+        ]
+        sys.stdout.write(f"{facts_in_lines(facts)}\n")
         keys = ("partition", "leader", "leader_epoch", "start_offset", "end_offset")
         header = [key.upper().replace("_", "-") for key in keys]
         print_table(header, [[row[key] for key in keys] for row in topic["partitions"]])

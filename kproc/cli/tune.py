@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kproc.cli.common import Failure, Format, OutputFormat, connect, print_json, print_table, usage_error
+from kproc.cli.common import (
+    Failure,
+    Format,
+    OutputFormat,
+    connect,
+    print_json,
+    print_table,
+    print_text,
+    usage_error,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -310,9 +319,13 @@ def list_settings(
                 [row.name, row.value, row.wanted, "ignored" if row.name in ignored else row.verdict]
                 for row in rows
             ],
+            drop=("WANTED",),
+            cut=("VALUE",),
         )
         for row in wrong:
-            sys.stdout.write(f"\n{row.name} is {row.value}, wanted {row.wanted}\n")
-            sys.stdout.write(f"  why: {row.why}\n  how: {row.change}\n")
+            sys.stdout.write("\n")
+            print_text(f"{row.name} is {row.value}, wanted {row.wanted}")
+            print_text(f"  why: {row.why}", indent="       ")
+            print_text(f"  how: {row.change}", indent="       ")
     if wrong:
         raise typer.Exit(1)

@@ -164,7 +164,7 @@ def test_a_deleted_group_is_gone(kproc, group):
         ("config set --topic {topic} no.such=1", 1, "no.such"),
         ("config set num.partitions=none", 1, "num.partitions"),
         ("config get no.such.setting", 1, "has no setting no.such.setting"),
-        ("config get --topic {topic} --group {group}", 2, "not both"),
+        ("config get --topic {topic} --group {group}", 2, "give one of --topic, --group"),
         ("config get --topic no-{topic}", 1, "no-{topic}"),
     ],
 )

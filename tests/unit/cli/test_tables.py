@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from kproc.cli.common import Failure, _narrowed, print_table
+from kproc.cli.common import Failure, _cut, _narrowed, facts_in_lines, print_table, print_text
 from kproc.cli.positions import parse_where
 from kproc.cli.status import _duration, _print_status
 
@@ -113,3 +113,31 @@ def test_a_narrow_terminal_goes_without_the_columns_that_matter_least() -> None:
         ["NOTE"],
     )
     assert _narrowed(header, rows, ("NOTE", "COUNT"), 5)[2] == ["NOTE", "COUNT"]
+
+
+def test_long_names_lose_their_middle_where_no_column_may_go() -> None:
+    name = "orders-of-the-whole-year.v1.events"
+    rows = [[name, "7"], ["short", "12345"]]
+    _cut(["TOPIC", "RECORDS"], rows, ("TOPIC",), 30)
+    assert rows == [["orders-of...v1.events", "7"], ["short", "12345"]]
+    rows = [[name, "7"]]
+    _cut(["TOPIC", "RECORDS"], rows, ("TOPIC",), 43)
+    assert rows == [[name, "7"]]
+    _cut(["TOPIC", "RECORDS"], rows, ("TOPIC",), 1)
+    assert rows == [["orde...nts", "7"]]
+    _cut(["NAME", "NOTE"], rows := [["n", "no effect: one host keeps one replica"]], ("NOTE",), 16)
+    assert rows == [["n", "no effect"]]
+    _cut(["TOPIC", "RECORDS"], rows := [], ("TOPIC",), 1)
+    assert rows == []
+
+
+def test_what_stands_above_a_table_is_broken_between_words_on_a_terminal_alone(capsys, monkeypatch) -> None:
+    facts, sentence = ["topic a", "settings b=c d=e"], "not a word is cut in two"
+    assert facts_in_lines(facts) == "topic a  settings b=c d=e"
+    print_text(sentence)
+    assert capsys.readouterr().out == f"{sentence}\n"
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "18")
+    assert facts_in_lines(facts) == "topic a\nsettings b=c d=e"
+    print_text(sentence, indent="  ")
+    assert capsys.readouterr().out == "not a word is cut\n  in two\n"
