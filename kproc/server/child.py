@@ -75,6 +75,25 @@ class ChildRole:
         self._is_running = True
         self._is_ready = False
         self._can_be_ready = False
+        # What the supervisor says: with a descriptor, and without.
+        self._given: dict[str, Callable[[dict[str, Any], int], None]] = {
+            "slab": self._take_slab,
+            **dict.fromkeys(("table", "eventfd", "arena", "listening"), self._keep_fd),
+            "peer_eventfd": self._take_peer_eventfd,
+            "peer_arena": self._take_peer_arena,
+            "link": self._take_link,
+            "handoff": self._take_handoff,
+            "transfer": self._take_transfer,
+            "probe": self._take_probe,
+        }
+        self._told: dict[str, Callable[[dict[str, Any]], None]] = {
+            "start": self._begin,
+            "detach": self._detach,
+            "go": self._go,
+            "processes": self._take_processes,
+            "answer": self._take_answer,
+            "close": self._close,
+        }
 
     def run(self) -> int:
         """Until told to close; the exit status."""
@@ -149,15 +168,14 @@ class ChildRole:
         self._asks.ask("supervisor", self._say, what, body, on_reply)
 
     def _take(self, message: dict[str, Any], fd: int | None) -> None:
-        desk = self._desk
-        if desk is not None and desk.knows(message["do"]):
-            desk.take(message)
-        else:
-            getattr(self, f"_do_{message['do']}")(message, fd)
+        if fd is not None:
+            self._given[message["do"]](message, fd)
+        elif self._desk is None or not self._desk.take(message):
+            self._told[message["do"]](message)
 
     # -- what the supervisor says ------------------------------------------------------------------------------
 
-    def _do_slab(self, _message: dict[str, Any], fd: int) -> None:
+    def _take_slab(self, _message: dict[str, Any], fd: int) -> None:
         region = Region.attach(fd, kind=RegionKind.SLAB)
         self._slab = Slab(region.words, is_new=False)
         region.close_fd()
@@ -165,23 +183,21 @@ class ChildRole:
     def _keep_fd(self, message: dict[str, Any], fd: int) -> None:
         self._fds[message["do"]] = fd
 
-    _do_table = _do_eventfd = _do_arena = _do_listening = _keep_fd
-
-    def _do_start(self, message: dict[str, Any], _fd: None) -> None:
+    def _begin(self, message: dict[str, Any]) -> None:
         self._agent = self._build(message)
         self._desk = RoleDesk(self._agent, self._say)
 
-    def _do_peer_eventfd(self, message: dict[str, Any], fd: int) -> None:
+    def _take_peer_eventfd(self, message: dict[str, Any], fd: int) -> None:
         peer = AgentId(*message["peer"])
         if peer in self._eventfds:
             os.close(fd)  # A restarted peer: the same eventfd as before, and wakers hold its number here.
         else:
             self._eventfds[peer] = fd
 
-    def _do_peer_arena(self, message: dict[str, Any], fd: int) -> None:
+    def _take_peer_arena(self, message: dict[str, Any], fd: int) -> None:
         self._arenas[AgentId(*message["peer"])] = ArenaReader.attach(fd, generation=message["generation"])
 
-    def _do_link(self, message: dict[str, Any], fd: int) -> None:
+    def _take_link(self, message: dict[str, Any], fd: int) -> None:
         peer = AgentId(*message["peer"])
         region = Region.attach(fd, kind=RegionKind.LINK, generation=message["generation"])
         producer, consumer = open_first_end(region) if message["is_first"] else open_second_end(region)
@@ -199,19 +215,19 @@ class ChildRole:
         )
         self._agent.attach(link)
 
-    def _do_handoff(self, message: dict[str, Any], fd: int) -> None:
+    def _take_handoff(self, message: dict[str, Any], fd: int) -> None:
         assert isinstance(self._agent, (Acceptor, Processor))
         self._agent.attach_handoff(AgentId(*message["peer"]), socket.socket(fileno=fd))
 
-    def _do_transfer(self, message: dict[str, Any], fd: int) -> None:
+    def _take_transfer(self, message: dict[str, Any], fd: int) -> None:
         assert isinstance(self._agent, Processor)
         self._agent.attach_transfer(AgentId(*message["peer"]), socket.socket(fileno=fd))
 
-    def _do_probe(self, _message: dict[str, Any], fd: int) -> None:
+    def _take_probe(self, _message: dict[str, Any], fd: int) -> None:
         assert isinstance(self._agent, Processor)
         self._agent.adopt_probe(socket.socket(fileno=fd))
 
-    def _do_detach(self, message: dict[str, Any], _fd: None) -> None:
+    def _detach(self, message: dict[str, Any]) -> None:
         peer = AgentId(*message["peer"])
         assert self._agent is not None
         assert self._desk is not None
@@ -225,19 +241,19 @@ class ChildRole:
         if message["is_final"] and peer in self._eventfds:  # No successor comes that would be woken by it.
             os.close(self._eventfds.pop(peer))
 
-    def _do_go(self, _message: dict[str, Any], _fd: None) -> None:
+    def _go(self, _message: dict[str, Any]) -> None:
         self._can_be_ready = True
         if isinstance(self._agent, (Handler, Controller)):
             self._agent.set_linked()
 
-    def _do_processes(self, message: dict[str, Any], _fd: None) -> None:
+    def _take_processes(self, message: dict[str, Any]) -> None:
         if self._status is not None:
             self._status.take(message)
 
-    def _do_answer(self, message: dict[str, Any], _fd: None) -> None:
+    def _take_answer(self, message: dict[str, Any]) -> None:
         self._asks.take(message)
 
-    def _do_close(self, message: dict[str, Any], _fd: None) -> None:
+    def _close(self, message: dict[str, Any]) -> None:
         assert self._agent is not None
         try:
             if isinstance(self._agent, Cleaner):

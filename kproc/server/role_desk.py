@@ -44,19 +44,27 @@ class RoleDesk:
         self._leaving_handlers: set[AgentId] = set()
         self._awaits_drain = False
         self._await_still: list[OnReply] = []
+        self._told: dict[str, Callable[[dict[str, Any]], None]] = {
+            "stop": self._stop,
+            "settings": self._apply_settings,
+            "targets": self._use_targets,
+            "leave": self._leave,
+            "handler_leaving": self._handler_leaving,
+            "ask": self._ask,
+        }
 
     @property
     def owes_news(self) -> bool:
         """True while somebody waits to hear of a change that only `report` notices."""
         return self._awaits_drain or bool(self._leaving_handlers) or bool(self._await_still)
 
-    def knows(self, what: str) -> bool:
-        """Whether `take` has something to do with that message."""
-        return hasattr(self, f"_do_{what}")
-
-    def take(self, message: dict[str, Any]) -> None:
-        """One message; what it means stands at the head of this file."""
-        getattr(self, f"_do_{message['do']}")(message)
+    def take(self, message: dict[str, Any]) -> bool:
+        """One message; what it means stands at the head of this file. False for one that is none of the desk's."""
+        told = self._told.get(message["do"])
+        if told is None:
+            return False
+        told(message)
+        return True
 
     def report(self) -> None:
         """Say what has come true since the last call. Between two duty cycles, while news are owed."""
@@ -82,19 +90,19 @@ class RoleDesk:
 
     # -- told --------------------------------------------------------------------------------------------------
 
-    def _do_stop(self, _message: dict[str, Any]) -> None:
+    def _stop(self, _message: dict[str, Any]) -> None:
         self._awaits_drain = True
         self._agent.begin_stop()
 
-    def _do_settings(self, message: dict[str, Any]) -> None:
+    def _apply_settings(self, message: dict[str, Any]) -> None:
         assert isinstance(self._agent, (Acceptor, Processor))
         self._agent.apply_settings(DynamicSettings.of_message(message))
 
-    def _do_targets(self, message: dict[str, Any]) -> None:
+    def _use_targets(self, message: dict[str, Any]) -> None:
         assert isinstance(self._agent, Acceptor)
         self._agent.use_only(frozenset(AgentId(*peer) for peer in message["peers"]))
 
-    def _do_leave(self, message: dict[str, Any]) -> None:
+    def _leave(self, message: dict[str, Any]) -> None:
         self._awaits_drain = True
         if isinstance(self._agent, Processor):
             self._agent.begin_leave([AgentId(*peer) for peer in message["targets"]])
@@ -102,7 +110,7 @@ class RoleDesk:
             assert isinstance(self._agent, Handler)
             self._agent.begin_leave()
 
-    def _do_handler_leaving(self, message: dict[str, Any]) -> None:
+    def _handler_leaving(self, message: dict[str, Any]) -> None:
         assert isinstance(self._agent, Processor)
         peer = AgentId(*message["peer"])
         self._agent.handler_leaving(peer)
@@ -110,7 +118,7 @@ class RoleDesk:
 
     # -- asked -------------------------------------------------------------------------------------------------
 
-    def _do_ask(self, message: dict[str, Any]) -> None:
+    def _ask(self, message: dict[str, Any]) -> None:
         token = message["token"]
 
         def on_reply(reply: dict[str, Any]) -> None:

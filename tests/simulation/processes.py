@@ -101,15 +101,15 @@ class SimulatedRole(ChildRole):
         """A role that was asleep would have been told of it by the sleep that is ending now."""
         return self.process.was_asleep and bool(doubles.host.kernel.file(self._control.fd).events() & 1)
 
-    def _do_link(self, message: dict[str, Any], fd: int) -> None:
+    def _take_link(self, message: dict[str, Any], fd: int) -> None:
         self._linking = AgentId(*message["peer"])
-        super()._do_link(message, fd)
+        super()._take_link(message, fd)
 
-    def _do_detach(self, message: dict[str, Any], fd: None) -> None:
+    def _detach(self, message: dict[str, Any]) -> None:
         gate = self.gates.pop(AgentId(*message["peer"]), None)
         if gate is not None:
             gate.open()  # It was reaped: nothing of it is under way any more.
-        super()._do_detach(message, fd)
+        super()._detach(message)
 
 
 def _gated(opened: tuple[Any, Any]) -> tuple[Any, Any]:
