@@ -8,44 +8,40 @@ A transactional id, or a batch of a transaction, has the whole request refused (
 until the broker has transactions.
 Versions: v3 record batch v2; v5 log start offset; v8 record errors; v9 flexible; v10 current leader; v13
 topic ids instead of names (KIP-516).
-
-This file is long because gathering, forwarding and the order over a change of owners share one batcher's few fields.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol
 
 from kproc.api.context import OwnedPartition, PartitionKey, PartitionMoving, RequestContext, Services
+from kproc.api.produce_answers import (
+    DecideWhenSynced,
+    ManyAnswer,
+    OneProduce,
+    Pending,
+    PendingProduce,
+    Result,
+    failed,
+)
+from kproc.api.produce_order import Fence, ForwardReply, Later, MovingRecords, Served
 from kproc.api.registry import api
 from kproc.cluster.image import PartitionImage, TopicImage
 from kproc.errors import ErrorCode, KafkaError
 from kproc.storage.results import AppendResult
 from kproc.wire.compression import Compression
 from kproc.wire.header import ApiKey
-from kproc.wire.hot import (
-    ProduceRequest,
-    decode_produce,
-    encode_produce_response,
-    encode_produce_response_one,
-)
+from kproc.wire.hot import ProduceRequest, decode_produce
 from kproc.wire.record_batch import check_one_batch
 
 logger = logging.getLogger(__name__)
 
-# One partition's result on the wire: index, error, base offset, append time, log start, message, record errors.
-Result = tuple[int, int, int, int, int, str | None, Sequence[tuple[int, str]]]
 _NO_TOPIC_ID: Final = bytes(16)
 _FIRST_WITH_ZSTD: Final = 7  # KIP-110: an older client could not read such a batch back.
 _FIRST_WITH_IDS: Final = 13
 _CODEC_AT: Final = 22  # The low byte of a batch's attributes.
-
-
-def _failed(index: int, code: int, message: str | None = None) -> Result:
-    return (index, int(code), -1, -1, -1, message, ())
 
 
 def _has_zstd(records: memoryview) -> bool:
@@ -72,94 +68,6 @@ def handle_produce(context: RequestContext, request: ProduceRequest) -> None:
 def _unknown(version: int) -> int:
     """The error for a topic that is not there, as a client of that version names topics."""
     return ErrorCode.UNKNOWN_TOPIC_ID if version >= _FIRST_WITH_IDS else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
-
-# The result of a partition whose owner died before it answered: it ends the connection, as its home's death does.
-# An error would be answered to this request alone, and those that the client has sent behind it would be refused with
-# OUT_OF_ORDER_SEQUENCE_NUMBER; librdkafka then sends everything again under a new epoch, which is stored twice.
-LOST: Final = int(ErrorCode.NETWORK_EXCEPTION)
-
-
-class PendingProduce:
-    """One Produce request whose partitions are not all decided yet."""
-
-    __slots__ = ("acks", "on_done", "results", "undecided")
-
-    def __init__(self, acks: int, count: int, on_done: Callable[[PendingProduce], None]) -> None:
-        self.acks = acks
-        self.results: list[Result | None] = [None] * count
-        self.undecided = count
-        self.on_done = on_done
-
-    def decide(self, at: int, result: Result) -> None:
-        """Fix one partition's result; the last one finishes the request."""
-        assert self.results[at] is None, "a Produce partition was answered twice"
-        self.results[at] = result
-        self.undecided -= 1
-        if self.undecided == 0:
-            self.on_done(self)
-
-    def fail(self) -> None:
-        """As if an owner had died: it ends when the other partitions are decided."""
-        for at, result in enumerate(self.results):
-            if result is None:
-                self.decide(at, _failed(-1, LOST))
-
-
-class OneProduce:
-    """A Produce request of one partition: nearly all there are, so it is its own pending and its own answer."""
-
-    __slots__ = ("_context", "_name", "_topic_id", "acks")
-
-    def __init__(self, context: RequestContext, acks: int, name: str | None, topic_id: bytes | None) -> None:
-        self.acks = acks
-        self._context = context
-        self._name = name
-        self._topic_id = topic_id
-
-    def decide(self, at: int, result: Result) -> None:
-        """Answer."""
-        del at  # There is only one.
-        context = self._context
-        if result[1]:
-            context.count_error(result[1])
-        if self.acks == 0 or result[1] == LOST:
-            _finish_unanswered(context, result[1])
-        else:
-            version, correlation_id = context.api_version, context.correlation_id
-            name, topic_id = self._name, self._topic_id
-            if context.throttle_ms:
-                topics = [(name, topic_id, [result])]
-                context.send(encode_produce_response(version, correlation_id, topics, context.throttle_ms))
-            else:
-                context.send(answer_one(version, correlation_id, name, topic_id, result))
-
-    def fail(self) -> None:
-        """End the connection."""
-        self._context.fail()
-
-
-def answer_one(
-    version: int, correlation_id: int, name: str | None, topic_id: bytes | None, result: Result
-) -> bytes:
-    """The whole response frame of a one-partition request."""
-    index, code, base_offset, append_time_ms, log_start, message, _ = result
-    if message is None:
-        return encode_produce_response_one(
-            version, correlation_id, name, topic_id, index, code, base_offset, append_time_ms, log_start
-        )
-    return encode_produce_response(version, correlation_id, [(name, topic_id, [result])])
-
-
-class Pending(Protocol):
-    """A request that waits for its partitions' results."""
-
-    acks: int
-
-    def decide(self, at: int, result: Result) -> None: ...
-
-    def fail(self) -> None:
-        """A surprise came up: end the request, by its connection if need be."""
 
 
 class Placed(NamedTuple):
@@ -202,9 +110,9 @@ class ProduceBatcher:
         self._services = services
         self._known_answers = known_answers
         self.gathered: dict[OwnedPartition, Gathered] = {}
-        self._open_forwards: dict[_ForwardReply, None] = {}  # What other owners have not answered yet.
+        self._open_forwards: dict[ForwardReply, None] = {}  # What other owners have not answered yet.
         # Order over changes of the owners: see "partitions of others" below.
-        self._fences: dict[PartitionKey, _Fence] = {}
+        self._fences: dict[PartitionKey, Fence] = {}
         self._moved_at: dict[PartitionKey, int] = {}
         self._known_since = 0
         self.append_calls = 0
@@ -227,17 +135,17 @@ class ProduceBatcher:
             index, records = topic.partitions[0]
             pending = OneProduce(context, acks, topic.name, topic.topic_id)
             if is_transactional:
-                pending.decide(0, _failed(index, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
+                pending.decide(0, failed(index, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
                 return None
             found = self._find_for(request, version, topic.name, topic.topic_id, index, records)
             if isinstance(found, int):
-                pending.decide(0, _failed(index, found))
+                pending.decide(0, failed(index, found))
                 return None
             image, partition = found
             size = len(records) if records is not None else 0
             fence = self._fences.get((image.name, index)) if self._fences else None
             if fence is not None and records:
-                fence.waiting.append(_Later(image.topic_id, index, bytearray(records), pending, 0, version))
+                fence.waiting.append(Later(image.topic_id, index, bytearray(records), pending, 0, version))
                 return None
             if partition.owner == self._services.handler_index:
                 owned = self._append(image, partition, records, pending, 0, version)
@@ -283,7 +191,7 @@ class ProduceBatcher:
         self, context: RequestContext, body: memoryview, request: ProduceRequest, *, is_transactional: bool
     ) -> None:
         total = sum(len(topic.partitions) for topic in request.topics)
-        pending = PendingProduce(request.acks, total, _ManyAnswer(context, request))
+        pending = PendingProduce(request.acks, total, ManyAnswer(context, request))
         if total == 0:
             pending.on_done(pending)
             return
@@ -299,10 +207,10 @@ class ProduceBatcher:
                     )
                 )
                 if isinstance(found, int):
-                    pending.decide(at, _failed(index, found))
+                    pending.decide(at, failed(index, found))
                 elif (fence := self._fences.get((found[0].name, index))) is not None and records:
                     fence.waiting.append(
-                        _Later(found[0].topic_id, index, bytearray(records), pending, at, context.api_version)
+                        Later(found[0].topic_id, index, bytearray(records), pending, at, context.api_version)
                     )
                 elif found[1].owner == self._services.handler_index:
                     self._append(found[0], found[1], records, pending, at, context.api_version)
@@ -355,20 +263,20 @@ class ProduceBatcher:
     ) -> OwnedPartition | None:
         """Queue one partition's records for the next flush; None if they are refused at once."""
         if records is None or len(records) == 0:
-            pending.decide(at, _failed(partition.index, ErrorCode.INVALID_RECORD, "no records"))
+            pending.decide(at, failed(partition.index, ErrorCode.INVALID_RECORD, "no records"))
             return None
         if version < _FIRST_WITH_ZSTD and _has_zstd(records):
-            pending.decide(at, _failed(partition.index, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE))
+            pending.decide(at, failed(partition.index, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE))
             return None
         try:
             owned = self._services.partitions.get(topic.name, partition)
         except PartitionMoving as moving:
             # A copy: the view dies with this pass.
-            later = _Later(topic.topic_id, partition.index, bytearray(records), pending, at, version)
-            self._services.hand_over.when_ready(moving.key, _Moving(self, later).go_on)
+            later = Later(topic.topic_id, partition.index, bytearray(records), pending, at, version)
+            self._services.hand_over.when_ready(moving.key, MovingRecords(self, later).go_on)
             return None
         except KafkaError as error:
-            pending.decide(at, _failed(partition.index, error.code, error.message))
+            pending.decide(at, failed(partition.index, error.code, error.message))
             return None
         self._gather(owned, records, pending, at)
         return owned
@@ -414,7 +322,7 @@ class ProduceBatcher:
                     if code or not (must_flush or (waits_for_sync and pending.acks == -1)):
                         pending.decide(at, answer)
                     else:
-                        owned.when_synced(result.last_offset + 1, _DecideWhenSynced(pending, at, answer))
+                        owned.when_synced(result.last_offset + 1, DecideWhenSynced(pending, at, answer))
             except Exception as error:  # noqa: BLE001 - contained: appended it is, or the error is fatal
                 self._fail(gathered, error)
 
@@ -444,12 +352,12 @@ class ProduceBatcher:
         """Give each owner the whole body and say which of its partitions are meant."""
         version = context.api_version
         for owner, parts in remote.items():
-            on_reply = _ForwardReply(self, pending, version, [(at, key) for at, _, _, key in parts])
+            on_reply = ForwardReply(self, pending, version, [(at, key) for at, _, _, key in parts])
             wanted = [[topic_at, part_at] for _, topic_at, part_at, _ in parts]
             self._ask(owner, "produce", {"version": version, "parts": wanted}, on_reply, body)
 
     def _ask(
-        self, owner: int, op: str, body: dict[str, Any], on_reply: _ForwardReply, payload: bytes | memoryview
+        self, owner: int, op: str, body: dict[str, Any], on_reply: ForwardReply, payload: bytes | memoryview
     ) -> None:
         self.forwarded += 1
         self._open_forwards[on_reply] = None
@@ -463,12 +371,12 @@ class ProduceBatcher:
         version = body["version"]
         request = decode_produce(version, memoryview(payload))
         wanted = [(request.topics[topic_at], part_at) for topic_at, part_at in body["parts"]]
-        pending = _Served(self._services, request.acks, len(wanted), on_reply)
+        pending = Served(self._services, request.acks, len(wanted), on_reply)
         for at, (topic, part_at) in enumerate(wanted):
             index, records = topic.partitions[part_at]
             found = self._find(topic.name, topic.topic_id, index)
             if isinstance(found, int):
-                pending.decide(at, _failed(index, found))
+                pending.decide(at, failed(index, found))
             else:
                 self._take(*found, records, pending, at, version, sent_at=body["image"])
 
@@ -476,10 +384,10 @@ class ProduceBatcher:
         self, body: dict[str, Any], payload: memoryview | bytearray, on_reply: Callable[[Any], None]
     ) -> None:
         """The same for records that an owner of before gave back, without their request."""
-        pending = _Served(self._services, body["acks"], 1, on_reply)
+        pending = Served(self._services, body["acks"], 1, on_reply)
         found = self._find(None, body["topic_id"], body["index"])
         if isinstance(found, int):
-            pending.decide(0, _failed(body["index"], _unknown(body["version"])))
+            pending.decide(0, failed(body["index"], _unknown(body["version"])))
         else:
             self._take(*found, memoryview(payload), pending, 0, body["version"], sent_at=body["image"])
 
@@ -488,7 +396,7 @@ class ProduceBatcher:
         topic: TopicImage,
         partition: PartitionImage,
         records: memoryview | None,
-        pending: _Served,
+        pending: Served,
         at: int,
         version: int,
         *,
@@ -501,18 +409,18 @@ class ProduceBatcher:
         else:
             self._append(topic, partition, records, pending, at, version)
 
-    def place(self, later: _Later) -> None:
+    def place(self, later: Later) -> None:
         """What waited, or was given back, goes where its partition is now."""
         found = self._find(None, later.topic_id, later.partition)
         records, pending, version = later.records, later.pending, later.version
         if isinstance(found, int):  # It was deleted meanwhile.
-            pending.decide(later.at, _failed(later.partition, _unknown(version)))
+            pending.decide(later.at, failed(later.partition, _unknown(version)))
         elif found[1].owner == self._services.handler_index:
             self._append(*found, memoryview(records), pending, later.at, version)
-        elif isinstance(pending, _Served):
+        elif isinstance(pending, Served):
             pending.bounce(later.at, later.topic_id, later.partition, records)
         else:
-            on_reply = _ForwardReply(self, pending, version, [(later.at, (found[0].name, later.partition))])
+            on_reply = ForwardReply(self, pending, version, [(later.at, (found[0].name, later.partition))])
             body = {
                 "version": version,
                 "acks": pending.acks,
@@ -539,15 +447,15 @@ class ProduceBatcher:
             for _, key in reply.parts:
                 self._fence(key, reply)
 
-    def _fence(self, key: PartitionKey, reply: _ForwardReply) -> None:
+    def _fence(self, key: PartitionKey, reply: ForwardReply) -> None:
         fence = self._fences.get(key)
         if fence is None:
-            fence = self._fences[key] = _Fence(key)
+            fence = self._fences[key] = Fence(key)
         if fence not in reply.fences:
             fence.left += 1
             reply.fences.append(fence)
 
-    def settled(self, reply: _ForwardReply) -> None:
+    def settled(self, reply: ForwardReply) -> None:
         """All that this forwarding was about is decided or placed anew."""
         del self._open_forwards[reply]
         for fence in reply.fences:
@@ -559,179 +467,3 @@ class ProduceBatcher:
 
     def when_image(self, version: int, on_image: Callable[[], None]) -> None:
         self._services.hand_over.when_image(version, on_image)
-
-
-class _Later(NamedTuple):
-    """One partition's records that wait for a change of its owner to end. Offsets are written into them."""
-
-    topic_id: bytes
-    partition: int
-    records: bytearray | memoryview
-    pending: Pending
-    at: int
-    version: int
-
-
-class _Moving(NamedTuple):
-    """Records that wait for a partition on its way to us."""
-
-    batcher: ProduceBatcher
-    later: _Later
-
-    def go_on(self, is_ready: bool) -> None:
-        if is_ready:
-            self.batcher.place(self.later)
-        else:
-            failed = _failed(self.later.partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            self.later.pending.decide(self.later.at, failed)
-
-
-class _Fence:
-    """Records for a partition that moved wait until all that was sent before them is settled."""
-
-    __slots__ = ("key", "left", "waiting")
-
-    def __init__(self, key: PartitionKey) -> None:
-        self.key = key
-        self.left = 0
-        self.waiting: list[_Later] = []
-
-
-class _Served:
-    """What another Handler asked of us: results in the last reply, what goes back in replies before it.
-
-    Records go back at once: the next request's come back at once, too, and must not be the first.
-    """
-
-    __slots__ = ("_left", "_on_reply", "_results", "_services", "acks")
-
-    def __init__(
-        self, services: Services, acks: int, count: int, on_reply: Callable[[dict[str, Any]], None]
-    ) -> None:
-        self.acks = acks
-        self._services = services
-        self._left = count
-        self._on_reply = on_reply
-        self._results: list[Result | None] = [None] * count
-
-    def decide(self, at: int, result: Result) -> None:
-        self._results[at] = result
-        self._left -= 1
-        if not self._left:
-            self._on_reply({"results": self._results})
-
-    def fail(self) -> None:
-        """As if we had died."""
-        self._on_reply({"lost": True})
-
-    def bounce(self, at: int, topic_id: bytes, index: int, records: bytearray | memoryview | None) -> None:
-        self._left -= 1
-        version = self._services.image.version
-        self._on_reply(
-            {
-                "bounced": [at, topic_id, index, bytes(records or b"")],
-                "image": version,
-                "is_open": self._left > 0,
-                "results": self._results,
-            }
-        )
-
-
-class _DecideWhenSynced:
-    """acks=all with group commit: the result stands, unless the disk then refuses."""
-
-    __slots__ = ("_answer", "_at", "owner")
-
-    def __init__(self, pending: Pending, at: int, answer: Result) -> None:
-        self.owner = pending
-        self._at = at
-        self._answer = answer
-
-    def __call__(self, error: int) -> None:
-        answer = self._answer
-        if error:
-            answer = _failed(answer[0], error, "the log could not be synced to disk")
-        self.owner.decide(self._at, answer)
-
-
-class _ForwardReply:
-    """Puts an owner's results into the request that waits for them."""
-
-    __slots__ = ("_batcher", "_bounced", "_image", "_pending", "_version", "fences", "parts")
-
-    def __init__(
-        self, batcher: ProduceBatcher, pending: Pending, version: int, parts: list[tuple[int, PartitionKey]]
-    ) -> None:
-        self._batcher = batcher
-        self._pending = pending
-        self._version = version
-        self._image = 0
-        self._bounced: list[int] = []
-        self.parts = parts  # Place in the request, and which partition it is.
-        self.fences: list[_Fence] = []
-
-    def __call__(self, reply: dict[str, Any]) -> None:
-        """What was given back waits for our image; what comes behind it waits with it."""
-        self._image = max(self._image, reply.get("image", 0))
-        if self._image:
-            self._batcher.when_image(self._image, lambda: self._take(reply))
-        else:
-            self._take(reply)
-
-    def _take(self, reply: dict[str, Any]) -> None:
-        bounced = reply.get("bounced")
-        if bounced is not None:
-            number, topic_id, index, records = bounced
-            later = _Later(
-                topic_id, index, bytearray(records), self._pending, self.parts[number][0], self._version
-            )
-            self._bounced.append(number)
-            self._batcher.place(later)
-        if reply.get("is_open"):
-            return
-        results = reply.get("results")
-        if results is None:
-            # The owner died, and nobody knows whether it appended. Or it is away for longer, and did not: the client
-            # asks again, as of Kafka's leader that is down, and its other partitions are served meanwhile.
-            code = ErrorCode.NOT_LEADER_OR_FOLLOWER if reply.get("is_away") else LOST
-            results = [_failed(index, code) for _, (_, index) in self.parts]
-        for number, ((at, _), result) in enumerate(zip(self.parts, results, strict=True)):
-            if number not in self._bounced:
-                self._pending.decide(at, tuple(result))
-        self._batcher.settled(self)
-
-
-class _ManyAnswer:
-    """Answers a request of any shape."""
-
-    __slots__ = ("_context", "_request")
-
-    def __init__(self, context: RequestContext, request: ProduceRequest) -> None:
-        self._context = context
-        # Only names and counts are kept: the records' views die with this pass.
-        self._request = [(topic.name, topic.topic_id, len(topic.partitions)) for topic in request.topics]
-
-    def __call__(self, pending: PendingProduce) -> None:
-        context = self._context
-        codes = [result[1] for result in pending.results if result is not None and result[1]]
-        for code in codes:
-            context.count_error(code)
-        if pending.acks == 0 or LOST in codes:
-            _finish_unanswered(context, LOST if LOST in codes else next(iter(codes), 0))
-            return
-        results = iter(pending.results)
-        topics = [
-            (name, topic_id, [result for result in islice(results, count) if result is not None])
-            for name, topic_id, count in self._request
-        ]
-        version, correlation_id = context.api_version, context.correlation_id
-        context.send(encode_produce_response(version, correlation_id, topics, context.throttle_ms))
-
-
-def _finish_unanswered(context: RequestContext, code: int) -> None:
-    """acks=0: silence, or the end of the connection, which is how the client learns to refresh its metadata."""
-    if code:
-        logger.info("closing a connection: a Produce failed with %s", ErrorCode(code).name)
-        context.close()
-    else:
-        context.no_op()

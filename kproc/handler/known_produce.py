@@ -16,7 +16,8 @@ from functools import partial
 from typing import Final
 
 from kproc.api.context import OwnedPartition, Samples, Services
-from kproc.api.produce import LOST, Pending, Placed, ProduceBatcher, Result, answer_one
+from kproc.api.produce import Placed, ProduceBatcher
+from kproc.api.produce_answers import LOST, Pending, Result, answer_one
 from kproc.clock import Clock
 from kproc.metrics.requests import ERRORS, REQUESTS
 from kproc.role.request import ClientPeer, HandlerRequest
