@@ -25,7 +25,7 @@ from kproc.api.context import OnReply, PartitionKey, PartitionMoving, RequestCon
 from kproc.api.fetch_session import FetchSession, FetchTarget
 from kproc.api.registry import api
 from kproc.clock import NS_PER_MS, NS_PER_S
-from kproc.cluster.image import PartitionImage
+from kproc.cluster.image import PartitionImage, TopicImage
 from kproc.errors import Corrupt, ErrorCode, KafkaError
 from kproc.purgatory.purgatory import DelayedOperation
 from kproc.wire.file_range import FileRange
@@ -154,8 +154,9 @@ class DelayedFetch(DelayedOperation):
         self._session = session
         self._is_incremental = is_incremental
         self._reads: dict[int, PartitionRead] = {}  # by position in targets
-        self._local: list[tuple[int, str, PartitionImage]] = []
-        self._remote: dict[int, list[tuple[int, str, PartitionImage]]] = {}
+        # Places in targets, with what was found: a topic that is made anew under its name is another one.
+        self._local: list[tuple[int, TopicImage, PartitionImage]] = []
+        self._remote: dict[int, list[tuple[int, TopicImage, PartitionImage]]] = {}
         self._replies_due = 0
         self._watches: dict[int, list[int]] = {}  # Owner -> the watch that it keeps for us.
         self._attempt = 0  # Grows when owners have changed: answers of those of before do not count.
@@ -171,11 +172,11 @@ class DelayedFetch(DelayedOperation):
             if isinstance(found, int):
                 self._reads[at] = _error(found)
                 continue
-            name, partition = found
+            topic, partition = found
             if partition.owner == services.handler_index:
-                self._local.append((at, name, partition))
+                self._local.append((at, topic, partition))
             else:
-                self._remote.setdefault(partition.owner, []).append((at, name, partition))
+                self._remote.setdefault(partition.owner, []).append((at, topic, partition))
         self._read_local()
         if not self._remote:
             self._decide()
@@ -184,9 +185,9 @@ class DelayedFetch(DelayedOperation):
         for owner in self._remote:
             self._ask(owner)
 
-    def resume(self, name: str, partition: PartitionImage) -> None:
+    def resume(self, topic: TopicImage, partition: PartitionImage) -> None:
         """Instead of `start`: go on from where somebody else waited for a request's one partition, which was ours."""
-        self._local.append((0, name, partition))
+        self._local.append((0, topic, partition))
         self._read_local()
         self._decide()
 
@@ -233,7 +234,7 @@ class DelayedFetch(DelayedOperation):
         if self._complete_if_enough() or self.is_parked:
             return
         services = self._context.services
-        services.purgatory.watch(self, [(name, partition.index) for _, name, partition in self._local])
+        services.purgatory.watch(self, [(topic.name, each.index) for _, topic, each in self._local])
         self._context.when_gone(self.cancel)
 
     def cancel(self) -> None:
@@ -286,18 +287,17 @@ class DelayedFetch(DelayedOperation):
         services = self._context.services
         left = self._budget()
         has_data = False
-        for at, name, _ in self._local:
-            partition = services.image.partition(
-                name, self._targets[at].index
-            )  # Topics may be deleted meanwhile.
-            if partition is None:
-                self._reads[at] = _error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        for at, topic, before in self._local:
+            target = self._targets[at]
+            partition = _now(services, topic.topic_id, before.index)
+            if partition is None:  # Deleted meanwhile.
+                self._reads[at] = _error(_deleted(services, topic.name, target))
                 continue
             if partition.owner != services.handler_index:
                 self._has_moved = True
                 continue
             read = read_partition(
-                services, name, partition, self._targets[at].request, left, minimum_one=not has_data
+                services, topic.name, partition, target.request, left, minimum_one=not has_data
             )
             self._reads[at] = read
             left -= read.bytes
@@ -313,7 +313,9 @@ class DelayedFetch(DelayedOperation):
             "min_bytes": self._request.min_bytes,
             "max_bytes": self._budget(),
             "wait_ns": 0 if self._request.max_wait_ms <= 0 else self.deadline_ns,
-            "parts": [[name, *astuple(self._targets[at].request)] for at, name, _ in parts],
+            "parts": [
+                [topic.name, topic.topic_id, *astuple(self._targets[at].request)] for at, topic, _ in parts
+            ],
         }
         on_reply = _RemoteRead(self, owner, watch, self._attempt)
         self._context.services.peers.call(owner, "fetch", body, on_reply)
@@ -372,11 +374,11 @@ class DelayedFetch(DelayedOperation):
             self.restart()
 
     def _is_moved(self, owner: int) -> bool:
-        """Whether something that was asked of that owner belongs to another one now."""
-        image = self._context.services.image
-        for _, name, before in self._remote[owner]:
-            partition = image.partition(name, before.index)
-            if partition is not None and partition.owner != owner:
+        """Whether something that was asked of that owner belongs to another one now, or is deleted."""
+        services = self._context.services
+        for _, topic, before in self._remote[owner]:
+            partition = _now(services, topic.topic_id, before.index)
+            if partition is None or partition.owner != owner:
                 return True
         return False
 
@@ -454,7 +456,13 @@ class DelayedFetch(DelayedOperation):
         return True
 
 
-def find_partition(services: Services, target: FetchTarget) -> tuple[str, PartitionImage] | int:
+def _now(services: Services, topic_id: bytes, index: int) -> PartitionImage | None:
+    """A partition as it is now; None when its topic is deleted, also when there is another one of its name."""
+    topic = services.image.topics_by_id.get(topic_id)
+    return None if topic is None else topic.partitions[index]
+
+
+def find_partition(services: Services, target: FetchTarget) -> tuple[TopicImage, PartitionImage] | int:
     """The partition that a Fetch names, or the error for it."""
     if target.name is not None:
         topic = services.image.topics_by_name.get(target.name)
@@ -467,14 +475,19 @@ def find_partition(services: Services, target: FetchTarget) -> tuple[str, Partit
         target.found_name = topic.name
     if not 0 <= target.index < len(topic.partitions):
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return topic.name, topic.partitions[target.index]
+    return topic, topic.partitions[target.index]
 
 
 def _missing(services: Services, target: FetchTarget) -> ErrorCode:
     """The error for an id that no topic has. As in Kafka a session knows the name that was found by it before."""
     if target.found_name is None:
         return ErrorCode.UNKNOWN_TOPIC_ID
-    is_made_anew = services.image.partition(target.found_name, target.index) is not None
+    return _deleted(services, target.found_name, target)
+
+
+def _deleted(services: Services, name: str, target: FetchTarget) -> ErrorCode:
+    """The error for a topic of that name that was there and is deleted: by its id a namesake is another topic."""
+    is_made_anew = target.name is None and services.image.partition(name, target.index) is not None
     return ErrorCode.INCONSISTENT_TOPIC_ID if is_made_anew else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
@@ -526,23 +539,24 @@ def serve_forwarded(services: Services, body: dict[str, Any], on_reply: OnReply)
         services.purgatory.check(("watch", *body["end"]))
         on_reply({})
         return
-    if _has_moved(services, [(name, fields[0]) for name, *fields in body["parts"]]):
-        on_reply(
-            {"moved": services.image.version}
-        )  # The other side finds the new owner when it knows as much.
+    if _has_moved(services, [(topic_id, fields[0]) for _, topic_id, *fields in body["parts"]]):
+        if (
+            services.image.version < body["image"]
+        ):  # We have not heard yet that it is ours, or that it is there.
+            services.hand_over.when_image(body["image"], lambda: serve_forwarded(services, body, on_reply))
+            return
+        # The other side finds the new owner, or that the topic is deleted, when it knows as much.
+        on_reply({"moved": services.image.version})
         return
     left = body["max_bytes"]
     has_data = False
     reads: list[list[Any]] = []
     watched: list[PartitionKey] = []
-    for name, *fields in body["parts"]:
+    for name, topic_id, *fields in body["parts"]:
         request = FetchPartition(*fields)
-        partition = services.image.partition(name, request.index)
-        if partition is None:
-            read = _error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        else:
-            read = read_partition(services, name, partition, request, left, minimum_one=not has_data)
-            watched.append((name, request.index))
+        partition = services.image.topics_by_id[topic_id].partitions[request.index]
+        read = read_partition(services, name, partition, request, left, minimum_one=not has_data)
+        watched.append((name, request.index))
         left -= read.bytes
         has_data = has_data or read.bytes > 0
         reads.append([read.error, read.start, read.end, [list(each) for each in read.ranges], read.bytes])
@@ -555,10 +569,12 @@ def serve_forwarded(services: Services, body: dict[str, Any], on_reply: OnReply)
         services.purgatory.watch(_RemoteWatch(body["wait_ns"], on_reply), keys)
 
 
-def _has_moved(services: Services, keys: Iterable[PartitionKey]) -> bool:
-    """Whether one of these belongs to another Handler by now."""
-    for name, index in keys:
-        partition = services.image.partition(name, index)
-        if partition is not None and partition.owner != services.handler_index:
+def _has_moved(services: Services, parts: Iterable[tuple[bytes, int]]) -> bool:
+    """Whether one of these, by topic id and index, is not ours, as far as we know: another's, or deleted."""
+    for topic_id, index in parts:
+        topic = services.image.topics_by_id.get(topic_id)
+        if topic is None or index >= len(topic.partitions):
+            return True
+        if topic.partitions[index].owner != services.handler_index:
             return True
     return False

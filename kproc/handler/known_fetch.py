@@ -16,7 +16,7 @@ from kproc.api.context import OwnedPartition, Services
 from kproc.api.fetch import DelayedFetch, find_partition
 from kproc.api.fetch_session import targets_of
 from kproc.api.produce import ProduceBatcher
-from kproc.cluster.image import PartitionImage
+from kproc.cluster.image import PartitionImage, TopicImage
 from kproc.errors import Corrupt
 from kproc.handler.known_produce import ONE_BYTES
 from kproc.handler.partitions import Partitions
@@ -63,6 +63,7 @@ class FetchShape:
         "partition",
         "record_bytes",
         "start",
+        "topic",
         "version",
         "wait_ns",
     )
@@ -75,6 +76,7 @@ class FetchShape:
         self.client_id: bytes | None = None
         self._before = self._after = b""
         self.owned: OwnedPartition
+        self.topic: TopicImage
         self.partition: PartitionImage
         self.answer: KnownFetchAnswer
 
@@ -188,7 +190,7 @@ class ParkedFetch(DelayedOperation):
         fetch = DelayedFetch(self._request, wanted, targets, None, is_incremental=False, now_ns=now_ns)
         fetch.deadline_ns = deadline_ns
         self._request.when_gone(fetch.cancel)
-        fetch.resume(self._shape.owned.key[0], self._shape.partition)
+        fetch.resume(self._shape.topic, self._shape.partition)
 
 
 class KnownFetches:
@@ -293,8 +295,8 @@ class KnownFetches:
             or isinstance(found, int)
         ):
             return None
-        name, partition = found
-        owned = self._partitions.find((name, partition.index))
+        topic, partition = found
+        owned = self._partitions.find((topic.name, partition.index))
         bytes_max = min(request.max_bytes, services.config.fetch_max_bytes, target.request.max_bytes)
         if (
             owned is None
@@ -310,7 +312,7 @@ class KnownFetches:
             return None
         shape = FetchShape()
         shape.answer, shape.owned, shape.version, shape.bytes_max = answer, owned, version, bytes_max
-        shape.partition = partition
+        shape.topic, shape.partition = topic, partition
         shape.bytes_min = max(1, request.min_bytes if request.max_wait_ms > 0 else 1)
         shape.wait_ns = (
             request.max_wait_ms * 1_000_000 if request.max_wait_ms > 0 and request.min_bytes > 0 else 0

@@ -14,6 +14,7 @@ from kproc.transport.envelope import CLOSE, NO_OP
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, parse_request_header
 from tests.support.raw import batch, fetch_fields, list_offsets_fields, produce_fields, values_of
+from tests.unit.cluster.in_memory import topic
 from tests.unit.server.rig import Answer, HandlerRig
 
 Start = Callable[..., HandlerRig]
@@ -359,6 +360,27 @@ def test_topic_that_was_deleted_a_moment_ago_is_unknown(rig: HandlerRig, owner: 
     rig.delete_topic("t")
     send_fetch(rig, 0, there)
     assert fetched(rig, 0) == {there: (UNKNOWN, [])}
+
+
+@pytest.mark.parametrize("owner", [0, 1])
+def test_fetch_by_topic_id_that_is_under_way_reads_nothing_of_a_namesake(rig: HandlerRig, owner: int) -> None:
+    """The owner hears of the deletion and of the new topic first, then of what was asked before both."""
+    there, old = at(rig, owner), rig.cluster.image.topics_by_name["t"].topic_id
+    fields = fetch_fields([("", old, [(there, 0)])], max_wait_ms=WAIT_MS)
+    rig.processors[0].send(ApiKey.FETCH, 13, fields)
+    rig.handler(0).do_work(0)
+    while rig.cluster.image.topics_by_name["t"].topic_id == old or rig.owner("t", there) != owner:
+        rig.cluster.do("delete_topics", topics=[{"name": "t", "topic_id": NO_ID}])
+        rig.cluster.create(topic("t", PARTITIONS))
+    rig.tell()
+    assert produce(rig, 2, there, value=b"of the namesake") == [(there, 0, 0)]
+    rig.advance_ms(WAIT_MS)
+    (answer,) = rig.processors[0].answers()
+    (row,) = answer.fields(ApiKey.FETCH, 13)["responses"]
+    assert row["topic_id"] == old
+    assert values_of(row["partitions"][0]["records"]) == []
+    assert row["partitions"][0]["error_code"] in (UNKNOWN, int(ErrorCode.INCONSISTENT_TOPIC_ID))
+    assert_nothing_waits(rig)
 
 
 def test_client_that_leaves_takes_its_long_poll_along(rig: HandlerRig) -> None:
