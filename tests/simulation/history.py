@@ -209,6 +209,12 @@ class History:
             if known.kept is None:
                 known.kept = {} if self.topics[topic_id].is_compacted else dict(known.acknowledged)
 
+    def restarted(self) -> None:
+        """A DeleteRecords that had no answer yet may be undone: until then it is not on the disk."""
+        for known in self.partitions.values():
+            if known.trimming_to > known.deleted_below:
+                known.log_start = min(known.log_start, known.deleted_below)
+
     def lost_power(self) -> None:
         """What was not promised to survive may be gone, and its offsets may be given again."""
         self.power_losses += 1

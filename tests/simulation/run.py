@@ -162,6 +162,7 @@ class Run:
             if self.phase == "end":
                 return
             self._end_faults()  # A broker need not start while its disk is full.
+            self.history.restarted()
             self.world.tell("stopped in order, starts again")
 
     def _after_power_loss(self) -> None:

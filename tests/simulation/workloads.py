@@ -500,24 +500,23 @@ class Admin(Worker):
                 answer = yield from self.call(ApiKey.CREATE_TOPICS, 7, fields, patience_ms)
                 code = answer["topics"][0]["error_code"]
                 self.check_code("CreateTopics", code, E.TOPIC_ALREADY_EXISTS)
-                topic_id = answer["topics"][0]["topic_id"]
+                topic_id, count = answer["topics"][0]["topic_id"], partitions
                 if code == E.TOPIC_ALREADY_EXISTS:
                     asked = {
                         "topics": [{"name": name, "topic_id": NO_ID}],
                         "allow_auto_topic_creation": False,
                     }
                     row = (yield from self.call(ApiKey.METADATA, 12, asked))["topics"][0]
-                    code, topic_id = row["error_code"], row["topic_id"]
+                    code, topic_id, count = row["error_code"], row["topic_id"], len(row["partitions"])
                 if not code:
                     known = self.history.topics.get(topic_id)
+                    is_stale = False
                     if known is None:
-                        self.history.created(
-                            TopicHistory(name, topic_id, partitions, is_compacted=bool(configs))
-                        )
-                    elif known.is_deleted:
-                        yield from self.delete(
-                            known
-                        )  # The answer to its deletion got lost, and it was not done.
+                        is_stale = count != partitions  # Made by an earlier try, which asked for another one.
+                        known = TopicHistory(name, topic_id, count, is_compacted=bool(configs))
+                        self.history.created(known)
+                    if is_stale or known.is_deleted:
+                        yield from self.delete(known)  # Or the answer to its deletion got lost, and it was not done.
                         continue
                     return
             except (Gone, Late):
