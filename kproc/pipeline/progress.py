@@ -123,7 +123,7 @@ def plain_line(figures: QueryFigures) -> str:
     """A query's figures as one line of a log."""
     parts = [
         f"{figures.name}: batch {figures.batch if figures.batch is not None else '-'}",
-        f"{figures.rows:,} rows",
+        f"{figures.rows:,} rows in all",
         f"{figures.rows_per_s:,.0f}/s",
         f"{figures.batch_ms} ms",
     ]

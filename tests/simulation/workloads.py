@@ -516,7 +516,9 @@ class Admin(Worker):
                         known = TopicHistory(name, topic_id, count, is_compacted=bool(configs))
                         self.history.created(known)
                     if is_stale or known.is_deleted:
-                        yield from self.delete(known)  # Or the answer to its deletion got lost, and it was not done.
+                        yield from self.delete(
+                            known
+                        )  # Or the answer to its deletion got lost, and it was not done.
                         continue
                     return
             except (Gone, Late):

@@ -91,7 +91,8 @@ def test_sums_grow_by_batches_and_an_idle_report_only_refreshes() -> None:
     assert (figures.rows, figures.late_rows, figures.malformed, figures.batch) == (150, 4, 3, 1)
     assert (figures.rows_per_s, figures.watermark) == (0.0, "2026-01-01T00:00:00.000Z")
     assert plain_line(figures) == (
-        "out: batch 1, 150 rows, 0/s, 250 ms, watermark 2026-01-01T00:00:00.000Z, 4 late rows dropped, 3 malformed"
+        "out: batch 1, 150 rows in all, 0/s, 250 ms, watermark 2026-01-01T00:00:00.000Z, 4 late rows dropped, "
+        "3 malformed"
     )
 
 
