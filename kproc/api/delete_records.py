@@ -72,11 +72,13 @@ def serve(services: Services, name: str, partition: PartitionImage, offset: int,
         on_answer(_failed(index, ErrorCode.KAFKA_STORAGE_ERROR))
         return
     answer = {"partition_index": index, "low_watermark": start, "error_code": int(ErrorCode.NONE)}
-    if start == before:
+    if not start:
         on_answer(answer)
         return
-    owned.after_append()  # Publishes the start, and lets parked fetches from below it end.
+    if start != before:
+        owned.after_append()  # Publishes the start, and lets parked fetches from below it end.
 
+    # Also where it began there already: whoever moved it there may not have heard that it is on the disk.
     def on_reply(reply: dict[str, Any]) -> None:
         if reply.get("lost"):  # The next cleaner writes it within a minute, but nobody knows that now.
             on_answer(_failed(index, ErrorCode.REQUEST_TIMED_OUT))
