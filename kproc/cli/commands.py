@@ -32,7 +32,7 @@ from kproc.cli import (
     topics,
     tune,
 )
-from kproc.cli.completion import complete_settings
+from kproc.cli.completion import complete_settings, mend_bash_words
 from kproc.cli.failure import Failure, one_line
 
 app = typer.Typer(
@@ -128,6 +128,7 @@ def version() -> None:
 
 def invoke(arguments: Sequence[str]) -> int:
     """Run one command; its exit code. Usage errors are Failures."""
+    mend_bash_words()
     try:
         result: Any = app(args=list(arguments), prog_name="kproc", standalone_mode=False)
     except USAGE_ERRORS as error:

@@ -5,6 +5,7 @@ A broker that is not there, or does not answer, offers nothing, and soon: a pers
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
@@ -19,6 +20,30 @@ if TYPE_CHECKING:
 WAIT_S: Final = 1.5
 """For all of it: a name server, the connection, the answers."""
 _BROKER_LOGGER: Final = 8
+
+
+def mend_bash_words() -> None:
+    """Bash breaks words at `:` and `=` for completion alone: put `127.0.0.1:9092` and `--group=g` together again."""
+    if os.environ.get("_KPROC_COMPLETE") != "complete_bash":
+        return
+    words = os.environ.get("COMP_WORDS", "").split("\n")
+    current = int(os.environ.get("COMP_CWORD", "0"))
+    if current >= len(words):
+        return  # Not of the script that --install-completion writes.
+    whole: list[str] = []
+    index = 0
+    for position, word in enumerate(words):
+        if whole and (_is_break(word) or _is_break(words[position - 1])):
+            whole[-1] += word
+        else:
+            whole.append(word)
+        if position == current:
+            index = len(whole) - 1
+    os.environ.update(COMP_WORDS="\n".join(whole), COMP_CWORD=str(index))
+
+
+def _is_break(word: str) -> bool:
+    return bool(word) and not word.strip(":=")
 
 
 def complete_topics(context: typer.Context, incomplete: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 from collections.abc import Callable
@@ -23,9 +24,11 @@ def complete(capsys, monkeypatch) -> Complete:
     """`complete("topic delete t-1")`: what a shell would offer; `bootstrap` as the environment names it."""
 
     def ask(line: str, *, bootstrap: str | None = None) -> list[str]:
-        words = f"kproc {line}".split(" ")
+        # Bash breaks words at these signs, too.
+        words = [word for part in f"kproc {line}".split(" ") for word in re.split("([:=]+)", part)]
+        words = [word for word in words[:-1] if word] + words[-1:]
         monkeypatch.setenv("_KPROC_COMPLETE", "complete_bash")
-        monkeypatch.setenv("COMP_WORDS", " ".join(words))
+        monkeypatch.setenv("COMP_WORDS", "\n".join(words))
         monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
         if bootstrap is not None:
             monkeypatch.setenv("KPROC_BOOTSTRAP", bootstrap)
@@ -61,8 +64,9 @@ def test_topics_of_the_broker(complete, broker, topic, command):
 
 def test_the_broker_that_the_command_line_names_is_asked(complete, broker, topic):
     name = topic()
-    line = f"consume --bootstrap {broker.bootstrap} {name}"
-    assert complete(line, bootstrap="127.0.0.1:1") == [name]
+    for option in ("-b ", "--bootstrap ", "--bootstrap="):
+        line = f"consume {option}{broker.bootstrap} {name}"
+        assert complete(line, bootstrap="127.0.0.1:1") == [name]
 
 
 def test_groups_of_the_broker(complete, broker, topic, capsys):
@@ -81,6 +85,9 @@ def test_groups_of_the_broker(complete, broker, topic, capsys):
         ("config get --topic t retention.m", ["retention.ms"]),
         ("config get --group g share.auto", ["share.auto.offset.reset"]),
         ("config set num.io", ["num.io.threads="]),
+        ("config set a=1 num.io", ["num.io.threads="]),
+        ("config set num.io.threads=", []),
+        ("config set --unset=num.io", ["num.io.threads"]),
         ("config set --topic t retention.m", ["retention.ms="]),
         ("config set --unset num.io", ["num.io.threads"]),
         ("config set --topic t --unset retention.m", ["retention.ms"]),
