@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -33,8 +33,12 @@ from kproc.wire.record_batch import CONTROL, LOG_OVERHEAD_BYTES, TRANSACTIONAL
 
 logger = logging.getLogger(__name__)
 
-# How far before a snapshot batches are looked for, in index entries: 64 KiB, or more where batches are larger.
-_RECALLED_ENTRIES: Final = 16
+# How far before a snapshot batches are looked for, in index entries: 64 KiB, or more where batches are larger; 1 MiB
+# where that shows too few of a producer that wrote within delivery.timeout.ms, as clients have it by default.
+_RECALLED_ENTRIES: Final = (16, 256)
+_DELIVERY_TIMEOUT_MS: Final = 120_000
+
+Marks = dict[tuple[int, int], list[BatchMark]]  # By producer id and epoch, the oldest first.
 
 
 def _mark_of(header: Header) -> BatchMark:
@@ -42,6 +46,11 @@ def _mark_of(header: Header) -> BatchMark:
     first, delta = header[BASE_SEQUENCE], header[LAST_OFFSET_DELTA]
     last = (first + delta) & 0x7FFFFFFF if first >= 0 else -1
     return last, last_offset_of(header), delta, header[MAX_TIMESTAMP]
+
+
+def _is_enough(marks: Sequence[BatchMark]) -> bool:
+    """Whether a client that sends some of them again finds them all: as many as are kept, or back to its first."""
+    return len(marks) >= BATCHES_KEPT or bool(marks and marks[0][0] == marks[0][2])
 
 
 class ProducerReplay:
@@ -85,7 +94,7 @@ class ProducerReplay:
                 snapshots.remove(offset)
                 continue
             table.end_offset = offset
-            self._recall(table)
+            self._recall(table, now_ms)
             break
         if known_none > table.end_offset:
             table = ProducerTable(known_none)
@@ -96,26 +105,41 @@ class ProducerReplay:
         table.end_offset = end_offset
         return table
 
-    def _recall(self, table: ProducerTable) -> None:
+    def _recall(self, table: ProducerTable, now_ms: int) -> None:
         """A snapshot has each producer's newest batch; those before it, which a client may not know to be there
-        either, are in the log. Looked for near the snapshot only: what is older was answered long ago.
+        either, are in the log. Looked for near the snapshot, and farther away for producers of which that shows too
+        few and that may still wait for an answer.
         """
-        before = [segment for segment in self._segments if segment.base_offset < table.end_offset]
-        if not len(table) or not before:
+        if not len(table):
             return
-        segment = before[-1]
-        marks: dict[tuple[int, int], list[BatchMark]] = {}  # By producer id and epoch.
-        for header in segment.headers_before(table.end_offset, _RECALLED_ENTRIES):
-            if header[BASE_SEQUENCE] >= 0 and not header[ATTRIBUTES] & CONTROL:
-                marks.setdefault((header[PRODUCER_ID], header[PRODUCER_EPOCH]), []).append(_mark_of(header))
-        if segment is not self._segments[-1]:
-            segment.close()
+        marks: Marks = {}
+        for entries in _RECALLED_ENTRIES:
+            marks = self._marks_before(table.end_offset, entries)
+            recent = (each for each in table.entries() if now_ms - each.last_timestamp < _DELIVERY_TIMEOUT_MS)
+            if all(_is_enough(marks.get((each.producer_id, each.epoch), ())) for each in recent):
+                break
         for entry in table.entries():
             for newest in entry.batches:
                 found = marks.get((entry.producer_id, entry.epoch), ())
                 earlier = [mark for mark in found if mark[1] < newest[1]]
                 batches = (*earlier[1 - BATCHES_KEPT :], newest)
                 table.restore(entry.producer_id, msgspec.structs.replace(entry, batches=batches))
+
+    def _marks_before(self, offset: int, entries: int) -> Marks:
+        """Of the batches before an offset, from about so many index entries back on, over segments."""
+        headers: list[Header] = []
+        for segment in reversed([each for each in self._segments if each.base_offset < offset]):
+            headers[:0] = segment.headers_before(offset, entries)
+            if segment is not self._segments[-1]:
+                segment.close()
+            entries -= segment.index.count + 1  # What is behind its last entry is as much as between two.
+            if entries <= 0:
+                break
+        marks: Marks = {}
+        for header in headers:
+            if header[BASE_SEQUENCE] >= 0 and not header[ATTRIBUTES] & CONTROL:
+                marks.setdefault((header[PRODUCER_ID], header[PRODUCER_EPOCH]), []).append(_mark_of(header))
+        return marks
 
     def _headers_from(self, offset: int) -> Iterator[tuple[LogSegment, int, Header]]:
         for segment, following in zip(self._segments, [*self._segments[1:], None], strict=True):
