@@ -382,6 +382,31 @@ def test_the_last_five_batches_are_known_after_a_death_wherever_the_snapshot_is(
     log.close(clean=False)
 
 
+@pytest.mark.parametrize("rolls", [0, 3], ids=["one segment", "several segments"])
+def test_they_are_known_also_when_many_batches_of_others_came_before_the_snapshot(
+    rig: LogRig, *, rolls: int
+) -> None:
+    rig.config = LogConfig(index_interval_bytes=0)  # Each batch has its entry: 40 of them are as 160 KiB.
+    log = rig.open()
+
+    def sent(number: int, producer_id: int = 1) -> bytearray:
+        return batch("v", producer_id=producer_id, producer_epoch=0, base_sequence=number)
+
+    for number in range(8):
+        append_one(log, sent(number))
+    for number in range(40):
+        if rolls and number % 13 == 12:
+            log._roll(log.end_offset, 0)
+        append_one(log, sent(number, producer_id=2))
+    log._roll(log.end_offset, 0)
+    append_one(log, sent(40, producer_id=2))
+    log.close(clean=False)
+    log = rig.open()
+    assert [append_one(log, sent(number)).base_offset for number in range(3, 8)] == [3, 4, 5, 6, 7]
+    assert append_one(log, sent(8)).base_offset == log.end_offset - 1
+    log.close(clean=False)
+
+
 def test_a_snapshot_is_written_every_64_mb(rig: LogRig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kproc.storage.log_append.SNAPSHOT_BYTES", 1000)
     log = rig.open()
