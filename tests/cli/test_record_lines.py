@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -136,6 +137,13 @@ def test_keys_and_headers_of_the_command_line_need_not_be_text(kproc, broker, to
     assert (done.returncode, done.stderr) == (2, "kproc: --header b'\\xff': a name must be UTF-8\n")
 
 
+def take_the_terminal() -> None:
+    """As a shell starts its command: with the terminal as the controlling one, and with Ctrl-C in force, which who runs
+    the tests in the background may have ignored."""
+    os.close(os.open(os.ttyname(0), os.O_RDWR))
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def on_a_terminal(*arguments: str, typed: bytes) -> tuple[bytes, int]:
     """What the terminal shows of a command, and its exit code."""
     ours, theirs = pty.openpty()
@@ -147,9 +155,7 @@ def on_a_terminal(*arguments: str, typed: bytes) -> tuple[bytes, int]:
         stdout=theirs,
         stderr=theirs,
         start_new_session=True,
-        preexec_fn=lambda: os.close(
-            os.open(os.ttyname(0), os.O_RDWR)
-        ),  # Makes it the controlling one: Ctrl-C.
+        preexec_fn=take_the_terminal,
     ) as process:
         os.close(theirs)
         try:
