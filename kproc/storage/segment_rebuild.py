@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from kproc.errors import Corrupt
-from kproc.storage.format import INT32_MAX, LOG_SUFFIX
+from kproc.storage.batch_scan import BadBatch
+from kproc.storage.format import INT32_MAX
 from kproc.storage.segment import LogSegment
 from kproc.wire.batch_header import (
     ATTRIBUTES,
@@ -39,7 +39,7 @@ class SegmentRebuild:
         self.first_transactional: int | None = None
 
     def run(self, batches: Iterable[tuple[int, Header]]) -> None:
-        """Take all batches; what was taken counts also when the walk raises BadBatch."""
+        """Take all batches; what was taken counts also when it ends with BadBatch, by the walk or by an offset."""
         segment = self._segment
         pairs: list[tuple[int, int]] = []
         times: list[tuple[int, int]] = []
@@ -47,15 +47,12 @@ class SegmentRebuild:
             for position, header in batches:
                 base, last = header[BASE_OFFSET], last_offset_of(header)
                 total = header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES
+                # Whole but for its offset, which is not under the CRC: it may begin on a page that was lost.
                 if base < self.next_offset:
-                    # No torn write: the batch is whole. Offsets are not under the CRC; one of them is wrong.
-                    where = f"{segment.path(LOG_SUFFIX)}: at position {position}"
-                    raise Corrupt(f"{where} offset {base} follows {self.next_offset - 1}")
-                if last - segment.base_offset > INT32_MAX:
-                    # Nor can a segment hold it: its indexes have 32 bits for offsets, and it would have been rolled.
-                    where = f"{segment.path(LOG_SUFFIX)}: at position {position}"
-                    raise Corrupt(
-                        f"{where} offset {last} cannot be in a segment that begins at {segment.base_offset}"
+                    raise BadBatch(position, f"offset {base} follows {self.next_offset - 1}")
+                if last - segment.base_offset > INT32_MAX:  # Indexes have 32 bits: it would have been rolled.
+                    raise BadBatch(
+                        position, f"offset {last} in a segment that begins at {segment.base_offset}"
                     )
                 if position == 0:
                     segment.first_timestamp = header[MAX_TIMESTAMP]
