@@ -167,8 +167,11 @@ def on_a_terminal(*arguments: str, typed: bytes) -> tuple[bytes, int]:
         except OSError:
             pass  # The other side has closed.
         finally:
-            process.wait(30)
             os.close(ours)
+            try:
+                process.wait(30)
+            finally:
+                process.kill()
     return shown.replace(b"\r\n", b"\n"), process.returncode
 
 
