@@ -33,6 +33,12 @@ def kproc(broker, capsys) -> Kproc:
     return call
 
 
+def heed_signals() -> None:
+    """A shell's background job ignores SIGINT, nohup SIGHUP, and Python would inherit that."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 @pytest.fixture
 def follow(broker) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     """`follow("t", "--group", "g")`: a process that follows; killed if it is there when the test ends."""
@@ -44,8 +50,7 @@ def follow(broker) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            # A shell's background job ignores SIGINT, and Python would inherit that.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+            preexec_fn=heed_signals,
         )
         started.append(process)
         return process

@@ -150,7 +150,7 @@ def test_kproc_produce_names_the_brokers_error_and_goes_on_when_there_is_room(
         "kproc: kept: refused with KAFKA_STORAGE_ERROR (Disk error when trying to access log file on disk); "
         "trying again, Ctrl-C ends it\n"
     )
-    assert (code, rest.splitlines()[-1]) == (0, "kproc: sent 1 records to kept")
+    assert (code, rest.splitlines()[-1]) == (0, "kproc: sent 1 record to kept")
 
 
 def at(broker: ServedBroker) -> tuple[str, str]:
