@@ -26,8 +26,9 @@ def _figures(services: Services) -> dict[str, Any]:
         flat = sizes.get(topic)
         if flat is None:
             flat = sizes[topic] = []
-        flat += (index, log.size_bytes, log.segment_count)
-        offline += log.offline_reason is not None
+        flat += (index, *log.sizes())
+        if log.offline_reason is not None:
+            offline += 1
     return {
         "since": partitions.since_ns,
         "traffic": {

@@ -110,6 +110,10 @@ class LogState:
         """The bytes of all segments."""
         return self._segments.size_bytes()
 
+    def sizes(self) -> tuple[int, int]:
+        """`size_bytes` and `segment_count`, for who asks for thousands of logs."""
+        return self._segments.size_bytes(), len(self._segments)
+
     @property
     def segment_count(self) -> int:
         """How many segments there are."""

@@ -93,7 +93,10 @@ class SegmentList:
 
     def size_bytes(self) -> int:
         """The bytes of all .log files."""
-        return sum([segment.size for segment in self._segments])  # Half the time of a generator.
+        segments = self._segments
+        if len(segments) == 1:  # As most logs have; metrics ask thousands of logs.
+            return segments[0].size
+        return sum([segment.size for segment in segments])  # Half the time of a generator.
 
     def delete_oldest(self, count: int, *, due_ms: int) -> list[LogSegment]:
         """Take the oldest segments out of the log; their files wait as .deleted until `due_ms`.
