@@ -177,6 +177,8 @@ class IdempotentProducer(Worker):
 
     def begin(self) -> Life:
         """A new producer id: what was open is given up."""
+        if self.waits:  # Its answers would come before that of the next request.
+            self.disconnect()
         fields = {
             "transactional_id": None, "transaction_timeout": 60_000, "producer_id": -1, "producer_epoch": -1,
         }  # fmt: skip
