@@ -18,12 +18,11 @@ from kproc.cli.common import (
 )
 from kproc.cli.completion import (
     complete_topic_setting_names,
-    complete_topic_settings,
     complete_topics,
 )
 from kproc.cli.configs import alter_configs, config_changes, topic_resource
 from kproc.cli.positions import chosen_partitions, find_positions, parse_where
-from kproc.cli.topics import TIMEOUT_MS, checked_topics, explain
+from kproc.cli.topics import TIMEOUT_MS, Settings, checked_topics, explain
 
 if TYPE_CHECKING:
     from kproc.client import Client
@@ -39,16 +38,7 @@ def alter(
     partitions: Annotated[
         int | None, typer.Option("--partitions", "-p", min=1, help="The new number; it can only grow.")
     ] = None,
-    config: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--config",
-            "-c",
-            metavar="NAME=VALUE",
-            help="A setting of its own; may be repeated.",
-            autocompletion=complete_topic_settings,
-        ),
-    ] = None,
+    config: Settings = None,
     unset: Annotated[
         list[str] | None,
         typer.Option(

@@ -31,6 +31,16 @@ app = typer.Typer(help="Create, list, describe, alter, trim and delete topics.",
 Names = Annotated[
     list[str], typer.Argument(metavar="TOPIC", help="Names of topics.", autocompletion=complete_topics)
 ]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="NAME=VALUE",
+        help="A setting of its own; may be repeated.",
+        autocompletion=complete_topic_settings,
+    ),
+]
 TIMEOUT_MS = 30_000
 
 
@@ -42,16 +52,7 @@ def create(
         int, typer.Option("--partitions", "-p", min=-1, help="-1: the broker's default.")
     ] = -1,
     replication_factor: Annotated[int, typer.Option(min=-1, help="-1: the broker's default.")] = -1,
-    config: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--config",
-            "-c",
-            metavar="NAME=VALUE",
-            help="A setting of its own; may be repeated.",
-            autocompletion=complete_topic_settings,
-        ),
-    ] = None,
+    config: Settings = None,
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="An existing topic is no error.")
     ] = False,

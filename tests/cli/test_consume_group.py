@@ -13,6 +13,7 @@ import pytest
 from tests.support.broker import ROOT
 from tests.support.command_line import call_kproc
 from tests.support.groups import Member
+from tests.support.proc import heed_signals
 from tests.support.topics import fresh_name
 from tests.support.wait import wait_until
 
@@ -31,12 +32,6 @@ def kproc(broker, capsys) -> Kproc:
         return done.stdout
 
     return call
-
-
-def heed_signals() -> None:
-    """A shell's background job ignores SIGINT, nohup SIGHUP, and Python would inherit that."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pty
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from confluent_kafka import Producer
 
 from tests.support.broker import ROOT
 from tests.support.command_line import call_kproc
+from tests.support.proc import heed_signals
 
 pytestmark = pytest.mark.transports("process")
 
@@ -138,10 +138,9 @@ def test_keys_and_headers_of_the_command_line_need_not_be_text(kproc, broker, to
 
 
 def take_the_terminal() -> None:
-    """As a shell starts its command: with the terminal as the controlling one, and with Ctrl-C in force, which who runs
-    the tests in the background may have ignored."""
+    """As a shell starts its command: with the terminal as the controlling one, and with Ctrl-C in force."""
     os.close(os.open(os.ttyname(0), os.O_RDWR))
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    heed_signals()
 
 
 def on_a_terminal(*arguments: str, typed: bytes) -> tuple[bytes, int]:

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.broker import ROOT, ServedBroker
 from tests.support.command_line import call_kproc
+from tests.support.proc import heed_signals
 from tests.support.topics import fresh_name
 from tests.support.wait import wait_until
 
@@ -122,8 +123,7 @@ def test_a_follower_prints_what_arrives_and_ends_at_ctrl_c_with_one_line(kproc, 
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        # A shell's background job ignores SIGINT, and Python would inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=heed_signals,
     )
     with follower:
         succeeded(kproc(f"produce {name}", stdin="first\nsecond\n"))

@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("matplotlib")
 
-from tests.support.proc import living
+from tests.support.proc import heed_signals, living
 from tests.support.spark_session import missing_reason
 from tests.support.wait import wait_until
 
@@ -56,8 +56,7 @@ def test_a_demo_that_is_broken_off_leaves_nothing(
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "TMPDIR": str(tmp_path)},
-        # A shell's background job ignores SIGINT, and Python would inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=heed_signals,
     ) as demo:
         wait_until(lambda: moment(demo, tmp_path), what=moment.__name__, seconds=120)
         started = psutil.Process(demo.pid).children(recursive=True)

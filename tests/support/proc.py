@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import tempfile
 from collections import Counter
 from collections.abc import Iterable
@@ -13,6 +14,12 @@ from pathlib import Path
 import psutil
 
 SHARED_MEMORY_DIRECTORY = Path("/dev/shm")
+
+
+def heed_signals() -> None:
+    """In a child before it runs: a shell's background job ignores SIGINT, nohup SIGHUP, and Python inherits that."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def is_alive(pid: int) -> bool:
