@@ -213,7 +213,11 @@ def _versions() -> str:
         f"cpus {os.cpu_count()}, usable {len(os.sched_getaffinity(0))}",
         f"descriptors {resource.getrlimit(resource.RLIMIT_NOFILE)}",
     ]
-    for requirement in metadata.requires("kproc") or ():
+    try:
+        requirements = metadata.requires("kproc") or []
+    except metadata.PackageNotFoundError:  # From a checkout, which _version has said.
+        requirements = []
+    for requirement in requirements:
         if ";" not in requirement:
             package = re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
             lines.append(f"{package} {_version(package)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tarfile
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -67,3 +68,12 @@ def test_a_file_that_vanishes_while_it_lists_keeps_no_other_from_the_list(
 def _known(report: doctor._Report, data: Path) -> str:
     report._status = {"data": str(data), "metrics": None, "processes": []}
     return "{}"
+
+
+def test_versions_are_told_also_of_a_checkout_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "requires", unknown)
+    monkeypatch.setattr(metadata, "version", unknown)
+    assert doctor._versions().startswith("kproc not installed as a package\npython ")
