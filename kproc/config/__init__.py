@@ -1,7 +1,7 @@
 """Settings: every name, type, default, check and text declared once, and where their values come from.
 
 `Config` is built once by the command line or by a test and then passed down; nothing below kproc/cli reads
-the environment. Read settings.py for the table, build.py for merging sources, listeners.py for addresses.
+the environment. Read the files *_settings.py for the table, build.py for merging sources, listeners.py for addresses.
 """
 
 from __future__ import annotations

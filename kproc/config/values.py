@@ -50,9 +50,24 @@ class Dynamic(Enum):
     CLUSTER = "cluster-wide"
 
 
+# Short names for the tables, where each of them stands in many rows.
+BOOLEAN, DOUBLE, INT, LIST, LONG, SIZE, STRING = (
+    Kind.BOOLEAN,
+    Kind.DOUBLE,
+    Kind.INT,
+    Kind.LIST,
+    Kind.LONG,
+    Kind.SIZE,
+    Kind.STRING,
+)
+CLUSTER, PER_BROKER = Dynamic.CLUSTER, Dynamic.PER_BROKER
+# Why settings about replicas have no effect.
+ONE_REPLICA: Final = "one host keeps one replica"
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One row of the table in settings.py."""
+    """One row of the table of settings."""
 
     name: str
     kind: Kind
