@@ -14,8 +14,6 @@ brokers remember. Whatever comes back unwritten is queued again in the order of 
 
 What may pass (a broker that is gone, a leader that moved) is retried with growing pauses until
 `delivery.timeout.ms`; what cannot (too large, not allowed, damaged) ends the task at once.
-
-A long file, but one state machine: which lane a batch is in, and which connection it is under way on, change together.
 """
 
 from __future__ import annotations
@@ -24,21 +22,19 @@ import selectors
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from kproc.client import ApiError, ClientError, code_name
 from kproc.clock import NS_PER_MS, Clock, SystemClock
 from kproc.errors import RETRIABLE, ErrorCode
 from kproc.spark.brokers import Cluster, Unreachable, pause
-from kproc.spark.encode import Draft, split
+from kproc.spark.encode import Draft
+from kproc.spark.lane import NOBODY, Batch, Lane, ProduceFailed, ProducerIdentity
 from kproc.spark.produce_link import ProduceLink
 from kproc.spark.sink_options import ProducerSettings
+from kproc.spark.topic_leaders import TopicLeaders
 from kproc.wire.header import ApiKey
-from kproc.wire.primitives import ZERO_UUID
 
-SEQUENCE_COUNT: Final = 1 << 31
-# The first Metadata request makes the topic where the broker may; then its leader must be there.
-UNKNOWN_TOPIC_MS: Final = 5_000
 # Refusals after which a new producer id is all that is needed: the broker holds nothing of ours under the old one.
 _NEW_PRODUCER: Final = frozenset({ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_EPOCH})
 _MOVED: Final = frozenset(
@@ -59,20 +55,6 @@ _ADVICE: Final = {
 }
 
 
-class ProduceFailed(ClientError):
-    """Records that could not be written, in one line with topic and partition."""
-
-
-class ProducerIdentity(NamedTuple):
-    """What the broker knows this producer by; (-1, -1) without idempotence."""
-
-    producer_id: int
-    epoch: int
-
-
-NOBODY: Final = ProducerIdentity(-1, -1)
-
-
 @dataclass(slots=True)
 class Written:
     """What was acknowledged of one partition since the last `take_written`."""
@@ -86,40 +68,10 @@ class Written:
 
 
 @dataclass(slots=True, eq=False)
-class _Batch:
-    draft: Draft
-    deadline_ns: int
-    order: tuple[int, ...]
-    """Its place in its lane: halves of a batch have the whole one's and a number behind it."""
-    identity: ProducerIdentity | None = None
-    sequence: int = -1
-    parts: list[bytes | memoryview] | None = None
-    attempts: int = 0
-    problem: str = ""
-
-
-@dataclass(slots=True, eq=False)
-class _Lane:
-    topic: str
-    partition: int
-    queued: deque[_Batch] = field(default_factory=deque)
-    under_way: list[_Batch] = field(default_factory=list)
-    batch_count: int = 0
-    identity: ProducerIdentity | None = None
-    next_sequence: int = 0
-    window: int = 1
-    not_before_ns: int = 0
-
-    @property
-    def name(self) -> str:
-        return f"{self.topic}-{self.partition}"
-
-
-@dataclass(slots=True, eq=False)
 class _Request:
     correlation_id: int
     sent_ns: int
-    batches: dict[tuple[str, int], tuple[_Lane, _Batch]]
+    batches: dict[tuple[str, int], tuple[Lane, Batch]]
 
 
 @dataclass(slots=True, eq=False)
@@ -140,11 +92,9 @@ class Producer:
         self._clock = clock or SystemClock()
         self._selector = selectors.DefaultSelector()
         self._nodes: dict[int, _Node] = {}
-        self._leaders: dict[str, dict[int, int]] = {}
-        self._leaders_ns: dict[str, int] = {}
-        self._are_leaders_stale = False
-        self._lanes: dict[tuple[str, int], _Lane] = {}
-        self._busy: dict[_Lane, None] = {}
+        self._leaders = TopicLeaders(cluster, settings, self._clock, self._on_node)
+        self._lanes: dict[tuple[str, int], Lane] = {}
+        self._busy: dict[Lane, None] = {}
         self._identity: ProducerIdentity | None = None if settings.is_idempotent else NOBODY
         self._waiting_bytes = 0
         self._written: dict[tuple[str, int], Written] = {}
@@ -161,58 +111,13 @@ class Producer:
 
     def partition_count(self, topic: str) -> int:
         """How many partitions the topic has. It is made by asking where options and broker allow."""
-        known = self._leaders.get(topic)
-        age_ns = self._clock.now_ns() - self._leaders_ns.get(topic, 0)
-        if known is None or age_ns > self._settings.metadata_age_ms * NS_PER_MS:
-            self._wait_topic(topic)
-        return len(self._leaders[topic])
+        return self._leaders.partition_count(topic)
 
-    def _wait_topic(self, topic: str) -> None:
-        begin_ns = self._clock.now_ns()
-        pause_ms = self._settings.backoff_ms
-        while True:
-            try:
-                code = self._ask_leaders([topic]).get(topic, 0)
-            except Unreachable as error:
-                if self._clock.now_ns() - begin_ns > self._settings.max_block_ms * NS_PER_MS:
-                    raise ProduceFailed(f"topic {topic}: {error}") from None
-                continue
-            if not code:
-                return
-            spent_ms = (self._clock.now_ns() - begin_ns) // NS_PER_MS
-            if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                if not self._settings.creates_topics or spent_ms > UNKNOWN_TOPIC_MS:
-                    raise ProduceFailed(
-                        f"topic {topic} does not exist on {self._cluster.bootstrap}"
-                        + (" and the broker does not make it" if self._settings.creates_topics else "")
-                        + f": create it first (kproc topic create {topic})"
-                    )
-            elif code not in RETRIABLE or spent_ms > self._settings.max_block_ms:
-                raise ProduceFailed(f"topic {topic}: {code_name(code)}")
-            pause(pause_ms)
-            pause_ms = min(2 * pause_ms, self._settings.backoff_ms_max)
-
-    def _ask_leaders(self, topics: Iterable[str]) -> dict[str, int]:
-        """Metadata of the topics; error codes by topic."""
-        rows = [{"name": name, "topic_id": ZERO_UUID} for name in topics]
-        fields = {"topics": rows, "allow_auto_topic_creation": self._settings.creates_topics}
-        answer = self._cluster.call(ApiKey.METADATA, fields)
-        for row in answer["brokers"]:
-            address = (row["host"], row["port"])
-            node = self._nodes.setdefault(row["node_id"], _Node(address))
-            if node.address != address:
-                self._lose(node, f"node {row['node_id']} has moved to {row['host']}:{row['port']}")
-                node.address = address
-        codes: dict[str, int] = {}
-        for row in answer["topics"]:
-            name, code = row["name"], row["error_code"]
-            leaders = {each["partition_index"]: each["leader_id"] for each in row["partitions"]}
-            if code or not leaders:
-                codes[name] = code or ErrorCode.LEADER_NOT_AVAILABLE
-                continue
-            self._leaders[name] = leaders
-            self._leaders_ns[name] = self._clock.now_ns()
-        return codes
+    def _on_node(self, number: int, address: tuple[str, int]) -> None:
+        node = self._nodes.setdefault(number, _Node(address))
+        if node.address != address:
+            self._lose(node, f"node {number} has moved to {address[0]}:{address[1]}")
+            node.address = address
 
     # -- batches
 
@@ -221,10 +126,9 @@ class Producer:
         key = (topic, draft.partition)
         lane = self._lanes.get(key)
         if lane is None:
-            lane = self._lanes[key] = _Lane(topic, draft.partition)
+            lane = self._lanes[key] = Lane(topic, draft.partition)
         deadline_ns = self._clock.now_ns() + self._settings.delivery_timeout_ms * NS_PER_MS
-        lane.queued.append(_Batch(draft, deadline_ns, (lane.batch_count,)))
-        lane.batch_count += 1
+        lane.append(draft, deadline_ns)
         self._busy[lane] = None
         self._waiting_bytes += draft.total_bytes
         while self._waiting_bytes > self._settings.buffer_bytes:
@@ -250,7 +154,7 @@ class Producer:
     def _turn(self, *, wait_ms: int) -> None:
         now_ns = self._clock.now_ns()
         self._check_deadlines(now_ns)
-        if self._are_leaders_stale:
+        if self._leaders.is_stale:
             self._refresh_leaders()
         self._fill(now_ns)
         self._move(self._wait_ms(now_ns, wait_ms))
@@ -284,31 +188,31 @@ class Producer:
     def _refresh_leaders(self) -> None:
         topics = dict.fromkeys(lane.topic for lane in self._busy)
         try:
-            codes = self._ask_leaders(topics)
+            codes = self._leaders.ask(topics)
         except ClientError as error:
             for lane in self._busy:
                 for batch in lane.queued:
                     batch.problem = str(error)
             return
-        self._are_leaders_stale = False
+        self._leaders.is_stale = False
         for lane in self._busy:
             code = codes.get(lane.topic)
             if code is not None and lane.queued:
-                self._are_leaders_stale = True
+                self._leaders.is_stale = True
                 lane.queued[0].problem = f"topic {lane.topic}: {code_name(code)}"
                 self._put_off(lane, lane.queued[0])
 
     def _fill(self, now_ns: int) -> None:
         """Requests from what is queued: one batch of each lane in a request, as in every Kafka client."""
-        by_node: dict[int, list[_Lane]] = {}
+        by_node: dict[int, list[Lane]] = {}
         for lane in self._busy:
             if not lane.queued or len(lane.under_way) >= lane.window or lane.not_before_ns > now_ns:
                 continue
-            leader = self._leaders[lane.topic].get(lane.partition, -1)
+            leader = self._leaders.of(lane)
             if leader in self._nodes:
                 by_node.setdefault(leader, []).append(lane)
             else:
-                self._are_leaders_stale = True
+                self._leaders.is_stale = True
                 lane.queued[0].problem = "the partition has no leader"
                 self._put_off(lane, lane.queued[0])
         if by_node and self._identity is None and not self._identify(by_node):
@@ -333,7 +237,7 @@ class Producer:
         self._selector.register(node.link, selectors.EVENT_READ, node)
         return True
 
-    def _identify(self, by_node: Mapping[int, Iterable[_Lane]]) -> bool:
+    def _identify(self, by_node: Mapping[int, Iterable[Lane]]) -> bool:
         """Become a producer that brokers know; False where nobody answers for now."""
         try:
             self._identity = self._new_identity()
@@ -358,18 +262,16 @@ class Producer:
 
         return self._cluster.retrying("InitProducerId", ask)
 
-    def _send_request(self, node: _Node, lanes: list[_Lane], now_ns: int) -> list[_Lane]:
+    def _send_request(self, node: _Node, lanes: list[Lane], now_ns: int) -> list[Lane]:
         """One request with a batch of each lane as far as there is room; the lanes that still have some."""
-        chosen: list[tuple[_Lane, _Batch]] = []
+        assert self._identity is not None
+        chosen: list[tuple[Lane, Batch]] = []
         size = 0
         for lane in lanes:
             batch = lane.queued[0]
             if chosen and size + batch.draft.total_bytes > self._settings.request_bytes:
                 break
-            lane.queued.popleft()
-            lane.under_way.append(batch)
-            self._stamp(lane, batch)
-            chosen.append((lane, batch))
+            chosen.append((lane, lane.take(self._identity)))
             size += batch.draft.total_bytes
         topics: dict[str, list[tuple[int, list[bytes | memoryview]]]] = {}
         for lane, batch in chosen:
@@ -387,20 +289,6 @@ class Producer:
                 self._acknowledge(lane, batch, -1)
         rest = lanes[len(chosen) :] + [lane for lane, _ in chosen]
         return [lane for lane in rest if lane.queued and len(lane.under_way) < lane.window]
-
-    def _stamp(self, lane: _Lane, batch: _Batch) -> None:
-        identity = self._identity
-        assert identity is not None
-        batch.attempts += 1
-        if batch.identity is None:
-            if lane.identity != identity:
-                lane.identity, lane.next_sequence = identity, 0
-            batch.identity = identity
-            if identity is not NOBODY:
-                batch.sequence = lane.next_sequence
-                lane.next_sequence = (lane.next_sequence + batch.draft.count) % SEQUENCE_COUNT
-        if batch.parts is None:
-            batch.parts = batch.draft.stamp(*batch.identity, batch.sequence)
 
     def _move(self, wait_ms: int) -> None:
         links = [node for node in self._nodes.values() if node.link is not None]
@@ -447,7 +335,7 @@ class Producer:
         for lane, batch in request.batches.values():
             self._again(lane, batch, f"{_shown(node)} left it out of its answer")
 
-    def _settle(self, lane: _Lane, batch: _Batch, row: dict[str, Any]) -> None:
+    def _settle(self, lane: Lane, batch: Batch, row: dict[str, Any]) -> None:
         code = row["error_code"]
         if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
             self._acknowledge(lane, batch, row["base_offset"] if not code else -1)
@@ -461,25 +349,21 @@ class Producer:
             # under a new id, a broker that has stored them would store them again.
             if batch.identity == self._identity:
                 self._identity = None
-            batch.identity, batch.sequence, batch.parts = None, -1, None
+            batch.stamp_anew()
             self._again(lane, batch, text)
         elif code == ErrorCode.MESSAGE_TOO_LARGE and batch.draft.count > 1:
             self._split(lane, batch)
         elif code in RETRIABLE:
-            self._are_leaders_stale |= code in _MOVED
+            self._leaders.is_stale |= code in _MOVED
             self._again(lane, batch, text)
-        elif is_gap and self._follows_another(lane, batch):
+        elif is_gap and lane.follows_another(batch):
             # The one before it came back unwritten: both go again, in order.
             self._again(lane, batch, text)
         else:
             advice = _ADVICE.get(code)
             raise ProduceFailed(f"{lane.name}: {text}{f' ({advice})' if advice else ''}")
 
-    def _follows_another(self, lane: _Lane, batch: _Batch) -> bool:
-        """Whether an earlier batch of the lane is not acknowledged."""
-        return lane.under_way[0] is not batch or bool(lane.queued and lane.queued[0].order < batch.order)
-
-    def _acknowledge(self, lane: _Lane, batch: _Batch, base_offset: int) -> None:
+    def _acknowledge(self, lane: Lane, batch: Batch, base_offset: int) -> None:
         lane.under_way.remove(batch)
         lane.window = self._settings.window_max
         self._waiting_bytes -= batch.draft.total_bytes
@@ -493,38 +377,25 @@ class Producer:
             written.first_offset = base_offset if written.first_offset < 0 else written.first_offset
             written.last_offset = base_offset + batch.draft.count - 1
 
-    def _again(self, lane: _Lane, batch: _Batch, problem: str) -> None:
+    def _again(self, lane: Lane, batch: Batch, problem: str) -> None:
         """Queue a batch that was under way once more, before all with later sequences."""
         batch.problem = problem
         if batch.attempts > self._settings.retries:
             raise ProduceFailed(f"{lane.name}: {problem} (kafka.retries is {self._settings.retries})")
-        lane.under_way.remove(batch)
-        at = 0
-        while at < len(lane.queued) and lane.queued[at].order < batch.order:
-            at += 1
-        lane.queued.insert(at, batch)
-        lane.window = 1
+        lane.requeue(batch)
         self._put_off(lane, batch)
 
-    def _split(self, lane: _Lane, batch: _Batch) -> None:
+    def _split(self, lane: Lane, batch: Batch) -> None:
         """Two halves in place of a batch that the topic finds too large; later ones are made smaller."""
         size = batch.draft.total_bytes
         self.batch_bytes[lane.topic] = min(self.batch_bytes.get(lane.topic, size), max(size // 2, 1))
-        halves = []
-        sequence = batch.sequence
-        for number, draft in enumerate(split(batch.draft)):
-            half = _Batch(draft, batch.deadline_ns, (*batch.order, number), batch.identity, sequence)
-            halves.append(half)
-            if sequence >= 0:
-                sequence = (sequence + draft.count) % SEQUENCE_COUNT
+        halves = lane.split(batch)
         self._waiting_bytes += sum(half.draft.total_bytes for half in halves) - size
-        at = lane.under_way.index(batch)
-        lane.under_way[at : at + 1] = halves
         for half in reversed(halves):
             self._again(lane, half, "the batch was too large")
         lane.not_before_ns = 0
 
-    def _put_off(self, lane: _Lane, batch: _Batch) -> None:
+    def _put_off(self, lane: Lane, batch: Batch) -> None:
         pause_ms = self._settings.backoff_ms << min(max(batch.attempts - 1, 0), 10)
         pause_ms = min(pause_ms, self._settings.backoff_ms_max)
         lane.not_before_ns = self._clock.now_ns() + pause_ms * NS_PER_MS
@@ -539,16 +410,13 @@ class Producer:
             max(2 * node.backoff_ms, self._settings.backoff_ms), self._settings.backoff_ms_max
         )
         node.not_before_ns = self._clock.now_ns() + node.backoff_ms * NS_PER_MS
-        self._are_leaders_stale = True
+        self._leaders.is_stale = True
         for lane in self._busy:
-            if lane.queued and not lane.under_way and self._nodes.get(self._leader(lane)) is node:
+            if lane.queued and not lane.under_way and self._nodes.get(self._leaders.of(lane)) is node:
                 lane.queued[0].problem = problem
         for request in requests:
             for lane, batch in request.batches.values():
                 self._again(lane, batch, problem)
-
-    def _leader(self, lane: _Lane) -> int:
-        return self._leaders.get(lane.topic, {}).get(lane.partition, -1)
 
     def _unlink(self, node: _Node) -> None:
         if node.link is not None:

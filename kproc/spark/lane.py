@@ -1,0 +1,115 @@
+"""Lane: the batches of one partition, their order and their sequences.
+
+A batch gets its sequence when it is first sent and keeps it in every retry. Queued batches are in order; one that comes
+back unwritten is queued again before all with later sequences.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from kproc.client import ClientError
+from kproc.spark.encode import Draft, split
+
+SEQUENCE_COUNT: Final = 1 << 31
+
+
+class ProduceFailed(ClientError):
+    """Records that could not be written, in one line with topic and partition."""
+
+
+class ProducerIdentity(NamedTuple):
+    """What the broker knows a producer by; (-1, -1) without idempotence."""
+
+    producer_id: int
+    epoch: int
+
+
+NOBODY: Final = ProducerIdentity(-1, -1)
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """One record batch on its way: queued, or under way in a request."""
+
+    draft: Draft
+    deadline_ns: int
+    order: tuple[int, ...]
+    """Its place in its lane: halves of a batch have the whole one's and a number behind it."""
+    identity: ProducerIdentity | None = None
+    sequence: int = -1
+    parts: list[bytes | memoryview] | None = None
+    attempts: int = 0
+    problem: str = ""
+
+    def stamp_anew(self) -> None:
+        """Forget producer and sequence: the next attempt is another producer's first one."""
+        self.identity, self.sequence, self.parts = None, -1, None
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """One per partition, owned by the Producer."""
+
+    topic: str
+    partition: int
+    queued: deque[Batch] = field(default_factory=deque)
+    under_way: list[Batch] = field(default_factory=list)
+    batch_count: int = 0
+    identity: ProducerIdentity | None = None
+    next_sequence: int = 0
+    window: int = 1
+    not_before_ns: int = 0
+
+    @property
+    def name(self) -> str:
+        """Topic and partition as people write them."""
+        return f"{self.topic}-{self.partition}"
+
+    def append(self, draft: Draft, deadline_ns: int) -> None:
+        """Queue a batch behind the others."""
+        self.queued.append(Batch(draft, deadline_ns, (self.batch_count,)))
+        self.batch_count += 1
+
+    def take(self, identity: ProducerIdentity) -> Batch:
+        """The first queued batch, stamped and now under way."""
+        batch = self.queued.popleft()
+        self.under_way.append(batch)
+        batch.attempts += 1
+        if batch.identity is None:
+            if self.identity != identity:
+                self.identity, self.next_sequence = identity, 0
+            batch.identity = identity
+            if identity is not NOBODY:
+                batch.sequence = self.next_sequence
+                self.next_sequence = (self.next_sequence + batch.draft.count) % SEQUENCE_COUNT
+        if batch.parts is None:
+            batch.parts = batch.draft.stamp(*batch.identity, batch.sequence)
+        return batch
+
+    def follows_another(self, batch: Batch) -> bool:
+        """Whether an earlier batch is not acknowledged."""
+        return self.under_way[0] is not batch or bool(self.queued and self.queued[0].order < batch.order)
+
+    def requeue(self, batch: Batch) -> None:
+        """Queue a batch that was under way once more, before all with later sequences."""
+        self.under_way.remove(batch)
+        at = 0
+        while at < len(self.queued) and self.queued[at].order < batch.order:
+            at += 1
+        self.queued.insert(at, batch)
+        self.window = 1
+
+    def split(self, batch: Batch) -> list[Batch]:
+        """Put two halves in the place of a batch that is under way; they share its sequences."""
+        halves = []
+        sequence = batch.sequence
+        for number, draft in enumerate(split(batch.draft)):
+            halves.append(Batch(draft, batch.deadline_ns, (*batch.order, number), batch.identity, sequence))
+            if sequence >= 0:
+                sequence = (sequence + draft.count) % SEQUENCE_COUNT
+        at = self.under_way.index(batch)
+        self.under_way[at : at + 1] = halves
+        return halves

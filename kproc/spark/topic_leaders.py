@@ -1,0 +1,93 @@
+"""TopicLeaders: which broker leads each partition of the topics that a producer writes to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from kproc.client import code_name
+from kproc.clock import NS_PER_MS, Clock
+from kproc.errors import RETRIABLE, ErrorCode
+from kproc.spark.brokers import Cluster, Unreachable, pause
+from kproc.spark.lane import Lane, ProduceFailed
+from kproc.spark.sink_options import ProducerSettings
+from kproc.wire.header import ApiKey
+from kproc.wire.primitives import ZERO_UUID
+
+# The first Metadata request makes the topic where the broker may; then its leader must be there.
+UNKNOWN_TOPIC_MS: Final = 5_000
+
+
+class TopicLeaders:
+    """Owned by one Producer; `on_node` hears of each broker's number and address whenever Metadata names it."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: ProducerSettings,
+        clock: Clock,
+        on_node: Callable[[int, tuple[str, int]], None],
+    ) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._clock = clock
+        self._on_node = on_node
+        self._leaders: dict[str, dict[int, int]] = {}
+        self._asked_ns: dict[str, int] = {}
+        self.is_stale = False
+        """Whether a leader has moved, or could not be reached, since they were asked for."""
+
+    def of(self, lane: Lane) -> int:
+        """The number of the lane's leader; -1 if there is none."""
+        return self._leaders.get(lane.topic, {}).get(lane.partition, -1)
+
+    def partition_count(self, topic: str) -> int:
+        """How many partitions the topic has. It is made by asking where options and broker allow."""
+        known = self._leaders.get(topic)
+        age_ns = self._clock.now_ns() - self._asked_ns.get(topic, 0)
+        if known is None or age_ns > self._settings.metadata_age_ms * NS_PER_MS:
+            self._wait_topic(topic)
+        return len(self._leaders[topic])
+
+    def _wait_topic(self, topic: str) -> None:
+        begin_ns = self._clock.now_ns()
+        pause_ms = self._settings.backoff_ms
+        while True:
+            try:
+                code = self.ask([topic]).get(topic, 0)
+            except Unreachable as error:
+                if self._clock.now_ns() - begin_ns > self._settings.max_block_ms * NS_PER_MS:
+                    raise ProduceFailed(f"topic {topic}: {error}") from None
+                continue
+            if not code:
+                return
+            spent_ms = (self._clock.now_ns() - begin_ns) // NS_PER_MS
+            if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                if not self._settings.creates_topics or spent_ms > UNKNOWN_TOPIC_MS:
+                    raise ProduceFailed(
+                        f"topic {topic} does not exist on {self._cluster.bootstrap}"
+                        + (" and the broker does not make it" if self._settings.creates_topics else "")
+                        + f": create it first (kproc topic create {topic})"
+                    )
+            elif code not in RETRIABLE or spent_ms > self._settings.max_block_ms:
+                raise ProduceFailed(f"topic {topic}: {code_name(code)}")
+            pause(pause_ms)
+            pause_ms = min(2 * pause_ms, self._settings.backoff_ms_max)
+
+    def ask(self, topics: Iterable[str]) -> dict[str, int]:
+        """Metadata of the topics; error codes by topic."""
+        rows = [{"name": name, "topic_id": ZERO_UUID} for name in topics]
+        fields = {"topics": rows, "allow_auto_topic_creation": self._settings.creates_topics}
+        answer = self._cluster.call(ApiKey.METADATA, fields)
+        for row in answer["brokers"]:
+            self._on_node(row["node_id"], (row["host"], row["port"]))
+        codes: dict[str, int] = {}
+        for row in answer["topics"]:
+            name, code = row["name"], row["error_code"]
+            leaders = {each["partition_index"]: each["leader_id"] for each in row["partitions"]}
+            if code or not leaders:
+                codes[name] = code or ErrorCode.LEADER_NOT_AVAILABLE
+                continue
+            self._leaders[name] = leaders
+            self._asked_ns[name] = self._clock.now_ns()
+        return codes
