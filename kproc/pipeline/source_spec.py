@@ -1,0 +1,197 @@
+"""[[source]] -> Source: what is read, from where to where, and what becomes of a topic's records."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import UTC, date, datetime
+from typing import Final
+
+from kproc.pipeline.file_options import check_parser_options, check_source_options
+from kproc.pipeline.model import COLUMNS, CONNECTORS, FILE_FORMATS, FORMATS, MALFORMED, SOURCE_KINDS, Source
+from kproc.pipeline.spec_values import VIEW, Defaults, local_path, name_of, watermark_of
+from kproc.pipeline.toml_table import Table, did_you_mean
+
+_BINARY_TYPES: Final = (
+    "binary",
+    "string",
+    "int",
+    "long",
+    "bigint",
+    "double",
+    "float",
+    "boolean",
+    "timestamp",
+)
+
+
+def source_of(table: Table, defaults: Defaults) -> Source:
+    """The source of one [[source]]; SpecError for what is missing, unknown or contradicts itself."""
+    name = name_of(table, VIEW)
+    kind = table.one_of(SOURCE_KINDS, f"what source {name} reads")
+    is_topic = kind not in (*FILE_FORMATS, "rate")
+    read = table.choice("read", ("stream", "batch"))
+    is_stream = read == "stream" if read else kind not in FILE_FORMATS
+    if kind == "rate" and not is_stream:
+        raise table.error("read", "a rate has no end: stream only")
+    options = dict(table.scalars("options"))
+    values = _source_values(table, kind, defaults)
+    reading = _TopicReading(table) if is_topic else None
+    if reading is not None:
+        options |= _topic_options(table, options, is_stream=is_stream)
+        if "headers" in (*reading.columns, *reading.metadata):
+            options["includeHeaders"] = "true"
+    format_ = reading.format if reading is not None else "raw"
+    schema = _schema(table) if kind != "rate" and (not is_topic or format_ != "raw") else None
+    if is_topic and format_ != "raw" and schema is None:
+        raise table.error("format", f'{format_} needs a schema, such as schema = "id long, at timestamp"')
+    if kind in FILE_FORMATS and is_stream and schema is None:
+        raise table.error(kind, 'a stream of files needs a schema, such as schema = "id long, at timestamp"')
+    source = Source(
+        path=table.path,
+        name=name,
+        kind=kind,
+        values=values,
+        is_stream=is_stream,
+        connector=(table.choice("connector", CONNECTORS) if is_topic else None) or defaults.connector,
+        bootstrap=(table.text("bootstrap") if is_topic else None) or defaults.bootstrap,
+        schema=schema,
+        watermark=watermark_of(table),
+        options=options,
+        **(vars(reading) if reading is not None else {}),
+    )
+    if source.watermark is not None and not is_stream:
+        raise table.error("watermark", "only streams have one")
+    if not is_topic:
+        check_source_options(table, kind, is_stream=is_stream)
+    table.finish()
+    return source
+
+
+class _TopicReading:
+    """What becomes of a record of a topic; the attributes are those of Source."""
+
+    def __init__(self, table: Table) -> None:
+        self.format = table.choice("format", FORMATS) or "raw"
+        self.key_type = table.choice("key_type", _BINARY_TYPES)
+        self.value_type: str | None = None
+        self.columns: tuple[str, ...] = ()
+        self.metadata: tuple[str, ...] = ()
+        self.malformed = "fail"
+        self.parse: Mapping[str, str] = {}
+        if self.format == "raw":
+            self.value_type = table.choice("value_type", _BINARY_TYPES)
+            self.columns = _columns(table, "columns")
+        else:
+            self.metadata = _columns(table, "metadata")
+            self.malformed = table.choice("malformed", MALFORMED) or "fail"
+            check_parser_options(table, self.format)
+            self.parse = table.scalars("parse")
+
+
+def _columns(table: Table, key: str) -> tuple[str, ...]:
+    """Columns of a topic by their names."""
+    names = table.texts(key)
+    for name in names:
+        if name not in COLUMNS:
+            raise table.error(key, f"{name!r} is none of {', '.join(COLUMNS)}{did_you_mean(name, COLUMNS)}")
+    return names
+
+
+def _source_values(table: Table, kind: str, defaults: Defaults) -> tuple[str, ...]:
+    """Topics, the pattern, the assignment's JSON, the path, or the rows per second."""
+    if kind == "topics":
+        values = table.texts(kind)
+        if not values:
+            raise table.error(kind, "is empty")
+        return values
+    if kind == "assign":
+        assignment = table.any(kind)
+        if not isinstance(assignment, dict) or not all(
+            isinstance(partitions, list) and all(type(item) is int for item in partitions)
+            for partitions in assignment.values()
+        ):
+            raise table.error(kind, "expected partitions of topics, such as { orders = [0, 1] }")
+        return (json.dumps(assignment, sort_keys=True),)
+    if kind == "rate":
+        return (str(table.integer(kind)),)
+    value = table.need_text(kind)
+    if kind in FILE_FORMATS:
+        return (local_path(defaults.directory, value),)
+    if kind == "pattern":
+        try:
+            re.compile(value)
+        except re.error as error:
+            raise table.error(kind, f"no regular expression: {error}") from None
+    return (value,)
+
+
+def _topic_options(table: Table, given: Mapping[str, str], *, is_stream: bool) -> dict[str, str]:
+    """The connector's options that have keys of their own here."""
+    options = _position(table, "starting")
+    if table.has("ending"):
+        if is_stream:
+            raise table.error("ending", 'a stream has no end; read = "batch" does')
+        options |= _position(table, "ending")
+    limits = {
+        "max_offsets_per_trigger": "maxOffsetsPerTrigger",
+        "min_offsets_per_trigger": "minOffsetsPerTrigger",
+        "min_partitions": "minPartitions",
+    }
+    for key, option in limits.items():
+        number = table.integer(key)
+        if number is not None:
+            options[option] = str(number)
+    if table.has("fail_on_data_loss"):
+        options["failOnDataLoss"] = str(table.flag("fail_on_data_loss", True)).lower()
+    known = {option.lower() for option in options}
+    for option in given:
+        if option.lower() in known:
+            raise table.error("options", f"{option} has a key of its own here, which is set, too")
+        if option.lower() in ("kafka.bootstrap.servers", "subscribe", "subscribepattern", "assign"):
+            raise table.error("options", f"{option} is said by bootstrap, topic, topics, pattern or assign")
+    return options
+
+
+def _position(table: Table, key: str) -> dict[str, str]:
+    """`starting` or `ending`: a word, a time, or offsets by topic and partition."""
+    value = table.any(key)
+    if value is None:
+        return {}
+    if isinstance(value, str) and value in ("earliest", "latest"):
+        return {f"{key}Offsets": value}
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            raise table.error(
+                key,
+                f"{value!r} is neither earliest, latest nor a time such as 2026-01-31T12:00:00Z"
+                f"{did_you_mean(value, ('earliest', 'latest'))}",
+            ) from None
+    if isinstance(value, datetime):
+        at = value if value.tzinfo else value.replace(tzinfo=UTC)
+        return {f"{key}Timestamp": str(round(at.timestamp() * 1000))}
+    if isinstance(value, date):
+        at = datetime(value.year, value.month, value.day, tzinfo=UTC)
+        return {f"{key}Timestamp": str(round(at.timestamp() * 1000))}
+    if isinstance(value, dict) and all(_is_offsets(item) for item in value.values()):
+        return {f"{key}Offsets": json.dumps(value, sort_keys=True)}
+    raise table.error(
+        key, "expected earliest, latest, a time, or offsets such as { orders = { 0 = 17, 1 = -2 } }"
+    )
+
+
+def _is_offsets(value: object) -> bool:
+    return isinstance(value, dict) and all(
+        str(partition).isdecimal() and type(offset) is int for partition, offset in value.items()
+    )
+
+
+def _schema(table: Table) -> str | None:
+    """A schema as Spark's DDL: given so, or as a table of columns and types."""
+    if isinstance(table.any("schema"), dict):
+        columns = table.scalars("schema")
+        return ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
+    return table.text("schema")

@@ -1,0 +1,89 @@
+"""Values that several parts of a specification have: names, paths, functions, triggers, watermarks."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from kproc.pipeline.model import Trigger, Watermark
+from kproc.pipeline.toml_table import Table, did_you_mean
+
+VIEW: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+DIRECTORY: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_PYTHON: Final = re.compile(r"(?:[\w./-]+\.py|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):[A-Za-z_]\w*")
+_INTERVAL: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)")
+_UNITS_MS: Final = {"ms": 1, "millisecond": 1, "s": 1000, "sec": 1000, "second": 1000}
+_UNITS_MS_LONG: Final = {"m": 60_000, "min": 60_000, "minute": 60_000, "h": 3_600_000, "hour": 3_600_000}
+
+
+class Defaults:
+    """What the parts take over from [pipeline]."""
+
+    def __init__(self, directory: Path, bootstrap: str, connector: str, trigger: Trigger) -> None:
+        self.directory = directory
+        self.bootstrap = bootstrap
+        self.connector = connector
+        self.trigger = trigger
+
+
+def name_of(table: Table, allowed: re.Pattern[str]) -> str:
+    """The part's name; SpecError for one that is not made as names are."""
+    name = table.need_text("name")
+    if not allowed.fullmatch(name):
+        raise table.error("name", f"{name!r} is no name: letters, digits and _, not a digit first")
+    return name
+
+
+def function_of(table: Table, key: str, defaults: Defaults) -> str:
+    """`package.module:function`, or `file.py:function` with the file made absolute."""
+    value = table.need_text(key)
+    if not _PYTHON.fullmatch(value):
+        raise table.error(key, f"{value!r} is neither module:function nor file.py:function")
+    module, _, function = value.rpartition(":")
+    return f"{local_path(defaults.directory, module)}:{function}" if module.endswith(".py") else value
+
+
+def trigger_of(table: Table) -> Trigger | None:
+    """When a batch begins; None where nothing is said."""
+    text = table.text("trigger")
+    if text is None:
+        return None
+    if text in ("available-now", "once"):
+        return Trigger(text, 0)
+    every_ms = interval_ms(text)
+    if every_ms is None:
+        hint = did_you_mean(text, ("available-now", "once"))
+        raise table.error(
+            "trigger", f'{text!r} is neither an interval such as "1 second" nor available-now or once{hint}'
+        )
+    if every_ms < 1:
+        raise table.error("trigger", "an interval of 0 polls the broker 80 times a second: 1 ms at least")
+    return Trigger("interval", every_ms)
+
+
+def interval_ms(text: str) -> int | None:
+    """Milliseconds of an interval such as "10 seconds"; None for what is none."""
+    found = _INTERVAL.fullmatch(text.strip().lower())
+    if found is None:
+        return None
+    units = _UNITS_MS | _UNITS_MS_LONG
+    unit = found[2] if found[2] in units else found[2].removesuffix("s")
+    return round(float(found[1]) * units[unit]) if unit in units else None
+
+
+def local_path(directory: Path, path: str) -> str:
+    """A path against the specification's directory; what has a scheme (hdfs://, s3a://) stays as it is."""
+    return path if re.match(r"[a-z][a-z0-9]*:", path) else str(directory / path)
+
+
+def watermark_of(table: Table) -> Watermark | None:
+    """How late rows may come; None where nothing is said."""
+    inner = table.table("watermark")
+    if inner is None:
+        return None
+    watermark = Watermark(inner.need_text("column"), inner.need_text("delay"))
+    if interval_ms(watermark.delay) is None:
+        raise inner.error("delay", f'{watermark.delay!r} is no interval such as "10 seconds"')
+    inner.finish()
+    return watermark
