@@ -3,8 +3,7 @@
 Single-threaded: it forks. It owns what must survive any role: listening sockets, the slab, the partition
 table, arenas, eventfds, the data directory's lock. It never blocks on a child and survives the death of
 any (children.py). How many roles there are is decided by the settings in force and changed by scale.py. The order
-of a stop: Acceptors, Processors and Handlers take nothing new and drain within one deadline; then Processors,
-Handlers, controller close, each in time of its own; the cleaner, last, writes the checkpoints.
+of a stop: shutdown.py.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from kproc.api import load_all
-from kproc.clock import SystemClock
+from kproc.clock import NS_PER_MS, SystemClock
 from kproc.config import Config
 from kproc.config.dynamic import DynamicSettings
 from kproc.errors import FatalError
@@ -33,13 +32,10 @@ from kproc.role.listeners import (
 )
 from kproc.role.plan import Plan
 from kproc.role.roles import (
-    ACCEPTOR,
     CLEANER,
     CONTROL_ACCEPTOR,
     CONTROL_PROCESSOR,
     CONTROLLER,
-    HANDLER,
-    PROCESSOR,
     acceptor_id,
     handler_id,
     processor_id,
@@ -55,6 +51,7 @@ from kproc.server.reload import Reloader, Reread
 from kproc.server.roles_table import Role
 from kproc.server.scale import Scaler, Wanted
 from kproc.server.service_manager import ServiceManager
+from kproc.server.shutdown import Shutdown
 from kproc.server.status_window import StatusWindow, describe_from_outside
 from kproc.transport.agent import AgentId
 from kproc.wire import codec
@@ -64,7 +61,6 @@ logger = logging.getLogger(__name__)
 
 _READY_TIMEOUT_NS: Final = 30_000_000_000
 _BUSY_MS: Final = 20
-_CLOSE_NS: Final = 1_000_000_000  # What each wave of a stop has at least.
 T = TypeVar("T")
 
 
@@ -437,52 +433,15 @@ class Supervisor:
     # -- stopping ----------------------------------------------------------------------------------------------
 
     def _stop(self) -> int:
-        """Drain within kproc.drain.timeout.ms; close, each wave in time of its own; reap, or kill. The exit status."""
+        """Drain, close, reap: all the roles, in the order of a stop. The exit status."""
         self._children.is_stopping = True
         self._manager.stopping(f"stopping: {self._failure}" if self._failure else "stopping")
         self._tell_processes()
-        drain_ns = self._config.kproc_drain_timeout_ms * 1_000_000
-        deadline_ns = self._clock.now_ns() + drain_ns
         for sock in self._listening.values():
             sock.close()
-        for role in self._table:
-            role.is_drained = False  # One that was leaving has said so of something else.
-        for wave in ((ACCEPTOR, PROCESSOR), (HANDLER,)):
-            self._tell(wave, {"do": "stop"})
-        is_drained = self._await(lambda role: role.is_drained, (ACCEPTOR, PROCESSOR, HANDLER), deadline_ns)
-        if not is_drained:
-            logger.warning("stopping without having answered everything: kproc.drain.timeout.ms is over")
-        is_clean = self._failure is None
-        for wave in ((ACCEPTOR, PROCESSOR), (HANDLER,), (CONTROLLER.role,), (CLEANER.role,)):
-            expected = self._table.of(*wave)
-            if wave[0] in (HANDLER, CONTROLLER.role, CLEANER.role):
-                is_clean = is_clean and all(role.child is not None for role in expected)
-            self._tell(wave, {"do": "close", "is_clean": is_clean})
-            # One that hangs must not use up the time in which the next wave's logs are synced and closed.
-            own_ns = max(_CLOSE_NS, drain_ns // 2 if wave[0] == HANDLER else 0)
-            until_ns = max(deadline_ns, self._clock.now_ns() + own_ns)
-            self._await(lambda role: role.child is None, wave, until_ns)
-            if wave[0] in (HANDLER, CONTROLLER.role):
-                is_clean = is_clean and all(role.is_closed and role.closed_cleanly for role in expected)
-        self._children.kill_all()
-        if not is_clean:
-            logger.warning("the stop was not clean: the next start recovers")
+        shutdown = Shutdown(self._children, self._clock, self._turn)
+        shutdown.run(self._config.kproc_drain_timeout_ms * NS_PER_MS, is_clean=self._failure is None)
         return 0 if self._failure is None else 1
-
-    def _tell(self, wave: tuple[str, ...], message: dict[str, Any]) -> None:
-        for role in self._table.of(*wave):
-            self._children.send(role, message)
-
-    def _await(self, is_done: Callable[[Role], bool], wave: tuple[str, ...], deadline_ns: int) -> bool:
-        """Turn until every role of the wave is done or gone; False at the deadline."""
-        while True:
-            waiting = [r for r in self._table.of(*wave) if r.child is not None and not is_done(r)]
-            if not waiting:
-                return True
-            left_ms = (deadline_ns - self._clock.now_ns()) // 1_000_000
-            if left_ms <= 0:
-                return False
-            self._turn(min(100, left_ms))
 
     def release(self) -> None:
         """Whatever happened: no child, no descriptor, no region stays."""
