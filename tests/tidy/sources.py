@@ -1,15 +1,19 @@
-"""The files that tidy looks at, parsed once."""
+"""The files that tidy looks at: each is parsed and walked once, and only what the rules ask about is kept.
+
+The trees themselves are not kept: with all of them alive, each collection of garbage goes through a million nodes.
+"""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGE = ROOT / "kproc"
-FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @cache
@@ -26,9 +30,9 @@ def all_files() -> tuple[Path, ...]:
 
 
 @cache
-def tree_of(path: Path) -> ast.Module:
-    """The parsed module."""
-    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+def text_of(path: Path) -> str:
+    """What the file says."""
+    return path.read_text(encoding="utf-8")
 
 
 def relative(path: Path) -> str:
@@ -42,28 +46,100 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imported_modules(path: Path) -> Iterator[tuple[int, str]]:
+class Function(NamedTuple):
+    """A function or method, nested ones too."""
+
+    name: str
+    """Qualified: Class.method, function.inner."""
+    line: int
+    line_count: int
+
+
+class Class(NamedTuple):
+    """A class, nested ones too."""
+
+    name: str
+    line: int
+    docstring: str
+    is_top_level: bool
+
+
+@dataclass(slots=True)
+class Survey:
+    """What one walk over a file's tree found."""
+
+    docstring: str = ""
+    statement_count: int = 0
+    """Of the module itself, the docstring included."""
+    imports: list[tuple[int, str]] = field(default_factory=list)
     """(line, dotted name) of every import, those inside functions and TYPE_CHECKING blocks too."""
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{relative(path)}:{node.lineno}: relative import"
-            # `from kproc.wire import codec` imports kproc.wire.codec.
-            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+    functions: list[Function] = field(default_factory=list)
+    classes: list[Class] = field(default_factory=list)
+    constants: set[str] = field(default_factory=set)
+    """Names that the module itself assigns."""
+    uses: list[tuple[int, str]] = field(default_factory=list)
+    """(line, dotted name) of what is read, called or imported by name."""
+    attributes: list[tuple[int, str]] = field(default_factory=list)
+    """(line, name) of each `.name`, whatever stands before it."""
+    strings: set[tuple[str, str]] = field(default_factory=set)
+    """(class, string) of each string inside a class: its slots are among them."""
 
 
-def functions(path: Path) -> Iterator[tuple[str, FunctionNode]]:
-    """(qualified name, node) of every function and method."""
+def dotted(node: ast.expr) -> str:
+    """`time.sleep` of the node for `time.sleep`; empty for what is not a plain dotted name."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        left = dotted(node.value)
+        return f"{left}.{node.attr}" if left else ""
+    return ""
 
-    def walk(node: ast.AST, prefix: str) -> Iterator[tuple[str, FunctionNode]]:
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, FunctionNode):
-                yield f"{prefix}{child.name}", child
-                yield from walk(child, f"{prefix}{child.name}.")
-            elif isinstance(child, ast.ClassDef):
-                yield from walk(child, f"{prefix}{child.name}.")
-            else:
-                yield from walk(child, prefix)
 
-    return walk(tree_of(path), "")
+def _assigned(node: ast.stmt) -> Iterator[str]:
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    targets = [node.target] if isinstance(node, ast.AnnAssign) else targets
+    return (target.id for target in targets if isinstance(target, ast.Name))
+
+
+@cache
+def survey_of(path: Path) -> Survey:
+    """The file, parsed and walked."""
+    tree = ast.parse(text_of(path), str(path))
+    found = Survey(docstring=ast.get_docstring(tree) or "", statement_count=len(tree.body))
+    for statement in tree.body:
+        found.constants.update(_assigned(statement))
+    top_level = set(tree.body)
+    left: list[tuple[ast.AST, str, str]] = [(tree, "", "")]
+    while left:
+        node, prefix, owner = left.pop()
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                count = (node.end_lineno or node.lineno) - node.lineno + 1
+                found.functions.append(Function(f"{prefix}{node.name}", node.lineno, count))
+                prefix = f"{prefix}{node.name}."
+            case ast.ClassDef():
+                text = ast.get_docstring(node) or ""
+                found.classes.append(Class(node.name, node.lineno, text, node in top_level))
+                prefix, owner = f"{prefix}{node.name}.", node.name
+            case ast.Name():
+                found.uses.append((node.lineno, node.id))
+            case ast.Attribute():
+                found.uses.append((node.lineno, dotted(node)))
+                found.attributes.append((node.lineno, node.attr))
+            case ast.Import():
+                found.imports += [(node.lineno, alias.name) for alias in node.names]
+            case ast.ImportFrom():
+                assert node.level == 0, f"{relative(path)}:{node.lineno}: relative import"
+                # `from kproc.wire import codec` imports kproc.wire.codec.
+                names = [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names]
+                found.imports += names
+                found.uses += names
+            case ast.Constant(value=str() as value) if owner:
+                found.strings.add((owner, value))
+        left += [(child, prefix, owner) for child in ast.iter_child_nodes(node)]
+    return found
+
+
+def imported_modules(path: Path) -> list[tuple[int, str]]:
+    """(line, dotted name) of every import, those inside functions and TYPE_CHECKING blocks too."""
+    return survey_of(path).imports

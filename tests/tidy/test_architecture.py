@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -10,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.tidy.sources import PACKAGE, ROOT, all_files, functions, package_files, relative, tree_of
+from tests.tidy.sources import PACKAGE, ROOT, all_files, package_files, relative, survey_of, text_of
 
 ARCHITECTURE, DECISIONS = PACKAGE / "ARCHITECTURE.md", PACKAGE / "DECISIONS.md"
 LINES_MIN, LINES_MAX = 300, 620
 PARTS = 12
 _FILE = re.compile(r"([\w./-]+\.py)(?:: ([\w., ]+))?")
+# By the text: to parse all the tests would take seconds.
+TEST = re.compile(r"^ *(?:async )?def (test_\w+)\(", re.MULTILINE)
 _BARE = re.compile(r"_?[A-Za-z]\w*(?:\.\w+)?")
 
 
@@ -33,16 +34,10 @@ def text(architecture: str) -> str:
 @cache
 def names_of(path: Path) -> frozenset[str]:
     """Functions, methods (with and without their class), classes and constants of a module."""
-    names = set()
-    for name, _ in functions(path):
-        names |= {name, name.rpartition(".")[2]}
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.ClassDef):
-            names.add(node.name)
-    for node in tree_of(path).body:
-        targets = node.targets if isinstance(node, ast.Assign) else []
-        targets = [node.target] if isinstance(node, ast.AnnAssign) else targets
-        names |= {target.id for target in targets if isinstance(target, ast.Name)}
+    found = survey_of(path)
+    names = found.constants | {each.name for each in found.classes}
+    for function in found.functions:
+        names |= {function.name, function.name.rpartition(".")[2]}
     return frozenset(names)
 
 
@@ -105,21 +100,19 @@ def test_every_file_and_function_it_names_exists(text: str) -> None:
 
 
 def test_every_method_it_names_exists_somewhere(text: str) -> None:
-    known = {name for path in package_files() for name, _ in functions(path)}
-    for path in package_files():
-        for node in ast.walk(tree_of(path)):
-            if isinstance(node, ast.ClassDef):  # Attributes by their slots.
-                strings = (each.value for each in ast.walk(node) if isinstance(each, ast.Constant))
-                known |= {f"{node.name}.{value}" for value in strings if isinstance(value, str)}
+    known = {function.name for path in package_files() for function in survey_of(path).functions}
+    for path in package_files():  # Attributes by their slots.
+        known |= {f"{owner}.{value}" for owner, value in survey_of(path).strings}
     named = set(re.findall(r"`([A-Z]\w+\.\w+)`", text))
     assert named
     assert sorted(named - known) == []
 
 
 def test_every_test_it_names_exists(text: str) -> None:
-    known = {
-        name for path in all_files() if relative(path).startswith("tests/") for name, _ in functions(path)
-    }
+    known = set()
+    for path in all_files():
+        if relative(path).startswith("tests/"):
+            known |= set(TEST.findall(text_of(path)))
     named = set(re.findall(r"`(test_\w+)`", text))
     assert len(named) > 20
     assert sorted(named - known) == []

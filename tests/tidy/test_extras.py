@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tidy.sources import ROOT, all_files, relative
+from tests.tidy.sources import ROOT, all_files, relative, text_of
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 IMPORT = re.compile(r"\s*(?:import|from) ([A-Za-z_]\w*)[\w.]*(?: import .*| as \w+)?(?:  # .*)?$")
@@ -53,7 +53,7 @@ def imports() -> list[tuple[Path, int, str]]:
     """
     found = []
     for path in all_files():
-        for line, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        for line, text in enumerate(text_of(path).splitlines(), 1):
             match = IMPORT.match(text)
             if match and match[1] not in sys.stdlib_module_names and match[1] not in OURS:
                 found.append((path, line, BROUGHT_BY.get(match[1], match[1].replace("_", "-"))))

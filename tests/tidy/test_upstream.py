@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from tests.tidy.sources import ROOT, functions
+from tests.tidy.sources import ROOT, text_of
+from tests.tidy.test_architecture import TEST
 
 # How many tests each of Kafka's classes has.
 COUNTS = {"SocketServerTest": 65, "ConnectionQuotasTest": 20, "RequestChannelTest": 5}
@@ -39,9 +40,7 @@ def rows_of(text: str, section: str) -> list[tuple[str, str]]:
 
 def test_named_tests_exist(text: str) -> None:
     named = set(re.findall(r"`(test_\w+)`", text))
-    known = {
-        name.rpartition(".")[2] for path in (ROOT / "tests").rglob("*.py") for name, _ in functions(path)
-    }
+    known = {name for path in (ROOT / "tests").rglob("*.py") for name in TEST.findall(text_of(path))}
     files = re.findall(r"`(tests/[\w/]+\.py)`", text)
     assert named
     assert named - known == set()
