@@ -13,7 +13,8 @@ from typing import Any
 
 from kproc.cluster.image import ClusterImage
 from kproc.errors import Corrupt, KafkaError
-from kproc.handler.partitions import OwnedPartition, Partitions
+from kproc.handler.owned_partition import OwnedPartition
+from kproc.handler.partitions import Partitions
 from kproc.role.calls import PREPARE_COMPACTION, SWAP_SEGMENTS, OnReply
 from kproc.storage.compaction_files import SegmentIdentity
 from kproc.storage.log_compact import SwapRefused

@@ -2,15 +2,12 @@
 
 Only this Handler writes the logs in here and their rows. Opening is lazy, so that start-up does not depend on
 how many partitions there are: a clean stop makes the first touch cheap, an unclean one makes it recover.
-
-This file is long because whatever opens, gives away, syncs or ends a log must leave its row and its waiters right.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
@@ -21,14 +18,15 @@ from kproc.clock import Clock
 from kproc.cluster.image import ClusterImage, PartitionImage, TopicImage
 from kproc.cluster.values_in_force import log_overrides
 from kproc.config import Config
-from kproc.errors import Corrupt, ErrorCode, FatalError, KafkaError
+from kproc.errors import Corrupt, ErrorCode, KafkaError
+from kproc.handler.checkpoint import Checkpoint
+from kproc.handler.owned_partition import OwnedPartition
 from kproc.handler.syncer import Syncer, sync_one
-from kproc.ipc.words import RowWriter
 from kproc.purgatory.purgatory import Purgatory
-from kproc.role.partition_table import NOBODY, SYNC_FAILED, PartitionRow, PartitionTable, holder_word
+from kproc.role.partition_table import NOBODY, PartitionRow, PartitionTable, holder_word
 from kproc.storage import checkpoints
 from kproc.storage.format import STRAY_DIRECTORY_SUFFIX
-from kproc.storage.fs import Fs, StorageFailure, modified_ns
+from kproc.storage.fs import Fs, StorageFailure
 from kproc.storage.log import Log, NoTopic, OtherTopic, SyncPoint, TrustedEnd
 from kproc.storage.log_config import LogConfig
 from kproc.storage.log_traffic import LogTraffic
@@ -40,132 +38,9 @@ _CLOSED_TOGETHER: Final = 128  # Each has some descriptors open while it is sync
 _SHORTAGES: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
-class Checkpoint:
-    """What the cleaner's two files say of the partitions, as read at this Handler's start.
-
-    The files name partitions by topic, and a topic may have been deleted and made anew since they were written.
-    Then they speak of other records, and believing them would cost the new ones: a log that ends below its start
-    is discarded. So an entry counts only for a directory that is older than the files.
-    """
-
-    def __init__(self, fs: Fs, directory: Path) -> None:
-        self._fs = fs
-        # First the times: files that are replaced meanwhile are then believed less, not more.
-        files = (checkpoints.RECOVERY_POINT_FILE, checkpoints.LOG_START_FILE)
-        self._written_ns = min(modified_ns(fs, directory / name) for name in files)
-        self._recovery_points = checkpoints.read_recovery_points(fs, directory)
-        self._start_offsets = checkpoints.read_log_starts(fs, directory)
-
-    def of(self, key: PartitionKey, directory: Path, row: PartitionRow | None = None) -> tuple[int, int]:
-        """(recovery point, log start) of the partition in `directory`, or what its row says where that is more; zeros
-        when they are not known."""
-        known = (row.recovery_point, row.start_offset) if row is not None else (0, 0)
-        noted = self._recovery_points.get(key, 0), self._start_offsets.get(key, 0)
-        if noted[0] <= known[0] and noted[1] <= known[1]:
-            return known
-        made_ns = modified_ns(self._fs, directory / checkpoints.PARTITION_METADATA_FILE)
-        if not 0 < made_ns < self._written_ns:
-            return known
-        return max(known[0], noted[0]), max(known[1], noted[1])
-
-
 def _may_pass(error: Corrupt | OSError) -> bool:
     """Whether the next try may succeed by itself: the host was short of room. Damage does not go away."""
     return isinstance(error, OSError) and error.errno in _SHORTAGES
-
-
-class OwnedPartition:
-    """One open partition: its log, its row of the shared table, and who waits for the disk."""
-
-    __slots__ = (
-        "_holder_word",
-        "_owner",
-        "_quiet_word",
-        "_row",
-        "_waiting",
-        "generation",
-        "key",
-        "log",
-        "slot",
-    )
-
-    def __init__(
-        self, owner: Partitions, key: PartitionKey, log: Log, row: RowWriter, partition: PartitionImage
-    ) -> None:
-        self.key = key
-        self.log = log
-        self.slot = partition.slot
-        self.generation = partition.slot_generation
-        self._owner = owner
-        self._holder_word = holder_word(owner.handler_index)
-        self._quiet_word = holder_word(owner.handler_index, has_producers=False)
-        self._row = row
-        self._waiting: deque[tuple[int, Callable[[int], None]]] = deque()
-
-    def publish(self) -> None:
-        """Say in the shared table where the log starts and ends."""
-        log = self.log
-        active = log.active
-        self._row.publish(
-            (
-                self._holder_word if log.producers else self._quiet_word,
-                self.generation,
-                log.start_offset,
-                log.end_offset,
-                active.base_offset,
-                active.size,
-                log.recovery_point,
-            )
-        )
-
-    def distrust(self) -> None:
-        """A sync failed. Say so with every row from now on: no successor may believe the page cache."""
-        self._holder_word |= SYNC_FAILED
-        self._quiet_word |= SYNC_FAILED
-
-    @property
-    def is_waited_for(self) -> bool:
-        """Whether somebody waits for the disk."""
-        return bool(self._waiting)
-
-    def after_append(self) -> None:
-        try:
-            self.publish()
-        except Exception as error:
-            raise FatalError(f"what was appended to {self.key} could not be published: {error!r}") from error
-        self._owner.purgatory.check(self.key)
-
-    def when_synced(self, offset: int, on_done: Callable[[int], None]) -> None:
-        if self.log.recovery_point >= offset:
-            on_done(0)
-            return
-        self._waiting.append((offset, on_done))
-        self._owner.unsynced[self] = None
-
-    def on_synced(self, failure: OSError | None) -> None:
-        """A round of fdatasync ended: answer those it covered, or everybody when it failed."""
-        waiting = self._waiting
-        if failure is None and not self.log.is_offline:
-            synced = self.log.recovery_point
-            while waiting and waiting[0][0] <= synced:
-                on_done = waiting.popleft()[1]
-                try:
-                    on_done(0)
-                except Exception as error:  # noqa: BLE001 - contained: the others are answered all the same
-                    self._contain(on_done, error)
-            if waiting:
-                self._owner.unsynced[self] = None
-            return
-        while waiting:
-            on_done = waiting.popleft()[1]
-            try:
-                on_done(int(ErrorCode.KAFKA_STORAGE_ERROR))
-            except Exception as error:  # noqa: BLE001 - contained, as above
-                self._contain(on_done, error)
-
-    def _contain(self, on_done: Callable[[int], None], error: Exception) -> None:
-        owner = getattr(on_done, "owner", None)
-        self._owner.containment.caught("an answer that waited for the disk", error, owner)
 
 
 class Partitions:

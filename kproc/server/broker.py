@@ -23,8 +23,9 @@ from kproc.config.dynamic import DynamicSettings
 from kproc.controller.controller import Controller
 from kproc.errors import FatalError
 from kproc.handler.busy_handler import BusyHandler
+from kproc.handler.checkpoint import Checkpoint
 from kproc.handler.handler import Handler
-from kproc.handler.partitions import Checkpoint, Partitions
+from kproc.handler.partitions import Partitions
 from kproc.handler.syncer import Syncer
 from kproc.metrics.slab import MetricsRow
 from kproc.net.acceptor import Acceptor

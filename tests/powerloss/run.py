@@ -11,7 +11,7 @@ from unittest import mock
 from kproc.clock import ManualClock
 from kproc.controller.freed_names import FreedNames
 from kproc.errors import Corrupt
-from kproc.handler.partitions import OwnedPartition
+from kproc.handler.owned_partition import OwnedPartition
 from kproc.storage.log import Log
 from kproc.storage.recovery import TrustedEnd, _Loader
 from kproc.storage.segment import LogSegment

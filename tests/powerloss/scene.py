@@ -29,10 +29,12 @@ from kproc.errors import ErrorCode, KafkaError
 from kproc.group.coordinator import CommitRequest
 from kproc.group.partitioning import partition_for
 from kproc.group.records import CommittedOffset, OffsetKey
+from kproc.handler.checkpoint import Checkpoint
 from kproc.handler.compaction_calls import CompactionDesk
 from kproc.handler.groups import Groups
 from kproc.handler.hand_over import HandOver
-from kproc.handler.partitions import Checkpoint, OwnedPartition, Partitions
+from kproc.handler.owned_partition import OwnedPartition
+from kproc.handler.partitions import Partitions
 from kproc.handler.syncer import Outcome, sync_one
 from kproc.metrics.slab import MetricsRow
 from kproc.purgatory.purgatory import Purgatory

@@ -15,7 +15,7 @@ from kproc.controller.freed_names import FreedNames
 from kproc.handler.groups import Shard
 from kproc.handler.hand_over import HandOver
 from kproc.handler.handler import Handler
-from kproc.handler.partitions import OwnedPartition
+from kproc.handler.owned_partition import OwnedPartition
 from kproc.ipc.wait import Waker
 from kproc.ipc.words import read_row
 from kproc.net.handoff_queue import HandoffQueue

@@ -20,7 +20,8 @@ from kproc.api import load_all
 from kproc.clock import ManualClock
 from kproc.cluster.image import PartitionImage
 from kproc.handler.handler import Handler
-from kproc.handler.partitions import OwnedPartition, Partitions
+from kproc.handler.owned_partition import OwnedPartition
+from kproc.handler.partitions import Partitions
 from kproc.handler.syncer import Outcome
 from kproc.ipc.arena import Arena, ArenaReader
 from kproc.ipc.wait import Sleeper, make_eventfd

@@ -10,7 +10,8 @@ from kproc.api.context import PartitionMoving
 from kproc.cluster.image import PartitionImage
 from kproc.errors import ErrorCode
 from kproc.handler import hand_over
-from kproc.handler.partitions import OwnedPartition, Partitions
+from kproc.handler.owned_partition import OwnedPartition
+from kproc.handler.partitions import Partitions
 from kproc.storage import timestamp_search
 from kproc.wire.header import ApiKey
 from tests.support.logs import dated
