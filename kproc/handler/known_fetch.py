@@ -13,7 +13,8 @@ from struct import Struct
 from typing import Final
 
 from kproc.api.context import OwnedPartition, Services
-from kproc.api.fetch import DelayedFetch, find_partition
+from kproc.api.fetch import DelayedFetch
+from kproc.api.fetch_read import find_partition
 from kproc.api.fetch_session import targets_of
 from kproc.api.produce import ProduceBatcher
 from kproc.cluster.image import PartitionImage, TopicImage

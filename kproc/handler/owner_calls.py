@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from kproc.api import fetch, forwarding, group_call, list_groups, list_offsets
+from kproc.api import fetch_owners, forwarding, group_call, list_groups, list_offsets
 from kproc.api.context import OnReply, Services
 from kproc.api.produce import ProduceBatcher
 from kproc.handler import handler_figures
@@ -66,7 +66,7 @@ class OwnerCalls:
             TELEMETRY: telemetry.serve,
         }
         without: dict[str, _ServeBody] = {
-            "fetch": partial(fetch.serve_forwarded, services),
+            fetch_owners.CALL: partial(fetch_owners.serve_forwarded, services),
             "list_offsets": partial(list_offsets.serve_forwarded, services),
             "client_bytes": hear_rates,
             _TAKE_PARTITIONS: hand_over.serve_claim,

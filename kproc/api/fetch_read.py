@@ -1,0 +1,98 @@
+"""One read of one partition for a Fetch: which partition its client names, and what this Handler finds in its log."""
+
+from __future__ import annotations
+
+import logging
+
+from kproc.api.context import PartitionMoving, Services
+from kproc.api.fetch_session import FetchTarget
+from kproc.cluster.image import PartitionImage, TopicImage
+from kproc.errors import Corrupt, ErrorCode, KafkaError
+from kproc.wire.file_range import FileRange
+from kproc.wire.hot import FetchPartition
+
+logger = logging.getLogger(__name__)
+
+
+class PartitionRead:
+    """What one read of one partition gave: an error, or offsets and (perhaps no) file ranges."""
+
+    __slots__ = ("bytes", "end", "error", "ranges", "start")
+
+    def __init__(self, error: int, start: int, end: int, ranges: list[FileRange], count: int) -> None:
+        self.error = error
+        self.start = start
+        self.end = end
+        self.ranges = ranges
+        self.bytes = count
+
+
+def failed_read(code: int) -> PartitionRead:
+    return PartitionRead(int(code), -1, -1, [], 0)
+
+
+def read_partition(
+    services: Services,
+    name: str,
+    partition: PartitionImage,
+    request: FetchPartition,
+    limit: int,
+    *,
+    minimum_one: bool,
+) -> PartitionRead:
+    """Read an owned partition at the offset that `request` names, at most `limit` bytes."""
+    epoch = request.current_leader_epoch
+    if epoch >= 0 and epoch != partition.leader_epoch:
+        is_old = epoch < partition.leader_epoch
+        return failed_read(ErrorCode.FENCED_LEADER_EPOCH if is_old else ErrorCode.UNKNOWN_LEADER_EPOCH)
+    try:
+        log = services.partitions.get(name, partition).log
+        offset = request.fetch_offset
+        is_full = limit <= 0 and not minimum_one
+        if offset == log.end_offset or (is_full and log.start_offset <= offset <= log.end_offset):
+            return PartitionRead(0, log.start_offset, log.end_offset, [], 0)
+        found = log.read(offset, min(limit, request.max_bytes), minimum_one=minimum_one)
+    except PartitionMoving as moving:
+        # Nothing yet; its arrival wakes like an append. Offsets of -1 mean that nobody knows them yet.
+        return PartitionRead(0, moving.start_offset, moving.end_offset, [], 0)
+    except KafkaError as error:
+        return failed_read(error.code)
+    except (Corrupt, OSError) as error:  # Of this partition alone: the others of the request are served.
+        logger.error("read of %s-%d at %d: %s", name, partition.index, request.fetch_offset, error)
+        return failed_read(ErrorCode.KAFKA_STORAGE_ERROR)
+    return PartitionRead(0, log.start_offset, log.end_offset, list(found.ranges), found.bytes)
+
+
+def partition_now(services: Services, topic_id: bytes, index: int) -> PartitionImage | None:
+    """A partition as it is now; None when its topic is deleted, also when there is another one of its name."""
+    topic = services.image.topics_by_id.get(topic_id)
+    return None if topic is None else topic.partitions[index]
+
+
+def find_partition(services: Services, target: FetchTarget) -> tuple[TopicImage, PartitionImage] | int:
+    """The partition that a Fetch names, or the error for it."""
+    if target.name is not None:
+        topic = services.image.topics_by_name.get(target.name)
+        if topic is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    else:
+        topic = services.image.topics_by_id.get(target.topic_id or b"")
+        if topic is None:
+            return _missing(services, target)
+        target.found_name = topic.name
+    if not 0 <= target.index < len(topic.partitions):
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return topic, topic.partitions[target.index]
+
+
+def _missing(services: Services, target: FetchTarget) -> ErrorCode:
+    """The error for an id that no topic has. As in Kafka a session knows the name that was found by it before."""
+    if target.found_name is None:
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    return deleted_code(services, target.found_name, target)
+
+
+def deleted_code(services: Services, name: str, target: FetchTarget) -> ErrorCode:
+    """The error for a topic of that name that was there and is deleted: by its id a namesake is another topic."""
+    is_made_anew = target.name is None and services.image.partition(name, target.index) is not None
+    return ErrorCode.INCONSISTENT_TOPIC_ID if is_made_anew else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
