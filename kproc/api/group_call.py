@@ -1,8 +1,8 @@
 """Requests about groups: asked of whoever owns the groups' partitions, over any connection.
 
 An API declares with `@group_operation(name)` what the coordinator's Handler does with one item (a group), and
-calls `ask_coordinators` with the items of a request. Items of one owner travel in one call. The answer of an item
-is the response's fields for it, or an error code: the API knows where its response has room for one.
+calls `ask_coordinators` with the items of a request. Items of one owner travel in one call (owners.py). The answer of
+an item is the response's fields for it, or an error code: the API knows where its response has room for one.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from kproc.api.owners import Gather, Join
+from kproc.cluster.image import PartitionImage
 from kproc.errors import ErrorCode, KafkaError
 from kproc.group.coordinator import GroupCoordinator
 from kproc.wire.primitives import shortened
@@ -38,6 +40,7 @@ class Item(NamedTuple):
     wanted: Any
 
 
+Part = tuple[PartitionImage | None, Item]  # And where its group is kept.
 # (the group's coordinator, who asks, group id, what is wanted, where the outcome goes)
 Serve = Callable[[GroupCoordinator, Caller, str, Any, OnOutcome], None]
 OPERATIONS: Final[dict[str, Serve]] = {}
@@ -56,7 +59,14 @@ def group_operation(name: str) -> Callable[[Serve], Serve]:
 
 def ask_coordinators(context: RequestContext, name: str, items: Sequence[Item], on_done: OnOutcomes) -> None:
     """Ask about each group; `on_done` gets the outcomes in that order, unless the client has left by then."""
-    _Asking(context, name, items, on_done).start()
+    services = context.services
+
+    def answer(outcomes: list[Outcome]) -> None:
+        # Whoever completed it, a timer or another member, has nothing to do with it.
+        services.containment.run("the answer about a group", context, on_done, outcomes)
+
+    parts = [(services.groups.partition_of(item.group_id), item) for item in items]
+    Gather(services, _Question(services, name, caller_of(context)), parts, answer).start_for(context)
 
 
 def ask_coordinator(
@@ -110,100 +120,57 @@ def send_back(services: Services) -> None:
 class ForwardedCall:
     """Items of another Handler's request; kept in `waiting` until all of them have an outcome."""
 
-    __slots__ = ("_left", "_on_reply", "_outcomes", "_waiting", "home")
+    __slots__ = ("_join", "_on_reply", "_waiting", "home")
 
     def __init__(self, home: int, count: int, waiting: dict[Forwarded, None], on_reply: OnReply) -> None:
         self.home = home
-        self._outcomes: list[Outcome] = [int(ErrorCode.NOT_COORDINATOR)] * count
-        self._left = count
+        self._join: Join[Outcome] = Join(
+            [int(ErrorCode.NOT_COORDINATOR)] * count, lambda _outcomes: self.finish()
+        )
         self._waiting = waiting
         self._on_reply = on_reply
         waiting[self] = None
 
     def taker(self, at: int) -> OnOutcome:
         """Where the outcome of one item goes."""
-
-        def take(outcome: Outcome) -> None:
-            self._outcomes[at] = outcome
-            self._left -= 1
-            if not self._left:
-                self.finish()
-
-        return take
+        return self._join.taker(at)
 
     def finish(self) -> None:
         """Reply once, with what there is: whatever is missing is to be asked again."""
         if self in self._waiting:
             del self._waiting[self]
-            self._on_reply({"outcomes": self._outcomes})
+            self._on_reply({"answers": self._join.answers})
 
 
-class _Asking:
-    """One request: its outcomes, filled by us and by other owners."""
+class _Question(NamedTuple):
+    """An operation on groups as `Gather` asks it. Who is not the coordinator says so to the client, which looks for it
+    again: nothing is passed on twice."""
 
-    __slots__ = ("_context", "_is_gone", "_items", "_left", "_name", "_on_done", "_outcomes")
+    services: Services
+    name: str
+    caller: Caller
 
-    def __init__(
-        self, context: RequestContext, name: str, items: Sequence[Item], on_done: OnOutcomes
-    ) -> None:
-        self._context = context
-        self._name = name
-        self._items = items
-        self._on_done = on_done
-        self._outcomes: list[Outcome] = [0] * len(items)
-        self._left = len(items) + 1  # One for start() itself: nothing is done before all have been asked.
-        self._is_gone = False
+    def owner_of(self, part: Part) -> int:
+        return self.services.handler_index if part[0] is None else part[0].owner
 
-    def start(self) -> None:
-        services, caller = self._context.services, caller_of(self._context)
-        remote: dict[int, list[tuple[int, int]]] = {}
-        for at, item in enumerate(self._items):
-            partition = services.groups.partition_of(item.group_id)
-            if partition is None:
-                self._take(at, int(ErrorCode.NOT_COORDINATOR))
-            elif partition.owner == services.handler_index:
-                serve_here(services, self._name, partition.index, caller, item, self._taker(at))
-            else:
-                remote.setdefault(partition.owner, []).append((at, partition.index))
-        for owner, places in remote.items():
-            body = {
-                "image": services.image.version,
-                "home": services.handler_index,
-                "name": self._name,
-                "caller": caller,
-                "items": [[index, *self._items[at]] for at, index in places],
-            }
-            services.peers.call(owner, CALL, body, self._reply_taker([at for at, _ in places]))
-        if self._left > 1:
-            # A join may wait for minutes. If the client leaves, its group learns that by the session timeout.
-            self._context.when_gone(self._on_gone)
-        self._finish_one()
+    def serve(self, part: Part, on_outcome: Callable[[Outcome | None], None]) -> None:
+        partition, item = part
+        if partition is None:
+            on_outcome(int(ErrorCode.NOT_COORDINATOR))
+        else:
+            serve_here(self.services, self.name, partition.index, self.caller, item, on_outcome)
 
-    def _on_gone(self) -> None:
-        self._is_gone = True
+    def ask(self, owner: int, parts: Sequence[Part], on_reply: OnReply) -> None:
+        services = self.services
+        body = {
+            "image": services.image.version,
+            "home": services.handler_index,
+            "name": self.name,
+            "caller": self.caller,
+            "items": [[partition.index, *item] for partition, item in parts if partition is not None],
+        }
+        services.peers.call(owner, CALL, body, on_reply)
 
-    def _taker(self, at: int) -> OnOutcome:
-        return lambda outcome: self._take(at, outcome)
-
-    def _reply_taker(self, ats: list[int]) -> OnReply:
-        def take(reply: dict[str, Any]) -> None:
-            # Whether the dead owner has written it is not known: the client asks the next one.
-            lost: list[Outcome] = [int(ErrorCode.NOT_COORDINATOR)] * len(ats)
-            for at, outcome in zip(ats, reply.get("outcomes", lost), strict=True):
-                self._take(at, outcome)
-
-        return take
-
-    def _take(self, at: int, outcome: Outcome) -> None:
-        self._outcomes[at] = outcome
-        self._finish_one()
-
-    def _finish_one(self) -> None:
-        self._left -= 1
-        if not self._left and not self._is_gone:
-            context = (
-                self._context
-            )  # Whoever completed it, a timer or another member, has nothing to do with it.
-            context.services.containment.run(
-                "the answer about a group", context, self._on_done, self._outcomes
-            )
+    def lost(self, _part: Part) -> Outcome:
+        # Whether the dead owner has written it is not known: the client asks the next one.
+        return int(ErrorCode.NOT_COORDINATOR)

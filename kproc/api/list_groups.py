@@ -7,9 +7,10 @@ filter (KIP-518); v5 types filter (KIP-848). Both filters take no notice of case
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from kproc.api.owners import Gather, serve_parts
 from kproc.api.registry import api
 from kproc.errors import ErrorCode
 from kproc.wire.header import ApiKey
@@ -18,12 +19,23 @@ if TYPE_CHECKING:
     from kproc.api.context import OnReply, RequestContext, Services
 
 Fields = dict[str, Any]
+Groups = list[Fields] | int  # One Handler's groups, or why they are not known.
 CALL: Final = "list_groups"
 
 
 @api(ApiKey.LIST_GROUPS, versions=(0, 5))
 def handle_list_groups(context: RequestContext, request: Fields) -> None:
-    _Listing(context, request).start()
+    services = context.services
+    listing = _Listing(
+        services, _lower(request.get("states_filter", [])), _lower(request.get("types_filter", []))
+    )
+
+    def on_done(answers: list[Groups]) -> None:
+        code = next((answer for answer in answers if isinstance(answer, int)), ErrorCode.NONE)
+        groups = [group for answer in answers if not isinstance(answer, int) for group in answer]
+        context.reply({"error_code": int(code), "groups": groups})
+
+    Gather(services, listing, range(services.image.handler_count), on_done).start_for(context)
 
 
 def error_response(_request: Fields, code: int, message: str | None) -> Fields:
@@ -33,69 +45,43 @@ def error_response(_request: Fields, code: int, message: str | None) -> Fields:
 
 def serve_call(services: Services, body: dict[str, Any], on_reply: OnReply) -> None:
     """Another Handler asks for our groups."""
-    _list_ours(services, body["states"], body["types"], lambda groups: on_reply({"groups": groups}))
+    listing = _Listing(services, body["states"], body["types"])
+    serve_parts(services, [services.handler_index], listing.serve, on_reply)
 
 
-def _list_ours(
-    services: Services, states: list[str], types: list[str], on_groups: Callable[[list[Fields]], None]
-) -> None:
-    def answer() -> None:
-        on_groups(
-            [
-                {
-                    "group_id": group.group_id,
-                    "protocol_type": group.protocol_type,
-                    "group_state": group.state,
-                    "group_type": group.group_type,
-                }
-                for coordinator in services.groups.loaded()
-                for group in coordinator.overviews()
-                if (not states or group.state.lower() in states)
-                and (not types or group.group_type.lower() in types)
-            ]
-        )
+class _Listing(NamedTuple):
+    """The groups that a request is about, of each Handler: that is its part."""
 
-    services.groups.when_loaded(answer)
+    services: Services
+    states: list[str]
+    types: list[str]
 
+    def owner_of(self, handler: int) -> int:
+        return handler
 
-class _Listing:
-    """One request: the groups of each Handler."""
+    def serve(self, _handler: int, on_answer: Callable[[Groups | None], None]) -> None:
+        self.services.groups.when_loaded(lambda: on_answer(self._ours()))
 
-    def __init__(self, context: RequestContext, request: Fields) -> None:
-        self._context = context
-        self._states = _lower(request.get("states_filter", []))
-        self._types = _lower(request.get("types_filter", []))
-        self._groups: list[Fields] = []
-        self._code = ErrorCode.NONE
-        self._left = 0
-        self._is_gone = False
+    def ask(self, owner: int, _handlers: Sequence[int], on_reply: OnReply) -> None:
+        body = {"image": self.services.image.version, "states": self.states, "types": self.types}
+        self.services.peers.call(owner, CALL, body, on_reply)
 
-    def start(self) -> None:
-        services = self._context.services
-        self._left = services.image.handler_count + 1
-        body = {"image": services.image.version, "states": self._states, "types": self._types}
-        for handler in range(services.image.handler_count):
-            if handler == services.handler_index:
-                _list_ours(services, self._states, self._types, self._take)
-            else:
-                services.peers.call(handler, CALL, body, self._on_reply)
-        if self._left > 1:
-            self._context.when_gone(self._on_gone)
-        self._take([])
+    def lost(self, _handler: int) -> Groups:
+        return int(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
-    def _on_gone(self) -> None:
-        self._is_gone = True
-
-    def _on_reply(self, reply: dict[str, Any]) -> None:
-        if reply.get("lost"):
-            self._code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        self._take(reply.get("groups", []))
-
-    def _take(self, groups: list[Fields]) -> None:
-        self._groups += groups
-        self._left -= 1
-        if not self._left and not self._is_gone:
-            self._context.reply({"error_code": int(self._code), "groups": self._groups})
+    def _ours(self) -> list[Fields]:
+        return [
+            {
+                "group_id": group.group_id,
+                "protocol_type": group.protocol_type,
+                "group_state": group.state,
+                "group_type": group.group_type,
+            }
+            for coordinator in self.services.groups.loaded()
+            for group in coordinator.overviews()
+            if (not self.states or group.state.lower() in self.states)
+            and (not self.types or group.group_type.lower() in self.types)
+        ]
 
 
 def _lower(words: list[str]) -> list[str]:

@@ -191,10 +191,11 @@ class ProduceBatcher:
         self, context: RequestContext, body: memoryview, request: ProduceRequest, *, is_transactional: bool
     ) -> None:
         total = sum(len(topic.partitions) for topic in request.topics)
-        pending = PendingProduce(request.acks, total, ManyAnswer(context, request))
+        on_done = ManyAnswer(context, request)
         if total == 0:
-            pending.on_done(pending)
+            on_done([])
             return
+        pending = PendingProduce(request.acks, total, on_done)
         remote: dict[int, list[tuple[int, int, int, PartitionKey]]] = {}
         at = 0
         for topic_at, topic in enumerate(request.topics):

@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Final, Protocol
 
 from kproc.api.context import RequestContext
+from kproc.api.owners import Join
 from kproc.errors import ErrorCode
 from kproc.wire.hot import ProduceRequest, encode_produce_response, encode_produce_response_one
 
@@ -29,28 +30,20 @@ def failed(index: int, code: int, message: str | None = None) -> Result:
     return (index, int(code), -1, -1, -1, message, ())
 
 
-class PendingProduce:
+class PendingProduce(Join[Result | None]):
     """One Produce request whose partitions are not all decided yet."""
 
-    __slots__ = ("acks", "on_done", "results", "undecided")
+    __slots__ = ("acks",)
 
-    def __init__(self, acks: int, count: int, on_done: Callable[[PendingProduce], None]) -> None:
+    def __init__(self, acks: int, count: int, on_done: Callable[[list[Result | None]], None]) -> None:
+        super().__init__([None] * count, on_done)
         self.acks = acks
-        self.results: list[Result | None] = [None] * count
-        self.undecided = count
-        self.on_done = on_done
 
-    def decide(self, at: int, result: Result) -> None:
-        """Fix one partition's result; the last one finishes the request."""
-        assert self.results[at] is None, "a Produce partition was answered twice"
-        self.results[at] = result
-        self.undecided -= 1
-        if self.undecided == 0:
-            self.on_done(self)
+    decide = Join.take
 
     def fail(self) -> None:
         """As if an owner had died: it ends when the other partitions are decided."""
-        for at, result in enumerate(self.results):
+        for at, result in enumerate(self.answers):
             if result is None:
                 self.decide(at, failed(-1, LOST))
 
@@ -131,22 +124,23 @@ class DecideWhenSynced:
 class ManyAnswer:
     """Answers a request of any shape."""
 
-    __slots__ = ("_context", "_request")
+    __slots__ = ("_acks", "_context", "_request")
 
     def __init__(self, context: RequestContext, request: ProduceRequest) -> None:
         self._context = context
+        self._acks = request.acks
         # Only names and counts are kept: the records' views die with this pass.
         self._request = [(topic.name, topic.topic_id, len(topic.partitions)) for topic in request.topics]
 
-    def __call__(self, pending: PendingProduce) -> None:
+    def __call__(self, decided: list[Result | None]) -> None:
         context = self._context
-        codes = [result[1] for result in pending.results if result is not None and result[1]]
+        codes = [result[1] for result in decided if result is not None and result[1]]
         for code in codes:
             context.count_error(code)
-        if pending.acks == 0 or LOST in codes:
+        if self._acks == 0 or LOST in codes:
             finish_unanswered(context, LOST if LOST in codes else next(iter(codes), 0))
             return
-        results = iter(pending.results)
+        results = iter(decided)
         topics = [
             (name, topic_id, [result for result in islice(results, count) if result is not None])
             for name, topic_id, count in self._request

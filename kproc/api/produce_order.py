@@ -1,6 +1,8 @@
 """Produce and the owners of partitions: what is asked of another Handler, and what waits for a change of the owner.
 
-Requests of one client stay in order over such a change: see ProduceBatcher, "partitions of others".
+Requests of one client stay in order over such a change: see ProduceBatcher, "partitions of others". So this is no
+Gather (owners.py), which asks anew for a part that came back whatever was asked since: here what comes back goes before
+all that was sent behind it, whichever request that is of.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from kproc.api.context import PartitionKey, Services
+from kproc.api.owners import Join
 from kproc.api.produce_answers import LOST, Pending, Result, failed
 from kproc.errors import ErrorCode
 
@@ -57,42 +60,38 @@ class Fence:
         self.waiting: list[Later] = []
 
 
-class Served:
+class Served(Join[Result | None]):
     """What another Handler asked of us: results in the last reply, what goes back in replies before it.
 
     Records go back at once: the next request's come back at once, too, and must not be the first.
     """
 
-    __slots__ = ("_left", "_on_reply", "_results", "_services", "acks")
+    __slots__ = ("_on_reply", "_services", "acks")
 
     def __init__(
         self, services: Services, acks: int, count: int, on_reply: Callable[[dict[str, Any]], None]
     ) -> None:
+        super().__init__([None] * count, lambda results: on_reply({"results": results}))
         self.acks = acks
         self._services = services
-        self._left = count
         self._on_reply = on_reply
-        self._results: list[Result | None] = [None] * count
 
-    def decide(self, at: int, result: Result) -> None:
-        self._results[at] = result
-        self._left -= 1
-        if not self._left:
-            self._on_reply({"results": self._results})
+    decide = Join.take
 
     def fail(self) -> None:
         """As if we had died."""
         self._on_reply({"lost": True})
 
     def bounce(self, at: int, topic_id: bytes, index: int, records: bytearray | memoryview | None) -> None:
-        self._left -= 1
+        """Give one partition's records back."""
+        self.left -= 1
         version = self._services.image.version
         self._on_reply(
             {
                 "bounced": [at, topic_id, index, bytes(records or b"")],
                 "image": version,
-                "is_open": self._left > 0,
-                "results": self._results,
+                "is_open": self.left > 0,
+                "results": self.answers,
             }
         )
 

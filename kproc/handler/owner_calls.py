@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from kproc.api import fetch_owners, forwarding, group_call, list_groups, list_offsets
+from kproc.api import fetch_owners, forwarding, group_call, list_groups
 from kproc.api.context import OnReply, Services
 from kproc.api.produce import ProduceBatcher
 from kproc.handler import handler_figures
@@ -67,7 +67,6 @@ class OwnerCalls:
         }
         without: dict[str, _ServeBody] = {
             fetch_owners.CALL: partial(fetch_owners.serve_forwarded, services),
-            "list_offsets": partial(list_offsets.serve_forwarded, services),
             "client_bytes": hear_rates,
             _TAKE_PARTITIONS: hand_over.serve_claim,
             group_call.CALL: partial(group_call.serve_call, services),

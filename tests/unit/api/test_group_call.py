@@ -52,7 +52,7 @@ def test_a_call_is_answered_once_with_all_outcomes_in_order(services: Any, waiti
         assert not replies
         on_outcome({"group": group_id})
     outcomes = [{"group": "a"}, int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), {"group": "c"}]
-    assert replies == [{"outcomes": outcomes}]
+    assert replies == [{"answers": outcomes}]
     assert not services.groups.forwarded
 
 
@@ -60,14 +60,14 @@ def test_what_waits_for_a_handler_that_leaves_is_sent_back(services: Any, waitin
     leaving, staying = call(services, 2, (0, "a")), call(services, 0, (0, "b"))
     services.image.handler_count = 2
     send_back(services)
-    assert (leaving, staying) == ([{"outcomes": [ErrorCode.NOT_COORDINATOR]}], [])
+    assert (leaving, staying) == ([{"answers": [ErrorCode.NOT_COORDINATOR]}], [])
     for _, on_outcome in waiting:
         on_outcome({})  # The join ends all the same; nobody is told twice.
-    assert (len(leaving), staying) == (1, [{"outcomes": [{}]}])
+    assert (len(leaving), staying) == (1, [{"answers": [{}]}])
 
 
 def test_nothing_waits_for_a_handler_that_has_left_the_table(services: Any, waiting: list[Any]) -> None:
-    assert call(services, 3, (0, "a")) == [{"outcomes": [ErrorCode.NOT_COORDINATOR]}]
+    assert call(services, 3, (0, "a")) == [{"answers": [ErrorCode.NOT_COORDINATOR]}]
     assert len(waiting) == 1
 
 
@@ -85,5 +85,5 @@ def test_a_surprise_is_the_outcome_of_its_item_alone(
     replies = call(services, 1, (0, "a"), (0, "b"), (1, "c"))
     for _, on_outcome in waiting:
         on_outcome({})
-    assert replies == [{"outcomes": [{}, ErrorCode.UNKNOWN_SERVER_ERROR, {}]}]
+    assert replies == [{"answers": [{}, ErrorCode.UNKNOWN_SERVER_ERROR, {}]}]
     assert "wait of group 'b' failed" in caplog.text

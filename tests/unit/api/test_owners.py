@@ -1,0 +1,197 @@
+"""One question, many owners: answers in order, once, whoever dies, gives back or is slow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import pytest
+
+from kproc.api.owners import Gather, Join, serve_parts
+
+HERE, THERE, ELSEWHERE = 0, 1, 2
+Reply = Any
+
+
+class Asked(NamedTuple):
+    """A call that another owner has not answered."""
+
+    owner: int
+    parts: list[str]
+    on_reply: Callable[[Reply], None]
+
+    def answer(self, *answers: str | None, known: int = 7) -> None:
+        self.on_reply({"answers": list(answers), "known": known})
+
+    def lose(self) -> None:
+        self.on_reply({"lost": True})
+
+
+class Rig:
+    """One Handler's services, and a question whose parts are names: their owners stand in `owners`."""
+
+    handler_index = HERE
+
+    def __init__(self, **owners: int) -> None:
+        self.image = self.hand_over = self
+        self.version = 7
+        self.owners = owners
+        self.slow: dict[str, Callable[[str | None], None]] = {}  # Ours that are answered later.
+        self.calls: list[Asked] = []
+        self.served: list[str] = []
+        self.waiting: list[tuple[int, Callable[[], None]]] = []
+        self.done: list[list[str]] = []
+        self.on_gone: list[Callable[[], None]] = []
+
+    def when_image(self, version: int, on_image: Callable[[], None]) -> None:
+        self.waiting.append((version, on_image))
+
+    def learn(self, version: int, **owners: int) -> None:
+        """The metadata gets here."""
+        self.version = version
+        self.owners.update(owners)
+        for _, on_image in [each for each in self.waiting if each[0] <= version]:
+            on_image()
+
+    def owner_of(self, part: str) -> int:
+        return self.owners.get(part, HERE)
+
+    def serve(self, part: str, on_answer: Callable[[str | None], None]) -> None:
+        self.served.append(part)
+        if part in self.slow:
+            self.slow[part] = on_answer
+        else:
+            on_answer(f"{part} here" if part in self.owners else f"{part} nowhere")
+
+    def ask(self, owner: int, parts: Sequence[str], on_reply: Callable[[Reply], None]) -> None:
+        self.calls.append(Asked(owner, list(parts), on_reply))
+
+    def lost(self, part: str) -> str:
+        return f"{part} lost"
+
+    def when_gone(self, on_gone: Callable[[], None]) -> None:
+        self.on_gone.append(on_gone)
+
+    def gather(self, *parts: str) -> Gather[str, str]:
+        services: Any = self
+        return Gather(services, self, parts, self.done.append)
+
+    def start(self, *parts: str) -> None:
+        self.gather(*parts).start()
+
+
+def test_answers_stand_in_the_order_of_the_request_whoever_is_first() -> None:
+    rig = Rig(a=THERE, b=HERE, c=ELSEWHERE, d=THERE)
+    rig.start("a", "b", "c", "d")
+    there, elsewhere = rig.calls
+    assert (there[:2], elsewhere[:2]) == ((THERE, ["a", "d"]), (ELSEWHERE, ["c"]))
+    elsewhere.answer("C")
+    assert rig.done == []
+    there.answer("A", "D")
+    assert rig.done == [["A", "b here", "C", "D"]]
+
+
+def test_what_is_all_ours_is_answered_at_once_and_asks_nobody() -> None:
+    rig = Rig(a=HERE)
+    rig.start("a", "unknown")
+    assert (rig.done, rig.calls) == ([["a here", "unknown nowhere"]], [])
+
+
+def test_nothing_asked_is_answered_once() -> None:
+    rig = Rig()
+    rig.start()
+    assert rig.done == [[]]
+
+
+def test_an_owner_that_died_costs_its_parts_alone_and_is_not_asked_again() -> None:
+    rig = Rig(a=THERE, b=ELSEWHERE, c=THERE)
+    rig.start("a", "b", "c")
+    there, elsewhere = rig.calls
+    there.lose()
+    elsewhere.answer("B")
+    assert rig.done == [["a lost", "B", "c lost"]]
+    assert len(rig.calls) == 2
+
+
+def test_a_part_that_went_on_is_asked_of_its_next_owner_once_we_know_it() -> None:
+    rig = Rig(a=THERE, b=THERE)
+    rig.start("a", "b")
+    rig.calls.pop().answer(None, "B", known=8)
+    assert (rig.calls, rig.done) == ([], [])
+    rig.learn(8, a=ELSEWHERE)
+    (asked,) = rig.calls
+    assert asked[:2] == (ELSEWHERE, ["a"])
+    asked.answer("A", known=8)
+    assert rig.done == [["A", "B"]]
+
+
+def test_a_part_that_came_to_us_meanwhile_is_answered_here() -> None:
+    rig = Rig(a=THERE, b=THERE)
+    rig.start("a", "b")
+    rig.calls.pop().answer("A", None, known=8)
+    rig.learn(8, b=HERE)
+    assert (rig.done, rig.calls) == ([["A", "b here"]], [])
+
+
+def test_who_gives_back_by_the_metadata_that_it_was_asked_by_is_not_asked_for_ever() -> None:
+    """Two images of one version are the same: it would give it back each time."""
+    rig = Rig(a=THERE, b=THERE)
+    rig.start("a", "b")
+    rig.calls.pop().answer(None, "B", known=7)
+    assert (rig.done, rig.waiting, rig.calls) == ([["a lost", "B"]], [], [])
+
+
+def test_each_time_that_a_part_goes_on_takes_newer_metadata() -> None:
+    rig = Rig(a=THERE)
+    rig.start("a")
+    rig.calls.pop().answer(None, known=8)
+    rig.learn(8, a=ELSEWHERE)
+    rig.calls.pop().answer(None, known=8)
+    assert rig.done == [["a lost"]]
+
+
+def test_what_waited_here_for_its_log_and_went_on_is_asked_of_its_next_owner() -> None:
+    rig = Rig(a=HERE, b=HERE)
+    rig.slow["a"] = lambda _answer: None
+    rig.start("a", "b")
+    rig.owners["a"] = THERE
+    rig.slow.pop("a")(None)
+    rig.calls.pop().answer("A")
+    assert rig.done == [["A", "b here"]]
+
+
+def test_a_client_that_left_is_not_answered_nor_is_anything_asked_for_it_again() -> None:
+    rig = Rig(a=THERE, b=HERE)
+    rig.slow["b"] = lambda _answer: None
+    client: Any = rig
+    rig.gather("a", "b").start_for(client)
+    rig.on_gone.pop()()
+    rig.calls.pop().answer("A")
+    rig.slow["b"](None)
+    assert (rig.done, rig.served, rig.calls) == ([], ["b"], [])
+
+
+def test_what_is_answered_at_once_waits_for_nobody_to_leave() -> None:
+    rig = Rig(a=HERE)
+    client: Any = rig
+    rig.gather("a").start_for(client)
+    assert (rig.done, rig.on_gone) == ([["a here"]], [])
+
+
+def test_an_owner_replies_once_with_all_answers_in_order_and_what_it_knows() -> None:
+    rig = Rig(a=HERE, b=HERE)
+    rig.slow["a"] = lambda _answer: None
+    replies: list[Reply] = []
+    services: Any = rig
+    serve_parts(services, ["a", "b"], rig.serve, replies.append)
+    assert replies == []
+    rig.version = 9
+    rig.slow["a"](None)
+    assert replies == [{"answers": [None, "b here"], "known": 9}]
+
+
+def test_a_part_is_answered_once() -> None:
+    join: Join[str] = Join(["?"], lambda _answers: None)
+    join.take(0, "a")
+    with pytest.raises(AssertionError, match="twice"):
+        join.take(0, "b")
