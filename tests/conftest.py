@@ -38,6 +38,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from tests.support.broker import TRANSPORTS, VARIANTS, BrokerUnderTest, EmbeddedBroker, ExternalBroker  # noqa: E402
+from tests.support.budget import Budget  # noqa: E402
 from tests.support.java_tools import tools_process  # noqa: E402
 from tests.support.proc import Holdings  # noqa: E402
 from tests.support.topics import TopicFactory  # noqa: E402
@@ -69,6 +70,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     _take_own_temporary_directory(config)
+    config.pluginmanager.register(Budget(config), "budget")
     config.addinivalue_line("markers", "own_broker: starts brokers with settings; skipped with --bootstrap")
     config.addinivalue_line("markers", "transports(*names): only these transports make sense for the test")
     config.addinivalue_line(

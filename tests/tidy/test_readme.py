@@ -31,6 +31,13 @@ def test_files_it_names_exist(readme: str) -> None:
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
 
 
+def test_it_lists_every_document(readme: str) -> None:
+    folders = [ROOT, *(ROOT / name for name in ("kproc", "bench", "tests", "scripts"))]
+    documents = {path.relative_to(ROOT).as_posix() for folder in folders for path in folder.glob("*.md")}
+    listed = set(re.findall(r"^\| \[[^\]]+\]\(([\w./-]+\.md)\) \| \S", readme, re.MULTILINE))
+    assert listed == documents - {"README.md"}
+
+
 def test_its_pictures_are_whole_and_fetch_nothing(readme: str) -> None:
     drawn = [ROOT / name for name in re.findall(r"!\[[^\]]+\]\(([\w./-]+\.svg)\)", readme)]
     assert {path.name for path in drawn} == {"architecture.svg", "top.svg"}
