@@ -1,9 +1,9 @@
-"""Acceptor: takes connections from one listener, as far as quotas allow, and hands each to a Processor, round robin.
+"""Acceptor: accepts the connections of one listener within the quotas and passes them to the Processors in turn.
 
-It looks at the next connection only when it may take it: a Processor has a credit (handoff_queue.py), rates and counts
-have room (connection_quotas.py). Until then it is blocked: a state of its loop, metered as Kafka meters its blocked
-Acceptor thread, in which it goes on reading reports and closing parked sockets. Who waits does so in the kernel's
-backlog. The listening socket itself belongs to the supervisor, so an Acceptor's death refuses nobody.
+It accepts a connection only when it can place it: some Processor has a free credit (handoff_queue.py) and the limits on
+rates and counts allow one more (connection_quotas.py). Until then it is blocked: clients wait in the kernel's backlog,
+and the loop goes on reading reports and closing delayed sockets. Blocked time is a metric, as in Kafka. The listening
+socket belongs to the supervisor, so that clients can connect while a dead Acceptor is being replaced.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from kproc.transport.envelope import FLAG_LOOPBACK
 
 logger = logging.getLogger(__name__)
 
-_ACCEPTS_PER_PASS: Final = 64  # Bounds one duty cycle; what is left is reported again (level triggered).
+_ACCEPTS_PER_PASS: Final = 64  # Bounds a duty cycle; epoll is level-triggered, so it reports the rest again.
 _OUT_OF_FDS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _BACKOFF_NS: Final = (
     100_000_000  # Descriptors come back when connections close; asking more often only burns CPU.
 )
 _IDLE_MS: Final = 1000
 _SAY_NS: Final = 1_000_000_000
-# How long clients may wait for the addresses of names in limits: at the start, and when limits change. What takes
-# longer comes into force later.
+# How long clients may wait until the host names in limits are resolved, at the start and after a change of limits.
+# A limit whose name takes longer comes into force when the name server answers.
 _NAMES_AT_START_S: Final = 1.0
 _NAMES_S: Final = 0.05
-_LOOKUP_NS: Final = 50_000_000  # How often a look-up that takes longer is asked after.
+_LOOKUP_NS: Final = 50_000_000  # How often a pending look-up is polled.
 
 LimitsFor = Callable[[DynamicSettings, Resolve], ConnectionLimits]
 
@@ -84,7 +84,7 @@ class Acceptor:
         self._counts = ConnectionCounts()
         self._settings = DynamicSettings()
         self._lookups = Lookups(clock.now_ns)
-        self._addresses: dict[str, list[str]] = {}  # Of host names in the limits.
+        self._addresses: dict[str, list[str]] = {}  # By host name that a limit mentions.
         self.quotas = ConnectionQuotas(
             listener_index,
             counts=self._counts,
@@ -123,26 +123,26 @@ class Acceptor:
     # -- wiring ------------------------------------------------------------------------------------------------
 
     def attach(self, link: Link) -> None:
-        """An Acceptor has no links: it talks by hand-over sockets."""
+        """An Acceptor has no rings: it talks to Processors over the handoff sockets only."""
         raise AssertionError(f"{self.id} was given a link to {link.peer}")
 
     def attach_handoff(self, peer: AgentId, sock: socket.socket) -> None:
-        """A Processor is there (again): hand it sockets from now on."""
+        """A Processor has started: pass sockets to it from now on."""
         self._queue.attach(peer, sock)
 
     def detach(self, peer: AgentId) -> None:
-        """A Processor is gone: what it had not acknowledged goes to the others."""
+        """A Processor has ended: pass the sockets that it did not acknowledge to the others."""
         self._queue.detach(peer)
 
     def use_only(self, peers: frozenset[AgentId]) -> None:
-        """These Processors serve the listener from now on; one that is named may not be there yet."""
+        """Pass sockets to these Processors only. Some of them may not have started yet."""
         self._queue.use_only(peers)
 
     def apply_settings(self, settings: DynamicSettings) -> None:
-        """Limits changed on the running broker. They hold from the next connection on.
+        """Put changed limits into force, from the next connection on.
 
-        Those that name a host hold once it was looked up. It is looked up once for as long as a limit names it; one
-        that could not be is tried again with the next change.
+        A limit that names a host holds once that name is resolved. A name is resolved once for as long as some limit
+        mentions it; if that failed, the next change of the settings tries it again.
         """
         self._settings = settings
         self._put_in_force(_NAMES_S)
@@ -253,7 +253,7 @@ class Acceptor:
     # -- looking at the listener -------------------------------------------------------------------------------
 
     def _look(self, now_ns: int) -> None:
-        """Look at the listening socket unless a connection waits there that may not come in yet."""
+        """Watch the listening socket, unless the connection at its head may not be accepted yet."""
         if now_ns >= self._backoff_until_ns:
             self._backoff_until_ns = 0
         if self._blocked_since_ns and self._queue.has_room(now_ns) and self.quotas.admit(now_ns):
@@ -271,8 +271,8 @@ class Acceptor:
         if wanted == self._is_watching:
             return
         if wanted:
-            # A socket that is bound but does not listen yet hangs up all the time: hear of it once. Its first client
-            # is news again.
+            # epoll reports EPOLLHUP without end for a socket that is bound but not listening. Edge-triggered it
+            # reports that once, and then the first client.
             self._is_level_triggered = self._is_open()
             self._epoll.register(fd, select.EPOLLIN | (0 if self._is_level_triggered else select.EPOLLET))
         else:
@@ -284,14 +284,14 @@ class Acceptor:
         return self._listening.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 1
 
     def _block(self, now_ns: int) -> None:
-        """A connection waits and may not come in: stop looking."""
+        """Stop watching the listening socket: the connection at its head may not be accepted yet."""
         self._blocked_since_ns = now_ns
         self._watch_listener(False)
 
     # -- accepting ---------------------------------------------------------------------------------------------
 
     def _accept(self, now_ns: int) -> int:
-        """Take what is there; blocked as soon as the next one would have to wait."""
+        """Accept what is in the backlog; block at the first connection that may not be accepted yet."""
         taken = 0
         while taken < _ACCEPTS_PER_PASS:
             if not self._queue.has_room(now_ns) or not self.quotas.admit(now_ns):
@@ -325,13 +325,13 @@ class Acceptor:
         return taken
 
     def _has_client(self) -> bool:
-        """Whether somebody waits in the backlog."""
+        """Whether a connection waits in the backlog."""
         poll = select.poll()
         poll.register(self._listening.fileno(), select.POLLIN)
         return any(mask & select.POLLIN for _, mask in poll.poll(0))
 
     def _take(self, sock: socket.socket, address: object, now_ns: int) -> None:
-        """One accepted socket: to a Processor, parked, or closed."""
+        """Pass one accepted socket to a Processor, close it later, or close it now."""
         packed, port = _remote(address)
         answer = self.quotas.take(packed, now_ns)
         if answer == TOO_MANY:
@@ -353,7 +353,7 @@ class Acceptor:
             self._queue.hand_over(Accepted(sock, flags, packed, port), now_ns)
 
     def _say_refused(self, why: str, packed: bytes, now_ns: int) -> None:
-        """Once a second at most: who is refused comes again at once, and must not fill the disk with our lines."""
+        """Log a refusal, once a second at most: a client that retries at once must not fill the disk with log lines."""
         self._refused_count += 1
         if now_ns >= self._next_refused_ns:
             self._next_refused_ns = now_ns + _SAY_NS
@@ -376,7 +376,7 @@ class Acceptor:
         return FLAG_LOOPBACK if _is_loopback(sock) else 0
 
     def _on_no_descriptors(self, error: OSError, now_ns: int) -> None:
-        """Parked sockets would be closed anyway; then wait."""
+        """Free descriptors by closing the sockets whose close is only delayed; then wait before accepting again."""
         self.quotas.give_back(now_ns)
         if self._close_parked(1 << 62):
             return

@@ -1,9 +1,9 @@
-"""ActivityWheel: connections by the second in which they were last active, as far as anybody has looked.
+"""ActivityWheel: finds idle connections, at no cost to a read or a write.
 
-Kafka keeps an access-ordered map and touches it at every read and write. Here a read or write only stores the time
-in the connection; the wheel is put right when somebody asks for the idle ones, and then only the seconds that could
-hold them are looked at. Each look moves a connection forward to where it belongs, so that it is seen about once per
-idle time and not once per check.
+Kafka moves a connection to the end of an access-ordered map at every read and write. Here a read or write only stores
+the time in the connection. The wheel has a slot for each second; a connection stays in the slot of its last check until
+the idle ones are asked for. Only the slots that can hold idle connections are checked then, and each connection in them
+moves to the slot of its real last activity. A connection is checked about once per idle time, not once per request.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SHIFT: Final = 30  # 1.07 s, and no division.
 
 
 class ActivityWheel:
-    """All connections of one Processor. Times are `last_active_ns` of the connections themselves."""
+    """All connections of one Processor, ordered by their `last_active_ns`."""
 
     def __init__(self) -> None:
         self._slots: dict[int, set[Connection]] = {}
@@ -39,14 +39,14 @@ class ActivityWheel:
             del self._slots[slot]
 
     def idle_since(self, before_ns: int) -> list[Connection]:
-        """Connections without a byte since `before_ns`."""
+        """The connections that neither sent nor received a byte since `before_ns`."""
         idle: list[Connection] = []
         for members in self._refreshed(before_ns >> _SHIFT):
             idle += [each for each in members if each.last_active_ns < before_ns]
         return idle
 
     def least_recent(self, count: int, may_be: Callable[[Connection], bool]) -> list[Connection]:
-        """So many that have been idle longest, of those that `may_be` accepts."""
+        """Up to `count` connections that have been idle longest, among those for which `may_be` is true."""
         found: list[Connection] = []
         for members in self._refreshed(None):
             chosen = sorted(filter(may_be, members), key=lambda each: each.last_active_ns)
@@ -56,7 +56,7 @@ class ActivityWheel:
         return found
 
     def _refreshed(self, last_slot: int | None) -> Iterator[set[Connection]]:
-        """The slots in order, up to `last_slot`, each with only those that really belong there."""
+        """Check the slots up to `last_slot` in order; yield each with the connections that still belong to it."""
         previous = -1
         while True:
             slot = min((each for each in self._slots if each > previous), default=None)

@@ -1,7 +1,7 @@
-"""The mute state of a connection: Kafka's KafkaChannel.ChannelMuteState, worked out instead of kept.
+"""The mute state of a connection: Kafka's KafkaChannel.ChannelMuteState, derived instead of stored.
 
-Kafka mutes a channel at every request, because it has one in work. Here a connection may have many in work and is
-read meanwhile, so the state follows from three facts, and none of Kafka's illegal transitions can be made:
+Kafka mutes a channel while one of its requests is being served. Here a connection may have many requests in work and is
+read meanwhile. The state is computed from three facts, so none of Kafka's illegal transitions can occur:
 
     is it read    throttled    requests in work    state
     yes           no           any                 NOT_MUTED

@@ -1,10 +1,9 @@
-"""Connection: what one Processor knows of one client socket.
+"""Connection: what a Processor knows of one client's socket.
 
-Incoming bytes: a frame's beginning that arrived without its end is `held` (small frames) or goes into an
-arena block (large ones), so that half a frame never blocks what is behind it in a ring. Outgoing: answers
-leave in request order; one that comes early waits in `stash`. What the socket does not take waits in
-`out`, and while something waits there nothing more is read: a client that does not read cannot make the
-broker hold its answers.
+Input. A frame that has not arrived whole is kept outside the rings: a small one in `held`, a large one in an arena
+block. In a ring it would block the requests of other clients behind it. Output. Answers are sent in the order of the
+requests; one that comes early waits in `stash`. Bytes that the socket does not take wait in `out`. While `out` is not
+empty the connection is not read, so a client that does not read its answers cannot make the broker store many of them.
 
 An idle connection has no buffer: `held` is the empty bytes and `out` is None.
 """
@@ -31,7 +30,7 @@ _COPY_BYTES_MAX: Final = 8192
 
 
 class Block:
-    """A large frame on its way into the Processor's arena: `filled` of `length` bytes are there."""
+    """A large frame that is being received into the Processor's arena: `filled` of `length` bytes have come."""
 
     __slots__ = ("filled", "length", "offset", "view")
 
@@ -53,7 +52,7 @@ class FileSend:
         self.remaining = remaining
 
     def send_by(self, transport: PlaintextTransport) -> int:
-        """Send on from where it is, once; bytes sent. Raises EOFError for a file that is too short."""
+        """Send the next bytes with one system call; return how many. Raises EOFError if the file is too short."""
         sent = transport.send_file(self.file.fd, self.position, self.remaining)
         self.position += sent
         self.remaining -= sent
@@ -64,7 +63,8 @@ class Origin(NamedTuple):
     """Where and when a connection came in; travels with it when it moves."""
 
     processor: (
-        int  # The index of the Processor that first had it, and its count there: for Kafka's connection id.
+        # Index of the Processor that accepted it, and a counter there: both are part of Kafka's connection id.
+        int
     )
     number: int
     listener: int
@@ -75,7 +75,7 @@ class Origin(NamedTuple):
 
 
 class Books(Protocol):
-    """What a connection's life is written into: connection_books.py. `is_timed`: times of its requests are metrics."""
+    """Who is told about a connection's life: connection_books.py. `is_timed`: its requests' times are metrics."""
 
     is_timed: bool
 
@@ -86,20 +86,20 @@ class Books(Protocol):
         """Another Processor gave it to this one."""
 
     def is_here(self, connection: Connection) -> None:
-        """It is in this Processor's tables, new, moved in or taken back."""
+        """The connection entered this Processor's tables: it is new, migrated here, or came back."""
 
     def is_gone(self, connection: Connection) -> None:
-        """It is in them no more."""
+        """The connection left this Processor's tables."""
 
     def moved_away(self, connection: Connection) -> None:
-        """Another Processor has it."""
+        """The connection migrated to another Processor."""
 
     def closed(self, connection: Connection) -> None:
         """It has ended."""
 
 
 class Connection:
-    """One client. One Processor has it at a time; closed exactly once."""
+    """One client's connection. It belongs to one Processor at a time and is closed exactly once."""
 
     __slots__ = (
         "activity_slot",
@@ -190,9 +190,9 @@ class Connection:
         )
 
     def send_ready(self) -> int:
-        """Send this pass's answers, or keep what the socket does not take; return bytes sent.
+        """Send the answers of this pass; copy into `out` what the socket does not take. Return the bytes sent.
 
-        After this no view of a ring is left in the connection. Raises OSError when the client is gone.
+        Afterwards the connection holds no view of a ring. Raises OSError when the client is gone.
         """
         ready = self.ready
         self.ready = []
@@ -252,7 +252,7 @@ class Connection:
         try:
             file = files.get(wanted)
         except (StaleFile, OSError):
-            return -1  # The other way meets it again, and says so.
+            return -1  # `add_parts` meets the same error again and reports it.
         if wanted.length <= _COPY_BYTES_MAX:
             return self._send_only(b"".join((head, _read(file, wanted), end)))
         total, records = 0, FileSend(file, wanted.position, wanted.length)
@@ -274,7 +274,7 @@ class Connection:
         return total + self.flush()
 
     def _send_only(self, frame: bytes | memoryview) -> int:
-        """One answer that nothing waits before; what the socket does not take is kept, as a copy."""
+        """Send one answer at once, nothing being queued before it; copy what the socket does not take."""
         try:
             sent = self.send(frame)
         except BlockingIOError:
@@ -284,7 +284,7 @@ class Connection:
         return sent
 
     def expects_only(self, sequence: int) -> bool:
-        """Whether this answer's turn has come, nothing waits before it and no other request is in work."""
+        """Whether this answer is the next one, nothing is queued before it and no other request is in work."""
         return (
             sequence == self.next_send
             and self.inflight == 1

@@ -1,8 +1,7 @@
-"""ConnectionBooks: who is told that a connection comes, stays and goes. The metrics, the ledger of listeners, and the
-Acceptors, which hold the limits.
+"""What is recorded when a connection opens, migrates and closes: metrics, counts by listener, reports to Acceptors.
 
-The broker's own connection, by which it asks whether it serves, is in books of its own: it came by no listener, past
-every limit, and its requests are no client's.
+The broker's own readiness probe has separate books: it came through no listener, counts for no limit, and its requests
+are not a client's.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from kproc.net.count_reporter import CountReporter
 
 
 class ClientBooks:
-    """Of all clients' connections of one Processor; written by holder.py, stored at its tick."""
+    """The books of one Processor's clients. Written by holder.py, stored to shared memory at its tick."""
 
     __slots__ = ("_values", "ledger", "reporter")
 

@@ -1,7 +1,8 @@
-"""How many connections there are, as one Acceptor knows it: a table per Processor and one of its own.
+"""ConnectionCounts: how many connections are open, as one Acceptor knows it.
 
-A Processor's table is what it reported over the hand-over pair (count_reporter.py) and goes with the pair. The own one
-holds sockets that were accepted and that no Processor has acknowledged. Sums over all tables are kept as they change.
+It has a table for each Processor, which holds what that Processor reported over its handoff socket (count_reporter.py)
+and is dropped with the socket, and a table of its own for sockets that no Processor has acknowledged yet. The sums
+over all tables are updated with each change, so that a limit is checked without adding up.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Key = tuple[bytes, int]
 
 
 class ConnectionCounts:
-    """Open connections by source, address and listener. A source is any name for who counts."""
+    """Open connections by source, address and listener. A source is the name of whoever counts: a Processor, or us."""
 
     __slots__ = ("_by_address", "_by_listener", "_sources", "_unheard", "total")
 
@@ -32,11 +33,11 @@ class ConnectionCounts:
         self._unheard: set[Hashable] = set()
 
     def expect(self, source: Hashable) -> None:
-        """A source is there that will report what it has; until then the counts are too low."""
+        """Expect a first report from this source; until it comes the counts are too low."""
         self._unheard.add(source)
 
     def heard(self, source: Hashable) -> None:
-        """It has reported."""
+        """The source has sent its first report."""
         self._unheard.discard(source)
 
     @property
@@ -48,7 +49,8 @@ class ConnectionCounts:
         table = self._sources.setdefault(source, {})
         key = (address, listener)
         count = table.get(key, 0) + change
-        if count < 0:  # Sums of what never was would refuse or admit the wrong clients for ever.
+        # A negative count would stay in the sums and refuse or admit the wrong clients for ever.
+        if count < 0:
             logger.error("%s reported %d connections too few", source, -count)
             change, count = change - count, 0
         if count:
@@ -58,7 +60,7 @@ class ConnectionCounts:
         self._sum(address, listener, change)
 
     def drop(self, source: Hashable) -> None:
-        """The source is gone, and its connections with it."""
+        """Drop a source that has ended, with its connections."""
         self._unheard.discard(source)
         for (address, listener), count in self._sources.pop(source, {}).items():
             self._sum(address, listener, -count)
@@ -74,7 +76,7 @@ class ConnectionCounts:
         return self._by_listener.items()
 
     def of_source(self, source: Hashable, listener: int) -> int:
-        """Connections of one source by one listener; walks its table."""
+        """One source's connections of one listener; walks the source's table."""
         table = self._sources.get(source, {})
         return sum(count for (_, by), count in table.items() if by == listener)
 

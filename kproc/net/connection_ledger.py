@@ -1,7 +1,8 @@
-"""ConnectionLedger: how many connections of each listener a Processor has, took and closed, for all to see.
+"""ConnectionLedger: how many connections of each listener a Processor has open, opened and closed, in shared memory.
 
-A connection is opened once, where an Acceptor brought it, and closed once, where it ended: it may have moved in
-between. Those that ended with a Processor are closed by its successor, which finds in the slab how many there were.
+A connection counts as opened once, at the Processor that got it from an Acceptor, and as closed once, at the Processor
+where it ended, even if it migrated in between. Connections that died with a Processor are counted as closed by its
+successor, which reads in the slab how many were open.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ class ConnectionLedger:
         self._counts.add(CLOSED, listener)
 
     def is_here(self, listener: int) -> None:
-        """Registered, or moved in."""
+        """Count a connection that was registered, or migrated here."""
         self._open[listener] = self._open.get(listener, 0) + 1
 
     def is_gone(self, listener: int) -> None:
-        """Closed, or given away."""
+        """Count a connection that was closed, or migrated away."""
         self._open[listener] -= 1
 
     def store(self) -> None:

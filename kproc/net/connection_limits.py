@@ -1,4 +1,4 @@
-"""The limits on connections in force for one listener: static settings under what was changed at run time.
+"""The limits on connections that hold for one listener: settings changed at run time override the static ones.
 
 Kafka's rules: a key with the listener's prefix beats the plain one, and a plain `max.connections` or
 `max.connection.creation.rate` is the broker's limit and every listener's own. Host names in
@@ -21,7 +21,7 @@ from kproc.net.lookups import addresses_of
 
 logger = logging.getLogger(__name__)
 
-UNLIMITED: Final = INT_MAX  # Kafka's default of every limit here, and its way to say "none".
+UNLIMITED: Final = INT_MAX  # Kafka's default of every limit here: no limit.
 Resolve = Callable[[str], list[str]]
 
 
@@ -37,7 +37,7 @@ class ConnectionLimits:
     address_max_overrides: Mapping[bytes, int] = field(default_factory=dict)
     address_rate: float = UNLIMITED
     address_rate_overrides: Mapping[bytes, float] = field(default_factory=dict)
-    # Listeners that the broker-wide limits do not hold up: the others make room for them.
+    # Listeners that broker-wide limits do not apply to: connections of other listeners are closed to make room.
     protected: frozenset[int] = frozenset()
 
     @property
@@ -49,7 +49,7 @@ class ConnectionLimits:
         )
 
     def max_of(self, address: bytes) -> int:
-        """How many connections one address may have."""
+        """How many open connections one address may have."""
         return self.address_max_overrides.get(address, self.address_max)
 
     def rate_of(self, address: bytes) -> float:
@@ -65,7 +65,7 @@ def limits_for(
     protected: frozenset[int] = frozenset(),
     resolve: Resolve | None = None,
 ) -> ConnectionLimits:
-    """What holds for `listener` now."""
+    """The limits in force for `listener`."""
 
     def plain(key: str) -> int:
         return settings.integer(key, int(config.wire_value(key) or UNLIMITED))
@@ -101,7 +101,7 @@ def limits_for(
 
 
 def control_limits(config: Config, settings: DynamicSettings) -> ConnectionLimits:
-    """The control listener's: none by address. Who locked everybody out by one must get in to take it back."""
+    """The control listener's limits: none by address, so that an operator who locked everybody out can undo that."""
     limits = limits_for("CONTROL", config, settings, protected=frozenset({0}), resolve=lambda _: [])
     return replace(
         limits,

@@ -1,18 +1,20 @@
-"""ConnectionQuotas: may this connection come in, now, later, or not at all? Kafka's class of that name, sans-IO.
+"""ConnectionQuotas: decides whether a connection is accepted now, later or never. Kafka's class of that name, sans-IO.
 
 One instance per Acceptor, so per listener. It decides in Kafka's order:
 
-1. `admit`: the rates of broker and listener, and a free place of broker and listener. Neither refuses: the Acceptor
-   waits. It asks before it accepts, so whoever waits does so in the kernel's backlog and outlives this process.
-2. `take`, once the client's address is known: the address's rate (the socket is parked, then closed, and its event is
-   taken back from every rate), then its count (closed at once).
+1. `admit`, before the accept: the rate and the count of broker and listener. They refuse nobody: the Acceptor waits,
+and
+   the client stays in the kernel's backlog, where it also survives this process.
+2. `take`, once the client's address is known: the rate of the address (the socket is kept open for a while, then
+closed,
+   and its event is removed from every rate), then the count of the address (the socket is closed at once).
 
 A protected listener (inter-broker, control) skips the broker-wide limits; when it pushes the broker above
-`max.connections`, `evictions` tells the Acceptors of the other listeners how many of theirs must go. All of them
-come to the same shares because all know the same counts.
+`max.connections`, `evictions` tells the Acceptors of the other listeners how many of theirs to close. They all compute
+the same shares because they all know the same counts.
 
 A broker-wide rate spans the Acceptors: each publishes how many events it recorded (`broker_events`) and adds what the
-others published since it last looked. No lock, and nobody waits for anybody.
+others published since its last look. No lock is needed, and no Acceptor waits for another.
 """
 
 from __future__ import annotations
@@ -25,10 +27,11 @@ from kproc.net.connection_limits import UNLIMITED, ConnectionLimits
 from kproc.net.rate import PacedRate, WindowedRate
 
 TOO_MANY: Final = -1
-_EVICTION_NS: Final = 1_000_000_000  # Asked of a Processor and not done after this: ask again.
-# A connection that moves may be reported by its new Processor before the old one: an excess must last to be one.
+# An eviction that a Processor has not carried out after this is requested again.
+_EVICTION_NS: Final = 1_000_000_000
+# The new Processor of a migrating connection may report it before the old one does: only an excess that lasts counts.
 _SETTLED_NS: Final = 200_000_000
-# A Processor that has not said what it has within this long is stopped; then what the others said must do.
+# A Processor that has not sent its first report within this time hangs; the Acceptor then goes on without it.
 _REPORT_NS: Final = 3_000_000_000
 
 
@@ -78,15 +81,16 @@ class ConnectionQuotas:
         return self.listener in self.limits.protected
 
     def apply(self, limits: ConnectionLimits) -> None:
-        """New limits. They hold for the next connection; a wait for a rate that has begun is not cut short."""
+        """Set new limits. They hold from the next connection on; a wait for a rate that has begun is not cut short."""
         if self.limits.broker_rate >= UNLIMITED:
-            self._heard_elsewhere = self._elsewhere()  # What was before is over, and was not listened to.
+            # Events that others recorded while no broker-wide rate was set do not count.
+            self._heard_elsewhere = self._elsewhere()
         self.limits = limits
 
     # -- before accept -----------------------------------------------------------------------------------------
 
     def admit(self, now_ns: int) -> bool:
-        """May the connection that waits in the backlog be accepted now? The first call for it records its event."""
+        """Whether the connection at the head of the backlog may be accepted now. Its first call records its event."""
         if not self._has_ticket:
             self._has_ticket = True
             self._wait_ns = self._record(now_ns)
@@ -94,18 +98,18 @@ class ConnectionQuotas:
         return now_ns >= self._ready_ns and self._has_slot(now_ns)
 
     def give_back(self, now_ns: int) -> None:
-        """There was no connection after all."""
+        """Remove the recorded event: accept() found no connection after all."""
         if self._has_ticket:
             self._has_ticket = False
             self._take_back(now_ns)
 
     @property
     def ready_ns(self) -> int:
-        """When the rates allow the connection that waits; places come free without a date."""
+        """When the rates allow the waiting connection. When a place comes free cannot be known."""
         return self._ready_ns if self._has_ticket else 0
 
     def _has_slot(self, now_ns: int) -> bool:
-        """Whether broker and listener have a free place, as far as is known."""
+        """Whether the counts of broker and listener allow one more connection."""
         limits, counts = self.limits, self.counts
         if not limits.has_counts:
             return True
@@ -120,9 +124,9 @@ class ConnectionQuotas:
         return self.is_protected or counts.total < limits.broker_max
 
     def _record(self, now_ns: int) -> int:
-        """Record one connection; how long it must wait for the rates.
+        """Record one connection in the rates; return how long it must wait for them.
 
-        At most quota.window.size.seconds, so that a low limit does not look like a dead broker.
+        That is at most quota.window.size.seconds: with a low limit the broker must not look dead.
         """
         limits, wait_ns = self.limits, 0
         self._listener_rate.record(1, now_ns)
@@ -157,7 +161,7 @@ class ConnectionQuotas:
     # -- after accept ------------------------------------------------------------------------------------------
 
     def take(self, address: bytes, now_ns: int) -> int:
-        """Take in what `admit` allowed. 0: it is counted. TOO_MANY: close it. Else: close it after so many ns."""
+        """Decide by the client's address. 0: it is counted. TOO_MANY: close it now. Else: close it after so many ns."""
         self._has_ticket = False
         if self._wait_ns:
             self.throttled_count += 1
@@ -174,7 +178,7 @@ class ConnectionQuotas:
         return 0
 
     def release(self, address: bytes) -> None:
-        """A connection that `take` counted is closed, or a Processor counts it from now on."""
+        """Uncount a connection that `take` counted: it is closed, or a Processor counts it from now on."""
         self.counts.add(OWN, address, self.listener, -1)
 
     def _record_address(self, address: bytes, now_ns: int) -> int:
@@ -197,9 +201,9 @@ class ConnectionQuotas:
         return rate
 
     def _sweep(self, now_ns: int) -> None:
-        """Forget who has not come for a whole window: a new rate is the same. Kafka keeps them for an hour.
+        """Drop the rates of addresses without an event for a whole window; a new rate would be equal.
 
-        Whoever has many addresses, as everybody has of IPv6, could fill the memory by an hour of connections.
+        Kafka keeps them for an hour. A client with many addresses, as IPv6 gives to everybody, could fill the memory.
         """
         self._next_sweep_ns = now_ns + self._window_ns
         used = self._address_rates.items()
@@ -213,11 +217,11 @@ class ConnectionQuotas:
 
     @property
     def has_excess(self) -> bool:
-        """Whether `evictions` waits for the counts to settle."""
+        """Whether there are too many connections and `evictions` waits until the counts have settled."""
         return self._excess_since_ns > 0
 
     def evictions(self, now_ns: int) -> int:
-        """How many connections of this listener must be closed now to bring the broker to its limit."""
+        """How many of this listener's connections must be closed now to bring the broker back to its limit."""
         counts = self.counts
         excess = counts.total - self.limits.broker_max
         if excess <= 0 or self.is_protected:
@@ -239,7 +243,9 @@ class ConnectionQuotas:
         return share
 
     def _share_of(self, excess: int) -> int:
-        """The busiest unprotected listener gives first; every Acceptor comes to the same order."""
+        """This listener's share of the evictions. The unprotected listener with most connections goes first: every
+        Acceptor computes the same order.
+        """
         for listener, count in sorted(self.counts.listeners(), key=lambda each: (-each[1], each[0])):
             if listener in self.limits.protected:
                 continue

@@ -1,12 +1,12 @@
-"""A Processor's reports to the Acceptors: which connections it holds, and which sockets it took.
+"""CountReporter: a Processor tells the Acceptors which connections it has and which sockets it has registered.
 
-Connection limits are decided by Acceptors, connections end in Processors, and any of them may die. So every
-Processor tells every Acceptor what it opened and closed, as changes per (listener, address) over their hand-over
-pair; an Acceptor keeps one table per pair and drops it with the pair. Nobody has to be asked, and counts are right
-after any death and after any move of a connection (one Processor closed it, another opened it).
+Acceptors decide about limits, connections end in Processors, and either may die. So every Processor sends every
+Acceptor its changes per (listener, address) over their handoff socket. An Acceptor keeps one table per Processor and
+drops it with the socket. Counts are therefore right after any death, and after a connection migrated: one Processor
+reports it as closed, the other as opened.
 
-Acknowledgements go through here too, in one message with the changes: an Acceptor counts a socket itself until its
-acknowledgement, so a connection is never uncounted in between, nor counted twice.
+An acknowledgement travels in one message with the change that it causes. The Acceptor counts a socket itself until
+then, so a connection is never counted twice and never missing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NOT_NOW: Final = (BlockingIOError, InterruptedError)
 
 
 class _Reader:
-    """One Acceptor: its socket, and what it has not been told."""
+    """One Acceptor: its socket, and the changes that have not been sent to it."""
 
     __slots__ = ("answers", "changes", "is_new", "peer", "sock")
 
@@ -39,7 +39,7 @@ class _Reader:
 class CountReporter:
     """One per Processor, called by the thread that runs it.
 
-    `has_unsent`, which is asked at every duty cycle: an Acceptor has not been told of everything; `flush` tells it.
+    `has_unsent` says whether `flush` has anything to send: a field, because every duty cycle reads it.
     """
 
     def __init__(self) -> None:
@@ -48,12 +48,12 @@ class CountReporter:
         self.has_unsent = False
 
     def attach(self, peer: AgentId, sock: socket.socket) -> None:
-        """An Acceptor is there (again): it is told of everything that is open. The socket stays the caller's."""
+        """An Acceptor has started: report every open connection to it. The caller keeps the socket."""
         self._readers[sock] = _Reader(peer, sock, dict(self._totals))
         self.has_unsent = True
 
     def detach(self, peer: AgentId, sock: socket.socket | None = None) -> None:
-        """The pair is gone: `sock`, or every one with `peer`. Its successor may be attached already."""
+        """Forget the socket `sock`, or every socket of `peer`, which has ended. A successor may be attached already."""
         for reader in [each for each in self._readers.values() if each.peer == peer]:
             if sock is None or reader.sock is sock:
                 del self._readers[reader.sock]
@@ -63,13 +63,13 @@ class CountReporter:
         self._change((address, listener), 1)
 
     def closed(self, listener: int, address: bytes) -> None:
-        """A connection that `opened` counted is closed, or lives in another Processor now."""
+        """A connection that `opened` counted was closed, or has migrated to another Processor."""
         self._change((address, listener), -1)
 
     def acknowledge(self, sock: socket.socket, answer: int) -> None:
-        """Answer a hand-over that came by `sock`: the serial, perhaps with REFUSED. Leaves at the next flush."""
+        """Acknowledge a socket that came over `sock`: its serial, perhaps with REFUSED. Sent by the next flush."""
         reader = self._readers.get(sock)
-        if reader is not None:  # Else that Acceptor ended; a connection that it gave us is ours all the same.
+        if reader is not None:  # Otherwise that Acceptor has ended; we keep the connection it passed to us.
             reader.answers.append(answer)
             self.has_unsent = True
 
@@ -79,7 +79,7 @@ class CountReporter:
         return self._totals
 
     def flush(self) -> None:
-        """Send what there is, as far as the sockets take it. Once per duty cycle; free when nothing happened."""
+        """Send what has not been sent, as far as the sockets take it. Once per duty cycle."""
         if not self.has_unsent:
             return
         self.has_unsent = False
@@ -87,7 +87,8 @@ class CountReporter:
             try:
                 self._send(reader)
             except _NOT_NOW:
-                self.has_unsent = True  # It is slow or stopped. Changes coalesce meanwhile.
+                # The Acceptor is slow or stopped. Further changes are added to those that wait.
+                self.has_unsent = True
             except OSError as error:
                 logger.info("%s cannot be told of connections: %s", reader.peer, error)
                 del self._readers[reader.sock]
@@ -100,10 +101,11 @@ class CountReporter:
 
     def _send(self, reader: _Reader) -> None:
         changes, answers = reader.changes, reader.answers
-        # What was opened goes first, with the answers about it.
+        # Opened connections go first, in one message with their acknowledgements.
         pending = sorted(changes.items(), key=_by_change, reverse=True)
         start = 0
-        while changes or answers or reader.is_new:  # The first report comes in any case: "these are all".
+        # The first report is sent even if it is empty: it tells the Acceptor that it has heard everything.
+        while changes or answers or reader.is_new:
             some = pending[start : start + CHANGES_MAX]
             said = answers[:CREDITS]
             reader.sock.send(Report(said, some, has_more=len(some) < len(changes)).pack())
@@ -119,7 +121,7 @@ def _by_change(entry: tuple[Key, int]) -> int:
 
 
 def _add(counts: dict[Key, int], key: Key, change: int) -> None:
-    """Add, and keep no entry for nothing: clients' addresses come and go without end."""
+    """Add to the entry and drop it at zero: entries of addresses that never return would pile up."""
     count = counts.get(key, 0) + change
     if count:
         counts[key] = count

@@ -1,6 +1,6 @@
-"""What people are told of a connection: its name in Kafka's form, its client, and counters that cost nothing.
+"""How a connection is shown: its id in Kafka's form, its client, its counters.
 
-Bytes are the kernel's own counts (TCP_INFO), read when somebody asks, so that the hot path need not count them.
+Bytes are the kernel's counts (TCP_INFO), read when somebody asks, so that no request pays for counting them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 _HEADER: Final = struct.Struct(">hhih")  # API key, version, correlation id, length of the client id
 _HTTP_METHODS: Final = (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"DELE")
-UNKNOWN: Final = "unknown"  # Kafka's word for a client that has not named its software.
+UNKNOWN: Final = "unknown"  # What Kafka shows for a client that has not named its software.
 _TCP_INFO_BYTES: Final = 256
 # linux/tcp.h: struct tcp_info, tcpi_bytes_acked and tcpi_bytes_received; in kernels since 4.1.
 _TCP_BYTES: Final = struct.Struct("=QQ")
@@ -26,7 +26,7 @@ _TCP_BYTES_AT: Final = 120
 
 
 def client_of(frame: memoryview) -> tuple[str, str, str]:
-    """What a connection's first frame says of its client: the client id; ApiVersions tells the software later."""
+    """The client id in a connection's first frame; ApiVersions tells the client's software later."""
     client_id = ""
     if len(frame) >= _HEADER.size:
         length = max(0, _HEADER.unpack_from(frame)[3])
@@ -86,7 +86,7 @@ def _tcp_bytes(sock: socket.socket) -> tuple[int, int]:
 
 
 def why_refused(start: bytes, length: int, length_max: int) -> str:
-    """What the four bytes in the place of a frame's length may have been."""
+    """What a peer probably speaks whose first four bytes cannot be a frame's length, such as TLS or HTTP."""
     if start in _HTTP_METHODS:
         return "an HTTP request came to a Kafka listener"
     if start[:2] == b"\x16\x03":

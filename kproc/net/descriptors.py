@@ -1,7 +1,7 @@
-"""Descriptors that clients do not get.
+"""How many of the process's descriptors clients may use.
 
-A role that cannot take the descriptor of a new link ends, and a Processor takes all of its connections with it. So a
-few are kept for the links of Handlers that die or come, and for segments that are being sent.
+A role that has no descriptor left for a new link ends, and with a Processor all of its connections do. So a few are
+kept free for the links of new and restarted Handlers, and for segment files that are being sent.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ _KEPT: Final = 64
 
 
 def descriptor_end() -> int:
-    """The lowest descriptor that no client gets.
+    """The lowest descriptor number that is kept free of clients.
 
-    Numbers are given out from below, so whoever gets a higher one has nearly all in use.
+    The kernel hands out the lowest free number, so a socket with a higher one shows that nearly all are in use.
     """
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return INT_MAX if limit == resource.RLIM_INFINITY else limit - min(_KEPT, limit // 4)

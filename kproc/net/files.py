@@ -1,8 +1,8 @@
-"""Segment files that a Processor sends from: opened by path, checked by inode, kept for a while.
+"""FileCache: the segment files that a Processor sends from, opened by path and checked by inode.
 
-A Fetch answer names a file range by path and inode. Between the Handler's answer and the open here the
-owner may have renamed or replaced the file; the inode tells. The owner keeps deleted files for
-file.delete.delay.ms and holds them open, so an inode number is not reused while an answer may name it.
+A Fetch answer names a file range by path and inode. The owner may have renamed or replaced the file before it is opened
+here; then the inode differs. The owner keeps deleted files open for file.delete.delay.ms, so that an inode number is
+not used again while an answer may name it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Final
 
 from kproc.wire.file_range import FileRange
 
-_FILES_MAX: Final = 512  # Descriptors kept open; a Fetch over more partitions than this only opens again.
+# Descriptors kept open. A Fetch over more partitions opens files again, which costs time and nothing else.
+_FILES_MAX: Final = 512
 
 
 class StaleFile(Exception):
@@ -20,7 +21,7 @@ class StaleFile(Exception):
 
 
 class OpenFile:
-    """One descriptor, closed when the cache and the last pending answer have let go of it."""
+    """One descriptor. It is closed when neither the cache nor a pending answer uses it any more."""
 
     __slots__ = ("fd", "inode")
 
@@ -31,7 +32,7 @@ class OpenFile:
 
     @classmethod
     def of_descriptor(cls, fd: int) -> OpenFile:
-        """Take over a descriptor that another Processor sent: its path may lead nowhere by now."""
+        """Own a descriptor that another Processor sent; the file's path may be gone by now."""
         file = cls.__new__(cls)
         file.fd = fd
         file.inode = os.fstat(fd).st_ino
@@ -43,18 +44,18 @@ class OpenFile:
 
 
 class FileCache:
-    """Path -> open file, dropped in order of opening. One per Processor."""
+    """Path -> open file; the one that was opened first is evicted first. One per Processor."""
 
     def __init__(self) -> None:
         self._files: dict[bytes, OpenFile] = {}
 
     def get(self, wanted: FileRange) -> OpenFile:
-        """The open file that `wanted` lies in; raises StaleFile or OSError."""
+        """The open file of the range `wanted`. Raises StaleFile or OSError."""
         found = self._files.get(wanted.path)
         if found is not None and found.inode == wanted.inode:
             return found
-        # Retention may just have taken the segment, or compaction have put another in its place: its file stays,
-        # renamed, for file.delete.delay.ms.
+        # Retention may just have deleted the segment, or compaction have replaced it: the file stays, renamed, for
+        # file.delete.delay.ms.
         opened = None
         for path in (wanted.path, wanted.path + b".deleted"):
             try:
@@ -74,7 +75,7 @@ class FileCache:
         return opened
 
     def drop_unlinked(self) -> None:
-        """Let go of files that were deleted: their space is freed only when the last descriptor closes."""
+        """Close files that were deleted: the disk gets their space back only when the last descriptor is closed."""
         gone = [path for path, file in self._files.items() if os.fstat(file.fd).st_nlink == 0]
         for path in gone:
             del self._files[path]

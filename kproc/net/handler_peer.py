@@ -9,17 +9,17 @@ from kproc.transport.outbox import Inbox, Outbox
 
 
 class Router(Protocol):
-    """Says which Handler should get a frame; supplied by the protocol layer."""
+    """Decides which Handler gets a frame. Supplied from outside, because net/ does not know what a frame means."""
 
     def route(self, frame: memoryview) -> int:
         """The Handler's index, or -1 for the connection's home Handler."""
 
     def learn(self, hint: memoryview) -> None:
-        """A Handler says where frames like this one belong."""
+        """Store a Handler's hint about who owns the partition of frames like this one."""
 
 
 class HandlerPeer:
-    """One Handler as this Processor sees it; stays when the Handler is restarted, its link does not."""
+    """One Handler as this Processor sees it. It survives a restart of the Handler; its link does not."""
 
     __slots__ = ("has_unpublished", "homes", "inbox", "is_away", "is_leaving", "link", "notices", "peer")
 
@@ -31,7 +31,7 @@ class HandlerPeer:
         self.homes = 0
         self.has_unpublished = False
         self.is_leaving = False
-        self.is_away = False  # At the last look, once a second.
+        self.is_away = False  # As found by the last look, once a second.
 
     def attach(self, link: Link) -> None:
         self.link = link

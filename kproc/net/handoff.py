@@ -6,11 +6,10 @@
                             | serial u64, with REFUSED set when only the bytes arrived |...
                             | address 16 | listener u16 | change i32 |...
 
-Over one AF_UNIX SOCK_SEQPACKET pair per (Acceptor, Processor). The Acceptor keeps its own descriptor until
-the serial comes back, so that a socket that a dying Processor never registered can go elsewhere. Counts are
-changes since the pair was made, so a new pair starts from nothing on both sides: see count_reporter.py. An answer
-travels with the change that it caused: in two messages the connection would be counted twice, or not at all, in
-between.
+They travel over one AF_UNIX SOCK_SEQPACKET pair per (Acceptor, Processor). The Acceptor keeps its own descriptor until
+the serial comes back, so that it can pass a socket on that a dying Processor never registered. Counts are changes since
+the pair was made, so both sides of a new pair begin at zero: see count_reporter.py. An acknowledgement travels with the
+change of the counts that it causes: in two messages the connection would be counted twice, or not at all, in between.
 """
 
 from __future__ import annotations
@@ -21,12 +20,11 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 HANDOFF: Final = struct.Struct("=QHH16sH")
-# In the place of a serial, which counts from 1: close so many connections of the lowest priority that came by the
-# listener named, the Acceptor's own. The flags' place holds the count.
+# In the serial's field, which otherwise counts from 1: a request to close some connections of the Acceptor's listener,
+# those of the lowest priority. The flags' field holds how many.
 EVICT: Final = 0
 
-# In an answer: no descriptor arrived (the Processor is at its nofile limit), or none is wanted; the socket goes
-# elsewhere.
+# In an acknowledgement: the Processor has no descriptor left, or wants no more sockets; the Acceptor tries another one.
 REFUSED: Final = 1 << 63
 
 # Kafka's capacity of a Processor's newConnections queue. A kernel socket queue has no such limit, hence credits.
@@ -35,7 +33,7 @@ CREDITS: Final = 20
 _REPORT: Final = struct.Struct("=HHH")
 _ANSWER: Final = struct.Struct("=Q")
 _CHANGE: Final = struct.Struct("=16sHi")
-CHANGES_MAX: Final = 180  # In one report.
+CHANGES_MAX: Final = 180  # Most changes in one report.
 REPORT_BYTES_MAX: Final = _REPORT.size + CREDITS * _ANSWER.size + CHANGES_MAX * _CHANGE.size
 
 _V4_MAPPED: Final = bytes(10) + b"\xff\xff"
@@ -52,7 +50,7 @@ def pack_address(host: str) -> bytes:
 
 
 def address_text(packed: bytes) -> str:
-    """The literal of `pack_address`, as people write it."""
+    """The address that `pack_address` packed, as people write it."""
     if packed.startswith(_V4_MAPPED):
         return str(ipaddress.IPv4Address(packed[12:]))
     return str(ipaddress.IPv6Address(packed))
@@ -63,7 +61,7 @@ Key = tuple[bytes, int]
 
 
 class Report(NamedTuple):
-    """What a Processor says: serials with or without REFUSED, count changes, and whether more of them follow."""
+    """One message of a Processor: acknowledged serials, perhaps with REFUSED; changed counts; whether more follow."""
 
     answers: Sequence[int]
     changes: Sequence[tuple[Key, int]]

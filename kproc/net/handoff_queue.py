@@ -1,8 +1,9 @@
-"""The Processors as one Acceptor sees them: whose turn it is, who has room, what is under way, what they report.
+"""HandoffQueue: passes accepted sockets to the Processors in turn, and hears from them which ones they registered.
 
-Each Processor has credits for 20 sockets that it has not registered yet (Kafka's newConnections queue). Kafka tries
-each Processor once and then blocks on the last; here nothing is accepted before somebody has a credit, so a client
-waits in the kernel's backlog, where no death of ours can reach it.
+Each Processor has credits for 20 sockets that it has not registered yet, as Kafka's newConnections queue has room for
+20. Kafka accepts, tries each Processor once and then blocks on the last. Here nothing is accepted before some
+Processor has a credit: clients wait in the kernel's backlog, where the death of one of our processes does not
+disconnect them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from kproc.transport.agent import AgentId
 
 logger = logging.getLogger(__name__)
 
-# One that had no descriptor, or no room in its socket, is not asked again before this.
+# A Processor that had no descriptor, or no room in its socket, gets no socket for this long.
 _PAUSE_NS: Final = 100_000_000
 _REFUSED_SLOT: Final = SLOT["connections_refused"]
 
@@ -38,7 +39,7 @@ class Accepted(NamedTuple):
 
 
 class _Target:
-    """One Processor: the hand-over socket and what it has not acknowledged."""
+    """One Processor: the handoff socket, and the client sockets that it has not acknowledged."""
 
     __slots__ = ("is_gone", "paused_until_ns", "peer", "sock", "unacknowledged")
 
@@ -51,7 +52,7 @@ class _Target:
 
 
 class HandoffQueue:
-    """The ways from one Acceptor to all Processors. `release` hears of each socket that a Processor counts now."""
+    """One per Acceptor. Calls `release` for each socket that a Processor counts from now on."""
 
     def __init__(
         self,
@@ -71,11 +72,12 @@ class HandoffQueue:
         self._by_fd: dict[int, _Target] = {}
         self._turn = 0
         self._serial = 0
-        self._waiting: deque[Accepted] = deque()  # Sockets that came back from a Processor.
+        # Sockets that a Processor refused, or did not acknowledge before it ended.
+        self._waiting: deque[Accepted] = deque()
         self._serving: frozenset[AgentId] | None = None
 
     def attach(self, peer: AgentId, sock: socket.socket) -> None:
-        """A Processor is there (again): hand it sockets from now on."""
+        """A Processor has started: pass sockets to it from now on."""
         self.detach(peer)
         sock.setblocking(False)
         target = _Target(peer, sock)
@@ -85,7 +87,7 @@ class HandoffQueue:
         self._counts.expect(target)
 
     def detach(self, peer: AgentId) -> None:
-        """A Processor is gone: what it had not acknowledged goes to the others, what it counted is no more."""
+        """A Processor has ended: pass what it had not acknowledged to the others, drop what it had counted."""
         for target in [each for each in self._targets if each.peer == peer]:
             self._read(target, 0)
             self._targets.remove(target)
@@ -95,25 +97,25 @@ class HandoffQueue:
             self._counts.drop(target)
 
     def use_only(self, peers: frozenset[AgentId]) -> None:
-        """Hand sockets to these Processors alone; the others go on acknowledging and counting."""
+        """Pass sockets to these Processors only; the others go on acknowledging and counting."""
         self._serving = peers
 
     def on_readable(self, fd: int, now_ns: int) -> int:
-        """Acknowledgements and counts came; how many messages, or 0 if `fd` is none of ours."""
+        """Read acknowledgements and counts; return how many messages, or 0 if `fd` is not a handoff socket."""
         target = self._by_fd.get(fd)
         return self._read(target, now_ns) if target is not None else 0
 
     def has_room(self, now_ns: int) -> bool:
-        """Whether one more socket could be handed over at once."""
+        """Whether one more socket could be passed on at once."""
         return not self._waiting and self._pick(now_ns) is not None
 
     def hand_over(self, accepted: Accepted, now_ns: int) -> None:
-        """Give a socket to the next Processor in turn; it waits if nobody takes it after all."""
+        """Pass a socket to the next Processor in turn; queue it if none accepts it."""
         if not self._offer(accepted, now_ns):
             self._waiting.append(accepted)
 
     def hand_over_waiting(self, now_ns: int) -> int:
-        """Try again with what came back; how many sockets went."""
+        """Pass on the queued sockets, as far as possible; return how many."""
         count = 0
         while self._waiting and self._offer(self._waiting[0], now_ns):
             self._waiting.popleft()
@@ -121,11 +123,11 @@ class HandoffQueue:
         return count
 
     def pauses(self) -> list[int]:
-        """When each Processor that had no room may be asked again."""
+        """When each of the Processors that had no room may be tried again."""
         return [each.paused_until_ns for each in self._targets if each.paused_until_ns]
 
     def evict(self, count: int) -> None:
-        """Ask Processors to close `count` connections of this listener, most of those that have most of them."""
+        """Ask Processors to close `count` connections of this listener, in proportion to how many each has."""
         held = {target: self._counts.of_source(target, self._listener) for target in self._targets}
         wanted = dict.fromkeys(held, 0)
         for _ in range(min(count, sum(held.values()))):
@@ -137,7 +139,8 @@ class HandoffQueue:
                 message = HANDOFF.pack(EVICT, self._listener, min(share, 0xFFFF), NO_ADDRESS, 0)
                 try:
                     target.sock.send(message)
-                except OSError as error:  # Full, or it ended. Whoever asked will ask again.
+                # The socket is full, or the Processor has ended. The caller asks again later.
+                except OSError as error:
                     logger.info("%s cannot be asked to close connections: %s", target.peer, error)
 
     @property
@@ -157,7 +160,7 @@ class HandoffQueue:
         self._waiting.clear()
 
     def _pick(self, now_ns: int) -> _Target | None:
-        """The next Processor in turn that has a credit left and is not being spared."""
+        """The next Processor in turn that has a credit left and may be tried now."""
         targets = self._targets
         for step in range(len(targets)):
             at = (self._turn + step) % len(targets)
@@ -182,7 +185,7 @@ class HandoffQueue:
             try:
                 is_sent = send_fd(target.sock, message, accepted.sock.fileno())
             except OSError as error:
-                # It ended; the supervisor will say so. Its sockets stay with us until then.
+                # It has ended. We keep its sockets until the supervisor tells us to detach it.
                 logger.info("%s cannot take a connection: %s", target.peer, error)
                 target.is_gone = True
                 continue
@@ -201,13 +204,14 @@ class HandoffQueue:
             except BlockingIOError:
                 return count
             except ConnectionResetError:
-                # It died with messages of ours unread. The kernel says so once, and then what it had sent.
+                # It died with messages of ours unread. The kernel reports that once, and then delivers what it had
+                # sent.
                 continue
             except OSError as error:
                 logger.info("%s: hand-over socket: %s", target.peer, error)
                 message = b""
             if not message:
-                self._leave(target)  # It ends; detach() follows.
+                self._leave(target)  # It is ending; detach() follows.
                 return count
             report = Report.unpack(message)
             for (address, listener), change in report.changes:
@@ -219,7 +223,7 @@ class HandoffQueue:
             count += 1
 
     def _leave(self, target: _Target) -> None:
-        """Nothing more comes from its socket: an ended one would be readable without end."""
+        """Stop watching its socket: epoll reports a closed peer as readable without end."""
         target.is_gone = True
         if self._by_fd.pop(target.sock.fileno(), None) is not None:
             self._epoll.unregister(target.sock.fileno())
@@ -229,7 +233,7 @@ class HandoffQueue:
         if accepted is None:
             return
         if answer & REFUSED:
-            # It will not have room before something closes there: look elsewhere, and not there again at once.
+            # It has no room until one of its connections closes: try others first.
             self._metrics.values[_REFUSED_SLOT] += 1
             self._waiting.append(accepted)
             target.paused_until_ns = now_ns + _PAUSE_NS

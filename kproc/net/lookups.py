@@ -1,7 +1,7 @@
-"""Lookups: host names looked up beside a role's loop. A name server that does not answer must not stop the role.
+"""Lookups: resolves host names in a thread, because a name server that does not answer must not stop a role's loop.
 
-One thread, started with the first question, does nothing but ask the system's resolver. Whoever asks is called back
-from its own loop, by `work` or `wait`: with what was found, or with nothing when it took too long.
+The thread starts with the first question and does nothing but call the system's resolver. The role calls `work` or
+`wait` in its own loop; these call back with the addresses, or with none if the resolver took too long.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ Found = Mapping[str, list[str]]
 """Addresses by host; none for a name that means nothing, or that nobody could say anything about in time."""
 
 _PATIENCE_NS: Final = 5_000_000_000
-_WAITING_MAX: Final = 64  # Questions of clients; what is asked beyond is answered with nothing at once.
+# Most pending questions, since clients can cause them; any more are answered at once, without addresses.
+_WAITING_MAX: Final = 64
 
 
 class _Question:
-    """Some hosts, and who wants to know."""
+    """Some host names, and the callback for their addresses."""
 
     __slots__ = ("found", "hosts", "is_answered", "is_given_up", "on_found", "until_ns")
 
@@ -37,7 +38,7 @@ class _Question:
 
 
 class Lookups:
-    """One per role that needs it. `work` now and then while `is_busy`."""
+    """One per role that resolves names. The role calls `work` now and then while `is_busy`."""
 
     def __init__(self, now_ns: Callable[[], int], look_up: Callable[[str], list[str]] | None = None) -> None:
         self._now_ns = now_ns
@@ -48,11 +49,11 @@ class Lookups:
 
     @property
     def is_busy(self) -> bool:
-        """Whether somebody waits for an answer."""
+        """Whether a question is pending."""
         return bool(self._open)
 
     def ask(self, hosts: Collection[str], on_found: Callable[[Found], None]) -> None:
-        """Look all of them up; `on_found` is called once, later."""
+        """Resolve all these names; `on_found` is called once, later."""
         question = _Question(hosts, on_found, self._now_ns() + _PATIENCE_NS)
         if len(self._open) >= _WAITING_MAX:
             on_found(question.found)
@@ -64,13 +65,13 @@ class Lookups:
         self._questions.put(question)
 
     def wait(self, seconds: float) -> None:
-        """Give the last question so long; most names are answered from a file, or nearly as quickly."""
+        """Wait so long for the last question's answer; most names are in a file, or found nearly as quickly."""
         if self._open:
             self._open[-1].is_answered.wait(seconds)
             self.work()
 
     def work(self) -> None:
-        """Call back whoever's question is answered, or has been open for too long."""
+        """Call back for each question that is answered, or that has been pending for too long."""
         now_ns = self._now_ns()
         for question in list(self._open):
             if question.is_answered.is_set():
@@ -83,7 +84,7 @@ class Lookups:
                 question.on_found({host: [] for host in question.hosts})
 
     def close(self) -> None:
-        """Nobody is called back any more. A look-up in work cannot be ended; its thread goes with the process."""
+        """Call nobody back any more. A look-up cannot be interrupted; its daemon thread ends with the process."""
         for question in self._open:
             question.is_given_up = True
         self._open.clear()
@@ -102,5 +103,5 @@ class Lookups:
 
 
 def addresses_of(host: str) -> list[str]:
-    """Every address of a host name; a literal is its own, without a look-up."""
+    """Every address of a host name; an address stands for itself, without a look-up."""
     return [str(address[0]) for *_, address in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]

@@ -1,9 +1,10 @@
-"""LoopProcessor: the clients' sockets are watched by an asyncio loop, which also gives the roles their turns.
+"""LoopProcessor: an asyncio loop watches the clients' sockets and also runs the roles.
 
     loop --reader--> recv_into a record, frames (of every socket that is ready) --> one turn: Handler, answers, send
 
-Callbacks (`add_reader`, `add_writer`) and no transports: asyncio's own are made of them and cost more at each read and
-write, for buffers and flow control that a Processor has already (bench/alternatives/asyncio_protocol.py measures it).
+It uses callbacks (`add_reader`, `add_writer`) instead of asyncio's transports: these are built on the same callbacks
+and cost more at each read and write, for buffers and flow control that a Processor already has
+(bench/alternatives/asyncio_protocol.py measures it).
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class LoopProcessor(TurnProcessor):
         self._now_ns = self._clock.now_ns()
         try:
             self._read(connection)
-        except OSError as error:  # The kernel refuses something for this one.
+        except OSError as error:  # The kernel refuses something for this connection only.
             self._close_failed(connection, error)
         self._on_input()
 

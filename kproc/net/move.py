@@ -1,4 +1,4 @@
-"""Move: one connection's way to another Processor, as far as it has come."""
+"""Move: the state of one connection's migration to another Processor."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ from kproc.transport.agent import AgentId
 
 
 class Move:
-    """What a connection carries while it moves."""
+    """The state of one migration; held by the connection while it migrates."""
 
     __slots__ = ("attempt", "is_asked", "is_lost", "kept", "target")
 
     def __init__(self, target: AgentId | None, attempt: int) -> None:
-        self.target = target  # None: whichever target has room; it must leave.
+        # None: any target that has room, because the connection must leave this Processor.
+        self.target = target
         self.attempt = (
-            attempt  # Tells the Handler's word on this attempt from one on an attempt that was given up.
+            attempt  # Tells a MOVED of this attempt from a late one of an attempt that was given up.
         )
         self.is_asked = False
-        self.is_lost = False  # The Handler that keeps its answers died while it was given.
+        # The Handler that keeps its answers died during the migration: the connection must be closed.
+        self.is_lost = False
         self.kept: list[int] = []

@@ -1,15 +1,15 @@
-"""Moves: the connections of one Processor that are on their way to another one.
+"""Moves: the connections of one Processor that migrate to another Processor.
 
-One connection, step by step; nothing of it is read meanwhile:
+The states of one migration. The connection is not read until the end:
 
-    asked    MOVE_OUT went to the Handler that has its requests, behind them. Those that are parked, or park later, are
-             kept there and named in MOVED; all others are answered here, as ever
-    ready    nothing is outstanding but what is kept, and every early answer is in the stash
-    given    state and socket are under way (transfer.py); here it is in no table and in no epoll, but still ours
-    gone     TAKEN: closed here, and its Handlers are told. The taker claims the kept answers with MOVE_IN
+    asked    MOVE_OUT was sent to the Handler that has its requests, behind them. That Handler keeps the answers of
+             requests that are parked, or park later, and lists them in MOVED; it answers all others here, as ever
+    ready    no answer is outstanding but the kept ones, and every early answer is in the stash
+    given    state and socket have been sent (transfer.py). The connection is in no table and no epoll, but still ours
+    gone     TAKEN came: we close our copy and tell the Handlers. The new Processor claims the kept answers with MOVE_IN
 
-If a target refuses or dies, a connection that must leave goes to the next one, and one that was only to be rebalanced
-stays: MOVE_IN by ourselves brings its kept answers back. Nobody else has to know.
+If the target refuses or dies, a connection that must leave is sent to the next target. One that was only to be
+rebalanced stays: we claim its kept answers with MOVE_IN ourselves, and no other role notices.
 """
 
 from __future__ import annotations
@@ -29,37 +29,38 @@ from kproc.transport.envelope import HEAD, MOVE_IN, MOVE_OUT, SEQUENCE_MASK, pac
 
 logger = logging.getLogger(__name__)
 
-_ASKED_MAX: Final = 256  # Connections that are not read because they wait for their Handler's word.
-_RETRY_NS: Final = 100_000_000  # A target that has no room, or none at all: look again after this.
+# Most connections in the state `asked`: each of them is not read until its Handler has answered.
+_ASKED_MAX: Final = 256
+_RETRY_NS: Final = 100_000_000  # Pause when the target has no room, or there is no target.
 
 
 class Holder(Protocol):
-    """What the Processor does with its tables and epoll."""
+    """What a migration needs of the Processor that has the tables and the epoll."""
 
     def take_out(self, connection: Connection) -> None:
-        """It is in no table and no epoll from now on; nothing is closed."""
+        """Take the connection out of every table and epoll without closing it."""
 
     def take_back(self, connection: Connection) -> None:
-        """It is as it was before `take_out`, and still not read."""
+        """Undo `take_out`; the connection is still not read."""
 
     def let_go(self, connection: Connection) -> None:
-        """Another Processor has it: forget it, without a word to the client."""
+        """Forget a connection that another Processor has; the client must not notice."""
 
     def resume(self, connection: Connection) -> None:
-        """Its move was given up: go on with it."""
+        """Read the connection again: its migration was given up."""
 
     def drop(self, connection: Connection, reason: str) -> None:
-        """Close it."""
+        """Close the connection."""
 
     def can_adopt(self, given: Given) -> bool:
-        """Whether `adopt` will do: room in the arena, a link to its Handler."""
+        """Whether `adopt` will succeed: there is room in the arena and a link to the connection's Handler."""
 
     def adopt(self, given: Given) -> None:
-        """The giver has been told TAKEN: the connection is ours."""
+        """Register a connection that another Processor gave; that one has been sent TAKEN."""
 
 
 class Moves:
-    """One per Processor. `work` once per duty cycle while `is_active`."""
+    """One per Processor, which calls `work` in each duty cycle while `is_active`."""
 
     def __init__(self, holder: Holder, clock: Clock) -> None:
         self._holder = holder
@@ -76,7 +77,7 @@ class Moves:
 
     @property
     def is_active(self) -> bool:
-        """True while a connection is on its way out, or a message could not be sent."""
+        """True while a connection migrates away, or a message could not be sent."""
         return bool(
             self._todo
             or self._asked
@@ -94,11 +95,11 @@ class Moves:
         return self._channels.get(peer)
 
     def detach(self, peer: AgentId) -> int:
-        """The pair has ended: what was not taken is ours again. The descriptor that was closed, or -1."""
+        """The other Processor has ended: take back what it did not take. Return the closed descriptor, or -1."""
         channel = self._channels.get(peer)
         if channel is None:
             return -1
-        self.on_readable(channel)  # It may have taken some before it ended.
+        self.on_readable(channel)  # Its TAKEN of some connections may still be unread.
         del self._channels[peer]
         given = list(channel.given.values())
         channel.given.clear()
@@ -109,7 +110,7 @@ class Moves:
         return fd
 
     def close(self) -> None:
-        """The Processor ends, and with it what is still ours."""
+        """Close everything that is still ours: the Processor ends."""
         for channel in self._channels.values():
             for connection in channel.given.values():
                 connection.transport.close()
@@ -121,9 +122,9 @@ class Moves:
     # -- what is to move ---------------------------------------------------------------------------------------
 
     def leave(self, connections: Iterable[Connection], targets: Iterable[AgentId]) -> None:
-        """Give every connection to these, in turn."""
+        """Give every connection away, to these Processors in turn."""
         self._targets = deque(targets)
-        for connection in self.given():  # Should one come back, it must go elsewhere.
+        for connection in self.given():  # If one of them is refused, it must go to another target.
             assert connection.move is not None
             connection.move.target = None
         for connection in connections:
@@ -137,22 +138,22 @@ class Moves:
             self._plan(connection, target)
 
     def cancel_all(self) -> None:
-        """The broker stops: whatever is not given, or comes back, stays and is answered here."""
+        """Give up every migration: the broker stops, and connections that are still here are answered here."""
         self._is_over = True
         for connection in [*self._todo, *self._asked, *self._ready]:
             self._give_up(connection)
 
     def forget(self, connection: Connection) -> None:
-        """It was closed on its way."""
+        """Forget a connection that was closed while it migrated."""
         for stage in (self._todo, self._asked, self._ready):
             stage.pop(connection, None)
 
     def given(self) -> list[Connection]:
-        """Those that are in no table of the Processor and may still come back."""
+        """Connections in the state `given`: in no table, but they come back if the target refuses them."""
         return [each for channel in self._channels.values() for each in channel.given.values()]
 
     def handler_lost(self, handler: HandlerPeer) -> None:
-        """A Handler died with answers that it kept for a connection that is given."""
+        """A Handler has died: mark the given connections whose answers it kept."""
         for connection in self.given():
             if connection.target is handler and connection.inflight and connection.move is not None:
                 connection.move.is_lost = True
@@ -160,7 +161,7 @@ class Moves:
     # -- step by step ------------------------------------------------------------------------------------------
 
     def work(self) -> int:
-        """Ask for more, give what is ready, send what was not sent."""
+        """Ask the Handlers of further connections, give those that are ready, send what could not be sent."""
         done = 0
         while self._todo and len(self._asked) < _ASKED_MAX:
             connection = next(iter(self._todo))
@@ -180,7 +181,7 @@ class Moves:
         return done
 
     def advance(self, connection: Connection) -> None:
-        """Something of it was answered: is that all?"""
+        """Give the connection away if no answer but the kept ones is outstanding any more."""
         move = connection.move
         if (
             move is not None
@@ -192,7 +193,7 @@ class Moves:
             self._ready[connection] = None
 
     def on_moved(self, connection: Connection, attempt: int, sequences: list[int]) -> None:
-        """Its Handler keeps these; the others are answered here."""
+        """A Handler has listed the requests whose answers it keeps; the others are answered here."""
         move = connection.move
         if move is not None and move.attempt == attempt:
             move.kept += sequences
@@ -202,7 +203,7 @@ class Moves:
         self._attempt = (self._attempt + 1) & SEQUENCE_MASK
         connection.move = Move(target, self._attempt)
         self._todo[connection] = None
-        self._holder.resume(connection)  # That is: not read any more, now that it has a move.
+        self._holder.resume(connection)  # Which stops reading it, now that it migrates.
 
     def _ask(self, connection: Connection) -> None:
         move = connection.move
@@ -216,7 +217,7 @@ class Moves:
         self.advance(connection)
 
     def _give(self, connection: Connection) -> bool:
-        """Send it off; False when nobody can be given anything just now."""
+        """Send a ready connection to its target; False when no target can accept one now."""
         move = connection.move
         assert move is not None
         if move.target is not None:
@@ -244,7 +245,7 @@ class Moves:
         return None
 
     def _came_back(self, connection: Connection) -> None:
-        """Refused, or the target died before it took it."""
+        """A given connection was refused, or its target died before it sent TAKEN."""
         move = connection.move
         assert move is not None
         self._holder.take_back(connection)
@@ -257,7 +258,7 @@ class Moves:
             self._give_up(connection)
 
     def _give_up(self, connection: Connection) -> None:
-        """It stays: its kept answers come back to us."""
+        """Keep the connection here and claim its kept answers."""
         self.forget(connection)
         move, connection.move = connection.move, None
         assert move is not None
@@ -268,7 +269,7 @@ class Moves:
     # -- what the other Processors say -------------------------------------------------------------------------
 
     def on_readable(self, channel: Channel) -> bool:
-        """Take what has arrived; False when the pair has ended."""
+        """Handle what another Processor sent; False when it has ended."""
         while True:
             try:
                 message = channel.receive()
@@ -291,14 +292,14 @@ class Moves:
                 self._came_back(connection)
 
     def _take(self, channel: Channel, given: Given) -> bool:
-        """Answer and adopt; False when the answer cannot be sent yet."""
+        """Send TAKEN or REFUSED and adopt the connection; False when the answer cannot be sent yet."""
         if not given.is_whole or given.state is None or not self._holder.can_adopt(given):
             if not channel.try_answer(REFUSED, given.id):
                 return False
             given.close()
             return True
-        # First the word to the giver: should we die now, it reads it and gives the connection to nobody else. Only
-        # then may the connection be read and its kept answers be claimed.
+        # TAKEN first: if we die now, the giver still reads it and gives the connection to nobody else. Only then
+        # may we read the connection and claim its kept answers.
         if not channel.try_answer(TAKEN, given.id):
             return False
         self._holder.adopt(given)
@@ -306,7 +307,7 @@ class Moves:
 
 
 def claim(connection: Connection, kept: list[int]) -> None:
-    """Tell its Handler that the answers of these requests are ours."""
+    """Send MOVE_IN: the Handler sends the answers of these requests to us."""
     notices = connection.target.notices
     assert notices is not None
     head = HEAD.pack(connection.id, 0, connection.listener, connection.flags)

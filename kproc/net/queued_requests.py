@@ -1,8 +1,9 @@
-"""QueuedRequests: how many requests this Processor has handed to Handlers that have not taken them yet.
+"""QueuedRequests: how many of a Processor's requests wait in rings for their Handlers.
 
-Kafka's queued.max.requests bounds one queue of requests; here they lie in rings, which are bounded by bytes and know no
-requests. Counted only where that setting is set: the position at which each piece of work ends is kept, and compared
-with what the Handler has given back. Requests that it took and has not answered, such as long polls, are not queued.
+Kafka's queued.max.requests bounds the one queue of requests. Here they wait in rings, which count bytes and not
+requests. So, only where that setting is set, the ring position behind each push is stored and compared with the
+position that the Handler has released. Requests that a Handler has taken and not answered, such as long polls, do not
+count as queued.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ class QueuedRequests:
         self._count = 0
 
     def add(self, sender: Sender, count: int) -> None:
-        """So many requests were pushed, the last record of `sender` being theirs."""
+        """Count requests that were just pushed to `sender`, up to its present position."""
         pushed, _ = sender.progress()
         self._handed.setdefault(sender, deque()).append((pushed, count))
         self._count += count
 
     def count(self, senders: Collection[Sender]) -> int:
-        """How many wait. `senders` are the links there are: what went into one that is gone waits no longer."""
+        """How many requests wait. `senders` are the present links; requests in a closed link do not count."""
         for sender in list(self._handed):
             waiting = self._handed[sender]
             if sender not in senders:

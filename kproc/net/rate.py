@@ -1,9 +1,9 @@
 """Rates over a sliding window of samples, as Kafka's quotas measure them (its Rate over a SampledStat).
 
-The window is `count` samples of `length_ns` each. Events are added to the newest sample; one that was last added to a
-whole window ago is forgotten. Time counts as at least count - 1 full samples, so that one event does not look like a
-rate. With Kafka's 11 samples of 1 s a limit therefore lets 10 s worth of events through at once, then holds the rate.
-Sans-IO: every method is told the time.
+The window is `count` samples of `length_ns` each. Events are added to the newest sample; a sample older than the window
+is dropped. The elapsed time counts as at least count - 1 full samples, so that one event does not look like a high
+rate. With Kafka's 11 samples of 1 s a limit therefore lets 10 s worth of events through at once and then keeps to the
+rate. Sans-IO: every method is told the time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class WindowedRate:
         self._at = 0
 
     def record(self, amount: float, now_ns: int) -> None:
-        """Add events; a negative amount takes back what was recorded and did not happen."""
+        """Add events; a negative amount removes events that were recorded and did not happen."""
         at = self._at
         if now_ns - self._starts[at] >= self._length_ns:
             at = self._at = (at + 1) % len(self._sums)
@@ -39,11 +39,11 @@ class WindowedRate:
 
     def per_second(self, now_ns: int) -> float:
         """The rate over the window that ends now."""
-        window_ns = self.window_ns(now_ns)  # First: it forgets.
+        window_ns = self.window_ns(now_ns)  # First, because it drops old samples.
         return sum(self._sums) * _NS / window_ns
 
     def window_ns(self, now_ns: int) -> int:
-        """How much time the rate is taken over; forgets what is too old."""
+        """The time over which the rate is computed; drops samples that are too old."""
         length_ns, count = self._length_ns, len(self._sums)
         for at, last_ns in enumerate(self._lasts):
             if now_ns - last_ns >= count * length_ns:
@@ -56,7 +56,7 @@ class WindowedRate:
     def throttle_ns(self, limit: float, now_ns: int) -> int:
         """How long until the rate is back at `limit` if nothing more happens; 0 if it is not above.
 
-        A limit of 0 is never reached again: the whole window then, which callers cut to their own bound.
+        With a limit of 0 the rate never comes back: the result is the whole window, which callers cap.
         """
         window_ns = self.window_ns(now_ns)
         excess = sum(self._sums) * _NS / window_ns - limit
@@ -66,11 +66,11 @@ class WindowedRate:
 
 
 class PacedRate(WindowedRate):
-    """A windowed rate for those who wait instead of being refused.
+    """A windowed rate for callers that wait instead of being refused.
 
-    Kafka's window alone lets everybody in at once whenever a burst has left it and then, while the window is full, one
-    event in each longest wait: under steady pressure the rate comes in bursts, one per window. Here events are spaced
-    evenly from the first wait on until the pressure is over: never more than Kafka lets in, and evenly.
+    Kafka's window alone admits a burst whenever an earlier burst has left the window, and between bursts only one event
+    per longest wait: under steady pressure the rate comes in bursts, one per window. Here events are spaced evenly from
+    the first wait on until the pressure is over. Never more events are admitted than by Kafka.
     """
 
     __slots__ = ("_granted_before_ns", "_granted_ns", "_pressed_until_ns")
@@ -81,15 +81,15 @@ class PacedRate(WindowedRate):
         self._pressed_until_ns = 0
 
     def grant(self, limit: float, now_ns: int, wait_max_ns: int, *, share: float = 1.0) -> int:
-        """How long the event that was recorded just now must wait.
+        """How long the event that was just recorded must wait.
 
-        `share` is the part of the rate that is this caller's, where others record events, too.
+        `share` is this caller's part of the rate, if others record events, too.
         """
         wait_ns = self.throttle_ns(limit, now_ns)
         due_ns = now_ns
         if wait_ns or now_ns < self._pressed_until_ns:
             spacing_ns = round(_NS / (limit * share)) if limit > 0 else wait_max_ns
-            # Who was late, because the host was busy, may catch up on a sample's worth.
+            # A caller that was late because the host was busy may catch up on one sample's worth.
             due_ns = max(self._granted_ns + spacing_ns, now_ns - self._length_ns)
             wait_ns = min(max(wait_ns, due_ns - now_ns), wait_max_ns)
         if wait_ns:
@@ -99,6 +99,6 @@ class PacedRate(WindowedRate):
         return wait_ns
 
     def take_back(self, now_ns: int) -> None:
-        """The event that was granted last did not happen."""
+        """Undo the last grant: its event did not happen."""
         self.record(-1, now_ns)
         self._granted_ns = self._granted_before_ns

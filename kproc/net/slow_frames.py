@@ -1,10 +1,10 @@
-"""SlowFrames: requests that have begun, and take room that others wait for without getting on.
+"""SlowFrames: finds unfinished requests that hold memory which other connections wait for, and arrive too slowly.
 
-A large frame takes its whole length of the arena when its first bytes come, and any begun one its share of
-`queued.max.request.bytes`; only its end gives that back. Somebody who announces 100 MiB and sends a byte a second
-would so keep everybody else out. While nobody waits, a frame may take as long as it likes. While somebody does, each
-begun frame is watched, and the slowest of those below the least rate loses its connection, then the next, until there
-is room. Nothing is kept of a frame before that, so the way of ordinary requests has no part in it.
+A large frame occupies its whole length in the arena from its first bytes on, and every unfinished frame counts against
+`queued.max.request.bytes`, until it has arrived. A client that announces 100 MiB and sends a byte a second would lock
+everybody else out. While no connection waits for memory, a frame may take any time. While one does, every unfinished
+frame is watched, and the slowest of those below the minimum rate loses its connection, then the next, until there is
+room. Frames are watched only then, so ordinary requests do not pay for this.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from typing import Final
 
 from kproc.net.connection import Connection
 
-# What one read may bring of a frame without being a block of its own; with one read it fits into the smallest ring.
+# How much of an unfinished frame is kept outside the arena: with one more read it fits into the smallest ring.
 LARGE_FRAME_BYTES: Final = 16 * 1024
-# A sender that lives resends within this long; and a frame that fits into it at the least rate is no slow one.
+# TCP resends within this time, so a live sender makes progress in it. A frame that arrives faster than this is not
+# slow.
 WATCHED_NS: Final = 5_000_000_000
 RATE_MIN: Final = 64 * 1024  # Bytes per second.
 _SECOND_NS: Final = 1_000_000_000
@@ -25,7 +26,7 @@ _LENGTH: Final = Struct(">i")
 
 
 def wanted_bytes(connection: Connection) -> int:
-    """How large a block a connection has to get before it can be read on; 0 if it waits for something else."""
+    """The size of the arena block that a connection needs before it can be read further; 0 if it needs none."""
     held = connection.held
     if connection.block is not None or len(held) < _LENGTH.size:
         return 0
@@ -34,25 +35,25 @@ def wanted_bytes(connection: Connection) -> int:
 
 
 def in_turn(stalled: Iterable[Connection]) -> list[Connection]:
-    """Who waits for a small block comes first: those who want whole arenas could keep them among themselves."""
+    """Connections in the order in which they get memory: small requests first, or large ones could starve them."""
     return sorted(stalled, key=wanted_bytes)
 
 
 class SlowFrames:
-    """The frames that are watched because somebody waits. One per Processor."""
+    """The unfinished frames that are watched because a connection waits for memory. One per Processor."""
 
     def __init__(self) -> None:
-        # By connection: the frame's number there, since when it has been watched, and how many bytes it had then.
+        # By connection: the frame's number in it, when watching began, and how many bytes had arrived by then.
         self._watched: dict[int, tuple[int, int, int]] = {}
 
     def forget(self) -> None:
-        """Nobody waits any more."""
+        """Stop watching: no connection waits for memory any more."""
         self._watched.clear()
 
     def look(self, begun: Iterable[Connection], now_ns: int) -> list[Connection]:
-        """Those that were watched for long enough and got on too slowly, the slowest first.
+        """The connections that were watched for long enough and are too slow, the slowest first.
 
-        `begun` are connections that are being read and have half a frame.
+        `begun` are the connections that are being read and have an unfinished frame.
         """
         watched: dict[int, tuple[int, int, int]] = {}
         slow: list[tuple[float, Connection]] = []

@@ -1,10 +1,11 @@
-"""ThreadProcessor: every connection has a thread of its own, which reads, runs what it read, waits and writes.
+"""ThreadProcessor: every connection has a thread, which reads requests, runs the roles that serve them, and writes.
 
     a connection's thread:  recv (blocks) -> the one lock: frames, Handler, answers -> send (blocks) -> recv ...
                                              parked? -> sleep until somebody has answered -> send
 
-Everything but the sockets belongs to whoever holds the lock. As in Kafka before a request is answered no further one is
-read, but what one read brought is served together. A client that does not read its answers blocks its own thread.
+Everything but the sockets is protected by the one lock. As in Kafka, no further request is read before the last one is
+answered, but the requests of one read are served together. A client that does not read its answers blocks its own
+thread.
 """
 
 from __future__ import annotations
@@ -24,25 +25,27 @@ from kproc.net.processor import READ_BYTES
 from kproc.net.turn_processor import TurnProcessor
 from kproc.transport.envelope import HEAD, HEAD_BYTES, SEND
 
-_HANG_UP: Final = select.EPOLLRDHUP | select.EPOLLET  # The kernel says it once, and nothing about requests.
+# Edge-triggered: reported once. Requests are not reported here, because the threads read them.
+_HANG_UP: Final = select.EPOLLRDHUP | select.EPOLLET
 _JOIN_S: Final = 5.0
 
 Part = bytes | memoryview | FileSend
 
 
 class _Owner:
-    """The thread of a connection. Its fields belong to the holder of the lock, but for what is said."""
+    """The thread of a connection. Its fields are protected by the lock, except where a comment says otherwise."""
 
     __slots__ = ("has_hung_up", "is_waiting", "is_writing", "sent_bytes", "signal", "thread")
 
     def __init__(self, thread: threading.Thread) -> None:
         self.thread = thread
-        self.signal = threading.Lock()  # Held while there is nothing to wake up for.
+        self.signal = threading.Lock()  # Locked while the thread has no reason to wake up.
         self.signal.acquire()
         self.is_waiting = False
-        self.is_writing = False  # Cleared by the thread itself, when all that it took has left.
+        # Cleared by the thread itself, when everything that it took from `ready` is sent.
+        self.is_writing = False
         self.has_hung_up = False
-        self.sent_bytes = 0  # The thread's own: not counted yet.
+        self.sent_bytes = 0  # Used by the thread only: bytes that are not in the metrics yet.
 
     def wake(self) -> None:
         if self.is_waiting:
@@ -51,9 +54,9 @@ class _Owner:
 
 
 class ThreadProcessor(TurnProcessor):
-    """`lock` is the one lock of the broker; `run` gives turns to those that are due, and needs it.
+    """`lock` is the one lock of the broker; `run` runs the roles that are due and must be called with the lock held.
 
-    `on_error` is told of a surprise in a connection's thread: it may have been in any role.
+    `on_error` gets an unexpected exception of a connection's thread: any role may have raised it.
     """
 
     __slots__ = ("_lock", "_on_error", "_owners", "_received", "_run")
@@ -83,14 +86,15 @@ class ThreadProcessor(TurnProcessor):
         self._epoll.register(connection.fd, _HANG_UP)
         self._owners[connection.id] = _Owner(thread)
         try:
-            thread.start()  # It reads at once, and then waits for the lock.
+            thread.start()  # The thread begins to read at once, and waits for the lock only afterwards.
         except RuntimeError as error:
             del self._owners[connection.id]
             self._epoll.unregister(connection.fd)
-            raise OSError(str(error)) from error  # No more threads: as bad as no more descriptors.
+            # The host allows no more threads: treated like having no more descriptors.
+            raise OSError(str(error)) from error
 
     def _unwatch(self, connection: Connection) -> None:
-        """Its thread has an end to come to: `_end`."""
+        """Nothing to do here: the connection's thread ends by itself, in `_end`."""
 
     def _set_interest(self, connection: Connection, interest: int) -> None:
         owner = self._owners.get(connection.id)
@@ -103,7 +107,8 @@ class ThreadProcessor(TurnProcessor):
     def _update_interest(self, connection: Connection) -> None:
         owner = self._owners.get(connection.id)
         if owner is not None and owner.is_writing:
-            connection.interest = WRITING  # Asked again when it has written: nothing may end before.
+            # `_settle` decides again when the write is done; the connection must not end before.
+            connection.interest = WRITING
         else:
             super()._update_interest(connection)
 
@@ -115,17 +120,17 @@ class ThreadProcessor(TurnProcessor):
     def _pass_back(
         self, answers: Iterable[tuple[int, int, bytes | memoryview]], touched: dict[Connection, None]
     ) -> None:
-        """Each by its connection's thread: it waits for that, and whoever is here must not wait for a client."""
+        """Leave the sending to the connections' threads: the present thread must not wait for another client."""
         for connection_id, sequence, frame in answers:
             head = HEAD.pack(connection_id, sequence, 0, 0)
             self._take_response(SEND, memoryview(head + bytes(frame)), touched)
 
     def _pass_back_range(self, view: memoryview, touched: dict[Connection, None]) -> bool:
-        """As with `_pass_back`: not here."""
+        """Leave the sending to the connection's thread, as `_pass_back` does."""
         return False
 
     def _on_hang_up(self, connection: Connection) -> None:
-        """The client has ended its side. Whoever reads will find out; who waits for an answer must be told."""
+        """The client has closed. A thread that reads notices that itself; one that waits for an answer is woken."""
         owner = self._owners.get(connection.id)
         if owner is not None:
             owner.has_hung_up = True
@@ -133,17 +138,17 @@ class ThreadProcessor(TurnProcessor):
                 self._close(connection, "the client closed it")
 
     def _free_block(self, connection: Connection) -> None:
-        """Not yet: its thread may be receiving into it."""
+        """Do not free the block yet: the connection's thread may be receiving into it."""
 
     def _end_socket(self, connection: Connection) -> None:
-        """Let its thread find out, and close the socket itself: another one must not get the descriptor before."""
+        """Shut the socket down and let its thread close it: the descriptor's number must not be used again before."""
         connection.transport.end()
         owner = self._owners.get(connection.id)
         if owner is not None:
             owner.wake()
 
     def _end(self, connection: Connection) -> None:
-        """What the thread of a connection does last."""
+        """Close the connection; the last thing that its thread does."""
         super()._free_block(connection)
         del self._owners[connection.id]
         if not self._epoll.closed:
@@ -151,12 +156,12 @@ class ThreadProcessor(TurnProcessor):
         connection.transport.close()
 
     def _took(self, connection: Connection, buffer: memoryview, count: int) -> None:
-        """`count` bytes were received: into the connection's block, or else into `buffer`."""
+        """Handle `count` received bytes, which are in the connection's block or else in `buffer`."""
         if count == 0:
             self._close(connection, "the client closed it")
             return
         if self._is_stopping:
-            return  # What is not read any more is not answered.
+            return  # A closing connection's further requests are not answered.
         self._now_ns = connection.last_active_ns = self._clock.now_ns()
         self._counts[_BYTES_IN] += count
         owner = self._owners[connection.id]
@@ -184,7 +189,7 @@ class ThreadProcessor(TurnProcessor):
 
     def _take_ready(self, connection: Connection, owner: _Owner) -> list[Part]:
         if not connection.ready:
-            return []  # And not that list, which others append to.
+            return []  # An empty list of our own: other threads append to `ready`.
         ready: list[Part] = connection.ready
         connection.ready = []
         owner.is_writing = True
@@ -197,7 +202,7 @@ class ThreadProcessor(TurnProcessor):
 
     def _serve(self, connection: Connection) -> None:
         try:
-            with self._lock:  # Whoever made us is done with making us.
+            with self._lock:  # Wait until the thread that registers this connection has finished doing so.
                 owner = self._owners[connection.id]
             buffer = memoryview(bytearray(READ_BYTES))
             while self._serve_once(connection, owner, buffer):
@@ -241,7 +246,7 @@ class ThreadProcessor(TurnProcessor):
                     failure = error
                 owner.is_writing = False
                 if is_over and failure is None:
-                    owner.sent_bytes += sent  # Counted when it has the lock again.
+                    owner.sent_bytes += sent  # Added to the metrics when the thread has the lock again.
                     return True
             elif is_over:
                 return True
@@ -261,7 +266,9 @@ class ThreadProcessor(TurnProcessor):
                 owner.signal.acquire()
 
     def _take_received(self) -> None:
-        """Serve what this thread received, and with it what others did that wait for the lock: it is less work."""
+        """Serve what this thread received, together with what threads that wait for the lock received: one pass is
+        cheaper than several.
+        """
         received = self._received
         has_any = False
         while received:
@@ -274,7 +281,7 @@ class ThreadProcessor(TurnProcessor):
             self._run()
 
     def _settle(self, connection: Connection, owner: _Owner) -> bool:
-        """Nothing of it is being written: whether it is read on. If not, and nothing is ready, it will be woken."""
+        """After a write: whether the thread goes on reading. If not, and nothing is ready, it will be woken."""
         if connection.ready:
             return False
         self._now_ns = self._clock.now_ns()
@@ -296,7 +303,8 @@ class ThreadProcessor(TurnProcessor):
     # -- stopping ------------------------------------------------------------------------------------------------
 
     def is_drained(self) -> bool:
-        with self._lock:  # Else an answer could be missed between being in work, ready, and written.
+        # Without the lock an answer could be missed while it goes from one state to the next.
+        with self._lock:
             has_ready = any(each.ready for each in self._connections.values())
             is_writing = any(each.is_writing for each in self._owners.values())
             return super().is_drained() and not has_ready and not is_writing
@@ -314,7 +322,7 @@ _BYTES_OUT: Final = SLOT["bytes_out"]
 
 
 def _write(connection: Connection, parts: Sequence[Part]) -> int:
-    """Send everything; the bytes sent. Raises OSError, and EOFError for a file that is too short."""
+    """Send everything and return the bytes sent. Raises OSError, or EOFError if a file is too short."""
     total = 0
     run: list[bytes | memoryview] = []
     for at, part in enumerate(parts):

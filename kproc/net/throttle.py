@@ -1,7 +1,6 @@
-"""When throttled connections are read again: Kafka's ThrottledChannel and its reaper, as one heap.
+"""Throttles: when throttled connections are read again. Kafka's ThrottledChannel and its reaper, as one heap.
 
-Connections are named by id and not held, because a throttle may outlast its connection by far: byte rates have no
-upper bound for the delay.
+The heap holds connection ids and not connections: a throttle has no upper bound and may outlast its connection by far.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ _SWEEP_LEAST: Final = 1024
 
 
 class Throttles:
-    """The ends of throttles, soonest first. One per Processor."""
+    """The times at which throttles end, soonest first. One per Processor."""
 
     def __init__(self) -> None:
         self._ends: list[tuple[int, int]] = []
@@ -27,9 +26,9 @@ class Throttles:
         heapq.heappush(self._ends, (until_ns, connection_id))
 
     def forget_gone(self, is_there: Callable[[int], bool]) -> None:
-        """Drop the ends of connections that are gone, whenever there are twice as many as after the last time.
+        """Drop the entries of closed connections, whenever the heap has doubled since the last time.
 
-        A client that comes, is throttled for days and leaves, again and again, must not fill the memory.
+        Otherwise a client that connects, is throttled for days and leaves, again and again, would fill the memory.
         """
         if len(self._ends) >= self._sweep_at:
             self._ends = [end for end in self._ends if is_there(end[1])]
@@ -37,12 +36,12 @@ class Throttles:
             self._sweep_at = max(_SWEEP_LEAST, 2 * len(self._ends))
 
     def take_ended(self, now_ns: int) -> list[int]:
-        """The connections with an end that has come; one may have been throttled again, for longer, meanwhile."""
+        """Ids of connections whose throttle has ended. One may have been throttled again meanwhile, for longer."""
         ended: list[int] = []
         while self._ends and self._ends[0][0] <= now_ns:
             ended.append(heapq.heappop(self._ends)[1])
         return ended
 
     def wait_ms(self, now_ns: int) -> int:
-        """How long until the next end, rounded up. Only when there is one."""
+        """Milliseconds until the next throttle ends, rounded up. Call it only if there is one."""
         return max(0, -(-(self._ends[0][0] - now_ns) // 1_000_000))

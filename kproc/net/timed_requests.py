@@ -1,8 +1,9 @@
-"""TimedRequests: how long requests take, by samples that cost the others nothing.
+"""TimedRequests: measures how long requests take, on a sample, at no cost to the others.
 
-The first request that a Processor reads in a duty cycle is timed unless its API was within the last 10 ms. So at a low
-rate every request is, under load up to 100 a second of each API; the rates of APIs do not follow from it (the
-Handlers count them, all). A request is timed from the poll that reported it to the `send` that took its last byte:
+The first request that a Processor reads in a duty cycle is timed, unless one of the same API was timed within the last
+10 ms. At a low rate that is every request, under load up to 100 a second of each API. Rates do not follow from this:
+the Handlers count all requests. A request is timed from the poll that reported it to the `send` that took its last
+byte:
 
     RequestQueueTime   poll ... the Handler takes it       (publication, the ring, wake-up)
     LocalTime          ... the Handler can do no more      (append or read; other requests of the same pass)
@@ -10,9 +11,9 @@ Handlers count them, all). A request is timed from the poll that reported it to 
     ResponseQueueTime  ... the Processor takes the answer
     ResponseSendTime   ... nothing of it waits here any more
 
-The parts in the Handler come in a TIMES record right before the answer. An answer that must wait for those before it
-does so in ResponseSendTime. A client that has left ends its request's times when the answer comes. Not timed are
-requests whose Handler died, and those whose connection went to another Processor meanwhile.
+The Handler's times come in a TIMES record right before the answer. An answer's wait for earlier answers counts as
+ResponseSendTime. If the client has left, the request ends when its answer comes. Requests whose Handler died, or whose
+connection migrated meanwhile, are not timed.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from kproc.transport.agent import AgentId
 from kproc.transport.envelope import FLAG_TIMED, SEQUENCE_MASK, TIMES_BODY, UNTIMED_KEY
 
 _GAP_NS: Final = 10_000_000
-_OPEN_MAX: Final = 1024  # Requests that are being timed; beyond it the oldest is forgotten.
+_OPEN_MAX: Final = 1024  # Most requests that are being timed; with one more, the oldest is dropped.
 _KEY: Final = struct.Struct(">h")
 _NS_PER_US: Final = 1000
 
 
 class _Timed:
-    """One request on its way, as far as it is known."""
+    """One timed request: what is known of it so far."""
 
     __slots__ = ("api_key", "frame_bytes", "handler", "start_ns", "taken_ns", "times")
 
@@ -58,12 +59,12 @@ class TimedRequests:
         self._open: dict[tuple[int, int], _Timed] = {}
         self._timed_at_ns = [
             -_GAP_NS
-        ] * 256  # By the low byte of the API key; two APIs that share it share the gap.
-        # Answered, and perhaps not sent.
+        ] * 256  # By the low byte of the API key; APIs with equal low bytes share the 10 ms.
+        # Answered, but perhaps not sent yet.
         self.leaving: dict[tuple[int, int], _Timed] = {}
 
     def begin(self, connection: Connection, frame: memoryview, handler: AgentId, now_ns: int) -> int:
-        """Consider the connection's next request, whose frame this is without its length: FLAG_TIMED, or 0."""
+        """Decide whether to time the connection's next request, given its frame: FLAG_TIMED, or 0."""
         if len(frame) < _KEY.size or now_ns - self._timed_at_ns[frame[1]] < _GAP_NS:
             return 0
         self._timed_at_ns[frame[1]] = now_ns
@@ -73,11 +74,11 @@ class TimedRequests:
         return FLAG_TIMED
 
     def cancel(self, connection: Connection) -> None:
-        """It was not passed on after all."""
+        """Forget a request that was not passed on after all."""
         self._open.pop((connection.id, connection.next_sequence), None)
 
     def answered(self, connection_id: int, sequence: int, body: memoryview) -> None:
-        """TIMES came; the answer is right behind it."""
+        """Store the Handler's times from TIMES; the answer is right behind it."""
         timed = self._open.pop((connection_id, sequence), None)
         if timed is None:
             return
@@ -88,7 +89,7 @@ class TimedRequests:
             self.leaving[connection_id, sequence] = timed
 
     def finish(self, connections: Mapping[int, Connection]) -> None:
-        """Enter those of which nothing waits here any more."""
+        """Record the requests whose answers are sent completely."""
         now_ns = self._clock.now_ns()
         for (connection_id, sequence), timed in list(self.leaving.items()):
             connection = connections.get(connection_id)
@@ -113,11 +114,11 @@ class TimedRequests:
         self._timings.add(timed.api_key, times, timed.frame_bytes)
 
     def forget_connection(self, connection_id: int) -> None:
-        """It went to another Processor, which gets the answers."""
+        """Forget a connection that migrated: another Processor gets its answers."""
         for key in [key for key in self._open if key[0] == connection_id]:
             del self._open[key]
 
     def forget_handler(self, handler: AgentId) -> None:
-        """It died with what it had."""
+        """Forget the requests of a Handler that has died."""
         for key in [key for key, timed in self._open.items() if timed.handler == handler]:
             del self._open[key]

@@ -1,5 +1,5 @@
-"""How one connection goes from a Processor to another: its state in bytes, its descriptors, one socket pair.
-
+"""Channel: sends a connection from one Processor to another over a socket pair: its state as bytes, and its
+descriptors.
     giver -> taker   FILE   | kind u8 | connection id u64 |           + a segment file of which a range is unsent
                      BLOCK  | kind u8 | connection id u64 |           + a memfd with the begun large frame
                      STATE  | kind u8 | connection id u64 |           + a memfd with a state too long for GIVE
@@ -7,9 +7,9 @@
     taker -> giver   TAKEN, REFUSED   | kind u8 | connection id u64 |
 
 The pair is AF_UNIX SOCK_SEQPACKET: messages keep their borders and each carries at most one descriptor
-(ipc/fdpass.py). GIVE comes last of a connection's messages. The giver keeps the connection until TAKEN or REFUSED,
-or the pair's end, which reads as REFUSED; TAKEN outlives its sender in the pair's buffer, so a connection is never
-in two hands or in none.
+(ipc/fdpass.py). GIVE is the last of a connection's messages. The giver owns the connection until it reads TAKEN,
+REFUSED or the end of the pair, which counts as REFUSED. A TAKEN that was sent stays in the pair's buffer when its
+sender dies, so a connection never has two owners, and never none.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ TAKEN: Final = 5
 REFUSED: Final = 6
 
 _HEAD: Final = struct.Struct("=BQ")
-_STATE_BYTES_MAX: Final = 16 * 1024  # In the message itself: the kernel's buffer of a pair holds ten such.
-# Connections given and not acknowledged, per pair: their answers always fit into the pair's buffer.
+# Longest state in the message itself; the kernel's buffer of a pair holds ten such messages.
+_STATE_BYTES_MAX: Final = 16 * 1024
+# Most connections that were given and not acknowledged, per pair: that many answers always fit into the pair's buffer.
 WINDOW: Final = 16
 
 
@@ -46,7 +47,7 @@ class ConnectionState(msgspec.Struct, array_like=True, frozen=True):
     id: int
     origin: Origin
     client: tuple[str, str, str] | None
-    home: int  # Index of its home Handler, where its fetch session is.
+    home: int  # Index of its home Handler, which has its fetch session.
     target: int  # Index of the Handler that has the requests in work.
     next_sequence: int
     next_send: int
@@ -58,12 +59,12 @@ class ConnectionState(msgspec.Struct, array_like=True, frozen=True):
     is_stalled: bool
     is_closing: bool
     is_ended: bool
-    throttled_until_ns: int  # By the clock that all processes of the host share.
+    throttled_until_ns: int  # In CLOCK_MONOTONIC, which all processes of the host share.
     last_active_ns: int
 
 
 class Given:
-    """A connection that has arrived whole, and what came with it. `close` unless it was adopted."""
+    """A connection that has arrived with all its descriptors. Call `close` unless it was adopted."""
 
     def __init__(self, connection_id: int, peer: AgentId) -> None:
         self.id = connection_id
@@ -72,7 +73,8 @@ class Given:
         self.sock: socket.socket | None = None
         self.files: list[OpenFile] = []
         self.block_fd = -1
-        self.block_offset: int | None = None  # Room in the taker's arena.
+        # Offset of the block in the arena of the Processor that takes it.
+        self.block_offset: int | None = None
         self.is_whole = True  # False when a descriptor was lost on the way.
 
     def close(self) -> None:
@@ -85,14 +87,15 @@ class Given:
 
 
 class Channel:
-    """The socket pair with one other Processor. Sends what the kernel takes and keeps the rest in order."""
+    """The socket pair with one other Processor. What the kernel does not take at once is queued in order."""
 
     def __init__(self, peer: AgentId, sock: socket.socket) -> None:
         sock.setblocking(False)
         self.peer = peer
         self.sock = sock
         self.fd = sock.fileno()
-        self.given: dict[int, Connection] = {}  # Ours until they are acknowledged.
+        # Connections that are ours until the other Processor acknowledges them.
+        self.given: dict[int, Connection] = {}
         self.is_open = True
         self._unsent: deque[tuple[bytes, int, OpenFile | None]] = deque()
         self._own_fds: set[int] = set()  # Memfds to close once they are sent.
@@ -120,7 +123,7 @@ class Channel:
         return bool(self._unsent)
 
     def give(self, connection: Connection, kept: list[int]) -> None:
-        """Queue the messages of one connection, which is out of every epoll by now."""
+        """Queue the messages of one connection, which must not be in any epoll any more."""
         self.given[connection.id] = connection
         for item in connection.out or ():
             if isinstance(item, FileSend):
@@ -136,16 +139,16 @@ class Channel:
         self.flush()
 
     def try_answer(self, kind: int, connection_id: int) -> bool:
-        """TAKEN or REFUSED, past what waits to be given; False if the kernel has no room just now."""
+        """Send TAKEN or REFUSED, ahead of queued messages; False if the kernel has no room now."""
         if not self.is_open:
             return True
         try:
             return send_fd(self.sock, _HEAD.pack(kind, connection_id))
         except OSError:
-            return True  # The giver is gone, and what it gave is in one hand: ours.
+            return True  # The giver has died, so the connection has one owner: us.
 
     def flush(self) -> None:
-        """Send as far as the kernel takes it. A peer that is gone shows itself at the next read."""
+        """Send queued messages as far as the kernel takes them. The next read reports a peer that has died."""
         while self._unsent:
             payload, fd, _ = self._unsent[0]
             try:
@@ -174,9 +177,9 @@ class Channel:
     # -- taking ------------------------------------------------------------------------------------------------
 
     def receive(self) -> tuple[int, int, Given | None] | None:
-        """The next (kind, connection id, what arrived): GIVE, TAKEN or REFUSED; None if there is none yet.
+        """The next (kind, connection id, connection or None): GIVE, TAKEN or REFUSED; None if there is none yet.
 
-        Raises EOFError when the peer is gone and everything that it sent was received.
+        Raises EOFError when the peer has ended and everything that it sent was received.
         """
         while True:
             try:
@@ -211,7 +214,7 @@ class Channel:
 
 
 def state_of(connection: Connection, kept: list[int]) -> ConnectionState:
-    """What the taker needs to go on exactly where this Processor stopped."""
+    """What another Processor needs to go on exactly where this one stopped."""
     block = connection.block
     return ConnectionState(
         id=connection.id,
@@ -238,7 +241,7 @@ def state_of(connection: Connection, kept: list[int]) -> ConnectionState:
 
 
 def unsent_of(given: Given) -> deque[bytes | memoryview | FileSend] | None:
-    """The answers that had not left, with their files."""
+    """The answers that were not sent yet, and their open files."""
     assert given.state is not None
     if not given.state.out:
         return None

@@ -1,6 +1,6 @@
-"""What a connection reads and writes by, after Kafka's TransportLayer: one class for each way in which bytes travel.
+"""How a connection reads and writes, after Kafka's TransportLayer: one class per transport, of which plaintext exists.
 
-A Processor never calls a client's socket itself, but to name its address, to count its bytes and to pass it on.
+A Processor calls methods of a client's socket only here, except to read its address and TCP counters and to pass it on.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _SEND_BYTES_MAX: Final = 1 << 20  # One sendfile call; keeps one fast reader fro
 
 
 class PlaintextTransport:
-    """Bytes as they are. `recv_into` and `send` are the socket's own: a Python function around each costs 0.1 us.
+    """Plain TCP. `recv_into` and `send` are the socket's own methods: a Python function around each costs 0.1 us.
 
-    They raise BlockingIOError when the socket has nothing, or no room, and OSError when the client is gone.
+    They raise BlockingIOError when the socket has no bytes, or no room, and OSError when the client is gone.
     """
 
     __slots__ = ("fd", "recv_into", "send", "sock")
@@ -31,14 +31,14 @@ class PlaintextTransport:
         self.send = sock.send
 
     def send_file(self, file_fd: int, position: int, count: int) -> int:
-        """Bytes of a file, by the kernel alone; how many were sent. Raises EOFError for a file that is too short."""
+        """Send a file's bytes by sendfile; return how many were sent. Raises EOFError if the file is too short."""
         sent = os.sendfile(self.fd, file_fd, position, min(count, _SEND_BYTES_MAX))
         if sent == 0:
             raise EOFError(FILE_TOO_SHORT)
         return sent
 
     def send_all(self, data: bytes | memoryview, flags: int) -> None:
-        """For a blocking socket. `sendall` costs a clock reading more, and nearly always once is enough."""
+        """Send everything on a blocking socket. `sendall` would read the clock; one `send` nearly always suffices."""
         sent = self.send(data, flags)
         if sent < len(data):
             self.sock.sendall(memoryview(data)[sent:], flags)
@@ -48,12 +48,12 @@ class PlaintextTransport:
         self.sock.setblocking(is_blocking)
 
     def end(self) -> None:
-        """End the connection for both sides, whoever else has the descriptor: an Acceptor may still hold its copy."""
+        """Shut the connection down, even if another process (the Acceptor) still has a copy of its descriptor."""
         try:
             self.sock.shutdown(socket.SHUT_RDWR)
         except OSError as error:
             logger.debug("a connection was already closed by its client: %s", error)
 
     def close(self) -> None:
-        """Give the descriptor up. Whoever else has one has the connection."""
+        """Close our descriptor. The connection stays open if another process has a copy of it."""
         self.sock.close()

@@ -1,7 +1,7 @@
-"""TurnProcessor: a Processor that gets turns (transport/turns.py) and does not wait for its clients' sockets itself.
+"""TurnProcessor: a Processor that is called when it is due (transport/turns.py) and does not wait for sockets itself.
 
-Base of the two that are there for comparison: `loop_processor.py` (one asyncio loop) and `thread_processor.py` (a
-thread for each connection). Frames, order, limits and answers are the Processor's; what differs is who reads a socket.
+It is the base of the two Processors that exist for comparison: `loop_processor.py` (one asyncio loop) and
+`thread_processor.py` (a thread for each connection). They differ from the Processor only in who reads a socket.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from kproc.net.processor import Processor
 
 
 class TurnProcessor(Processor):
-    """Its own epoll tells of Acceptors only, so it is asked only when `look` was called."""
+    """Its epoll holds Acceptors' sockets only, and is polled only after `look` was called."""
 
     __slots__ = ("_must_look",)
 
@@ -22,17 +22,17 @@ class TurnProcessor(Processor):
         self._must_look = True
 
     def look(self) -> None:
-        """At the next turn there is something to see in the epoll (`poll_fd`)."""
+        """Poll the epoll (`poll_fd`) at the next turn."""
         self._must_look = True
 
     def publish(self) -> None:
-        """Let the Handlers see what was read."""
+        """Publish the requests that were read to the Handlers."""
         for handler in self._handlers.values():
             if handler.has_unpublished or (handler.notices is not None and handler.notices.is_dirty):
                 handler.publish()
 
     def do_work(self, timeout_ms: int) -> int:
-        """Answers out; all the rest only when it is wanted."""
+        """Send answers; do the rest of a duty cycle only if something asked for it."""
         self._now_ns = self._clock.now_ns()
         if self._must_look or self._is_pressed or self._now_ns >= self._next_store_ns:
             self._must_look = False
@@ -48,13 +48,14 @@ class TurnProcessor(Processor):
         return min(super().next_deadline_ms(), tick_ms if self._connections else 500)
 
     def has_input(self) -> bool:
-        """Whether a Handler has answered."""
+        """Whether a Handler has published answers."""
         return self._has_answers()
 
     @property
     def wants_turn(self) -> bool:
-        """Whether it has something to do though no Handler has answered: it waits for room or time, or has to tell an
-        Acceptor who left."""
+        """Whether it has work though no Handler has answered: a connection waits for room or for a time, or a closed
+        connection is to be reported to an Acceptor.
+        """
         return self._is_pressed or self._reporter.has_unsent
 
     def is_here(self, connection: Connection) -> bool:

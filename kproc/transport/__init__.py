@@ -1,1 +1,1 @@
-"""Who runs a role, and how envelopes move between roles: as processes, as threads, or stepped inline."""
+"""How roles run, and how messages travel between them: as processes, as threads, or all in one thread."""

@@ -1,8 +1,8 @@
 """Agents: roles as objects with `do_work()`, and the links by which they talk.
 
-A role never knows who runs it. `process.py` runs it as a forked child over shared-memory rings, `thread.py`
-as a thread over deques, `inline.py` steps every role from one thread. All three hand the role the same
-`Link` objects, and the bytes that travel over a link are the same in all three (envelope.py).
+A role never knows what runs it. `process.py` runs it as a forked child over shared-memory rings, `thread.py` as a
+thread over deques; the inline transport calls every role from one thread. All three give the role the same `Link`
+objects, and the bytes that travel over a link are the same in all three (envelope.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class AgentId(NamedTuple):
     """Names one running role: its role word and its index, `processor-0`."""
 
     role: str
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody asks of a name
+    index: int  # type: ignore[assignment]  # hides tuple.index, which no code calls on an id
 
     def __str__(self) -> str:
         return f"{self.role}-{self.index}"
@@ -71,7 +71,7 @@ class Doze(Protocol):
 
 
 class BlockReader(Protocol):
-    """A peer's arena: the bytes of one lent block."""
+    """A peer's arena, of which this agent reads single blocks."""
 
     def view(self, offset: int, length: int) -> memoryview: ...
     def close(self) -> None: ...
@@ -89,7 +89,7 @@ class BlockOwner(Protocol):
 
 
 class Link:
-    """Both directions between this agent and one peer. Owned by the agent it was attached to."""
+    """Both directions between this agent and one peer. Owned by the agent that it was attached to."""
 
     __slots__ = ("arena", "generation", "peer", "receiver", "sender", "waker")
 
@@ -111,13 +111,13 @@ class Link:
         self.arena = arena
 
 
-# How long a role that has done something sleeps before it publishes its metrics, and one that has not: a heartbeat.
+# Longest sleep of a role whose metrics are to be published, and of an idle role, which then only shows that it lives.
 STORE_MS: Final = 100
 REST_MS: Final = 500
 
 
 def beat_ms(hung_ms: int) -> int:
-    """How long any role may sleep: it beats three times before it counts as hung."""
+    """How long a role may sleep at most: three heartbeats fit into the time after which it counts as hung."""
     return max(STORE_MS, min(REST_MS, hung_ms // 3)) if hung_ms else REST_MS
 
 
@@ -125,23 +125,24 @@ class Agent(Protocol):
     """A role. Every method is called by the one thread that runs the agent."""
 
     id: AgentId
-    is_called: bool  # Set when a watched descriptor became readable; cleared by whoever looked at it.
+    # Set when a watched descriptor became readable; cleared by the code that reads that descriptor.
+    is_called: bool
 
     def attach(self, link: Link) -> None:
-        """Begin to talk with a peer; a second link to the same peer replaces the first (it was restarted)."""
+        """Use this link to its peer from now on. It replaces an earlier link to the same peer, which was restarted."""
 
     def detach(self, peer: AgentId) -> None:
-        """The peer is gone and reaped: nothing more comes from it and nothing it was lent is in use."""
+        """Drop the link to a peer that was reaped: nothing more comes from it, and it uses no block any more."""
 
     def do_work(self, timeout_ms: int) -> int:
-        """Do one duty cycle and return how much was done; then, if nothing is left, sleep up to `timeout_ms`, or
-        less if a timer is due before."""
+        """Do one duty cycle and return how much was done. If nothing is left to do, sleep first, up to `timeout_ms` or
+        until the next timer is due."""
 
     def watch(self, fd: int) -> None:
-        """Wake up, too, when `fd` is readable: the control socket of whoever runs this agent."""
+        """Also wake up when `fd`, the supervisor's control socket, is readable."""
 
     def poll_fd(self) -> int:
-        """An epoll descriptor that is readable when something outside the links wants this agent."""
+        """An epoll descriptor that is readable when something other than a link has input for this agent."""
 
     def next_deadline_ms(self) -> int:
         """How long the agent may sleep before its next timer is due."""
@@ -155,5 +156,5 @@ class Agent(Protocol):
     def close(self) -> str | None:
         """Release descriptors and files; called once, after the last `do_work`.
 
-        Returns what keeps the next start from believing that this stop was a clean one; None: nothing does.
+        Returns why the next start must not take this stop for a clean one, or None if it may.
         """

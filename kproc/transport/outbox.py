@@ -1,8 +1,8 @@
-"""Outbox and Inbox: whole messages over a link whose ring may be full or too small for one of them.
+"""Outbox and Inbox: send whole messages over a link whose ring may be full, or smaller than a message.
 
-Nobody ever blocks on a ring (design rule against deadlock). What does not fit waits here, in order, in the
-memory of the agent that wants to send it; `has_overflow` tells that agent to take no more work from that
-peer until it has drained. The overflow is bounded by the requests in work, which the Processors bound.
+No agent ever blocks on a ring, because two that wait for each other would never go on. Messages that do not fit are
+queued in the sender's memory, in order. While `has_overflow` is true the sender accepts no more work from that peer.
+The queue is bounded by the requests in work, which the Processors bound.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ Buffer = bytes | bytearray | memoryview
 class Outbox:
     """The sending side of one link. `push` never fails; `flush` publishes and wakes the peer.
 
-    `is_dirty` and `has_overflow` are for reading only. Fields, because duty cycles ask at every turn: a property costs
-    a call.
+    `is_dirty` and `has_overflow` are read-only to others. They are fields because every duty cycle reads them, and a
+    property would cost a call.
     """
 
     __slots__ = (
@@ -50,7 +50,8 @@ class Outbox:
                 if self._try_push(kind, *parts):
                     return
             except ValueError:
-                pass  # Longer than a record may be: it goes in pieces, below. Asking first would cost every push.
+                # Longer than a record may be: sent in pieces, below. A check in advance would cost every push.
+                pass
         whole = b"".join(parts)
         limit = self._record_bytes_max
         start = 0
@@ -61,7 +62,7 @@ class Outbox:
         self.has_overflow = True
 
     def flush(self) -> None:
-        """Move what waits into the ring as far as it fits, publish once, wake the peer if it sleeps."""
+        """Move queued messages into the ring as far as they fit, publish once, wake the peer if it sleeps."""
         if not self.is_dirty:
             return
         overflow = self._overflow
@@ -75,7 +76,7 @@ class Outbox:
         return len(self._overflow)
 
     def waiting(self, limit: int) -> int:
-        """Records that the peer has not taken, those kept here included; counted up to about `limit`."""
+        """Records that the peer has not taken, queued ones included; counted up to about `limit`."""
         return self._sender.waiting(limit) + len(self._overflow)
 
     def fill_bytes(self) -> int:
@@ -110,8 +111,8 @@ class Inbox:
             messages = self._join(batch)
             if messages or not batch:
                 return messages
-            # Nothing but pieces, and they are copied. Whoever polls releases only what it was given, but a
-            # message longer than the ring needs this room for the rest of it.
+            # There were only pieces, and they are copied. The caller releases only records that it got, so release
+            # here: a message longer than the ring needs this room for its further pieces.
             self.release()
 
     def _join(self, batch: Sequence[tuple[int, memoryview]]) -> list[tuple[int, memoryview]]:

@@ -1,9 +1,9 @@
-"""Children: forked processes with a control socket, told apart from everything else the parent had open.
+"""Children: forks child processes, each with a control socket and without the parent's other descriptors.
 
-The parent must be single-threaded. A child closes every descriptor that its role was not given: CLOEXEC
-does nothing without exec, and a sibling's inherited copy of a hand-over socket would make passing a
-connection to a dead Processor succeed (the client then hangs: seen). Regions, sockets and eventfds arrive
-later over the control socket, one per message.
+The parent must be single-threaded. A child closes every descriptor that its role was not given. CLOEXEC does nothing
+without exec, and if a sibling kept a copy of a handoff socket, passing a connection to a dead Processor would succeed
+and the client would hang, which has happened. Regions, sockets and eventfds arrive later over the control socket, one
+per message.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class ControlSocket:
     """One end of the socket between the supervisor and a child: messages in order, none lost.
 
-    A message is a dict with the key `do`; it may carry one descriptor. One that is longer than a packet (the
-    connections of a Processor) goes in several. The supervisor never blocks on a child: what the kernel does not
-    take waits in `_unsent`, with a duplicate of its descriptor.
+    A message is a dict with the key `do` and may carry one descriptor. A message longer than a packet (the connections
+    of a Processor) is sent in several. The supervisor never blocks on a child: what the kernel does not take waits in
+    `_unsent`, with a duplicate of its descriptor.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -59,7 +59,7 @@ class ControlSocket:
         return bool(self._unsent)
 
     def send(self, message: dict[str, Any], fd: int | None = None) -> None:
-        """Send, or keep until `flush`. Raises BrokenPipeError or ConnectionResetError if the peer is gone."""
+        """Send now, or queue until `flush`. Raises BrokenPipeError or ConnectionResetError if the peer is gone."""
         payload = _encode(message)
         start = 0
         while len(payload) - start > _PACKET_BYTES_MAX:
@@ -112,7 +112,7 @@ class Child:
         self.control = control
 
     def kill(self, signal_number: int = signal.SIGKILL) -> None:
-        """Signal it by pidfd: never a stranger that got the same pid."""
+        """Signal the child by its pidfd: its pid may belong to another process by now."""
         try:
             signal.pidfd_send_signal(self.pidfd, signal_number)
         except ProcessLookupError:
@@ -133,7 +133,7 @@ def fork_child(agent: AgentId, main: Callable[[ControlSocket], int], *, keep: It
     """
     ours, theirs = make_socket_pair()
     parent_pid = os.getpid()
-    # A signal between fork and the child's reset of its handlers would run the parent's handler in the child.
+    # Until the child has reset its handlers, a signal would run the parent's handler in the child.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
     sys.stdout.flush()
     sys.stderr.flush()
@@ -154,8 +154,8 @@ def _run_child(
     keep: set[int],
     parent_pid: int,
 ) -> NoReturn:
-    """Everything between fork and exit. Never returns: the parent's objects on the stack must not be finalised,
-    they would close descriptor numbers that stand for something else here."""
+    """Everything that the child does. Never returns: finalising the parent's objects on the stack would close
+    descriptor numbers that mean something else in the child."""
     status = 70
     try:
         # Stopping is the supervisor's business: Ctrl-C and a service manager's SIGTERM reach the whole group.
@@ -166,7 +166,7 @@ def _run_child(
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent_pid:  # It died before the line above.
+        if os.getppid() != parent_pid:  # The parent died before prctl took effect.
             os._exit(0)
         _libc.prctl(_PR_SET_NAME, f"kproc:{agent}".encode()[:15], 0, 0, 0)
         close_all_but(keep)
@@ -181,7 +181,7 @@ def _run_child(
 
 
 def _leave(status: int) -> NoReturn:
-    """End the process, even when nobody reads its stderr any more and so a flush raises."""
+    """End the process, also when flushing stderr raises because nobody reads it any more."""
     try:
         sys.stdout.flush()
         sys.stderr.flush()

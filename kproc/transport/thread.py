@@ -14,8 +14,9 @@ from typing import Final, NoReturn
 
 from kproc.transport.agent import Agent
 
-_SLEEP_MS: Final = 100  # What stop() and post() may have to wait for.
-_RECORD_HEAD: Final = 8  # What a record costs in a ring beside its payload; kept so that both fill alike.
+_SLEEP_MS: Final = 100  # Longest sleep of an agent's thread, which stop() and post() may have to wait for.
+# A record's header in a ring; counted here too, so that both kinds of links are full after the same records.
+_RECORD_HEAD: Final = 8
 
 
 class Pipe:
@@ -56,7 +57,7 @@ class PipeSender:
             self._refuse_length(length)
         if length + _RECORD_HEAD > self.free_bytes():
             return None
-        # A buffer that was reserved and never committed is used again, as a ring would.
+        # Use a buffer again that was reserved and never committed, as a ring does.
         buffer = self._reserved
         if buffer is None or len(buffer) < length:
             buffer = self._reserved = bytearray(length)
@@ -116,7 +117,7 @@ class PipeReceiver:
 
 
 class AgentThread:
-    """Runs one agent in a thread of its own until `stop()`; a surprise in the agent is handed to `on_error`."""
+    """Runs one agent in a thread of its own until `stop()`; `on_error` gets an exception that the agent raised."""
 
     def __init__(self, agent: Agent, on_error: Callable[[Agent, BaseException], None]) -> None:
         self.agent = agent

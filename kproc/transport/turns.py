@@ -1,7 +1,7 @@
-"""Turns: the agents of one process that have something to do, for transports where no agent has its own thread.
+"""Turns: runs the agents of one process that have work, for transports where no agent has a thread of its own.
 
-A link's waker and a timer make an agent due; `run` gives a turn to each that is, until none is. Nothing in here waits
-or locks: whoever calls must be the only one who does (the asyncio loop, or the holder of the one lock).
+A link's waker or a timer makes an agent due; `run` calls each due agent until none is left. Nothing here waits or
+locks: only one thread may call it at a time (the asyncio loop's, or the one that holds the lock).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from kproc.transport.agent import AgentId
 
 
 class Stepped(Protocol):
-    """What `run` asks of an agent."""
+    """What `run` calls of an agent."""
 
     id: AgentId
 
@@ -22,7 +22,7 @@ class Stepped(Protocol):
 
 
 class TurnWaker:
-    """The `Wakeable` of a link to an agent that gets turns."""
+    """The `Wakeable` of a link to an agent that is run by turns."""
 
     __slots__ = ("_due", "_id")
 
@@ -45,7 +45,7 @@ class Turns:
         self._deadlines_ns: dict[AgentId, int] = {}
 
     def add(self, agent: Stepped, has_input: Callable[[], bool] | None) -> None:
-        """`has_input` says whether it wants another turn at once; None: it does whenever it has done something."""
+        """Add an agent. `has_input` says whether it needs another turn at once; None: if its last turn did anything."""
         self._agents[agent.id] = agent
         self._inputs[agent.id] = has_input
         self.call(agent.id)
@@ -54,7 +54,7 @@ class Turns:
         return TurnWaker(self._due, agent_id)
 
     def call(self, agent_id: AgentId) -> None:
-        """Give it a turn at the next `run`."""
+        """Make the agent due at the next `run`."""
         self._due[agent_id] = None
 
     def call_all(self) -> None:
@@ -62,14 +62,14 @@ class Turns:
             self._due[agent_id] = None
 
     def call_late(self) -> None:
-        """Give a turn to those whose timer is due."""
+        """Make the agents due whose timers have expired."""
         now_ns = self._now_ns()
         for agent_id, deadline_ns in self._deadlines_ns.items():
             if deadline_ns <= now_ns:
                 self._due[agent_id] = None
 
     def run(self) -> None:
-        """Until nobody has anything to do."""
+        """Run due agents until none is left."""
         due, deadlines_ns = self._due, self._deadlines_ns
         while due:
             agent_id = next(iter(due))
@@ -83,5 +83,5 @@ class Turns:
                 deadlines_ns[agent_id] = self._now_ns() + agent.next_deadline_ms() * 1_000_000
 
     def deadline_ns(self) -> int:
-        """When the next timer is due, of those that had a turn."""
+        """When the next timer of the agents that had a turn is due."""
         return min(self._deadlines_ns.values())
