@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from kproc.clock import Clock
 from kproc.cluster.image import ClusterImage, PartitionImage
@@ -27,11 +27,11 @@ from kproc.wire.header import ApiKey, RequestHeader
 if TYPE_CHECKING:
     from kproc.api.fetch_session import SessionCache
     from kproc.api.traffic import Traffic
-    from kproc.group.coordinator import GroupCoordinator
 
 OnReply = Callable[[dict[str, Any]], None]
 PartitionKey = tuple[str, int]
 OnReady = Callable[[bool], None]
+C_co = TypeVar("C_co", covariant=True)
 
 
 class PartitionMoving(KafkaError):
@@ -142,7 +142,7 @@ class ProducerIds(Protocol):
 
 
 class Forwarded(Protocol):
-    """Items of another Handler's request that wait here (api/group_call.py)."""
+    """What another Handler asked of coordinators of ours (api/coordinator_call.py)."""
 
     home: int  # The Handler that asked.
 
@@ -150,18 +150,16 @@ class Forwarded(Protocol):
         """Answer it with what there is."""
 
 
-class Groups(Protocol):
-    """The group coordinators of this Handler, and where the others are."""
+class Coordinators(Protocol[C_co]):
+    """The coordinators of one internal topic at this Handler, and where the others are."""
 
-    forwarded: dict[Forwarded, None]  # of other Handlers, whose members wait here
+    def partition_of(self, name: str) -> PartitionImage | None:
+        """The topic's partition that keeps what has that name (a group, say); None before the topic is made."""
 
-    def partition_of(self, group_id: str) -> PartitionImage | None:
-        """The partition of `__consumer_offsets` that keeps the group; None before the topic is made."""
-
-    def coordinator(self, index: int) -> GroupCoordinator:
+    def coordinator(self, index: int) -> C_co:
         """The coordinator of a partition of ours. KafkaError with what its clients must be told otherwise."""
 
-    def loaded(self) -> list[GroupCoordinator]:
+    def loaded(self) -> Sequence[C_co]:
         """All coordinators of ours that can be asked."""
 
     def when_loaded(self, on_loaded: Callable[[], None]) -> None:
@@ -191,9 +189,10 @@ class Services:
         "clock",
         "config",
         "containment",
+        "coordinators",
         "counts",
         "endpoints",
-        "groups",
+        "forwarded",
         "hand_over",
         "handler_index",
         "image",
@@ -239,7 +238,8 @@ class Services:
         self.session_cache: SessionCache
         self.hand_over: HandOver
         self.client_rates: ClientRates = _NO_RATES
-        self.groups: Groups
+        self.coordinators: Mapping[str, Coordinators[Any]]  # By internal topic.
+        self.forwarded: dict[Forwarded, None] = {}  # Of other Handlers, whose clients wait here.
         # What telemetry wants to know; None: nothing.
         self.traffic: Traffic | None = None
         self.samples: Samples | None = None

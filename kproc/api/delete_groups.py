@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from kproc.api.group_call import Caller, Fields, Item, OnOutcome, Outcome, ask_coordinators, group_operation
+from kproc.api.coordinator_call import Caller, Fields, Item, OnOutcome, Outcome
+from kproc.api.group_call import GROUPS
 from kproc.api.registry import api
 from kproc.wire.header import ApiKey
 
@@ -30,7 +31,7 @@ def handle_delete_groups(context: RequestContext, request: Fields) -> None:
         ]
         context.reply({"results": results})
 
-    ask_coordinators(context, _NAME, [Item(group_id, None) for group_id in group_ids], on_done)
+    GROUPS.ask(context, _NAME, [Item(group_id, None) for group_id in group_ids], on_done)
 
 
 def error_response(request: Fields, code: int, message: str | None) -> Fields:
@@ -40,7 +41,7 @@ def error_response(request: Fields, code: int, message: str | None) -> Fields:
     }
 
 
-@group_operation(_NAME)
+@GROUPS.operation(_NAME)
 def _serve(
     coordinator: GroupCoordinator, _caller: Caller, group_id: str, _wanted: Any, on_outcome: OnOutcome
 ) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.api.authorized_operations import ALL_ON_GROUP, NOT_TOLD
-from kproc.api.group_call import Caller, Fields, Item, OnOutcome, Outcome, ask_coordinators, group_operation
+from kproc.api.coordinator_call import Caller, Fields, Item, OnOutcome, Outcome
+from kproc.api.group_call import GROUPS
 from kproc.api.registry import api
 from kproc.errors import ErrorCode
 from kproc.wire.header import ApiKey
@@ -38,7 +39,7 @@ def handle_describe_groups(context: RequestContext, request: Fields) -> None:
                 group["authorized_operations"] = operations
         context.reply({"groups": groups})
 
-    ask_coordinators(context, _NAME, [Item(group_id, None) for group_id in group_ids], on_done)
+    GROUPS.ask(context, _NAME, [Item(group_id, None) for group_id in group_ids], on_done)
 
 
 def error_response(request: Fields, code: int, message: str | None) -> Fields:
@@ -58,7 +59,7 @@ def _failed(group_id: str, code: int, message: str | None = None, state: str = "
     }
 
 
-@group_operation(_NAME)
+@GROUPS.operation(_NAME)
 def _serve(
     coordinator: GroupCoordinator, caller: Caller, group_id: str, _wanted: Any, on_outcome: OnOutcome
 ) -> None:

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 _GROUP: Final = 0
 _TRANSACTION: Final = 1
+_TOPICS: Final = {
+    _GROUP: GROUP_METADATA_TOPIC
+}  # By the kind of key, where its coordinators keep what they know.
 NO_TRANSACTIONS: Final = "This broker does not coordinate transactions yet: leave transactional.id unset."
 
 Fields = dict[str, Any]
@@ -33,20 +36,21 @@ def handle_find_coordinator(context: RequestContext, request: Fields) -> Fields 
     key_type = request.get("key_type", _GROUP)
     if key_type == _TRANSACTION:
         raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
-    if key_type != _GROUP:
+    topic = _TOPICS.get(key_type)
+    if topic is None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Coordinators of type {key_type} are not served.")
-    if context.services.image.topic(GROUP_METADATA_TOPIC) is not None:
+    if context.services.image.topic(topic) is not None:
         return _found(context, request)
 
     def on_reply(reply: Fields) -> None:
-        if context.services.image.topic(GROUP_METADATA_TOPIC) is not None:
+        if context.services.image.topic(topic) is not None:
             context.reply(_found(context, request))
             return
         error = failure_of(reply)
         why = error.message if error is not None else reply["topics"][0]["error_message"]
         context.reply(error_response(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, why))
 
-    context.call_controller("auto_create_topics", {"names": [GROUP_METADATA_TOPIC]}, on_reply)
+    context.call_controller("auto_create_topics", {"names": [topic]}, on_reply)
     return None
 
 

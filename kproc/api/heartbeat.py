@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from kproc.api.group_call import Caller, Fields, OnOutcome, ask_coordinator, group_operation
+from kproc.api.coordinator_call import Caller, Fields, OnOutcome
+from kproc.api.group_call import GROUPS
 from kproc.api.registry import api
 from kproc.errors import ErrorCode
 from kproc.wire.header import ApiKey
@@ -28,7 +29,7 @@ def handle_heartbeat(context: RequestContext, request: Fields) -> None:
         context.reply({"error_code": int(code)})
 
     wanted = [request["member_id"], request.get("group_instance_id"), request["generation_id"]]
-    ask_coordinator(context, _NAME, request["group_id"], wanted, on_done)
+    GROUPS.ask_one(context, _NAME, request["group_id"], wanted, on_done)
 
 
 def error_response(_request: Fields, code: int, message: str | None) -> Fields:
@@ -36,7 +37,7 @@ def error_response(_request: Fields, code: int, message: str | None) -> Fields:
     return {"error_code": int(code)}
 
 
-@group_operation(_NAME)
+@GROUPS.operation(_NAME)
 def _serve(
     coordinator: GroupCoordinator, _caller: Caller, group_id: str, wanted: Any, on_outcome: OnOutcome
 ) -> None:

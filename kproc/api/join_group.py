@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from kproc.api.group_call import Caller, Fields, OnOutcome, ask_coordinator, group_operation
+from kproc.api.coordinator_call import Caller, Fields, OnOutcome
+from kproc.api.group_call import GROUPS
 from kproc.api.registry import api
 from kproc.group.messages import JoinRequest, JoinResult
 from kproc.wire.header import ApiKey
@@ -35,7 +36,7 @@ def handle_join_group(context: RequestContext, request: Fields) -> None:
             outcome = {**outcome, "protocol_name": ""}
         context.reply(outcome)
 
-    ask_coordinator(context, _NAME, request["group_id"], request, on_done)
+    GROUPS.ask_one(context, _NAME, request["group_id"], request, on_done)
 
 
 def error_response(request: Fields, code: int, message: str | None) -> Fields:
@@ -44,7 +45,7 @@ def error_response(request: Fields, code: int, message: str | None) -> Fields:
     return _answer(JoinResult(int(code), request["member_id"])) | {"protocol_name": ""}
 
 
-@group_operation(_NAME)
+@GROUPS.operation(_NAME)
 def _serve(
     coordinator: GroupCoordinator, caller: Caller, group_id: str, request: Any, on_outcome: OnOutcome
 ) -> None:

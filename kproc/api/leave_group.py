@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from kproc.api.group_call import Caller, Fields, OnOutcome, ask_coordinator, group_operation
+from kproc.api.coordinator_call import Caller, Fields, OnOutcome
+from kproc.api.group_call import GROUPS
 from kproc.api.registry import api
 from kproc.group.messages import LeaveResult, LeavingMember
 from kproc.wire.header import ApiKey
@@ -35,7 +36,7 @@ def handle_leave_group(context: RequestContext, request: Fields) -> None:
             outcome = {"error_code": outcome["members"][0]["error_code"]}
         context.reply(outcome)
 
-    ask_coordinator(context, _NAME, request["group_id"], members, on_done)
+    GROUPS.ask_one(context, _NAME, request["group_id"], members, on_done)
 
 
 def error_response(_request: Fields, code: int, message: str | None) -> Fields:
@@ -43,7 +44,7 @@ def error_response(_request: Fields, code: int, message: str | None) -> Fields:
     return {"error_code": int(code), "members": []}
 
 
-@group_operation(_NAME)
+@GROUPS.operation(_NAME)
 def _serve(
     coordinator: GroupCoordinator, _caller: Caller, group_id: str, members: Any, on_outcome: OnOutcome
 ) -> None:

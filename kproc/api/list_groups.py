@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from kproc.api.group_call import GROUPS
 from kproc.api.owners import Gather, serve_parts
 from kproc.api.registry import api
 from kproc.errors import ErrorCode
@@ -60,7 +61,7 @@ class _Listing(NamedTuple):
         return handler
 
     def serve(self, _handler: int, on_answer: Callable[[Groups | None], None]) -> None:
-        self.services.groups.when_loaded(lambda: on_answer(self._ours()))
+        GROUPS.of(self.services).when_loaded(lambda: on_answer(self._ours()))
 
     def ask(self, owner: int, _handlers: Sequence[int], on_reply: OnReply) -> None:
         body = {"image": self.services.image.version, "states": self.states, "types": self.types}
@@ -77,7 +78,7 @@ class _Listing(NamedTuple):
                 "group_state": group.state,
                 "group_type": group.group_type,
             }
-            for coordinator in self.services.groups.loaded()
+            for coordinator in GROUPS.of(self.services).loaded()
             for group in coordinator.overviews()
             if (not self.states or group.state.lower() in self.states)
             and (not self.types or group.group_type.lower() in self.types)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from kproc.api.group_call import Caller, Fields, OnOutcome, ask_coordinator, group_operation
+from kproc.api.coordinator_call import Caller, Fields, OnOutcome
+from kproc.api.group_call import GROUPS
 from kproc.api.registry import api
 from kproc.config.values import LONG_MAX
 from kproc.errors import ErrorCode
@@ -48,7 +49,7 @@ def handle_offset_commit(context: RequestContext, request: Fields) -> None:
         assert isinstance(outcome, int)
         commit.answer(outcome)
 
-    ask_coordinator(context, _NAME, request["group_id"], wanted, on_done)
+    GROUPS.ask_one(context, _NAME, request["group_id"], wanted, on_done)
 
 
 def error_response(request: Fields, code: int, message: str | None) -> Fields:
@@ -133,7 +134,7 @@ class _Commit:
         self._context.reply(fields)
 
 
-@group_operation(_NAME)
+@GROUPS.operation(_NAME)
 def _serve(
     coordinator: GroupCoordinator, caller: Caller, group_id: str, wanted: Any, on_outcome: OnOutcome
 ) -> None:

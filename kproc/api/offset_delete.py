@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from kproc.api.group_call import Caller, Fields, OnOutcome, ask_coordinator, group_operation
+from kproc.api.coordinator_call import Caller, Fields, OnOutcome
+from kproc.api.group_call import GROUPS
 from kproc.api.registry import api
 from kproc.errors import ErrorCode
 from kproc.group.records import OffsetKey
@@ -43,7 +44,7 @@ def handle_offset_delete(context: RequestContext, request: Fields) -> None:
         context.reply({"error_code": 0, "topics": rows})
 
     known = {(name, index) for name, index in wanted}
-    ask_coordinator(context, _NAME, request["group_id"], wanted, on_done)
+    GROUPS.ask_one(context, _NAME, request["group_id"], wanted, on_done)
 
 
 def _topic(topic: Fields, known: set[tuple[str, int]], subscribed: set[str]) -> Fields:
@@ -65,7 +66,7 @@ def error_response(_request: Fields, code: int, message: str | None) -> Fields:
     return {"error_code": int(code), "topics": []}
 
 
-@group_operation(_NAME)
+@GROUPS.operation(_NAME)
 def _serve(
     coordinator: GroupCoordinator, _caller: Caller, group_id: str, wanted: Any, on_outcome: OnOutcome
 ) -> None:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from kproc.api.group_call import Caller, Fields, Item, OnOutcome, Outcome, ask_coordinators, group_operation
+from kproc.api.coordinator_call import Caller, Fields, Item, OnOutcome, Outcome
+from kproc.api.group_call import GROUPS
 from kproc.api.registry import api
 from kproc.errors import ErrorCode
 from kproc.group.records import NO_EPOCH, CommittedOffset
@@ -48,7 +49,7 @@ def handle_offset_fetch(context: RequestContext, request: Fields) -> None:
         ]
         context.reply(_response(context.api_version, answers))
 
-    ask_coordinators(context, _NAME, items, on_done)
+    GROUPS.ask(context, _NAME, items, on_done)
 
 
 def _groups_of(version: int, request: Fields) -> list[Fields]:
@@ -125,7 +126,7 @@ def error_response(request: Fields, code: int, message: str | None) -> Fields:
     return {"topics": topics, "error_code": int(code)}
 
 
-@group_operation(_NAME)
+@GROUPS.operation(_NAME)
 def _serve(
     coordinator: GroupCoordinator, _caller: Caller, group_id: str, wanted: Any, on_outcome: OnOutcome
 ) -> None:

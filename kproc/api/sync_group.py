@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from kproc.api.group_call import Caller, Fields, OnOutcome, ask_coordinator, group_operation
+from kproc.api.coordinator_call import Caller, Fields, OnOutcome
+from kproc.api.group_call import GROUPS
 from kproc.api.registry import api
 from kproc.errors import ErrorCode
 from kproc.group.messages import SyncRequest, SyncResult
@@ -35,7 +36,7 @@ def handle_sync_group(context: RequestContext, request: Fields) -> None:
     def on_done(outcome: Fields | int) -> None:
         context.reply(error_response(request, outcome, None) if isinstance(outcome, int) else outcome)
 
-    ask_coordinator(context, _NAME, request["group_id"], request, on_done)
+    GROUPS.ask_one(context, _NAME, request["group_id"], request, on_done)
 
 
 def error_response(_request: Fields, code: int, message: str | None) -> Fields:
@@ -43,7 +44,7 @@ def error_response(_request: Fields, code: int, message: str | None) -> Fields:
     return _answer(SyncResult(int(code)))
 
 
-@group_operation(_NAME)
+@GROUPS.operation(_NAME)
 def _serve(
     coordinator: GroupCoordinator, _caller: Caller, group_id: str, request: Any, on_outcome: OnOutcome
 ) -> None:

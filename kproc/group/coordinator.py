@@ -1,8 +1,7 @@
 """GroupCoordinator: the groups and offsets of one partition of `__consumer_offsets`. No I/O, no clock of its own.
 
-Its owner (handler/groups.py) replays the log into it, then asks it; what must outlast it goes out through a
-`GroupLog`. State follows the log: it changes when a record is appended, and whoever caused or reads the change
-is answered when it is as durable as acks=all promises. So nothing that was seen is ever taken back.
+The rules of a coordinator as coordinator/rules.py describes them: its runtime replays the log into it, then asks it.
+State follows the log, so nothing that was seen is ever taken back.
 
 A group of another protocol is another class behind the same dictionary, told apart by the key types that it
 replays (records.py); pending offsets of transactions belong beside `offsets`.
@@ -13,15 +12,25 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
 from kproc.config import Config
+from kproc.coordinator.deadlines import Deadlines
+from kproc.coordinator.rules import (
+    Code,
+    CoordinatorLog,
+    DueOf,
+    KeyAndValue,
+    OnCode,
+    Timing,
+    TopicIdOf,
+    Write,
+)
 from kproc.errors import ErrorCode
 from kproc.group.classic_group import ClassicGroup, GroupEnvironment, join_refusal
 from kproc.group.config import GroupConfig
-from kproc.group.deadlines import Deadlines
 from kproc.group.messages import (
     DescribedGroup,
     GroupOverview,
@@ -56,39 +65,6 @@ logger = logging.getLogger(__name__)
 SWEPT_AT_ONCE: Final = 64
 _MS_PER_MINUTE: Final = 60_000
 
-Code = int
-OnCode = Callable[[Code], None]
-# The id of the topic that has that name now, or None.
-TopicIdOf = Callable[[str], bytes | None]
-KeyAndValue = tuple[bytes, bytes | None]
-GroupOf = tuple["GroupCoordinator", str]
-
-
-class Write(msgspec.Struct):
-    """Records that go to the log together, and who wants to know. Without records it only waits for those before."""
-
-    records: list[KeyAndValue]
-    on_done: OnCode  # NONE when durable, else the error; after on_appended
-    on_appended: Callable[[], None] | None = None  # the state follows
-
-
-class GroupLog(Protocol):
-    """The owned log, as a coordinator uses it."""
-
-    def write(self, write: Write) -> None:
-        """Append in the order of the calls, at the end of the duty cycle at the latest."""
-
-    def flush(self) -> None:
-        """Append now what waits, so that the state holds it."""
-
-
-class Timing(msgspec.Struct, frozen=True):
-    """The clocks and the chance that coordinators are given."""
-
-    now_ms: Callable[[], int]  # monotonic
-    wall_ms: Callable[[], int]
-    random_id: Callable[[], str]
-
 
 class CommitRequest(msgspec.Struct, frozen=True, kw_only=True):
     """An OffsetCommit whose topics exist."""
@@ -114,7 +90,9 @@ def group_config(config: Config) -> GroupConfig:
 class GroupCoordinator:
     """One instance for each partition that its Handler owns and somebody has asked for."""
 
-    def __init__(self, config: Config, timing: Timing, deadlines: Deadlines[GroupOf], log: GroupLog) -> None:
+    def __init__(
+        self, config: Config, timing: Timing, deadlines: Deadlines[DueOf], log: CoordinatorLog
+    ) -> None:
         self._config = config
         self._timing = timing
         self._deadlines = deadlines
@@ -342,12 +320,12 @@ class GroupCoordinator:
 
     # -- time --------------------------------------------------------------------------------------------------
 
-    def tick(self, group_id: str) -> None:
+    def tick(self, name: str) -> None:
         """The deadline of a group has come."""
-        group = self._groups.get(group_id)
+        group = self._groups.get(name)
         if group is not None:
             group.tick(self._timing.now_ms())
-            self._watch(group_id)
+            self._watch(name)
 
     def _watch(self, group_id: str) -> None:
         """A group may have got an earlier deadline."""

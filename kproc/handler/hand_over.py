@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple
 
 from kproc.api.context import OnReady, OnReply, PartitionKey, PartitionMoving
 from kproc.cluster.image import ClusterImage, MovedPartition, PartitionImage, TopicImage
-from kproc.cluster.topic_names import GROUP_METADATA_TOPIC
+from kproc.cluster.topic_names import COORDINATOR_TOPICS
 from kproc.errors import Corrupt, FatalError
 from kproc.handler.partitions import Partitions
 from kproc.role.partition_table import NOBODY, PartitionRow
@@ -244,14 +244,14 @@ class HandOver:
     # -- opening -----------------------------------------------------------------------------------------------
 
     def _defers(self, key: PartitionKey) -> bool:
-        """Whether a log has to be opened later. Those of the groups have a pace of their own (groups.py)."""
+        """Whether a log has to be opened later. Those of coordinators have a pace of their own (Shard.load_some)."""
         if key in self._deferred:
             return True  # Behind those that wait for it.
         if not self.is_opening:
             self.is_opening = True
             self._opens_until_ns = self._now_ns() + _OPENING_NS
             return False
-        if key[0] == GROUP_METADATA_TOPIC or self._now_ns() < self._opens_until_ns:
+        if key[0] in COORDINATOR_TOPICS or self._now_ns() < self._opens_until_ns:
             return False
         self._deferred[key] = []
         return True

@@ -14,8 +14,8 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from kproc.api import group_call
 from kproc.api.context import Endpoint, OnReply, Services
+from kproc.api.coordinator_call import send_back
 from kproc.api.fetch_session import SessionCache
 from kproc.api.init_producer_id import ProducerIdAllocator
 from kproc.api.produce import Placed, ProduceBatcher
@@ -26,7 +26,8 @@ from kproc.config import Config
 from kproc.errors import ProtocolError
 from kproc.handler.client_rates import ClientRates
 from kproc.handler.compaction_calls import CompactionDesk
-from kproc.handler.groups import Groups
+from kproc.handler.coordinator_runtime import CoordinatorRuntime
+from kproc.handler.coordinators import all_kinds
 from kproc.handler.hand_over import HandOver, moved_between
 from kproc.handler.handler_peers import HandlerPeers, UnlinkedCalls
 from kproc.handler.handler_telemetry import HandlerTelemetry
@@ -116,9 +117,9 @@ class Handler(LinkedAgent):
         "_batch_max",
         "_clients",
         "_compaction",
+        "_coordinators",
         "_errors",
         "_fetches",
-        "_groups",
         "_hand_over",
         "_has_image",
         "_is_leaving",
@@ -196,14 +197,8 @@ class Handler(LinkedAgent):
         # While the log is on, each request goes the general way and notes its answer.
         self._request_log: RequestLog | None = None
         self._make_request = HandlerRequest
-        self._services.groups = self._groups = Groups(
-            config=config,
-            clock=clock,
-            image=lambda: self._services.image,
-            partitions=self._partitions,
-            handler_index=agent_id.index,
-            containment=self.containment,
-        )
+        self._coordinators = self._make_coordinators(config)
+        self._services.coordinators = self._coordinators.by_topic
         self._offline = OfflineNews(agent_id.index, self._services.peers.call_controller)
         self._telemetry = HandlerTelemetry(agent_id, self._services, self._partitions, self._hand_over)
         self._owner_calls = self._make_owner_calls()
@@ -222,6 +217,17 @@ class Handler(LinkedAgent):
             rates=self._rates,
             compaction=self._compaction,
             telemetry=self._telemetry,
+        )
+
+    def _make_coordinators(self, config: Config) -> CoordinatorRuntime:
+        return CoordinatorRuntime(
+            all_kinds(config, self._clock),
+            config=config,
+            clock=self._clock,
+            image=lambda: self._services.image,
+            partitions=self._partitions,
+            handler_index=self.id.index,
+            containment=self.containment,
         )
 
     def _make_rates(self, config: Config) -> ClientRates:
@@ -283,7 +289,7 @@ class Handler(LinkedAgent):
         """Answer what waits: nothing more will be appended."""
         super().begin_stop()
         self._compaction.begin_stop()
-        self._groups.begin_stop()
+        self._coordinators.begin_stop()
         self._purgatory.expire_all()
 
     def is_drained(self) -> bool:
@@ -322,7 +328,7 @@ class Handler(LinkedAgent):
     def _due_ms(self, now_ns: int) -> int:
         if self._hand_over.is_opening:
             return 0
-        due_ms = self._groups.due_ms
+        due_ms = self._coordinators.due_ms
         if due_ms > self._sleep_ms_max:
             due_ms = self._sleep_ms_max
         deadline_ns = self._purgatory.next_deadline_ns()
@@ -358,8 +364,8 @@ class Handler(LinkedAgent):
             work += self._compaction.work()
         if self._partitions.unsynced:
             self._partitions.start_sync()
-        # The groups last: they say how long there is nothing to do for them.
-        return work + self._purgatory.expire() + self._groups.work(self._clock.now_ns())
+        # The coordinators last: they say how long there is nothing to do for them.
+        return work + self._purgatory.expire() + self._coordinators.work(self._clock.now_ns())
 
     def _drain(self, client: _Client) -> int:
         """Take a Processor's requests; nothing while it has answers of ours to take.
@@ -386,8 +392,8 @@ class Handler(LinkedAgent):
                 else:
                     self._take_news(client, kind, view)
             self._produce.flush()
-            if self._groups.dirty:
-                self._groups.flush()
+            if self._coordinators.dirty:
+                self._coordinators.flush()
             if self._timed:
                 self._mark_done()
             client.inbox.release()
@@ -628,7 +634,7 @@ class Handler(LinkedAgent):
                 self._adopt(ClusterImage.from_snapshot(view))
                 peer.outbox.push(DELTA_ACK, TOKEN.pack(self._services.image.version, 0))
         self._produce.flush()
-        self._groups.flush()
+        self._coordinators.flush()
         peer.inbox.release()
         return len(batch)
 
@@ -682,10 +688,10 @@ class Handler(LinkedAgent):
             self._hand_over.forget(topic)
             self._partitions.delete(topic)
         if deleted:
-            self._groups.topics_deleted(deleted)
+            self._coordinators.topics_deleted(deleted)
         if moved:
-            self._groups.on_moved(moved)
-            group_call.send_back(self._services)
+            self._coordinators.on_moved(moved)
+            send_back(self._services)
             self._produce.on_moved((each.topic.name, each.partition.index) for each in moved)
             self._hand_over.on_moved(moved)
         self._rates.on_image()

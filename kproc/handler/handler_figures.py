@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kproc.api.context import OnReply, Services
+from kproc.api.group_call import GROUPS
 from kproc.handler.partitions import Partitions
 
 
@@ -12,7 +13,7 @@ def serve_call(services: Services, body: dict[str, Any], on_reply: OnReply) -> N
     """{"since", "traffic": {topic: [bytes in, records in, bytes out, fetches]}, "sizes": {topic: [index, bytes,
     segments, ...]}, "offline": count, "groups": [[id, state, members, {topic: {partition: offset}}], ...]}"""
     del body
-    services.groups.when_loaded(lambda: on_reply(_figures(services)))
+    GROUPS.of(services).when_loaded(lambda: on_reply(_figures(services)))
 
 
 def _figures(services: Services) -> dict[str, Any]:
@@ -43,7 +44,7 @@ def _figures(services: Services) -> dict[str, Any]:
 
 def _groups(services: Services) -> list[list[Any]]:
     rows: list[list[Any]] = []
-    for coordinator in services.groups.loaded():
+    for coordinator in GROUPS.of(services).loaded():
         for group_id, state, members in coordinator.sizes():
             offsets = {
                 topic: {index: committed.offset for index, committed in partitions.items()}

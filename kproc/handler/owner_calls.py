@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from kproc.api import fetch_owners, forwarding, group_call, list_groups
+from kproc.api import coordinator_call, fetch_owners, forwarding, list_groups
 from kproc.api.context import OnReply, Services
 from kproc.api.produce import ProduceBatcher
 from kproc.handler import handler_figures
@@ -69,9 +69,9 @@ class OwnerCalls:
             fetch_owners.CALL: partial(fetch_owners.serve_forwarded, services),
             "client_bytes": hear_rates,
             _TAKE_PARTITIONS: hand_over.serve_claim,
-            group_call.CALL: partial(group_call.serve_call, services),
             list_groups.CALL: partial(list_groups.serve_call, services),
             FIGURES: partial(handler_figures.serve_call, services),
+            **{op: partial(each.serve_call, services) for op, each in coordinator_call.CALLS.items()},
             **{op: partial(forwarding.serve, services, op) for op in forwarding.OPERATIONS},
             **{op: partial(compaction.serve, op) for op in (PREPARE_COMPACTION, SWAP_SEGMENTS)},
             _ENFORCE_RETENTION: enforce_retention,

@@ -7,8 +7,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from kproc.clock import ManualClock
+from kproc.coordinator.partitioning import partition_for
 from kproc.errors import Corrupt, ErrorCode, FatalError, KafkaError
-from kproc.group.partitioning import partition_for
 from kproc.group.records import CommittedOffset
 from kproc.storage.fs import StorageFailure
 from kproc.storage.log import Log
@@ -121,16 +121,16 @@ def _judge_producer(name: str, log: Log, producer_id: int, batches: list[Batch])
 def _judge_group(broker: Scene, group_id: str, ledger: Ledger) -> None:
     """What the group committed last of what was answered, or something that came after it."""
     partition = broker.image.topics_by_name[GROUP_TOPIC].partitions[partition_for(group_id, 2)]
-    groups = broker.handlers[partition.owner].groups
+    runtime = broker.handlers[partition.owner].coordinators
     found: CommittedOffset | None = None
     while True:
         try:
-            found = groups.coordinator(partition.index).offsets.get(group_id, GROUP_TOPIC, 0)
+            found = runtime.by_topic[GROUP_TOPIC].coordinator(partition.index).offsets.get(group_id, GROUP_TOPIC, 0)
             break
         except KafkaError as error:
             if error.code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
                 raise Violation(f"group {group_id} has no coordinator: {error}") from error
-            groups.work(broker.clock.now_ns())
+            runtime.work(broker.clock.now_ns())
     history, answered = [None, *ledger.commits[group_id]], ledger.answered.get(group_id, 0)
     offset = None if found is None else found.offset
     if offset not in history[answered:]:

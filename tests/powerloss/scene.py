@@ -25,13 +25,14 @@ from kproc.cluster.metadata_log import MetadataLog
 from kproc.config import Config
 from kproc.containment import Containment
 from kproc.controller.freed_names import FreedNames
+from kproc.coordinator.partitioning import partition_for
 from kproc.errors import ErrorCode, KafkaError
 from kproc.group.coordinator import CommitRequest
-from kproc.group.partitioning import partition_for
 from kproc.group.records import CommittedOffset, OffsetKey
 from kproc.handler.checkpoint import Checkpoint
 from kproc.handler.compaction_calls import CompactionDesk
-from kproc.handler.groups import Groups
+from kproc.handler.coordinator_runtime import CoordinatorRuntime
+from kproc.handler.coordinators import all_kinds
 from kproc.handler.hand_over import HandOver
 from kproc.handler.owned_partition import OwnedPartition
 from kproc.handler.partitions import Partitions
@@ -150,9 +151,9 @@ class Handler:
             table=scene.table, purgatory=Purgatory(now_ns), syncer=self.syncer,
             checkpoint=Checkpoint(scene.fs, DATA), is_clean=False, fs=scene.fs,
         )  # fmt: skip
-        self.groups = Groups(
-            config=scene.config, clock=clock, image=lambda: self.image, partitions=self.partitions,
-            handler_index=index, containment=Containment(),
+        self.coordinators = CoordinatorRuntime(
+            all_kinds(scene.config, clock), config=scene.config, clock=clock,
+            image=lambda: self.image, partitions=self.partitions, handler_index=index, containment=Containment(),
         )  # fmt: skip
         self.hand_over = HandOver(
             handler_index=index, image=lambda: self.image, partitions=self.partitions, ask=scene.ask,
@@ -167,9 +168,9 @@ class Handler:
             self.hand_over.forget(gone)
             self.partitions.delete(gone)
         if change.deleted:
-            self.groups.topics_deleted(change.deleted)
+            self.coordinators.topics_deleted(change.deleted)
         if change.moved:
-            self.groups.on_moved(change.moved)
+            self.coordinators.on_moved(change.moved)
             self.hand_over.on_moved(change.moved)
         self.hand_over.on_image()
         for topic_ in change.configured:
@@ -375,7 +376,7 @@ class Scene:
     def commit(self, group_id: str, *, deletes: bool = False) -> None:
         """OffsetCommit, each with a larger offset, or DeleteGroups; answered when it is durable."""
         partition = self.image.topics_by_name[GROUP_TOPIC].partitions[partition_for(group_id, 2)]
-        groups = self.handlers[partition.owner].groups
+        runtime = self.handlers[partition.owner].coordinators
         commits = self.ledger.commits.setdefault(group_id, [])
 
         def on_done(code: int, number: int = len(commits) + 1) -> None:
@@ -383,9 +384,9 @@ class Scene:
                 self.ledger.answered[group_id] = max(number, self.ledger.answered.get(group_id, 0))
 
         try:
-            coordinator = groups.coordinator(partition.index)
+            coordinator = runtime.by_topic[GROUP_TOPIC].coordinator(partition.index)
         except KafkaError:
-            groups.work(self.clock.now_ns())  # It may be loading.
+            runtime.work(self.clock.now_ns())  # It may be loading.
             return
         commits.append(None if deletes else len(commits))
         if deletes:
@@ -400,7 +401,7 @@ class Scene:
                 on_done,
             )  # fmt: skip
         if self.rng.random() < 0.5:
-            groups.flush()
+            runtime.flush()
 
     def delete_records(self, name: str) -> None:
         """DeleteRecords, answered when the checkpoint is written."""

@@ -41,7 +41,7 @@ def _handler(scene: Scene) -> Handler:
 
 def _sync(scene: Scene) -> None:
     handler = _handler(scene)
-    handler.groups.flush()
+    handler.coordinators.flush()
     handler.sync()
 
 

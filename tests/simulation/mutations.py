@@ -12,7 +12,7 @@ from typing import Any, Final
 from kproc.cleaner.cleaner import Cleaner
 from kproc.cluster.image import ClusterImage
 from kproc.controller.freed_names import FreedNames
-from kproc.handler.groups import Shard
+from kproc.handler.coordinator_shard import Shard
 from kproc.handler.hand_over import HandOver
 from kproc.handler.handler import Handler
 from kproc.handler.owned_partition import OwnedPartition

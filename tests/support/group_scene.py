@@ -15,7 +15,7 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from kproc.group.partitioning import partition_for
+from kproc.coordinator.partitioning import partition_for
 from kproc.group.records import decode_record
 from kproc.group.snapshot import GroupSnapshot
 from kproc.wire.batch_header import HEADER_BYTES

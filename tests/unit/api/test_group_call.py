@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from kproc.api import group_call
-from kproc.api.group_call import OnOutcome, send_back, serve_call
+from kproc.api.coordinator_call import OnOutcome, send_back
+from kproc.api.group_call import GROUPS
 from kproc.containment import Containment
 from kproc.errors import ErrorCode, KafkaError
 
@@ -23,7 +23,7 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, OnOutcome]]:
     def serve(_coordinator: Any, _caller: Any, group_id: str, _wanted: Any, on_outcome: OnOutcome) -> None:
         kept.append((group_id, on_outcome))
 
-    monkeypatch.setitem(group_call.OPERATIONS, "wait", serve)
+    monkeypatch.setitem(GROUPS.operations, "wait", serve)
     return kept
 
 
@@ -34,15 +34,19 @@ def services() -> Any:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return object()
 
-    groups = SimpleNamespace(coordinator=coordinator, forwarded={})
-    return SimpleNamespace(containment=Containment(), groups=groups, image=SimpleNamespace(handler_count=3))
+    return SimpleNamespace(
+        containment=Containment(),
+        coordinators={GROUPS.topic: SimpleNamespace(coordinator=coordinator)},
+        forwarded={},
+        image=SimpleNamespace(handler_count=3),
+    )
 
 
 def call(services: Any, home: int, *items: tuple[int, str]) -> list[Any]:
     replies: list[Any] = []
     rows = [[partition, group_id, None] for partition, group_id in items]
     body = {"name": "wait", "home": home, "caller": [9, "c", "/h"], "items": rows}
-    serve_call(services, body, replies.append)
+    GROUPS.serve_call(services, body, replies.append)
     return replies
 
 
@@ -53,7 +57,7 @@ def test_a_call_is_answered_once_with_all_outcomes_in_order(services: Any, waiti
         on_outcome({"group": group_id})
     outcomes = [{"group": "a"}, int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), {"group": "c"}]
     assert replies == [{"answers": outcomes}]
-    assert not services.groups.forwarded
+    assert not services.forwarded
 
 
 def test_what_waits_for_a_handler_that_leaves_is_sent_back(services: Any, waiting: list[Any]) -> None:
@@ -74,14 +78,14 @@ def test_nothing_waits_for_a_handler_that_has_left_the_table(services: Any, wait
 def test_a_surprise_is_the_outcome_of_its_item_alone(
     services: Any, waiting: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    serve = group_call.OPERATIONS["wait"]
+    serve = GROUPS.operations["wait"]
 
     def stumble(coordinator: Any, caller: Any, group_id: str, wanted: Any, on_outcome: OnOutcome) -> None:
         if group_id == "b":
             raise ZeroDivisionError
         serve(coordinator, caller, group_id, wanted, on_outcome)
 
-    monkeypatch.setitem(group_call.OPERATIONS, "wait", stumble)
+    monkeypatch.setitem(GROUPS.operations, "wait", stumble)
     replies = call(services, 1, (0, "a"), (0, "b"), (1, "c"))
     for _, on_outcome in waiting:
         on_outcome({})

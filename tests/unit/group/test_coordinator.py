@@ -8,9 +8,10 @@ import pytest
 
 from kproc.clock import NS_PER_MS, ManualClock
 from kproc.config import Config
+from kproc.coordinator.deadlines import NEVER, Deadlines
+from kproc.coordinator.rules import DueOf, Timing, Write
 from kproc.errors import Corrupt, ErrorCode
-from kproc.group.coordinator import CommitRequest, GroupCoordinator, GroupOf, Timing, Write
-from kproc.group.deadlines import NEVER, Deadlines
+from kproc.group.coordinator import CommitRequest, GroupCoordinator
 from kproc.group.messages import JoinRequest, LeavingMember, SyncRequest
 from kproc.group.records import CommittedOffset, OffsetKey, decode_record, encode_offset_key
 
@@ -57,7 +58,7 @@ class Rig:
         self.make()
 
     def make(self) -> None:
-        self.deadlines: Deadlines[GroupOf] = Deadlines()
+        self.deadlines: Deadlines[DueOf] = Deadlines()
         timing = Timing(self._now_ms, self.clock.wall_ms, iter(map(str, range(1000))).__next__)
         config = Config.build({"group.initial.rebalance.delay.ms": 0, "offsets.retention.minutes": 60})
         self.coordinator = GroupCoordinator(config, timing, self.deadlines, self.log)

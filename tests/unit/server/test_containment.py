@@ -161,7 +161,7 @@ def test_timer_of_a_group_that_is_a_surprise_gives_its_coordinator_up(
         patched.setattr(GroupCoordinator, "tick", stumble)
         rig.advance_ms(2 * SESSION_MS)
     assert surprises(rig) == 1
-    assert not rig.handler()._groups._shards
+    assert not rig.handler()._coordinators._shards
     again = rig.processors[0].ask(ApiKey.JOIN_GROUP, 4, join_fields("g"))
     assert again["error_code"] == ErrorCode.MEMBER_ID_REQUIRED, "loaded anew"
 

@@ -10,11 +10,12 @@ import pytest
 
 from kproc.clock import ManualClock
 from kproc.config import Config
-from kproc.group.coordinator import GroupOf, Timing
-from kproc.group.deadlines import Deadlines
+from kproc.coordinator.deadlines import Deadlines
+from kproc.coordinator.rules import DueOf
 from kproc.group.records import CommittedOffset, OffsetKey, encode_offset_key, encode_offset_value
-from kproc.handler import groups
-from kproc.handler.groups import Shard
+from kproc.handler import coordinator_shard
+from kproc.handler.coordinator_shard import Shard
+from kproc.handler.groups import groups
 from kproc.storage.validate import COORDINATOR
 from kproc.wire.batch_header import HEADER_BYTES
 from kproc.wire.record_batch import encode_batch
@@ -33,12 +34,11 @@ def test_a_piece_may_end_at_every_byte_of_a_batch(tmp_path: Path, monkeypatch: p
         log.append([memoryview(encode_batch([record]))], COORDINATOR)
     size = log.active_bytes // BATCHES
     clock = ManualClock()
-    timing = Timing(now_ms=lambda: clock.now_ns(), wall_ms=clock.wall_ms, random_id=lambda: "x")
-    deadlines: Deadlines[GroupOf] = Deadlines()
+    deadlines: Deadlines[DueOf] = Deadlines()
     for piece in range(size, 3 * size + HEADER_BYTES):
-        monkeypatch.setattr(groups, "LOAD_CHUNK_BYTES", piece)
+        monkeypatch.setattr(coordinator_shard, "LOAD_CHUNK_BYTES", piece)
         owned = cast(Any, SimpleNamespace(log=log, key=("__consumer_offsets", 0)))
-        shard = Shard(cast(Any, None), owned, Config(), timing, deadlines)
+        shard = Shard(groups(Config(), clock), owned, Config(), clock, deadlines, {})
         for _ in range(BATCHES + 1):
             if shard.is_loaded or shard.is_damaged:
                 break

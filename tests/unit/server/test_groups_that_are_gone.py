@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from kproc.cluster.topic_names import GROUP_METADATA_TOPIC
+from kproc.coordinator.partitioning import partition_for
 from kproc.errors import ErrorCode
-from kproc.group.partitioning import partition_for
 from kproc.metrics.spec import SLOT
 from kproc.transport.agent import REST_MS
 from kproc.wire.header import ApiKey
@@ -67,7 +67,7 @@ def test_handler_that_gave_its_groups_away_sleeps(start: Start, monkeypatch: pyt
     group = next(f"g{n}" for n in range(1000) if partition_for(f"g{n}", len(partitions)) in moves)
     rig.set_handler_count(1)
     join(rig, group)
-    groups = rig.handler(0)._groups
+    groups = rig.handler(0)._coordinators
     assert len(groups._deadlines) == 1
     rig.set_handler_count(2)
     assert not groups._shards

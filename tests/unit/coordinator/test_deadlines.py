@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from kproc.group.deadlines import NEVER, Deadlines
+from kproc.coordinator.deadlines import NEVER, Deadlines
 
 
 @pytest.mark.parametrize("seed", range(20))

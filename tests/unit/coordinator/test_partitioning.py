@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.group.partitioning import partition_for
+from kproc.coordinator.partitioning import partition_for
 
 
 @pytest.mark.parametrize(

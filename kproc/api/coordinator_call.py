@@ -1,0 +1,200 @@
+"""Requests about what coordinators keep: asked of whoever owns the partition of their topic, over any connection.
+
+There is one `CoordinatorCalls` for each internal topic that has coordinators (group_call.py). An API declares with its
+`operation(name)` what the coordinator's Handler does with one item (a group, say), and calls `ask` with the items of a
+request. Items of one owner travel in one call (owners.py). The answer of an item is the response's fields for it, or an
+error code: the API knows where its response has room for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+
+from kproc.api.owners import Gather, Join
+from kproc.cluster.image import PartitionImage
+from kproc.errors import ErrorCode, KafkaError
+from kproc.wire.primitives import shortened
+
+if TYPE_CHECKING:
+    from kproc.api.context import Coordinators, Forwarded, OnReply, RequestContext, Services
+
+C = TypeVar("C")
+Fields = dict[str, Any]
+Outcome = Fields | int
+OnOutcome = Callable[[Outcome], None]
+OnOutcomes = Callable[[list[Outcome]], None]
+
+
+class Caller(NamedTuple):
+    """What a coordinator may want to know of the request that an item came with."""
+
+    version: int
+    client_id: str
+    client_host: str
+
+
+class Item(NamedTuple):
+    """One name of a request (a group's id), and what is asked about it (plain values: it may travel)."""
+
+    name: str
+    wanted: Any
+
+
+Part = tuple[PartitionImage | None, Item]  # And where its name is kept.
+# (the coordinator, who asks, the item's name, what is wanted, where the outcome goes)
+Serve = Callable[[C, Caller, str, Any, OnOutcome], None]
+
+
+class CoordinatorCalls(Generic[C]):
+    """What may be asked of the coordinators of one internal topic."""
+
+    def __init__(self, name: str, topic: str) -> None:
+        self.name = name  # Of the call between Handlers.
+        self.topic = topic
+        self.operations: dict[str, Serve[C]] = {}
+        CALLS[name] = self
+
+    def operation(self, name: str) -> Callable[[Serve[C]], Serve[C]]:
+        """Register what the owner does for one item."""
+
+        def register(serve: Serve[C]) -> Serve[C]:
+            self.operations[name] = serve
+            return serve
+
+        return register
+
+    def of(self, services: Services) -> Coordinators[C]:
+        """Those of this Handler."""
+        return services.coordinators[self.topic]
+
+    def ask(
+        self, context: RequestContext, operation: str, items: Sequence[Item], on_done: OnOutcomes
+    ) -> None:
+        """Ask about each; `on_done` gets the outcomes in that order, unless the client has left by then."""
+        services, coordinators = context.services, self.of(context.services)
+
+        def answer(outcomes: list[Outcome]) -> None:
+            # Whoever completed it, a timer or another client, has nothing to do with it.
+            services.containment.run(f"the answer about a {self.name}", context, on_done, outcomes)
+
+        question = _Question(services, self, operation, caller_of(context))
+        parts = [(coordinators.partition_of(item.name), item) for item in items]
+        Gather(services, question, parts, answer).start_for(context)
+
+    def ask_one(
+        self, context: RequestContext, operation: str, name: str, wanted: Any, on_done: OnOutcome
+    ) -> None:
+        """The same for the APIs that are about one name."""
+        self.ask(context, operation, [Item(name, wanted)], lambda outcomes: on_done(outcomes[0]))
+
+    def serve_here(
+        self,
+        services: Services,
+        operation: str,
+        partition: int,
+        caller: Caller,
+        item: Item,
+        on_outcome: OnOutcome,
+    ) -> None:
+        """Let our coordinator answer, or say why it cannot."""
+        try:
+            coordinator = self.of(services).coordinator(partition)
+            self.operations[operation](coordinator, caller, item.name, item.wanted, on_outcome)
+        except KafkaError as error:
+            on_outcome(int(error.code))
+        except Exception as error:  # noqa: BLE001 - contained
+            # It stays inside this one request, also when another Handler passed that on to us.
+            services.containment.caught(f"{operation} of {self.name} {item.name!r}", error)
+            on_outcome(int(ErrorCode.UNKNOWN_SERVER_ERROR))
+
+    def serve_call(self, services: Services, body: dict[str, Any], on_reply: OnReply) -> None:
+        """Another Handler's items, for partitions that it takes for ours."""
+        operation, caller = body["name"], Caller(*body["caller"])
+        call = ForwardedCall(body["home"], len(body["items"]), services.forwarded, on_reply)
+        for at, (partition, name, wanted) in enumerate(body["items"]):
+            self.serve_here(services, operation, partition, caller, Item(name, wanted), call.taker(at))
+        send_back(services)  # It came from a Handler that leaves.
+
+
+# The calls between Handlers that are about coordinators, by their names.
+CALLS: Final[dict[str, CoordinatorCalls[Any]]] = {}
+
+
+def caller_of(context: RequestContext) -> Caller:
+    """Who asks."""
+    # Bytes that are no UTF-8 take three each; what a coordinator keeps must fit into its records and into answers.
+    client_id = shortened((context.client_id_bytes or b"").decode("utf-8", "replace"))
+    return Caller(context.api_version, client_id, context.client_host)
+
+
+def send_back(services: Services) -> None:
+    """The routing table changed: what came from a Handler that it does not name any more must not wait here.
+
+    A join may wait for minutes, and a Handler leaves when nothing of its clients is in work.
+    """
+    for call in list(services.forwarded):
+        if call.home >= services.image.handler_count:
+            call.finish()
+
+
+class ForwardedCall:
+    """Items of another Handler's request; kept in `waiting` until all of them have an outcome."""
+
+    __slots__ = ("_join", "_on_reply", "_waiting", "home")
+
+    def __init__(self, home: int, count: int, waiting: dict[Forwarded, None], on_reply: OnReply) -> None:
+        self.home = home
+        self._join: Join[Outcome] = Join(
+            [int(ErrorCode.NOT_COORDINATOR)] * count, lambda _outcomes: self.finish()
+        )
+        self._waiting = waiting
+        self._on_reply = on_reply
+        waiting[self] = None
+
+    def taker(self, at: int) -> OnOutcome:
+        """Where the outcome of one item goes."""
+        return self._join.taker(at)
+
+    def finish(self) -> None:
+        """Reply once, with what there is: whatever is missing is to be asked again."""
+        if self in self._waiting:
+            del self._waiting[self]
+            self._on_reply({"answers": self._join.answers})
+
+
+class _Question(NamedTuple):
+    """An operation as `Gather` asks it. Who is not the coordinator says so to the client, which looks for it again:
+    nothing is passed on twice."""
+
+    services: Services
+    calls: CoordinatorCalls[Any]
+    operation: str
+    caller: Caller
+
+    def owner_of(self, part: Part) -> int:
+        return self.services.handler_index if part[0] is None else part[0].owner
+
+    def serve(self, part: Part, on_outcome: Callable[[Outcome | None], None]) -> None:
+        partition, item = part
+        if partition is None:
+            on_outcome(int(ErrorCode.NOT_COORDINATOR))
+        else:
+            self.calls.serve_here(
+                self.services, self.operation, partition.index, self.caller, item, on_outcome
+            )
+
+    def ask(self, owner: int, parts: Sequence[Part], on_reply: OnReply) -> None:
+        services = self.services
+        body = {
+            "image": services.image.version,
+            "home": services.handler_index,
+            "name": self.operation,
+            "caller": self.caller,
+            "items": [[partition.index, *item] for partition, item in parts if partition is not None],
+        }
+        services.peers.call(owner, self.calls.name, body, on_reply)
+
+    def lost(self, _part: Part) -> Outcome:
+        # Whether the dead owner has written it is not known: the client asks the next one.
+        return int(ErrorCode.NOT_COORDINATOR)

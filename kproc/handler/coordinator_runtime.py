@@ -1,0 +1,297 @@
+"""CoordinatorRuntime: the coordinators of one Handler, of whatever internal topic, with the logs that they live in.
+
+A coordinator is made at the first touch of its partition and fills itself from the log; what is asked meanwhile gets
+COORDINATOR_LOAD_IN_PROGRESS. It is dropped when the partition gets another owner, who does the same. What a topic's
+coordinators do is the matter of their rules (coordinator/rules.py); which topics there are stands in coordinators.py.
+All of them share one heap of deadlines and one list of those that want to write: a duty cycle in which there is nothing
+to do costs the same however many topics there are.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Generic
+
+from kproc.api.context import PartitionKey, PartitionMoving
+from kproc.clock import NS_PER_MS, Clock
+from kproc.cluster.image import ClusterImage, MovedPartition, PartitionImage, TopicImage
+from kproc.config import Config
+from kproc.containment import Containment
+from kproc.coordinator.deadlines import NEVER, Deadlines
+from kproc.coordinator.partitioning import partition_for
+from kproc.coordinator.rules import Coordinator, DueOf
+from kproc.errors import ErrorCode, KafkaError
+from kproc.handler.coordinator_shard import C, CoordinatorKind, Shard
+from kproc.handler.partitions import Partitions
+
+logger = logging.getLogger(__name__)
+
+
+class CoordinatorRuntime:
+    """One per Handler."""
+
+    def __init__(
+        self,
+        kinds: Sequence[CoordinatorKind[Any]],
+        *,
+        config: Config,
+        clock: Clock,
+        image: Callable[[], ClusterImage],
+        partitions: Partitions,
+        handler_index: int,
+        containment: Containment,
+    ) -> None:
+        self.by_topic = {kind.topic: TopicCoordinators(self, kind) for kind in kinds}
+        self._containment = containment
+        self._config = config
+        self._clock = clock
+        self._image = image
+        self._partitions = partitions
+        self._handler_index = handler_index
+        self._deadlines: Deadlines[DueOf] = Deadlines()
+        self._shards: dict[PartitionKey, Shard[Any]] = {}
+        self._loading: dict[PartitionKey, Shard[Any]] = {}
+        self._to_open: deque[PartitionKey] = deque()
+        self._on_loaded: list[tuple[str, Callable[[], None]]] = []  # By topic.
+        self._sweeping: deque[Coordinator] = deque()
+        now_ms = clock.now_ns() // NS_PER_MS
+        self._sweep_at_ms = {kind.topic: now_ms + kind.sweep_interval_ms for kind in kinds}
+        self._next_sweep_ms = min(self._sweep_at_ms.values(), default=NEVER)
+        self._is_stopping = False
+        self.dirty: dict[Shard[Any], None] = {}
+        self.due_ms = 0  # How long, after `work`, there is nothing to do.
+
+    # -- shards ------------------------------------------------------------------------------------------------
+
+    def image(self) -> ClusterImage:
+        """The metadata as we know it."""
+        return self._image()
+
+    def shard(self, key: PartitionKey) -> Shard[Any]:
+        """That of a partition of ours. KafkaError with what its clients must be told otherwise."""
+        if self._is_stopping:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        partition = self._image().partition(*key)
+        if partition is None or partition.owner != self._handler_index:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR)
+        shard = self._shards.get(key)
+        if shard is None or self._partitions.find(key) is not shard.owned:
+            self.release(key)
+            shard = self._open(key, partition)
+        if shard.is_damaged:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR)
+        return shard
+
+    def _open(self, key: PartitionKey, partition: PartitionImage) -> Shard[Any]:
+        try:
+            owned = self._partitions.get(key[0], partition)
+        except PartitionMoving as error:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS) from error
+        except KafkaError as error:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, error.message) from error
+        shard = Shard(
+            self.by_topic[key[0]].kind, owned, self._config, self._clock, self._deadlines, self.dirty
+        )
+        self._shards[key] = shard
+        self._load_some(key, shard)
+        return shard
+
+    def _load_some(self, key: PartitionKey, shard: Shard[Any]) -> None:
+        shard.load_some(self._topic_id)
+        if shard.is_loaded or shard.is_damaged:
+            self._loading.pop(key, None)
+        else:
+            self._loading[key] = shard
+
+    def _topic_id(self, name: str) -> bytes | None:
+        topic = self._image().topic(name)
+        return topic.topic_id if topic is not None else None
+
+    def loaded(self, name: str | None = None) -> list[Any]:
+        """The coordinators of one topic, or of all, that can be asked."""
+        return [
+            shard.coordinator
+            for key, shard in self._shards.items()
+            if shard.is_loaded and (name is None or key[0] == name)
+        ]
+
+    def when_loaded(self, name: str, on_loaded: Callable[[], None]) -> None:
+        """Load every partition of ours of a topic that has been written to, then call back."""
+        topic = self._image().topic(name)
+        waiting = set(self._to_open)
+        for partition in topic.partitions if topic is not None else ():
+            key = name, partition.index
+            if partition.owner != self._handler_index or key in self._shards or key in waiting:
+                continue
+            # A log that was never touched has no directory, and opening it would make one.
+            if self._partitions.fs.exists(Path(self._config.log_dirs) / f"{name}-{partition.index}"):
+                self._to_open.append(key)
+        self._on_loaded.append((name, on_loaded))
+        self._report_loaded()
+
+    def _report_loaded(self) -> None:
+        if not self._on_loaded:
+            return
+        busy = {name for name, _ in (*self._loading, *self._to_open)}
+        due = [each for each in self._on_loaded if each[0] not in busy]
+        self._on_loaded = [each for each in self._on_loaded if each[0] in busy]
+        for _, on_loaded in due:
+            on_loaded()
+
+    def release(self, key: PartitionKey) -> None:
+        """The partition gets another owner: what waits is sent there, and its log is not touched any more."""
+        shard = self._shards.pop(key, None)
+        self._loading.pop(key, None)
+        if shard is not None:
+            shard.coordinator.resign()
+            shard.flush()
+            self.dirty.pop(shard, None)
+
+    def _give_up(self, coordinator: Coordinator) -> None:
+        """A surprise left it half changed: its clients look for it again, and it is loaded from its log anew."""
+        for key, shard in list(self._shards.items()):
+            if shard.coordinator is coordinator:
+                del self._shards[key]
+                self._loading.pop(key, None)
+                self.dirty.pop(shard, None)
+                self._containment.run("giving a coordinator up", None, shard.coordinator.abandon)
+                self._containment.run("giving a coordinator up", None, shard.abandon)
+
+    # -- changes of the metadata -------------------------------------------------------------------------------
+
+    def on_moved(self, moved: Sequence[MovedPartition]) -> None:
+        """The routing table changed. Called while the logs are still open here: what waits is appended first."""
+        for each in moved:
+            if each.topic.name in self.by_topic and each.partition.owner != self._handler_index:
+                self.release((each.topic.name, each.partition.index))
+
+    def topics_deleted(self, topics: Sequence[TopicImage]) -> None:
+        """What was kept about them goes with them; with an internal topic itself, all that it kept."""
+        names = {topic.name for topic in topics}
+        for key in list(self._shards):
+            if key[0] in names:
+                self.release(key)
+        for coordinator in self.loaded():
+            coordinator.topics_deleted(self._topic_id)
+
+    def begin_stop(self) -> None:
+        """Answer whoever waits: there will be nobody else."""
+        self._is_stopping = True
+        for key in list(self._shards):
+            self.release(key)
+        self._to_open.clear()
+        self._report_loaded()
+
+    # -- the duty cycle ----------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Append what was asked for since the last time."""
+        while self.dirty:
+            shards = list(self.dirty)
+            self.dirty.clear()
+            for shard in shards:
+                if not self._containment.run("a coordinator's write", None, shard.flush):
+                    self._give_up(shard.coordinator)
+
+    def _next_deadline_ms(self, now_ns: int) -> int:
+        """How long the Handler may sleep."""
+        if self.dirty or self._loading or self._to_open or self._sweeping:
+            return 0
+        due_ms, first_ms = NEVER if self._is_stopping else self._next_sweep_ms, self._deadlines.first_ms
+        if first_ms < due_ms:
+            due_ms = first_ms
+        return max(0, due_ms - now_ns // NS_PER_MS)
+
+    def work(self, now_ns: int) -> int:
+        """What is due: timers, a chunk of a load, a part of a sweep. At every duty cycle, so the first line is for a
+        Handler that has none of it."""
+        self.due_ms = self._next_deadline_ms(now_ns)
+        if self.due_ms:
+            return 0
+        now_ms = now_ns // NS_PER_MS
+        work = 0
+        if self._deadlines.first_ms <= now_ms:
+            for coordinator, name in self._deadlines.pop_due(now_ms):
+                if not self._containment.run("a timer of a coordinator", None, coordinator.tick, name):
+                    self._give_up(coordinator)
+                work += 1
+        if self._loading or self._to_open:
+            work += 1
+            self._go_on_loading()
+        if now_ms >= self._next_sweep_ms and not self._is_stopping:
+            self._begin_sweeps(now_ms)
+        if self._sweeping:
+            work += 1
+            self._go_on_sweeping()
+        self.flush()
+        self.due_ms = self._next_deadline_ms(now_ns)
+        return work
+
+    def _go_on_loading(self) -> None:
+        if self._loading:
+            key, shard = next(iter(self._loading.items()))
+            self._load_some(key, shard)
+        else:
+            key = self._to_open.popleft()
+            try:
+                self.shard(key)
+            except KafkaError as error:
+                logger.info("%s-%d is left out: %s", *key, error)
+        self._report_loaded()
+
+    def _begin_sweeps(self, now_ms: int) -> None:
+        for name, at_ms in self._sweep_at_ms.items():
+            if now_ms >= at_ms:
+                self._sweep_at_ms[name] = now_ms + self.by_topic[name].kind.sweep_interval_ms
+                self.when_loaded(name, partial(self._begin_sweep, name))
+        self._next_sweep_ms = min(self._sweep_at_ms.values())
+
+    def _begin_sweep(self, name: str) -> None:
+        for coordinator in self.loaded(name):
+            coordinator.begin_sweep()
+            self._sweeping.append(coordinator)
+
+    def _go_on_sweeping(self) -> None:
+        coordinator = self._sweeping[0]
+        if coordinator.is_sweeping:
+            coordinator.sweep_some()
+        else:
+            self._sweeping.popleft()
+
+
+class TopicCoordinators(Generic[C]):
+    """The coordinators of one topic, as the APIs see them."""
+
+    def __init__(self, runtime: CoordinatorRuntime, kind: CoordinatorKind[C]) -> None:
+        self.kind = kind
+        self._runtime = runtime
+
+    def partition_of(self, name: str) -> PartitionImage | None:
+        """Where what has that name is coordinated; None before the topic is made.
+
+        Partitions that were added later keep nothing: what there is would be looked for elsewhere.
+        """
+        topic = self._runtime.image().topic(self.kind.topic)
+        if topic is None:
+            return None
+        _, count = next(topic.blocks())
+        return topic.partitions[partition_for(name, count)]
+
+    def coordinator(self, index: int) -> C:
+        """The coordinator of a partition of ours. KafkaError with what its clients must be told otherwise."""
+        shard: Shard[C] = self._runtime.shard((self.kind.topic, index))
+        if not shard.is_loaded:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return shard.coordinator
+
+    def loaded(self) -> list[C]:
+        """All that can be asked."""
+        return self._runtime.loaded(self.kind.topic)
+
+    def when_loaded(self, on_loaded: Callable[[], None]) -> None:
+        """Load every partition of ours that has been written to, then call back."""
+        self._runtime.when_loaded(self.kind.topic, on_loaded)

@@ -1,0 +1,271 @@
+"""The runtime of coordinators, by a second internal topic beside that of the groups: counters, by their names."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from kproc.api.coordinator_call import CALLS, CoordinatorCalls, Item, OnOutcome, Outcome
+from kproc.clock import NS_PER_MS, Clock
+from kproc.cluster.topic_names import GROUP_METADATA_TOPIC
+from kproc.config import Config
+from kproc.coordinator.deadlines import Deadlines
+from kproc.coordinator.rules import CoordinatorLog, DueOf, TopicIdOf, Write
+from kproc.errors import ErrorCode, KafkaError
+from kproc.handler.coordinator_runtime import CoordinatorRuntime
+from kproc.handler.coordinator_shard import CoordinatorKind
+from kproc.handler.coordinators import all_kinds
+from tests.unit.server.rig import HandlerRig
+
+Start = Callable[..., HandlerRig]
+TOPIC, SLOW_TOPIC = "counters", "slow-counters"
+SWEEP_MS = 5_000
+
+
+class Counters:
+    """The rules: one record for each new value."""
+
+    def __init__(self, log: CoordinatorLog, deadlines: Deadlines[DueOf]) -> None:
+        self.log = log
+        self.deadlines = deadlines
+        self.values: dict[str, int] = {}
+        self.events: list[str] = []
+        self.to_sweep: deque[str] = deque()
+        self.waiting: list[OnOutcome] = []
+
+    def replay(self, key: bytes | None, value: bytes | None) -> None:
+        self.values[(key or b"").decode()] = int(value or b"0")
+
+    def finish_loading(self, topic_id_of: TopicIdOf) -> None:
+        self.events.append("loaded")
+
+    def add(self, name: str, on_outcome: OnOutcome) -> None:
+        value = self.values.get(name, 0) + 1
+
+        def on_appended() -> None:
+            self.values[name] = value
+
+        def on_done(code: int) -> None:
+            on_outcome(code or {"value": value})
+
+        self.log.write(Write([(name.encode(), str(value).encode())], on_done, on_appended))
+
+    def tick(self, name: str) -> None:
+        self.events.append(f"tick {name}")
+
+    def topics_deleted(self, topic_id_of: TopicIdOf) -> None:
+        self.events.append("topics deleted")
+
+    def begin_sweep(self) -> None:
+        self.events.append("sweep")
+        self.to_sweep = deque(self.values)
+
+    @property
+    def is_sweeping(self) -> bool:
+        return bool(self.to_sweep)
+
+    def sweep_some(self) -> int:
+        self.events.append(f"swept {self.to_sweep.popleft()}")
+        return 1
+
+    def resign(self) -> None:
+        self.log.flush()
+        self.abandon()
+
+    def abandon(self) -> None:
+        for on_outcome in self.waiting:
+            on_outcome(int(ErrorCode.NOT_COORDINATOR))
+        self.events.append("resigned")
+
+
+@pytest.fixture
+def calls() -> Iterator[CoordinatorCalls[Counters]]:
+    made: CoordinatorCalls[Counters] = CoordinatorCalls("counter", TOPIC)
+
+    @made.operation("add")
+    def add(coordinator: Counters, _caller: Any, name: str, _wanted: Any, on_outcome: OnOutcome) -> None:
+        coordinator.add(name, on_outcome)
+
+    @made.operation("wait")
+    def wait(coordinator: Counters, _caller: Any, _name: str, _wanted: Any, on_outcome: OnOutcome) -> None:
+        coordinator.waiting.append(on_outcome)
+
+    yield made
+    del CALLS[made.name]
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch: pytest.MonkeyPatch, calls: CoordinatorCalls[Counters]) -> None:
+    """Two more in the table of coordinators."""
+
+    def kinds(config: Config, clock: Clock) -> list[CoordinatorKind[Any]]:
+        intervals = {TOPIC: SWEEP_MS, SLOW_TOPIC: 2 * SWEEP_MS}
+        mine = [
+            CoordinatorKind(topic=topic, make=Counters, codec=0, sweep_interval_ms=interval_ms)
+            for topic, interval_ms in intervals.items()
+        ]
+        return [*all_kinds(config, clock), *mine]
+
+    monkeypatch.setattr("kproc.handler.handler.all_kinds", kinds)
+
+
+def runtime(rig: HandlerRig, index: int = 0) -> CoordinatorRuntime:
+    return rig.handler(index)._coordinators
+
+
+def coordinator(rig: HandlerRig, partition: int = 0, *, topic: str = TOPIC) -> Counters:
+    found = runtime(rig, rig.owner(topic, partition)).by_topic[topic].coordinator(partition)
+    assert isinstance(found, Counters)
+    return found
+
+
+class Client:
+    """A request's context, at one Handler."""
+
+    api_version, client_id_bytes, client_host = 0, b"c", "/h"
+
+    def __init__(self, rig: HandlerRig, handler: int = 0) -> None:
+        self.services = rig.handler(handler)._services
+        self.outcomes: list[Outcome] = []
+
+    def ask(self, rig: HandlerRig, calls: CoordinatorCalls[Counters], operation: str, *names: str) -> Any:
+        self.begin(calls, operation, *names)
+        rig.settle()
+        return self.outcomes
+
+    def begin(self, calls: CoordinatorCalls[Counters], operation: str, *names: str) -> None:
+        context: Any = self
+        calls.ask(context, operation, [Item(name, None) for name in names], self.outcomes.extend)
+
+    def when_gone(self, on_gone: Callable[[], None]) -> None:
+        """It stays."""
+
+    def fail(self) -> None:
+        raise AssertionError("a surprise")
+
+
+NAMES = [f"n{number}" for number in range(12)]
+
+
+def test_another_topic_is_coordinated_by_its_owners_and_follows_its_partitions(
+    start: Start, calls: CoordinatorCalls[Counters]
+) -> None:
+    rig = start(handlers=2)
+    rig.create_topic(TOPIC, partitions=4)
+    assert Client(rig).ask(rig, calls, "add", *NAMES) == [{"value": 1}] * len(NAMES)
+    assert {rig.owner(TOPIC, index) for index in range(4)} == {0, 1}
+    for round_, count in enumerate((1, 2), start=2):
+        rig.set_handler_count(count)
+        assert Client(rig).ask(rig, calls, "add", *NAMES) == [{"value": round_}] * len(NAMES)
+    counted = {name: value for index in range(4) for name, value in coordinator(rig, index).values.items()}
+    assert counted == dict.fromkeys(NAMES, 3)
+
+
+def test_an_owner_that_died_leaves_what_it_wrote_to_its_successor(
+    start: Start, calls: CoordinatorCalls[Counters]
+) -> None:
+    rig = start(handlers=2)
+    rig.create_topic(TOPIC, partitions=4)
+    Client(rig).ask(rig, calls, "add", *NAMES)
+    rig.kill(1)
+    rig.start_handler(1, is_restart=True)
+    assert Client(rig).ask(rig, calls, "add", *NAMES) == [{"value": 2}] * len(NAMES)
+
+
+def test_who_waits_for_what_moves_away_is_sent_to_the_next_coordinator(
+    start: Start, calls: CoordinatorCalls[Counters]
+) -> None:
+    rig = start(handlers=2)
+    rig.create_topic(TOPIC, partitions=4)
+    client = Client(rig)
+    assert client.ask(rig, calls, "wait", *NAMES) == []
+    rig.set_handler_count(1)
+    assert client.outcomes == [], "those of Handler 0 wait on"
+    rig.handler(0).begin_stop()
+    rig.settle()
+    assert client.outcomes == [ErrorCode.NOT_COORDINATOR] * len(NAMES)
+
+
+def test_what_was_not_appended_yet_is_before_the_partition_goes(
+    start: Start, calls: CoordinatorCalls[Counters]
+) -> None:
+    rig = start()
+    rig.create_topic(TOPIC)
+    client = Client(rig)
+    client.begin(calls, "add", "n")
+    (shard,) = runtime(rig)._shards.values()
+    assert client.outcomes == []
+    runtime(rig).release((TOPIC, 0))
+    assert (client.outcomes, shard.coordinator.events) == ([{"value": 1}], ["loaded", "resigned"])
+    assert not runtime(rig).dirty
+    assert coordinator(rig).values == {"n": 1}
+
+
+def test_a_topic_of_coordinators_that_is_deleted_costs_its_own_alone(
+    start: Start, calls: CoordinatorCalls[Counters]
+) -> None:
+    rig = start()
+    for name in ("other", TOPIC):
+        rig.create_topic(name)
+    rig.cluster.do("auto_create_topics", names=[GROUP_METADATA_TOPIC])
+    rig.tell()
+    kept = coordinator(rig)
+    groups = runtime(rig).by_topic[GROUP_METADATA_TOPIC]
+    groups.coordinator(0)
+    rig.delete_topic("other")
+    assert kept.events == ["loaded", "topics deleted"]
+    rig.delete_topic(TOPIC)
+    assert kept.events == ["loaded", "topics deleted", "resigned"]
+    assert len(groups.loaded()) == 1
+    with pytest.raises(KafkaError) as raised:
+        runtime(rig).by_topic[TOPIC].coordinator(0)
+    assert raised.value.code == ErrorCode.NOT_COORDINATOR
+
+
+def test_a_deadline_is_told_to_the_coordinator_that_set_it(start: Start) -> None:
+    rig = start()
+    rig.create_topic(TOPIC, partitions=2)
+    first, second = coordinator(rig, 0), coordinator(rig, 1)
+    due_ms = rig.clock.now_ns() // NS_PER_MS + 100
+    first.deadlines.bring_forward((first, "m"), due_ms)
+    second.deadlines.bring_forward((second, "n"), due_ms)
+    rig.advance_ms(99)
+    assert second.events == ["loaded"]
+    rig.advance_ms(1)
+    assert (first.events, second.events) == (["loaded", "tick m"], ["loaded", "tick n"])
+
+
+def test_each_topic_is_swept_at_its_own_interval(start: Start, calls: CoordinatorCalls[Counters]) -> None:
+    rig = start()
+    rig.create_topic(TOPIC)
+    rig.create_topic(SLOW_TOPIC)
+    Client(rig).ask(rig, calls, "add", "a", "b")
+    counters, slow = coordinator(rig), coordinator(rig, topic=SLOW_TOPIC)
+    rig.advance_ms(SWEEP_MS - 1)
+    assert counters.events == ["loaded"]
+    rig.advance_ms(1)
+    swept = ["sweep", "swept a", "swept b"]
+    assert (counters.events, slow.events) == (["loaded", *swept], ["loaded"])
+    rig.advance_ms(SWEEP_MS)
+    assert (counters.events, slow.events) == (["loaded", *swept, *swept], ["loaded", "sweep"])
+
+
+def test_who_waits_for_one_topics_coordinators_does_not_wait_for_anothers(
+    start: Start, monkeypatch: pytest.MonkeyPatch, calls: CoordinatorCalls[Counters]
+) -> None:
+    rig = start()
+    rig.create_topic(TOPIC)
+    Client(rig).ask(rig, calls, "add", *NAMES)
+    Client(rig).ask(rig, calls, "add", *NAMES)
+    runtime(rig).release((TOPIC, 0))
+    monkeypatch.setattr("kproc.handler.coordinator_shard.LOAD_CHUNK_BYTES", 1)
+    loaded: list[str] = []
+    runtime(rig).when_loaded(TOPIC, lambda: loaded.append(TOPIC))
+    runtime(rig).when_loaded(GROUP_METADATA_TOPIC, lambda: loaded.append("groups"))
+    assert loaded == ["groups"]
+    rig.settle()
+    assert loaded == ["groups", TOPIC]
+    assert coordinator(rig).values == dict.fromkeys(NAMES, 2)
