@@ -1,1 +1,1 @@
-"""The roles that know everything below them: Handler, controller, cleaner, supervisor, and the wiring."""
+"""Starting and running the roles of a broker: the supervisor, its children, changes at run time, the wiring."""

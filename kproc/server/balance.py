@@ -1,8 +1,8 @@
-"""Balancer: moves connections from busy Processors to idle ones, asked for or by itself.
+"""Balancer: moves connections from busy Processors to idle ones, on request or by itself.
 
-Busy is what a Processor passed on in a while: its requests, by the counter in its row of the slab. Where nobody is
-busy the number of connections counts, so that idle clients are spread too. The Processor chooses which of its
-connections go; none is dropped, and requests in work go with them (net/transfer.py).
+A Processor's load is the number of requests that it passed on in a while, by the counter in its row of the slab. If no
+Processor is busy, the number of connections counts instead, so that idle clients are spread, too. The Processor
+chooses which of its connections go. None is dropped, and their requests in work migrate with them (net/transfer.py).
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from kproc.transport.agent import AgentId
 logger = logging.getLogger(__name__)
 
 Steps = Generator[Callable[[], bool], None, None]
-# Requests in a second by which a Processor has anything to give away.
+# Requests a second from which on a Processor counts as busy.
 _BUSY_REQUESTS_PER_S: Final = 100
-# The busiest may do so many times the mean before connections move by themselves: of two, three quarters of it all.
+# Connections move by themselves when the busiest Processor does this many times the mean: of two, three quarters of
+# all.
 _UNEVEN: Final = 1.5
-# A client that reads nothing may hold its own move up, a stopped Processor all of its; whoever waits goes on after
+# A client that reads nothing delays its own migration, and a stopped Processor delays all of its: stop waiting after
 # this.
 _MOVE_NS: Final = 10_000_000_000
-# A Processor that does not store its row within this long hangs: what it last said must do.
+# A Processor that does not store its row within this time hangs: use its last figures.
 _MEASURE_NS: Final = 1_000_000_000
 
 
@@ -55,7 +56,7 @@ class Balancer:
         self._seen_ns, self._seen = now_ns, seen
 
     def plan(self, pool: str, *, by_rate: bool) -> list[tuple[Role, Role, int]]:
-        """(from, to, how many connections) for each move that would make the set even."""
+        """(from, to, how many connections) of each move that is needed to make the Processors' loads equal."""
         roles = self._children.table.processors(pool)
         held = {
             role.agent: self._children.regions.metric(role.agent, "connections")
@@ -71,7 +72,7 @@ class Balancer:
         return _moves(roles, {agent: float(count) for agent, count in held.items()}, held)
 
     def is_uneven(self, pool: str) -> bool:
-        """Whether the busiest of a set does much more than its share."""
+        """Whether the busiest Processor of a set does much more than its share."""
         rates = [self._rates.get(role.agent, 0.0) for role in self._children.table.processors(pool)]
         return sum(rates) >= _BUSY_REQUESTS_PER_S and max(rates) > _UNEVEN * sum(rates) / len(rates)
 
@@ -114,7 +115,7 @@ class Balancer:
         yield lambda: waiting == 0
 
     def rest(self, moves: list[tuple[Role, Role, int]]) -> Steps:
-        """Wait until no connection is on its way any more: only then may something else change, a Handler leave."""
+        """Wait until no connection is migrating any more: only then may the counts of roles change."""
         givers = {source.agent: source for source, _, count in moves if count}
         replies: list[dict[str, Any]] = []
         for source in givers.values():
@@ -138,7 +139,7 @@ def _moves(
         each = loads[giver.agent] / held[giver.agent]
         surplus = loads[giver.agent] - mean
         for taker in takers:
-            # Half a connection stays: the next time it would come back.
+            # Half a connection is not moved: the next time it would be moved back.
             wanted = math.ceil(min(surplus, room[taker.agent]) / each - 0.5)
             count = min(wanted, held[giver.agent] - 1)
             if count > 0:

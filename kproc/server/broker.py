@@ -67,7 +67,7 @@ def make_acceptor(
     others = [slab_row(acceptor_id(n)) for n in range(ACCEPTOR_COUNT_MAX) if n != index]
     return Acceptor(
         agent,
-        # Connections of the control listener are counted among themselves.
+        # Connections of the control listener have limits and counts of their own.
         listener_index=0 if is_control(agent) else index,
         listening=listening,
         doze=doze,
@@ -122,7 +122,9 @@ def make_processor(
 
 
 def _queued_requests_max(plan: Plan) -> int:
-    """Kafka's default is no reason to count every request: rings bound their bytes, 64 in work a connection."""
+    """The limit, or 0 to count nothing: Kafka's default does not bind here, because rings bound the bytes of requests
+    and a connection has at most 64 in work.
+    """
     is_set = "queued.max.requests" in plan.config.explicit_settings
     return plan.config.queued_max_requests if is_set else -1
 
@@ -152,7 +154,7 @@ def make_handler(
             syncer=syncer,
             checkpoint=Checkpoint(plan.fs, directory),
             fs=counting(plan.fs, metrics.values),
-            # After a Handler's own death nothing of its is clean, whatever the last stop of the broker was.
+            # A Handler that died left its logs unclean, however the broker stopped the last time.
             is_clean=plan.was_clean and not is_restart,
         )
 
@@ -182,7 +184,7 @@ def make_controller(
     handler_count: int | None,
     is_restart: bool,
 ) -> Controller:
-    """Replay the metadata log, and enter this start into it.
+    """Replay the metadata log, and append a record of this start.
 
     `handler_count` is how many Handlers there are; None: none yet, and the settings in force decide.
     """
@@ -236,7 +238,7 @@ def make_cleaner(
     table: PartitionTable,
     scraped: tuple[Status, socket.socket] | None = None,
 ) -> Cleaner:
-    """With `scraped` it answers at that socket with what the status shows, and with its own figures."""
+    """The cleaner. With `scraped` it answers metrics requests at that socket, from the status and its own figures."""
     cleaner = Cleaner(
         CLEANER,
         doze=doze,

@@ -1,4 +1,4 @@
-"""A child's life: take regions and sockets from the control socket, build the role, run it, drain it.
+"""ChildRole: what a forked child does: receive regions and sockets, build its role, run it, drain it, close it.
 
 supervisor -> child                                  child -> supervisor
 slab, table, eventfd, arena, listening  (one fd)     ready     the role is built and attached
@@ -10,7 +10,7 @@ detach       a peer was reaped; `is_final`: for ever
 processes    what runs (controller; cleaner with a metrics listener)
 answer       to what the controller asked
 close        close files and exit
-What else may be said while the role runs is the same on all transports: role_desk.py.
+The other messages to a running role are the same on all transports: role_desk.py.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ from kproc.transport.process import ControlSocket
 
 logger = logging.getLogger(__name__)
 
-# Allocations between collections. What a request allocates is freed by its reference count; the young generation
-# only has to find rare cycles, and a full collection over a frozen heap costs nothing.
+# Allocations between garbage collections. What a request allocates is freed by reference counts; the collector only
+# has to find rare cycles, and a full collection over a frozen heap costs nothing.
 _GC_THRESHOLD: Final = (50_000, 50, 50)
-_NEWS_MS: Final = 2  # While the supervisor waits to hear that we are ready, or drained.
+_NEWS_MS: Final = 2  # Longest sleep while the supervisor waits for our "ready" or "drained".
 _TURNS_MAX: Final = 64
 
 
@@ -75,7 +75,7 @@ class ChildRole:
         self._is_running = True
         self._is_ready = False
         self._can_be_ready = False
-        # What the supervisor says: with a descriptor, and without.
+        # The supervisor's messages: those with a descriptor, and those without.
         self._given: dict[str, Callable[[dict[str, Any], int], None]] = {
             "slab": self._take_slab,
             **dict.fromkeys(("table", "eventfd", "arena", "listening"), self._keep_fd),
@@ -116,8 +116,8 @@ class ChildRole:
             owes_news = not self._is_ready or desk.owes_news or control.has_unsent
             agent.do_work(_NEWS_MS if owes_news else rest_ms)
             turns += 1
-            # Asking the control socket costs a system call. A role that sleeps is told of it by its epoll; one that
-            # is too busy to sleep looks now and then.
+            # Reading the control socket costs a system call. A role that sleeps hears of it by its epoll; one that is
+            # too busy to sleep reads it now and then.
             if agent.is_called or turns >= _TURNS_MAX:
                 agent.is_called = False
                 turns = 0
@@ -133,7 +133,7 @@ class ChildRole:
             try:
                 message = self._control.receive()
             except EOFError:
-                # Second line of defence: PDEATHSIG has usually ended us before we could read this.
+                # The supervisor has died. PDEATHSIG has usually killed us before we can read this.
                 logger.warning("the supervisor is gone; ending")
                 self._is_running = False
                 return
@@ -190,7 +190,8 @@ class ChildRole:
     def _take_peer_eventfd(self, message: dict[str, Any], fd: int) -> None:
         peer = AgentId(*message["peer"])
         if peer in self._eventfds:
-            os.close(fd)  # A restarted peer: the same eventfd as before, and wakers hold its number here.
+            # A restarted peer has the eventfd of its predecessor, which our wakers hold already.
+            os.close(fd)
         else:
             self._eventfds[peer] = fd
 
@@ -232,13 +233,14 @@ class ChildRole:
         assert self._agent is not None
         assert self._desk is not None
         if message["is_final"] and isinstance(self._agent, Processor):
-            self._agent.handler_leaving(peer)  # One that was on trial ends without having been told to leave.
+            # A Handler on trial, whose start failed, ends without having been told to leave.
+            self._agent.handler_leaving(peer)
         self._agent.detach(peer)
         self._desk.forget(peer)
         arena = self._arenas.pop(peer, None)
         if arena is not None:
             arena.close()
-        if message["is_final"] and peer in self._eventfds:  # No successor comes that would be woken by it.
+        if message["is_final"] and peer in self._eventfds:  # No successor will use this eventfd.
             os.close(self._eventfds.pop(peer))
 
     def _go(self, _message: dict[str, Any]) -> None:

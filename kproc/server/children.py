@@ -1,8 +1,7 @@
 """Children: the supervisor's roles as processes: forked, linked with each other, watched by pidfd, restarted.
 
-It knows what a role is started with and who talks with whom, but not why there are as many as there are: that is
-the supervisor's life (supervisor.py) and scale.py. It never blocks on a child and survives the death of any at
-any moment.
+It knows what a role needs at its start and which roles are linked. How many roles there are is decided elsewhere, in
+supervisor.py and scale.py. It never blocks on a child, and survives the death of any child at any moment.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from kproc.transport.process import Child, fork_child
 
 logger = logging.getLogger(__name__)
 
-# A role that dies this soon after it was started is in trouble of its own making, not killed by somebody.
+# A role that dies this soon after its start probably failed by itself, and was not killed from outside.
 _QUICK_DEATH_NS: Final = 2_000_000_000
 _BACKOFF_NS: Final = 50_000_000
 _BACKOFF_NS_MAX: Final = 5_000_000_000
@@ -58,10 +57,11 @@ class Children:
         self.regions = Regions(plan.config)
         self.asks = Asks()
         self.settings = DynamicSettings()
-        # How many Handlers the routing table names; the controller enters it whenever it starts. None: it decides.
+        # How many Handlers partitions are placed on; the controller is told at each of its starts. None: it decides.
         self.handler_count: int | None = None
         self.is_stopping = False
-        self.has_started = False  # Clients may come: from now on no role's death ends the broker.
+        # True when clients may connect: from then on no role's death ends the broker.
+        self.has_started = False
         self._clock = plan.clock
         self._lock_fd = lock_fd
         self._listening = listening
@@ -75,11 +75,11 @@ class Children:
     # -- starting ----------------------------------------------------------------------------------------------
 
     def start(self, role: Role, *, is_restart: bool) -> None:
-        """Fork one role and give it what is its own. OSError or FatalError when the host is short of something."""
+        """Fork one role and send it what belongs to it alone. OSError or FatalError if the host lacks a resource."""
         agent, plan = role.agent, self.plan
         role.begin(self._clock.now_ns())
-        # What a child inherits is moved out of its collector's sight: collecting it would copy pages, and could
-        # close descriptor numbers that stand for something else there.
+        # Freeze the heap before the fork: a child that collected inherited objects would copy their pages, and
+        # finalisers would close descriptor numbers that mean something else in the child.
         gc.freeze()
         is_writer = agent.role in (HANDLER, CONTROLLER.role, CLEANER.role)
         role.child = child = fork_child(
@@ -104,7 +104,7 @@ class Children:
             logger.debug("%s has ended; its exit comes next", agent)
 
     def introduce(self, role: Role) -> None:
-        """Link a role with every peer that is there; both sides get a link of a new generation."""
+        """Link a role with every running peer; both sides get a link of a new generation."""
         for other in self.table:
             if role.child is None:
                 return
@@ -113,7 +113,8 @@ class Children:
             try:
                 is_linked = self._connect(role, other)
             except _ENDED:
-                # One of them has ended. Its exit comes next and tells the other; its successor is linked anew.
+                # One of the two has ended. Its exit is handled next, which tells the other; its successor is linked
+                # anew.
                 is_linked = True
             if is_linked:
                 role.peers.add(other.agent)
@@ -127,16 +128,16 @@ class Children:
         if _is_parting(one, other) or _is_parting(other, one):
             return False
         if one.agent in other.targets or other.agent in one.targets:
-            # Where connections go died and is there again: the one that leaves may go on with it.
+            # The target of a leaving Processor died and was restarted: connect the two again.
             self.connect_transfer(one, other)
             return False
         return self.regions.connect(one.child, other.child)
 
     def connect_transfer(self, one: Role, other: Role) -> None:
-        """Let two Processors give each other connections.
+        """Connect two Processors, so that connections can migrate between them.
 
-        Once for as long as both live: a giver reads the end of a pair as "not taken", a taker of one that died as
-        "ours". Were a pair replaced while something is under way on it, both would have the connection.
+        There is one pair for as long as both live. When the pair ends, the giver concludes "not taken" and the taker
+        "ours". If a pair were replaced while a connection travels over it, both would own the connection.
         """
         if one.child is None or other.child is None or other.agent in one.transfers:
             return
@@ -148,7 +149,7 @@ class Children:
             logger.debug("%s or %s has ended; its exit comes next", one.agent, other.agent)
 
     def restart_due(self) -> None:
-        """Start again what ended and has waited long enough; and send what children did not take before."""
+        """Restart the roles whose waiting time is over, and send what children's sockets had no room for."""
         for role in self.table:
             if role.child is not None:
                 self.flush(role)
@@ -156,7 +157,7 @@ class Children:
                 self._restart(role)
 
     def next_restart_ns(self) -> int | None:
-        """When `restart_due` has something to start; None when nobody waits, or nobody is started any more."""
+        """When the next role is to be restarted; None if none is, or if the broker stops."""
         if self.is_stopping:
             return None
         return min((role.restart_at_ns for role in self.table if role.restart_at_ns), default=None)
@@ -166,11 +167,12 @@ class Children:
         logger.info("restarting %s: restarts=%d", role.agent, role.restarts)
         try:
             self.start(role, is_restart=True)
-            self.on_change()  # The controller that is asked what runs, by its first link, must have been told before.
+            # Tell a new controller which processes run before its first link lets anybody ask it.
+            self.on_change()
             self.introduce(role)
         except (OSError, FatalError) as error:
-            # The host is short of processes, memory or descriptors. Everybody else goes on, and this role gets
-            # another try: as after a quick death, of which it dies if it was forked at all.
+            # The host is short of processes, memory or descriptors. The other roles go on. This one is tried again
+            # later, like a role that died soon after its start; if it was forked already, it does die.
             logger.error("%s cannot be started now: %s", role.agent, error)
             if role.child is not None:
                 role.child.kill()
@@ -181,7 +183,7 @@ class Children:
     # -- talking -----------------------------------------------------------------------------------------------
 
     def send(self, role: Role, message: dict[str, Any]) -> None:
-        """Tell a role something; one that has ended does not mind."""
+        """Send a role a message; ignored if it has ended."""
         if role.child is not None:
             try:
                 role.child.control.send(message)
@@ -189,7 +191,7 @@ class Children:
                 logger.debug("%s has ended; its exit comes next", role.agent)
 
     def probe(self, role: Role) -> socket.socket:
-        """A connection of our own to a Processor; the other end is closed if that has ended."""
+        """Open a connection of the broker's own to a Processor. If that has ended, the connection is closed."""
         ours, theirs = socket.socketpair()
         with theirs:
             if role.child is not None:
@@ -200,7 +202,7 @@ class Children:
         return ours
 
     def flush(self, role: Role) -> None:
-        """Send what its socket had no room for."""
+        """Send the messages that the child's socket had no room for."""
         if role.child is not None:
             try:
                 role.child.control.flush()
@@ -216,7 +218,7 @@ class Children:
         *,
         timeout_ns: int | None = None,
     ) -> None:
-        """Ask a role; on_reply({"lost": True}) when it ends before it answers, is not there, or takes too long."""
+        """Ask a role; on_reply({"lost": True}) if it is not running, ends before it answers, or takes too long."""
         until_ns = None if timeout_ns is None else self._clock.now_ns() + timeout_ns
         self.asks.ask(
             role.agent, lambda message: self.send(role, message), what, body, on_reply, until_ns=until_ns
@@ -225,7 +227,7 @@ class Children:
             self.asks.lose(role.agent)
 
     def spread_settings(self, settings: DynamicSettings) -> None:
-        """Keep the latest, for roles that start later, and tell those that there are."""
+        """Send the settings to every running role, and keep them for roles that start later."""
         self.settings = settings
         for role in self.table.of(ACCEPTOR, PROCESSOR):
             self.send(role, settings.as_message())
@@ -233,7 +235,7 @@ class Children:
     # -- hearing -----------------------------------------------------------------------------------------------
 
     def on_event(self, fd: int) -> None:
-        """A descriptor of the epoll is readable; those of others are ignored."""
+        """Handle a readable descriptor of the epoll; ignore it if it is not a child's."""
         role = self._by_fd.get(fd)
         if role is None:
             return
@@ -250,7 +252,7 @@ class Children:
             self._on_exit(role, child)
 
     def _on_exit(self, role: Role, child: Child) -> None:
-        """A child ended: reap it, tell its peers, plan its successor."""
+        """Reap a child that has ended, tell its peers, plan its successor."""
         self._drain_control(role, child)
         for fd in (child.pidfd, child.control.fd):
             if self._by_fd.pop(fd, None) is not None:
@@ -277,16 +279,16 @@ class Children:
         self.on_change()
 
     def discard(self, role: Role) -> None:
-        """A role without a child is to have none again."""
+        """Never start this role again; it has no child now."""
         assert role.child is None, role.agent
         self._detach(role, is_final=True)
         self.table.remove(role.agent)
         self.on_change()
 
     def _detach(self, role: Role, *, is_final: bool) -> None:
-        """Its peers may free what they had lent it, only now that it has been reaped.
+        """Tell the peers of a reaped role to drop their links: only now may they reuse memory that it could read.
 
-        For good is told to every role: who was its peer, and has heard of its death already, still awaits a successor.
+        If it is gone for good, every role is told: a former peer, which knows of the death, would await a successor.
         """
         for other in self.table:
             other.users.discard(role.agent)
@@ -297,10 +299,10 @@ class Children:
         self.regions.forget(role.agent, is_final=is_final)
 
     def _plan_restart(self, role: Role, lived_ns: int) -> None:
-        """When the successor starts: at once, or later and later after quick deaths.
+        """Decide when the successor starts: at once, or after growing pauses if roles of this name die quickly.
 
-        Too many of them end a broker that never was ready. One that serves goes on without the role: the others keep
-        their partitions and connections, and the reason may go away.
+        Too many quick deaths end a broker that never was ready. A broker that serves goes on without the role: the
+        other roles keep their partitions and connections, and the cause may go away.
         """
         role.quick_deaths = role.quick_deaths + 1 if lived_ns < _QUICK_DEATH_NS else 0
         if role.is_failing and not self.has_started:
@@ -314,13 +316,13 @@ class Children:
 
     @property
     def problem(self) -> str | None:
-        """Which roles are down, for those who look at the status; None: none is."""
+        """Which roles are down, as the status shows it; None if all run."""
         return (
             "; ".join(role.failing for role in self.table if role.is_failing and role.child is None) or None
         )
 
     def _drain_control(self, role: Role, child: Child) -> None:
-        """What it said before it ended still counts."""
+        """Handle the messages that a child sent before it ended."""
         try:
             while (message := child.control.receive()) is not None:
                 self._on_message(role, message[0])
@@ -330,7 +332,7 @@ class Children:
     # -- the end -----------------------------------------------------------------------------------------------
 
     def kill_all(self) -> None:
-        """Whoever still runs did not end in time."""
+        """Kill the children that did not end in time."""
         self.is_stopping = True
         for role in self.table:
             if role.child is not None:
@@ -340,13 +342,13 @@ class Children:
                 role.child = None
 
     def close(self) -> None:
-        """No child, no region stays."""
+        """Kill every child and release every region."""
         self.kill_all()
         self.regions.close()
 
 
 def _is_parting(handler: Role, processor: Role) -> bool:
-    """A leaving Handler gets no new users: not even the successor of a Processor that died."""
+    """Whether the two are not to be linked: a leaving Handler gets no new users, not even a restarted Processor."""
     return handler.is_leaving and handler.agent.role == HANDLER and processor.agent.role == PROCESSOR
 
 

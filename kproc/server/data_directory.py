@@ -1,4 +1,4 @@
-"""The data directory: made, locked, identified. Done once, by the supervisor, before anything is forked."""
+"""DataDirectory: creates, locks and identifies the data directory. The supervisor does this once, before it forks."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class DataDirectory:
         return meta.cluster_id
 
     def close(self) -> None:
-        """Give the directory free, unless a child still holds it."""
+        """Unlock the directory, unless a child still has the lock's descriptor."""
         os.close(self.lock_fd)
 
 

@@ -1,4 +1,4 @@
-"""SupervisorDesk: what the controller asks of the supervisor on a client's behalf, and connections that even out.
+"""SupervisorDesk: serves the controller's requests to the supervisor, which clients caused; balances connections.
 
 settle       once the counts are what the settings want: what was changed, how long it took
 rebalance    move connections from busy Processors to idle ones
@@ -21,9 +21,10 @@ from kproc.server.scale import Scaler
 from kproc.transport.agent import AgentId
 
 _LOOK_NS: Final = 1_000_000_000
-# A Processor that is stopped must not keep who asks, nor the control listener's queue, from going on.
+# A stopped Processor must not delay the asking client, nor the control listener's queue, for longer than this.
 _ANSWER_NS: Final = 3_000_000_000
-_UNEVEN_LOOKS: Final = 3  # A burst is over before connections have moved; what lasts is worth a move.
+# So many looks in a row must find the loads uneven: a burst would be over before connections have moved.
+_UNEVEN_LOOKS: Final = 3
 
 
 class SupervisorDesk:
@@ -50,7 +51,7 @@ class SupervisorDesk:
         elif what == "clients":
             self._ask_processors("clients", body, lambda replies: on_reply(joined_clients(replies)))
         elif what == LOG_LEVELS:
-            set_levels(body["levels"])  # Who is forked from now on has them, too.
+            set_levels(body["levels"])  # Children that are forked from now on inherit the levels.
             self._ask_all(self._children.table, what, body, lambda _replies: on_reply({}))
         else:
             assert what == "kill_client", what
@@ -58,11 +59,11 @@ class SupervisorDesk:
 
     @property
     def is_busy(self) -> bool:
-        """Whether `advance` waits for something that sends no message."""
+        """Whether `advance` waits for a condition that no message announces."""
         return self._steps is not None
 
     def advance(self) -> None:
-        """Measure, and move connections when it was asked for or is worth it; never while the counts change."""
+        """Measure loads, and move connections if requested or worth it; not while the counts of roles change."""
         now_ns = self._clock.now_ns()
         if now_ns >= self._next_look_ns:
             self._next_look_ns = now_ns + _LOOK_NS
@@ -97,7 +98,7 @@ class SupervisorDesk:
         for on_reply in waiters:
             on_reply(
                 {"moves": moved}
-            )  # Before they have come to rest: the asker's connection may be among them.
+            )  # Answer before the migrations end: the asking client's own connection may be among them.
         yield from self._balancer.rest(moves)
 
     def _ask_processors(
@@ -119,7 +120,7 @@ class SupervisorDesk:
 
 
 def joined_clients(replies: dict[Hashable, Reply]) -> Reply:
-    """Every Processor's connections in one list, each with its Processor's index; `silent` are those that hang."""
+    """All connections in one list, each with its Processor's index; `silent` lists Processors that did not answer."""
     rows: list[dict[str, Any]] = []
     silent: list[int] = []
     for agent, reply in replies.items():

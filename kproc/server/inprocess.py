@@ -1,8 +1,7 @@
-"""The thread and the inline transport: the same roles in one process, by threads or stepped in turn.
+"""BrokerProcess: the thread and the inline transport: all roles in one process, in threads or called in turn.
 
-Links are deques of the same records (transport/thread.py), the hand-over of sockets is the same socket pair.
-Nothing is restarted here: a role that fails ends the broker, since its neighbours share its memory. It is one file,
-because building, running and stopping are about the same few roles.
+Links are deques of the same records (transport/thread.py); sockets are passed over the same socket pairs. No role is
+restarted: one that fails ends the broker, because the others share its memory.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ _READY_TIMEOUT_NS: Final = 30_000_000_000
 
 
 class BrokerProcess:
-    """All roles of one broker in one process. By threads, or stepped inline; turn_based.py adds two more kinds."""
+    """All roles of one broker in one process, in threads or inline; turn_based.py adds two more kinds."""
 
     ends_at_hangup = True
 
@@ -133,7 +132,8 @@ class BrokerProcess:
         status.image = lambda: self._controller.image
         handler_count = self._settings.integer(IO_THREADS, config.num_io_threads)
         processor_count = self._settings.integer(NETWORK_THREADS, config.num_network_threads)
-        scraped = self._scraped = Status(plan, self._slab)  # The cleaner's own: another thread may run it.
+        # The cleaner has a Status of its own, because it may run in another thread.
+        scraped = self._scraped = Status(plan, self._slab)
         self._cleaner: Cleaner = broker.make_cleaner(
             plan,
             **self._own(CLEANER),
@@ -201,14 +201,14 @@ class BrokerProcess:
         return [processor, acceptor]
 
     def _own(self, agent: AgentId) -> dict[str, Any]:
-        """An agent's way to sleep and its metrics row."""
+        """What an agent sleeps with, and its metrics row."""
         words, word = self._slab.words, self._slab.row_word(slab_row(agent))
         doze = self._dozes[agent] = Sleeper(words, word, make_eventfd(), is_edge_triggered=True)
         self._wakers[agent] = self._waker(agent, Waker(words, word, doze.fd))
         return {"doze": doze, "metrics": MetricsRow(self._slab, slab_row(agent), os.getpid())}
 
     def _waker(self, agent: AgentId, by_eventfd: Waker) -> Wakeable:
-        """What wakes the agent when something was published to it."""
+        """The object that wakes this agent when something was published to it."""
         return by_eventfd
 
     def _processor_kind(self) -> Callable[..., Processor]:
@@ -276,7 +276,7 @@ class BrokerProcess:
     # -- between the roles -------------------------------------------------------------------------------------
 
     def _post(self, agent: Agent, action: Callable[[], None]) -> None:
-        """Let the thread that runs the agent do something between two duty cycles; inline there is only one."""
+        """Run `action` in the agent's thread between two duty cycles; inline there is only this thread."""
         for thread in self._threads:
             if thread.agent is agent:
                 thread.post(action)
@@ -284,14 +284,14 @@ class BrokerProcess:
         action()
 
     def _spread_settings(self, settings: DynamicSettings) -> None:
-        """What was changed on the running broker, for those without an image. Called by the controller."""
+        """Tell the roles without a metadata image about changed settings. The controller calls this."""
         self._settings = settings
         agents: tuple[Acceptor | Processor, ...] = (*self._acceptors, *self._processors)
         for agent in agents:
             self._post(agent, partial(agent.apply_settings, settings))
 
     def _ask(self, what: str, body: dict[str, Any], on_reply: OnReply) -> None:
-        """What the controller asks of the supervisor where there is one (desk.py)."""
+        """Serve the controller's requests that a supervisor would serve (desk.py)."""
         if what == LOG_LEVELS:
             set_levels(body["levels"])
             on_reply({})
@@ -368,7 +368,7 @@ class BrokerProcess:
         before_ns = self._plan.clock.now_ns()
         events = self._epoll.poll(self._manager.timeout_ms(int(timeout_s * 1000)) / 1000)
         self._manager.feed(self._silent)
-        if self._is_inline:  # The roles sleep together, in here.
+        if self._is_inline:  # Inline, all roles sleep together here.
             slept_ns = self._plan.clock.now_ns() - before_ns
             for doze in self._dozes.values():
                 doze.slept_ns += slept_ns
@@ -376,7 +376,7 @@ class BrokerProcess:
         return self._failure is None and not signs
 
     def _silent(self, limit_ns: int) -> str | None:
-        """A role without a duty cycle for that long."""
+        """A role that has made no duty cycle for that long, or None."""
         now_ns = self._plan.clock.now_ns()
         for agent in self.agents:
             beat_ns = self._slab.read_one(slab_row(agent.id), "heartbeat_ns")
@@ -385,7 +385,7 @@ class BrokerProcess:
         return None
 
     def _is_to_stop(self, fd: int) -> bool:
-        """What a readable descriptor of the main thread says."""
+        """Handle a readable descriptor of the main thread; whether the broker is to stop."""
         if fd == self._signals.fd:
             number = self._signals.read()
             if number == signal.SIGHUP and not self.ends_at_hangup:
@@ -453,10 +453,10 @@ class BrokerProcess:
         return 0 if self._failure is None else 1
 
     def _end_turns(self) -> None:
-        """From now on roles are closed: whoever gives them turns must not."""
+        """Stop running the roles: they are closed from now on."""
 
     def release(self) -> None:
-        """Give back every descriptor; the roles are closed already or were never run."""
+        """Close every descriptor; the roles are closed already or were never run."""
         for thread in self._threads:
             thread.stop(1.0)
         for _, sock in self._listeners:

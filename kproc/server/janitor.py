@@ -1,7 +1,7 @@
 """Janitor: a process that outlives the broker just long enough to remove its temporary directory.
 
-Only `kproc dev` and kproc.Broker have one. Nobody else can do it: after `kill -9` of the supervisor every role
-dies with it, and in the thread and inline transports there is nothing but the one process.
+Only `kproc dev` and kproc.Broker have one. It has to be a process of its own: after `kill -9` of the supervisor every
+role dies, too, and the thread and inline transports have only one process.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 from kproc.transport.process import close_all_but
 
-# The roles die with the supervisor, but not before it: files may still appear while the directory is removed.
+# The roles die shortly after the supervisor: files may still appear while the directory is being removed.
 _TRIES: Final = 100
 _PAUSE_S: Final = 0.05
 
@@ -34,7 +34,7 @@ class Janitor:
         os.close(broker)
 
     def finish(self) -> None:
-        """The broker ends in order: remove the directory here, and end the process."""
+        """Remove the directory here and end the janitor's process: the broker stops in order."""
         shutil.rmtree(self._directory, ignore_errors=True)
         os.kill(self._pid, signal.SIGKILL)
         os.waitpid(self._pid, 0)
@@ -50,4 +50,5 @@ def _wait_and_remove(broker: int, directory: str) -> None:
         shutil.rmtree(directory, ignore_errors=True)
         if not os.path.exists(directory):
             return
-        select.select([], [], [], _PAUSE_S)  # The last role's last write leaves no event to wait for.
+        # No event tells of the last role's last write, so wait a moment and try again.
+        select.select([], [], [], _PAUSE_S)

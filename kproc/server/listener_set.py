@@ -1,10 +1,10 @@
-"""ListenerSet: the supervisor's listeners, which come and go by AlterConfigs of `listeners` while clients work.
+"""ListenerSet: the supervisor's listeners, which AlterConfigs of `listeners` adds and removes while clients work.
 
-A listener is known by its name, as in Kafka: one that is named before and after is left alone whatever its address
-says. Its index travels with every connection, stands in every role's list of endpoints and is its Acceptor's place in
-the slab. The place of a removed one is used again, for a listener of its name first, then for any other once every
-place has been used: the Processors close what they still have of it before, so that a connection which was just being
-moved is not taken for another listener's.
+A listener is identified by its name, as in Kafka: one whose name stays is left alone even if its address changes. It
+has an index, which travels with every connection and is its Acceptor's place in the slab. The index of a removed
+listener is used again: first by a listener of the same name, and by another one only when every index has been used.
+Before that the Processors close all connections of the old one, so that a connection that was migrating is not taken
+for a connection of the new listener.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 Steps = Generator[Callable[[], bool], None, None]
 Asked = Generator[Callable[[], bool], None, bool]
-# A role that is stopped hears of a listener when it goes on; nothing else waits for that.
+# A stopped role hears of a listener when it goes on; a change of listeners does not wait longer than this for it.
 _TELL_NS: Final = 10_000_000_000
 _EMPTY: Final = Endpoint("", "", 0, "", 0)
 NO_PLACES: Final = "a Processor that hangs may still have connections of the listeners that were there before"
@@ -42,26 +42,27 @@ class ListenerSet:
         self._children = children
         self._listening = listening
         self._config = children.plan.config
-        self._used: dict[int, str] = {}  # The free places that were used, longest free first, and by whom.
-        self._asked = {each.name: each for each in self._config.listeners}  # Also of those that are gone.
+        # Free indexes and the listener that had each of them last, the longest free first.
+        self._used: dict[int, str] = {}
+        self._asked = {each.name: each for each in self._config.listeners}  # Those of removed listeners, too.
 
     def names(self) -> dict[int, str]:
-        """The name of each listener that there is."""
+        """The names of the present listeners."""
         return {at: each.name for at, each in enumerate(self._children.plan.endpoints) if each.name}
 
     def end_point(self, index: int) -> EndPoint:
-        """What opens that listener again, with the port that it has."""
+        """The endpoint that opens this listener again at its present port."""
         each = self._children.plan.endpoints[index]
         return self._asked[each.name]._replace(port=each.bound_port)
 
     def replace_before_start(
         self, wanted: tuple[EndPoint, ...]
     ) -> Generator[Callable[[], bool], None, dict[EndPoint, str]]:
-        """No role but the controller is there: bind what is wanted now and let go of what is not.
+        """Bind the wanted listeners and close the others, before any role but the controller runs.
 
-        What was changed on the running broker and cannot be bound (any more) must not keep the broker from starting,
-        for then nobody could change it back: it is left out, and if nothing is left the broker has the listeners that
-        it was started with. FatalError if it cannot have those either. Returns those left out, and why.
+        A listener from a change at run time that cannot be bound must not keep the broker from starting, or nobody
+        could change it back: it is left out. If none is left, the broker opens the listeners of its static settings,
+        and raises FatalError if these cannot be bound either. Returns the listeners left out, with the reasons.
         """
         shut: dict[EndPoint, str] = {}
         static = {each.name: each for each in self._config.listeners}
@@ -91,7 +92,7 @@ class ListenerSet:
     # -- while the broker runs ---------------------------------------------------------------------------------
 
     def add(self, end_point: EndPoint) -> Generator[Callable[[], bool], None, Role]:
-        """Bind it, let every Handler know it, and only then let an Acceptor look at it: its role, to be started."""
+        """Bind a listener and tell every Handler; then return its Acceptor's role, which is to be started."""
         index = yield from self._take_place(end_point.name)
         endpoint, sock = yield from self._open(end_point)
         endpoints = list(self._children.plan.endpoints)
@@ -103,12 +104,12 @@ class ListenerSet:
         return self._children.table.add(acceptor_id(index))
 
     def shut(self, index: int) -> None:
-        """Its port is free and nobody new gets in."""
+        """Close the listener's port: no new client can connect."""
         logger.info("closing listener %s", self._children.plan.endpoints[index].name)
         close_listener(self._listening.pop(acceptor_id(index)))
 
     def forget(self, index: int) -> Steps:
-        """Its Acceptor has ended: close its connections, empty its place."""
+        """Close the connections of a listener whose Acceptor has ended, and free its index."""
         yield from self._tell(PROCESSOR, "close_listener", {"listener": index})
         endpoints = list(self._children.plan.endpoints)
         self._used[index] = endpoints[index].name
@@ -116,14 +117,14 @@ class ListenerSet:
         self._set_endpoints(endpoints)
 
     def _set_endpoints(self, endpoints: list[Endpoint]) -> None:
-        """For whoever is started from now on, and for who asks what there is."""
+        """Publish the endpoints: to roles that start from now on, and to the status."""
         self._children.plan = dataclasses.replace(self._children.plan, endpoints=endpoints)
         self._children.on_change()
 
     def _open(
         self, end_point: EndPoint
     ) -> Generator[Callable[[], bool], None, tuple[Endpoint, socket.socket]]:
-        """Bind and open it. Names are looked up by the controller, beside its loop: nobody else may wait for one."""
+        """Bind and open a listener. The controller resolves host names, in a thread: the supervisor must not wait."""
         found: list[str] = []
         if needs_look_up(end_point, self._config):
             found = yield from self._look_up(end_point)
@@ -134,7 +135,7 @@ class ListenerSet:
         return opened
 
     def _look_up(self, end_point: EndPoint) -> Generator[Callable[[], bool], None, list[str]]:
-        """What a name server says; asked again if the controller dies before it could tell."""
+        """Have the controller resolve a host name; ask again if it dies before it answers."""
         controller = self._children.table[CONTROLLER]
         while True:
             replies: list[dict[str, Any]] = []
@@ -147,7 +148,7 @@ class ListenerSet:
     # -- places ------------------------------------------------------------------------------------------------
 
     def has_places(self, count: int) -> Asked:
-        """Whether so many more listeners will find a place; to be asked before others are closed for their sake."""
+        """Whether there are indexes for so many more listeners. Ask before closing others to make room for them."""
         if count <= LISTENERS_MAX - len(self.names()) - len(self._used):
             return True
         return (yield from self._tell(PROCESSOR, "still", {}))
@@ -166,7 +167,7 @@ class ListenerSet:
         raise FatalError(f"listeners: {name} has no place: {NO_PLACES}")
 
     def _tell(self, kind: str, what: str, body: dict[str, Any]) -> Asked:
-        """Ask every role of a kind, wait until each has done it, ended, or taken too long; False in the last case."""
+        """Ask every role of a kind; wait until each has answered or ended. False if one takes too long."""
         asked = [
             (each, each.child)
             for each in self._children.table.of(kind)

@@ -18,13 +18,13 @@ _is_json = False
 
 
 def _time_of(record: logging.LogRecord) -> str:
-    """ISO 8601 with milliseconds and the zone's offset: lines of several hosts can be put together."""
+    """ISO 8601 with milliseconds and the zone's offset, so that lines of several hosts can be merged."""
     moment = datetime.datetime.fromtimestamp(record.created, datetime.UTC).astimezone()
     return moment.isoformat(timespec="milliseconds")
 
 
 class _TextFormatter(logging.Formatter):
-    """With that time."""
+    """Lines with the time above."""
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
         return _time_of(record)
@@ -54,7 +54,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def use_json() -> None:
-    """Before `configure`: every line of this broker is a JSON object."""
+    """Write every line as a JSON object. To be called before `configure`."""
     global _is_json
     _is_json = True
 
@@ -70,7 +70,7 @@ def configure(level: int) -> None:
 
 
 def set_levels(levels: log_levels.Levels) -> None:
-    """Of this process and of those that it forks from now on. The log shows what it will no longer, or newly, hold."""
+    """Set log levels in this process and those that it forks from now on; log the change itself."""
     for name, level in levels.items():
         logger.warning("log level of %s: %s", name, "as the logger above it" if level is None else level)
     log_levels.apply(levels)

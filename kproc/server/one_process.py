@@ -1,4 +1,4 @@
-"""A broker whose roles share this process: which kind the settings ask for, from its start to its end."""
+"""Runs a broker whose roles share this process, of the kind that `kproc.transport` names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ def run_in_process(
     manager: ServiceManager,
     can_reload: bool = False,
 ) -> int:
-    """Run a broker in this process until SIGTERM or SIGINT; the exit status. `can_reload`: SIGHUP is no end either."""
+    """Run a broker in this process until SIGTERM or SIGINT; the exit status. With `can_reload` SIGHUP
+    does not end it.
+    """
     ready.raise_nofile_limit()
     directory = DataDirectory(config)
     try:
@@ -44,6 +46,6 @@ def _kind_of(config: Config) -> type[BrokerProcess]:
     from kproc.server.turn_based import (
         ConnectionThreadsProcess,
         LoopProcess,
-    )  # With asyncio: only who wants it.
+    )  # Imports asyncio, which the other transports do not need.
 
     return LoopProcess if config.kproc_transport == "asyncio" else ConnectionThreadsProcess

@@ -1,9 +1,9 @@
 """Pulse: notices roles that hang without dying, by the heartbeats in their rows of the slab.
 
-A role stores its row about ten times a second, an idle one twice; one that does not is stopped (SIGSTOP, a debugger),
-stuck in a loop, or waits for a disk. It is reported, in `kproc status` and by one line when it begins and one when it
-ends, and only killed if kproc.hung.kill says so: a kill loses what a pause would not, and a Handler that recovers a
-large log makes no beat either.
+A busy role stores its row about ten times a second, an idle one twice. One that does not is stopped (SIGSTOP, a
+debugger), stuck in a loop, or waits for a disk. It is reported in `kproc status`, and by one log line at the beginning
+and one at the end. It is killed only if kproc.hung.kill says so: a kill loses requests that a pause would not, and a
+Handler that recovers a large log does not store its row either.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kproc.server.roles_table import Role
 logger = logging.getLogger(__name__)
 
 _LOOK_NS: Final = 500_000_000
-# If nobody turned our own loop for so long, then everybody may have been stopped: the beats start anew.
+# If our own loop did not run for so long, all processes may have been stopped: start comparing anew.
 _GAP_NS: Final = 2_500_000_000
 
 

@@ -1,4 +1,4 @@
-"""Readiness: two real round trips, the line and the file that say so, and the host limits we need."""
+"""Readiness: two real requests that must be answered, the ready file, and the limit on descriptors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kproc.wire.primitives import INT16, INT32, encode_string
 
 # Not a legal topic name, so it cannot exist, and auto-creation cannot create it.
 _NO_TOPIC: Final = "kproc readiness/probe"
-# Written and read by hand: the schemas of two requests and answers take longer to load than the two round trips.
+# Encoded by hand: loading the schemas of two requests takes longer than both round trips.
 METADATA_VERSION: Final = 1
 _PRODUCE_VERSION: Final = 7
 _PRODUCE_NOTHING: Final = (
@@ -36,16 +36,17 @@ _NOFILE_WANTED: Final = 1 << 20
 
 
 class Probe:
-    """Metadata, and a Produce that writes nothing, over a connection of the broker's own to one of its Processors.
+    """Sends Metadata, and a Produce that writes nothing, over a connection of the broker's own to one of its
+    Processors.
 
-    It came by no listener, so that no limit on clients, and no crowd of them, can keep the broker from its start.
-    Whoever asks goes on with its own work meanwhile.
+    The connection comes through no listener, so no limit on clients, and no number of them, can keep the broker from
+    getting ready. The caller polls `is_done` and goes on with other work meanwhile.
     """
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._received = bytearray()
-        self.problem: str | None = None  # Why the answers were not what they should be.
+        self.problem: str | None = None  # What is wrong with the answers; None while nothing is.
         metadata = INT32.pack(0)  # An empty list: no topic at all.
         asked = (
             (ApiKey.METADATA, METADATA_VERSION, metadata),
@@ -63,7 +64,7 @@ class Probe:
         return self._sock.fileno()
 
     def is_done(self) -> bool:
-        """Take what has come; whether both were answered, or never will be."""
+        """Read what has come; True when both requests are answered, or cannot be any more."""
         while self.problem is None:
             try:
                 piece = self._sock.recv(4096)
@@ -120,21 +121,21 @@ def describe(plan: Plan, processes: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def write(path: Path, announcement: dict[str, Any]) -> None:
-    """Atomically: whoever waits for the file finds it whole."""
+    """Write the ready file atomically: a reader never finds a part of it."""
     part = path.with_name(path.name + ".part")
     part.write_bytes(orjson.dumps(announcement))
     part.rename(path)
 
 
 def remove(path: Path | None) -> None:
-    """The broker has stopped: the file must not tell otherwise."""
+    """Remove the ready file: the broker has stopped."""
     if path is not None:
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
 
 
 def raise_nofile_limit() -> None:
-    """As many descriptors as we may have: connections, segments and hand-overs all need them."""
+    """Raise the soft limit of descriptors to the hard one: connections, segments and links all need them."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _NOFILE_WANTED if hard == resource.RLIM_INFINITY else min(hard, _NOFILE_WANTED)
     if soft < wanted:

@@ -1,8 +1,8 @@
 """Regions and descriptors that the supervisor makes and hands out: slab, table, eventfds, arenas, links.
 
-What belongs to an agent for the life of the broker (its eventfd, its slab row) survives its restarts; links
-are made anew, with a higher generation, whenever one of their ends is; a Processor's arena likewise.
-The supervisor maps none of it, but for the moment in which it answers at its window (status_window.py).
+What belongs to an agent for the life of the broker (its eventfd, its slab row) survives its restarts. A link is made
+anew, with a higher generation, whenever one of its two agents is started; so is a Processor's arena. The supervisor
+maps none of this memory, except while it answers at its status window (status_window.py).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Regions:
 
     @contextlib.contextmanager
     def slab_for_a_look(self) -> Iterator[memoryview]:
-        """The slab's words, mapped for as long as somebody looks."""
+        """The slab's words, mapped until the context ends."""
         region = Region.attach(os.dup(self._slab.fd), kind=RegionKind.SLAB)
         try:
             yield region.words
@@ -121,13 +121,13 @@ class Regions:
         return True
 
     def connect_transfer(self, one: Child, other: Child) -> None:
-        """Let two Processors give each other connections. Raises as `connect`."""
+        """Give two Processors a socket pair, over which connections can migrate. Raises as `connect`."""
         self._pair("transfer", one, other)
 
     def forget(self, agent: AgentId, *, is_final: bool = False) -> None:
-        """An agent was reaped: its arena goes, its eventfd waits for the successor unless there will be none.
+        """Release the arena of a reaped agent, and its eventfd if there will be no successor.
 
-        Its row in the slab stays: counters go on if an agent of that name comes again.
+        Its row in the slab stays, so that counters continue when an agent of that name is started again.
         """
         arena = self._arenas.pop(agent, None)
         if arena is not None:
@@ -153,7 +153,7 @@ class Regions:
     def _talks(self, first: Child, second: Child) -> bool:
         if (first.agent.role, second.agent.role) not in _LINKS:
             return False
-        # The control listener's Processor talks with the controller alone, and the others never do.
+        # The control listener's Processor is linked with the controller only, and the other Processors never are.
         return first.agent.role != PROCESSOR or is_control(first.agent) == (second.agent == CONTROLLER)
 
     def _eventfd(self, agent: AgentId) -> int:

@@ -1,10 +1,10 @@
-"""Reload: on SIGHUP the configuration is read again, and what can change on the running broker is changed.
+"""Reloader: on SIGHUP it reads the configuration again and changes what can be changed on the running broker.
 
-A setting of the file that changed becomes a dynamic one of this broker, by the same operation as a client's
-IncrementalAlterConfigs: it is checked, written down and spread as such. What a client has set stands above the file, as
-at a start, and is left alone. What was applied is noted in the data directory: the next start reads the file itself and
-takes it back, or an older value would stand above a newer file for ever. Every change is said in the log: applied,
-needs a restart, refused.
+A changed setting of the file is made a dynamic setting of this broker, by the same operation as a client's
+IncrementalAlterConfigs: checked, stored and sent to the roles. A value that a client has set overrides the file, as at
+a start, and is left alone. Applied changes are noted in the data directory. The next start reads the file itself and
+so removes the noted dynamic settings; otherwise an old value would override a newer file for ever. The log names every
+change: applied, needs a restart, or refused.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Ask = Callable[[str, dict[str, Any], OnReply], None]
 
 NOTE_FILE: Final = "kproc-reloaded.json"
 _BROKER: Final = 4  # Kafka's number of this type of resource.
-# Other spellings of a setting: what they come to is compared.
+# Settings with several spellings: their effective values are compared.
 _SPELLINGS: Final = frozenset(
     (
         "broker.id",
@@ -62,30 +62,30 @@ class Reloader:
         self._reread = reread
         self._ask = ask
         self._in_force = in_force
-        self._told = _values(config)  # Of the file, as of the last time.
+        self._told = _values(config)  # The settings of the file as last read.
         self._applied: dict[str, str] = {}
         self._open = 0
         self._is_wanted_again = False
 
     @property
     def can_reload(self) -> bool:
-        """Whether SIGHUP means that at all."""
+        """Whether SIGHUP reloads; otherwise it ends the broker."""
         return self._reread is not None
 
     @property
     def is_busy(self) -> bool:
-        """Whether the controller still owes an answer."""
+        """Whether an answer of the controller is outstanding."""
         return self._open > 0
 
     def forget_former(self) -> None:
-        """At the start: take back what the last run applied of its file, unless a client has changed it since."""
+        """At the start: remove what the last run applied from its file, unless a client has changed it since."""
         content = self._fs.read_file(self._note)
         if content is None:
             return
         try:
             former: dict[str, str] = json.loads(content)
         except ValueError:
-            former = {}  # Torn by a power loss before anything was applied by it.
+            former = {}  # A power loss tore the note before any of its changes was applied.
         overrides = self._in_force().overrides
         for name, value in former.items():
             if overrides.get(name) == value:
@@ -135,7 +135,9 @@ class Reloader:
             self._change(name, None, f"applied: {name}={value}")
         elif value is not None:
             self._applied[name] = value
-            self._write_note()  # Before it is applied: an end between the two takes back what was not there.
+            # Written before the change is applied: after an end in between, the next start removes a setting that does
+            self._write_note()
+            # not exist, which does no harm.
             self._change(name, value, f"applied: {name}={value}")
 
     def _change(self, name: str, value: str | None, done: str) -> None:
@@ -154,7 +156,7 @@ class Reloader:
             if complaint:
                 logger.error("reload: %s=%s is refused: %s", name, value, complaint)
                 self._applied.pop(name, None)
-                self._told.pop(name, None)  # The next reload tries it again.
+                self._told.pop(name, None)  # So the next reload tries it again.
             else:
                 logger.info("reload: %s", done if value is not None or name in done else f"{name} {done}")
                 if value is None:
@@ -183,7 +185,7 @@ class Reloader:
 
 
 def _values(config: Config) -> dict[str, str | None]:
-    """Every setting as text, also those that a listener has of its own."""
+    """Every setting as text, settings of single listeners included."""
     values = {
         name: config.wire_value(name)
         for name, row in SETTINGS.items()

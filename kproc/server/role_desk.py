@@ -1,7 +1,7 @@
-"""RoleDesk: what whoever runs the broker may tell or ask one of its roles, on any transport.
+"""RoleDesk: serves the messages and requests that the supervisor sends to a running role, the same on every transport.
 
-A child process takes it from its control socket (child.py), a role in a thread between two duty cycles
-(inprocess.py). It answers by `say`, which takes a message for the supervisor's side.
+A child process reads them from its control socket (child.py); a role in a thread gets them between two duty cycles
+(inprocess.py). Replies and news go back through `say`.
 
 told         settings, targets, leave, handler_leaving, stop
 asked        every role: log_levels
@@ -55,11 +55,11 @@ class RoleDesk:
 
     @property
     def owes_news(self) -> bool:
-        """True while somebody waits to hear of a change that only `report` notices."""
+        """True while the supervisor waits for a change that only `report` notices."""
         return self._awaits_drain or bool(self._leaving_handlers) or bool(self._await_still)
 
     def take(self, message: dict[str, Any]) -> bool:
-        """One message; what it means stands at the head of this file. False for one that is none of the desk's."""
+        """Serve one message, of those listed at the head of this file. False for any other."""
         told = self._told.get(message["do"])
         if told is None:
             return False
@@ -67,7 +67,7 @@ class RoleDesk:
         return True
 
     def report(self) -> None:
-        """Say what has come true since the last call. Between two duty cycles, while news are owed."""
+        """Send the news that have come true since the last call. Called between duty cycles while `owes_news`."""
         agent = self._agent
         if self._awaits_drain and agent.is_drained():
             self._awaits_drain = False
@@ -85,7 +85,7 @@ class RoleDesk:
                 self._say({"do": "unused", "peer": peer})
 
     def forget(self, peer: AgentId) -> None:
-        """A peer is gone: nobody waits for it to be unused."""
+        """Forget a peer that has ended: nothing waits for it to be unused any more."""
         self._leaving_handlers.discard(peer)
 
     # -- told --------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The supervisor's table of roles: which there are, their children, and what is going on with each."""
+"""RolesTable: the supervisor's table of roles, with the child and the state of each."""
 
 from __future__ import annotations
 
@@ -19,26 +19,28 @@ class Role:
     """One role to keep alive: its child, and its history."""
 
     agent: AgentId
-    # Processors: the listener (in lower case) whose own set it belongs to; "" serves every listener without one.
+    # For Processors: the listener (in lower case) whose own set this one belongs to; "" is the common set.
     pool: str = ""
     child: Child | None = None
     is_ready: bool = False
     is_drained: bool = False
     is_closed: bool = False
     closed_cleanly: bool = False
-    # Started by a change of the counts and not ready yet: if it ends now, the change has failed, not the broker.
+    # On trial: a change of the counts started it and it is not ready yet. If it ends now, the change fails, not the
+    # broker.
     is_trial: bool = False
-    # It hands over what it has and then ends; if it dies meanwhile nobody takes its place.
+    # Leaving: it gives away what it has and then ends. If it dies meanwhile, it is not restarted.
     is_leaving: bool = False
-    targets: tuple[AgentId, ...] = ()  # Where a leaving Processor's connections go.
+    targets: tuple[AgentId, ...] = ()  # The Processors that a leaving Processor's connections migrate to.
     users: set[AgentId] = field(default_factory=set)  # Processors that still use a leaving Handler.
     transfers: set[AgentId] = field(default_factory=set)  # Processors that it shares a transfer pair with.
-    serving: tuple[AgentId, ...] = ()  # Acceptors: the Processors that serve the listener; none: every one.
+    # For Acceptors: the Processors that serve the listener; empty: all of them.
+    serving: tuple[AgentId, ...] = ()
     restarts: int = 0
     quick_deaths: int = 0
     started_ns: int = 0
     restart_at_ns: int = 0
-    hung_ms: int = 0  # For how long it has made no duty cycle; 0 while all is well.
+    hung_ms: int = 0  # For how long it has made no duty cycle; 0 if it does not hang.
     peers: set[AgentId] = field(default_factory=set)
 
     @property
@@ -53,21 +55,21 @@ class Role:
 
     @property
     def is_failing(self) -> bool:
-        """Whether starting it again does not help."""
+        """Whether it dies again and again soon after its start."""
         return self.quick_deaths > QUICK_DEATHS_MAX
 
     @property
     def failing(self) -> str:
-        """The same in words."""
+        """What the status says about a role that is failing."""
         return f"{self.agent} ended {self.quick_deaths} times in a row right after its start"
 
     @property
     def is_backed_up(self) -> bool:
-        """Whether its control socket is full: it is stopped, or far too busy."""
+        """Whether its control socket is full, because it is stopped or far too busy."""
         return self.child is not None and self.child.control.has_unsent
 
     def begin(self, now_ns: int) -> None:
-        """A new child is about to be forked."""
+        """Reset the state for a new child that is about to be forked."""
         self.started_ns = now_ns
         self.restart_at_ns = self.hung_ms = 0
         self.is_ready = self.is_drained = self.is_closed = self.closed_cleanly = False
@@ -75,7 +77,9 @@ class Role:
         self.transfers = set()
 
     def leave(self) -> None:
-        """From now on nobody takes its place; one that has ended and waits for its restart is not started again."""
+        """Mark the role as leaving: it is not restarted, not even if it has ended already and waits for its
+        restart.
+        """
         self.is_leaving = True
         self.restart_at_ns = 0
 
@@ -84,7 +88,7 @@ class Role:
         return {"do": "targets", "peers": self.serving}
 
     def row(self) -> dict[str, Any]:
-        """What the ready file and the controller's status are told of it."""
+        """The role's row in the ready file and in the status."""
         return {
             "role": self.agent.role,
             "index": self.agent.index,
@@ -97,7 +101,7 @@ class Role:
 
 
 class RolesTable:
-    """All roles by their agent. Iterates in the order of start, whenever each of them was added."""
+    """All roles by agent. Iterates in the order in which roles are started, not in the order of `add`."""
 
     def __init__(self) -> None:
         self._roles: dict[AgentId, Role] = {}
@@ -116,13 +120,13 @@ class RolesTable:
         return self._roles.get(agent)
 
     def add(self, agent: AgentId, *, pool: str = "") -> Role:
-        """A role that is to be kept alive from now on."""
+        """Add a role that is kept alive from now on."""
         assert agent not in self._roles, agent
         role = self._roles[agent] = Role(agent, pool=pool)
         return role
 
     def remove(self, agent: AgentId) -> None:
-        """Nobody is to take its place."""
+        """Remove a role; it is not restarted any more."""
         del self._roles[agent]
 
     def of(self, *roles: str) -> list[Role]:
@@ -130,11 +134,11 @@ class RolesTable:
         return [each for each in self if each.agent.role in roles]
 
     def handlers(self) -> list[Role]:
-        """The Handlers that stay."""
+        """The Handlers that are not leaving."""
         return [each for each in self.of(HANDLER) if not each.is_leaving]
 
     def processors(self, pool: str | None = None) -> list[Role]:
-        """The Processors of the data plane that stay, of one set or of all."""
+        """The Processors of the data plane that are not leaving, of one set or of all."""
         return [
             each
             for each in self.of(PROCESSOR)

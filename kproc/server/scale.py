@@ -1,9 +1,9 @@
 """Scaler: brings Processors, Handlers and listeners to what the settings in force want, while clients work.
 
-A change is a list of steps written as a generator: it yields the condition it waits for, and the supervisor asks
-again at every turn of its loop. One change at a time; settings that come meanwhile are looked at when it is done.
-Every condition also comes true by a death, so a change ends in a consistent state whatever dies in the middle:
-a role that stays is started again by children.py, one that leaves is not, one that could not start ends its change.
+A change is a generator: it yields a condition to wait for, which the supervisor checks at every turn of its loop.
+There is one change at a time; settings that come meanwhile are compared when it has ended. Every condition also
+becomes true when the role concerned dies, so a change always ends, in a consistent state: children.py restarts a role
+that stays, and does not restart one that leaves; a new role that cannot start makes its change fail.
 
 listener, new        bind, tell Handlers, start its Acceptor
                      (one that cannot be opened is left out until `listeners` is changed again; kproc status says so)
@@ -14,12 +14,12 @@ Handlers, more       start, link, ready; the routing table counts them, partitio
 Handlers, fewer      the routing table counts them no more; they hand over and park nothing; Processors move their
                      connections' home away; drained and unused, close, detach
 
-What a part of a change cannot reach fails by itself: the other parts are made, and it is tried again when something
-else is wanted. A change that ends without having reached what was wanted counts as failed, so it is not begun again.
+A part of a change may fail by itself: the other parts are carried out, and it is tried again when the settings change
+again. A change that ends without reaching the wanted state counts as failed, so that it is not begun again and again.
 
-Which listeners a Processor serves: `num.network.threads` is one set for all listeners; a listener with a value of its
-own (`listener.name.<x>.num.network.threads`) has a set of its own. A connection stays where it is when its
-listener gets its own set, and goes to the common one when it loses it.
+Which listeners a Processor serves: `num.network.threads` is the size of one set for all listeners; a listener with
+`listener.name.<x>.num.network.threads` has a set of its own. When a listener gets its own set, its connections stay
+where they are; when it loses that set, they migrate to the common one.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ logger = logging.getLogger(__name__)
 Condition = Callable[[], bool]
 Steps = Generator[Condition, None, None]
 _START_NS: Final = 30_000_000_000
-# A client may keep a request in work as long as it likes to (a Produce waits for a slow disk). Then the role is
-# closed all the same: what is left there ends in closed connections, as if it had died.
+# A request may stay in work for any time (a Produce waits for a slow disk). After this time a leaving role is closed
+# all the same; its remaining connections are closed, as if it had died.
 _LEAVE_NS: Final = 60_000_000_000
 _CLOSE_NS: Final = 10_000_000_000
-# Steps in one turn. More than a change has without a wait; a mistake in one must not keep the supervisor from its loop.
+# Most steps in one turn. No change has so many without a wait; a faulty one must not block the supervisor's loop.
 _STEPS_PER_TURN: Final = 64
 
 
 class ScaleFailed(Exception):
-    """The change could not be made; what is said says what there is now."""
+    """A change could not be made; the message says what the state is now."""
 
 
 @dataclass
@@ -70,7 +70,7 @@ class Wanted:
     """How many roles there should be."""
 
     handlers: int
-    pools: dict[str, int]  # "" is the set of all listeners without their own.
+    pools: dict[str, int]  # By listener; "" is the common set, of all listeners without a set of their own.
     listeners: dict[str, EndPoint]
 
     @classmethod
@@ -91,33 +91,34 @@ class Scaler:
         self._clock = children.plan.clock
         self._listeners = listeners
         self._wanted: Wanted | None = None
-        self._trying: Wanted | None = None  # What the change that is being made is to reach.
-        self._has_new_wish = False  # Since that change began.
-        self._refused: Wanted | None = None  # Tried and failed: not again until something else is wanted.
+        self._trying: Wanted | None = None  # The state that the present change is to reach.
+        self._has_new_wish = False  # Whether settings have changed since the present change began.
+        # A wanted state that could not be reached: not tried again until another one is wanted.
+        self._refused: Wanted | None = None
         self._steps: Steps | None = None
         self._condition: Condition = lambda: True
         self._deadline_ns = 0
         self._is_late = False
         self._done: list[dict[str, Any]] = []
         self._waiters: list[tuple[int, int, Callable[[dict[str, Any]], None]]] = []
-        self._errors: list[str] = []  # Of the last change.
-        # Listeners that could not be opened, and why: not tried again until `listeners` is changed.
+        self._errors: list[str] = []  # Errors of the last change.
+        # Listeners that could not be opened, with the reasons: not tried again until `listeners` is changed.
         self._shut: dict[EndPoint, str] = {}
         self._told_problem: str | None = None
         self.balancer = Balancer(children)
 
     @property
     def is_busy(self) -> bool:
-        """Whether a change is being made, which `advance` must be called for."""
+        """Whether a change is in work, so that `advance` must be called."""
         return self._steps is not None or self._target() is not None
 
     def leave_out(self, shut: Mapping[EndPoint, str]) -> None:
-        """These listeners could not be opened at the start, and why."""
+        """Leave out listeners that could not be opened at the start; `failed` has the reasons."""
         self._shut.update(shut)
 
     @property
     def problem(self) -> str | None:
-        """What of the settings in force could not be reached; None when all was, or is being tried."""
+        """Which of the settings in force could not be reached; None if all were, or are being tried."""
         problems = []
         if self._wanted is not None:
             problems = [self._shut[each] for each in self._wanted.listeners.values() if each in self._shut]
@@ -130,7 +131,7 @@ class Scaler:
         return self._refused is not None
 
     def want(self, settings: DynamicSettings) -> None:
-        """These settings are in force: counts that differ are changed from the next turn on."""
+        """Bring roles and listeners to these settings, from the next turn on."""
         before, self._wanted = self._wanted, Wanted.of(self._config, settings)
         if before is not None and before.listeners != self._wanted.listeners:
             self._shut.clear()
@@ -139,11 +140,11 @@ class Scaler:
             self._refused = None
 
     def when_settled(self, on_reply: Callable[[dict[str, Any]], None]) -> None:
-        """Call back once there is nothing to change (any more), with what was changed since now and for how long."""
+        """Call back when no change is left, with what was changed since this call and how long that took."""
         self._waiters.append((len(self._done), self._clock.now_ns(), on_reply))
 
     def advance(self, *, may_begin: bool = True) -> None:
-        """Go on as far as what is waited for has come true, by a bounded number of steps."""
+        """Go on with the change as long as its conditions are true, by a bounded number of steps."""
         for _ in range(_STEPS_PER_TURN):
             if self._steps is None and not (may_begin and self._begin()):
                 break
@@ -156,7 +157,7 @@ class Scaler:
             self._children.on_change()
 
     def _begin(self) -> bool:
-        """Begin the next change; False if there is none, and then whoever waits for that is told."""
+        """Begin the next change; if there is none, call back those that wait for that and return False."""
         target = self._target()
         if target is None:
             self._settle()
@@ -177,7 +178,7 @@ class Scaler:
             self._judge()
 
     def _judge(self) -> None:
-        """A change has ended. What it has not reached would be missed by the next try, too, until something changes."""
+        """A change has ended: remember what it did not reach, which another try would not reach either."""
         tried, self._trying = self._trying, None
         assert tried is not None
         if self._has_new_wish:
@@ -203,7 +204,7 @@ class Scaler:
             self._done.clear()
 
     def _target(self) -> Wanted | None:
-        """What is wanted, if it is not what there is."""
+        """The wanted state, if it differs from the present one and was not tried in vain."""
         wanted = self._wanted
         if wanted is None or self._is_refused or self._is_there(wanted):
             return None
@@ -218,13 +219,15 @@ class Scaler:
         )
 
     def _reachable(self, wanted: Wanted) -> dict[str, EndPoint]:
-        """The listeners that are wanted, but for those that could not be opened."""
+        """The wanted listeners without those that could not be opened."""
         return {name: each for name, each in wanted.listeners.items() if each not in self._shut}
 
     # -- one change --------------------------------------------------------------------------------------------
 
     def _change(self, wanted: Wanted) -> Steps:
-        """More before fewer, so that what leaves has somewhere to go; listeners before the sets that serve them."""
+        """Add roles before removing others, so that connections and partitions have somewhere to go; change listeners
+        before the sets of Processors that serve them.
+        """
         yield from self._change_listeners(wanted)
         if wanted.handlers > (have := len(self._table.handlers())):
             yield from self._timed("handlers", have, wanted.handlers, self._add_handlers(wanted.handlers))
@@ -241,7 +244,7 @@ class Scaler:
             yield from self._timed("handlers", have, wanted.handlers, self._remove_handlers(wanted.handlers))
 
     def _timed(self, what: str, before: int, after: int, steps: Steps) -> Steps:
-        """One part of a change; its failure is noted, and the other parts are made."""
+        """Carry out one part of a change; note its failure and go on with the other parts."""
         try:
             yield from self._noted(what, before, after, steps)
         except ScaleFailed as failure:
@@ -256,7 +259,7 @@ class Scaler:
         self._done.append({"what": what, "from": before, "to": after, "took_ms": took_ms})
 
     def _wait(self, condition: Condition, timeout_ns: int) -> Generator[Condition, None, bool]:
-        """Wait; False if the time was over first."""
+        """Wait for a condition; False if the time was over first."""
         self._deadline_ns = self._clock.now_ns() + timeout_ns
         yield condition
         self._deadline_ns = 0
@@ -272,7 +275,7 @@ class Scaler:
         yield from self.balancer.spread(pool)
 
     def _remove_processors(self, pool: str, count: int) -> Steps:
-        """The last ones leave. A set that ends gives its connections to the common one."""
+        """Remove the Processors with the highest indexes. A set that ends gives its connections to the common one."""
         roles = self._table.processors(pool)
         leaving = roles[len(roles) - count :]
         for role in leaving:
@@ -306,7 +309,9 @@ class Scaler:
     # -- listeners ---------------------------------------------------------------------------------------------
 
     def _change_listeners(self, wanted: Wanted) -> Steps:
-        """Those that go, first: a new one may want the port of an old one. They come back if no new one opens."""
+        """Close listeners before opening others, which may want their ports. Reopen them if no new one can
+        be opened.
+        """
         names = self._listeners.names()
         before = {name: self._listeners.end_point(at) for at, name in names.items()}
         new = [each for name, each in self._reachable(wanted).items() if name not in before]
@@ -315,7 +320,7 @@ class Scaler:
                 self._leave_out(end_point, f"listeners: {end_point} has no place: {NO_PLACES}")
             new = []
         if not self._reachable(wanted):
-            return  # What is there stays, or nobody could be told of anything any more.
+            return  # Keep the present listeners: without any, no client could correct the setting.
         for index in [at for at, name in names.items() if name not in wanted.listeners]:
             yield from self._timed(f"listener {names[index]}", 1, 0, self._remove_listener(index))
         yield from self._try_listeners(new)
@@ -325,7 +330,7 @@ class Scaler:
         self._children.on_change()
 
     def _try_listeners(self, end_points: list[EndPoint]) -> Steps:
-        """Add what can be; what else is wanted need not wait for a listener that cannot be opened."""
+        """Open the listeners that can be opened; one that cannot must not delay other changes."""
         for end_point in end_points:
             try:
                 yield from self._noted(f"listener {end_point.name}", 0, 1, self._add_listener(end_point))
@@ -368,7 +373,8 @@ class Scaler:
         try:
             yield from self._count_handlers(count)
         except ScaleFailed:
-            yield from self._dismiss_handlers(new)  # Nobody is ever going to give them a partition.
+            # The routing table does not count the new Handlers, so they will never own a partition.
+            yield from self._dismiss_handlers(new)
             raise
 
     def _remove_handlers(self, count: int) -> Steps:
@@ -376,7 +382,7 @@ class Scaler:
         yield from self._dismiss_handlers(self._table.handlers()[count:])
 
     def _dismiss_handlers(self, leaving: list[Role]) -> Steps:
-        """End Handlers that the routing table does not count, once nobody uses them."""
+        """End Handlers that the routing table does not count any more, as soon as no Processor uses them."""
         for role in leaving:
             role.leave()
             self._children.send(role, {"do": "leave"})
@@ -393,7 +399,7 @@ class Scaler:
         yield from self._close(leaving)
 
     def _count_handlers(self, count: int) -> Steps:
-        """Let the routing table name so many; again if the controller dies before it says that it did."""
+        """Have the controller set the count of Handlers; repeat if it dies before it confirms that."""
         before, self._children.handler_count = self._children.handler_count, count
         controller = self._table[CONTROLLER]
         while True:
@@ -410,13 +416,13 @@ class Scaler:
     # -- both --------------------------------------------------------------------------------------------------
 
     def _start(self, roles: list[Role]) -> Steps:
-        """Start new roles and wait until they are ready; all of them, or none stays."""
+        """Start new roles and wait until they are ready. If one fails, all of them are removed."""
         for role in roles:
             role.is_trial = True
         problem = None
         try:
             for role in roles:
-                # As a successor: what it will own may be open elsewhere, or have been left by somebody who died.
+                # Started like a successor: its partitions may be open elsewhere, or have been left by a dead Handler.
                 self._children.start(role, is_restart=True)
             for role in roles:
                 self._children.introduce(role)
@@ -435,11 +441,11 @@ class Scaler:
         raise ScaleFailed(f"the number of roles cannot be raised: {problem}")
 
     def _close(self, roles: list[Role]) -> Steps:
-        """End roles for good: they close what they have; whoever does not in time is killed."""
+        """End roles for good. They close what they have; one that takes too long is killed."""
         for role in roles:
             self._children.send(role, {"do": "close", "is_clean": True})
             if role.child is None and self._table.get(role.agent) is role:
-                self._children.discard(role)  # It was never forked, or ended before it became one to leave.
+                self._children.discard(role)  # It was never forked, or ended before it was marked as leaving.
         if not (yield from self._wait(lambda: all(role.child is None for role in roles), _CLOSE_NS)):
             for role in roles:
                 if role.child is not None:

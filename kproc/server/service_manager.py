@@ -1,10 +1,9 @@
-"""ServiceManager: tells the service manager that started us (systemd's sd_notify protocol) how we are.
+"""ServiceManager: reports the broker's state to the service manager that started it, by systemd's sd_notify protocol.
 
 READY=1 when clients may connect, RELOADING=1 and READY=1 around a reload of the configuration, STOPPING=1 when a stop
-begins, STATUS=... for people, WATCHDOG=1 while everybody makes progress: the supervisor turned its loop, and no role
-that runs has been without a duty cycle for the watchdog's whole time. One datagram each to the socket of
-NOTIFY_SOCKET, a path or, after an @, an abstract name. Nothing of it ever stops or delays the broker: what cannot be
-sent is logged once.
+begins, STATUS=... for people, WATCHDOG=1 while there is progress: the supervisor's loop runs, and no running role has
+been without a duty cycle for the whole watchdog time. Each is a datagram to the socket named by NOTIFY_SOCKET, a path
+or, after an @, an abstract name. Sending never stops or delays the broker; a failure is logged once.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class ServiceManager:
         self._clock = clock or SystemClock()
         self._watchdog_ns = watchdog_ns
         self._next_ns = 0
-        self._is_ready = False  # Before that nobody expects the watchdog to be fed.
+        self._is_ready = False  # The service manager expects no watchdog messages before READY=1.
         self._withheld: str | None = None
         self._has_failed = False
         self._socket: socket.socket | None = None
@@ -41,7 +40,7 @@ class ServiceManager:
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str]) -> Self:
-        """By what systemd sets; a watchdog that is meant for another process is not ours."""
+        """From the environment that systemd sets. A watchdog for another process (WATCHDOG_PID) is ignored."""
         address = environment.get("NOTIFY_SOCKET", "")
         if address and not address.startswith(("/", "@")):
             logger.warning("NOTIFY_SOCKET=%s is neither a path nor an abstract name: left out", address)
@@ -52,28 +51,28 @@ class ServiceManager:
 
     @property
     def watchdog_ns(self) -> int:
-        """How long nobody may be without progress; 0: nobody asks, or not yet."""
+        """The watchdog time; 0 if there is no watchdog, or before READY=1."""
         return self._watchdog_ns if self._socket is not None and self._is_ready else 0
 
     def ready(self, status: str) -> None:
-        """Clients may connect."""
+        """Report that clients may connect."""
         self._send(f"READY=1\nSTATUS={_line(status)}")
         self._is_ready = True
 
     def reloading(self) -> None:
-        """The configuration is being read again; `reloaded` ends it."""
+        """Report that the configuration is being read again, until `reloaded`."""
         self._send(f"RELOADING=1\nMONOTONIC_USEC={self._clock.now_ns() // _NS_PER_US}")
 
     def reloaded(self) -> None:
-        """What it brought is in force, refused or left for a restart."""
+        """Report the end of a reload: each change is in force, refused, or needs a restart."""
         self._send("READY=1")
 
     def stopping(self, status: str) -> None:
-        """A stop has begun."""
+        """Report that a stop has begun."""
         self._send(f"STOPPING=1\nSTATUS={_line(status)}")
 
     def failed(self, reason: str) -> None:
-        """It ends before it was ready."""
+        """Report that the broker ends before it was ready."""
         self._send(f"STATUS={_line(reason)}")
 
     def timeout_ms(self, wanted_ms: int) -> int:
@@ -84,7 +83,7 @@ class ServiceManager:
         return max(0, min(wanted_ms, left_ms))
 
     def feed(self, silent: Callable[[int], str | None]) -> None:
-        """At every turn of the loop. `silent` names a role without a duty cycle for that many ns, if there is one."""
+        """Send a watchdog message if one is due. `silent(ns)` names a role without a duty cycle for that long."""
         now_ns = self._clock.now_ns()
         if not self.watchdog_ns or now_ns < self._next_ns:
             return
@@ -101,7 +100,7 @@ class ServiceManager:
         self._withheld = withheld
 
     def close(self) -> None:
-        """Nothing more is told."""
+        """Close the socket; nothing more is reported."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None

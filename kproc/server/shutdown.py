@@ -37,7 +37,7 @@ class Shutdown:
         """
         deadline_ns = self._clock.now_ns() + drain_ns
         for role in self._table:
-            role.is_drained = False  # One that was leaving has said so of something else.
+            role.is_drained = False  # A leaving role may have reported "drained" before this stop.
         for wave in ((ACCEPTOR, PROCESSOR), (HANDLER,)):
             self._tell(wave, {"do": "stop"})
         is_drained = self._await(lambda role: role.is_drained, (ACCEPTOR, PROCESSOR, HANDLER), deadline_ns)
@@ -48,7 +48,7 @@ class Shutdown:
             if wave[0] in (HANDLER, CONTROLLER.role, CLEANER.role):
                 is_clean = is_clean and all(role.child is not None for role in expected)
             self._tell(wave, {"do": "close", "is_clean": is_clean})
-            # One that hangs must not use up the time in which the next wave's logs are synced and closed.
+            # A role that hangs must not use up the time in which the next wave syncs and closes its logs.
             own_ns = max(_CLOSE_NS, drain_ns // 2 if wave[0] == HANDLER else 0)
             until_ns = max(deadline_ns, self._clock.now_ns() + own_ns)
             self._await(lambda role: role.child is None, wave, until_ns)

@@ -1,4 +1,4 @@
-"""Signals and other processes' ends as readable descriptors, for a loop that polls."""
+"""SignalPipe, watch_process: signals, and the end of other processes, as readable descriptors for an epoll loop."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class SignalPipe:
         return received[0] if received else None
 
     def close(self) -> None:
-        """Give the signals back to whoever had them."""
+        """Restore the former signal handlers."""
         signal.set_wakeup_fd(self._old_fd)
         for number, handler in self._old.items():
             signal.signal(number, handler)
@@ -45,9 +45,10 @@ class SignalPipe:
 
 
 def reap_orphans(ours: Container[int]) -> None:
-    """As process 1 of a container: take leave of ended processes that were left to us, which would stay for ever.
+    """Reap orphans that process 1 of a container inherits, and that would stay zombies for ever.
 
-    Children of our own are left to whoever waits for them; behind an ended one the others have their turn next time.
+    Our own children are left to the code that waits for them. If one of them comes first, the orphans behind it are
+    reaped at the next call.
     """
     while True:
         try:
@@ -60,12 +61,12 @@ def reap_orphans(ours: Container[int]) -> None:
 
 
 def watch_process(pid: int) -> int | None:
-    """A pidfd that is readable when that process ends; None for pid 0. An ended one counts as ended now."""
+    """A descriptor that is readable when that process has ended, also if it has ended already; None for pid 0."""
     if pid == 0:
         return None
     try:
         return os.pidfd_open(pid)
     except ProcessLookupError:
-        # Readable at once, as the pidfd would be.
+        # The process has ended: return a descriptor that is readable at once, as its pidfd would be.
         fd = os.eventfd(1, os.EFD_CLOEXEC)
         return fd

@@ -1,7 +1,7 @@
-"""Stacks of a running role, also of one that hangs: what `kproc doctor` puts into its archive.
+"""Reads the stacks of a running role, even one that hangs, for the archive of `kproc doctor`.
 
-A process of the broker writes the stacks of its threads into a memfd of its own whenever SIGUSR1 comes; faulthandler
-does that without the interpreter. Whoever may read /proc/PID/fd of the process finds the memfd there by its name.
+On SIGUSR1 every process of the broker writes the stacks of its threads into a memfd; faulthandler does that without
+the interpreter's help. A process that may read /proc/PID/fd finds the memfd there by its name.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ _fd = -1
 
 
 def install() -> int:
-    """Once in each process; the descriptor, which stays open."""
+    """Prepare this process: once, after a fork anew. Returns the memfd's descriptor, which stays open."""
     global _fd
     if _fd < 0 or not _is_ours(f"/proc/self/fd/{_fd}"):
         _fd = os.memfd_create(NAME, os.MFD_CLOEXEC)
         fcntl.fcntl(_fd, fcntl.F_SETFL, os.O_APPEND)
-    faulthandler.unregister(signal.SIGUSR1)  # One inherited over a fork would keep this from taking effect.
+    # A registration inherited from the parent would keep this one from taking effect.
+    faulthandler.unregister(signal.SIGUSR1)
     faulthandler.register(signal.SIGUSR1, file=_fd, all_threads=True)
     return _fd
 
@@ -40,7 +41,7 @@ def _is_ours(path: str) -> bool:
 
 
 def take(pid: int) -> str | None:
-    """The stacks of a process at this moment; None if it has no such memfd, or is stopped, or not ours to ask."""
+    """The present stacks of a process; None if it has no such memfd, is stopped, or may not be signalled by us."""
     directory = f"/proc/{pid}/fd"
     try:
         path = next(
@@ -66,14 +67,14 @@ def take(pid: int) -> str | None:
 
 
 def _catches(pid: int) -> bool:
-    """Whether SIGUSR1 has a handler there."""
+    """Whether the process handles SIGUSR1, which would end it otherwise."""
     with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
         caught = next(line for line in file if line.startswith("SigCgt:"))
     return bool(int(caught.split()[1], 16) >> (signal.SIGUSR1 - 1) & 1)
 
 
 class _Handle:
-    """A process, and no other that got its number."""
+    """A pidfd: it keeps meaning the same process even when its pid is used again."""
 
     def __init__(self, pid: int) -> None:
         self._fd = os.pidfd_open(pid)

@@ -1,9 +1,9 @@
-"""StatusWindow: at it the supervisor itself tells a process of this host what runs.
+"""StatusWindow: the supervisor itself answers a request for the status from a process of this host.
 
-A request for `status` goes by an Acceptor, a Processor, a Handler and the controller; when one of them hangs it is not
-answered, and just then somebody wants to know which. The window is a Unix socket of the abstract namespace, named by
-the supervisor's pid: it leaves no file behind, and `/proc/net/unix` names all of them. An answer is JSON in a memfd, so
-that nothing of any length has to be waited for: the supervisor never blocks on who asks.
+A request for `status` by the network needs an Acceptor, a Processor, a Handler and the controller. If one of them
+hangs it is not answered, which is just when an operator wants to know what hangs. The window is a Unix socket in the
+abstract namespace, named after the supervisor's pid: it leaves no file behind, and `/proc/net/unix` lists all of them.
+The answer is JSON in a memfd whose descriptor is sent, so the supervisor never blocks on a slow reader.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kproc.server.regions import Regions
 
 WINDOW_PREFIX: Final = "kproc-status-"
 _BACKLOG: Final = 16
-# An idle role beats twice a second; this is for people, who look because something does not answer.
+# An idle role stores its row twice a second; one that has not done so for this long is shown as hung.
 _SILENT_MS: Final = 1500
 
 
@@ -44,11 +44,11 @@ class StatusWindow:
         return self._socket.fileno()
 
     def serve(self) -> None:
-        """Answer one who waits; an answer that they do not take is dropped."""
+        """Answer one connection; an answer that the peer does not take at once is dropped."""
         try:
             asker, _ = self._socket.accept()
         except (BlockingIOError, ConnectionAbortedError):
-            return  # They did not wait.
+            return  # The peer did not wait.
         with asker, contextlib.suppress(BrokenPipeError, ConnectionResetError):
             answer = os.memfd_create("status", os.MFD_CLOEXEC)
             try:
@@ -64,9 +64,9 @@ class StatusWindow:
 def describe_from_outside(
     plan: Plan, regions: Regions, started_ns: int, message: dict[str, Any]
 ) -> dict[str, Any]:
-    """What the controller would answer, as far as it can be told without it; roles that make no beat are a problem.
+    """The controller's answer to `status`, as far as the supervisor knows it; roles that hang are named as a problem.
 
-    `message` is what the controller and the cleaner are told of the processes.
+    `message` is the supervisor's message to the controller about the processes.
     """
     with regions.slab_for_a_look() as words:
         status = Status(plan, Slab(words, is_new=False), started_ns=started_ns)
@@ -87,7 +87,7 @@ def describe_from_outside(
 
 
 def look_in(name: str, *, timeout_ms: int) -> dict[str, Any] | None:
-    """The asker's side: what the supervisor answers; None if it is gone, stopped or not ours to ask."""
+    """Ask a supervisor for the status; None if it has ended, is stopped, or may not be asked by us."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
         sock.settimeout(timeout_ms / 1000)
         try:

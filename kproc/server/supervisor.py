@@ -1,9 +1,9 @@
-"""Supervisor: starts the roles in order, watches them, restarts what dies, stops everything, leaves nothing.
+"""Supervisor: starts the roles in order, watches them, restarts those that die, stops all, leaves nothing behind.
 
-Single-threaded: it forks. It owns what must survive any role: listening sockets, the slab, the partition
-table, arenas, eventfds, the data directory's lock. It never blocks on a child and survives the death of
-any (children.py). How many roles there are is decided by the settings in force and changed by scale.py. The order
-of a stop: shutdown.py.
+It is single-threaded, because it forks. It owns what must survive any role: listening sockets, the slab, the partition
+table, arenas, eventfds, the data directory's lock. It never blocks on a child and survives the death of any of them
+(children.py). The settings in force say how many roles there are; scale.py changes that. The order of a stop is in
+shutdown.py.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def run(
     logs.configure(logging.ERROR if quiet else logging.INFO)
     load_all()
     stacks.install()
-    # Who started us may ignore it; then no child could be reaped.
+    # Our parent may have ignored it, which we inherit: then no child could be reaped.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     janitor = Janitor(config.kproc_temporary_directory) if config.kproc_temporary_directory else None
     try:
@@ -185,7 +185,7 @@ class Supervisor:
         return self._children.plan
 
     def _describe(self) -> dict[str, Any]:
-        """For who looks in at the window."""
+        """The status as the status window shows it."""
         regions, message = self._children.regions, self._processes_message()
         return describe_from_outside(self._plan, regions, self._started_ns, message)
 
@@ -194,9 +194,9 @@ class Supervisor:
     def run(self, ready_file: Path | None, on_ready: Callable[[dict[str, Any]], None]) -> int:
         gc.disable()
         deadline_ns = self._clock.now_ns() + _READY_TIMEOUT_NS
-        # The metadata says how many roles there are to be, and only the controller reads it.
+        # The metadata may hold the counts of roles, and only the controller reads it.
         self._children.start(self._table.add(CONTROLLER), is_restart=False)
-        # Meanwhile: what the first request needs is loaded here once, and found there by whoever is forked later.
+        # Meanwhile load what the first request needs: the roles that are forked later inherit it.
         codec.prepare(ApiKey.METADATA, ready.METADATA_VERSION)
         self._turn_until(lambda: self._has_settings, deadline_ns)
         self._reloader.forget_former()
@@ -216,7 +216,7 @@ class Supervisor:
         return self._stop()
 
     def _start_rest(self, deadline_ns: int) -> None:
-        """Every role that the settings in force want, in the order in which they are needed."""
+        """Start every other role that the settings in force ask for, in the order in which they are needed."""
         wanted = Wanted.of(self._config, self._children.settings)
         try:
             steps = self._listeners.replace_before_start(tuple(wanted.listeners.values()))
@@ -248,7 +248,7 @@ class Supervisor:
         self._scaler.assign_acceptors()
 
     def _finish(self, steps: Generator[Callable[[], bool], None, T], deadline_ns: int) -> T | None:
-        """Turn until these steps are done; None if the broker must stop before."""
+        """Run the loop until these steps are done; None if the broker must stop before."""
         while True:
             try:
                 condition = next(steps)
@@ -261,7 +261,7 @@ class Supervisor:
                 return None
 
     def _turn_until(self, is_so: Callable[[], bool], deadline_ns: int) -> None:
-        """Turn until it is so or the broker must stop; fail at the deadline."""
+        """Run the loop until the condition is true or the broker must stop; fail at the deadline."""
         while not self._must_stop and not is_so():
             if self._clock.now_ns() > deadline_ns:
                 waiting = [str(role.agent) for role in self._table if not role.is_ready]
@@ -269,7 +269,7 @@ class Supervisor:
             self._turn()
 
     def _probe(self, deadline_ns: int) -> None:
-        """Ask what a client would ask, before there can be one."""
+        """Check that the broker answers requests, before clients can connect."""
         probe = ready.Probe(self._children.probe(self._table.processors()[0]))
         self._epoll.register(probe.fileno(), select.EPOLLIN)
         try:
@@ -281,7 +281,7 @@ class Supervisor:
             self._fail(f"the broker started but does not answer: {probe.problem}")
 
     def _announce(self, ready_file: Path | None, on_ready: Callable[[dict[str, Any]], None]) -> None:
-        """Open the ports and say that clients may come: a Metadata and a Produce round trip have worked."""
+        """Open the ports and announce that clients may connect: Metadata and Produce have been answered."""
         try:
             start_listening(self._listening.values(), self._config)
         except FatalError as error:
@@ -303,9 +303,10 @@ class Supervisor:
         self._must_stop = self._children.is_stopping = True
 
     def _turn(self, timeout_ms: int = 1000) -> None:
-        """Wait for something to happen and take it in."""
+        """One turn of the loop: wait for events, handle them, do what has become due."""
         if self._has_started and (self._scaler.is_busy or self._desk.is_busy):
-            timeout_ms = min(timeout_ms, _BUSY_MS)  # What they wait for may show in shared memory alone.
+            # Some of the conditions they wait for show in shared memory only, without an event.
+            timeout_ms = min(timeout_ms, _BUSY_MS)
         restart_ns = self._children.next_restart_ns()
         if restart_ns is not None:
             timeout_ms = max(0, min(timeout_ms, (restart_ns - self._clock.now_ns()) // 1_000_000 + 1))
@@ -335,7 +336,7 @@ class Supervisor:
         if self._has_started and not self._must_stop:
             self._scaler.advance(
                 may_begin=not self._desk.is_busy
-            )  # Connections that move come to rest first.
+            )  # Not while connections migrate for the desk.
             self._desk.advance()
 
     def _take_signal(self, number: int | None) -> None:
@@ -382,13 +383,13 @@ class Supervisor:
         asker, token = role.child, message["token"]
 
         def on_reply(reply: dict[str, Any]) -> None:
-            if role.child is asker:  # Its successor counts its tokens anew.
+            if role.child is asker:  # A successor's tokens begin anew, so an old reply must not reach it.
                 self._children.send(role, answer(token, reply))
 
         self._desk.serve(message["what"], message["body"], on_reply)
 
     def _take_settings(self, settings: DynamicSettings) -> None:
-        """The controller says what was changed; it says it again whenever it starts."""
+        """Put the dynamic settings into force. The controller sends them at each of its starts and after a change."""
         is_first = not self._has_settings
         self._has_settings = True
         if not is_first and settings == self._children.settings:
@@ -418,13 +419,13 @@ class Supervisor:
         }
 
     def _tell_processes(self) -> None:
-        """Who shows what runs: the controller, and the cleaner if there is a metrics listener."""
+        """Send the list of processes to the roles that show it: the controller, and the cleaner with its metrics."""
         message = self._processes_message()
         showing = (CONTROLLER,) if self._metrics_listening is None else (CONTROLLER, CLEANER)
         self._owes_processes = False
         for agent in showing:
             role = self._table.get(agent)
-            # One that is stopped gets the latest when it goes on, not every one of meanwhile.
+            # A stopped role gets the latest list when it goes on, and not all those in between.
             if role is not None and not role.is_backed_up:
                 self._children.send(role, message)
             else:
@@ -433,7 +434,7 @@ class Supervisor:
     # -- stopping ----------------------------------------------------------------------------------------------
 
     def _stop(self) -> int:
-        """Drain, close, reap: all the roles, in the order of a stop. The exit status."""
+        """Drain, close and reap all roles in the order of a stop; return the exit status."""
         self._children.is_stopping = True
         self._manager.stopping(f"stopping: {self._failure}" if self._failure else "stopping")
         self._tell_processes()
@@ -444,7 +445,7 @@ class Supervisor:
         return 0 if self._failure is None else 1
 
     def release(self) -> None:
-        """Whatever happened: no child, no descriptor, no region stays."""
+        """Whatever happened: leave no child, no descriptor and no region behind."""
         self._must_stop = True
         self._children.close()
         for sock in self._listening.values():

@@ -1,9 +1,9 @@
 """The two transports whose roles have no thread of their own: a thread for each connection, and one asyncio loop.
 
-They are here to be compared with the others: the same roles, links and files, and a Processor of another kind. The
-agents get turns (transport/turns.py) from whoever has something for them: with threads that is whoever holds the one
-lock around everything but sockets, with asyncio it is the loop. Several Handlers and Processors may be configured, but
-one thread at a time runs them.
+They exist for comparison: the same roles, links and files, with another kind of Processor. Agents run by turns
+(transport/turns.py): in the first, the thread that holds the one lock runs them, which protects everything but
+sockets; in the second, the loop does. Several Handlers and Processors may be configured, but one thread at a time runs
+them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FAR_NS: Final = 1 << 62
 
 
 class TurnBasedProcess(BrokerProcess):
-    """What both have in common."""
+    """What the two transports have in common."""
 
     def __init__(self, config: Config, directory: DataDirectory, manager: ServiceManager) -> None:
         self._turns = Turns(lambda: self._plan.clock.now_ns())
@@ -54,13 +54,13 @@ class TurnBasedProcess(BrokerProcess):
         raise NotImplementedError
 
     def _on_readable(self, agent: Agent) -> None:
-        """What the agent watches by itself: a listener, sockets that were handed over."""
+        """Mark an agent as due: a descriptor that it watches itself is readable, a listener or a handoff socket."""
         if isinstance(agent, TurnProcessor):
             agent.look()
         self._turns.call(agent.id)
 
     def _run_turns(self) -> None:
-        """All that there is to do, of timers that are due as well."""
+        """Run all due agents, those with expired timers included."""
         turns = self._turns
         turns.call_late()
         for front in self._fronts:
@@ -100,7 +100,7 @@ class LoopProcess(TurnBasedProcess):
     # -- the loop ------------------------------------------------------------------------------------------------
 
     def _call_pass(self) -> None:
-        """Once for all that is ready now: what the sockets brought is served together."""
+        """Schedule one pass for all sockets that are ready now, so that their requests are served together."""
         if not self._has_pass:
             self._has_pass = True
             self._loop.call_soon(self._pass)
@@ -161,9 +161,9 @@ class ConnectionThreadsProcess(TurnBasedProcess):
     def __init__(self, config: Config, directory: DataDirectory, manager: ServiceManager) -> None:
         self._lock = (
             threading.RLock()
-        )  # Around every role: a partition, a group, the metadata have one writer.
+        )  # Protects every role, because a partition, a group and the metadata have one writer each.
         self._alarm = make_eventfd()
-        self._sleeps_until_ns = 0  # 0: the main thread is awake, and looks before it sleeps.
+        self._sleeps_until_ns = 0  # 0 while the main thread is awake; it checks for work before it sleeps.
         self._is_over = False
         self._by_fd: dict[int, Agent] = {}
         super().__init__(config, directory, manager)
@@ -183,7 +183,7 @@ class ConnectionThreadsProcess(TurnBasedProcess):
             self._fail("the thread that syncs", error)
 
     def _run_locked(self) -> None:
-        """By whichever thread holds the lock."""
+        """Run due agents; called by the thread that holds the lock."""
         if self._is_over:
             return
         self._run_turns()
@@ -240,4 +240,4 @@ class ConnectionThreadsProcess(TurnBasedProcess):
 def _has_input(agent: Agent) -> Callable[[], bool] | None:
     if isinstance(agent, LinkedAgent | TurnProcessor):
         return agent.has_input
-    return None  # An Acceptor has no links. What it hears of a Processor, it acts upon in its next turn.
+    return None  # An Acceptor has no links; it handles a Processor's report in its next turn.
