@@ -1,13 +1,13 @@
-"""ControlPlane: requests of the control listener, which its one Processor brings to the controller directly.
+"""ControlPlane: serves the requests of the control listener, whose Processor is linked with the controller directly.
 
-No Handler and no ring of the data plane is touched, so it works while those are saturated. It serves what
-administrators need (SERVED) by the same dispatch and registry as the Handlers, and nothing else: ApiVersions says so,
-and another API key closes the connection. As in Kafka the queue holds 20: while so many requests wait for their
-answer (a scale that moves connections) nothing more is taken, and TCP pushes back.
+No Handler and no ring of the data plane takes part, so it works while those are saturated. It serves what
+administrators need (SERVED), by the same dispatch and registry as the Handlers, and nothing else: ApiVersions says so,
+and any other API key closes the connection. As in Kafka the queue holds 20 requests: while so many are unanswered (a
+scale that moves connections takes long) no further one is read, and TCP pushes back.
 
-A change of the metadata is answered when it is on disk. The data plane's Handlers, which may be busy, learn of it
-afterwards: a client that comes to them at once may be told UNKNOWN_TOPIC_OR_PARTITION for a moment, which it retries,
-as with Kafka. On the data plane the answer waits for all of them.
+A change of the metadata is answered when it is on disk. The data plane's Handlers, which may be busy, hear of it
+later: a client that asks them at once may get UNKNOWN_TOPIC_OR_PARTITION for a moment and retry, as with Kafka. On the
+data plane the answer waits for all Handlers.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _LENGTH: Final = struct.Struct(">i")
 
 
 class Controller(Decides, Protocol):
-    """The controller, as its control listener's requests see it."""
+    """What requests of the control listener need of the controller."""
 
     image: ClusterImage
     counts: Counts
@@ -97,17 +97,17 @@ class ControlPlane:
         self.in_work = 0
 
     def attach(self, peer: LinkedPeer) -> None:
-        """The control listener's Processor is there (again)."""
+        """Use the link to the control listener's Processor, which has started."""
         self._peer = peer
         self._requests = ClientPeer(peer.outbox)
         self.in_work = 0
 
     def detach(self) -> None:
-        """It died: nobody is there to be answered."""
+        """Forget the Processor and its requests: it has died."""
         self._peer = self._requests = None
 
     def work(self) -> int:
-        """Take requests while the queue has room."""
+        """Read requests while the queue has room."""
         peer = self._peer
         if peer is None:
             return 0
@@ -123,7 +123,7 @@ class ControlPlane:
         return taken
 
     def has_input(self) -> bool:
-        """Whether `work` has something to take."""
+        """Whether there are requests that `work` would read."""
         return self._peer is not None and self.in_work < QUEUE_MAX and not self._peer.inbox.is_empty()
 
     def _take(self, kind: int, view: memoryview, link: Link) -> None:
@@ -187,7 +187,7 @@ class ControlPlane:
 
 
 class _ControlRequest(HandlerRequest):
-    """Makes room in the queue when it is answered."""
+    """A request that frees its place in the queue when it is answered."""
 
     __slots__ = ("plane",)
 
@@ -206,12 +206,12 @@ class _ControlRequest(HandlerRequest):
         self._leave_queue()
 
     def _leave_queue(self) -> None:
-        if self.plane._requests is self.peer:  # Else its Processor died, and the queue with it.
+        if self.plane._requests is self.peer:  # Otherwise its Processor has died, and with it the queue.
             self.plane.in_work -= 1
 
 
 class _NoPartitions:
-    """The controller owns none, and no API that it serves asks for one."""
+    """The controller owns no partition, and no API that it serves needs one."""
 
     def get(self, topic: str, partition: PartitionImage) -> OwnedPartition:
         return _refuse()
@@ -221,7 +221,7 @@ class _NoPartitions:
 
 
 class _Peers:
-    """The controller itself."""
+    """Sends an API's calls to the controller, which is this process."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller

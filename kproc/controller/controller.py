@@ -1,9 +1,9 @@
-"""Controller: the single writer of the cluster's metadata, and the desk for kproc's own operations.
+"""Controller: the single writer of the cluster's metadata; it also serves kproc's own operations.
 
-A change is decided by ControllerState, written and synced to the metadata log, applied here, sent to every
-Handler as a numbered delta, and answered when all of them have acknowledged it: a client that was told
-"created" finds its topic on every connection. A Handler that is being restarted holds nobody up: it begins
-with a snapshot that contains the change.
+ControllerState decides about a change. It is written and synced to the metadata log, applied here, sent to every
+Handler as a numbered delta, and answered when all of them have acknowledged it: a client that was told "created" finds
+its topic on every connection. A Handler that is being restarted delays nobody: it begins with a snapshot that contains
+the change.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _CALLS_PER_PASS = 64
 
 
 class _Commit:
-    """A change that is on disk and waits for the Handlers to know it."""
+    """A change that is on disk and that not all Handlers have acknowledged."""
 
     __slots__ = ("on_reply", "reply", "version", "waiting_for")
 
@@ -89,7 +89,7 @@ class Controller(LinkedAgent):
         self._lookups = Lookups(plan.clock.now_ns)
         self._listener_lookups = Lookups(
             plan.clock.now_ns, look_up
-        )  # The supervisor's: clients cannot delay it.
+        )  # Name look-ups for the supervisor have a thread of their own, so that clients cannot delay them.
         self.image = image
         self._log = log
         self._operations = operations
@@ -108,14 +108,14 @@ class Controller(LinkedAgent):
         self._commits: deque[_Commit] = deque()
         self._names = FreedNames(plan.clock.now_ns, unsure_until=image.version if is_restart else None)
         self._leftovers = Leftovers(plan.fs, Path(plan.config.log_dirs))
-        # Acceptors and Processors have no image: who runs us tells them what was changed.
+        # Acceptors and Processors have no image: the supervisor tells them about changed settings.
         self._settings_in_force = settings_in_force
         self._on_settings = on_settings
         self._settings = settings_in_force()
         on_settings(self._settings)
 
     def attach(self, link: Link) -> None:
-        """A peer is there (again): it starts from a snapshot and follows by deltas."""
+        """Send a snapshot to a peer that has started; it follows by deltas from then on."""
         super().attach(link)
         if link.peer == CONTROL_PROCESSOR:
             self._control = self._peers.pop(link.peer)
@@ -143,7 +143,7 @@ class Controller(LinkedAgent):
         self._answer_known()
 
     def set_linked(self) -> None:
-        """Every Handler that runs is attached by now."""
+        """Note that every running Handler is attached by now."""
         self._names.all_linked()
 
     def _rest_ms(self) -> int:
@@ -204,11 +204,11 @@ class Controller(LinkedAgent):
         self.serve(op, body, on_reply)
 
     def serve(self, op: str, body: Any, on_reply: OnReply, *, waits_for_handlers: bool = True) -> None:
-        """An operation on the metadata, or one of kproc's own with `private:` before its name.
+        """Serve an operation on the metadata, or one of kproc's own, whose names begin with `private:`.
 
-        `look_up` is the supervisor's question about a listener's host, which it must not wait for itself.
-        A change is answered when every Handler knows it, or as soon as it is on disk. One that names hosts waits for
-        a name server, and for nobody else: what comes after it may be decided before it.
+        `look_up` resolves a host name for the supervisor, which must not wait for a name server itself.
+        A change is answered when every Handler knows it, or without `waits_for_handlers` as soon as it is on disk. A
+        change that names hosts waits for a name server; later changes do not wait for it.
         """
         if op.startswith("private:"):
             what = op.removeprefix("private:")
@@ -266,7 +266,7 @@ class Controller(LinkedAgent):
             return
         try:
             self._commit(reply, records, on_reply, waits_for_handlers)
-        except KafkaError as error:  # The disk is full: undone, and worth another try later.
+        except KafkaError as error:  # The disk is full: the change is undone, and may be tried again later.
             note_shortage(self._metrics.values, 0)
             logger.error("the metadata log cannot be written: %s", error)
             on_reply(failure_reply(error.code, error.message))
@@ -274,7 +274,7 @@ class Controller(LinkedAgent):
     def _commit(
         self, reply: dict[str, Any], records: list[Record], on_reply: OnReply, waits_for_handlers: bool
     ) -> None:
-        """Disk first, then our image, then everybody else's."""
+        """Write a change to the disk, then apply it to our image, then send it to the others."""
         delta, change = self._log.commit(self.image, records)
         self._names.deleted((topic.name for topic in change.deleted), self.image.version)
         self._leftovers.deleted(topic.name for topic in change.deleted)
@@ -299,7 +299,7 @@ class Controller(LinkedAgent):
         self._answer_known()
 
     def _answer_known(self) -> None:
-        """Answer, in order, what every Handler knows by now."""
+        """Answer, in order, the changes that every Handler has acknowledged."""
         while self._commits and not self._commits[0].waiting_for:
             commit = self._commits.popleft()
             self.containment.run("what a change of the metadata was for", None, commit.on_reply, commit.reply)

@@ -1,12 +1,12 @@
 """FreedNames: when the name of a deleted topic may be used again.
 
-A partition's directory is called after its topic's name, and its owner acts on it by name: it renames it for the
-deletion, rolls segments, writes snapshots. An owner that is stopped, or recovers a long log, may do so long after the
-deletion, and would do it to the directory of a topic that has the name by then. So a topic is not made before every
-Handler that lives has acknowledged the deletion of its namesake, which a Handler does when it has let go of the
-directory. Nobody has to look before each rename: there is never a second directory of a name that anybody may act on.
+A partition's directory has its topic's name, and its owner acts on it by name: it renames it for the deletion, rolls
+segments, writes snapshots. An owner that is stopped, or recovers a long log, may do so long after the deletion, and
+would then act on the directory of a newer topic with the same name. So a topic is not created before every running
+Handler has acknowledged the deletion of its namesake, which it does when it has closed the directory. No Handler has
+to check before each rename: while anybody may still act on a directory, there is no other one of its name.
 
-Whoever asks for the name earlier waits, WAIT_NS at most, and is then told to try again.
+A request for a name that is not free yet waits, WAIT_NS at most, and is then told to retry.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class _Waiting(NamedTuple):
 
 
 class FreedNames:
-    """The controller's note of who may still hold the directories of which names."""
+    """Knows which Handlers may still have directories of which deleted topics open. One per controller."""
 
     def __init__(self, now_ns: Callable[[], int], *, unsure_until: int | None) -> None:
-        """`unsure_until`: the version at which a restarted controller begins. It does not know who had heard of the
-        deletions before, nor, until `all_linked`, who there is."""
+        """`unsure_until`: the metadata version at which a restarted controller begins. It does not know which Handlers
+        acknowledged the deletions before it, nor, until `all_linked`, which Handlers there are."""
         self._now_ns = now_ns
         self._unsure_until = unsure_until
         self._is_linked = unsure_until is None
@@ -41,35 +41,35 @@ class FreedNames:
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether somebody waits for a name."""
+        """Whether a request waits for a name."""
         return bool(self._waiting)
 
     def all_linked(self) -> None:
-        """Every Handler that runs is attached by now."""
+        """Note that every running Handler is attached by now."""
         self._is_linked = True
         self._settle()
 
     def attach(self, handler: AgentId) -> None:
-        """A Handler is there (again): it may hold anything until it has taken in its snapshot."""
+        """Note a Handler that has started: it may have any directory open until it acknowledges its snapshot."""
         self._known[handler] = -1
 
     def detach(self, handler: AgentId) -> None:
-        """It died: it holds nothing."""
+        """Forget a Handler that has died: it has nothing open."""
         self._known.pop(handler, None)
         self._settle()
 
     def acknowledged(self, handler: AgentId, version: int) -> None:
-        """It has done what the metadata up to this version asks for."""
+        """Note that the Handler has carried out the metadata up to this version."""
         if handler in self._known:
             self._known[handler] = version
             self._settle()
 
     def deleted(self, names: Iterable[str], version: int) -> None:
-        """Topics of these names were deleted with this version."""
+        """Note that topics of these names were deleted with this version."""
         self._deleted.update(dict.fromkeys(names, version))
 
     def held(self, names: Collection[str]) -> frozenset[str]:
-        """Those of the names that somebody may still act on."""
+        """The names among these that a Handler may still act on."""
         if not self._is_linked or self._unsure_until is not None:
             return frozenset(names)
         return frozenset(name for name in names if name in self._deleted)
@@ -79,13 +79,13 @@ class FreedNames:
         self._waiting.append(_Waiting(names, self._now_ns() + WAIT_NS, go_on))
 
     def tick(self, *, is_stopping: bool) -> None:
-        """Now and then: let nobody wait too long."""
+        """End the waits that have lasted too long. Called now and then."""
         while self._waiting and (is_stopping or self._now_ns() >= self._waiting[0].until_ns):
             waiting = self._waiting.popleft()
             waiting.go_on(self.held(waiting.names))
 
     def _settle(self) -> None:
-        """Somebody has let go: forget what nobody holds, and go on with who waited for it."""
+        """Forget the names that no Handler holds any more, and call back the requests that waited for them."""
         if not self._is_linked or not (self._deleted or self._unsure_until is not None):
             return
         everybody_knows = min(self._known.values(), default=None)

@@ -1,12 +1,13 @@
-"""Leftovers: what deleted topics leave under a name that is to be used again.
+"""Leftovers: clears the directories of deleted topics out of the way before a name is used again.
 
-A partition's directory is called after its topic's name, and partition.metadata in it says whose it is. Neither the
-rename of a deletion nor that file is synced by itself: a power loss may bring the directory of a deleted topic back,
-without the file's content but with records. Its namesake would take it for its own. So before a topic is made, the
-deletion of its last namesake is durable in names, too, and whatever has the name of one of its partitions is set
-aside. From then on a directory of that name is the new topic's, whatever has become of partition.metadata.
+A partition's directory has its topic's name, and the file partition.metadata in it tells which topic it belongs to.
+Neither the rename of a deletion nor that file is synced by itself. A power loss may therefore bring the directory of a
+deleted topic back, with its records but without the file's content, and a new topic of the same name would take it for
+its own. So before a topic is created, the rename of its last namesake's directories is synced, and any directory with
+the name of one of its partitions is set aside. From then on a directory of that name belongs to the new topic,
+whatever partition.metadata says.
 
-Nobody has such a directory open: a name is free when every Handler has let go of it (freed_names.py).
+No Handler has such a directory open: a name is free only when every Handler has closed it (freed_names.py).
 """
 
 from __future__ import annotations
@@ -30,23 +31,23 @@ _NAMES_MAX: Final = 10_000
 
 
 class Leftovers:
-    """The controller's note of names whose last directories may come back with a power loss."""
+    """Knows the names whose old directories a power loss may bring back. One per controller."""
 
     def __init__(self, fs: Fs, directory: Path) -> None:
         self._fs = fs
         self._directory = directory
         self._freed: set[str] = set()
-        self._is_unsure = True  # Whoever was the controller before did not leave us its note.
+        self._is_unsure = True  # A former controller's knowledge died with it.
 
     def deleted(self, names: Iterable[str]) -> None:
-        """Topics of these names were deleted."""
+        """Note that topics of these names were deleted."""
         self._freed.update(names)
         if len(self._freed) > _NAMES_MAX:
             self._freed.clear()
             self._is_unsure = True
 
     def clear(self, image: ClusterImage, records: Iterable[r.Record]) -> None:
-        """Make room for the partitions that these records are going to make; raises StorageFailure."""
+        """Set aside whatever has the name of a partition that these records will create. Raises StorageFailure."""
         names = {each.topic_id: each.name for each in records if isinstance(each, r.TopicCreated)}
         has_moved = False
         for each in records:
@@ -67,7 +68,7 @@ class Leftovers:
             is_known = checkpoints.read_partition_metadata(self._fs, path) is not None
         except Corrupt:
             is_known = False
-        # It may be all that there is of records that somebody wants back, if nobody knows whose it was.
+        # Kept, not deleted: if its topic is unknown, it may be the only copy of records that somebody wants back.
         kind = DELETE_DIRECTORY_SUFFIX if is_known else STRAY_DIRECTORY_SUFFIX
         aside = path.with_name(set_aside_directory_name(name, index, uuid.uuid4().hex, kind))
         logger.warning("%s is left over from a deleted topic; it is set aside as %s", path, aside.name)

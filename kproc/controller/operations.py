@@ -1,8 +1,8 @@
 """kproc's own operations, as the controller serves them: status, scale, rebalance, clients, kill-client.
 
-Each is `operation(body, on_reply)` and may answer later: what concerns the processes is asked of the supervisor,
-which alone starts and ends them. Counts chosen here are written down as dynamic configs first, so that they survive
-a restart of the broker; Kafka's rule of half and double does not bind them, the bounds below do.
+Each is `operation(body, on_reply)` and may answer later: what concerns processes is forwarded to the supervisor, which
+alone starts and ends them. Counts chosen here are stored as dynamic configs first, so that they survive a restart of
+the broker. Kafka's rule that a count may at most double or halve does not apply to them; the bounds below do.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ COUNTS: Final = {"processors": "num.network.threads", "handlers": "num.io.thread
 _LOST: Final = "the controller lost its question to the supervisor; try again"
 
 
-_REMEMBERED: Final = 16  # Finished changes whose askers may still come back for the answer.
-_WAITING_MAX: Final = 16  # Changes that wait for the one before.
+_REMEMBERED: Final = 16  # Finished changes that are kept because a client may still ask for their result.
+_WAITING_MAX: Final = 16  # Most changes that wait for an earlier one.
 
 
 class OperationFailed(Exception):
-    """What the asker is told instead of a result; one line."""
+    """An operation failed; the client gets the message, one line, instead of a result."""
 
 
 def answered(on_reply: OnReply, result: dict[str, Any]) -> None:
-    """The reply of an operation that was done."""
+    """The reply of an operation that succeeded."""
     on_reply({"error": None, "result": result})
 
 
 def refused(on_reply: OnReply, reason: str) -> None:
-    """The reply of an operation that was not."""
+    """The reply of an operation that failed."""
     on_reply({"error": reason, "result": None})
 
 
 class _Scale:
-    """One wanted change of the counts, and who waits for it."""
+    """One requested change of the counts, and the callbacks of requests that wait for it."""
 
     def __init__(self, ticket: str, wanted: dict[str, int]) -> None:
         self.ticket = ticket
@@ -57,7 +57,7 @@ class _Scale:
         self.waiting: list[OnReply] = []
 
     def answer(self) -> None:
-        """Tell everybody who waits how it stands."""
+        """Answer every waiting request with the present state."""
         waiting, self.waiting = self.waiting, []
         for on_reply in waiting:
             if self.reply is None:
@@ -69,14 +69,14 @@ class _Scale:
 
 
 class Decides(Protocol):
-    """The controller, as those see it who ask it for a change of the metadata."""
+    """What the operations need of the controller: a change of the metadata."""
 
     def serve(self, op: str, body: Any, on_reply: OnReply, *, waits_for_handlers: bool = True) -> None:
-        """Decide, write, answer."""
+        """Decide about a change, write it, answer."""
 
 
 class Operations:
-    """The table of operations of one controller. Tells nobody who runs the roles."""
+    """The table of operations of one controller. It does not know which transport runs the roles."""
 
     def __init__(self, plan: Plan, status: Status, ask_supervisor: AskSupervisor) -> None:
         self.status = status
@@ -86,7 +86,8 @@ class Operations:
         self._scales: deque[_Scale] = deque()
         self._past_scales: deque[_Scale] = deque(maxlen=_REMEMBERED)
         self._numbers = itertools.count(1)
-        self._started_ms = plan.clock.wall_ms()  # A controller knows its predecessor's tickets from its own.
+        # Part of a ticket: tells a predecessor's tickets from our own.
+        self._started_ms = plan.clock.wall_ms()
         self.controller: Decides  # Set by the controller itself, when it is made.
         self._operations: dict[str, PrivateOperation] = {
             "status": self._show_status,
@@ -97,7 +98,7 @@ class Operations:
         }
 
     def serve(self, name: str, body: dict[str, Any], on_reply: OnReply) -> None:
-        """Do it, now or later; `on_reply` gets {"error", "result"} exactly once."""
+        """Run an operation; `on_reply` gets {"error", "result"} exactly once, now or later."""
         operation = self._operations.get(name)
         if operation is None:
             refused(on_reply, f"unknown operation {name!r}")
@@ -116,10 +117,10 @@ class Operations:
     # -- scale -------------------------------------------------------------------------------------------------
 
     def _scale(self, body: dict[str, Any], on_reply: OnReply) -> None:
-        """{"processors": N, "handlers": M}, either or both; later {"ticket"}: has that been done?
+        """Change the counts: {"processors": N, "handlers": M}, either or both; or ask about a change: {"ticket"}.
 
-        Answered when it is done, or at the next tick with {"is_done": False, "ticket"}: a request that waited for
-        the end would keep the Handler that holds it from leaving.
+        Answered when the change is done, or else at the next tick with {"is_done": False, "ticket"}: a request that
+        waited for the end would keep the Handler that holds it from leaving.
         """
         ticket = body.get("ticket")
         if ticket is None:
@@ -144,13 +145,13 @@ class Operations:
         return bool(self._scales)
 
     def tick(self, now_ns: int) -> None:
-        """Ten times a second while there are scales: nobody is kept waiting for what takes long."""
+        """Answer the requests of changes that take long. Called ten times a second while there are any."""
         self.status.look(now_ns)
         for scale in self._scales:
             scale.answer()
 
     def _begin_scale(self) -> None:
-        """One at a time: the next begins when this one is done."""
+        """Begin the next change; there is one at a time."""
         scale = self._scales[0]
         scale.has_begun = True
 
@@ -166,15 +167,15 @@ class Operations:
     def _write_counts(self, counts: dict[str, int], on_written: OnReply) -> None:
         configs = {COUNTS[what]: str(count) for what, count in counts.items()}
         body = {"node": self._node, "configs": configs}
-        # Who leaves must learn of it from the supervisor, not be waited for.
+        # A leaving Handler hears of it from the supervisor; waiting for its acknowledgement would block both.
         self.controller.serve("override_broker_configs", body, on_written, waits_for_handlers=False)
 
     def _end_scale(self, reply: dict[str, Any]) -> None:
-        """The supervisor has done what it could: {"error", "steps", "counts", "took_ms"}."""
+        """End a change with the supervisor's result: {"error", "steps", "counts", "took_ms"}."""
         if reply.get("lost"):
             reply = {"error": _LOST}
         if reply.get("error") and "counts" in reply:
-            # What could not be reached must not be tried again at every start.
+            # Remove counts that could not be reached, or every start would try them again.
             self._write_counts(reply["counts"], lambda _: self._finish_scale(reply))
         else:
             self._finish_scale(reply)
@@ -188,7 +189,7 @@ class Operations:
             self._begin_scale()
 
     def set_log_levels(self, body: dict[str, Any], on_reply: OnReply) -> None:
-        """{"levels": {logger: level or None}}; answered when every role logs by them."""
+        """Set log levels: {"levels": {logger: level or None}}. Answered when every role has set them."""
         self._ask(LOG_LEVELS, body, on_reply)
 
     # -- connections -------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Telemetry: what the controller tells of all roles and APIs, once an interval, from the shared slab.
+"""ControllerTelemetry: writes the figures of all roles and APIs to telemetry's topic, once an interval, from the slab.
 
 Kinds of lines, with what is in them besides the head (observe/telemetry_feed.py):
 
@@ -8,8 +8,8 @@ Kinds of lines, with what is in them besides the head (observe/telemetry_feed.py
     api        api, requests, errors, and of the timed ones of the interval: stages: {name: count, sum, largest,
                buckets [[from, to, count]...]}, times in microseconds
 
-Everything but gauges is of the interval; lines of one look have the same at_ms. `partition` and `request` lines come
-from the Handlers.
+All figures but gauges are those of the interval; lines of one interval have the same at_ms. The Handlers write the
+`partition` and `request` lines.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _GAUGES: Final = tuple(
 
 
 class _Seen:
-    """One role as it was at the last look."""
+    """One role's figures at the end of the last interval."""
 
     __slots__ = ("counts", "cpu", "pid")
 
@@ -55,7 +55,7 @@ class _Seen:
 
 
 class Figures:
-    """What was counted since the last look."""
+    """The figures of the present interval: differences to those at its begin."""
 
     def __init__(self, slab: Slab, status: Status, clock: Clock) -> None:
         self._slab = slab
@@ -66,12 +66,12 @@ class Figures:
         self._apis: dict[int, ApiFigures] = {}
 
     def start(self) -> None:
-        """Count from here on."""
+        """Begin the first interval."""
         for _ in self.lines():
             pass
 
     def lines(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """(kind, fields) of every role and API; what follows is counted anew."""
+        """End the interval: (kind, fields) of every role and API; begin the next one."""
         now_ns = self._clock.now_ns()
         self._status.figures.note(self._status.processes)
         interval_ms = max(1, (now_ns - self._since_ns) // NS_PER_MS)
@@ -150,7 +150,8 @@ def _stage(histogram: Histogram) -> dict[str, Any]:
     return {
         "count": histogram.count,
         "sum": histogram.total,
-        "largest": histogram.largest,  # Of all time: that of an interval is not kept.
+        # The largest since the start; the largest of an interval is not stored.
+        "largest": histogram.largest,
         "buckets": [
             [lower_bound(bucket), lower_bound(bucket + 1), count]
             for bucket, count in enumerate(histogram.buckets)
@@ -160,7 +161,7 @@ def _stage(histogram: Histogram) -> dict[str, Any]:
 
 
 class ControllerTelemetry:
-    """The controller's part. `ask` sends a batch to a Handler, `create` makes the topic."""
+    """The controller's part of telemetry. `ask` sends a batch to a Handler, `create` creates the topic."""
 
     def __init__(
         self,
@@ -185,7 +186,7 @@ class ControllerTelemetry:
         return self._next_ns is not None
 
     def tick(self, now_ns: int) -> None:
-        """Ten times a second while it is on."""
+        """Called ten times a second while telemetry is on."""
         wanted = Wanted(self._image(), self._config)
         if not wanted.metrics:
             if self._next_ns is not None:
@@ -195,7 +196,8 @@ class ControllerTelemetry:
         if self._next_ns is None:
             self._figures.start()
             self._next_ns = now_ns + wanted.interval_ns
-        self._next_ns = min(self._next_ns, now_ns + wanted.interval_ns)  # It may have become shorter.
+        # The interval may have been made shorter.
+        self._next_ns = min(self._next_ns, now_ns + wanted.interval_ns)
         if now_ns >= self._next_ns:
             self._next_ns = now_ns + wanted.interval_ns
             at_ms = self._clock.wall_ms()

@@ -1,8 +1,10 @@
-"""Questions over control sockets: {"do": "ask", token, what, body}, answered by {"do": "answer", token, reply}.
+"""Asks: requests over control sockets and their replies.
 
-The supervisor asks its children, the controller asks the supervisor. Whoever waits is answered in any case: with
-{"lost": True} when the asked one has ended, or has not answered in time where a time was set: one that is stopped
-neither answers nor ends. Answers may come in any order and at any time.
+    request {"do": "ask", token, what, body}     reply {"do": "answer", token, reply}
+
+The supervisor asks its children, and the controller asks the supervisor. Every request gets a reply: {"lost": True} if
+the process that was asked has ended, or has not answered within the time limit, if one was set; a stopped process
+neither answers nor ends. Replies may come in any order.
 """
 
 from __future__ import annotations
@@ -15,11 +17,11 @@ Reply = dict[str, Any]
 OnReply = Callable[[Reply], None]
 Send = Callable[[dict[str, Any]], None]
 LOST: Reply = {"lost": True}
-LOG_LEVELS: Final = "log_levels"  # Asked of the supervisor by the controller, and then of every role.
+LOG_LEVELS: Final = "log_levels"  # The controller asks this of the supervisor, which then asks every role.
 
 
 class Asks:
-    """The questions that one process has open, by token."""
+    """The requests of one process that are not answered yet, by token."""
 
     def __init__(self) -> None:
         self._open: dict[int, tuple[Hashable, OnReply]] = {}
@@ -39,9 +41,9 @@ class Asks:
         *,
         until_ns: int | None = None,
     ) -> None:
-        """Ask; `send` gets the message, which it may lose if `whom` has ended: then `lose` must follow.
+        """Send a request by `send`. If that drops the message because `whom` has ended, `lose` must follow.
 
-        `expire` gives up waiting at `until_ns`; None: `whom` has all the time it wants.
+        `expire` answers the request with {"lost": True} at `until_ns`; None: there is no time limit.
         """
         token = next(self._tokens)
         self._open[token] = (whom, on_reply)
@@ -50,28 +52,28 @@ class Asks:
         send({"do": "ask", "token": token, "what": what, "body": body})
 
     def take(self, message: dict[str, Any]) -> None:
-        """An answer came."""
+        """Handle a reply."""
         self._end(message["token"], message["reply"])
 
     def lose(self, whom: Hashable) -> None:
-        """`whom` has ended: nothing more comes from there."""
+        """Answer every request to `whom`, which has ended, with {"lost": True}."""
         for token in [token for token, (asked, _) in self._open.items() if asked == whom]:
             self._end(token, LOST)
 
     def expire(self, now_ns: int) -> None:
-        """Whoever should have answered by now is not waited for any more."""
+        """Answer every request whose time limit is over with {"lost": True}."""
         for token in [token for token, until_ns in self._deadlines.items() if until_ns <= now_ns]:
             self._end(token, LOST)
 
     def _end(self, token: int, reply: Reply) -> None:
         self._deadlines.pop(token, None)
         found = self._open.pop(token, None)
-        if found is not None:  # Else the asked one was given up.
+        if found is not None:  # Otherwise the request has expired.
             found[1](reply)
 
 
 class Gathering:
-    """One question to several: calls back with every reply, once the last has come."""
+    """One request to several roles: calls back with all replies when the last one has come."""
 
     def __init__(self, count: int, on_all: Callable[[dict[Hashable, Reply]], None]) -> None:
         self._missing = count
@@ -81,7 +83,7 @@ class Gathering:
             on_all({})
 
     def taker(self, whom: Hashable) -> OnReply:
-        """What takes the reply of `whom`."""
+        """The callback for the reply of `whom`."""
 
         def take(reply: Reply) -> None:
             self._replies[whom] = reply
@@ -93,5 +95,5 @@ class Gathering:
 
 
 def answer(token: int, reply: Reply) -> dict[str, Any]:
-    """The message that answers."""
+    """The message that carries a reply."""
     return {"do": "answer", "token": token, "reply": reply}

@@ -20,7 +20,8 @@ from kproc.transport.outbox import Outbox
 
 OnReply = Callable[[dict[str, Any]], None]
 Serve = Callable[[str, Any, memoryview, OnReply], None]
-ServeKept = Callable[[str, Any, memoryview | bytearray, OnReply], None]  # Also a payload that had to wait.
+# For payloads that had to be copied, too.
+ServeKept = Callable[[str, Any, memoryview | bytearray, OnReply], None]
 
 # The cleaner asks these of a partition's owner (compactor.py, compaction_calls.py).
 PREPARE_COMPACTION: Final = "prepare_compaction"
@@ -31,7 +32,7 @@ _decode = msgspec.msgpack.Decoder().decode
 
 
 class Calls:
-    """The calls that one agent has open, by token."""
+    """The calls of one agent that are not answered yet, by token."""
 
     def __init__(self, containment: Containment) -> None:
         self._containment = containment
@@ -60,7 +61,7 @@ class Calls:
         outbox.push(CALL, TOKEN.pack(token, len(encoded)), encoded, payload)
 
     def take_reply(self, view: memoryview) -> None:
-        """Hand a REPLY record to whoever asked."""
+        """Pass a REPLY record to the callback of its call."""
         token, length = TOKEN.unpack_from(view)
         body = _decode(view[TOKEN.size : TOKEN.size + length])
         found = self._open.get(token) if body.get("is_open") else self._open.pop(token, None)
@@ -68,7 +69,7 @@ class Calls:
             self._containment.run("what a reply was for", found[2], found[1], body)
 
     def lose(self, peer: AgentId) -> None:
-        """The peer died: answer everything that was asked of it."""
+        """Answer every open call to a peer that has died with {"lost": True}."""
         lost = [token for token, (asked, _, _) in self._open.items() if asked == peer]
         for token in lost:
             _, on_reply, owner = self._open.pop(token)

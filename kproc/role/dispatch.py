@@ -1,4 +1,4 @@
-"""From one frame to one handler function: header, version, decode, errors. Knows the registry, not the APIs."""
+"""dispatch: decodes one request frame and calls its API's handler function. It knows the registry, not the APIs."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ _API_VERSIONS_SERVED: Final = range(5)
 
 
 def dispatch(request: HandlerRequest, body: memoryview) -> None:
-    """Answer one request, or park it. A surprise is answered here.
-
+    """Answer one request, or park it. An unexpected exception is answered with UNKNOWN_SERVER_ERROR.
     Raises ProtocolError when the bytes are not what the header claims.
     """
     api_key, version = request.api_key, request.api_version
@@ -66,7 +65,7 @@ def dispatch(request: HandlerRequest, body: memoryview) -> None:
 
 
 def after_header_tags(body: memoryview) -> memoryview:
-    """The body of a flexible request: what follows the header's tagged fields, nearly always one zero byte."""
+    """The body of a flexible request, which begins behind the header's tagged fields (nearly always one zero byte)."""
     if not body:
         raise ProtocolError("a frame shorter than its header")
     return body[skip_tags(body, 0) :]

@@ -1,4 +1,4 @@
-"""LinkedAgent: what Handler, controller and cleaner share: links with inboxes and outboxes, and how to sleep."""
+"""LinkedAgent: the base of Handler, controller and cleaner: links with inboxes and outboxes, duty cycle, sleep."""
 
 from __future__ import annotations
 
@@ -40,9 +40,10 @@ class LinkedPeer:
 
 
 class LinkedAgent:
-    """Base of the roles that live on links alone. Subclasses implement `_work` and `_on_tick`."""
+    """Base of the roles whose input comes over links only. Subclasses implement `_work` and `_on_tick`."""
 
-    __slots__ = (  # A Handler would have more attributes than CPython keeps inline in an object without.
+    # Without slots a Handler would have more attributes than CPython stores inline in an object.
+    __slots__ = (
         "_calls",
         "_clock",
         "_cycles",
@@ -96,7 +97,7 @@ class LinkedAgent:
             self._calls.lose(peer)
 
     def _take_last_replies(self, peer: LinkedPeer) -> None:
-        """What it had answered before it ended counts: else what it did would be reported as lost."""
+        """Read the replies that a peer sent before it ended: what it did must not be reported as lost."""
         while batch := peer.inbox.poll(_CALLS_PER_PASS):
             for kind, view in batch:
                 if kind == REPLY:
@@ -104,7 +105,7 @@ class LinkedAgent:
             peer.inbox.release()
 
     def watch(self, fd: int) -> None:
-        """Wake up, too, when `fd` becomes readable (the control socket of whoever runs this agent)."""
+        """Also wake up when `fd`, the supervisor's control socket, becomes readable."""
         self._watched_fd = fd
         self._epoll.register(fd, select.EPOLLIN)
 
@@ -124,11 +125,11 @@ class LinkedAgent:
             self._next_store_ns = now_ns + _STORE_NS
             self._tick(now_ns)
             self._sleep_ms_max = self._rest_ms()
-        elif work:  # It is to be stored, too.
+        elif work:  # The metrics of this cycle are still to be stored.
             self._sleep_ms_max = STORE_MS
         if not timeout_ms or self._has_input():
             return work
-        # Straight to sleep, also after work: a lone client would pay a cycle that finds nothing for each request.
+        # Go to sleep at once, even after work: otherwise each request of a lone client would cost an empty cycle.
         deadline_ms = 1 if self._has_overflow() else self._due_ms(now_ns)
         if deadline_ms < timeout_ms:
             timeout_ms = deadline_ms
@@ -142,14 +143,15 @@ class LinkedAgent:
     def _note_empty_cycle(self) -> int:
         """A timer is due that this cycle should have served: how long to sleep, in ms.
 
-        Once is the clock's doing. One cycle after the other is a mistake of ours, and must not take a whole core.
+        A single such cycle comes from the clock's resolution. Several in a row are a bug, which must not use a whole
+        core.
         """
         self._empty_cycles += 1
         in_a_row, self._empty_since = self._cycles - self._empty_since == 1, self._cycles
         return int(in_a_row)
 
     def has_input(self) -> bool:
-        """Whether a link holds something for it: for those who give it turns instead of a thread."""
+        """Whether a link holds input: asked by transports that run agents by turns instead of in threads."""
         return self._has_input()
 
     def begin_stop(self) -> None:
@@ -166,22 +168,24 @@ class LinkedAgent:
         raise NotImplementedError
 
     def _has_overflow(self) -> bool:
-        """Whether a ring was full: it has room again without anybody waking us."""
+        """Whether a ring was full. Nobody wakes us when it has room again, so we must look."""
         for outbox in self._outboxes:  # noqa: SIM110  # As in _has_input.
             if outbox.has_overflow:
                 return True
         return False
 
     def _due_ms(self, now_ns: int) -> int:
-        """How long `_work` has nothing to do without being woken."""
+        """Milliseconds until the next timer of `_work` is due."""
         return self._sleep_ms_max
 
     def _rest_ms(self) -> int:
-        """How long it may sleep after a tick if nothing happens; less where `_on_tick` waits for something."""
+        """Longest sleep after a tick if nothing happens; subclasses return less while `_on_tick` waits for
+        something.
+        """
         return REST_MS
 
     def _on_tick(self, now_ns: int) -> None:
-        """Ten times a second, with nothing to do every REST_MS; before the metrics row is stored."""
+        """Called ten times a second, when idle every REST_MS, before the metrics row is stored."""
 
     def _outbox(self, peer: AgentId) -> Outbox | None:
         found = self._peers.get(peer)

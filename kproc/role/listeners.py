@@ -1,7 +1,7 @@
-"""Listening sockets: bound by the supervisor, which keeps them, so that an Acceptor's death refuses nobody.
+"""Listening sockets. The supervisor owns them, so that clients can connect while a dead Acceptor is being replaced.
 
-Every port is bound at the start, where a taken one is an error, and opened when the broker can serve it: an open port
-means ready, as in Kafka. Until then a client is refused. Only `early.start.listeners` are open at once.
+Every port is bound at the start, where a taken one is an error, but listens only when the broker can serve it: an open
+port means ready, as in Kafka. Until then clients are refused. Only `early.start.listeners` listen at once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kproc.role.port_holder import holder_of
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """One listener as it is: bound where, advertised as what."""
+    """One open listener: its name, bound address and advertised address."""
 
     name: str
     bound_host: str
@@ -50,9 +50,7 @@ def open_listeners(config: Config) -> list[tuple[Endpoint, socket.socket]]:
     """Bind every listener, open the early ones; FatalError with the listener's name if one cannot be."""
     sockets: list[tuple[EndPoint, socket.socket]] = []
     try:
-        for (
-            end_point
-        ) in config.listeners:  # One by one: what is bound when the next one fails must be closed.
+        for end_point in config.listeners:  # One by one: if one cannot be bound, the others must be closed.
             sockets.append((end_point, _bind(end_point, config)))  # noqa: PERF401
         start_listening(
             [sock for end_point, sock in sockets if end_point.name in config.early_start_listeners], config
@@ -79,25 +77,25 @@ def open_listeners(config: Config) -> list[tuple[Endpoint, socket.socket]]:
 
 
 def open_control_listener(config: Config) -> tuple[Endpoint, socket.socket] | None:
-    """Bind `kproc.control.listener`, if there is to be one; FatalError if it cannot be."""
+    """Bind `kproc.control.listener`, if it is set; FatalError if that fails."""
     if not config.kproc_control_listener:
         return None
     return _open_own("CONTROL", config.kproc_control_listener, config)
 
 
 def open_metrics_listener(config: Config) -> tuple[Endpoint, socket.socket] | None:
-    """Open `kproc.metrics.listener`, if there is to be one; FatalError if it cannot be."""
+    """Open `kproc.metrics.listener`, if it is set; FatalError if that fails."""
     if not config.kproc_metrics_listener:
         return None
     endpoint, sock = _open_own("METRICS", config.kproc_metrics_listener, config)
     start_listening(
         [sock], config
-    )  # It says nothing of the broker's being ready, so it need not wait for that.
+    )  # An open metrics port does not mean that the broker is ready, so it listens at once.
     return endpoint, sock
 
 
 def _open_own(name: str, address: str, config: Config) -> tuple[Endpoint, socket.socket]:
-    """Bind a listener that is none of Kafka's."""
+    """Bind a listener that Kafka does not have."""
     host, port = split_address(address, may_be_free=True)
     sock = _bind(EndPoint(name, "PLAINTEXT", host, port), config)
     bound_host, bound_port = sock.getsockname()[:2]
@@ -105,7 +103,7 @@ def _open_own(name: str, address: str, config: Config) -> tuple[Endpoint, socket
 
 
 def start_listening(socks: Iterable[socket.socket], config: Config) -> None:
-    """Open bound ports: clients may come. FatalError if somebody opened one between our bind and now."""
+    """Let bound sockets listen. FatalError if another process has opened one of the ports since our bind."""
     for sock in socks:
         try:
             sock.listen(config.socket_listen_backlog_size)
@@ -117,23 +115,23 @@ def start_listening(socks: Iterable[socket.socket], config: Config) -> None:
 
 
 def needs_look_up(end_point: EndPoint, config: Config) -> bool:
-    """Whether a name server may have to be asked before this listener can be opened."""
+    """Whether opening this listener may need a name server."""
     if end_point.is_wildcard:
         return all(each.name != end_point.name for each in config.advertised_listeners)
     return not is_address(end_point.host)
 
 
 def look_up(host: str) -> list[str]:
-    """What `open_listener` needs to know of a host: addresses of a name, what clients are told of a wildcard."""
+    """What `open_listener` needs of a name server: a name's addresses, or what a wildcard is advertised as."""
     return [outward_host(host)] if host in WILDCARDS else addresses_of(host)
 
 
 def open_listener(
     end_point: EndPoint, config: Config, found: Sequence[str] = ()
 ) -> tuple[Endpoint, socket.socket]:
-    """One more listener of a running broker: bound and open; clients wait in its backlog for its Acceptor.
+    """Open one more listener of a running broker; clients wait in its backlog until its Acceptor has started.
 
-    Asks no name server: `found` is what `look_up` said, where it is needed. FatalError if it cannot be.
+    It asks no name server: `found` is the result of `look_up`, where one is needed. FatalError if it cannot be opened.
     """
     sock = _bind(end_point, config, found)
     try:
@@ -153,7 +151,7 @@ def open_listener(
 
 
 def close_listener(sock: socket.socket) -> None:
-    """Nobody new gets in, at once, though its Acceptor still holds a copy; who waits in the backlog is reset."""
+    """Stop listening at once, although the Acceptor has a copy of the socket; clients in the backlog are reset."""
     with contextlib.suppress(OSError):  # It was bound and never opened.
         sock.shutdown(socket.SHUT_RDWR)
     sock.close()
@@ -165,9 +163,9 @@ def find(endpoints: Sequence[Endpoint], name: str) -> Endpoint:
 
 
 def _bind(end_point: EndPoint, config: Config, found: Sequence[str] | None = None) -> socket.socket:
-    """One bound socket. An empty host binds all interfaces, IPv6 too where the host has it.
+    """Bind one socket. An empty host binds all interfaces, IPv6 too if the host has it.
 
-    `found` are the addresses of a named host; None: ask for them here.
+    `found` are the addresses of a named host; None: resolve the name here.
     """
     last: OSError | None = None
     for family, address in _addresses(end_point, found):
@@ -179,10 +177,11 @@ def _bind(end_point: EndPoint, config: Config, found: Sequence[str] | None = Non
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
-                with contextlib.suppress(OSError):  # A kernel without the option has what we ask for already.
+                # A kernel that does not know the option behaves as wanted anyway.
+                with contextlib.suppress(OSError):
                     sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1 if end_point.host else 0)
             if config.socket_receive_buffer_bytes > 0:
-                # Before listen: accepted sockets inherit it, and the window scale is fixed by it.
+                # Before listen: accepted sockets inherit the size, and it decides about the TCP window scale.
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, config.socket_receive_buffer_bytes)
             sock.bind(address)
             sock.setblocking(False)
@@ -198,7 +197,7 @@ def _bind(end_point: EndPoint, config: Config, found: Sequence[str] | None = Non
 
 
 def _reason(error: OSError, port: int) -> str:
-    """In words, and who holds a port that is taken."""
+    """The reason in words; for a taken port with the process that has it."""
     text = error.strerror or os.strerror(error.errno or 0)
     holder = holder_of(port) if error.errno == errno.EADDRINUSE else None
     return f"{text}: {holder} listens there" if holder is not None else text

@@ -1,10 +1,10 @@
-"""The shared partition table: what the owner of a partition last said about its log.
+"""PartitionTable: in shared memory, where each partition's log begins and ends, as its owner last published it.
 
-One row of 8 words per slot (cluster/image.py gives out the slots), written by the owning Handler behind a
-seqlock and read by its successor and the cleaner. It outlives a Handler, not the broker: the supervisor
-holds the region. After a Handler's death its successor trusts a row's end and position: those bytes are
-whole in the page cache, so only what lies behind them is scanned. After a failed sync they may be nowhere else: the
-row says that, too, and nobody opens the log again in this run (storage/failed_sync.py).
+Each slot (assigned in cluster/image.py) has a row of 8 words, written by the owning Handler behind a seqlock and read
+by its successor and the cleaner. The supervisor holds the region, so it outlives a Handler, but not the broker. After
+a Handler's death its successor trusts the end and position in a row: those bytes are complete in the page cache, so
+only what lies behind them is scanned. After a failed sync the page cache may be the only place that has them. The row
+says so, and no Handler opens that log again in this run (storage/failed_sync.py).
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ _ROW_WORDS: Final = 8  # One cache line: sequence word and seven values.
 TABLE_BYTES: Final = 8 * _ROW_WORDS * SLOT_COUNT  # 8 MiB, sparse.
 NOBODY: Final = -1
 _HOLDER: Final = (
-    2  # Added to the holder in its word: 0 is a row that was never written, 1 one that nobody holds.
+    # Added to the holder's index in its word: 0 means that the row was never written, 1 that nobody holds the
+    # partition.
+    2
 )
 
-_QUIET: Final = 1 << 32  # In the same word: no producer is known;
-SYNC_FAILED: Final = 1 << 33  # a sync of the log failed.
+_QUIET: Final = 1 << 32  # Flag in the same word: the log's owner knows no producer.
+SYNC_FAILED: Final = 1 << 33  # Flag in the same word: a sync of the log failed.
 _FLAGS: Final = _QUIET | SYNC_FAILED
 
 
@@ -50,11 +52,13 @@ class PartitionTable:
         self._words = words
 
     def writer(self, slot: int) -> RowWriter:
-        """The owner's side of one row. A Handler killed inside a store leaves an odd sequence; this repairs it."""
+        """The owner's side of one row; repairs the odd sequence that a Handler left which was killed inside
+        a store.
+        """
         return RowWriter(self._words, slot * _ROW_WORDS, _ROW_WORDS - 1)
 
     def read(self, partition: PartitionImage) -> PartitionRow | None:
-        """The row of this very partition, or None if its owner never wrote it (or died while it did)."""
+        """The row of this partition; None if its owner never wrote it, or died while it did."""
         values = self._values(partition)
         if values is None:
             return None
@@ -72,7 +76,7 @@ class PartitionTable:
         )
 
     def ends(self, partition: PartitionImage) -> tuple[int, int] | None:
-        """Where its log starts and ends: of `read` what is asked of thousands at once."""
+        """Start and end of the log: a cheaper `read`, for callers that ask about thousands of partitions."""
         values = self._values(partition)
         return None if values is None else (values[2], values[3])
 

@@ -1,4 +1,4 @@
-"""Plan: what every role of one broker is built from, made by whoever runs them before the first one starts."""
+"""Plan: what every role of a broker is built from. The supervisor (or the one process) makes it at the start."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kproc.storage.fs import Fs, OsFs
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What holds for every role of a broker."""
+    """Configuration, clock, endpoints and file system: the same for every role of a broker."""
 
     config: Config
     clock: Clock
@@ -22,4 +22,4 @@ class Plan:
     was_clean: bool
     control: Endpoint | None = None  # kproc.control.listener
     metrics: Endpoint | None = None  # kproc.metrics.listener
-    fs: Fs = field(default_factory=OsFs)  # Everything below log.dirs goes through it.
+    fs: Fs = field(default_factory=OsFs)  # Every access to a file below log.dirs goes through it.

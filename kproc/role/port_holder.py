@@ -1,4 +1,4 @@
-"""Which process holds a port that we wanted: what /proc tells of it."""
+"""Finds out from /proc which process listens at a port that we wanted."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _COMMAND_MAX: Final = 100
 
 
 def holder_of(port: int, *, proc: Path = Path("/proc")) -> str | None:
-    """ "pid 123 (its command without options)" of a process that listens at the TCP port; None if that cannot be seen.
+    """The process that listens at the TCP port, as "pid 123 (its command without options)"; None if that is hidden.
 
-    Of other users' processes root alone sees the sockets.
+    Only root can see the sockets of other users' processes.
     """
     wanted = _listening_at({port}, proc)
     if not wanted:
@@ -32,7 +32,7 @@ def holds_any(pid: int, ports: Container[int], *, proc: Path = Path("/proc")) ->
 
 
 def _listening_at(ports: Container[int], proc: Path) -> set[str]:
-    """The sockets, as the links of descriptors name them."""
+    """The listening sockets at these ports, named as in the links of /proc/PID/fd."""
     sockets = set()
     for name in ("tcp", "tcp6"):
         try:

@@ -34,7 +34,7 @@ from kproc.transport.envelope import (
 from kproc.wire.file_range import FileRange
 
 UNKNOWN_HOST: Final = "/unknown"
-_HOSTS_KEPT: Final = 4096  # Clients of one host, and its every connection, share one text.
+_HOSTS_KEPT: Final = 4096  # Most addresses whose text is cached: all connections of one host share one text.
 
 
 @lru_cache(_HOSTS_KEPT)
@@ -47,7 +47,7 @@ def host_text(packed: bytes) -> str:
 
 
 class Answers(Protocol):
-    """Where answers go: a Processor's Outbox, or what is kept while a connection moves."""
+    """Where answers go: a Processor's Outbox, or the store of answers that are kept while a connection migrates."""
 
     def push(self, kind: int, *parts: bytes | bytearray | memoryview) -> None: ...
 
@@ -60,20 +60,20 @@ class ClientPeer:
     def __init__(self, outbox: Answers) -> None:
         self.outbox = outbox
         self.hosts: dict[int, str] = {}  # Connection id -> its client's address.
-        # Connections that are leaving this Processor: who keeps their answers, and the attempt; see moving.py.
+        # Connections that are leaving this Processor: the store of their answers, and the attempt; see moving.py.
         self.moving: dict[int, tuple[ClientPeer, int]] = {}
         # Connection id -> what to cancel when the client leaves. Only parked requests are in here.
         self.waiting: dict[int, dict[HandlerRequest, Callable[[], None]]] = {}
 
     def introduce(self, connection_id: int, address: memoryview) -> None:
-        """Where the requests of a connection will come from."""
+        """Store the client's address of a connection whose requests will follow."""
         self.hosts[connection_id] = host_text(bytes(address))
 
     def forget(self, connection_id: int) -> None:
-        """The client left: nobody wants the answers of its parked requests.
+        """Cancel the parked requests of a client that has disconnected.
 
-        They are finished all the same: the Processor may have lent us a block for the request, which comes back to
-        it with the answer and not with the connection's end.
+        Each of them is still answered: the Processor may have lent us a block for the request, and it frees the block
+        when the answer comes, not when the connection ends.
         """
         self.hosts.pop(connection_id, None)
         for request, on_gone in list(self.waiting.pop(connection_id, {}).items()):
@@ -121,8 +121,8 @@ class HandlerRequest(RequestContext):
         self.throttle_ms = 0
         self._is_waiting = self.is_answered = False
         self.decoded = None
-        self.is_closed = False  # The connection is being closed: its other frames do not count any more.
-        # Of the few that are timed (net/timed_requests.py): when it was taken, and when all was done that could be.
+        self.is_closed = False  # The connection is being closed: its further frames are ignored.
+        # Only for timed requests (net/timed_requests.py): when it was taken, and when the local work was done.
         self._taken_ns = services.clock.now_ns() if flags & FLAG_TIMED else 0
         self.done_ns = 0
 
@@ -136,7 +136,7 @@ class HandlerRequest(RequestContext):
 
     @property
     def is_timed(self) -> bool:
-        """Whether its Processor waits for its times, and has not been told."""
+        """Whether the Processor waits for the times of this request."""
         return self._taken_ns > 0
 
     @property
@@ -145,7 +145,7 @@ class HandlerRequest(RequestContext):
         return self._taken_ns
 
     def leave_untimed(self) -> None:
-        """It is no API of ours."""
+        """Record no times for this request: it is none of the advertised APIs."""
         if self._taken_ns:
             if self.services.samples is not None:
                 self.services.samples.drop(self)
@@ -154,7 +154,7 @@ class HandlerRequest(RequestContext):
             self.peer.outbox.push(TIMES, HEAD.pack(self.connection_id, self.sequence, 0, 0), body)
 
     def _tell_times(self) -> None:
-        """The answer comes right after this."""
+        """Send TIMES; the answer must follow at once."""
         now_ns = self.services.clock.now_ns()
         if self.services.samples is not None:
             self.services.samples.end(self, now_ns)
@@ -209,7 +209,7 @@ class HandlerRequest(RequestContext):
             self.close()
 
     def throttle(self, duration_ms: int) -> None:
-        """Let the Processor read nothing more of this connection for that long. Once, before the answer."""
+        """Tell the Processor not to read this connection for that long. At most once, before the answer."""
         head = HEAD.pack(self.connection_id, self.sequence, 0, 0)
         self.peer.outbox.push(THROTTLE, head, THROTTLE_MS.pack(duration_ms))
 
@@ -221,7 +221,8 @@ class HandlerRequest(RequestContext):
     def when_gone(self, on_gone: Callable[[], None]) -> None:
         self._is_waiting = True
         moving = self.peer.moving.get(self.connection_id)
-        if moving is not None:  # It parks only now: the Processor, which waits for the answer, need not.
+        # The request parks while its connection migrates: the Processor need not wait for its answer.
+        if moving is not None:
             keeper, attempt = moving
             sequences = pack_sequences((self.sequence,))
             self.peer.outbox.push(MOVED, HEAD.pack(self.connection_id, attempt, 0, 0), sequences)

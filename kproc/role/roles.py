@@ -15,14 +15,14 @@ HANDLER: Final = "handler"
 CONTROLLER: Final = AgentId("controller", 0)
 CLEANER: Final = AgentId("cleaner", 0)
 
-# Fixed places, so that a role finds its row again after a restart and after any change of the counts.
+# Fixed rows, so that a role finds its row again after a restart and after any change of the counts.
 _FIRST_ROW: Final = {"controller": 0, "cleaner": 1, ACCEPTOR: 16, PROCESSOR: 128, HANDLER: 576}
 ROLE_COUNT_MAX: Final = 448
 assert _FIRST_ROW[HANDLER] + ROLE_COUNT_MAX <= ROWS_MAX
 ACCEPTOR_COUNT_MAX: Final = _FIRST_ROW[PROCESSOR] - _FIRST_ROW[ACCEPTOR]
 _COUNTS_MAX: Final = {ACCEPTOR: ACCEPTOR_COUNT_MAX, PROCESSOR: ROLE_COUNT_MAX, HANDLER: ROLE_COUNT_MAX}
 
-# The control listener's own Acceptor and Processor: the last places, so that no count ever reaches them.
+# The control listener's own Acceptor and Processor have the last rows, which no count of roles ever reaches.
 assert LISTENERS_MAX < ACCEPTOR_COUNT_MAX
 assert PROCESSORS_MAX < ROLE_COUNT_MAX
 assert HANDLERS_MAX <= ROLE_COUNT_MAX
@@ -48,7 +48,7 @@ def acceptor_id(index: int) -> AgentId:
 
 
 def slab_row(agent: AgentId) -> int:
-    """The agent's row in the metrics slab; its sleeping word is there, too, so no two may share one."""
+    """The agent's row in the metrics slab. It also holds its sleeping word, so no two agents may share a row."""
     assert agent.index < _COUNTS_MAX.get(agent.role, 1), agent
     return _FIRST_ROW[agent.role] + agent.index
 
@@ -59,10 +59,12 @@ def is_control(agent: AgentId) -> bool:
 
 
 def start_order(agent: AgentId) -> tuple[int, int]:
-    """Sorts agents: who must be there first comes first."""
+    """Sort key: agents in the order in which they must be started."""
     return ROLE_ORDER.index(agent.role), agent.index
 
 
 def hands_over(one: AgentId, other: AgentId) -> bool:
-    """Whether the two are an Acceptor and a Processor of the same plane."""
+    """Whether sockets are passed between the two: an Acceptor and a Processor, both of the control
+    listener or neither.
+    """
     return {one.role, other.role} == {ACCEPTOR, PROCESSOR} and is_control(one) == is_control(other)

@@ -1,9 +1,9 @@
-"""ProduceRouter: which Handler a frame should go to, as far as a Processor can tell cheaply.
+"""ProduceRouter: decides cheaply which Handler a frame is sent to.
 
-Only used with several Handlers. A Produce of one partition should go straight to that partition's owner;
-everything else goes to the connection's home Handler. The router knows no metadata: a home Handler that
-has to forward a Produce sends a hint (the bytes that name topic and partition, and the owner), and the next
-frame with the same bytes goes there. A hint that has gone stale costs one forwarding, never a wrong answer.
+It is used with several Handlers only. A Produce for one partition should go straight to that partition's owner; every
+other frame goes to the connection's home Handler. The router knows no metadata. When a home Handler has to forward a
+Produce, it sends a hint: the bytes that name topic and partition, and the owner. The next frame with the same bytes
+goes to that owner. A stale hint costs one forwarding, never a wrong answer.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from typing import Final
 from kproc.errors import ProtocolError
 from kproc.wire.primitives import read_unsigned_varint
 
-_HINTS_MAX: Final = 8192  # Topic-partitions that one Processor remembers; beyond, it starts anew.
+_HINTS_MAX: Final = 8192  # Most hints that a Processor stores; when it has more, it drops all of them.
 _HEAD: Final = struct.Struct(">hhih")
-# Behind the client id, as every producer without transactions writes it: transactional id, acks, timeout, how many
-# topics, the length of the first one's name.
+# The fields behind the client id, as every producer without transactions writes them: transactional id, acks, timeout,
+# count of topics, length of the first topic's name.
 _PLAIN: Final = struct.Struct(">hhiih")
-_COMPACT: Final = struct.Struct(">BBhiBB")  # Tagged fields before it; the lengths are one more than they are.
+# The same in flexible versions: tagged fields come first, and compact lengths are stored plus one.
+_COMPACT: Final = struct.Struct(">BBhiBB")
 _FLEXIBLE: Final = 9
-_BY_ID: Final = 13  # Topics by id.
+_BY_ID: Final = 13  # From this version on topics are named by id.
 _ID_BYTES: Final = 16
 OWNER: Final = struct.Struct("=H")
 
@@ -40,16 +41,16 @@ class ProduceRouter:
         return -1 if key is None else self._owners.get(key, -1)
 
     def learn(self, hint: memoryview) -> None:
-        """A hint of a Handler: owner, then the key."""
+        """Store a Handler's hint: the owner, then the key."""
         if len(self._owners) >= _HINTS_MAX:
             self._owners.clear()
         self._owners[bytes(hint[OWNER.size :])] = OWNER.unpack_from(hint)[0]
 
 
 def _usual_key(frame: memoryview) -> bytes | None:
-    """What `partition_key` says of a frame as producers send it, by one look; None for any other.
+    """The result of `partition_key` for a frame of the usual form, found without walking over it; None for any other.
 
-    How many partitions there are is in the key, and what was learned names one.
+    The count of partitions is a part of the key, so a frame with several partitions never equals a hint.
     """
     _, version, _, client_bytes = _HEAD.unpack_from(frame)
     at = _HEAD.size + client_bytes if client_bytes > 0 else _HEAD.size
@@ -90,7 +91,7 @@ def partition_key(frame: memoryview) -> bytes | None:
 
 
 def body_key(version: int, body: memoryview, at: int = 0) -> bytes | None:
-    """The same from where the body begins."""
+    """`partition_key` of a request's body."""
     try:
         return _flexible_key(body, at, version) if version >= _FLEXIBLE else _plain_key(body, at)
     except (IndexError, ProtocolError):
