@@ -1,9 +1,9 @@
 """Cleaner: retention checks, compaction, checkpoint files and deleted topics' directories, away from the Handlers.
 
-Of a log it only looks and proposes: its owner removes segments, and swaps those that were compacted (see
-compactor.py). What the cleaner alone writes are recovery-point-offset-checkpoint, log-start-offset-checkpoint
-and the clean-shutdown marker, from the rows of the shared partition table; what it alone removes are the
-directories that owners renamed because their topic was deleted. It is the last role to stop.
+It never changes a log itself: its owner removes segments, and swaps those that were compacted (see compactor.py). It
+writes recovery-point-offset-checkpoint, log-start-offset-checkpoint and the clean-shutdown marker, from the rows of
+the shared partition table, and it removes the directories that owners renamed because their topic was deleted; no
+other role does either. It is the last role to stop.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ from kproc.transport.envelope import CALL, DELTA, REPLY, SNAPSHOT
 logger = logging.getLogger(__name__)
 
 _NS_PER_MS: Final = 1_000_000
-_PARTITIONS_PER_PASS: Final = 64  # Looking at one costs a few stat calls; a pass must not delay stopping.
+# A check of a partition costs a few stat calls; one pass must not delay a stop.
+_PARTITIONS_PER_PASS: Final = 64
 
 
 class Cleaner(LinkedAgent):
@@ -69,11 +70,12 @@ class Cleaner(LinkedAgent):
         self._round: Iterator[tuple[TopicImage, PartitionImage]] = iter(())
         self._next_round_ns = clock.now_ns() + config.log_retention_check_interval_ms * 1_000_000
         self._next_checkpoint_ns = self._checkpoint_due()
-        # What earlier runs left behind: the checkpoints of partitions that are not opened in this one stay valid.
+        # The checkpoints of earlier runs: they stay valid for partitions that are not opened in this run.
         self._recovery_points = checkpoints.read_recovery_points(fs, self._directory)
         self._log_starts = checkpoints.read_log_starts(fs, self._directory)
-        self._next_removal_ns: int | None = clock.now_ns()  # Earlier runs may have left something.
-        self._deleted: deque[tuple[int, TopicImage]] = deque()  # (when to look for them, topic)
+        # At once: earlier runs may have left directories to be removed.
+        self._next_removal_ns: int | None = clock.now_ns()
+        self._deleted: deque[tuple[int, TopicImage]] = deque()  # (when to remove its directories, topic)
         self._wait_for_checkpoint: list[OnReply] = []
         self._strays = Strays(
             fs,
@@ -127,17 +129,17 @@ class Cleaner(LinkedAgent):
         return work
 
     def answer_scrapes(self, responder: MetricsResponder, figures: BrokerFigures) -> None:
-        """Serve the metrics listener from here on."""
+        """Serve the metrics listener from now on."""
         self._responder, self._figures = responder, figures
         self._epoll.register(responder.fileno(), select.EPOLLIN)
 
     def known_ends(self, topic: str, partition: int) -> tuple[int, int]:
-        """Log start and recovery point by the checkpoints, for a log that nobody has opened; zeros if none."""
+        """Log start and recovery point from the checkpoints, for a log that is not open; zeros if there are none."""
         key = (topic, partition)
         return self._log_starts.get(key, 0), self._recovery_points.get(key, 0)
 
     def image(self) -> ClusterImage:
-        """The metadata as it is known here."""
+        """The cleaner's copy of the metadata."""
         return self._image
 
     def close(self) -> None:
@@ -152,7 +154,7 @@ class Cleaner(LinkedAgent):
         self._calls.call(self._outbox(owner), owner, op, body, on_reply)
 
     def _serve(self, op: str, body: Any, payload: memoryview, on_reply: OnReply) -> None:
-        """What Handlers ask."""
+        """Serve the calls of Handlers."""
         del payload
         if op == "write_checkpoints":
             self._wait_for_checkpoint.append(on_reply)
@@ -161,8 +163,9 @@ class Cleaner(LinkedAgent):
             on_reply(log_dir_usage(self._directory, body["topics"]))
 
     def _answer_checkpoint(self) -> None:
-        """One write for all who asked in this pass: a log start that a client moved is on the disk before the
-        answer."""
+        """Write the checkpoints once for all calls of this pass: a log start that a client moved must be on the disk
+        before the answer.
+        """
         waiting, self._wait_for_checkpoint = self._wait_for_checkpoint, []
         try:
             self.write_checkpoints()
@@ -225,7 +228,9 @@ class Cleaner(LinkedAgent):
         checkpoints.write_log_starts(self._fs, self._directory, self._log_starts)
 
     def finish(self, *, is_clean: bool) -> None:
-        """The Handlers have closed their logs: write the last checkpoints, and the marker if all went well."""
+        """Write the last checkpoints, after the Handlers have closed their logs, and the marker if the stop
+        is clean.
+        """
         self._compactor.close()
         self.write_checkpoints()
         if is_clean:
@@ -254,7 +259,7 @@ class Cleaner(LinkedAgent):
             return 1
 
     def _check_retention(self) -> int:
-        """Look at a few partitions of the current round; ask the owners of those where something may be due."""
+        """Check a few partitions of the current round; ask the owners of those where retention may be due."""
         looked_at = 0
         for topic, partition in self._round:
             looked_at += 1
@@ -266,8 +271,9 @@ class Cleaner(LinkedAgent):
         return looked_at
 
     def _may_be_due(self, topic: TopicImage, partition: PartitionImage) -> bool:
-        """An open log knows its segments, so its owner is asked. One that nobody has touched is not opened for
-        nothing: its files' sizes and times of last change say whether it can be worth it."""
+        """Whether to ask a partition's owner. The owner of an open log knows its segments. A log that is not open is
+        opened only if the sizes and modification times of its files show that something may be due.
+        """
         if self._table.read(partition) is not None:
             return True
         config = LogConfig.of(self._config, log_overrides(self._image, topic, self._config.node_id))
@@ -280,7 +286,7 @@ class Cleaner(LinkedAgent):
                     total += facts.st_size
                     oldest_ms = min(oldest_ms, facts.st_mtime_ns // 1_000_000)
         except StorageFailure:
-            return False  # Never written to.
+            return False  # The log was never written to.
         is_old = 0 <= config.retention_ms < self._clock.wall_ms() - oldest_ms
         return total > 0 and (is_old or 0 <= config.retention_bytes < total)
 
@@ -292,14 +298,14 @@ class Cleaner(LinkedAgent):
                 self._next_removal_ns = due_ns
 
     def _removal_due(self) -> int:
-        # Never more often than once a second: it lists the whole data directory.
+        # At most once a second, because it lists the whole data directory.
         return self._clock.now_ns() + max(1000, self._config.log_segment_delete_delay_ms) * _NS_PER_MS
 
     def _remove_deleted(self, *, at_once: bool = False) -> bool:
         """Remove the directories of deleted topics, file.delete.delay.ms after they were renamed: until then
         Processors may open and send what is in them. Returns whether some still wait.
 
-        Not their owner's business: it may have died since, and unlinking large files stalls whoever does it.
+        Their owner does not do it: it may have died, and unlinking large files stalls the process that does it.
         """
         renamed_before_ms = self._clock.wall_ms() - self._config.log_segment_delete_delay_ms
         try:
@@ -320,9 +326,10 @@ class Cleaner(LinkedAgent):
         return waits
 
     def _remove_forgotten(self, topic: TopicImage, *, at_once: bool) -> None:
-        """The owner died before it heard of the deletion, and its successor has never heard of the topic.
+        """Remove directories of deleted topics that no owner has renamed.
 
-        Or it lives, and will hear of it: then it has let go before anything is removed.
+        The owner died before it heard of the deletion, and its successor never heard of the topic. If the owner is
+        alive and only late, it has closed them by the time they are removed.
         """
 
         def remove() -> None:
@@ -334,7 +341,7 @@ class Cleaner(LinkedAgent):
                 logger.warning("what a deleted topic left behind could not be removed: %s", error)
                 self._note_deleted([topic])
 
-        if at_once:  # The Handlers have closed everything.
+        if at_once:  # At a stop: the Handlers have closed everything already.
             remove()
         elif self._left_of(topic):
             self._when_let_go(remove)
@@ -346,9 +353,10 @@ class Cleaner(LinkedAgent):
         ]
 
     def _when_let_go(self, then: Callable[[], None]) -> None:
-        """Go on when every Handler that lives knows our metadata: it holds nothing that is not named there.
+        """Call back when every running Handler knows our version of the metadata: it then has no directory open that
+        is not in there.
 
-        Each has its own link to the controller, and may be behind for longer than any delay: busy, or stopped.
+        Each Handler has its own link to the controller and may be late by any time, because it is busy or stopped.
         """
         handlers = [peer.index for peer in self._peers if peer.role == HANDLER]
         left = len(handlers)
@@ -362,6 +370,6 @@ class Cleaner(LinkedAgent):
         if not handlers:
             then()
         for index in handlers:
-            # Any call would do: it is served when the Handler knows the metadata that it was made with.
+            # Any call would do: a Handler serves it only when it knows the metadata version of the caller.
             body = {"image": self._image.version, "topic": "", "partition": 0}
             self.call_handler(index, "enforce_retention", body, on_reply)

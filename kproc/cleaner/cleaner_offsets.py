@@ -1,8 +1,8 @@
 """CleanerOffsets: up to which offset each log is compacted, in memory and in cleaner-offset-checkpoint.
 
-Kafka's file and format: one for the data directory, one line for each log that was ever compacted. It names
-partitions by topic, and a topic may have been deleted and made anew since it was written: an entry counts only
-for a directory that is older than the file (as those of the other checkpoints do).
+The file and its format are Kafka's: one for the data directory, one line for each log that was ever compacted. It
+names partitions by topic, and the topic may have been deleted and created again since. So an entry counts only for a
+directory that is older than the file, as in the other checkpoints.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class CleanerOffsets:
         return self._offsets.get(key)
 
     def put(self, image: ClusterImage, topic: TopicImage, index: int, offset: int) -> None:
-        """A pass over a log ended at `offset`: write that down, durably. Logs that are gone are left out."""
+        """Record durably that a pass over a log ended at `offset`. Entries of deleted logs are dropped."""
         self._offsets[topic.topic_id, index] = offset
         self._offsets = {key: at for key, at in self._offsets.items() if key[0] in image.topics_by_id}
         named = {

@@ -1,13 +1,13 @@
-"""Compactor: the part of the cleaner that compacts logs, a slice at a time.
+"""Compactor: the part of the cleaner that compacts logs, in slices of a few milliseconds.
 
-All of it is one generator, so that the order of the steps can be read from top to bottom. It yields the bytes
-it has just read or written, or None when it waits: for an owner's answer, or for time to pass. The cleaner
-resumes it for a few milliseconds per duty cycle, and looks at its rings in between.
+It is one generator, so that the order of the steps can be read from top to bottom. It yields how many bytes it has
+just read or written, or None when it waits for an owner's answer or for a time. The cleaner resumes it for a few
+milliseconds per duty cycle, and handles its links in between.
 
-What this alone writes: `.cleaned` files in partitions' directories, and cleaner-offset-checkpoint. A log is
-compacted by passes (storage/compaction.py), each of which begins by asking the owner what the log is like now,
-and ends each of its groups of segments by asking the owner to swap them. Every refusal ends the pass: nothing
-was lost, and the log's turn comes again.
+No other role writes `.cleaned` files in partitions' directories, or cleaner-offset-checkpoint. A log is compacted in
+passes (storage/compaction.py). A pass begins by asking the owner for the log's state and, for each group of segments,
+ends by asking the owner to swap them. If the owner refuses, the pass ends: nothing is lost, and the log is compacted
+later.
 """
 
 from __future__ import annotations
@@ -43,13 +43,14 @@ from kproc.storage.segment_files import (
 
 logger = logging.getLogger(__name__)
 
-# How long one duty cycle may go on; one step is a chunk of log.cleaner.io.buffer.size.
+# Time of one slice; one step is a chunk of log.cleaner.io.buffer.size.
 _SLICE_NS: Final = 5_000_000
 _PARTITIONS_PER_STEP: Final = 16
 _MS: Final = 1_000_000
 _IDLE_MS: Final = 500
 _PAUSE_MS_MIN: Final = 100  # A backoff of 0 must not turn the cleaner into a loop over all logs.
-_WAIT_NS_MAX: Final = 1 << 62  # For ever; a rate near 0 asks for more than an integer can be made of.
+# Stands for "for ever": with a rate near 0 the wait would not fit into an integer.
+_WAIT_NS_MAX: Final = 1 << 62
 
 Steps = Generator[int | None, None, Any]
 Call = Callable[[int, str, dict[str, Any], OnReply], None]
@@ -84,7 +85,7 @@ class Compactor:
         self._values = metrics.values
         self._directory = Path(config.log_dirs)
         self._offsets = CleanerOffsets(fs, self._directory)
-        # By topic id and index. A damaged log is left alone until the next start, as in Kafka.
+        # Damaged logs, by topic id and index. They are not compacted before the next start, as in Kafka.
         self._uncleanable: set[tuple[bytes, int]] = set()
         self._postponed_ns: dict[tuple[bytes, int], int] = {}
         self._replaced: deque[tuple[int, Path]] = deque()  # (when to unlink it, what)
@@ -98,7 +99,7 @@ class Compactor:
     # -- driven by the cleaner ---------------------------------------------------------------------------------
 
     def work(self) -> int:
-        """Go on for one slice; returns how many steps were done."""
+        """Run one slice; return how many steps were done."""
         if self._is_closed:
             return 0
         now_ns = self._clock.now_ns()
@@ -114,7 +115,7 @@ class Compactor:
         return steps
 
     def _resume_ns(self) -> int:
-        """When the next step is due, by the settings of this moment: a wait that was too long ends with its setting."""
+        """When the next step is due by the present settings, so that a raised rate shortens a wait that has begun."""
         wait_ns = 0.0
         if self._is_pausing:
             wait_ns = max(int(self._setting("log.cleaner.backoff.ms")), _PAUSE_MS_MIN) * _MS
@@ -124,7 +125,7 @@ class Compactor:
         return self._stepped_ns + int(min(wait_ns, _WAIT_NS_MAX))
 
     def next_deadline_ms(self) -> int:
-        """How long the cleaner may sleep for all that concerns this."""
+        """How long the cleaner may sleep before the compactor has something to do."""
         if self._is_closed:
             return _IDLE_MS
         left_ms = -(-(self._resume_ns() - self._clock.now_ns()) // _MS)
@@ -133,7 +134,7 @@ class Compactor:
         return _IDLE_MS if self._is_waiting else 0
 
     def close(self) -> None:
-        """End whatever is in work, and remove what was being written for it, and what was replaced."""
+        """End the pass in work: remove the file that it was writing, and the files that were replaced."""
         self._is_closed = True
         self._steps.close()
         for _, path in self._replaced:
@@ -148,20 +149,21 @@ class Compactor:
             best = yield from self._survey()
             if best is None:
                 self._is_pausing = True
-                yield None  # work() comes back when it is over.
+                yield None  # work() resumes here when the pause is over.
                 self._is_pausing = False
                 continue
             topic, partition, _ = best
             try:
                 yield from self._compact(topic, partition.index)
             except (StorageFailure, SegmentChanged) as problem:
-                if self._image().topic_by_id(topic.topic_id) is not None:  # Else its directory was renamed.
+                # Otherwise the topic was deleted, and its directory renamed.
+                if self._image().topic_by_id(topic.topic_id) is not None:
                     logger.warning(
                         "compaction of %s-%d was given up: %s", topic.name, partition.index, problem
                     )
                 self._postpone(topic, partition.index)
             except Exception as problem:
-                # As in Kafka: what one log's bytes do to us must not end the compaction of all others.
+                # As in Kafka: an error in one log must not end the compaction of all others.
                 logger.error(
                     "%s-%d is not compacted until the next start: %s",
                     topic.name, partition.index, problem, exc_info=not isinstance(problem, Corrupt),
@@ -207,7 +209,7 @@ class Compactor:
     def _look_at(
         self, topic: TopicImage, partition: PartitionImage, config: LogConfig
     ) -> DirtySection | None:
-        """What can be compacted of a log as far as can be seen without its owner; None if nothing can."""
+        """What can be compacted of a log, as far as its files and row show it; None if nothing can."""
         key = (topic.topic_id, partition.index)
         if key in self._uncleanable or self._postponed_ns.get(key, 0) > self._clock.now_ns():
             return None
@@ -253,7 +255,7 @@ class Compactor:
             remove_cleaned(self._fs, directory)
             section, facts = self._facts(topic, index, directory, config, answer)
             if not (section.is_due(config) or (has_begun and section.cleanable_bytes)):
-                # The survey cannot see open transactions.
+                # Only the owner knows about open transactions.
                 self._postpone(topic, index)
                 return
             has_begun = True
@@ -261,7 +263,7 @@ class Compactor:
             if end_offset is None:
                 self._postpone(topic, index)
                 return
-            # The renames first: a log is not clean on the disk before they are.
+            # Sync the renames before recording the offset: until then the log is not clean on the disk.
             sync_directory(self._fs, directory)
             self._offsets.put(self._image(), topic, index, end_offset)
             if end_offset >= section.first_uncleanable:
@@ -272,7 +274,7 @@ class Compactor:
     def _facts(
         self, topic: TopicImage, index: int, directory: Path, config: LogConfig, answer: dict[str, Any]
     ) -> tuple[DirtySection, PassFacts]:
-        """What the owner said, with what the files say."""
+        """The log's state: the owner's answer, together with the sizes of the files."""
         identities = [SegmentIdentity(*fields) for fields in answer["segments"]]
         bases = [each.base_offset for each in identities]
         section = assess(
@@ -351,8 +353,8 @@ class Compactor:
         """Have the owner take a new segment; whether it did."""
         doomed = [path for each in group for path in deleted_files(directory, each.base_offset)]
         for path in doomed:
-            # What was replaced before and waits still would be replaced by a rename in the owner's loop, which then
-            # had to free its blocks.
+            # Unlink a replaced file that still waits: otherwise the owner's rename would replace it, and the owner's
+            # loop would have to free its blocks.
             self._fs.unlink(path)
         sync_directory(self._fs, directory)
         yield 0
@@ -368,8 +370,8 @@ class Compactor:
         slot = SLOT["compaction_swap_us_max"]
         values[slot] = max(values[slot], answer["took_us"])
         due_ns = self._clock.now_ns() + delay_ms * _MS
-        # Before anything is unlinked, and with file.delete.delay.ms 0 that is at once: else a power loss could take the
-        # new names, and the old files as well.
+        # Sync the directory before anything is unlinked, which is at once if file.delete.delay.ms is 0. Otherwise a
+        # power loss could undo the new names after the old files are gone.
         sync_directory(self._fs, directory)
         names = set(doomed)
         self._replaced = deque(each for each in self._replaced if each[1] not in names)
@@ -377,7 +379,9 @@ class Compactor:
         return True
 
     def _unlink_due(self, now_ns: int) -> int:
-        """Unlink one replaced file that has waited file.delete.delay.ms: a large one takes its time."""
+        """Unlink one replaced file that has waited file.delete.delay.ms; one at a time, because a large one
+        takes long.
+        """
         if not self._replaced or self._replaced[0][0] > now_ns:
             return 0
         path = self._replaced.popleft()[1]
@@ -390,7 +394,7 @@ class Compactor:
     # -- settings ----------------------------------------------------------------------------------------------
 
     def _postpone(self, topic: TopicImage, index: int) -> None:
-        """Look at this log again after a pause: what kept it from being compacted may last."""
+        """Do not compact this log again before a pause: the reason for the failure may last."""
         backoff_ms = max(1000, int(self._setting("log.cleaner.backoff.ms")))
         self._postponed_ns[topic.topic_id, index] = self._clock.now_ns() + backoff_ms * _MS
 
@@ -399,7 +403,7 @@ class Compactor:
         return int(int(self._setting("log.cleaner.dedupe.buffer.size")) * share)
 
     def _setting(self, name: str) -> str:
-        """A setting of the broker as it is now."""
+        """The present value of a setting of the broker."""
         value = current_value(self._image(), self._config, name)
         assert value is not None, name
         return value

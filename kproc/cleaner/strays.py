@@ -1,12 +1,12 @@
-"""Strays: partition directories of topics that the metadata does not know, set aside as Kafka sets them aside.
+"""Strays: sets aside the directories of partitions that the metadata does not know, as Kafka does.
 
 A crash between a topic's deletion and the rename of its directories leaves them behind. They are renamed to
-`<topic>-<partition>.<hex>-stray` and kept: nothing says that it was not the metadata that got lost.
+`<topic>-<partition>.<hex>-stray` and kept, because it may be the metadata that was lost.
 
-A topic that is being created has directories, too, and the cleaner may hear of it later than the Handler that
-makes them. So a directory is set aside only when it was a stray at two looks, file.delete.delay.ms apart and a
-minute at least: a delta that is on its way arrives within milliseconds, or its link ends and a snapshot comes.
-And not before every Handler knows the metadata that do not name it: one that is behind may have it open.
+A topic that is being created has directories, too, and the cleaner may hear of it later than the Handler that creates
+them. So a directory is set aside only if it was a stray at two looks, file.delete.delay.ms and at least a minute
+apart: a delta arrives within milliseconds, or its link ends and a snapshot comes. And it is set aside only when every
+Handler knows the metadata that do not name it: a Handler that is late may have it open.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _WAIT_MS_MIN: Final = 60_000
 
 
 class Strays:
-    """Looks now and then. Owned by the cleaner."""
+    """Looks for strays now and then. Owned by the cleaner."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Strays:
         self._next_ns = 0
 
     def look(self, image: ClusterImage, now_ns: int) -> None:
-        """Set aside what has been a stray for long enough; raises StorageFailure and Corrupt."""
+        """Set aside directories that have been strays for long enough. Raises StorageFailure and Corrupt."""
         if not image.version or now_ns < self._next_ns:
             return
         self._next_ns = now_ns + self._interval_ns
@@ -66,7 +66,9 @@ class Strays:
             self._next_ns = min(self._next_ns, min(self._suspects.values()) + self._wait_ns)
 
     def _find(self, image: ClusterImage) -> list[tuple[Path, bytes]]:
-        """Directories with an id that no topic has. A living topic's are its owner's, also a namesake's."""
+        """Directories with an id that no topic has. A directory that has an existing topic's name is left
+        to its owner.
+        """
         return [
             (each.path, each.topic_id)
             for each in list_partitions(
@@ -86,8 +88,8 @@ class Strays:
             logger.warning("%s belongs to no topic; it is kept as %s", path, aside.name)
             is_renamed = self._fs.rename(path, aside)
             if is_renamed and checkpoints.read_partition_metadata(self._fs, aside) != topic_id:
-                # A topic of this name was made just now, its owner has set the stray aside and made its own.
+                # A topic of this name was just created; its owner has set the stray aside and made its own directory.
                 logger.warning("%s is a new topic's: it is given back", path)
                 self._fs.rename(aside, path)
-        except (StorageFailure, Corrupt) as error:  # The next look finds it again.
+        except (StorageFailure, Corrupt) as error:  # The next look will find it again.
             logger.warning("%s belongs to no topic, and cannot be set aside: %s", path, error)

@@ -21,13 +21,13 @@ from kproc.config.listeners import is_address, parse_listeners
 from kproc.config.values import parse_value, wire_text
 from kproc.errors import ErrorCode, KafkaError
 
-# What every Handler reads from its image: handler/request_log.py.
+# Settings that every Handler reads from its image: handler/request_log.py.
 REQUEST_LOG: Final = frozenset(("kproc.request.log", "kproc.slow.request.log.ms"))
-# And the controller, too: controller/telemetry.py.
+# Settings that the controller reads from its image, too: controller/telemetry.py.
 TELEMETRY: Final = frozenset(
     ("kproc.telemetry", "kproc.telemetry.interval.ms", "kproc.telemetry.requests.per.second")
 )
-# What the cleaner reads from its image whenever it needs it: cleaner/compactor.py.
+# Settings that the cleaner reads from its image whenever it needs them: cleaner/compactor.py.
 CLEANER_SETTINGS: Final = frozenset(
     (
         "log.cleaner.backoff.ms",
@@ -37,8 +37,9 @@ CLEANER_SETTINGS: Final = frozenset(
         "log.cleaner.io.max.bytes.per.second",
     )
 )
-# What is acted on when a delta brings it: the defaults of topic configs, which every log reads again; what Acceptors,
-# Processors and the supervisor are told of (config/dynamic.py). Whoever learns to follow another setting adds its name.
+# Settings that take effect when a delta brings them: the defaults of topic configs, which every log reads again, and
+# what Acceptors, Processors and the supervisor are told (config/dynamic.py). Add a setting here when a role follows
+# it.
 _TOPIC_ROWS: Final = {
     row.settings[0]: row for row in ROWS if row.settings and SETTINGS[row.settings[0]].is_dynamic
 }
@@ -52,7 +53,8 @@ APPLIED_LIVE: Final = (
     | CLEANER_SETTINGS
     | {"listeners"}
 )
-_NODE_ID: Final = re.compile(r"[+-]?[0-9]{1,12}", re.ASCII)  # Java's; int() would also take "1_0" and blanks.
+# Java's syntax of an integer; int() would also accept "1_0" and blanks.
+_NODE_ID: Final = re.compile(r"[+-]?[0-9]{1,12}", re.ASCII)
 # Kafka: on an existing listener nothing else may be changed by a key with its prefix.
 LISTENER_KEYS: Final = frozenset(("num.network.threads", "max.connections", "max.connection.creation.rate"))
 
@@ -105,7 +107,7 @@ def normalize(row: Setting, text: str) -> str:
     except ConfigError:
         complaint = not_a(row.kind)
     else:
-        # What a topic may not have must not become every topic's default either.
+        # A value that a topic may not have must not become the default of all topics either.
         own = told(row.check(value)) if row.check is not None else None
         topic_row = _TOPIC_ROWS.get(row.name)
         complaint = own or (topic_row.complaint_about(value) if topic_row is not None else None)

@@ -1,4 +1,4 @@
-"""Client quotas (KIP-546, KIP-599, KIP-612): which user, client id or address may do how much.
+"""Client quotas (KIP-546, KIP-599, KIP-612): limits by user, client id or address.
 
 An entity is a user, a client id, both, or an address; a name of None stands for all that have no quota of their own.
 `ClientQuotas` is the part of the image that holds them, `QuotaChanges` turns AlterClientQuotas into records as Kafka's
@@ -25,7 +25,7 @@ CONSUMER_BYTE_RATE: Final = "consumer_byte_rate"
 REQUEST_PERCENTAGE: Final = "request_percentage"
 CONTROLLER_MUTATION_RATE: Final = "controller_mutation_rate"
 CONNECTION_CREATION_RATE: Final = "connection_creation_rate"
-# The largest value of each key; None where any number will do, also one with a fraction.
+# The largest value of each key; None where any number is allowed, fractions included.
 _CLIENT_KEYS: Final[Mapping[str, int | None]] = {
     PRODUCER_BYTE_RATE: LONG_MAX,
     CONSUMER_BYTE_RATE: LONG_MAX,
@@ -48,17 +48,17 @@ class ClientQuotas:
 
     def __init__(self) -> None:
         self._entities: dict[Entity, dict[str, float]] = {}
-        # Grows with each change: whoever keeps what it looked up compares this.
+        # Grows with each change, so that a cached look-up can be checked.
         self.version = 0
 
     def __eq__(self, other: object) -> bool:
-        """The same quotas, whatever happened on the way there."""
+        """Whether the quotas are equal; the number of changes that led to them does not matter."""
         return isinstance(other, ClientQuotas) and self._entities == other._entities
 
     __hash__ = None  # type: ignore[assignment]  # It changes.
 
     def set(self, entity: Entity, key: str, value: float | None) -> None:
-        """None takes the quota away."""
+        """Set a quota; None removes it."""
         quotas = self._entities.setdefault(entity, {})
         if value is None:
             quotas.pop(key, None)
@@ -76,7 +76,9 @@ class ClientQuotas:
         return iter(self._entities.items())
 
     def in_force(self, user: str, client_id: str, key: str) -> tuple[Entity, float] | None:
-        """Whose quota holds for a client by Kafka's precedence (DefaultQuotaCallback), and how much; None: no limit."""
+        """The entity whose quota holds for a client, and its value, by Kafka's precedence (DefaultQuotaCallback);
+        None: no limit.
+        """
         for entity in (
             ((CLIENT_ID, client_id), (USER, user)),
             ((CLIENT_ID, None), (USER, user)),
@@ -101,13 +103,13 @@ class ClientQuotas:
         }
 
     def records(self) -> Iterator[r.ClientQuotaSet]:
-        """What rebuilds this."""
+        """The records that rebuild these quotas."""
         for entity, quotas in self._entities.items():
             for key, value in quotas.items():
                 yield r.ClientQuotaSet(entity, key, value)
 
     def describe(self, components: list[Row], *, strict: bool) -> list[tuple[Entity, Mapping[str, float]]]:
-        """What DescribeClientQuotas asks for; KafkaError for a filter that makes no sense."""
+        """The answer to DescribeClientQuotas; KafkaError for an invalid filter."""
         exact, specified = _parse_filter(components)
         found: list[tuple[Entity, Mapping[str, float]]] = []
         for entity, quotas in self._entities.items():
@@ -137,7 +139,7 @@ class QuotaChanges:
         seen: set[Entity] = set()
         for entry in body["entries"]:
             code, message = ErrorCode.NONE, None
-            # As in Kafka of a type that is named twice the last one counts, and is what the answer shows.
+            # As in Kafka: if a type is named twice, the last one counts, and the answer shows that one.
             names = {row["entity_type"]: row["entity_name"] for row in entry["entity"]}
             try:
                 records += self._alter_one(names, entry["ops"], seen, resolvable)
@@ -208,7 +210,7 @@ def _check_value(keys: Mapping[str, int | None], key: str, value: float) -> None
     if abs(whole - value) > _EPSILON:
         raise _invalid(f"{key} cannot be a fractional value.")
     if not whole:
-        # Kafka takes what is this near to 0. Nobody means it, and at 1e-300 no clock can tell when to go on.
+        # Kafka accepts values this close to 0. Nobody means them, and at 1e-300 no wait could be computed.
         raise _invalid(f"Quota {key} must be greater than 0")
 
 

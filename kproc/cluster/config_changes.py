@@ -1,4 +1,4 @@
-"""AlterConfigs and IncrementalAlterConfigs: from wishes to records. Sans-IO; only the controller calls it.
+"""ConfigChanges: turns AlterConfigs and IncrementalAlterConfigs into records. Sans-IO; only the controller calls it.
 
 Each resource succeeds or fails as a whole and by itself. The errors are Kafka's, code and words.
 """
@@ -35,7 +35,7 @@ RESOURCE_BROKER_LOGGER: Final = 8
 RESOURCE_CLIENT_METRICS: Final = 16
 RESOURCE_GROUP: Final = 32
 OP_SET, OP_DELETE, OP_APPEND, OP_SUBTRACT = range(4)
-# Of the resources that are only stored: what is said of one without a name, and the check of all its configs.
+# For resource types that are only stored: the error for an empty name, and the check of all configs of a resource.
 _STORED: Final = {
     RESOURCE_CLIENT_METRICS: ("Subscription name can't be empty", client_metrics_config.check_all),
     RESOURCE_GROUP: ("Default group resources are not allowed.", group_config.check_all),
@@ -43,7 +43,7 @@ _STORED: Final = {
 OP_NAMES: Final = {OP_APPEND: "APPEND", OP_SUBTRACT: "SUBTRACT"}
 
 Reply = dict[str, Any]
-# One wanted change: (name, operation, value).
+# One requested change: (name, operation, value).
 Change = tuple[str, int, str | None]
 
 
@@ -57,14 +57,14 @@ class ConfigChanges:
         self._image = image
 
     def alter(self, body: dict[str, Any], *, incremental: bool) -> tuple[Reply, list[r.Record]]:
-        """Both APIs: `incremental` changes what is named, the old one replaces a resource's configs."""
+        """Serve both APIs: `incremental` changes the named configs, the old API replaces all configs of a resource."""
         resources: list[dict[str, Any]] = body["resources"]
         keys = [self._key(resource) for resource in resources]
         times = Counter(keys)
         resolvable = frozenset(body.get(RESOLVABLE, ()))
         changed: dict[int, list[r.Record]] = {}
         errors: dict[int, KafkaError] = {}
-        # By node: whose wish, what would be stored, and what cannot be used and goes.
+        # By node: the resource's place in the request, the configs to store, and the unusable ones to remove.
         brokers: dict[str, tuple[int, dict[str, str], list[str]]] = {}
         for at, (resource, key) in enumerate(zip(resources, keys, strict=True)):
             try:
@@ -98,10 +98,10 @@ class ConfigChanges:
         return {"responses": responses}, [] if body["validate_only"] else records
 
     def _key(self, resource: dict[str, Any]) -> tuple[int, str]:
-        """What a resource's type and name stand for: a broker has several ways to write its number."""
+        """A key for a resource's type and name; a broker's number can be written in several ways."""
         kind, name = resource["resource_type"], resource["resource_name"]
         if kind == RESOURCE_BROKER:
-            with suppress(KafkaError):  # Which its turn will say.
+            with suppress(KafkaError):  # The error is reported when the resource itself is handled.
                 name = broker_config.check_node(name, self._config.node_id)
         return kind, name
 
@@ -118,7 +118,7 @@ class ConfigChanges:
             return self._alter_stored(resource_type, name, changes, incremental)
         if (
             resource_type == RESOURCE_BROKER_LOGGER
-        ):  # As in Kafka; what IncrementalAlterConfigs wants never comes here.
+        ):  # As in Kafka. Requests of IncrementalAlterConfigs never get here.
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, "AlterConfigs changes no log levels: use IncrementalAlterConfigs"
             )
@@ -140,7 +140,7 @@ class ConfigChanges:
                 wanted[key] = _edit_list(start, operation, value or "")
             else:
                 wanted[key] = value
-        # As in Kafka: operations, the name, values, and then whether there is such a topic.
+        # Kafka's order of checks: operations, the name, values, and then whether the topic exists.
         if not name:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
         if topic is None:
@@ -153,7 +153,7 @@ class ConfigChanges:
     def _alter_broker(
         self, resource: str, changes: list[Change], incremental: bool, resolvable: Set[str]
     ) -> tuple[str, dict[str, str], list[str]]:
-        """The node, its configs as they would be stored, each checked by itself, and what cannot be used and goes."""
+        """The node, its configs as they would be stored, each checked by itself, and the unusable ones to remove."""
         node = broker_config.check_node(resource, self._config.node_id)
         before = self._image.broker_configs.get(node, {})
         after = dict(before) if incremental else {}
@@ -178,9 +178,9 @@ class ConfigChanges:
         return node, after, taken_away
 
     def _refuse_together(self, wanted: dict[str, dict[str, str]]) -> dict[str, KafkaError]:
-        """What of the wishes for this node and for all nodes must not come into force together, by node, and why.
+        """Which of the changes for this node and for all nodes must not come into force together, by node, and why.
 
-        Values of one stand over the other's, so only all that would be stored shows what would be in force.
+        A node's values override those for all nodes, so only both together show what would be in force.
         """
         refused: dict[str, KafkaError] = {}
         in_force = dynamic_settings.settings_in_force(self._image, self._config).overrides
@@ -202,7 +202,7 @@ class ConfigChanges:
                 return refused
 
     def _unusable(self, node: str, changes: list[Change], incremental: bool) -> list[str]:
-        """Stored configs that are not in force and are taken away, which is all that can be done with them."""
+        """Stored configs that cannot be used and that this request removes, the only change they allow."""
         deleted = {key for key, operation, _ in changes if operation == OP_DELETE}
         return [
             key for key in self._image.unusable_configs.get(node, {}) if not incremental or key in deleted
@@ -222,7 +222,7 @@ class ConfigChanges:
                 after.pop(key, None)
             else:
                 after[key] = value or ""
-        if not name:  # As in Kafka operations are looked at first.
+        if not name:  # As in Kafka, operations are checked first.
             raise KafkaError(ErrorCode.INVALID_REQUEST, complaint)
         return [
             r.ResourceConfigSet(resource_type, name, key, value)
@@ -231,7 +231,7 @@ class ConfigChanges:
 
 
 def wanted_changes(configs: list[dict[str, Any]], *, incremental: bool) -> list[Change]:
-    """The wanted changes of one resource; KafkaError for what no resource type allows."""
+    """The requested changes of one resource; KafkaError for what no resource type allows."""
     changes = [
         (row["name"], row["config_operation"] if incremental else OP_SET, row["value"]) for row in configs
     ]
@@ -258,7 +258,7 @@ def _not_a_list(name: str, operation: int) -> KafkaError:
 
 
 def _edit_list(before: str, operation: int, value: str) -> str:
-    """A comma-separated list with the entries of `value` appended, each once, or taken away."""
+    """A comma-separated list with the entries of `value` appended, each once, or removed."""
     entries = [entry for entry in before.split(",") if entry]
     named = [entry.strip() for entry in value.split(",") if entry.strip()]
     if operation == OP_APPEND:
@@ -267,9 +267,9 @@ def _edit_list(before: str, operation: int, value: str) -> str:
 
 
 def _difference(before: dict[str, str], after: dict[str, str]) -> list[tuple[str, str | None]]:
-    """What to set and what to take away; a config that keeps its value needs no record.
+    """The configs to set and to remove; a config that keeps its value needs no record.
 
-    KafkaError for a value that grew by APPEND until no answer can show it.
+    KafkaError for a value that APPEND has made too long for an answer.
     """
     gone: list[tuple[str, str | None]] = [(name, None) for name in before if name not in after]
     changed = [(name, value) for name, value in after.items() if before.get(name) != value]

@@ -1,4 +1,4 @@
-"""Limits on connections, changed on the running broker: what Kafka refuses beyond each setting's own check."""
+"""Checks changes of the limits on connections at run time: what Kafka refuses beyond each setting's own check."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from kproc.errors import ErrorCode, KafkaError
 
 PER_IP: Final = "max.connections.per.ip"
 PER_IP_OVERRIDES: Final = "max.connections.per.ip.overrides"
-# Each is the broker's and, with or without a prefix, every listener's: 0 would shut one.
+# Each of them applies to the broker and, with or without a prefix, to every listener: 0 would admit no client.
 LIMITS_OF_LISTENERS: Final = ("max.connections", "max.connection.creation.rate")
 CONNECTION_LIMITS: Final = frozenset((PER_IP, PER_IP_OVERRIDES, *LIMITS_OF_LISTENERS))
 
 
 def check_change(config: Config, node: str, stored: Mapping[str, Mapping[str, str]]) -> None:
-    """Refuse the wish for `node` if `stored` as every node's configs would let nobody in."""
+    """Refuse the change for `node` if with `stored`, all nodes' configs, no client could connect."""
     for key, value in stored.get(node, {}).items():
         if split_listener_key(key)[1] in LIMITS_OF_LISTENERS and int(value) < 1:
             raise _refused(f"Invalid {key} {value}")
@@ -29,7 +29,7 @@ def check_change(config: Config, node: str, stored: Mapping[str, Mapping[str, st
 
 
 def lets_nobody_in(overrides: Mapping[str, str], config: Config) -> bool:
-    """Whether no address may have a connection with these dynamic configs over the static ones."""
+    """Whether, with these dynamic configs over the static ones, no address may have a connection."""
     limit, exceptions = (overrides.get(key, config.wire_value(key)) for key in (PER_IP, PER_IP_OVERRIDES))
     return int(limit or 0) == 0 and not exceptions
 

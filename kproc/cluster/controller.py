@@ -23,12 +23,12 @@ from kproc.cluster.topic_changes import NO_TOPIC_ID, TopicChanges
 from kproc.config import Config
 from kproc.errors import ErrorCode, FatalError, KafkaError
 
-# As Kafka. Small enough that a crash wastes little of 2^63 ids, large enough that a Handler seldom asks.
+# Kafka's block size: small enough that a crash wastes few of the 2^63 ids, large enough that a Handler seldom asks.
 PRODUCER_ID_BLOCK_COUNT: Final = 1000
 # Kafka's Uuid.RESERVED: the zero id, the metadata topic's (one) and that of a lost directory live below 100.
 _RESERVED_IDS_BELOW: Final = 100
 FAILURE: Final = "failure"
-# Not an operation on the metadata: the controller passes it on to who runs the roles.
+# Not an operation on the metadata: the controller forwards it to the supervisor.
 SET_LOG_LEVELS: Final = "set_log_levels"
 
 Reply = dict[str, Any]
@@ -41,7 +41,7 @@ def failure_reply(code: ErrorCode, message: str | None) -> Reply:
 
 
 def failure_of(reply: Reply) -> KafkaError | None:
-    """The error in a reply of the controller, or None. What was lost with the controller can be retried."""
+    """The error in a reply of the controller, or None. A request that was lost with the controller can be retried."""
     if FAILURE in reply:
         code, message = reply[FAILURE]
         return KafkaError(ErrorCode(code), message)
@@ -123,7 +123,7 @@ class ControllerState:
         return self._topic_changes.delete(body)
 
     def _allocate_producer_ids(self, _body: dict[str, Any]) -> Handled:
-        """A block of ids that nobody has: written down before it is used, so a crash only wastes ids."""
+        """A block of unused ids. It is recorded before it is used, so a crash only wastes ids."""
         first = self._image.next_producer_id
         if first > 2**63 - 1 - PRODUCER_ID_BLOCK_COUNT:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "All producer ids have been given out.")
@@ -131,7 +131,7 @@ class ControllerState:
         return reply, [r.ProducerIdsTaken(first + PRODUCER_ID_BLOCK_COUNT)]
 
     def _raise_leader_epoch(self, body: dict[str, Any]) -> Handled:
-        """After a truncation: {"topic_id", "partition"}; the reply has the new "leader_epoch"."""
+        """Raise a partition's leader epoch after a truncation: {"topic_id", "partition"}; replies "leader_epoch"."""
         topic = self._image.topic_by_id(body["topic_id"])
         if topic is None or not 0 <= body["partition"] < len(topic.partitions):
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -140,7 +140,7 @@ class ControllerState:
         return {"leader_epoch": epoch}, [record]
 
     def _set_handler_count(self, body: dict[str, Any]) -> Handled:
-        """The routing table: {"count"}. Nothing to do when it is the same."""
+        """Set the count of Handlers that partitions are placed on: {"count"}. Writes nothing if it is the same."""
         count = body["count"]
         if count < 1:
             raise FatalError(f"{count} Handlers cannot own anything")
@@ -148,13 +148,13 @@ class ControllerState:
         return {"count": count}, [r.HandlersCounted(count)] if changed else []
 
     def _override_broker_configs(self, body: dict[str, Any]) -> Handled:
-        """Dynamic configs of a node as kproc's own operations set them: {"node", "configs"}, checked already."""
+        """Set dynamic configs of a node for kproc's own operations: {"node", "configs"}, which are checked already."""
         before = self._image.broker_configs.get(body["node"], {})
         changes = [(name, value) for name, value in body["configs"].items() if before.get(name) != value]
         return {}, [r.BrokerConfigSet(body["node"], name, value) for name, value in changes]
 
     def _register_cluster(self, body: dict[str, Any]) -> Handled:
-        """The first start: {"cluster_id"}. Later starts check that log and meta.properties agree."""
+        """Record the cluster id at the first start: {"cluster_id"}. Later starts compare it with meta.properties."""
         cluster_id = body["cluster_id"]
         if not self._image.cluster_id:
             return {"cluster_id": cluster_id}, [r.ClusterRegistered(cluster_id)]
@@ -165,6 +165,6 @@ class ControllerState:
         return {"cluster_id": cluster_id}, []
 
     def _start_broker(self, _body: dict[str, Any]) -> Handled:
-        """Once per start of the broker: a new broker epoch, and every partition's leader epoch grows."""
+        """Record a start of the broker: a new broker epoch, and a higher leader epoch of every partition."""
         epoch = self._image.broker_epoch + 1
         return {"broker_epoch": epoch}, [r.BrokerStarted(epoch)]

@@ -1,4 +1,4 @@
-"""What a config's value is and where it comes from: the rows of DescribeConfigs and of CreateTopics' answer.
+"""Rows of DescribeConfigs and of CreateTopics' answer: a config's value, and where it comes from.
 
 Sources and types are Kafka's numbers (DescribeConfigsResponse). A row is a dict of the response's field
 names.
@@ -73,7 +73,7 @@ def describe_broker(
 def _listener_rows(
     image: ClusterImage, config: Config, wanted: Container[str] | None
 ) -> list[dict[str, Any]]:
-    """What was set for single listeners on the running broker: keys that are no rows of the table of settings."""
+    """Dynamic settings of single listeners: their keys are not in the table of settings."""
     nodes = (str(config.node_id), CLUSTER_DEFAULT_NODE)
     keys = dict.fromkeys(key for node in nodes for key in image.broker_configs.get(node, {}))
     rows: list[dict[str, Any]] = []
@@ -89,7 +89,7 @@ def _listener_rows(
 
 
 def describe_cluster_default(image: ClusterImage, names: Iterable[str] | None = None) -> list[dict[str, Any]]:
-    """The cluster-wide dynamic values, which is all that the broker resource "" has."""
+    """The cluster-wide dynamic values: the broker resource "" has nothing else."""
     wanted = None if names is None else set(names)
     rows: list[dict[str, Any]] = []
     for name, value in image.broker_configs.get(CLUSTER_DEFAULT_NODE, {}).items():
@@ -120,7 +120,7 @@ def describe_client_metrics(
 
 
 def describe_loggers(levels: Mapping[str, str], names: Iterable[str] | None = None) -> list[dict[str, Any]]:
-    """One row per logger: there are no types of values, no synonyms and no documentation of them in Kafka."""
+    """One row per logger. As in Kafka they have no type, no synonyms and no documentation."""
     wanted = levels.keys() if names is None else levels.keys() & set(names)
     return [
         {
@@ -195,7 +195,7 @@ def _same_as(name: str) -> tuple[str, ...]:
 
 
 def _broker_synonyms(names: tuple[str, ...], image: ClusterImage, config: Config) -> Synonyms:
-    """Where the value may come from, in the order of precedence."""
+    """The sources of a setting's value, in the order of precedence."""
     found: list[tuple[str, str | None, int]] = []
     for node, source in (
         (str(config.node_id), SOURCE_DYNAMIC_BROKER),
@@ -205,12 +205,13 @@ def _broker_synonyms(names: tuple[str, ...], image: ClusterImage, config: Config
         found += [(name, dynamic[name], source) for name in names if name in dynamic]
     explicit = config.explicit_settings
     found += [(name, config.wire_value(name), SOURCE_STATIC) for name in names if name in explicit]
-    # The default of a group is its coarsest unit's: 168 hours, not 604,800,000 ms, is what Kafka declares.
+    # The default of a setting in several units is declared for the coarsest one: Kafka has 168 hours, not 604,800,000
+    # ms.
     found += [(name, _default(SETTINGS[name]), SOURCE_DEFAULT) for name in names[-1:]]
     rows = [
         {"name": name, "value": value, "source": source} for name, value, source in found if value is not None
     ]
-    # As in Kafka a setting in another unit is a synonym only behind one that is set by its own name.
+    # As in Kafka, a setting in another unit is a synonym only if one before it is set by its own name.
     return list(dropwhile(lambda row: row["name"] != names[0], rows))
 
 
@@ -219,7 +220,7 @@ def _default(setting: Setting) -> str | None:
 
 
 def _first(synonyms: Synonyms, value: str | None) -> tuple[str | None, int]:
-    """The value in force and its source. What is not dynamic is the Config's, in the right unit."""
+    """The value in force and its source. A static value comes from the Config, converted to this setting's unit."""
     source = synonyms[0]["source"] if synonyms else SOURCE_DEFAULT
     if source in (SOURCE_DYNAMIC_BROKER, SOURCE_DYNAMIC_DEFAULT):
         return synonyms[0]["value"], source

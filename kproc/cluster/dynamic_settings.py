@@ -1,4 +1,4 @@
-"""From the metadata to what Acceptors, Processors and the supervisor get of it: config/dynamic.py."""
+"""Extracts from the metadata the settings that Acceptors, Processors and the supervisor get: config/dynamic.py."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kproc.errors import ErrorCode, KafkaError
 def settings_in_force(image: ClusterImage, config: Config) -> DynamicSettings:
     """The dynamic configs of this node over the cluster's defaults, and the quotas of addresses.
 
-    Without those that cannot be used: what is stored never keeps a broker from starting or from being of use.
+    Unusable ones are left out: a stored config never keeps a broker from starting or from serving.
     """
     overrides = node_over_cluster(image.broker_configs, config.node_id)
     for name in _clashes(overrides, config):
@@ -28,7 +28,7 @@ def settings_in_force(image: ClusterImage, config: Config) -> DynamicSettings:
 
 
 def left_out(image: ClusterImage, config: Config) -> dict[str, str]:
-    """Stored settings that are not in force, with why: for the log and for those who look at the status."""
+    """Stored settings that are not in force, with the reasons, for the log and the status."""
     found: dict[str, str] = {}
     for node, configs in image.unusable_configs.items():
         for name, text in configs.items():
@@ -38,7 +38,7 @@ def left_out(image: ClusterImage, config: Config) -> dict[str, str]:
 
 
 def _clashes(overrides: Mapping[str, str], config: Config) -> dict[str, str]:
-    """Those that cannot be used with what the broker was started with now, which may be other settings than before."""
+    """Stored settings that contradict the broker's static settings, which may have changed since they were stored."""
     found: dict[str, str] = {}
     usable = dict(overrides)
     complaint = listeners_complaint(config, usable.get("listeners"))
@@ -56,7 +56,7 @@ def _clashes(overrides: Mapping[str, str], config: Config) -> dict[str, str]:
 
 
 def wanted_listeners(config: Config, settings: DynamicSettings) -> tuple[EndPoint, ...]:
-    """What `listeners` says now: what was changed, else what the broker was started with."""
+    """The listeners in force: the dynamic value, or else the static one."""
     changed = settings.text("listeners")
     if changed is None:
         return config.listeners
@@ -64,9 +64,9 @@ def wanted_listeners(config: Config, settings: DynamicSettings) -> tuple[EndPoin
 
 
 def wanted_processors(config: Config, settings: DynamicSettings) -> dict[str, int]:
-    """How many Processors each set has now: "" for all listeners without their own, else the listener in lower case.
+    """The sizes of the sets of Processors: "" is the common set, others are keyed by the listener in lower case.
 
-    Values of listeners that do not exist count nothing.
+    Values for listeners that do not exist are ignored.
     """
     sets = {"": settings.integer(NETWORK_THREADS, config.num_network_threads)}
     for name in sorted(each.name.lower() for each in wanted_listeners(config, settings)):
@@ -78,7 +78,9 @@ def wanted_processors(config: Config, settings: DynamicSettings) -> dict[str, in
 
 
 def check_processors(config: Config, image: ClusterImage, stored: Mapping[str, Mapping[str, str]]) -> None:
-    """Refuse more Processors, over all sets, than there are places for, if `stored` were every node's configs."""
+    """Refuse a change if with `stored`, all nodes' configs, all sets together had more Processors than
+    the slab has rows.
+    """
     before, after = (_all_processors(config, each) for each in (image.broker_configs, stored))
     if after > max(before, PROCESSORS_MAX):
         raise KafkaError(

@@ -1,7 +1,7 @@
 """Features (KIP-584): what this broker supports, what is finalised, and the rules of UpdateFeatures.
 
-The rows are Kafka 4.3's. A feature that stands for something which is not built here is supported at level 0
-only, which is Kafka's word for "off"; whoever builds it raises its `highest`. Errors are Kafka's, code and words.
+The rows are Kafka 4.3's. A feature that is not implemented here is supported at level 0 only, which means "off" in
+Kafka; raise its `highest` when it is implemented. Errors are Kafka's, code and words.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 
 
 class Feature(NamedTuple):
-    """One row: the levels that can be set, and the one of a cluster where nobody set any."""
+    """One feature: the levels that can be set, and the level of a cluster where none was set."""
 
     name: str
     lowest: int
@@ -61,7 +61,7 @@ def advertised(image: ClusterImage, api_version: int) -> dict[str, Any]:
         "supported_features": shown,
         "finalized_features_epoch": image.version,
         "finalized_features": [
-            # One node agrees with itself: both ends are the level.
+            # With one node the finalised range is a single level.
             {"name": name, "max_version_level": level, "min_version_level": level}
             for name, level in levels
             if level > 0
@@ -70,7 +70,7 @@ def advertised(image: ClusterImage, api_version: int) -> dict[str, Any]:
 
 
 def update(image: ClusterImage, node_id: int, body: dict[str, Any]) -> tuple[Reply, list[r.Record]]:
-    """UpdateFeatures: all of it or nothing. The reply has the rows of v1 in `results` besides v2's fields."""
+    """Serve UpdateFeatures: all entries or none. The reply has the rows of v1 in `results` besides v2's fields."""
     levels: dict[str, int] = {}
     for wish in body["feature_updates"]:
         try:

@@ -58,7 +58,7 @@ def _word(name: str, kind: Kind, default: str, check: Any) -> GroupConfig:
 
 
 def _timing(family: str) -> tuple[GroupConfig, ...]:
-    """What consumer, share and streams groups have alike."""
+    """The rows that consumer, share and streams groups have in common."""
     return (
         _number(f"{family}.session.timeout.ms", 45_000, 1, 45_000, 60_000),
         _number(f"{family}.heartbeat.interval.ms", 5_000, 1, 5_000, 15_000),
@@ -98,7 +98,7 @@ def check_all(configs: Mapping[str, str]) -> dict[str, str]:
 
 
 def _check_bounds(row: GroupConfig, text: str) -> None:
-    """Within what the broker allows; the refusal names the broker setting, as in Kafka."""
+    """Check a value against the broker's bounds; the error names the broker setting, as in Kafka."""
     family, _, rest = row.synonym.removeprefix("group.").partition(".")
     # streams.num.standby.replicas is bounded by group.streams.max.standby.replicas.
     rest = rest.removeprefix("num.")

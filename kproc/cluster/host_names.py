@@ -1,7 +1,7 @@
-"""The host names in changes of the metadata, which are looked up before the change is decided.
+"""Finds the host names in changes of the metadata: they are resolved before the change is decided.
 
-The controller must not wait for a name server, and neither may those that use the name afterwards: what could be
-resolved a moment ago can be again. Deciding stays deterministic: a change brings what is known of its names along.
+The controller must not wait for a name server, nor may the roles that use the name afterwards: a name that was just
+resolved can be resolved again. The decision stays deterministic, because the change carries the names that resolved.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from kproc.config import Config, ConfigError
 from kproc.config.listeners import is_address, parse_listeners
 
 RESOLVABLE: Final = "resolvable"
-"""The field of a change's body with the names that mean something."""
+"""The field of a change's body with the names that could be resolved."""
 
 
 def host_names(op: str, body: dict[str, Any], config: Config) -> frozenset[str]:
-    """Names, no literal addresses, that an operation depends on."""
+    """The host names that an operation depends on; literal addresses are left out."""
     hosts: Iterator[str] = iter(())
     if op == "alter_client_quotas":
         hosts = _of_quotas(body)
@@ -40,5 +40,5 @@ def _of_listeners(body: dict[str, Any], config: Config) -> Iterator[str]:
                 try:
                     end_points = parse_listeners(row["value"], config.listener_security_protocol_map)
                 except ConfigError:
-                    continue  # Whoever decides on the change says so.
+                    continue  # Malformed: the decision about the change reports it.
                 yield from (each.host for each in end_points)

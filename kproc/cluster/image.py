@@ -1,8 +1,8 @@
 """ClusterImage: one process's copy of the cluster's metadata.
 
-Every Handler and the controller hold one. It changes only by `apply`, with deltas in exactly the order in
-which the controller numbered them: a gap means that this process missed a change, and answering from such an
-image would be a lie, so it is a FatalError. It does no I/O and is never shared between processes.
+Every Handler, the controller and the cleaner hold one. It changes only by `apply`, with deltas in exactly the order in
+which the controller numbered them. A gap means that this process missed a change; answers from such an image would be
+wrong, so it is a FatalError. An image does no I/O and is never shared between processes.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from kproc.cluster.placement import owners_of_block
 from kproc.cluster.topic_names import INTERNAL_TOPICS, collision_key
 from kproc.errors import FatalError
 
-# Rows of the shared partition table. Kafka's own advice ends at 4,000 partitions a broker; this is one
-# allocation's worth of index space (8 MiB of sparse rows of 64 bytes) that nobody outgrows on one host.
+# Rows of the shared partition table. Kafka recommends at most 4,000 partitions a broker; this is far above (8 MiB of
+# sparse rows of 64 bytes), so that no single host needs more.
 SLOT_COUNT: Final = 131_072
 
 
@@ -111,19 +111,19 @@ class ClusterImage:
         self.next_producer_id = 0
         self.topics_by_name: dict[str, TopicImage] = {}
         self.topics_by_id: dict[bytes, TopicImage] = {}
-        # See topic_names: the only other name that a new topic's may be taken for.
+        # By collision key (topic_names.py): a new topic's name must not collide with one of these.
         self.names_by_collision_key: dict[str, str] = {}
         # Node id as text, or CLUSTER_DEFAULT_NODE (records.py), to its overrides.
         self.broker_configs: dict[str, dict[str, str]] = {}
-        # Those that were stored once and that this version cannot use (broker_config.complaint_about): nobody acts on
-        # them, and they stay stored until they are changed or taken away.
+        # Stored settings that this version cannot use (broker_config.complaint_about). No role acts on them, and they
+        # stay stored until they are changed or removed.
         self.unusable_configs: dict[str, dict[str, str]] = {}
         self.client_quotas = ClientQuotas()
         # (resource type, name) of groups and client-metrics subscriptions to their configs.
         self.resource_configs: dict[tuple[int, str], dict[str, str]] = {}
         # Only what UpdateFeatures has set: see cluster/features.py.
         self.feature_levels: dict[str, int] = {}
-        # Slots 0..slots_used-1 were given out at least once; those free again wait here, oldest first, as
+        # Slots 0..slots_used-1 have been assigned at least once. Here are those that are free again, oldest first, as
         # (slot, last generation).
         self.slots_used = 0
         self.retired_slots: deque[tuple[int, int]] = deque()
@@ -161,7 +161,7 @@ class ClusterImage:
         return SLOT_COUNT - self.partition_count
 
     def apply(self, delta: bytes | memoryview) -> ImageChange:
-        """Take in the next delta; raises FatalError when it is not the next one, or not a delta."""
+        """Apply the next delta. Raises FatalError if it is not the next one, or not a delta."""
         try:
             decoded = r.decode_delta(delta)
         except msgspec.MsgspecError as error:
@@ -183,7 +183,7 @@ class ClusterImage:
         return change
 
     def snapshot(self) -> bytes:
-        """All of it, for a process that starts now; later deltas continue from `version`."""
+        """The whole image, for a process that starts; later deltas continue from `version`."""
         return r.encode_snapshot(self.version, list(self.snapshot_records()))
 
     def snapshot_records(self) -> Iterator[r.Record]:
@@ -321,10 +321,10 @@ class ClusterImage:
                         partition.owner = owner
 
     def next_slots(self, count: int, *, skip: int = 0) -> list[tuple[int, int]]:
-        """(slot, generation) of the next `count` partitions, after `skip` that the same request took already.
+        """(slot, generation) of the next `count` partitions, after `skip` that the same request has used already.
 
-        Retired slots come first and oldest first: the longer a slot lies idle, the surer every process has
-        dropped what it knew of it. Only the controller asks.
+        Retired slots come first, the oldest first: the longer a slot is unused, the surer every process has dropped
+        what it knew about it. Only the controller calls this.
         """
         places: list[tuple[int, int]] = []
         for n in range(skip, skip + count):

@@ -1,4 +1,4 @@
-"""The topics that the broker makes for itself, with the shape that Kafka gives them."""
+"""The topics that the broker creates for itself, with Kafka's partition counts and configs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _shape_of(name: str, config: Config) -> tuple[int, dict[str, str]]:
 
 
 def automatic_wish(name: str, config: Config) -> dict[str, Any]:
-    """The CreateTopics entry for a topic that is made because somebody needs it."""
+    """The CreateTopics entry of a topic that is created automatically."""
     count, configs = _shape_of(name, config)
     return {
         "name": name,

@@ -1,6 +1,6 @@
-"""IncrementalAlterConfigs of broker loggers: from wishes to levels. Sans-IO; the errors are Kafka's, code and words.
+"""Turns IncrementalAlterConfigs of broker loggers into log levels. Sans-IO; the errors are Kafka's, code and words.
 
-Log levels are no metadata: they last until the broker ends, so no record is made of them.
+Log levels are not part of the metadata: they hold until the broker ends, so they are not recorded.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from kproc.errors import ErrorCode, KafkaError
 def wanted_levels(
     resources: Sequence[dict[str, Any]], node_id: int, known: Mapping[str, str]
 ) -> tuple[dict[str, str | None], dict[int, KafkaError]]:
-    """The levels to set, and what is refused, by its place in `resources`: each succeeds or fails as a whole.
+    """The levels to set, and the errors by place in `resources`: each resource succeeds or fails as a whole.
 
-    `known` are the loggers that there are. A resource is all loggers of one node.
+    `known` are the existing loggers. A resource is all loggers of one node.
     """
     times = Counter(resource["resource_name"] for resource in resources)
     levels: dict[str, str | None] = {}
@@ -38,7 +38,7 @@ def wanted_levels(
 
 
 def _level(name: str, operation: int, value: str | None, known: Mapping[str, str]) -> str | None:
-    """One logger's new level; None: that of the logger above it."""
+    """One logger's new level; None: it inherits the level of its parent."""
     if operation >= OP_APPEND:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,

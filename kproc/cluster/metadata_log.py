@@ -1,4 +1,4 @@
-"""MetadataLog: the controller's records on disk, synced before anybody hears of them.
+"""MetadataLog: the controller's records on disk, synced before any other role gets them.
 
     <data>/__cluster_metadata-0/
         00000000000000000000.log                     record batches, one per delta
@@ -85,9 +85,10 @@ class MetadataLog:
         return self._size
 
     def commit(self, image: ClusterImage, records: Sequence[r.Record]) -> tuple[bytes, ImageChange]:
-        """Make `records` true: on disk, then in the controller's image. Returns the delta for everybody else.
+        """Write `records` to the disk, then apply them to the controller's image. Returns the delta for the other
+        roles.
 
-        KafkaError(KAFKA_STORAGE_ERROR) when the disk is full: nothing has changed, and it may work later.
+        KafkaError(KAFKA_STORAGE_ERROR) if the disk is full: nothing has changed, and a retry may succeed later.
         """
         delta = r.encode_delta(image.version, records)
         self.append(records)
@@ -105,14 +106,14 @@ class MetadataLog:
         try:
             self._fs.sync(self._descriptor)
         except OSError as error:
-            # The kernel has dropped the dirty pages: a second sync would lie. The next start writes what it reads
-            # there once more.
+            # The kernel counts the pages as clean now: a second sync would succeed without writing them. The next
+            # start writes what it reads there once more.
             raise FatalError(f"sync of {self._path}: {error}") from error
         self._size += len(batch)
         self.version += len(records)
 
     def compact_if_large(self, image: ClusterImage) -> None:
-        """Put a snapshot in the place of a long history. `image` must be at the log's version."""
+        """Replace a long history with a snapshot. `image` must be at the log's version."""
         assert image.version == self.version, f"image {image.version}, log {self.version}"
         if self._size < self._compact_at:
             return
@@ -121,7 +122,7 @@ class MetadataLog:
             self._start_log(self.version)
             self._remove_older_than(self.version)
         except OSError as error:
-            # History is only long, not wrong. Most likely the disk is full; look again when it has doubled.
+            # The log is still good, only long. Most likely the disk is full; try again when the log has doubled.
             logger.warning("metadata_log=kept reason=%s size_bytes=%d", error, self._size)
             self._compact_at = 2 * self._size
             return
@@ -178,7 +179,7 @@ class MetadataLog:
             header = parse_header(batch)
             after = header.base_offset + header.record_count
             if after <= snapshot_version:
-                continue  # The snapshot has it, and a crash came before this log could go.
+                continue  # The snapshot contains this batch: a crash came before the old log was removed.
             if header.base_offset != image.version:
                 raise Corrupt(
                     f"{path}: the batch at byte {position} with records {header.base_offset} to {after} "
@@ -190,7 +191,7 @@ class MetadataLog:
         return position, data[position:end]
 
     def _cut_tail(self, path: Path, data: bytes, end: int, *, is_last: bool) -> None:
-        """Remove what a crash left of a write; refuse anything that cannot be just that."""
+        """Cut off what a crash left of an unfinished write; refuse a file that is damaged in any other way."""
         if not is_last or _has_batch_after(data, end):
             raise Corrupt(f"{path}: damaged at byte {end}, and good batches follow")
         logger.warning("metadata_log=%s torn_at=%d cut_bytes=%d", path.name, end, len(data) - end)
@@ -202,10 +203,10 @@ class MetadataLog:
             self._fs.close(descriptor)
 
     def _continue_log(self, path: Path, last_batch: tuple[int, bytes]) -> None:
-        """Go on with a file, when all that was read of it is on the disk.
+        """Continue a log file after making sure that everything that was read from it is on the disk.
 
-        The controller before may have died between the write of a batch and its sync, or of a sync that failed: then
-        the page cache shows what no disk has, and its pages count as clean. So they are written again.
+        The last controller may have died between the write of a batch and its sync, or because the sync failed. Then
+        the page cache has data that the disk lacks, in pages that count as clean. So the last batch is written again.
         """
         self._adopt(self._fs.open(path), path)
         position, batch = last_batch
@@ -216,7 +217,7 @@ class MetadataLog:
 
     def _start_log(self, version: int) -> None:
         path = self._directory / f"{version:020d}.log"
-        # Not exclusive: a compaction that was killed may have left an empty one, which open() then continued.
+        # Not O_EXCL: a compaction that was killed may have left an empty file, which open() then continued.
         descriptor = self._fs.open(path, create=not self._fs.exists(path))
         try:
             sync_directory(self._fs, self._directory)
@@ -226,7 +227,7 @@ class MetadataLog:
         self._adopt(descriptor, path)
 
     def _adopt(self, descriptor: int, path: Path) -> None:
-        """Go on with another file, once it is sure to be usable."""
+        """Append to another file from now on, after it was made durable."""
         self.close()
         self._descriptor = descriptor
         self._path = path
@@ -274,7 +275,7 @@ class MetadataLog:
         return size
 
     def _remove_older_than(self, version: int) -> None:
-        """Files that the snapshot of `version` has made history; the current log stays, whatever its name."""
+        """Remove the files that the snapshot of `version` replaces, except the current log."""
         for name in self._fs.list_directory(self._directory):
             is_ours = _LOG_NAME.fullmatch(name) or _SNAPSHOT_NAME.fullmatch(name)
             if is_ours and _version_in(name) < version and name != self._path.name:

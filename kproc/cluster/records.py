@@ -22,7 +22,7 @@ from typing import Final
 import msgspec
 
 LAYOUT_VERSION: Final = 1
-CLUSTER_DEFAULT_NODE: Final = ""  # In BrokerConfigSet: every node that has no value of its own.
+CLUSTER_DEFAULT_NODE: Final = ""  # In BrokerConfigSet: the default for every node without a value of its own.
 
 
 def node_over_cluster(stored: Mapping[str, Mapping[str, str]], node_id: int) -> dict[str, str]:
@@ -38,7 +38,7 @@ class ClusterRegistered(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
 
 class BrokerStarted(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """The broker came up once more: every partition's leader epoch grows by one.
+    """The broker was started: every partition's leader epoch grows by one.
 
     One record for all of them, because a start with 100,000 partitions must not write 100,000 records.
     """
@@ -47,7 +47,7 @@ class BrokerStarted(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
 
 class HandlersCounted(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """The routing table: partitions are placed over this many Handlers from now on."""
+    """Partitions are placed on this many Handlers from now on."""
 
     count: int
 
@@ -76,7 +76,7 @@ class TopicDeleted(msgspec.Struct, frozen=True, array_like=True, tag=6):
 
 
 class TopicConfigSet(msgspec.Struct, frozen=True, array_like=True, tag=7):
-    """One config of a topic; None takes the override away."""
+    """One config of a topic; None removes the override."""
 
     topic_id: bytes
     name: str
@@ -84,7 +84,7 @@ class TopicConfigSet(msgspec.Struct, frozen=True, array_like=True, tag=7):
 
 
 class BrokerConfigSet(msgspec.Struct, frozen=True, array_like=True, tag=8):
-    """One dynamic broker config; `node` is "" for the cluster-wide default (KIP-226), None takes it away."""
+    """One dynamic broker config; `node` is "" for the cluster-wide default (KIP-226). The value None removes it."""
 
     node: str
     name: str
@@ -92,7 +92,7 @@ class BrokerConfigSet(msgspec.Struct, frozen=True, array_like=True, tag=8):
 
 
 class ProducerIdsTaken(msgspec.Struct, frozen=True, array_like=True, tag=9):
-    """Every producer id below `next_producer_id` was given out, or may have been."""
+    """Every producer id below `next_producer_id` is used, or may be."""
 
     next_producer_id: int
 
@@ -129,7 +129,7 @@ class ResourceConfigSet(msgspec.Struct, frozen=True, array_like=True, tag=14):
 
 
 class FeatureLevelSet(msgspec.Struct, frozen=True, array_like=True, tag=15):
-    """The finalised level of a feature (KIP-584), where it is not the one that new clusters get."""
+    """The finalised level of a feature (KIP-584), if it differs from the level of a new cluster."""
 
     name: str
     level: int

@@ -1,7 +1,7 @@
-"""One host keeps one replica: what is said of wishes for more, and the option that overlooks them.
+"""Refuses replication factors above 1, in Kafka's words: one host keeps one replica.
 
-kproc.clamp.replication.factor is for suites and compose files that were written for three brokers: a factor above 1
-counts as 1, and of an assignment only this broker counts. Words are Kafka's.
+With kproc.clamp.replication.factor, which is for test suites and compose files that were written for three brokers, a
+factor above 1 counts as 1, and other brokers in an assignment are ignored.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from kproc.config import Config
 
 
 def complaint_about_factor(factor: int, config: Config) -> str | None:
-    """Why a topic cannot have so many replicas, or None."""
+    """Why a topic cannot have this replication factor, or None."""
     if factor <= 1 or config.kproc_clamp_replication_factor:
         return None
     return (
@@ -23,7 +23,7 @@ def complaint_about_factor(factor: int, config: Config) -> str | None:
 
 
 def complaint_about_assignment(broker_ids: Sequence[int], config: Config) -> str | None:
-    """Why a partition cannot be on these brokers, or None: on this one, once, and nowhere else."""
+    """Why a partition cannot be on these brokers, or None. It must be on this one, once, and on no other."""
     if not broker_ids:
         why = "an empty replica list."
     elif config.kproc_clamp_replication_factor:

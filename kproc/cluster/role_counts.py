@@ -18,7 +18,7 @@ from kproc.errors import ErrorCode, KafkaError
 NETWORK_THREADS: Final = "num.network.threads"
 IO_THREADS: Final = "num.io.threads"
 ROLE_COUNTS: Final = frozenset((NETWORK_THREADS, IO_THREADS))
-# Beyond a few processes for each CPU nothing is won, and every pair of Processor and Handler costs two rings.
+# More than a few processes per CPU gain nothing, and every pair of Processor and Handler costs two rings.
 _PER_CPU_MAX: Final = 4
 _COUNT_MAX_LEAST: Final = 16
 
@@ -35,10 +35,10 @@ def check_change(
     node: str,
     stored: Mapping[str, Mapping[str, str]],
 ) -> None:
-    """Refuse, as Kafka does, what the wish for `node` makes of a count, if `stored` were every node's configs.
+    """Refuse, as Kafka does, a change of a count for `node`, given `stored`, all nodes' configs after the change.
 
-    `before`: what is stored for `node` now. `in_force`: the dynamic configs that this broker follows now; a stored
-    count may be left out of them.
+    `before`: what is stored for `node` now. `in_force`: the dynamic configs that this broker follows now, without the
+    stored counts that were left out.
     """
     wanted = node_over_cluster(stored, config.node_id)
     for key in sorted({*before, *stored.get(node, {})}):

@@ -1,4 +1,4 @@
-"""CreateTopics, DeleteTopics, CreatePartitions: wishes become records. Sans-IO, for the controller only.
+"""TopicChanges: turns CreateTopics, DeleteTopics and CreatePartitions into records. Sans-IO, for the controller only.
 
 The topics of one request succeed or fail one by one; the errors are Kafka's, code and words.
 """
@@ -23,16 +23,16 @@ from kproc.errors import ErrorCode, KafkaError
 PARTITIONS_PER_REQUEST_MAX: Final = 10_000
 NO_TOPIC_ID: Final = bytes(16)
 USE_DEFAULT: Final = -1
-# In the body of an operation: names whose last topic was deleted, and some Handler has not let go of its directories.
+# In the body of an operation: names of deleted topics whose directories some Handler may still have open.
 HELD: Final = "held"
-# What CreateTopics shows of a config, by the names that DescribeConfigs has for it.
+# The fields of a config in CreateTopics' answer, by their names in DescribeConfigs.
 _SHOWN: Final = ("name", "value", "read_only", "config_source", "is_sensitive")
 
 Reply = dict[str, Any]
 
 
 class Pending:
-    """What the topics before this one in the same request took already, and what they have in common."""
+    """What earlier topics of the same request have used already, and what all of them share."""
 
     __slots__ = ("held", "names_by_collision_key", "partition_count", "records", "shown")
 
@@ -41,7 +41,7 @@ class Pending:
         self.names_by_collision_key: dict[str, str] = {}
         self.partition_count = 0
         self.records: list[r.Record] = []
-        # The configs of the answer by the overrides that they show: 33 rows, and most topics have the same.
+        # Cached configs of the answer, by overrides: they are 33 rows, and most topics have equal overrides.
         self.shown: dict[tuple[tuple[str, str], ...], list[dict[str, Any]]] = {}
 
 
@@ -56,7 +56,7 @@ class TopicChanges:
         self._new_topic_id = new_topic_id
 
     def create(self, body: dict[str, Any]) -> tuple[Reply, list[r.Record]]:
-        """CreateTopics; `body` is the request."""
+        """Serve CreateTopics; `body` is the request."""
         topics: list[dict[str, Any]] = body["topics"]
         times = Counter(topic["name"] for topic in topics)
         pending = Pending(body.get(HELD, ()))
@@ -94,7 +94,7 @@ class TopicChanges:
         clear = [wish for wish in wishes if (wish["name"] is None) != (wish["topic_id"] == NO_TOPIC_ID)]
         times = Counter(_wished(wish) for wish in clear)
         by_id = {wish["topic_id"] for wish in clear if wish["name"] is None}
-        # A topic that is named by its name and by its id is left alone, and answered once: by its name.
+        # A topic that is given both by name and by id is not deleted, and is answered once, by its name.
         by_both = by_id & {topic.topic_id for name in times if (topic := self._image.topic(str(name)))}
         responses = [_deletion(*error) for wish in wishes if (error := _unclear(wish)) is not None]
         records: list[r.Record] = []
@@ -121,7 +121,7 @@ class TopicChanges:
         return {"responses": responses}, records
 
     def add_partitions(self, body: dict[str, Any]) -> tuple[Reply, list[r.Record]]:
-        """CreatePartitions; `body` is the request."""
+        """Serve CreatePartitions; `body` is the request."""
         topics: list[dict[str, Any]] = body["topics"]
         times = Counter(topic["name"] for topic in topics)
         pending = Pending()
@@ -150,7 +150,8 @@ class TopicChanges:
         check_new_name(name, ChainMap(pending.names_by_collision_key, self._image.names_by_collision_key))
         given = {row["name"]: row["value"] for row in wish["configs"]}
         nulls = [row["name"] for row in wish["configs"] if row["value"] is None]
-        configs = check_all(given | dict.fromkeys(nulls))  # A null is an error also where a value follows.
+        # A null is an error even if a later entry has a value.
+        configs = check_all(given | dict.fromkeys(nulls))
         count = self._partition_count(wish)
         topic_id = self._new_topic_id()
         pending.records += [r.TopicCreated(name, topic_id), self._block(topic_id, 0, count, pending)]
@@ -164,7 +165,7 @@ class TopicChanges:
             "topic_config_error_code": int(ErrorCode.NONE),
             "num_partitions": count,
             "replication_factor": 1,
-            # As in Kafka values are shown as they were given, not as they are stored.
+            # As in Kafka, values are shown as the request gave them, not as they are stored.
             "configs": self._shown(given, pending),
         }
 
@@ -278,7 +279,7 @@ class TopicChanges:
 
 
 def _each_once(wishes: list[dict[str, Any]], key: Callable[[dict[str, Any]], object]) -> list[dict[str, Any]]:
-    """The first of each: clients find their answers by name, so what is named twice gets one."""
+    """The first entry of each name: clients find answers by name, so a name that comes twice gets one answer."""
     firsts: dict[object, dict[str, Any]] = {}
     for wish in wishes:
         firsts.setdefault(key(wish), wish)
@@ -286,7 +287,7 @@ def _each_once(wishes: list[dict[str, Any]], key: Callable[[dict[str, Any]], obj
 
 
 def _unclear(wish: dict[str, Any]) -> tuple[str | None, bytes, ErrorCode, str] | None:
-    """The answer to an entry of DeleteTopics that has not either a name or an id."""
+    """The answer to an entry of DeleteTopics with both a name and an id, or with neither."""
     name, topic_id = wish["name"], wish["topic_id"]
     if name is None and topic_id == NO_TOPIC_ID:
         return name, topic_id, ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified."
@@ -308,7 +309,7 @@ def _wished(wish: dict[str, Any]) -> object:
 
 
 def creation_error(name: str, code: int, message: str | None) -> dict[str, Any]:
-    """A topic of CreateTopics that was not made, as it stands in the answer."""
+    """The answer's entry for a topic that CreateTopics did not create."""
     return {
         "name": name,
         "topic_id": NO_TOPIC_ID,

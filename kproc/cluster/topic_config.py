@@ -63,14 +63,14 @@ class TopicConfig:
 
 
 def not_a(kind: Kind) -> str:
-    """What is wrong with text that cannot be read as `kind`, in Kafka's words."""
+    """Kafka's error message for text that cannot be parsed as `kind`."""
     if kind is Kind.BOOLEAN:
         return "Expected value to be either true or false"
     return f"Not a number of type {kind.kafka_name}"
 
 
 def told(complaint: str | None) -> str | None:
-    """A check's complaint as Kafka words it: "must be at least 1" is said of the value."""
+    """A check's complaint in Kafka's wording: "Value must be at least 1"."""
     return f"Value {complaint}" if complaint and complaint.startswith("must") else complaint
 
 
@@ -80,7 +80,7 @@ _TIERED_UNUSED: Final = "Kept for clients; there is no tiered storage."
 
 
 def _only(*words: str) -> Check:
-    """A list of some of `words`. Empty is allowed: such a topic keeps everything (KIP-1161)."""
+    """A check: the list holds only some of `words`. It may be empty: such a topic keeps everything (KIP-1161)."""
     return lambda value: None if set(value) <= set(words) else f"String must be one of: {', '.join(words)}"
 
 
@@ -296,7 +296,7 @@ ROWS: Final = (
         ("unclean.leader.election.enable",),
     ),
 )
-# Broker settings that logs follow and topics cannot override.
+# Broker settings that apply to logs and that topics cannot override.
 LOG_SETTINGS: Final = frozenset({"producer.id.expiration.ms"})
 TOPIC_CONFIGS: Final[Mapping[str, TopicConfig]] = {row.name: row for row in ROWS}
 assert all(name in SETTINGS for row in ROWS for name in row.settings), "a row names a setting that is none"

@@ -1,4 +1,4 @@
-"""Which names a topic may have: Kafka's rules in Kafka's words, which scripts and tests match on."""
+"""Checks topic names by Kafka's rules, in Kafka's words: scripts and tests match on them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kproc.errors import ErrorCode, KafkaError
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 GROUP_METADATA_TOPIC: Final = "__consumer_offsets"
 TELEMETRY_TOPIC: Final = "__kproc_telemetry"
-# Each partition of these is a coordinator's log.
+# Internal topics; each of their partitions is a coordinator's log.
 COORDINATOR_TOPICS: Final = frozenset({GROUP_METADATA_TOPIC})
 INTERNAL_TOPICS: Final = COORDINATOR_TOPICS | {"__transaction_state", "__share_group_state", TELEMETRY_TOPIC}
 # A file name holds 255 bytes; `-` and the partition number need the rest.
@@ -45,7 +45,7 @@ def check_name(name: str) -> None:
 
 
 def check_new_name(name: str, names_by_collision_key: Mapping[str, str]) -> None:
-    """`check_name`, and that a new topic may be called that beside the existing ones.
+    """`check_name`, and whether a new topic may have that name beside the existing ones.
 
     '.' and '_' may not be the only difference between two names: metric names turn one into the other. The
     metadata log's own directory is `__cluster_metadata-0`.

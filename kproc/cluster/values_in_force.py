@@ -1,4 +1,4 @@
-"""Settings in force: the node's own dynamic values over the cluster's over what the broker was started with."""
+"""Settings in force: the node's own dynamic value, or the cluster's, or the static one, in this order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def current_value(image: ClusterImage, config: Config, name: str) -> str | None:
 
 
 def dynamic_defaults(image: ClusterImage, node_id: int) -> dict[str, str]:
-    """What logs follow and was changed on the running broker (KIP-226): topic configs by the topic's names."""
+    """Dynamic broker settings that are defaults of topic configs (KIP-226), by the topic configs' names."""
     changed = node_over_cluster(image.broker_configs, node_id)
     if not changed:
         return {}
@@ -26,5 +26,5 @@ def dynamic_defaults(image: ClusterImage, node_id: int) -> dict[str, str]:
 
 
 def log_overrides(image: ClusterImage, topic: TopicImage, node_id: int) -> dict[str, str]:
-    """What differs from the static Config for this topic's logs: the second argument of `LogConfig.of`."""
+    """The configs of this topic's logs that differ from the static Config: the second argument of `LogConfig.of`."""
     return {**dynamic_defaults(image, node_id), **topic.configs}
