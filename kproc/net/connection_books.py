@@ -15,7 +15,7 @@ from kproc.net.count_reporter import CountReporter
 
 
 class ClientBooks:
-    """The books of one Processor's clients. Written by holder.py, stored to shared memory at its tick."""
+    """The books of one Processor's clients. Written by connection_table.py, stored to shared memory at the Processor's tick."""
 
     __slots__ = ("_values", "ledger", "reporter")
 

@@ -11,7 +11,7 @@ from kproc.metrics.requests import CLOSED, OPEN, OPENED, Counts
 
 
 class ConnectionLedger:
-    """One per Processor. Written by its holder.py, stored at its tick."""
+    """One per Processor. Written by connection_books.py, stored at the Processor's tick."""
 
     __slots__ = ("_counts", "_open")
 

@@ -14,8 +14,48 @@ from collections.abc import Callable
 from typing import Any
 
 from kproc.net.connection import Connection
-from kproc.net.holder import ACTIVE, PAUSED, WRITING
+from kproc.net.socket_watch import ACTIVE, PAUSED, WRITING, EpollWatch
 from kproc.net.turn_processor import TurnProcessor
+
+OnEvent = Callable[[Connection], None]
+
+
+class LoopWatch(EpollWatch):
+    """Clients are watched by the loop; the epoll is for Acceptors."""
+
+    __slots__ = ("_loop", "_on_readable", "_on_writable")
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, *, on_readable: OnEvent, on_writable: OnEvent
+    ) -> None:
+        super().__init__()
+        self._loop = loop
+        self._on_readable = on_readable
+        self._on_writable = on_writable
+
+    def begin(self, connection: Connection, interest: int = ACTIVE) -> None:
+        connection.transport.set_blocking(False)
+        self.set(connection, interest)
+
+    def end(self, connection: Connection) -> None:
+        self._loop.remove_reader(connection.fd)
+        self._loop.remove_writer(connection.fd)
+
+    def set(self, connection: Connection, interest: int) -> None:
+        before = connection.interest
+        if before == interest:
+            return
+        connection.interest = interest
+        if before == ACTIVE:
+            self._loop.remove_reader(connection.fd)
+        elif before == WRITING:
+            self._loop.remove_writer(connection.fd)
+        if interest == ACTIVE:
+            self._loop.add_reader(connection.fd, self._on_readable, connection)
+        elif interest == WRITING:
+            self._loop.add_writer(connection.fd, self._on_writable, connection)
+        else:
+            assert interest == PAUSED, interest
 
 
 class LoopProcessor(TurnProcessor):
@@ -26,46 +66,25 @@ class LoopProcessor(TurnProcessor):
     def __init__(
         self, *arguments: Any, loop: asyncio.AbstractEventLoop, on_input: Callable[[], None], **named: Any
     ) -> None:
-        super().__init__(*arguments, **named)
         self._loop = loop
         self._on_input = on_input
+        super().__init__(*arguments, **named)
 
-    def _watch(self, connection: Connection) -> None:
-        connection.transport.set_blocking(False)
-        self._loop.add_reader(connection.fd, self._on_ready, connection)
-
-    def _unwatch(self, connection: Connection) -> None:
-        self._loop.remove_reader(connection.fd)
-        self._loop.remove_writer(connection.fd)
-
-    def _set_interest(self, connection: Connection, interest: int) -> None:
-        before = connection.interest
-        if before == interest:
-            return
-        connection.interest = interest
-        if before == ACTIVE:
-            self._loop.remove_reader(connection.fd)
-        elif before == WRITING:
-            self._loop.remove_writer(connection.fd)
-        if interest == ACTIVE:
-            self._loop.add_reader(connection.fd, self._on_ready, connection)
-        elif interest == WRITING:
-            self._loop.add_writer(connection.fd, self._on_room, connection)
-        else:
-            assert interest == PAUSED, interest
+    def _make_watch(self) -> EpollWatch:
+        return LoopWatch(self._loop, on_readable=self._on_ready, on_writable=self._on_room)
 
     def _on_ready(self, connection: Connection) -> None:
-        self._now_ns = self._clock.now_ns()
+        self.note_time()
         try:
-            self._read(connection)
-        except OSError as error:  # The kernel refuses something for this connection only.
-            self._close_failed(connection, error)
+            self.reader.read(connection)
+        except OSError as error:  # The kernel refuses something for this one.
+            self.table.close_failed(connection, error)
         self._on_input()
 
     def _on_room(self, connection: Connection) -> None:
-        self._now_ns = self._clock.now_ns()
+        self.note_time()
         try:
-            self._on_writable(connection)
+            self.writer.go_on(connection)
         except OSError as error:
-            self._close_failed(connection, error)
+            self.table.close_failed(connection, error)
         self._on_input()

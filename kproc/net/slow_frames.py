@@ -9,11 +9,20 @@ room. Frames are watched only then, so ordinary requests do not pay for this.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from struct import Struct
 from typing import Final
 
+from kproc.metrics.spec import SLOT
 from kproc.net.connection import Connection
+from kproc.net.connection_table import ConnectionTable
+from kproc.net.memory_budget import MemoryBudget
+from kproc.net.processor_state import ProcessorState
+from kproc.net.socket_watch import ACTIVE
+from kproc.transport.agent import BlockOwner
+
+logger = logging.getLogger(__name__)
 
 # How much of an unfinished frame is kept outside the arena: with one more read it fits into the smallest ring.
 LARGE_FRAME_BYTES: Final = 16 * 1024
@@ -75,3 +84,45 @@ class SlowFrames:
         self._watched = watched
         slow.sort(key=lambda each: each[0])
         return [connection for _, connection in slow]
+
+
+class SlowFrameReaper:
+    """Ends those that hardly get on, once a second, while somebody waits for what they hold. One per Processor."""
+
+    __slots__ = ("_arena", "_budget", "_slow_frames", "_state", "_table")
+
+    def __init__(
+        self, table: ConnectionTable, state: ProcessorState, *, budget: MemoryBudget, arena: BlockOwner
+    ) -> None:
+        self._table = table
+        self._state = state
+        self._budget = budget
+        self._arena = arena
+        self._slow_frames = SlowFrames()
+
+    def work(self) -> None:
+        """Look at all that has begun, if there is no room for what has not."""
+        wanted = [size for size in map(wanted_bytes, self._table.stalled) if size]
+        if not self._is_short(max(wanted, default=0)):
+            self._slow_frames.forget()
+            return
+        waits_for_memory = self._table.short_of_memory
+        begun = [
+            each
+            for each in self._table.by_fd.values()
+            if each.interest == ACTIVE and (each.block is not None or (each.held and waits_for_memory))
+        ]
+        for connection in self._slow_frames.look(begun, self._state.now_ns):
+            if not self._is_short(min(wanted, default=0)):
+                return  # For the first in turn; the others are looked after a second later.
+            self._state.counts[SLOT["slow_frames_closed"]] += 1
+            logger.warning(
+                "closing connection %d: its request gets on too slowly, and others wait for the room",
+                connection.id,
+            )
+            self._table.close(connection, "its frame makes too little progress")
+
+    def _is_short(self, wanted: int) -> bool:
+        """Whether there is no block that large, or no memory though somebody waits for it."""
+        has_block = self._arena.has_room(wanted)
+        return not has_block or (bool(self._table.short_of_memory) and not self._budget.has_room())

@@ -10,47 +10,22 @@ thread.
 
 from __future__ import annotations
 
-import select
 import socket
-import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from kproc.metrics.spec import SLOT
 from kproc.net.connection import Connection, FileSend
-from kproc.net.holder import ACTIVE, PAUSED, WRITING
-from kproc.net.processor import READ_BYTES
+from kproc.net.connection_threads import ConnectionThread, ThreadTable, ThreadWatch, ThreadWriter
+from kproc.net.request_reader import READ_BYTES
+from kproc.net.socket_watch import ACTIVE, EpollWatch
 from kproc.net.turn_processor import TurnProcessor
-from kproc.transport.envelope import HEAD, HEAD_BYTES, SEND
 
-# Edge-triggered: reported once. Requests are not reported here, because the threads read them.
-_HANG_UP: Final = select.EPOLLRDHUP | select.EPOLLET
 _JOIN_S: Final = 5.0
 
 Part = bytes | memoryview | FileSend
-
-
-class _Owner:
-    """The thread of a connection. Its fields are protected by the lock, except where a comment says otherwise."""
-
-    __slots__ = ("has_hung_up", "is_waiting", "is_writing", "sent_bytes", "signal", "thread")
-
-    def __init__(self, thread: threading.Thread) -> None:
-        self.thread = thread
-        self.signal = threading.Lock()  # Locked while the thread has no reason to wake up.
-        self.signal.acquire()
-        self.is_waiting = False
-        # Cleared by the thread itself, when everything that it took from `ready` is sent.
-        self.is_writing = False
-        self.has_hung_up = False
-        self.sent_bytes = 0  # Used by the thread only: bytes that are not in the metrics yet.
-
-    def wake(self) -> None:
-        if self.is_waiting:
-            self.is_waiting = False
-            self.signal.release()
 
 
 class ThreadProcessor(TurnProcessor):
@@ -59,7 +34,11 @@ class ThreadProcessor(TurnProcessor):
     `on_error` gets an unexpected exception of a connection's thread: any role may have raised it.
     """
 
-    __slots__ = ("_lock", "_on_error", "_owners", "_received", "_run")
+    __slots__ = ("_lock", "_on_error", "_received", "_run", "_threads")
+
+    _table_kind = ThreadTable
+    _writer_kind = ThreadWriter
+    table: ThreadTable
 
     def __init__(
         self,
@@ -69,125 +48,35 @@ class ThreadProcessor(TurnProcessor):
         on_error: Callable[[BaseException], None],
         **named: Any,
     ) -> None:
-        super().__init__(*arguments, **named)
         self._lock = lock
         self._run = run
         self._on_error = on_error
-        self._owners: dict[int, _Owner] = {}  # By connection.
+        self._threads = ThreadWatch(self._serve)
+        super().__init__(*arguments, **named)
+        assert isinstance(self.writer, ThreadWriter)
+        self.writer.watch = self._threads
         self._received: deque[tuple[Connection, memoryview, int]] = deque()
 
+    def _make_watch(self) -> EpollWatch:
+        return self._threads
+
     # -- under the lock ----------------------------------------------------------------------------------------
-
-    def _watch(self, connection: Connection) -> None:
-        connection.transport.set_blocking(True)
-        thread = threading.Thread(
-            target=self._serve, args=(connection,), name=f"connection-{connection.origin.number}", daemon=True
-        )
-        self._epoll.register(connection.fd, _HANG_UP)
-        self._owners[connection.id] = _Owner(thread)
-        try:
-            thread.start()  # The thread begins to read at once, and waits for the lock only afterwards.
-        except RuntimeError as error:
-            del self._owners[connection.id]
-            self._epoll.unregister(connection.fd)
-            # The host allows no more threads: treated like having no more descriptors.
-            raise OSError(str(error)) from error
-
-    def _unwatch(self, connection: Connection) -> None:
-        """Nothing to do here: the connection's thread ends by itself, in `_end`."""
-
-    def _set_interest(self, connection: Connection, interest: int) -> None:
-        owner = self._owners.get(connection.id)
-        if owner is not None and owner.is_writing and interest == PAUSED:
-            interest = WRITING
-        connection.interest = interest
-        if interest == ACTIVE and owner is not None:
-            owner.wake()
-
-    def _update_interest(self, connection: Connection) -> None:
-        owner = self._owners.get(connection.id)
-        if owner is not None and owner.is_writing:
-            # `_settle` decides again when the write is done; the connection must not end before.
-            connection.interest = WRITING
-        else:
-            super()._update_interest(connection)
-
-    def _send(self, connection: Connection) -> None:
-        owner = self._owners.get(connection.id)
-        if owner is not None:
-            owner.wake()
-
-    def _pass_back(
-        self, answers: Iterable[tuple[int, int, bytes | memoryview]], touched: dict[Connection, None]
-    ) -> None:
-        """Leave the sending to the connections' threads: the present thread must not wait for another client."""
-        for connection_id, sequence, frame in answers:
-            head = HEAD.pack(connection_id, sequence, 0, 0)
-            self._take_response(SEND, memoryview(head + bytes(frame)), touched)
-
-    def _pass_back_range(self, view: memoryview, touched: dict[Connection, None]) -> bool:
-        """Leave the sending to the connection's thread, as `_pass_back` does."""
-        return False
-
-    def _on_hang_up(self, connection: Connection) -> None:
-        """The client has closed. A thread that reads notices that itself; one that waits for an answer is woken."""
-        owner = self._owners.get(connection.id)
-        if owner is not None:
-            owner.has_hung_up = True
-            if owner.is_waiting:
-                self._close(connection, "the client closed it")
-
-    def _free_block(self, connection: Connection) -> None:
-        """Do not free the block yet: the connection's thread may be receiving into it."""
-
-    def _end_socket(self, connection: Connection) -> None:
-        """Shut the socket down and let its thread close it: the descriptor's number must not be used again before."""
-        connection.transport.end()
-        owner = self._owners.get(connection.id)
-        if owner is not None:
-            owner.wake()
-
-    def _end(self, connection: Connection) -> None:
-        """Close the connection; the last thing that its thread does."""
-        super()._free_block(connection)
-        del self._owners[connection.id]
-        if not self._epoll.closed:
-            self._epoll.unregister(connection.fd)
-        connection.transport.close()
 
     def _took(self, connection: Connection, buffer: memoryview, count: int) -> None:
         """Handle `count` received bytes, which are in the connection's block or else in `buffer`."""
         if count == 0:
-            self._close(connection, "the client closed it")
+            self.table.close(connection, "the client closed it")
             return
-        if self._is_stopping:
+        if self._state.is_stopping:
             return  # A closing connection's further requests are not answered.
-        self._now_ns = connection.last_active_ns = self._clock.now_ns()
+        connection.last_active_ns = self.note_time()
         self._counts[_BYTES_IN] += count
-        owner = self._owners[connection.id]
+        owner = self._threads.threads[connection.id]
         self._counts[_BYTES_OUT] += owner.sent_bytes
         owner.sent_bytes = 0
-        block = connection.block
-        if block is not None:
-            block.filled += count
-            if block.filled == block.length:
-                self._pass_on_block(connection, block)
-            return
-        link = connection.home.link
-        held = connection.held
-        start = HEAD_BYTES + len(held)
-        view = link.sender.reserve(start + count) if link is not None else None
-        if held:
-            connection.held = b""
-            self._held_bytes -= len(held)
-        if view is None:
-            self._put_off(connection, bytes(held) + bytes(buffer[:count]))
-            return
-        view[HEAD_BYTES:start] = held
-        view[start:] = buffer[:count]
-        self._pass_on(connection, view, start + count)
+        self.reader.take(connection, buffer, count)
 
-    def _take_ready(self, connection: Connection, owner: _Owner) -> list[Part]:
+    def _take_ready(self, connection: Connection, owner: ConnectionThread) -> list[Part]:
         if not connection.ready:
             return []  # An empty list of our own: other threads append to `ready`.
         ready: list[Part] = connection.ready
@@ -203,18 +92,18 @@ class ThreadProcessor(TurnProcessor):
     def _serve(self, connection: Connection) -> None:
         try:
             with self._lock:  # Wait until the thread that registers this connection has finished doing so.
-                owner = self._owners[connection.id]
+                owner = self._threads.threads[connection.id]
             buffer = memoryview(bytearray(READ_BYTES))
             while self._serve_once(connection, owner, buffer):
                 pass
             with self._lock:
-                self._end(connection)
+                self.table.end(connection)
                 self.publish()
                 self._run()
         except BaseException as error:  # noqa: BLE001 - it may have been in any role: whoever runs them decides.
             self._on_error(error)
 
-    def _serve_once(self, connection: Connection, owner: _Owner, buffer: memoryview) -> bool:
+    def _serve_once(self, connection: Connection, owner: ConnectionThread, buffer: memoryview) -> bool:
         """One read and its answers; False when the connection has ended."""
         block = connection.block
         into = buffer if block is None else block.view[block.filled :]
@@ -230,7 +119,7 @@ class ThreadProcessor(TurnProcessor):
             if not self.is_here(connection):
                 return False
             if failure is not None:
-                self._close(connection, str(failure))
+                self.table.close(connection, str(failure))
                 return False
             self._take_received()
             if not self.is_here(connection):
@@ -254,7 +143,7 @@ class ThreadProcessor(TurnProcessor):
                 if not self.is_here(connection):
                     return False
                 if failure is not None:
-                    self._close(connection, str(failure))
+                    self.table.close(connection, str(failure))
                     return False
                 owner.sent_bytes += sent
                 sent = 0
@@ -280,12 +169,12 @@ class ThreadProcessor(TurnProcessor):
             self.publish()
             self._run()
 
-    def _settle(self, connection: Connection, owner: _Owner) -> bool:
+    def _settle(self, connection: Connection, owner: ConnectionThread) -> bool:
         """After a write: whether the thread goes on reading. If not, and nothing is ready, it will be woken."""
         if connection.ready:
             return False
-        self._now_ns = self._clock.now_ns()
-        self._after_send(connection)
+        self.note_time()
+        self.writer.after_send(connection)
         self.publish()
         self._run()
         if connection.ready or not self.is_here(connection):
@@ -293,7 +182,7 @@ class ThreadProcessor(TurnProcessor):
         if self._may_read(connection):
             return True
         if owner.has_hung_up:
-            self._close(connection, "the client closed it")
+            self.table.close(connection, "the client closed it")
             self.publish()
             self._run()
         else:
@@ -305,13 +194,13 @@ class ThreadProcessor(TurnProcessor):
     def is_drained(self) -> bool:
         # Without the lock an answer could be missed while it goes from one state to the next.
         with self._lock:
-            has_ready = any(each.ready for each in self._connections.values())
-            is_writing = any(each.is_writing for each in self._owners.values())
+            has_ready = any(each.ready for each in self.table.by_fd.values())
+            is_writing = any(each.is_writing for each in self._threads.threads.values())
             return super().is_drained() and not has_ready and not is_writing
 
     def close(self) -> None:
         with self._lock:
-            threads = [owner.thread for owner in self._owners.values()]
+            threads = [owner.thread for owner in self._threads.threads.values()]
             super().close()
         for thread in threads:
             thread.join(_JOIN_S)

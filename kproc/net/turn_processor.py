@@ -27,36 +27,39 @@ class TurnProcessor(Processor):
 
     def publish(self) -> None:
         """Publish the requests that were read to the Handlers."""
-        for handler in self._handlers.values():
-            if handler.has_unpublished or (handler.notices is not None and handler.notices.is_dirty):
-                handler.publish()
+        self.handlers.publish()
 
     def do_work(self, timeout_ms: int) -> int:
         """Send answers; do the rest of a duty cycle only if something asked for it."""
-        self._now_ns = self._clock.now_ns()
-        if self._must_look or self._is_pressed or self._now_ns >= self._next_store_ns:
+        now_ns = self.note_time()
+        if self._must_look or self._state.is_pressed or now_ns >= self._next_store_ns:
             self._must_look = False
             return super().do_work(0)
-        work = self._take_responses()
+        work = self.writer.take_responses()
         self.publish()
         if self._reporter.has_unsent:
             self._reporter.flush()
         return work
 
+    def note_time(self) -> int:
+        """What is done from now on is done now."""
+        self._state.now_ns = now_ns = self._clock.now_ns()
+        return now_ns
+
     def next_deadline_ms(self) -> int:
         tick_ms = max(0, (self._next_store_ns - self._clock.now_ns() + 999_999) // 1_000_000)
-        return min(super().next_deadline_ms(), tick_ms if self._connections else 500)
+        return min(super().next_deadline_ms(), tick_ms if self.table.by_fd else 500)
 
     def has_input(self) -> bool:
         """Whether a Handler has published answers."""
-        return self._has_answers()
+        return self.handlers.has_answers()
 
     @property
     def wants_turn(self) -> bool:
         """Whether it has work though no Handler has answered: a connection waits for room or for a time, or a closed
         connection is to be reported to an Acceptor.
         """
-        return self._is_pressed or self._reporter.has_unsent
+        return self._state.is_pressed or self._reporter.has_unsent
 
     def is_here(self, connection: Connection) -> bool:
-        return self._by_id.get(connection.id) is connection
+        return self.table.by_id.get(connection.id) is connection

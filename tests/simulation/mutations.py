@@ -19,8 +19,8 @@ from kproc.handler.owned_partition import OwnedPartition
 from kproc.ipc.wait import Waker
 from kproc.ipc.words import read_row
 from kproc.net.handoff_queue import HandoffQueue
-from kproc.net.holder import ConnectionHolder
-from kproc.net.processor import Processor
+from kproc.net.homes import Homes
+from kproc.net.response_writer import ResponseWriter
 from kproc.purgatory.purgatory import Purgatory
 from kproc.role.calls import Calls
 from kproc.role.partition_table import PartitionRow, PartitionTable
@@ -91,7 +91,7 @@ def _detach_without_requeue(self: Any, peer: Any) -> None:
 
 
 def _delivered_in_any_order(self: Any, kind: int, view: memoryview, touched: Any) -> None:
-    connection = self._by_id.get(int.from_bytes(view[:8], "little"))
+    connection = self._table.by_id.get(int.from_bytes(view[:8], "little"))
     if connection is not None:
         touched[connection] = None
         self._deliver(connection, kind, view)
@@ -150,9 +150,9 @@ MUTATIONS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
     "opened-while-another-has-it": [(HandOver, "_before_open", _nothing)],
     "hand-over-loses-who-waits": [(HandOver, "_release_waiters", _nothing)],
     "calls-of-the-dead-never-answered": [(Calls, "lose", _nothing)],
-    "connections-of-a-dead-handler-stay": [(ConnectionHolder, "_lose", _lose_without_closing)],
+    "connections-of-a-dead-handler-stay": [(Homes, "_lose", _lose_without_closing)],
     "sockets-of-a-dead-processor-lost": [(HandoffQueue, "detach", _detach_without_requeue)],
-    "answers-in-any-order": [(Processor, "_take_response", _delivered_in_any_order)],
+    "answers-in-any-order": [(ResponseWriter, "_take_response", _delivered_in_any_order)],
     "parked-never-expire": [(Purgatory, "expire", lambda _self: 0)],
     "deadline-always-past": [(Handler, "_due_ms", lambda _self, _now_ns: 0)],
     "commit-answered-before-written": [(Shard, "write", _written_after_the_answer)],

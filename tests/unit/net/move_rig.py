@@ -231,10 +231,10 @@ class MoveRig:
     def die(self, index: int) -> None:
         """kill -9: the kernel closes its descriptors, the others see the ends of their pairs."""
         processor = self.processors.pop(index)
-        for connection in [*processor._connections.values(), *processor._moves.given()]:
+        for connection in [*processor.table.by_fd.values(), *processor.migration.moves.given()]:
             connection.transport.close()
-        processor._connections.clear()
-        for channel in processor._channels.values():
+        processor.table.by_fd.clear()
+        for channel in processor.migration.channels.values():
             channel.given.clear()
         processor.close()
         self.handler.detach(processor.id)

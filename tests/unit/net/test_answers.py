@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kproc.net.connection import Connection
-from kproc.net.holder import INFLIGHT_MAX
+from kproc.net.connection_table import INFLIGHT_MAX
 from kproc.transport.envelope import CLOSE, HEAD, SEND, SENDS
 from kproc.wire.file_range import FileRange
 from tests.support.proc import open_descriptors
@@ -138,7 +138,7 @@ def test_what_a_slow_reader_has_not_taken_is_not_copied_at_each_send(rig: Proces
         rig.step()
         rig.handler.outbox.flush()
     rig.step(3)
-    (connection,) = rig.processor._connections.values()
+    (connection,) = rig.processor.table.by_fd.values()
     (rest,) = connection.out or ()
     taken = b""
     views: list[memoryview] = []
@@ -422,7 +422,7 @@ def test_every_answer_of_one_pass_leaves_with_one_send(
 ) -> None:
     client = rig.connect()
     requests = ask(rig, client, 20)
-    connection = next(iter(rig.processor._connections.values()))
+    connection = next(iter(rig.processor.table.by_fd.values()))
     flushes: list[int] = []
     whole = type(connection).send_ready
     monkeypatch.setattr(

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from kproc.net.connection_table import INFLIGHT_MAX
 from kproc.net.handoff import EVICT, HANDOFF, REFUSED
-from kproc.net.holder import INFLIGHT_MAX
 from kproc.transport.agent import AgentId
 from tests.unit.net.rig import LOOPBACK, ProcessorRig, framed, no_more_descriptors
 
@@ -325,10 +325,10 @@ class RefusingEpoll:
     """The Processor's epoll, but for one operation on one descriptor."""
 
     def __init__(self, rig: ProcessorRig, operation: str) -> None:
-        self._real = rig.processor._epoll
+        self._real = rig.processor.table.watch.epoll
         self._operation = operation
         self.fd = -1
-        rig.processor._epoll = self  # type: ignore[assignment]
+        rig.processor.table.watch.epoll = self  # type: ignore[assignment]
 
     def __getattr__(self, name: str) -> Any:
         real = getattr(self._real, name)
@@ -356,7 +356,7 @@ def test_socket_that_cannot_be_registered_is_closed_and_the_next_is_served(rig: 
 @pytest.mark.parametrize("when", ["muted", "unmuted"])
 def test_connection_that_cannot_be_muted_or_unmuted_is_closed_alone(rig: ProcessorRig, when: str) -> None:
     client, other = rig.connect(), rig.connect()
-    (connection, _) = rig.processor._connections.values()
+    (connection, _) = rig.processor.table.by_fd.values()
     epoll = RefusingEpoll(rig, "modify")
     epoll.fd = connection.fd if when == "muted" else 10_000_000
     client.send(framed(b"x") * INFLIGHT_MAX)
@@ -441,7 +441,7 @@ def test_event_of_a_connection_that_was_closed_in_the_same_pass_hits_nobody_else
     else:
         client.send(framed(b"x") * INFLIGHT_MAX)
     rig.settle()
-    connection = rig.processor._connections[max(rig.processor._connections)]
+    connection = rig.processor.table.by_fd[max(rig.processor.table.by_fd)]
     assert connection.listener == 1
     rig.acceptor.send(HANDOFF.pack(EVICT, 1, 1, LOOPBACK, 0))
     ours, theirs = socket.socketpair()
@@ -453,7 +453,7 @@ def test_event_of_a_connection_that_was_closed_in_the_same_pass_hits_nobody_else
             client.sock.shutdown(socket.SHUT_RDWR)
         rig.step()
         assert serial in rig.acknowledged()
-        (_, newcomer) = sorted(rig.processor._connections.values(), key=lambda each: each.id)
+        (_, newcomer) = sorted(rig.processor.table.by_fd.values(), key=lambda each: each.id)
         assert newcomer.fd == connection.fd, "or this shows nothing"
         assert not victim.is_closed()
         ours.send(framed(b"served"))

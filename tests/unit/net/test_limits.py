@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kproc.config.dynamic import DynamicSettings
-from kproc.net.holder import INFLIGHT_MAX
+from kproc.net.connection_table import INFLIGHT_MAX
 from kproc.wire.file_range import FileRange
 from tests.unit.net.rig import LOOPBACK, REQUEST_BYTES_MAX, ProcessorRig, framed, reset
 from tests.unit.net.test_several_handlers import ScriptedRouter
@@ -236,7 +236,7 @@ def test_client_that_does_not_read_costs_no_copies_of_file_ranges(rig: Processor
     for request in others:
         rig.handler.answer_parts(request, [b"head", small])
     rig.settle()
-    (connection,) = rig.processor._connections.values()
+    (connection,) = rig.processor.table.by_fd.values()
     waiting = sum(len(item) for item in (connection.out or ()) if isinstance(item, bytes))
     assert waiting <= 2_000_000 + 4 * len(others)
     expected = b"f" * 2_000_000 + (b"head" + b"r" * 8000) * len(others)

@@ -416,10 +416,9 @@ def test_target_that_dies_with_something_unread_has_taken_what_it_took(rig: Move
     giver.move_connections(1, ONE)
     giver.do_work(0)
     rig.processors[1].do_work(0)
-    giver._moves._plan(next(each for each in giver._connections.values() if each.move is None), ONE)
-    giver._is_pressed = True
+    giver.move_connections(1, ONE)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(giver._moves, "on_readable", lambda _channel: True)
+        patch.setattr(giver.migration.moves, "on_readable", lambda _channel: True)
         giver.do_work(0)  # Gives the second, and does not hear of the first.
     rig.die(1)
     rig.step(3)
@@ -610,8 +609,8 @@ def test_the_word_on_an_attempt_that_was_given_up_is_not_taken_for_the_next(star
     giver.move_connections(1, ONE)
     giver.do_work(0)  # MOVE_OUT
     rig.die(1)
-    (connection,) = giver._connections.values()
-    giver._moves._give_up(connection)
+    (connection,) = giver.table.by_fd.values()
+    giver.migration.moves._give_up(connection)
     giver.move_connections(1, TWO)
     rig.handler.step()
     rig.handler.answer(work, framed(b"news"))

@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from kproc.net.holder import INFLIGHT_MAX
-from kproc.net.processor import LARGE_FRAME_BYTES, READ_BYTES
+from kproc.net.connection_table import INFLIGHT_MAX
+from kproc.net.request_reader import READ_BYTES
+from kproc.net.slow_frames import LARGE_FRAME_BYTES
 from kproc.transport.envelope import FLAG_LOOPBACK, FLAG_TIMED
 from tests.unit.net.rig import REQUEST_BYTES_MAX, Client, ProcessorRig, framed
 from tests.unit.net.test_several_handlers import ScriptedRouter
@@ -420,7 +421,7 @@ def test_large_frame_without_progress_may_stay_while_nobody_waits(rig: Processor
 
 def test_sequences_begin_anew_after_four_billion_requests(rig: ProcessorRig) -> None:
     client = rig.connect()
-    (connection,) = rig.processor._connections.values()
+    (connection,) = rig.processor.table.by_fd.values()
     connection.next_sequence = connection.next_send = 2**32 - 2
     client.send(framed(b"x") * 4)
     client.send_through(framed(bytes(50_000)))
@@ -446,7 +447,7 @@ def test_full_ring_keeps_a_received_block_until_there_is_room(rig: ProcessorRig)
     client = rig.connect()
     client.send(framed(bytes(50_000))[:-1])
     rig.step(3)
-    sender = rig.processor._handlers[rig.handler.id].link.sender
+    sender = rig.processor.handlers.by_id[rig.handler.id].link.sender
     while sender.try_push(1, bytes(20_000)):
         pass
     while sender.try_push(1, bytes(8)):
@@ -467,7 +468,7 @@ def test_stopping_processor_is_not_drained_while_a_large_frame_waits_for_room(ri
     client = rig.connect()
     client.send(framed(bytes(50_000))[:-1])
     rig.step(3)
-    sender = rig.processor._handlers[rig.handler.id].link.sender
+    sender = rig.processor.handlers.by_id[rig.handler.id].link.sender
     while sender.try_push(1, bytes(20_000)):
         pass
     sender.publish()
@@ -487,7 +488,7 @@ def test_stopping_processor_is_not_drained_while_a_large_frame_waits_for_room(ri
 
 def test_processor_wakes_its_handler_once_per_pass_with_requests(rig: ProcessorRig) -> None:
     clients = [rig.connect() for _ in range(4)]
-    waker = rig.processor._handlers[rig.handler.id].link.waker
+    waker = rig.processor.handlers.by_id[rig.handler.id].link.waker
     before = waker.count
     for client in clients:
         client.sock.send(framed(b"x"))

@@ -314,7 +314,7 @@ def test_stopping_processor_passes_on_what_waits_for_another_handler(rig: Proces
 
 def test_stopping_processor_is_not_drained_while_a_frame_waits_for_room(rig: ProcessorRig) -> None:
     client = client_at(rig, 0)
-    sender = rig.processor._handlers[rig.handlers[1].id].link.sender
+    sender = rig.processor.handlers.by_id[rig.handlers[1].id].link.sender
     for size in (20_000, 8):
         while sender.try_push(1, bytes(size)):
             pass

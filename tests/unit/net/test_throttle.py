@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from kproc.net.channel_state import MuteState, mute_state
-from kproc.net.holder import INFLIGHT_MAX
+from kproc.net.connection_table import INFLIGHT_MAX
 from kproc.net.throttle import Throttles
 from tests.unit.net.rig import Client, ProcessorRig, Request, framed
 

@@ -194,7 +194,7 @@ def test_requests_without_an_answer_do_not_pile_up(rig: ProcessorRig) -> None:
 
 
 def open_requests(rig: ProcessorRig) -> int:
-    return len(rig.processor._timed._open)
+    return len(rig.processor.timed._open)
 
 
 def test_connections_are_counted_by_listener(rig: ProcessorRig) -> None:

@@ -27,7 +27,7 @@ from kproc.ipc.arena import Arena, ArenaReader
 from kproc.ipc.wait import Sleeper, make_eventfd
 from kproc.metrics.slab import MetricsRow
 from kproc.net.handoff import pack_address
-from kproc.net.processor import LARGE_FRAME_BYTES
+from kproc.net.slow_frames import LARGE_FRAME_BYTES
 from kproc.role.listeners import Endpoint
 from kproc.role.partition_table import PartitionTable
 from kproc.role.plan import Plan

@@ -1,0 +1,135 @@
+"""Homes: which Handler a connection's requests go to when nothing better is known, as Handlers come and go."""
+
+from __future__ import annotations
+
+from kproc.net.connection import Connection
+from kproc.net.connection_table import ConnectionTable
+from kproc.net.handler_peer import HandlerPeer
+from kproc.net.handler_set import HandlerSet
+from kproc.net.lent_blocks import LentBlocks
+from kproc.net.moves import Moves
+from kproc.net.timed_requests import TimedRequests
+from kproc.transport.agent import AgentId, Link
+
+
+class Homes:
+    """One per Processor."""
+
+    __slots__ = ("_blocks", "_handlers", "_moves", "_table", "_timed")
+
+    def __init__(
+        self,
+        table: ConnectionTable,
+        handlers: HandlerSet,
+        *,
+        blocks: LentBlocks,
+        moves: Moves,
+        timed: TimedRequests,
+    ) -> None:
+        self._table = table
+        self._handlers = handlers
+        self._blocks = blocks
+        self._moves = moves
+        self._timed = timed
+
+    def attach(self, link: Link) -> None:
+        """A Handler is there (again): it gets its share."""
+        handlers = self._handlers
+        handler = handlers.by_id.get(link.peer)
+        is_new = handler is None
+        if handler is None:
+            handler = handlers.by_id[link.peer] = HandlerPeer(link.peer)
+        if not handler.is_leaving:
+            handlers.by_index[link.peer.index] = handler
+        handler.attach(link)
+        for connection in self._table.by_fd.values():
+            connection.is_introduced = False  # This one knows nothing of it.
+        if is_new:
+            self._choose_routing()
+        if not handler.is_leaving:
+            self._spread(handler)
+
+    def detach(self, peer: AgentId) -> None:
+        """A Handler died, or left, and was reaped.
+
+        One that dies before it is to leave is detached twice: the second time there will be no successor.
+        """
+        handler = self._handlers.by_id.get(peer)
+        if handler is None:
+            return
+        if handler.link is not None:
+            self._lose(handler)
+        if handler.is_leaving:
+            del self._handlers.by_id[peer]
+            self._choose_routing()
+
+    def _lose(self, handler: HandlerPeer) -> None:
+        """What it had in work ends in closed connections, its blocks come back."""
+        handler.detach()
+        self._moves.handler_lost(handler)
+        self._timed.forget_handler(handler.peer)
+        for connection in list(self._table.by_fd.values()):
+            if connection.target is handler and connection.inflight:
+                self._table.close(connection, "its Handler died")
+        self._blocks.lose(handler)
+
+    def leave(self, peer: AgentId) -> None:
+        """A Handler is about to end: it gets no new home, and connections leave it when it has nothing of theirs."""
+        handler = self._handlers.by_id.get(peer)
+        if handler is None or handler.is_leaving:
+            return
+        handler.is_leaving = True
+        self._handlers.by_index.pop(peer.index, None)
+        for connection in list(self._table.by_fd.values()):
+            if handler in (connection.home, connection.next_home):
+                self._table.plan_home(connection, self._handlers.least_busy())
+
+    def uses(self, peer: AgentId) -> bool:
+        """Whether anything of ours is at that Handler, or may still go there."""
+        handler = self._handlers.by_id.get(peer)
+        if handler is None:
+            return False
+        if handler.has_unpublished or (handler.notices is not None and handler.notices.has_overflow):
+            return True
+        return self._blocks.has_any_at(handler) or any(
+            handler in (each.home, each.next_home) or (each.inflight and each.target is handler)
+            for each in self._all()
+        )
+
+    def leave_dead(self) -> None:
+        """Once a second: what is at home at a Handler that is away longer than a restart takes goes to one that lives.
+
+        Its partitions are answered for there, and those of others served.
+        """
+        least_busy = self._handlers.least_busy
+        for handler in self._handlers.by_id.values():
+            was_away, handler.is_away = handler.is_away, handler.link is None
+            if not (was_away and handler.is_away and least_busy().link is not None):
+                continue
+            for connection in list(self._table.by_fd.values()):
+                if handler is (connection.next_home or connection.home):
+                    self._table.plan_home(connection, least_busy())
+
+    def _choose_routing(self) -> None:
+        only = self._handlers.choose_routing()
+        if only is None:
+            return
+        for connection in self._all():
+            connection.home = connection.target = only
+            connection.next_home = None
+        for connection in list(self._table.by_fd.values()):
+            self._table.update_interest(connection)
+
+    def _spread(self, handler: HandlerPeer) -> None:
+        """Give a Handler that came its share of the connections that are there."""
+        connections = list(self._table.by_fd.values())
+        share = len(connections) // max(1, len(self._handlers.by_index))
+        for connection in connections:
+            if handler.homes >= share:
+                return
+            if connection.next_home is None and connection.home.homes > share:
+                self._table.plan_home(connection, handler)
+
+    def _all(self) -> list[Connection]:
+        """Also those that may come back from another Processor."""
+        return [*self._table.by_fd.values(), *self._moves.given()]

@@ -1,0 +1,197 @@
+"""ConnectionMigration: connections of this Processor that go to another one, and those that come from it.
+
+moves.py says when each step is due, transfer.py carries state and socket; here they leave and enter the tables.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+
+from kproc.clock import Clock
+from kproc.net.connection import Block, Books, Connection
+from kproc.net.connection_table import ConnectionTable
+from kproc.net.handler_set import HandlerSet
+from kproc.net.moves import Moves, claim
+from kproc.net.processor_state import ProcessorState
+from kproc.net.socket_watch import PAUSED, EpollWatch
+from kproc.net.timed_requests import TimedRequests
+from kproc.net.transfer import Channel, Given, unsent_of
+from kproc.transport.agent import AgentId, BlockOwner
+from kproc.transport.envelope import FLAG_MOVED
+
+
+class ConnectionMigration:
+    """One per Processor; Holder of its Moves."""
+
+    __slots__ = (
+        "_arena", "_books", "_handlers", "_state", "_table", "_timed", "_watch", "channels", "moves",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        table: ConnectionTable,
+        handlers: HandlerSet,
+        state: ProcessorState,
+        *,
+        watch: EpollWatch,
+        books: Books,
+        timed: TimedRequests,
+        arena: BlockOwner,
+        clock: Clock,
+    ) -> None:
+        self._table = table
+        self._handlers = handlers
+        self._state = state
+        self._watch = watch
+        self._books = books
+        self._timed = timed
+        self._arena = arena
+        self.channels: dict[int, Channel] = {}  # by descriptor
+        self.moves = table.mover = Moves(self, clock)
+
+    # -- the other Processors ----------------------------------------------------------------------------------
+
+    def attach(self, peer: AgentId, sock: socket.socket) -> None:
+        """Another Processor is there (again): connections can go to it, and come from it."""
+        self.detach(peer)
+        channel = Channel(peer, sock)
+        self.channels[channel.fd] = channel
+        self.moves.attach(channel)
+        self._watch.epoll.register(channel.fd, select.EPOLLIN)
+
+    def detach(self, peer: AgentId) -> bool:
+        """That Processor is gone: what it had not taken is ours again. False for a stranger."""
+        channel = self.moves.channel(peer)
+        if channel is None:
+            return False
+        self._watch.epoll.unregister(channel.fd)
+        del self.channels[channel.fd]
+        self.moves.detach(peer)
+        self._state.is_pressed = True
+        return True
+
+    def on_readable(self, fd: int) -> bool:
+        """Take what another Processor says; False if the descriptor is none of theirs."""
+        channel = self.channels.get(fd)
+        if channel is None:
+            return False
+        if not self.moves.on_readable(channel):
+            self.detach(channel.peer)
+        self._state.is_pressed = True
+        return True
+
+    def leave(self, targets: list[AgentId]) -> None:
+        """Give every connection to these Processors, and take no new one."""
+        self._state.is_leaving = True
+        self.moves.leave(list(self._table.by_fd.values()), targets)
+        self._state.is_pressed = True
+
+    def rebalance(self, count: int, target: AgentId) -> int:
+        """Give `count` connections to another Processor; how many it will be.
+
+        Evenly chosen between the busiest and the idlest, so that the load that goes is known: about its share.
+        """
+        if self._state.is_leaving or self._state.is_stopping or self.moves.channel(target) is None:
+            return 0
+        able = [each for each in self._table.by_fd.values() if each.move is None and not each.is_closing]
+        able.sort(key=lambda each: each.next_sequence)
+        count = min(count, len(able))
+        self.moves.rebalance([able[at * len(able) // count] for at in range(count)], target)
+        self._state.is_pressed = True
+        return count
+
+    # -- Holder of moves.py ------------------------------------------------------------------------------------
+
+    def take_out(self, connection: Connection) -> None:
+        self._table.remove(connection)
+
+    def take_back(self, connection: Connection) -> None:
+        self._watch.begin(connection, PAUSED)
+        if connection.is_stalled:
+            self._table.stalled[connection] = None
+        connection.is_short_of_memory = False
+        self._table.keep(connection)
+        home = connection.next_home or connection.home
+        if home.is_leaving or home.link is None or home.peer not in self._handlers.by_id:
+            self._table.plan_home(connection, self._handlers.least_busy())
+
+    def let_go(self, connection: Connection) -> None:
+        """Without shutdown, which would end the connection for whoever has it now."""
+        self._table.free_block(connection)
+        connection.transport.close()
+        self._handlers.tell_gone(connection, FLAG_MOVED)
+        connection.books.moved_away(connection)
+        self._timed.forget_connection(connection.id)
+
+    def resume(self, connection: Connection) -> None:
+        self._table.update_interest(connection)
+
+    def drop(self, connection: Connection, reason: str) -> None:
+        self._table.close(connection, reason)
+
+    def can_adopt(self, given: Given) -> bool:
+        given_state = given.state
+        assert given_state is not None
+        by_index = self._handlers.by_index
+        target = by_index.get(given_state.target)
+        has_handler = bool(by_index) and (
+            not given_state.kept or (target is not None and target.link is not None)
+        )
+        if self._state.is_stopping or self._state.is_leaving or not has_handler or given.sock is None:
+            if given.block_offset is not None:
+                self._arena.free(given.block_offset)
+                given.block_offset = None  # Its giver may be asked again, with room for the answer.
+            return False
+        if given_state.block is not None and given.block_offset is None:
+            given.block_offset = self._arena.allocate(given_state.block[0])
+        return given_state.block is None or given.block_offset is not None
+
+    def adopt(self, given: Given) -> None:
+        state, sock = given.state, given.sock
+        assert state is not None
+        assert sock is not None
+        home = self._handlers.by_index.get(state.home)
+        if home is None or home.link is None:
+            home = self._handlers.least_busy()
+        last_active_ns = max(state.last_active_ns, 0)
+        connection = Connection(
+            state.id, sock, origin=state.origin, books=self._books, home=home, now_ns=last_active_ns
+        )
+        if state.kept:
+            connection.target = self._handlers.by_index[state.target]
+        connection.client = state.client
+        connection.next_sequence, connection.next_send = state.next_sequence, state.next_send
+        connection.stash = {sequence: (kind, record) for sequence, kind, record in state.stash}
+        connection.inflight = len(state.kept) + len(state.stash)
+        connection.held = state.held
+        connection.out = unsent_of(given)
+        connection.is_closing, connection.is_ended = state.is_closing, state.is_ended
+        connection.is_stalled = state.is_stalled
+        if state.block is not None:
+            connection.block = self._adopt_block(given, *state.block)
+        self._watch.begin(connection, PAUSED)
+        self._table.keep(connection)
+        connection.books.moved_in(connection)
+        if connection.is_stalled:
+            self._table.stalled[connection] = None
+        if state.throttled_until_ns:
+            self._table.throttle(connection, state.throttled_until_ns)
+        if state.kept:
+            claim(connection, state.kept)
+        self._state.is_pressed = True
+        self._table.update_interest(connection)
+        self._table.close_if_listener_is_gone(connection)
+
+    def _adopt_block(self, given: Given, length: int, filled: int) -> Block:
+        offset = given.block_offset
+        assert offset is not None
+        block = Block(offset, length, self._arena.view(offset, length))
+        while block.filled < filled:
+            count = os.preadv(given.block_fd, [block.view[block.filled : filled]], block.filled)
+            assert count > 0, "the giver wrote all of it before it sent the descriptor"
+            block.filled += count
+        os.close(given.block_fd)
+        given.block_fd = -1
+        return block

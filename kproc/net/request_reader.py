@@ -1,0 +1,388 @@
+"""RequestReader: bytes from the clients' sockets, as whole frames in the Handlers' rings.
+
+    socket --recv_into--> request ring (whole frames)            small frames, no copy
+    socket --recv_into--> arena block, ring record names it      frames above LARGE_FRAME_BYTES
+
+It knows frames and connections, never what is in them: which Handler gets a frame is decided by the router. The hot
+loops are written out: a Python call costs 50 ns.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from typing import Final
+
+from kproc.metrics.spec import SLOT
+from kproc.net.connection import Block, Connection
+from kproc.net.connection_table import INFLIGHT_MAX, ConnectionTable
+from kproc.net.describe import client_of, why_refused
+from kproc.net.handler_peer import HandlerPeer
+from kproc.net.handler_set import HandlerSet
+from kproc.net.lent_blocks import LentBlocks
+from kproc.net.memory_budget import MemoryBudget
+from kproc.net.processor_state import ProcessorState
+from kproc.net.slow_frames import LARGE_FRAME_BYTES, in_turn
+from kproc.net.timed_requests import TimedRequests
+from kproc.transport.agent import BlockOwner
+from kproc.transport.envelope import BLOCK, HEAD, HEAD_BYTES, REQUEST, REQUEST_BLOCK, SEQUENCE_MASK
+
+logger = logging.getLogger(__name__)
+
+# Room reserved per read: several small frames at once, while what is larger bypasses the ring. Neither bound was tuned.
+READ_BYTES: Final = 32 * 1024
+_ROOM_BYTES: Final = 2 * (READ_BYTES + LARGE_FRAME_BYTES)  # For one read, with what is held and padding.
+_LOOK_NS: Final = 500_000  # So often at most a request is considered for timing.
+_LENGTH: Final = struct.Struct(">i")
+_INFLIGHT_LAST: Final = INFLIGHT_MAX - 1
+_BYTES_IN: Final = SLOT["bytes_in"]
+_REQUESTS: Final = SLOT["requests"]
+
+
+class RequestReader:
+    """One per Processor. `read` is for a connection whose socket has something."""
+
+    __slots__ = (
+        "_arena", "_blocks", "_budget", "_counts", "_handlers", "_next_look_ns", "_request_bytes_max", "_state",
+        "_table", "_timed", "read",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        table: ConnectionTable,
+        handlers: HandlerSet,
+        state: ProcessorState,
+        *,
+        budget: MemoryBudget,
+        blocks: LentBlocks,
+        timed: TimedRequests,
+        arena: BlockOwner,
+        request_bytes_max: int,
+    ) -> None:
+        self._table = table
+        self._handlers = handlers
+        self._state = state
+        self._counts = state.counts
+        self._budget = budget
+        self._blocks = blocks
+        self._timed = timed
+        self._arena = arena
+        self._request_bytes_max = request_bytes_max
+        self._next_look_ns = 0  # When the next request may be timed.
+        self.read = self._read_within_budget if budget.is_limited else self._read
+
+    def _read_within_budget(self, connection: Connection) -> None:
+        """A frame that has begun must get on, because only its end gives memory back; a new one waits for room."""
+        if connection.block is not None or connection.held or self._budget.has_room():
+            before = self._counts[_REQUESTS]
+            self._read(connection)
+            self._budget.count(connection, self._counts[_REQUESTS] - before)
+            return
+        self._table.wait_for_memory(connection)
+
+    def _read(self, connection: Connection) -> None:
+        """Read once, straight to where a Handler will look, and pass on every whole frame."""
+        if connection.block is not None:
+            self._read_block(connection, connection.block)
+            return
+        link = connection.home.link
+        held = connection.held
+        start = HEAD_BYTES + len(held)
+        view = link.sender.reserve(start + READ_BYTES) if link is not None else None
+        if link is None or view is None:
+            self._table.stall(connection)
+            return
+        try:
+            count = connection.recv_into(view[start:])
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._table.close(connection, str(error))
+            return
+        if count == 0:
+            self._table.close(connection, "the client closed it")
+            return
+        connection.last_active_ns = now_ns = self._state.now_ns
+        self._counts[_BYTES_IN] += count
+        if count > 4 and not held and connection.inflight < _INFLIGHT_LAST:
+            (length,) = _LENGTH.unpack_from(view, HEAD_BYTES)
+            # As most reads bring. With one Handler: what `_pass_on` would do with it.
+            is_one = length == count - 4 <= self._request_bytes_max and connection.is_introduced
+            if (
+                is_one
+                and self._handlers.router is not None
+                and self._route(connection, view[HEAD_BYTES:][:count])
+            ):
+                return
+            if is_one and self._handlers.router is None and now_ns < self._next_look_ns:
+                sequence = connection.next_sequence
+                HEAD.pack_into(view, 0, connection.id, sequence, connection.listener, connection.flags)
+                link.sender.commit(start + count, REQUEST)
+                connection.home.has_unpublished = True
+                connection.next_sequence = (sequence + 1) & SEQUENCE_MASK
+                connection.inflight += 1
+                self._counts[_REQUESTS] += 1
+                return
+            if LARGE_FRAME_BYTES < length <= self._request_bytes_max and length > count - 4:
+                self._hold(connection, view[HEAD_BYTES : HEAD_BYTES + count])  # The beginning of a large one.
+                return
+        if held:
+            view[HEAD_BYTES:start] = held
+            connection.held = b""
+            self._budget.held_bytes -= len(held)
+        self._pass_on(connection, view, start + count)
+
+    def take(self, connection: Connection, buffer: memoryview, count: int) -> None:
+        """Another thread has read `count` bytes: into the connection's block, or else into `buffer`."""
+        block = connection.block
+        if block is not None:
+            block.filled += count
+            if block.filled == block.length:
+                self._pass_on_block(connection, block)
+            return
+        link = connection.home.link
+        held = connection.held
+        start = HEAD_BYTES + len(held)
+        view = link.sender.reserve(start + count) if link is not None else None
+        if held:
+            connection.held = b""
+            self._budget.held_bytes -= len(held)
+        if view is None:
+            self._put_off(connection, bytes(held) + bytes(buffer[:count]))
+            return
+        view[HEAD_BYTES:start] = held
+        view[start:] = buffer[:count]
+        self._pass_on(connection, view, start + count)
+
+    def _pass_on(self, connection: Connection, view: memoryview, end: int) -> None:
+        """Frame the bytes view[HEAD_BYTES:end], which lie in the home ring, and commit the whole frames."""
+        position = HEAD_BYTES
+        frames = 0
+        length = 0
+        room = INFLIGHT_MAX - connection.inflight
+        while end - position >= 4 and frames < room:
+            (length,) = _LENGTH.unpack_from(view, position)
+            if not 0 <= length <= self._request_bytes_max:
+                start = bytes(view[position : position + 4])
+                self._pass_on(connection, view, position)  # What came before it is served.
+                self._refuse(connection, start, length)
+                return
+            if position + 4 + length > end:
+                break
+            position += 4 + length
+            frames += 1
+        rest = bytes(view[position:end]) if position < end else b""
+        if frames:
+            if not connection.is_introduced:
+                self._pass_on_introduced(connection, bytes(view[HEAD_BYTES:end]))
+                return
+            if self._handlers.router is not None:
+                self._pass_on_routed(connection, bytes(view[HEAD_BYTES:position]), rest)
+                return
+            flags = connection.flags
+            if self._state.now_ns >= self._next_look_ns:
+                flags |= self._begin_timing(connection, view[HEAD_BYTES + 4 : position], connection.home)
+            HEAD.pack_into(view, 0, connection.id, connection.next_sequence, connection.listener, flags)
+            link = connection.home.link
+            assert link is not None
+            link.sender.commit(position, REQUEST)
+            connection.home.has_unpublished = True
+            connection.next_sequence = (connection.next_sequence + frames) & SEQUENCE_MASK
+            connection.inflight += frames
+            self._counts[_REQUESTS] += frames
+            if connection.inflight >= INFLIGHT_MAX:
+                self._table.update_interest(connection)
+        if rest:
+            self._keep_rest(connection, rest)
+
+    def _pass_on_introduced(self, connection: Connection, data: bytes) -> None:
+        """Whole frames, and perhaps a begun one, of a connection of which the Handlers do not know yet."""
+        if connection.client is None:
+            connection.client = client_of(memoryview(data)[4:])
+        if not self._handlers.introduce(connection):
+            self._put_off(connection, data)
+            return
+        connection.held = data
+        self._budget.held_bytes += len(data)
+        self._pass_on_held(connection)
+
+    def _pass_on_routed(self, connection: Connection, frames: bytes, rest: bytes) -> None:
+        """Several Handlers: each frame goes where the router says.
+
+        Requests of one connection are in work at one Handler only. A frame for another one waits, with all
+        that is behind it, until the answers are out.
+        """
+        view = memoryview(frames)
+        position = 0
+        while position < len(frames) and connection.inflight < INFLIGHT_MAX:
+            end = position + 4 + _LENGTH.unpack_from(frames, position)[0]
+            if not self._route(connection, view[position:end]):
+                break
+            position = end
+        if position < len(frames):
+            self._put_off(connection, frames[position:] + rest)
+        elif rest:
+            self._keep_rest(connection, rest)
+        if connection.inflight >= INFLIGHT_MAX:
+            self._table.update_interest(connection)
+
+    def _route(self, connection: Connection, frame: memoryview) -> bool:
+        """Push one frame, its length before it; False while it has to wait. It may lie in a ring's unused room."""
+        assert self._handlers.router is not None
+        target = self._handlers.by_index.get(self._handlers.router.route(frame[4:]), connection.home)
+        if target.link is None:
+            target = connection.home
+        link = target.link
+        if link is None or (connection.inflight and target is not connection.target):
+            return False
+        flags = connection.flags
+        if self._state.now_ns >= self._next_look_ns:
+            flags |= self._begin_timing(connection, frame[4:], target)
+        head = HEAD.pack(connection.id, connection.next_sequence, connection.listener, flags)
+        if not link.sender.try_push(REQUEST, head, frame):
+            self._timed.cancel(connection)
+            return False
+        target.has_unpublished = True
+        connection.target = target
+        connection.next_sequence = (connection.next_sequence + 1) & SEQUENCE_MASK
+        connection.inflight += 1
+        self._counts[_REQUESTS] += 1
+        return True
+
+    def _keep_rest(self, connection: Connection, rest: bytes) -> None:
+        """The beginning of a frame; or whole ones, for a read brings a thousand, more than may be in work."""
+        if connection.inflight < INFLIGHT_MAX:
+            self._hold(connection, rest)
+        else:
+            self._put_off(connection, rest)
+
+    def _put_off(self, connection: Connection, frames: bytes) -> None:
+        """Keep bytes that have been read until there is room for them."""
+        connection.held = frames
+        self._budget.held_bytes += len(frames)
+        self._table.stall(connection)
+
+    def _hold(self, connection: Connection, rest: bytes | memoryview) -> None:
+        """Keep the beginning of a frame; a large one gets its arena block now."""
+        if len(rest) >= 4:
+            (length,) = _LENGTH.unpack_from(rest)
+            if length > LARGE_FRAME_BYTES:
+                offset = self._arena.allocate(length)
+                if offset is None:
+                    self._put_off(connection, bytes(rest))
+                    return
+                block = Block(offset, length, self._arena.view(offset, length))
+                block.filled = len(rest) - 4
+                block.view[: block.filled] = rest[4:]
+                connection.block = block
+                return
+        connection.held = bytes(rest)
+        self._budget.held_bytes += len(rest)
+
+    def _read_block(self, connection: Connection, block: Block) -> None:
+        """Read on into the arena; pass the frame on when its last byte is there."""
+        if block.filled < block.length:
+            try:
+                count = connection.recv_into(block.view[block.filled :])
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._table.close(connection, str(error))
+                return
+            if count == 0:
+                self._table.close(connection, "the client closed it in the middle of a frame")
+                return
+            connection.last_active_ns = self._state.now_ns
+            block.filled += count
+            self._counts[_BYTES_IN] += count
+        if block.filled == block.length:
+            self._pass_on_block(connection, block)
+
+    def _pass_on_block(self, connection: Connection, block: Block) -> None:
+        if connection.client is None:
+            connection.client = client_of(block.view)
+        target = connection.home
+        if self._handlers.router is not None:
+            index = self._handlers.router.route(block.view)
+            owner = self._handlers.by_index.get(index)
+            if owner is not None and owner.link is not None:
+                target = owner
+        if not connection.is_introduced and not self._handlers.introduce(connection):
+            self._table.stall(connection)
+            return
+        flags = connection.flags
+        if self._state.now_ns >= self._next_look_ns:
+            flags |= self._begin_timing(connection, block.view, target)
+        head = HEAD.pack(connection.id, connection.next_sequence, connection.listener, flags)
+        waits = connection.inflight and target is not connection.target
+        link = target.link
+        if (
+            waits
+            or link is None
+            or not link.sender.try_push(REQUEST_BLOCK, head, BLOCK.pack(block.offset, block.length))
+        ):
+            self._timed.cancel(connection)
+            self._table.stall(connection)
+            return
+        target.has_unpublished = True
+        connection.target = target
+        self._blocks.lend(connection.id, connection.next_sequence, block.offset, target)
+        connection.next_sequence = (connection.next_sequence + 1) & SEQUENCE_MASK
+        connection.inflight += 1
+        block.view.release()
+        connection.block = None
+        self._counts[_REQUESTS] += 1
+        self._table.update_interest(connection)
+
+    def retry_stalled(self) -> None:
+        """Go on with the connections that had no room; those that still have none stall again."""
+        for connection in in_turn(self._table.stalled):
+            if connection.move is not None or (connection.throttled_until_ns and not self._state.is_stopping):
+                continue
+            if connection.out or connection.inflight >= INFLIGHT_MAX:
+                # Its own client or answers must come first; _update_interest brings it back.
+                del self._table.stalled[connection]
+                continue
+            link = connection.home.link
+            # Without room for a read it would only stall again, and the Processor spin instead of sleep.
+            if link is None or link.sender.free_bytes() < _ROOM_BYTES:
+                continue
+            del self._table.stalled[connection]
+            connection.is_stalled = False
+            before = self._counts[_REQUESTS]
+            if connection.block is not None:
+                self._read_block(connection, connection.block)
+            elif connection.held:
+                self._pass_on_held(connection)
+            self._budget.count(connection, self._counts[_REQUESTS] - before)
+            if connection.fd in self._table.by_fd:
+                self._table.update_interest(connection)
+
+    def _pass_on_held(self, connection: Connection) -> None:
+        """Held bytes may be whole frames (they waited for another Handler) or a frame that waits for a block."""
+        held = bytes(connection.held)
+        link = connection.home.link
+        view = link.sender.reserve(HEAD_BYTES + len(held)) if link is not None else None
+        if view is None:
+            self._table.stall(connection)
+            return
+        connection.held = b""
+        self._budget.held_bytes -= len(held)
+        view[HEAD_BYTES : HEAD_BYTES + len(held)] = held
+        self._pass_on(connection, view, HEAD_BYTES + len(held))
+
+    def _refuse(self, connection: Connection, start: bytes, length: int) -> None:
+        """The length word cannot be one: read nothing more, and close when what came before it is answered."""
+        self._counts[SLOT["malformed"]] += 1
+        reason = why_refused(start, length, self._request_bytes_max)
+        logger.warning("closing connection %d: %s", connection.id, reason)
+        connection.is_ended = True
+        self._table.update_interest(connection)
+
+    def _begin_timing(self, connection: Connection, frame: memoryview, target: HandlerPeer) -> int:
+        """The first request of a duty cycle, but not of every short one: FLAG_TIMED if its times are wanted."""
+        if not connection.books.is_timed:
+            return 0
+        now_ns = self._state.now_ns
+        self._next_look_ns = now_ns + _LOOK_NS
+        return self._timed.begin(connection, frame, target.peer, now_ns)

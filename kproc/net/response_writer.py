@@ -1,0 +1,255 @@
+"""ResponseWriter: what the Handlers answered, sent in the order of the requests, with one `send` per connection."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from kproc.metrics.spec import SLOT
+from kproc.net.connection import Connection
+from kproc.net.connection_table import ConnectionTable
+from kproc.net.files import FileCache, StaleFile
+from kproc.net.handler_set import HandlerSet
+from kproc.net.lent_blocks import LentBlocks
+from kproc.net.moves import Moves
+from kproc.net.processor_state import ProcessorState
+from kproc.net.socket_watch import ACTIVE
+from kproc.net.timed_requests import TimedRequests
+from kproc.transport.envelope import (
+    CLOSE,
+    HEAD,
+    HEAD_BYTES,
+    HINT,
+    MOVED,
+    NO_OP,
+    NOTE,
+    SEND,
+    SEND_PARTS,
+    SENDS,
+    SEQUENCE_MASK,
+    THROTTLE,
+    THROTTLE_MS,
+    TIMES,
+    answers_of,
+    decode_parts,
+    unpack_sequences,
+)
+
+logger = logging.getLogger(__name__)
+
+_RESPONSES_PER_PASS: Final = 512
+_BYTES_OUT: Final = SLOT["bytes_out"]
+_RESPONSES: Final = SLOT["responses"]
+
+
+class ResponseWriter:
+    """One per Processor."""
+
+    __slots__ = ("_blocks", "_counts", "_handlers", "_moves", "_state", "_table", "_timed", "files")
+
+    def __init__(
+        self,
+        table: ConnectionTable,
+        handlers: HandlerSet,
+        state: ProcessorState,
+        *,
+        blocks: LentBlocks,
+        timed: TimedRequests,
+        moves: Moves,
+    ) -> None:
+        self._table = table
+        self._handlers = handlers
+        self._state = state
+        self._counts = state.counts
+        self._blocks = blocks
+        self._timed = timed
+        self._moves = moves
+        self.files = FileCache()
+
+    def take_responses(self) -> int:
+        """Send what the Handlers answered; the rings' views are given back before this returns."""
+        work = 0
+        for handler in self._handlers.by_id.values():
+            inbox = handler.inbox
+            if inbox is None or inbox.is_empty():
+                continue
+            batch = inbox.poll(_RESPONSES_PER_PASS)
+            if not batch:
+                continue
+            work += len(batch)
+            touched: dict[Connection, None] = {}
+            lent = self._blocks
+            for kind, view in batch:
+                if kind <= CLOSE:
+                    connection_id, sequence, _, _ = HEAD.unpack_from(view)
+                    if lent:
+                        self._blocks.give_back(connection_id, sequence)
+                    if kind == SEND:  # Nearly all answers leave at once.
+                        self._pass_back(((connection_id, sequence, view[HEAD_BYTES:]),), touched)
+                    elif kind != SEND_PARTS or not self._pass_back_range(view, touched):
+                        self._take_response(kind, view, touched)
+                elif kind == SENDS:  # Of known Produce requests, none of which came in a block.
+                    self._pass_back(answers_of(view), touched)
+                elif kind != HINT:
+                    self._take_word(kind, view)
+                elif self._handlers.router is not None:
+                    self._handlers.router.learn(view)
+            for connection in touched:
+                try:
+                    self._send(connection)
+                except OSError as error:
+                    self._table.close_failed(connection, error)
+            inbox.release()
+            if self._timed.leaving:
+                self._timed.finish(self._table.by_id)
+        return work
+
+    def _pass_back(
+        self, answers: Iterable[tuple[int, int, bytes | memoryview]], touched: dict[Connection, None]
+    ) -> None:
+        """Whole answers: the only one of its connection leaves at once, others with all of this pass."""
+        by_id = self._table.by_id
+        now_ns = self._state.now_ns
+        count = size = 0
+        for connection_id, sequence, frame in answers:
+            connection = by_id.get(connection_id)
+            if connection is None:
+                continue  # Closed meanwhile.
+            if sequence != connection.next_send or connection.stash or connection.is_closing:
+                head = HEAD.pack(connection_id, sequence, 0, 0)
+                self._take_response(SEND, memoryview(head + bytes(frame)), touched)
+                continue
+            count += 1
+            connection.next_send = (sequence + 1) & SEQUENCE_MASK
+            connection.inflight -= 1
+            if connection.inflight or connection.ready or connection.out or connection.interest != ACTIVE:
+                touched[connection] = None
+                connection.ready.append(frame)
+                continue
+            try:
+                sent = connection.send(frame)
+            except BlockingIOError:
+                sent = 0
+            except OSError as error:
+                self._table.close(connection, str(error))
+                continue
+            size += sent
+            connection.last_active_ns = now_ns
+            if sent != len(frame):
+                connection.out = deque((bytes(frame[sent:]),))
+                touched[connection] = None  # To wait for room.
+        self._counts[_RESPONSES] += count
+        self._counts[_BYTES_OUT] += size
+
+    def _pass_back_range(self, view: memoryview, touched: dict[Connection, None]) -> bool:
+        """Records of one file, the only answer of its connection: it leaves at once. False: nothing was done."""
+        connection_id, sequence, _, _ = HEAD.unpack_from(view)
+        connection = self._table.by_id.get(connection_id)
+        if connection is None or not connection.expects_only(sequence):
+            return False
+        try:
+            sent = connection.send_range(view, self.files)
+        except (OSError, EOFError) as error:
+            self._table.close(connection, str(error))
+            return True
+        if sent < 0:
+            return False
+        connection.next_send = (sequence + 1) & SEQUENCE_MASK
+        connection.inflight = 0
+        connection.last_active_ns = self._state.now_ns
+        self._counts[_RESPONSES] += 1
+        self._counts[_BYTES_OUT] += sent
+        if connection.out:
+            touched[connection] = None  # To wait for room.
+        return True
+
+    def _take_response(self, kind: int, view: memoryview, touched: dict[Connection, None]) -> None:
+        connection_id, sequence, _, _ = HEAD.unpack_from(view)
+        connection = self._table.by_id.get(connection_id)
+        if connection is None:
+            return  # Closed meanwhile.
+        touched[connection] = None
+        if sequence != connection.next_send:
+            connection.stash[sequence] = (kind, bytes(view))
+            return
+        self._deliver(connection, kind, view)
+        stash = connection.stash
+        while stash and connection.next_send in stash:
+            kind, kept = stash.pop(connection.next_send)
+            self._deliver(connection, kind, memoryview(kept))
+
+    def _deliver(self, connection: Connection, kind: int, view: memoryview) -> None:
+        """Append one answer, whose turn it is, to what leaves in this pass."""
+        connection.next_send = (connection.next_send + 1) & SEQUENCE_MASK
+        connection.inflight -= 1
+        if connection.is_closing:
+            return
+        if kind == SEND:
+            connection.ready.append(view[HEAD_BYTES:])
+        elif kind == SEND_PARTS:
+            try:
+                connection.add_parts(decode_parts(view[HEAD_BYTES:]), self.files)
+            except (StaleFile, OSError, EOFError) as error:
+                # The segment is gone or shorter than the answer says. Half an answer must not leave.
+                logger.warning("closing connection %d: cannot send a fetched range: %s", connection.id, error)
+                connection.is_closing = True
+        elif kind == CLOSE:
+            connection.is_closing = True
+        else:
+            assert kind == NO_OP, kind
+        self._counts[_RESPONSES] += 1
+
+    def _send(self, connection: Connection) -> None:
+        if connection.fd not in self._table.by_fd:
+            return
+        try:
+            if connection.ready:
+                self._counts[_BYTES_OUT] += connection.send_ready()
+                connection.last_active_ns = self._state.now_ns
+        except (OSError, EOFError) as error:
+            self._table.close(connection, str(error))
+            return
+        if connection.is_closing or connection.out or connection.interest != ACTIVE:
+            self.after_send(connection)
+
+    def go_on(self, connection: Connection) -> None:
+        try:
+            self._counts[_BYTES_OUT] += connection.flush()
+        except (OSError, EOFError) as error:
+            self._table.close(connection, str(error))
+            return
+        connection.last_active_ns = self._state.now_ns
+        self.after_send(connection)
+
+    def after_send(self, connection: Connection) -> None:
+        if connection.is_closing and not connection.out:
+            self._table.close(connection, "a Handler asked for it")
+        elif connection.out or connection.interest != ACTIVE:
+            self._table.update_interest(connection)
+
+    def _take_word(self, kind: int, view: memoryview) -> None:
+        """What a Handler says of a connection beside its answers."""
+        connection_id, sequence, _, _ = HEAD.unpack_from(view)
+        connection = self._table.by_id.get(connection_id)
+        if kind == MOVED:
+            # The Handler keeps nothing of what it has parked, so blocks need not wait for the answers.
+            sequences = unpack_sequences(view[HEAD_BYTES:])
+            for each in sequences:
+                self._blocks.give_back(connection_id, each)
+            if connection is not None:
+                self._moves.on_moved(connection, sequence, sequences)
+        elif kind == TIMES:
+            self._timed.answered(connection_id, sequence, view[HEAD_BYTES:])
+        elif connection is None:
+            return  # Closed meanwhile.
+        elif kind == THROTTLE:
+            (throttle_ms,) = THROTTLE_MS.unpack_from(view, HEAD_BYTES)
+            self._table.throttle(connection, self._state.now_ns + throttle_ms * 1_000_000)
+            self._table.update_interest(connection)
+        else:
+            assert kind == NOTE, kind
+            connection.client = msgspec.msgpack.decode(view[HEAD_BYTES:], type=tuple[str, str, str])
