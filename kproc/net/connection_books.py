@@ -6,6 +6,8 @@ are not a client's.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kproc.metrics.requests import PROCESSORS_PART
 from kproc.metrics.slab import MetricsRow
 from kproc.metrics.spec import SLOT
@@ -15,16 +17,16 @@ from kproc.net.count_reporter import CountReporter
 
 
 class ClientBooks:
-    """The books of one Processor's clients. Written by connection_table.py, stored to shared memory at the Processor's tick."""
+    """The books of one Processor's clients. Stored to shared memory at its tick."""
 
     __slots__ = ("_values", "ledger", "reporter")
 
     is_timed = True
 
-    def __init__(self, metrics: MetricsRow, processor: int) -> None:
+    def __init__(self, metrics: MetricsRow, processor: int, on_unsent: Callable[[], None]) -> None:
         self._values = metrics.values
         self.ledger = ConnectionLedger(metrics.slab.counts(PROCESSORS_PART + processor))
-        self.reporter = CountReporter()
+        self.reporter = CountReporter(on_unsent)
 
     def opened(self, connection: Connection) -> None:
         self.reporter.opened(connection.listener, connection.origin.address)

@@ -148,6 +148,8 @@ class ThreadWriter(ResponseWriter):
             head = HEAD.pack(connection_id, sequence, 0, 0)
             self._take_response(SEND, memoryview(head + bytes(frame)), touched)
 
-    def _pass_back_range(self, view: memoryview, touched: dict[Connection, None]) -> bool:
+    def _pass_back_range(
+        self, connection_id: int, sequence: int, view: memoryview, touched: dict[Connection, None]
+    ) -> bool:
         """Leave the sending to the connection's thread, as `_pass_back` does."""
         return False

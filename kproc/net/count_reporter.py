@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import socket
+from collections.abc import Callable
 from typing import Final
 
 from kproc.net.handoff import CHANGES_MAX, CREDITS, Key, Report
@@ -39,18 +40,19 @@ class _Reader:
 class CountReporter:
     """One per Processor, called by the thread that runs it.
 
-    `has_unsent` says whether `flush` has anything to send: a field, because every duty cycle reads it.
+    `has_unsent` says whether `flush` has anything to send. `on_unsent` is called at every change.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_unsent: Callable[[], None] = lambda: None) -> None:
         self._totals: dict[Key, int] = {}
         self._readers: dict[socket.socket, _Reader] = {}
+        self._on_unsent = on_unsent
         self.has_unsent = False
 
     def attach(self, peer: AgentId, sock: socket.socket) -> None:
         """An Acceptor has started: report every open connection to it. The caller keeps the socket."""
         self._readers[sock] = _Reader(peer, sock, dict(self._totals))
-        self.has_unsent = True
+        self._note_unsent()
 
     def detach(self, peer: AgentId, sock: socket.socket | None = None) -> None:
         """Forget the socket `sock`, or every socket of `peer`, which has ended. A successor may be attached already."""
@@ -71,7 +73,7 @@ class CountReporter:
         reader = self._readers.get(sock)
         if reader is not None:  # Otherwise that Acceptor has ended; we keep the connection it passed to us.
             reader.answers.append(answer)
-            self.has_unsent = True
+            self._note_unsent()
 
     @property
     def totals(self) -> dict[Key, int]:
@@ -97,7 +99,11 @@ class CountReporter:
         _add(self._totals, key, change)
         for reader in self._readers.values():
             _add(reader.changes, key, change)
+        self._note_unsent()
+
+    def _note_unsent(self) -> None:
         self.has_unsent = True
+        self._on_unsent()
 
     def _send(self, reader: _Reader) -> None:
         changes, answers = reader.changes, reader.answers

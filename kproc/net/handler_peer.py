@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from kproc.transport.agent import AgentId, Link
-from kproc.transport.outbox import Inbox, Outbox
+from kproc.transport.outbox import Buffer, Inbox, Outbox
 
 
 class Router(Protocol):
@@ -19,35 +19,50 @@ class Router(Protocol):
 
 
 class HandlerPeer:
-    """One Handler as this Processor sees it. It survives a restart of the Handler; its link does not."""
+    """One Handler as this Processor sees it. It survives a restart of the Handler; its link does not.
 
-    __slots__ = ("has_unpublished", "homes", "inbox", "is_away", "is_leaving", "link", "notices", "peer")
+    Who puts something into its ring enters it in `unpublished`, or calls `notify`.
+    """
 
-    def __init__(self, peer: AgentId) -> None:
+    __slots__ = (
+        "_notices", "_publish", "_unpublished", "_wake", "homes", "inbox", "is_away", "is_leaving", "link", "peer",
+    )  # fmt: skip
+
+    _notices: Outbox  # From the first link on.
+
+    def __init__(self, peer: AgentId, unpublished: dict[HandlerPeer, None]) -> None:
         self.peer = peer
+        self._unpublished = unpublished
         self.link: Link | None = None
         self.inbox: Inbox | None = None
-        self.notices: Outbox | None = None
         self.homes = 0
-        self.has_unpublished = False
         self.is_leaving = False
         self.is_away = False  # As found by the last look, once a second.
 
     def attach(self, link: Link) -> None:
         self.link = link
         self.inbox = Inbox(link.receiver)
-        self.notices = Outbox(link.sender, link.waker)
-        self.has_unpublished = False
+        self._notices = Outbox(link.sender, link.waker)
+        self._publish, self._wake = link.sender.publish, link.waker.wake
+        self._unpublished.pop(self, None)
 
     def detach(self) -> None:
-        self.link = self.inbox = self.notices = None
+        self.link = self.inbox = None
+        self._unpublished.pop(self, None)
+
+    def notify(self, kind: int, *parts: Buffer) -> None:
+        """Say something of a connection, whether there is room or not. Nothing if the Handler is not there."""
+        if self.link is not None:
+            self._notices.push(kind, *parts)
+            self._unpublished[self] = None
 
     def publish(self) -> None:
-        """Make this pass's requests visible and wake the Handler if it sleeps."""
-        if self.has_unpublished and self.link is not None:
-            self.link.sender.publish()
-            self.link.waker.wake()
-        self.has_unpublished = False
-        notices = self.notices
-        if notices is not None and notices.is_dirty:
-            notices.flush()
+        """Make what is in its ring visible and wake the Handler if it sleeps."""
+        notices = self._notices
+        if notices.is_dirty:
+            notices.flush()  # All of the ring, requests too.
+            if notices.is_dirty:
+                self._unpublished[self] = None  # No room for some.
+        else:
+            self._publish()
+            self._wake()

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kproc.net.connection import Connection
 from kproc.net.handler_peer import HandlerPeer, Router
 from kproc.transport.agent import AgentId, Sender
 from kproc.transport.envelope import ADDRESS, DISCONNECTED, HEAD
+from kproc.transport.outbox import Inbox
 
 
 class HandlerSet:
     """One per Processor. Which connection is at home where is decided by homes.py."""
 
-    __slots__ = ("_given_router", "by_id", "by_index", "router")
+    __slots__ = (
+        "_given_router",
+        "_looks",
+        "by_id",
+        "by_index",
+        "inboxes",
+        "may_have_answers",
+        "router",
+        "unpublished",
+    )
 
     def __init__(self, router: Router | None) -> None:
         self._given_router = router
@@ -19,6 +31,17 @@ class HandlerSet:
         self.by_id: dict[AgentId, HandlerPeer] = {}
         # They come in any order when one of them is being restarted. Those that are leaving are not in here.
         self.by_index: dict[int, HandlerPeer] = {}
+        self.unpublished: dict[HandlerPeer, None] = {}  # Those that this pass has something for.
+        self.inboxes: list[Inbox] = []  # Of those that are there.
+        self._looks: list[Callable[[], bool]] = []
+        # Found at the last look, or announced by the eventfd. Otherwise there is nothing that the next look would miss:
+        # who answers stores first and asks then whether the Processor sleeps, the Processor the other way round.
+        self.may_have_answers = False
+
+    def links_changed(self) -> None:
+        """A Handler came or went."""
+        self.inboxes = [each.inbox for each in self.by_id.values() if each.inbox is not None]
+        self._looks = [inbox.is_empty for inbox in self.inboxes]
 
     def choose_routing(self) -> HandlerPeer | None:
         """Route frames while there are several. With one, which is returned, all requests are at home."""
@@ -42,9 +65,9 @@ class HandlerSet:
     def has_answers(self) -> bool:
         """Whether one of them has published something that was not taken."""
         # A loop: any() over a generator costs 0.2 us more, at every sleep.
-        for handler in self.by_id.values():
-            inbox = handler.inbox
-            if inbox is not None and not inbox.is_empty():
+        for is_empty in self._looks:
+            if not is_empty():
+                self.may_have_answers = True
                 return True
         return False
 
@@ -58,18 +81,18 @@ class HandlerSet:
             if handler.link is not None:  # Else its successor's link brings us here again.
                 if not handler.link.sender.try_push(ADDRESS, head, connection.origin.address):
                     return False
-                handler.has_unpublished = True
+                self.unpublished[handler] = None
         connection.is_introduced = True
         return True
 
     def tell_gone(self, connection: Connection, flags: int) -> None:
         """The connection is gone from here. With several Handlers each may remember something of it."""
         for handler in (connection.home,) if self.router is None else self.by_id.values():
-            if handler.notices is not None:
-                handler.notices.push(DISCONNECTED, HEAD.pack(connection.id, 0, 0, flags))
+            handler.notify(DISCONNECTED, HEAD.pack(connection.id, 0, 0, flags))
 
     def publish(self) -> None:
-        """Let them see what this pass has for them."""
-        for handler in self.by_id.values():
-            if handler.has_unpublished or (handler.notices is not None and handler.notices.is_dirty):
-                handler.publish()
+        """Let those in `unpublished` see what this pass has for them; who had no room for all is entered again."""
+        waiting = list(self.unpublished)
+        self.unpublished.clear()
+        for handler in waiting:
+            handler.publish()

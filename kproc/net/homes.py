@@ -38,10 +38,11 @@ class Homes:
         handler = handlers.by_id.get(link.peer)
         is_new = handler is None
         if handler is None:
-            handler = handlers.by_id[link.peer] = HandlerPeer(link.peer)
+            handler = handlers.by_id[link.peer] = HandlerPeer(link.peer, handlers.unpublished)
         if not handler.is_leaving:
             handlers.by_index[link.peer.index] = handler
         handler.attach(link)
+        handlers.links_changed()
         for connection in self._table.by_fd.values():
             connection.is_introduced = False  # This one knows nothing of it.
         if is_new:
@@ -66,6 +67,7 @@ class Homes:
     def _lose(self, handler: HandlerPeer) -> None:
         """What it had in work ends in closed connections, its blocks come back."""
         handler.detach()
+        self._handlers.links_changed()
         self._moves.handler_lost(handler)
         self._timed.forget_handler(handler.peer)
         for connection in list(self._table.by_fd.values()):
@@ -89,7 +91,7 @@ class Homes:
         handler = self._handlers.by_id.get(peer)
         if handler is None:
             return False
-        if handler.has_unpublished or (handler.notices is not None and handler.notices.has_overflow):
+        if handler in self._handlers.unpublished:
             return True
         return self._blocks.has_any_at(handler) or any(
             handler in (each.home, each.next_home) or (each.inflight and each.target is handler)

@@ -210,9 +210,8 @@ class Moves:
         assert move is not None
         self._asked[connection] = None
         if connection.inflight and not move.is_asked:
-            notices = connection.target.notices
-            assert notices is not None, "a Handler that died takes its connections with it"
-            notices.push(MOVE_OUT, HEAD.pack(connection.id, move.attempt, 0, 0))
+            assert connection.target.link is not None, "a Handler that died takes its connections with it"
+            connection.target.notify(MOVE_OUT, HEAD.pack(connection.id, move.attempt, 0, 0))
             move.is_asked = True
         self.advance(connection)
 
@@ -262,7 +261,7 @@ class Moves:
         self.forget(connection)
         move, connection.move = connection.move, None
         assert move is not None
-        if move.is_asked and connection.target.notices is not None:
+        if move.is_asked and connection.target.link is not None:
             claim(connection, move.kept)
         self._holder.resume(connection)
 
@@ -308,7 +307,6 @@ class Moves:
 
 def claim(connection: Connection, kept: list[int]) -> None:
     """Send MOVE_IN: the Handler sends the answers of these requests to us."""
-    notices = connection.target.notices
-    assert notices is not None
+    assert connection.target.link is not None
     head = HEAD.pack(connection.id, 0, connection.listener, connection.flags)
-    notices.push(MOVE_IN, head, pack_sequences(kept))
+    connection.target.notify(MOVE_IN, head, pack_sequences(kept))

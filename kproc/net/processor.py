@@ -7,7 +7,8 @@
     ConnectionMigration  connections that go to other Processors, or come           migration.py
 
 One duty cycle: take answers from the Handlers' rings and send them, one `send` per connection; poll the sockets; read
-what is ready straight into the request ring; publish once per ring.
+what is ready straight into the request ring; publish once per ring. With nothing to wait for and nothing to tell it
+asks two words of ProcessorState, and the Handlers once: before it sleeps, when it must.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from kproc.config.dynamic import DynamicSettings
 from kproc.ipc.fdpass import TruncatedDescriptor, recv_fd
 from kproc.metrics.slab import MetricsRow
 from kproc.metrics.spec import SLOT
+from kproc.net.connection import Connection
 from kproc.net.connection_books import ClientBooks, ProbeBooks
 from kproc.net.connection_table import ConnectionTable
 from kproc.net.descriptors import descriptor_end
@@ -55,9 +57,10 @@ class Processor:
     """Owns the client connections given to it. One instance runs in one role."""
 
     __slots__ = (  # More attributes than CPython keeps inline in an object without.
-        "_blocks", "_books", "_budget", "_clock", "_counts", "_cycle_count", "_descriptor_end", "_doze", "_epoll",
-        "_handoffs", "_homes", "_idle_ns_max", "_metrics", "_next_complaint_ns", "_next_second_ns",
-        "_next_store_ns", "_poll", "_probe_books", "_reporter", "_sleep_ms_max", "_slow_frames", "_state", "_watch",
+        "_blocks", "_books", "_budget", "_clock", "_counts", "_cycle_count", "_descriptor_end", "_doze",
+        "_doze_fd", "_epoll", "_find", "_handoffs", "_has_answers", "_homes", "_idle_ns_max", "_metrics",
+        "_next_complaint_ns", "_next_second_ns", "_next_store_ns", "_now_ns", "_poll", "_probe_books",
+        "_read", "_reporter", "_sleep_ms_max", "_slow_frames", "_state", "_take_responses", "_watch",
         "_watched_fd", "handlers", "id", "is_called", "migration", "reader", "table", "timed", "writer",
     )  # fmt: skip
 
@@ -85,9 +88,8 @@ class Processor:
         self._counts = metrics.values
         self._watch = watch = self._make_watch()
         self._epoll = watch.epoll
-        self._poll = watch.epoll.poll
         self._epoll.register(doze.fd, select.EPOLLIN | select.EPOLLET)
-        self._books = ClientBooks(metrics, agent_id.index)
+        self._books = ClientBooks(metrics, agent_id.index, state.make_due)
         self._probe_books = ProbeBooks(metrics)
         self._reporter = self._books.reporter
         self.timed = timed = TimedRequests(metrics.slab.timings(agent_id.index), clock)
@@ -120,6 +122,11 @@ class Processor:
             request_bytes_max=request_bytes_max,
         )
         self.writer = self._writer_kind(table, handlers, state, blocks=blocks, timed=timed, moves=moves)
+        # What every pass calls.
+        self._poll, self._now_ns = watch.epoll.poll, clock.now_ns
+        self._find, self._read, self._has_answers = table.by_fd.get, self.reader.read, handlers.has_answers
+        self._take_responses = self.writer.take_responses
+        self._doze_fd = doze.fd
         self._idle_ns_max = idle_ms_max * 1_000_000 if idle_ms_max >= 0 else 0
         self._handoffs: dict[int, tuple[AgentId, socket.socket]] = {}
         self._descriptor_end = descriptor_end()
@@ -189,59 +196,71 @@ class Processor:
     def do_work(self, timeout_ms: int) -> int:
         """Answers out, requests in. Sleeps only when no Handler has answered and no socket is ready."""
         self._cycle_count += 1
-        work = self.writer.take_responses()
-        sleep_ms_max = STORE_MS if work else self._sleep_ms_max
-        if timeout_ms > sleep_ms_max:
-            timeout_ms = sleep_ms_max
-        if self._state.is_pressed:
+        work = 0
+        state, handlers = self._state, self.handlers
+        if handlers.may_have_answers or not timeout_ms:
+            handlers.may_have_answers = False
+            work = self._take_responses()
+            if work:
+                self._sleep_ms_max = STORE_MS
+        if timeout_ms > self._sleep_ms_max:
+            timeout_ms = self._sleep_ms_max
+        if state.is_pressed:
             work += self._relieve()
             timeout_ms = min(timeout_ms, self.next_deadline_ms())
         # Also after work: with something ready it does not sleep, and one system call is saved.
         events = (
-            self._doze.wait(self._poll, timeout_ms / 1000, self.handlers.has_answers)
-            if timeout_ms
-            else self._poll(0)
+            self._doze.wait(self._poll, timeout_ms / 1000, self._has_answers) if timeout_ms else self._poll(0)
         )
-        self._state.now_ns = now_ns = self._clock.now_ns()
-        connections = self.table.by_fd
-        read = self.reader.read
+        state.now_ns = now_ns = self._now_ns()
+        find, read = self._find, self._read
         others: list[int] = []
         for fd, mask in events:
-            connection = connections.get(fd)
+            connection = find(fd)
             if connection is None:
-                others.append(fd)
+                if fd == self._doze_fd:
+                    handlers.may_have_answers = True
+                else:
+                    others.append(fd)
                 continue
             work += 1
             try:
                 if mask == _EPOLLIN:
                     read(connection)
-                elif mask & select.EPOLLOUT:
-                    self.writer.go_on(connection)
-                elif mask & _EPOLLIN:
-                    read(connection)
                 else:
-                    self.table.hung_up(connection)
+                    self._on_event(connection, mask)
             except Exception as error:  # noqa: BLE001 - the kernel refuses something for this one, or contained
                 self.table.close_failed(connection, error)
         # Last, because these close connections and bring new ones with the same descriptors: an event that is still
         # to come would hit a stranger.
         for fd in others:
-            if fd in self._handoffs:
-                work += self._take_sockets(fd)
-            elif self.migration.on_readable(fd):
-                work += 1
-            elif fd == self._watched_fd:
-                self.is_called = True
-        self.handlers.publish()
-        if self.timed.leaving:
-            self.timed.finish(self.table.by_id)
-        if self._reporter.has_unsent:
-            self._reporter.flush()
-        if now_ns >= self._next_store_ns:
-            self._on_tick()
+            work += self._on_other_event(fd)
+        if handlers.unpublished:
+            handlers.publish()
+        if now_ns >= state.due_ns:
+            self._on_due(work)
         elif work:  # It is to be stored, too.
             self._sleep_ms_max = STORE_MS
         return work
+
+    def _on_event(self, connection: Connection, mask: int) -> None:
+        """Not only something to read."""
+        if mask & select.EPOLLOUT:
+            self.writer.go_on(connection)
+        elif mask & _EPOLLIN:
+            self._read(connection)
+        else:
+            self.table.hung_up(connection)
+
+    def _on_other_event(self, fd: int) -> int:
+        """No client's: a new connection, another Processor, whoever runs this one."""
+        if fd in self._handoffs:
+            return self._take_sockets(fd)
+        if self.migration.on_readable(fd):
+            return 1
+        if fd == self._watched_fd:
+            self.is_called = True
+        return 0
 
     def _relieve(self) -> int:
         """Go on with what no descriptor announces: room, moves, the end of a throttle."""
@@ -255,7 +274,8 @@ class Processor:
         is_moving = moves.is_active
         if is_moving:
             work += moves.work()
-        self.handlers.publish()
+        if self.handlers.unpublished:
+            self.handlers.publish()
         self._state.is_pressed = bool(
             is_moving or table.stalled or table.short_of_memory or table.has_throttled
         )
@@ -349,7 +369,7 @@ class Processor:
     def is_drained(self) -> bool:
         """Stopping: nothing is left to answer. Leaving: every connection and every block is elsewhere."""
         if self._state.is_leaving and not self._state.is_stopping:
-            has_waiting = self.table.by_fd or self.is_moving or self._blocks
+            has_waiting = self.table.by_fd or self.is_moving or self._blocks.by_request
             return not has_waiting and not self._reporter.has_unsent
         if not self._state.is_stopping or self.is_moving:
             return False
@@ -372,6 +392,19 @@ class Processor:
         return self.table.kill(name)
 
     # -- now and then ------------------------------------------------------------------------------------------
+
+    def _on_due(self, work: int) -> None:
+        """The end of a pass with something to tell or to look at; the tick is at least that."""
+        if self.timed.leaving:
+            self.timed.finish(self.table.by_id)
+        if self._reporter.has_unsent:
+            self._reporter.flush()
+        if self._state.now_ns >= self._next_store_ns:
+            self._on_tick()
+        elif work:
+            self._sleep_ms_max = STORE_MS
+        is_late = self.timed.leaving or self._reporter.has_unsent
+        self._state.due_ns = 0 if is_late else self._next_store_ns
 
     def _on_tick(self) -> None:
         """Ten times a second, idle every REST_MS: the metrics row. Once a second: idle connections, deleted files."""

@@ -34,6 +34,9 @@ READ_BYTES: Final = 32 * 1024
 _ROOM_BYTES: Final = 2 * (READ_BYTES + LARGE_FRAME_BYTES)  # For one read, with what is held and padding.
 _LOOK_NS: Final = 500_000  # So often at most a request is considered for timing.
 _LENGTH: Final = struct.Struct(">i")
+_unpack_length: Final = _LENGTH.unpack_from
+_pack_head: Final = HEAD.pack_into
+_RESERVED_BYTES: Final = HEAD_BYTES + READ_BYTES
 _INFLIGHT_LAST: Final = INFLIGHT_MAX - 1
 _BYTES_IN: Final = SLOT["bytes_in"]
 _REQUESTS: Final = SLOT["requests"]
@@ -44,7 +47,7 @@ class RequestReader:
 
     __slots__ = (
         "_arena", "_blocks", "_budget", "_counts", "_handlers", "_next_look_ns", "_request_bytes_max", "_state",
-        "_table", "_timed", "read",
+        "_table", "_timed", "_unpublished", "read",
     )  # fmt: skip
 
     def __init__(
@@ -61,6 +64,7 @@ class RequestReader:
     ) -> None:
         self._table = table
         self._handlers = handlers
+        self._unpublished = handlers.unpublished
         self._state = state
         self._counts = state.counts
         self._budget = budget
@@ -82,6 +86,53 @@ class RequestReader:
 
     def _read(self, connection: Connection) -> None:
         """Read once, straight to where a Handler will look, and pass on every whole frame."""
+        home = connection.home
+        link = home.link
+        if connection.held or connection.block is not None or link is None:
+            self._read_on(connection)
+            return
+        view = link.sender.reserve(_RESERVED_BYTES)
+        if view is None:
+            self._table.stall(connection)
+            return
+        try:
+            count = connection.recv_into(view[HEAD_BYTES:])
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._table.close(connection, str(error))
+            return
+        connection.last_active_ns = now_ns = self._state.now_ns
+        counts = self._counts
+        counts[_BYTES_IN] += count
+        if count > 4 and connection.inflight < _INFLIGHT_LAST:
+            (length,) = _unpack_length(view, HEAD_BYTES)
+            if (
+                length == count - 4 <= self._request_bytes_max and connection.is_introduced
+            ):  # As most reads bring.
+                if self._handlers.router is not None:
+                    if self._route(connection, view[HEAD_BYTES : HEAD_BYTES + count]):
+                        return
+                elif now_ns < self._next_look_ns:
+                    # What `_pass_on` would do with it and `_passed`, written out: at 1 connection it is every request.
+                    sequence = connection.next_sequence
+                    _pack_head(view, 0, connection.id, sequence, connection.listener, connection.flags)
+                    link.sender.commit(HEAD_BYTES + count, REQUEST)
+                    self._unpublished[home] = None
+                    connection.next_sequence = (sequence + 1) & SEQUENCE_MASK
+                    connection.inflight += 1
+                    counts[_REQUESTS] += 1
+                    return
+            elif LARGE_FRAME_BYTES < length <= self._request_bytes_max and length > count - 4:
+                self._hold(connection, view[HEAD_BYTES : HEAD_BYTES + count])  # The beginning of a large one.
+                return
+        if count:
+            self._pass_on(connection, view, HEAD_BYTES + count)
+        else:
+            self._table.close(connection, "the client closed it")
+
+    def _read_on(self, connection: Connection) -> None:
+        """Read once, of a connection that has begun a frame, or has no Handler."""
         if connection.block is not None:
             self._read_block(connection, connection.block)
             return
@@ -89,48 +140,41 @@ class RequestReader:
         held = connection.held
         start = HEAD_BYTES + len(held)
         view = link.sender.reserve(start + READ_BYTES) if link is not None else None
-        if link is None or view is None:
+        if view is None:
             self._table.stall(connection)
             return
-        try:
-            count = connection.recv_into(view[start:])
-        except BlockingIOError:
-            return
-        except OSError as error:
-            self._table.close(connection, str(error))
-            return
-        if count == 0:
-            self._table.close(connection, "the client closed it")
-            return
-        connection.last_active_ns = now_ns = self._state.now_ns
-        self._counts[_BYTES_IN] += count
-        if count > 4 and not held and connection.inflight < _INFLIGHT_LAST:
-            (length,) = _LENGTH.unpack_from(view, HEAD_BYTES)
-            # As most reads bring. With one Handler: what `_pass_on` would do with it.
-            is_one = length == count - 4 <= self._request_bytes_max and connection.is_introduced
-            if (
-                is_one
-                and self._handlers.router is not None
-                and self._route(connection, view[HEAD_BYTES:][:count])
-            ):
-                return
-            if is_one and self._handlers.router is None and now_ns < self._next_look_ns:
-                sequence = connection.next_sequence
-                HEAD.pack_into(view, 0, connection.id, sequence, connection.listener, connection.flags)
-                link.sender.commit(start + count, REQUEST)
-                connection.home.has_unpublished = True
-                connection.next_sequence = (sequence + 1) & SEQUENCE_MASK
-                connection.inflight += 1
-                self._counts[_REQUESTS] += 1
-                return
-            if LARGE_FRAME_BYTES < length <= self._request_bytes_max and length > count - 4:
-                self._hold(connection, view[HEAD_BYTES : HEAD_BYTES + count])  # The beginning of a large one.
-                return
-        if held:
+        count = self._receive(connection, view[start:], "the client closed it")
+        if count:
             view[HEAD_BYTES:start] = held
             connection.held = b""
             self._budget.held_bytes -= len(held)
-        self._pass_on(connection, view, start + count)
+            self._pass_on(connection, view, start + count)
+
+    def _receive(self, connection: Connection, into: memoryview, if_ended: str) -> int:
+        """How many bytes there were; none, too, if it had to be closed."""
+        try:
+            count = connection.recv_into(into)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            self._table.close(connection, str(error))
+            return 0
+        if not count:
+            self._table.close(connection, if_ended)
+            return 0
+        connection.last_active_ns = self._state.now_ns
+        self._counts[_BYTES_IN] += count
+        return count
+
+    def _passed(self, connection: Connection, target: HandlerPeer, frames: int) -> None:
+        """So many of its requests went into that Handler's ring."""
+        self._unpublished[target] = None
+        connection.target = target
+        connection.next_sequence = (connection.next_sequence + frames) & SEQUENCE_MASK
+        connection.inflight += frames
+        self._counts[_REQUESTS] += frames
+        if connection.inflight >= INFLIGHT_MAX:
+            self._table.update_interest(connection)
 
     def take(self, connection: Connection, buffer: memoryview, count: int) -> None:
         """Another thread has read `count` bytes: into the connection's block, or else into `buffer`."""
@@ -186,12 +230,7 @@ class RequestReader:
             link = connection.home.link
             assert link is not None
             link.sender.commit(position, REQUEST)
-            connection.home.has_unpublished = True
-            connection.next_sequence = (connection.next_sequence + frames) & SEQUENCE_MASK
-            connection.inflight += frames
-            self._counts[_REQUESTS] += frames
-            if connection.inflight >= INFLIGHT_MAX:
-                self._table.update_interest(connection)
+            self._passed(connection, connection.home, frames)
         if rest:
             self._keep_rest(connection, rest)
 
@@ -223,8 +262,6 @@ class RequestReader:
             self._put_off(connection, frames[position:] + rest)
         elif rest:
             self._keep_rest(connection, rest)
-        if connection.inflight >= INFLIGHT_MAX:
-            self._table.update_interest(connection)
 
     def _route(self, connection: Connection, frame: memoryview) -> bool:
         """Push one frame, its length before it; False while it has to wait. It may lie in a ring's unused room."""
@@ -242,11 +279,7 @@ class RequestReader:
         if not link.sender.try_push(REQUEST, head, frame):
             self._timed.cancel(connection)
             return False
-        target.has_unpublished = True
-        connection.target = target
-        connection.next_sequence = (connection.next_sequence + 1) & SEQUENCE_MASK
-        connection.inflight += 1
-        self._counts[_REQUESTS] += 1
+        self._passed(connection, target, 1)
         return True
 
     def _keep_rest(self, connection: Connection, rest: bytes) -> None:
@@ -282,19 +315,8 @@ class RequestReader:
     def _read_block(self, connection: Connection, block: Block) -> None:
         """Read on into the arena; pass the frame on when its last byte is there."""
         if block.filled < block.length:
-            try:
-                count = connection.recv_into(block.view[block.filled :])
-            except BlockingIOError:
-                return
-            except OSError as error:
-                self._table.close(connection, str(error))
-                return
-            if count == 0:
-                self._table.close(connection, "the client closed it in the middle of a frame")
-                return
-            connection.last_active_ns = self._state.now_ns
-            block.filled += count
-            self._counts[_BYTES_IN] += count
+            into = block.view[block.filled :]
+            block.filled += self._receive(connection, into, "the client closed it in the middle of a frame")
         if block.filled == block.length:
             self._pass_on_block(connection, block)
 
@@ -324,15 +346,10 @@ class RequestReader:
             self._timed.cancel(connection)
             self._table.stall(connection)
             return
-        target.has_unpublished = True
-        connection.target = target
         self._blocks.lend(connection.id, connection.next_sequence, block.offset, target)
-        connection.next_sequence = (connection.next_sequence + 1) & SEQUENCE_MASK
-        connection.inflight += 1
         block.view.release()
         connection.block = None
-        self._counts[_REQUESTS] += 1
-        self._table.update_interest(connection)
+        self._passed(connection, target, 1)
 
     def retry_stalled(self) -> None:
         """Go on with the connections that had no room; those that still have none stall again."""

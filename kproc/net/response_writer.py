@@ -44,12 +44,24 @@ logger = logging.getLogger(__name__)
 _RESPONSES_PER_PASS: Final = 512
 _BYTES_OUT: Final = SLOT["bytes_out"]
 _RESPONSES: Final = SLOT["responses"]
+_unpack_head: Final = HEAD.unpack_from
 
 
 class ResponseWriter:
     """One per Processor."""
 
-    __slots__ = ("_blocks", "_counts", "_handlers", "_moves", "_state", "_table", "_timed", "files")
+    __slots__ = (
+        "_blocks",
+        "_by_id",
+        "_counts",
+        "_handlers",
+        "_lent",
+        "_moves",
+        "_state",
+        "_table",
+        "_timed",
+        "files",
+    )
 
     def __init__(
         self,
@@ -66,6 +78,8 @@ class ResponseWriter:
         self._state = state
         self._counts = state.counts
         self._blocks = blocks
+        self._by_id = table.by_id
+        self._lent = blocks.by_request
         self._timed = timed
         self._moves = moves
         self.files = FileCache()
@@ -73,31 +87,41 @@ class ResponseWriter:
     def take_responses(self) -> int:
         """Send what the Handlers answered; the rings' views are given back before this returns."""
         work = 0
-        for handler in self._handlers.by_id.values():
-            inbox = handler.inbox
-            if inbox is None or inbox.is_empty():
-                continue
+        lent = self._lent
+        for inbox in self._handlers.inboxes:
             batch = inbox.poll(_RESPONSES_PER_PASS)
             if not batch:
                 continue
             work += len(batch)
             touched: dict[Connection, None] = {}
-            lent = self._blocks
+            answers: list[tuple[int, int, bytes | memoryview]] = []  # Whole ones, until something else comes.
             for kind, view in batch:
-                if kind <= CLOSE:
-                    connection_id, sequence, _, _ = HEAD.unpack_from(view)
+                if kind == SEND:
+                    connection_id, sequence, _, _ = _unpack_head(view)
                     if lent:
                         self._blocks.give_back(connection_id, sequence)
-                    if kind == SEND:  # Nearly all answers leave at once.
-                        self._pass_back(((connection_id, sequence, view[HEAD_BYTES:]),), touched)
-                    elif kind != SEND_PARTS or not self._pass_back_range(view, touched):
+                    answers.append((connection_id, sequence, view[HEAD_BYTES:]))
+                    continue
+                if kind == SENDS:  # Of known Produce requests, none of which came in a block.
+                    answers += answers_of(view)
+                    continue
+                if answers:
+                    self._pass_back(answers, touched)
+                    answers = []
+                if kind <= CLOSE:
+                    connection_id, sequence, _, _ = _unpack_head(view)
+                    if lent:
+                        self._blocks.give_back(connection_id, sequence)
+                    if kind != SEND_PARTS or not self._pass_back_range(
+                        connection_id, sequence, view, touched
+                    ):
                         self._take_response(kind, view, touched)
-                elif kind == SENDS:  # Of known Produce requests, none of which came in a block.
-                    self._pass_back(answers_of(view), touched)
                 elif kind != HINT:
                     self._take_word(kind, view)
                 elif self._handlers.router is not None:
                     self._handlers.router.learn(view)
+            if answers:
+                self._pass_back(answers, touched)
             for connection in touched:
                 try:
                     self._send(connection)
@@ -105,14 +129,19 @@ class ResponseWriter:
                     self._table.close_failed(connection, error)
             inbox.release()
             if self._timed.leaving:
-                self._timed.finish(self._table.by_id)
+                self._finish_timed()
         return work
+
+    def _finish_timed(self) -> None:
+        self._timed.finish(self._table.by_id)
+        if self._timed.leaving:
+            self._state.due_ns = 0  # What is left of these answers leaves some time later.
 
     def _pass_back(
         self, answers: Iterable[tuple[int, int, bytes | memoryview]], touched: dict[Connection, None]
     ) -> None:
         """Whole answers: the only one of its connection leaves at once, others with all of this pass."""
-        by_id = self._table.by_id
+        by_id = self._by_id
         now_ns = self._state.now_ns
         count = size = 0
         for connection_id, sequence, frame in answers:
@@ -145,10 +174,11 @@ class ResponseWriter:
         self._counts[_RESPONSES] += count
         self._counts[_BYTES_OUT] += size
 
-    def _pass_back_range(self, view: memoryview, touched: dict[Connection, None]) -> bool:
+    def _pass_back_range(
+        self, connection_id: int, sequence: int, view: memoryview, touched: dict[Connection, None]
+    ) -> bool:
         """Records of one file, the only answer of its connection: it leaves at once. False: nothing was done."""
-        connection_id, sequence, _, _ = HEAD.unpack_from(view)
-        connection = self._table.by_id.get(connection_id)
+        connection = self._by_id.get(connection_id)
         if connection is None or not connection.expects_only(sequence):
             return False
         try:

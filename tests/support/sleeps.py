@@ -13,14 +13,15 @@ Poll = Callable[[float], list[Any]]
 
 
 def note_sleeps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Every agent looks instead of sleeping; the milliseconds that it wanted."""
+    """Every agent looks instead of sleeping; the milliseconds that it wanted, when nothing was there to be done."""
     wanted: list[float] = []
 
     def wait(
         sleeper: Sleeper, poll: Poll, timeout_s: float, has_work: Callable[[], bool], since_ns: int = 0
     ) -> list[Any]:
-        del sleeper, has_work, since_ns
-        wanted.append(round(timeout_s * 1000))
+        del sleeper, since_ns
+        if not has_work():
+            wanted.append(round(timeout_s * 1000))
         return poll(0)
 
     monkeypatch.setattr(Sleeper, "wait", wait)
