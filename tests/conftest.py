@@ -1,11 +1,12 @@
 """Brokers for the tests, on each transport, and the guard that nothing is left behind.
 
-    pytest                              fast tests: no real clients, no faults
+    pytest                              fast tests, on processes: no real clients, no faults, nothing `long`
     pytest -m clients                   unmodified client libraries and tools against the broker
     pytest -m faults --rounds 100       kill -9 of every role, under load, with a checker
     pytest -m '' --bootstrap HOST:PORT  client and api tests against a broker that runs already, Apache Kafka
                                         for instance: a test that fails there is wrong itself
-    pytest --transports process,inline  only these
+    pytest --transports process,thread,inline
+                                        on all transports, as scripts/test and .ci/run do
     pytest tests/api --transports connection-threads,asyncio
                                         those that are there to be compared with; else test_variants.py looks at them
 

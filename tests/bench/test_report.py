@@ -140,6 +140,7 @@ def test_page_asks_nobody_and_hides_nothing() -> None:
 
 
 @pytest.mark.no_leak_guard  # matplotlib keeps its fonts open for as long as the process lives
+@pytest.mark.long
 def test_plots_are_drawn_of_what_there_is() -> None:
     pytest.importorskip("matplotlib")
     drawn = {plot.name: plot for plot in plots(an_analysis())}

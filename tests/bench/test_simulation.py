@@ -17,6 +17,8 @@ from bench.simulation.queueing import (  # noqa: E402
     throughput_bounds,
 )
 
+pytestmark = pytest.mark.long
+
 FREE = Cost(0.0, 0.0)
 # One station alone: requests cost a Handler 100 us, everything else nothing.
 HANDLER_ONLY = Costs(

@@ -13,6 +13,8 @@ import pytest
 from bench import oneway, timing
 from bench.peers import free_threaded
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 MODULES = sorted(
     f"bench.{directory}.{path.stem}"

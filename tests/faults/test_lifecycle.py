@@ -119,6 +119,7 @@ def test_start_names_the_process_that_holds_the_port(tmp_path: Path, transport: 
     assert "listens there" in str(refused.value)
 
 
+@pytest.mark.long
 def test_doctors_archive_has_everything_but_records_and_secrets(
     tmp_path: Path, transport: str, capsys: Capture
 ) -> None:
@@ -165,6 +166,7 @@ def test_doctors_archive_has_everything_but_records_and_secrets(
     assert contents["left_out.txt"] == b"nothing\n"
 
 
+@pytest.mark.long
 def test_doctor_tells_what_it_could_not_have(tmp_path: Path, transport: str, capsys: Capture) -> None:
     with ServedBroker(tmp_path / "data", transport=transport) as broker:
         pid = processes(broker.bootstrap)["handler", 0]

@@ -22,6 +22,8 @@ from kproc.wire.records import Record
 from tests.support.compaction import compact
 from tests.support.logs import NOW_MS, LogRig, append_one, records_in
 
+pytestmark = pytest.mark.long
+
 KEYS = 6
 CONFIG = LogConfig(
     segment_bytes=400,

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -16,6 +17,8 @@ from kproc.group.classic_group import ClassicGroup
 from kproc.group.messages import JoinResult, SyncResult
 from kproc.group.state import GroupState
 from tests.unit.group.rig import INITIAL_DELAY_MS, REBALANCE_MS, SESSION_MS, Answer, GroupRig
+
+pytestmark = pytest.mark.long
 
 RETRY = {
     ErrorCode.REBALANCE_IN_PROGRESS,

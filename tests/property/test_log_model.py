@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -15,6 +16,8 @@ from kproc.errors import ErrorCode
 from kproc.storage.log import Log, LogConfig, TrustedEnd
 from tests.support.failing_fs import FailingFs
 from tests.support.logs import NOW_MS, LogRig, batch, read_all, sequenced
+
+pytestmark = pytest.mark.long
 
 PRODUCERS = (1, 2)
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kproc.errors import Corrupt, KafkaError
 from kproc.storage.log import LogConfig
 from tests.support.logs import NOW_MS, LogRig, append_one, batch, read_all
+
+pytestmark = pytest.mark.long
 
 COUNT = 12
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import deque
 from itertools import pairwise
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kproc.ipc.ring import RingConsumer, RingProducer
 from tests.support.ring_pair import make_ring
+
+pytestmark = pytest.mark.long
 
 CAPACITIES = (256, 512, 2048)
 # Lengths around the alignment, around the limit, and in between.

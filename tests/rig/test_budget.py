@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.budget import ALL_SECONDS, PLAIN_SECONDS, budget_of, told
 
-PLAIN = "not slow and not clients and not faults and not java and not spark"
+PLAIN = "not slow and not long and not clients and not faults and not java and not spark"
 
 
 def test_whole_runs_have_a_budget_and_parts_have_none():

@@ -7,6 +7,8 @@ import pytest
 from tests.powerloss.run import MUTATIONS, run, search
 from tests.powerloss.workloads import WORKLOADS
 
+pytestmark = pytest.mark.long
+
 
 def test_what_a_power_loss_leaves_keeps_every_promise() -> None:
     done, found = search(sorted(WORKLOADS), 1, 300)

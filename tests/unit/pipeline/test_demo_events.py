@@ -30,6 +30,7 @@ def rows(kind: str, events: ev.Events) -> list[dict[str, int]]:
     return found
 
 
+@pytest.mark.long
 def test_there_are_as_many_as_asked_for_in_order_and_always_the_same() -> None:
     events, again = ev.Events(RECORDS), ev.Events(RECORDS)
     every = {kind: rows(kind, events) for kind in ("views", "clicks", "orders")}

@@ -104,6 +104,7 @@ def logs(draw: st.DrawFn) -> list[bytes]:
     return batches
 
 
+@pytest.mark.long
 @settings(max_examples=80, deadline=None)
 @given(logs(), st.data())
 def test_rows_are_those_of_the_reference_parser(log: list[bytes], data: st.DataObject) -> None:

@@ -41,6 +41,7 @@ assert [row["partition"] for row in batch.to_pylist()] == [3, 3]
 """
 
 
+@pytest.mark.long
 def test_records_go_to_arrow_and_back_without_pandas() -> None:
     done = subprocess.run([sys.executable, "-c", ROUND], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
