@@ -5,10 +5,10 @@ through the replies. Read `state.py` first, then the parts from the bottom: `ros
 `classic_rebalance.py`, `classic_join.py`, and the other requests here.
 
 Differs from Kafka in what its own clients cannot tell. A waiting request that a later one of the same member replaces
-is answered (Kafka forgets it): a join COORDINATOR_NOT_AVAILABLE, a sync REBALANCE_IN_PROGRESS. A member that is removed
-while its SyncGroup waits gets UNKNOWN_MEMBER_ID (likewise). A static member may return to a full group, a leader's
-repeated SyncGroup waits for the first one's write, a member that leaves before its second join step disturbs nobody,
-and any request that is answered well begins the session anew.
+is answered (Kafka forgets it): a join COORDINATOR_NOT_AVAILABLE, a sync REBALANCE_IN_PROGRESS. A member that is
+removed while its SyncGroup waits gets UNKNOWN_MEMBER_ID (likewise). A static member may return to a full group, a
+leader's repeated SyncGroup waits for the first one's write, a member that leaves before its second join step disturbs
+nobody, and any request that is answered well begins the session anew.
 """
 
 from __future__ import annotations

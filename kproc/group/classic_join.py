@@ -1,7 +1,8 @@
 """ClassicJoin: who may join a classic group, as whom, and whether that needs a rebalance.
 
 The third part of ClassicGroup. The cases are those of Kafka's GroupMetadataManager.classicGroupJoin: an unknown
-member (KIP-394: two steps for a dynamic one), a static one that returns (KIP-345, KIP-814), a pending one, a known one.
+member (KIP-394: two steps for a dynamic one), a static one that returns (KIP-345, KIP-814), a pending one, a known
+one.
 """
 
 from __future__ import annotations

@@ -79,9 +79,9 @@ class Roster:
         self._known_by.update(names_of(member.protocols))
 
     def await_join(self, member: Member, reply: JoinReply) -> None:
-        """Keep the reply of a join. One that waited already is of a connection that is gone, or should be: should it
-        be heard all the same, COORDINATOR_NOT_AVAILABLE has a client look for the coordinator and join again as who it
-        is: so do librdkafka 2.0.2, kafka-python 3.0.12 and aiokafka 0.14."""
+        """Store the reply of a join. An earlier join that still waits belongs to a connection that is probably gone.
+        If its client hears the answer all the same, COORDINATOR_NOT_AVAILABLE makes it look for the coordinator and
+        join again under its member id: librdkafka 2.0.2, kafka-python 3.0.12 and aiokafka 0.14 do so."""
         self.answer_join(member, join_failed(ErrorCode.COORDINATOR_NOT_AVAILABLE, member.member_id))
         member.join_reply = reply
         self.joined_count += 1
@@ -103,11 +103,13 @@ class Roster:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest that a member asks for. At least 1, or a client that asks for 0 would have the group spin."""
+        """The longest rebalance timeout of the members, at least 1: with 0 the group would rebalance
+        without a pause.
+        """
         return max(1, max((member.rebalance_timeout_ms for member in self.members.values()), default=1))
 
     def refusal(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
-        """Is this who it says it is? UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID (KIP-345) or NONE."""
+        """Check a request's member and instance id: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID (KIP-345) or NONE."""
         if group_instance_id is not None:
             current = self.static_ids.get(group_instance_id)
             if current is None:
@@ -135,7 +137,7 @@ class Roster:
         )
 
     def select_protocol(self) -> str:
-        """The protocol that most members like best of those known to all; on a tie the leader's taste decides."""
+        """The protocol that most members prefer among those known to all; on a tie the leader's preference decides."""
         candidates = {name for name, count in self._known_by.items() if count == len(self.members)}
         votes = Counter(
             next(name for name, _ in member.protocols if name in candidates)

@@ -12,7 +12,7 @@ Empty ----------------------------------------> PreparingRebalance <------------
                                                                 leader's assignment
                                                                 written: syncs are answered
 
-Dead: deleted, or another broker role owns the group. From any state, and final.
+Dead: deleted, or another Handler coordinates the group. Reached from any state, and final.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The topics of a consumer's metadata, for those who must know what a group reads.
+"""Reads the topics from a consumer's metadata, to find out what a group subscribes to.
 
     | version i16 | topic count i32 | (length i16, name)... | user data, owned partitions... of later versions
 
@@ -27,7 +27,7 @@ def subscribed_topics(metadata: bytes) -> list[str]:
             raise ProtocolError(f"a subscription of version {version} with {count} topics")
         topics = []
         position = INT16.size + INT32.size
-        # A count that lies ends at the end of the bytes: each name takes two of them at least.
+        # A false count ends with the bytes: each name takes at least two of them.
         for _ in range(count):
             topic, position = read_string(metadata, position)
             if topic is None:

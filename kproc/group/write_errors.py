@@ -6,7 +6,7 @@ from typing import Final
 
 from kproc.errors import ErrorCode
 
-# As in Kafka: ask again, look for the coordinator again, or give up. Other codes are told as they are.
+# As in Kafka: the client retries, looks for the coordinator again, or gives up. Other codes are passed on.
 _TOLD: Final[dict[int, ErrorCode]] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,

@@ -1,9 +1,9 @@
-"""BrokerFigures: the figures of topics, logs and consumer groups, gathered from the Handlers when somebody scrapes.
+"""BrokerFigures: the figures of topics, logs and consumer groups, gathered from the Handlers for each scrape.
 
-Handlers count in their own memory; the cleaner asks them all, and whoever does not answer in time is shown with its
-last figures. Where logs start and end stands in the shared table. The size of a log that no Handler has opened is
-looked up on the disk, once. Names are bounded: the first so many topics, partitions and groups have series of their own
-and keep them until they are deleted, the others share one, and `left_out` says how many they are.
+Handlers count in their own memory. The cleaner asks all of them; for one that does not answer in time the last figures
+are shown. Starts and ends of logs are in the shared table. The size of a log that no Handler has opened is read from
+the disk, once. The number of series is bounded: the first topics, partitions and groups get series of their own and
+keep them until they are deleted, the others share one, and `left_out` says how many they are.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kproc.observe.log_dir_usage import log_bytes
 from kproc.role.calls import OnReply
 from kproc.role.partition_table import PartitionTable
 
-FIGURES: Final = "figures"  # The call by which Handlers are asked.
+FIGURES: Final = "figures"  # The op of the call to the Handlers.
 TOPICS_MAX: Final = 1000
 PARTITIONS_MAX: Final = 1000
 GROUPS_MAX: Final = 1000
@@ -36,7 +36,7 @@ NO_TRAFFIC: Final = (0, 0, 0, 0)
 
 
 class Places(Generic[Key]):
-    """Who has a series of its own: the first that come, until they are gone."""
+    """The keys that have a series of their own: the first ones, until they are deleted."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -44,13 +44,13 @@ class Places(Generic[Key]):
         self.left_out = 0
 
     def admit(self, key: Key) -> bool:
-        """Whether `key` has one; it gets one if there is room."""
+        """Whether `key` has a series of its own; it gets one if there is room."""
         if key not in self._taken and len(self._taken) < self._limit:
             self._taken.add(key)
         return key in self._taken
 
     def choose(self, keys: Collection[Key]) -> list[Key]:
-        """Those of `keys`, in their order, that have one now."""
+        """The keys among `keys`, in their order, that have a series of their own."""
         self._taken.intersection_update(keys)
         answer = [key for key in keys if self.admit(key)]
         self.left_out = len(keys) - len(answer)
@@ -84,11 +84,12 @@ class BrokerFigures:
         self._image = image
         self._table = table
         self._call = call
-        self._known_ends = known_ends  # Log start and recovery point of a log that nobody has opened.
-        self._replies: dict[int, dict[str, Any]] = {}  # The last one of each Handler.
+        # Returns log start and recovery point of a log that no Handler has opened.
+        self._known_ends = known_ends
+        self._replies: dict[int, dict[str, Any]] = {}  # The last reply of each Handler.
         self._totals: dict[str, list[int]] = {}
-        self.others = [0, 0, 0, 0]  # Of topics without a series of their own.
-        self._untouched: dict[tuple[bytes, int], int] = {}  # Bytes of logs that nobody has opened.
+        self.others = [0, 0, 0, 0]  # Traffic of the topics without a series of their own.
+        self._untouched: dict[tuple[bytes, int], int] = {}  # Bytes of the logs that no Handler has opened.
         self._looked_up_version = -1
         self._looking: Iterator[None] = iter(())
         self._is_looking = False
@@ -112,7 +113,7 @@ class BrokerFigures:
         self._looking, self._is_looking = self._look_untouched_up(), True
         image = self._image()
         for index in range(image.handler_count):
-            if index not in self._asked:  # One that hangs is asked again when it has answered.
+            if index not in self._asked:  # A Handler that hangs is asked again only after it has answered.
                 self._asked.add(index)
                 self._call(index, FIGURES, {"image": image.version}, self._taker(index))
         for index in [each for each in self._replies if each >= image.handler_count]:
@@ -140,13 +141,13 @@ class BrokerFigures:
         self._replies[index] = reply
 
     def due_ms(self, now_ns: int) -> int:
-        """How long `work` has nothing to do but to wait for Handlers."""
+        """Milliseconds until `work` must be called again if no Handler answers."""
         if not self._waiting:
             return _NEVER_MS
         return 0 if self._is_looking else max(0, (self._until_ns - now_ns) // NS_PER_MS + 1)
 
     def work(self) -> int:
-        """Go on with what was begun; at every cycle of the cleaner."""
+        """Continue a gathering that has begun. Called in every duty cycle of the cleaner."""
         if not self._waiting:
             return 0
         is_late = self._clock.now_ns() >= self._until_ns
@@ -160,7 +161,9 @@ class BrokerFigures:
         return int(self._is_looking)
 
     def _look_untouched_up(self) -> Iterator[None]:
-        """Some at each step: sizes of logs that no Handler has opened; again when the metadata have changed."""
+        """Read the sizes of logs that no Handler has opened, some at each step; again after a change of the
+        metadata.
+        """
         image = self._image()
         if image.version == self._looked_up_version:
             return
@@ -183,12 +186,12 @@ class BrokerFigures:
 
     @property
     def silent_handlers(self) -> int:
-        """Handlers that have not answered."""
+        """How many Handlers did not answer in time."""
         return len(self._asked)
 
     @property
     def offline(self) -> int:
-        """Partitions that are not served."""
+        """The number of partitions that are not served."""
         return sum(reply["offline"] for reply in self._replies.values())
 
     def traffic(self) -> dict[str, list[int]]:
@@ -238,7 +241,7 @@ class BrokerFigures:
         return start, max(start, end)
 
     def untouched_bytes(self, topic_name: str, index: int) -> int:
-        """The size of a log that nobody has opened."""
+        """The size of a log that no Handler has opened."""
         return self._untouched.get((self._image().topics_by_name[topic_name].topic_id, index), 0)
 
     def groups(self) -> list[Group]:

@@ -1,8 +1,8 @@
-"""Is the disk of the data directory full? Roles count the writes that found no room; this is who tells people.
+"""DiskWatch: notices that the disk of the data directory is full, from the failed writes that roles count.
 
-Full is what a write has met, not a threshold: 300 kB are room for most records and none for a batch of 500 kB. It is
-over when there is more room than that write wanted and nothing was refused any more for a second, so that quotas of a
-file system, which its free bytes do not show, end too.
+"Full" means that a write failed, not that a threshold was crossed: 300 kB are enough for most records and not for a
+batch of 500 kB. The disk counts as full until there is more room than that write needed and no write has failed for a
+second. The second condition covers quotas, which the free bytes of a file system do not show.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ from kproc.clock import NS_PER_S
 _LOOK_NS: Final = NS_PER_S // 2
 _CALM_NS: Final = NS_PER_S
 _REPEAT_NS: Final = 60 * NS_PER_S
-_SPARE_BYTES: Final = 65_536  # Beyond the write itself: index entries, a new segment's files.
+# Room that is needed besides the write itself: index entries, a new segment's files.
+_SPARE_BYTES: Final = 65_536
 
 Shortages = Mapping[Hashable, tuple[int, int]]
 
 
 class DiskWatch:
-    """One for each reader of the status. `shortages` is of each role: refused writes, and what the last one wanted."""
+    """One per process that shows the status. `shortages` yields, for each role, failed writes and the
+    last one's bytes.
+    """
 
     def __init__(
         self,
@@ -38,7 +41,7 @@ class DiskWatch:
         self._next_look_ns = 0
         self._known: Shortages | None = None
         self._wanted_bytes = 0
-        self._last_ns: int | None = None  # When a write was refused last, while the disk is full.
+        self._last_ns: int | None = None  # When the last write failed, while the disk is full.
         self._told_ns: int | None = None
         self.free_bytes = self.total_bytes = 0
 
@@ -58,13 +61,13 @@ class DiskWatch:
         )
 
     def look(self, now_ns: int) -> None:
-        """To be called often; looks twice a second."""
+        """Compare the counters, at most twice a second; may be called more often."""
         if now_ns < self._next_look_ns:
             return
         self._next_look_ns = now_ns + _LOOK_NS
         self.measure()
         found = self._shortages()
-        # What was refused before this process began counts if there is no room for it now, either.
+        # A write that failed before this process began counts if there is no room for it now, either.
         known, is_first = self._known or {}, self._known is None
         self._known = found
         wanted = [size for role, (count, size) in found.items() if count > known.get(role, (0, 0))[0]]
@@ -81,10 +84,10 @@ class DiskWatch:
         return self.free_bytes > wanted_bytes + _SPARE_BYTES
 
     def measure(self) -> None:
-        """What is free and what there is, for users that are not root."""
+        """Free and total bytes for users other than root."""
         try:
             facts = self._statvfs(self._directory)
-        except OSError:  # The directory is gone: everything else fails, too, and says so.
+        except OSError:  # The directory is gone: other accesses fail, too, and report it.
             return
         self.free_bytes = facts.f_bavail * facts.f_frsize
         self.total_bytes = facts.f_blocks * facts.f_frsize

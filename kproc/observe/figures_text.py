@@ -1,8 +1,8 @@
-"""Topics, logs and consumer groups in Prometheus' text format, written by hand: prometheus-client takes 5 us a line.
+"""Formats topics, logs and consumer groups in Prometheus' text format, by hand: prometheus-client takes 5 us a line.
 
-Names as the JMX exporter's example makes them of Kafka's MBeans; lags, which Kafka's broker does not tell, by those of
-the usual exporter for them. Topics that have no series of their own are together one, `topic="(others)"`: no topic can
-be called so, and sums stay right.
+The names are those that the JMX exporter's example configuration gives to Kafka's MBeans; for lags, which Kafka's
+broker does not report, those of the usual exporter. Topics without a series of their own share one,
+`topic="(others)"`: no topic can have that name, and sums stay right.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Sample = tuple[str, int]
 
 
 def figures_text(figures: BrokerFigures) -> bytes:
-    """All of it."""
+    """The text of all these families."""
     sizes = figures.sizes()
     families = (*_topics(figures, sizes), *_logs(figures, sizes), *_groups(figures), *_about(figures))
     return "".join(families).encode()
@@ -129,7 +129,7 @@ def _groups(figures: BrokerFigures) -> Iterator[str]:
 
 
 def _about(figures: BrokerFigures) -> Iterator[str]:
-    """After the others: by now it is known what they left out."""
+    """Figures about the scrape itself; written last, because only then it is known what was left out."""
     left_out = {
         "topics": figures.topics.left_out,
         "partitions": figures.partitions.left_out,

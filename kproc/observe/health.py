@@ -1,8 +1,9 @@
-"""Health: whether the broker is alive, and whether clients can be served, for whoever starts it again or sends clients.
+"""Health: whether the broker is alive and whether it serves clients, for service managers and load balancers.
 
-`/health/live` says no only when starting it again may help: it serves nobody, because every Acceptor, every Processor
-or every Handler hangs or is down. `/health/ready` says no before the ports are open, in a stop, and while any role is
-not running: some partitions or some connections wait then. A full disk is told of, and no reason: reads are served.
+`/health/live` fails only if a restart may help: the broker serves nobody, because every Acceptor, every Processor or
+every Handler hangs or is down. `/health/ready` fails before the ports are open, during a stop, and while any role is
+not running, because some partitions or connections wait then. A full disk is shown but fails neither: reads are
+served.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Row = Mapping[str, Any]
 
 
 def unserved_kinds(rows: Sequence[Row]) -> list[str]:
-    """The kinds of roles of which clients find none at work."""
+    """The kinds of roles of which none is running."""
     kinds = []
     for kind in (ACCEPTOR, PROCESSOR, HANDLER):
         of_kind = [row for row in rows if row["role"] == kind and row["pool"] != "control"]
@@ -33,12 +34,12 @@ def unserved_kinds(rows: Sequence[Row]) -> list[str]:
 
 
 def not_ready(rows: Sequence[Row]) -> list[Row]:
-    """The roles that somebody may have to wait for; one that is being added by a change of the counts is none."""
+    """The roles that are not running and that clients may wait for; roles that are just being added do not count."""
     return [row for row in rows if row["state"] in _ILL or (row["state"] == STARTING and row["restarts"])]
 
 
 def answer(path: str, status: Status) -> tuple[int, bytes] | None:
-    """HTTP status and JSON of a path of this file; None: it is none."""
+    """HTTP status and JSON for a health path; None for any other path."""
     rows = status.processes
     if path == "/health/live":
         kinds = unserved_kinds(rows)

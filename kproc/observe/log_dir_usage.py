@@ -1,4 +1,6 @@
-"""How large each partition's log is on the disk, for DescribeLogDirs. The cleaner's business: it may take a while."""
+"""log_dir_usage: the size of each partition's log on the disk, for DescribeLogDirs. The cleaner
+runs it: it takes long.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +30,13 @@ def log_dir_usage(directory: Path, topics: list[list[Any]]) -> dict[str, Any]:
 
 
 def log_bytes(directory: Path) -> int:
-    """The bytes of a partition's .log files; 0 for one that nobody has touched."""
+    """The bytes of a partition's .log files; 0 for a partition without a directory."""
     total = 0
     try:
         with os.scandir(directory) as entries:
             for entry in entries:
                 if entry.name.endswith(LOG_SUFFIX):
-                    with suppress(FileNotFoundError):  # Retention took it meanwhile.
+                    with suppress(FileNotFoundError):  # Retention deleted it meanwhile.
                         total += entry.stat().st_size
     except FileNotFoundError:
         return 0

@@ -1,8 +1,8 @@
-"""MetricsResponder: GET /metrics and /health over HTTP/1.1, in the loop of the process that it is given to.
+"""MetricsResponder: serves GET /metrics and /health over HTTP/1.1, in the loop of the agent that owns it.
 
-No thread, nothing that blocks, everything bounded: few connections, one small request on each, a deadline, and the
-answer is made once for all who ask within a second. A scraper that reads slowly waits for itself. Its own epoll stands
-in the epoll of its agent, so that the agent wakes for it.
+It uses no thread, never blocks, and is bounded: few connections, one small request on each, a deadline, and one
+rendered answer for all requests within a second. A scraper that reads slowly delays only itself. Its epoll is
+registered in the agent's epoll, so that the agent wakes up for it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Health = Callable[[str], tuple[int, bytes] | None]
 
 
 class _Scraper:
-    """One connection: its request as far as it has come, then what is left of its answer."""
+    """One connection: the received part of its request, then the unsent part of its answer."""
 
     __slots__ = ("has_body", "is_waiting", "received", "since_ns", "sock", "unsent")
 
@@ -51,7 +51,7 @@ class _Scraper:
         self.received = b""
         self.unsent: memoryview | None = None
         self.has_body = True
-        self.is_waiting = False  # For the figures.
+        self.is_waiting = False  # True while it waits for the figures.
 
 
 class MetricsResponder:
@@ -84,11 +84,11 @@ class MetricsResponder:
         self._is_full = False
 
     def fileno(self) -> int:
-        """Readable when `work` has something to do but for deadlines, which wait for the agent's next cycle."""
+        """Readable when `work` has something to do, except for deadlines, which the agent's next cycle checks."""
         return self._epoll.fileno()
 
     def work(self) -> int:
-        """Go on with everybody as far as it goes; how many there were."""
+        """Serve all ready connections as far as possible; return how many there were."""
         self._look(self._clock.now_ns())
         events = self._epoll.poll(0)
         for fd, _ in events:
@@ -120,7 +120,7 @@ class MetricsResponder:
     def _accept(self) -> None:
         try:
             sock, _ = self._listening.accept()
-        except OSError as error:  # It has left; or no descriptor is free, and it waits in the backlog.
+        except OSError as error:  # The client has left, or no descriptor is free and it waits in the backlog.
             logger.debug("no connection of the metrics listener: %s", error)
             return
         sock.setblocking(False)
@@ -135,14 +135,14 @@ class MetricsResponder:
         self._look_at_listener()
 
     def _look_at_listener(self) -> None:
-        """Who comes while there is no room waits in the backlog."""
+        """Watch the listening socket only while there is room; otherwise clients wait in the backlog."""
         is_full = len(self._scrapers) >= CONNECTIONS_MAX
         if is_full != self._is_full:
             self._is_full = is_full
             self._epoll.modify(self._listening.fileno(), 0 if is_full else select.EPOLLIN)
 
     def _advance(self, scraper: _Scraper) -> None:
-        if scraper.is_waiting:  # Of such a one there is no other news than that it has left.
+        if scraper.is_waiting:  # It has sent its request, so the only event left is that it closes.
             self._close(scraper)
             return
         if scraper.unsent is None:
@@ -188,12 +188,12 @@ class MetricsResponder:
             self._gather(self._on_gathered)
 
     def _on_gathered(self) -> None:
-        """Render once for all who wait."""
+        """Render one answer for all waiting connections."""
         self._is_gathering = False
         try:
             self._body = self._render()
             self._body_expires_ns = self._clock.now_ns() + _FRESH_NS
-        except Exception:  # A mistake in a figure must not end the role that serves records' checkpoints.
+        except Exception:  # A bug in a figure must not end the role that writes the checkpoints.
             logger.exception("the metrics cannot be rendered")
             self._body = ("", b"")
         for scraper in [each for each in self._scrapers.values() if each.is_waiting]:
@@ -208,7 +208,7 @@ class MetricsResponder:
         return _response(200, content_type, body, has_body=scraper.has_body)
 
     def _answer(self, scraper: _Scraper) -> bytes | None:
-        """None: when the figures are there."""
+        """The answer to a request; None if it must wait for the figures."""
         line = scraper.received.split(b"\r\n", 1)[0].split(b" ")
         if len(line) != 3 or not line[2].startswith(b"HTTP/1."):
             return _response(400, "text/plain", b"that is no HTTP request\n")

@@ -1,8 +1,8 @@
-"""NetworkFigures: Kafka's metrics of the network layer, from what the roles keep in the slab.
+"""NetworkFigures: Kafka's metrics of the network layer, from the roles' rows in the slab.
 
-Idle and blocked shares are those of the last ten seconds: `look`, once a second, keeps what they are made of. Counters
-are sums over every role that has been there, also over those that have left. Times are of the requests that were timed
-(net/timed_requests.py); counts of requests and errors are of all.
+Idle and blocked shares cover the last ten seconds: `look` takes a sample once a second. Counters are sums over all
+roles that have ever run, those that have left included. Times come from the timed requests only
+(net/timed_requests.py); the counts of requests and errors cover all requests.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ApiFigures:
         return api_name(self.key)
 
     def row(self) -> dict[str, Any]:
-        """As `kproc status --json` shows it: times in milliseconds."""
+        """The API's row in `kproc status --json`: times in milliseconds."""
         total = self.times[TOTAL]
         return {
             "request": self.name,
@@ -79,7 +79,7 @@ class ApiFigures:
                 if name != TIMINGS[_BYTES]
             },
             "request_bytes": _shown(self.times[_BYTES], 1),
-            # So that a reader can tell the times of an interval: [bucket, count] of TotalTimeMs.
+            # Lets a reader compute the times of an interval: [bucket, count] of TotalTimeMs.
             "total_time_buckets": [[at, count] for at, count in enumerate(total.buckets) if count],
         }
 
@@ -94,11 +94,11 @@ class NetworkFigures:
         self._seen = set(self._found_at_start())
 
     def note(self, processes: Iterable[Mapping[str, Any]]) -> None:
-        """Count these roles, too, from here on."""
+        """Include these roles from now on."""
         self._seen |= set(_agents(processes))
 
     def look(self, processes: Iterable[Mapping[str, Any]], now_ns: int) -> None:
-        """Note what idle shares are made of; does nothing more often than once a second."""
+        """Take a sample for the idle shares, at most once a second."""
         if now_ns < self._next_look_ns:
             return
         self._next_look_ns = now_ns + _LOOK_NS
@@ -106,7 +106,7 @@ class NetworkFigures:
         self._seen |= agents
         for agent in agents:
             sample = self._sample(agent)
-            if sample[0]:  # It has stored its row.
+            if sample[0]:  # The role has stored its row at least once.
                 self._looks.setdefault(agent, deque(maxlen=_LOOKS)).append(sample)
         for agent in self._looks.keys() - agents:
             del self._looks[agent]
@@ -172,7 +172,7 @@ class NetworkFigures:
     # -- parts -------------------------------------------------------------------------------------------------
 
     def _found_at_start(self) -> Iterable[AgentId]:
-        """Roles whose rows were used before: somebody who shows figures is started anew more often than the broker."""
+        """Roles whose rows were in use before this process began: it may have been restarted while the broker ran."""
         for make in (processor_id, handler_id):
             for index in range(PROCESSORS_MAX):
                 if not self._slab.pid(slab_row(make(index))):
@@ -204,7 +204,7 @@ class NetworkFigures:
         return min(1.0, max(0.0, (now[what] - before[what]) / passed_ns))
 
     def _mean_idle(self, agents: list[AgentId]) -> float | None:
-        """As Kafka's mean over Processors or Handlers: who cannot be asked counts as 0."""
+        """Kafka's mean over all Processors or Handlers: a role without a figure counts as 0."""
         shares = [self.idle(each) for each in agents]
         known = [each for each in shares if each is not None]
         return round(sum(known) / len(shares), 4) if known else None
@@ -214,7 +214,7 @@ class NetworkFigures:
 
 
 def api_name(key: int) -> str:
-    """Kafka's spelling of an API; kproc's own operations are one that Kafka does not have."""
+    """Kafka's spelling of an API's name; kproc's own operations have a name that Kafka does not use."""
     try:
         return "".join(word.capitalize() for word in ApiKey(key).name.split("_"))
     except ValueError:

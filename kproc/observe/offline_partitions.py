@@ -1,6 +1,7 @@
-"""Which partitions are refused, and why: each Handler tells the controller of its own, which shows them.
+"""Offline partitions and the reasons: each Handler reports its own to the controller, which shows them.
 
-A Handler knows of what was touched since it began. Both sides keep at most SHOWN_MAX names; the counts are exact.
+A Handler knows the partitions that were used since its start. Both sides store at most SHOWN_MAX names; counts are
+exact.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 SHOWN_MAX: Final = 20
-TOLD: Final = "offline_partitions"  # The operation by which a Handler tells.
+TOLD: Final = "offline_partitions"  # The operation by which a Handler reports.
 _REASON_MAX: Final = 300
 
 Offline = Mapping[tuple[str, int], str]
 
 
 class OfflineNews:
-    """A Handler's side. `tell` is called about once a second."""
+    """The Handler's side. `tell` is called about once a second."""
 
     __slots__ = ("_call_controller", "_handler", "_told")
 
@@ -26,11 +27,11 @@ class OfflineNews:
         self._told: Offline = {}
 
     def controller_is_new(self) -> None:
-        """It has heard of none."""
+        """Report again: a new controller has heard of no offline partition."""
         self._told = {}
 
     def tell(self, offline: Offline) -> None:
-        """Say which there are, if others were said before."""
+        """Report the offline partitions if they differ from the last report."""
         if offline == self._told:
             return
         self._told = dict(offline)
@@ -40,17 +41,17 @@ class OfflineNews:
 
 
 class OfflinePartitions:
-    """The controller's side: what Handlers that are there have said last."""
+    """The controller's side: the last report of each running Handler."""
 
     def __init__(self) -> None:
         self._by_handler: dict[int, dict[str, Any]] = {}
 
     def take(self, body: dict[str, Any]) -> None:
-        """A Handler says which of its partitions are offline."""
+        """Store a Handler's report."""
         self._by_handler[body["handler"]] = body
 
     def forget(self, handler: int) -> None:
-        """It is gone, and its successor will have looked for itself."""
+        """Forget the report of a Handler that has ended: its successor will send its own."""
         self._by_handler.pop(handler, None)
 
     def describe(self) -> dict[str, Any]:
@@ -70,7 +71,7 @@ class OfflinePartitions:
 
     @property
     def problem(self) -> str | None:
-        """In a few words; None: there are none."""
+        """One line for the status; None if no partition is offline."""
         count = sum(body["count"] for body in self._by_handler.values())
         if not count:
             return None

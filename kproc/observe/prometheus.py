@@ -1,6 +1,6 @@
-"""The metrics in Prometheus' text format, of prometheus-client's families; it is imported when the first scrape comes.
+"""Exposition: the metrics in Prometheus' text format, from prometheus-client's families, imported at the first scrape.
 
-What Kafka has too goes by the names that the JMX exporter's example configuration for Kafka makes of the MBeans:
+Metrics that Kafka has, too, get the names that the JMX exporter's example configuration for Kafka makes of the MBeans:
 kafka.network:type=RequestMetrics,name=RequestsPerSec,request=Produce,version=9 is
 kafka_network_requestmetrics_requests_total{request="Produce",version="9"}. Times are histograms in milliseconds, as
 their names say; their _count is that of the timed requests. Percents are from 0 to 1, as Kafka's. What only kproc has
@@ -30,7 +30,7 @@ _Figure = tuple[str, str, float | None]
 
 
 class Exposition:
-    """Renders what `describe` says, which is the answer of `kproc status`, and the histograms; `more` as it is."""
+    """Renders the result of `describe`, which is the answer to `kproc status`, and the histograms; then `more`."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ def _processors(processes: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
         "Share of time that a Processor waited.",
         labels=["networkprocessor"],
     )
-    # Client-centric, as in Kafka: its requests are the broker's answers.
+    # Kafka counts requests and responses from the client's side: its "requests" are the answers that we send.
     names = {
         "incoming_byte": ("bytes_in", "Bytes received."),
         "outgoing_byte": ("bytes_out", "Bytes sent."),
@@ -186,7 +186,7 @@ def _processors(processes: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
 
 
 def _roles(processes: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
-    """What kproc alone has: every metric of every role, and what its process costs."""
+    """Metrics that Kafka does not have: every metric of every role, and the cost of its process."""
     from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 
     rows = [(row, [row["role"], str(row["index"])]) for row in processes]

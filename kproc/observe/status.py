@@ -1,5 +1,5 @@
-"""Status: what runs, how busy it is and what it costs, for `kproc status`. Lives in the controller, and in the
-cleaner if that answers scrapers.
+"""Status: the running processes, their load and cost, for `kproc status`. It runs in the controller, and in the
+cleaner if that serves a metrics listener.
 
 Numbers come from the shared slab, memory and CPU from /proc. Memory is PSS plus the shared blocks that no
 process has mapped: PSS alone hides pre-allocated, untouched regions.
@@ -27,7 +27,7 @@ _KIB: Final = 1024
 
 
 class Status:
-    """What the private operation `status` answers. `processes` is what the supervisor last said."""
+    """Answers the private operation `status`. `processes` is the supervisor's last message."""
 
     def __init__(self, plan: Plan, slab: Slab, *, started_ns: int | None = None) -> None:
         self._plan = plan
@@ -36,7 +36,7 @@ class Status:
         self._before: dict[tuple[str, int], tuple[int, float, int]] = {}
         self.processes: list[dict[str, Any]] = []
         self.phase = "starting"  # Then running, then stopping.
-        self.problem: str | None = None  # What of the settings in force could not be reached.
+        self.problem: str | None = None  # Which of the settings in force could not be reached.
         self.listeners: dict[str, dict[str, str]] = {
             each.name: {"bound": each.bound, "advertised": each.advertised} for each in plan.endpoints
         }
@@ -45,16 +45,16 @@ class Status:
         ]  # By index; "" of a removed one.
         self.image: Callable[[], ClusterImage] | None = None
         self.figures = NetworkFigures(slab)
-        self.offline = OfflinePartitions()  # Handlers tell the controller; nobody else knows.
+        self.offline = OfflinePartitions()  # Filled in the controller only: Handlers report to it.
         self.disk = DiskWatch(str(plan.config.log_dirs), self._shortages)
 
     def listener_name(self, index: int) -> str:
-        """The listener that clients came by; it may have been removed since."""
+        """The name of a listener by its index; it may have been removed since."""
         name = self.listener_names[index] if index < len(self.listener_names) else ""
         return name or f"removed-{index}"
 
     def take(self, message: dict[str, Any]) -> None:
-        """The supervisor says what runs."""
+        """Store the supervisor's message about the running processes."""
         self.processes = message["processes"]
         self.listeners = message["listeners"]
         self.problem = message["problem"]
@@ -62,12 +62,12 @@ class Status:
         self.listener_names = message["listener_names"]
 
     def look(self, now_ns: int) -> None:
-        """To be called more often than once a second: idle shares are made of what is noted here."""
+        """Take samples for the idle shares; to be called more often than once a second."""
         self.figures.look(self.processes, now_ns)
         self.disk.look(now_ns)
 
     def describe(self) -> dict[str, Any]:
-        """All of it, as `kproc status --json` shows it."""
+        """The whole answer, as `kproc status --json` shows it."""
         plan = self._plan
         image = self.image() if self.image is not None else None
         names = {index: name for index, name in enumerate(self.listener_names) if name}
@@ -93,14 +93,14 @@ class Status:
         }
 
     def _problem(self, image: ClusterImage | None) -> str | None:
-        """What runs otherwise than it is wanted, in words."""
+        """One line about what differs from the wanted state, or None."""
         stored = left_out(image, self._plan.config).values() if image is not None else ()
         return (
             "; ".join(filter(None, (self.problem, *stored, self.disk.problem, self.offline.problem))) or None
         )
 
     def _shortages(self) -> Shortages:
-        """Of each role: writes that found no room, bytes of the last of them."""
+        """For each role: writes that failed for lack of room, and the bytes of the last of them."""
         agents = [
             AgentId(each["role"], each["index"]) for each in self.processes if each["role"] != "supervisor"
         ]
@@ -153,8 +153,8 @@ class Status:
     def _shared_bytes(self) -> int:
         """Allocated memory of every memfd that any of the broker's processes holds, each counted once.
 
-        Handlers are not looked at beside a supervisor: what they hold it holds, too, and they have three files open for
-        each partition.
+        Handlers are not looked at beside a supervisor: what they hold it holds, too, and they have three files open
+        for each partition.
         """
         seen: dict[int, int] = {}
         rows = self.processes

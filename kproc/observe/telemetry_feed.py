@@ -1,9 +1,9 @@
-"""Feed: lines of telemetry on their way from one role to the owner of `__kproc_telemetry` (handler_telemetry.py).
+"""Feed: buffers a role's lines of telemetry and sends them to the owner of `__kproc_telemetry` (handler_telemetry.py).
 
-A role adds lines; ten times a second it looks whether a batch is due, one a second at most. The owner of the partition
-appends it like any other batch of the broker's own: a Handler to its own log, any other by a CALL. Nobody waits for
-it: what does not fit into the buffer is dropped and counted, and one batch is under way at a time. A batch whose owner
-died is sent again, so that lines may be stored twice; (role, index, started_ms, number) tells.
+A role adds lines; ten times a second it checks whether a batch is due, at most one a second. A Handler that owns the
+partition appends the batch to its own log, any other role sends it to the owner by a CALL. Nothing waits for
+telemetry: a line that does not fit into the buffer is dropped and counted, and one batch is under way at a time. A
+batch whose owner died is sent again, so lines may be stored twice; (role, index, started_ms, number) identifies them.
 
     line: {"kind", "time_ms", "broker", "role", "index", "started_ms", "number", ... what the kind has}
 """
@@ -30,9 +30,9 @@ from kproc.wire.records import Record
 
 logger = logging.getLogger(__name__)
 
-CALL: Final = "telemetry"  # The op by which the owner gets a batch.
+CALL: Final = "telemetry"  # The op of the call that sends a batch to the owner.
 OFF, METRICS, REQUESTS, ALL = "off", "metrics", "requests", "all"
-BYTES_MAX: Final = 1 << 20  # Of lines that wait, in one role.
+BYTES_MAX: Final = 1 << 20  # Most bytes of waiting lines in one role.
 BATCH_BYTES_MAX: Final = 128 << 10
 _GAP_NS: Final = NS_PER_S
 
@@ -41,7 +41,7 @@ Create = Callable[[OnReply], None]
 
 
 class Wanted:
-    """What the settings in force say."""
+    """The settings of telemetry that are in force."""
 
     __slots__ = ("interval_ns", "metrics", "per_second", "requests")
 
@@ -61,7 +61,7 @@ class Wanted:
 
 
 class Feed:
-    """One per role that has something to tell. `ask` sends a batch to a Handler, `create` asks for the topic."""
+    """One per role that produces lines. `ask` sends a batch to a Handler, `create` has the topic created."""
 
     def __init__(
         self,
@@ -89,14 +89,15 @@ class Feed:
         self._number = 0
         self._dropped = 0
         self._unsent: tuple[bytes, int] | None = (
-            None  # The batch that is under way or to be sent again, and the lines lost without it.
+            # The batch that is under way or to be sent again, and how many lines are lost if it is refused.
+            None
         )
         self._is_asking = False
         self._next_ns = 0
         self._complaint = ""
 
     def add(self, kind: str, fields: Mapping[str, Any]) -> None:
-        """A line; dropped, and counted, if there is no room."""
+        """Add a line; if there is no room it is dropped and counted."""
         now_ms = self._clock.wall_ms()
         line = self._line(kind, now_ms, fields)
         if self._bytes + len(line) > BYTES_MAX:
@@ -110,13 +111,13 @@ class Feed:
         return orjson.dumps({"kind": kind, "time_ms": now_ms, **self._head, "number": self._number, **fields})
 
     def forget(self) -> None:
-        """Telemetry was switched off: nothing more is sent."""
+        """Drop everything: telemetry was switched off."""
         self._lines.clear()
         self._bytes = self._dropped = 0
         self._unsent = None
 
     def tick(self) -> None:
-        """Send what waits, if it is time."""
+        """Send the waiting lines if a batch is due."""
         now_ns = self._clock.now_ns()
         if self._is_asking or now_ns < self._next_ns or not (self._lines or self._unsent):
             return
@@ -134,7 +135,7 @@ class Feed:
     def _send(self, partition: PartitionImage, unsent: tuple[bytes, int]) -> None:
         def on_reply(reply: dict[str, Any]) -> None:
             self._is_asking = False
-            if reply.get("lost"):  # Its owner is being started again.
+            if reply.get("lost"):  # The owner is being restarted.
                 return
             if (error := reply.get("error")) is not None:
                 self._dropped += unsent[1]
@@ -164,7 +165,7 @@ class Feed:
             records.append(Record(kind.encode(), line, time_ms))
         self._bytes -= size
         lost = len(records) + self._dropped
-        if self._dropped:  # Told past the buffer, which may have no room even for this.
+        if self._dropped:  # Added to the batch directly: the buffer may have no room even for this line.
             now_ms = self._clock.wall_ms()
             records.append(
                 Record(b"dropped", self._line("dropped", now_ms, {"lines": self._dropped}), now_ms)
