@@ -1,9 +1,8 @@
-"""Walking the batches of a .log file, and telling a torn tail from damage in the middle.
+"""Walks the batches of a .log file, and tells a torn tail from damage in the middle.
 
-A crash cuts the end of a file: the last write is there in part. What follows a batch that is not whole is
-then nothing, or bytes that are no batch. Where a good batch follows a bad one, something else happened (a
-bad disk, an edited file), and cutting there would throw away records that were acknowledged: that is
-refused, loudly.
+A crash leaves a part of the last write at the end of a file. Behind an incomplete batch there is then nothing, or
+bytes that are no batch. If a good batch follows a bad one, something else has happened (a bad disk, an edited file).
+Cutting the file there would lose acknowledged records, so the log is refused with an error.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from kproc.wire.record_batch import LOG_OVERHEAD_BYTES, MAGIC
 
 _unpack = HEADER.unpack_from
 _EPOCH_AND_MAGIC: Final = struct.Struct(">ib")
-_EPOCH_AT: Final = 12  # Of the leader epoch in a batch, with the magic byte right behind it.
+_EPOCH_AT: Final = 12  # Position of the leader epoch in a batch; the magic byte follows it.
 
 # One pread of a scan: large enough that the system call does not matter, small enough to stay in cache.
 SCAN_CHUNK_BYTES: Final = 1 << 20
-# One pread of a lookup: an index interval (4096) and the header behind it, mostly.
+# One pread of a lookup: usually covers an index interval (4096) and the next header.
 LOOKUP_CHUNK_BYTES: Final = 8192
-# A walk that jumps over batches of this size reads single headers: a chunk would hold few others.
+# Behind batches of this size a walk reads single headers, because a chunk would hold few others.
 LARGE_BATCH_BYTES: Final = 1 << 16
 
 
@@ -69,7 +68,7 @@ def walk_headers(
     while position < end:
         inside = position - chunk_start
         if inside + HEADER_BYTES > len(chunk):
-            # Behind a large batch comes another, mostly: read no more than its header then.
+            # A large batch is usually followed by another one, so read only its header.
             wanted = chunk_bytes if total < LARGE_BATCH_BYTES else min(chunk_bytes, LOOKUP_CHUNK_BYTES)
             chunk = fs.read(descriptor, min(wanted, end - position), position=position)
             chunk_start, inside = position, 0
@@ -97,7 +96,7 @@ def walk_checked(
     while position < end:
         inside = position - chunk_start
         if inside + HEADER_BYTES > len(chunk):
-            # Behind a large batch that was skipped comes another, mostly: its header is all that is wanted.
+            # A large batch that was skipped is usually followed by another one, of which only the header is needed.
             wanted = SCAN_CHUNK_BYTES if total < LARGE_BATCH_BYTES else LOOKUP_CHUNK_BYTES
             chunk = memoryview(fs.read(descriptor, min(wanted, end - position), position=position))
             chunk_start, inside = position, 0
@@ -125,9 +124,8 @@ def walk_checked(
 
 
 def _check_shape(position: int, header: Header, total: int, end: int) -> None:
-    """Raise what is wrong with a header by itself. The walks ask the same inline: a call per batch is dear.
-
-    A count may differ from the offsets: compaction does that.
+    """Raise BadBatch for a header that cannot be right. The walks check the same inline: a call per batch is
+    expensive. A count may differ from the offsets: compaction does that.
     """
     if header[MAGIC_BYTE] != MAGIC:
         raise BadBatch(position, f"magic is {header[MAGIC_BYTE]}")

@@ -24,7 +24,7 @@ class PartitionDirectory(NamedTuple):
 def list_partitions(
     fs: Fs, data_directory: Path, *, skip: Callable[[str, int], bool] = lambda _topic, _index: False
 ) -> list[PartitionDirectory]:
-    """All partition directories, sorted by name, but those that `skip` says need no look."""
+    """All partition directories, sorted by name, except those for which `skip` is true."""
     found = []
     for name in sorted(fs.list_directory(data_directory)):
         parsed = parse_partition_directory_name(name)

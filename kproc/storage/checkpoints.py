@@ -13,8 +13,8 @@ In a partition's directory:
     leader-epoch-checkpoint           epoch -> its first offset
     partition.metadata                the topic's id: tells a deleted topic's files from those of a namesake
 
-A checkpoint is text: the version, the number of lines, the lines. What does not parse raises Corrupt;
-whether that matters is the caller's to say (epochs and recovery points can be rebuilt, a topic id cannot).
+A checkpoint is text: the version, the number of lines, the lines. Text that does not parse raises Corrupt; the caller
+decides whether that matters (epochs and recovery points can be rebuilt, a topic id cannot).
 """
 
 from __future__ import annotations
@@ -163,7 +163,9 @@ def read_leader_epochs(fs: Fs, directory: Path) -> list[tuple[int, int]] | None:
 
 
 def write_partition_metadata(fs: Fs, directory: Path, topic_id: bytes, *, durable: bool = False) -> None:
-    """Say whose partition a directory holds. A new one's file need not be synced: the first round of sync covers it."""
+    """Write the topic id into a partition's directory. A new file need not be synced: the first round
+    of sync does it.
+    """
     content = f"version: 0\ntopic_id: {uuid_text(topic_id)}".encode()
     replace_file(fs, directory / PARTITION_METADATA_FILE, content, durable=durable)
 
@@ -171,8 +173,8 @@ def write_partition_metadata(fs: Fs, directory: Path, topic_id: bytes, *, durabl
 def read_partition_metadata(fs: Fs, directory: Path) -> bytes | None:
     """The topic id a directory belongs to, or None without a whole file.
 
-    An empty file, one that is cut or has zeroes is what a power loss leaves of one that was just written; Kafka treats
-    an empty one as missing, too.
+    A power loss leaves an empty file, a part of it, or zeros in place of one that was just written. All of these count
+    as missing; Kafka treats an empty file so, too.
     """
     path = directory / PARTITION_METADATA_FILE
     content = fs.read_file(path)
@@ -186,7 +188,7 @@ def read_partition_metadata(fs: Fs, directory: Path) -> bytes | None:
 
 
 def write_meta_properties(fs: Fs, data_directory: Path, meta: MetaProperties) -> None:
-    """Say whose data directory this is."""
+    """Write the identity of a data directory."""
     lines = {
         "cluster.id": meta.cluster_id,
         "directory.id": meta.directory_id,
@@ -217,11 +219,11 @@ def read_meta_properties(fs: Fs, data_directory: Path) -> MetaProperties | None:
 
 
 def write_clean_shutdown(fs: Fs, data_directory: Path, broker_epoch: int = -1) -> None:
-    """Say that every log was closed and synced; the last thing a clean stop does."""
+    """Write the marker that every log was closed and synced; the last step of a clean stop."""
     content = msgspec.json.encode({"version": "0", "broker_epoch": str(broker_epoch)})
     replace_file(fs, data_directory / CLEAN_SHUTDOWN_FILE, content)
 
 
 def take_clean_shutdown(fs: Fs, data_directory: Path) -> bool:
-    """Whether the last stop was clean. Removes the marker: from here on a crash must be seen as one."""
+    """Whether the last stop was clean. Removes the marker, so that a crash from now on is noticed."""
     return fs.unlink(data_directory / CLEAN_SHUTDOWN_FILE)

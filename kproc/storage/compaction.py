@@ -1,11 +1,11 @@
 """One pass of compaction over a log: Kafka's Cleaner, for the process that does not own the log.
 
-First the keys of the dirty section are noted, then every segment before its end is written anew without the
-records that a newer one replaces. Both read with their own descriptors and write `.cleaned` files only: the
-owner goes on meanwhile, and decides whether to take the result (log_compact.py).
+The first reading stores the keys of the dirty section. The second one rewrites every segment before its end without
+the records that newer ones replace. Both use descriptors of their own and write `.cleaned` files only: the owner goes
+on meanwhile, and decides whether to accept the result (log_compact.py).
 
-Everything that takes long is a generator that yields the bytes it read or wrote, a few hundred KiB at a time:
-the cleaner looks at its other work in between, and throttles by the sum.
+Every long step is a generator that yields how many bytes it read or wrote, a few hundred KiB at a time: the cleaner
+does its other work in between, and limits its rate by the sum.
 
 What stays of a batch, as in Kafka:
 
@@ -55,7 +55,7 @@ _unpack_header = HEADER.unpack_from
 
 
 class PassFacts(NamedTuple):
-    """What a pass is about. Made once, from what the owner says and what the files say."""
+    """The log's state at the beginning of a pass, from the owner's answer and from the files."""
 
     first_dirty: int
     upper_bound: int
@@ -63,7 +63,7 @@ class PassFacts(NamedTuple):
     segments: Sequence[SealedSegment]
     """All that begin before the upper bound, oldest first."""
     producers: Mapping[int, tuple[int, int]]
-    """Of every producer that is known: the offset of its newest data batch (or -1), and its epoch."""
+    """By producer id: the offset of the producer's newest data batch (or -1), and its epoch."""
     aborted: Sequence[AbortedTransaction]
 
 
@@ -98,7 +98,7 @@ class CompactionPass:
 
     @property
     def end_offset(self) -> int:
-        """Where this pass ends: the upper bound, or as far as the keys' memory went."""
+        """Where this pass ends: the upper bound, or the offset at which the memory for keys was full."""
         return self._map.latest + 1
 
     @property
@@ -109,7 +109,7 @@ class CompactionPass:
     # -- first reading ---------------------------------------------------------------------------------------
 
     def map_keys(self) -> Iterator[int]:
-        """Note the newest offset of each key from the first dirty offset on."""
+        """Store the newest offset of each key, from the first dirty offset on."""
         facts, key_map = self._facts, self._map
         # One whose marker lies before the dirty section is over; its producer may have committed since.
         open_later = [entry for entry in facts.aborted if entry.last_offset >= facts.first_dirty]
@@ -144,7 +144,7 @@ class CompactionPass:
     # -- second reading --------------------------------------------------------------------------------------
 
     def rewrite(self, group: Sequence[SealedSegment]) -> Iterator[int]:
-        """Write what stays of some neighbours into one new segment; `finish` tells what became of it."""
+        """Write the surviving records of neighbouring segments into one new segment; `finish` returns it."""
         assert self._survivors is not None, "map_keys() comes first"
         last = next((segment for segment in reversed(group) if segment.size), group[-1])
         self._is_changed = len(group) > 1
@@ -164,7 +164,7 @@ class CompactionPass:
         yield self._out.flush()
 
     def finish(self, group: Sequence[SealedSegment]) -> SegmentIdentity | None:
-        """The new segment, whole and synced; None if it is the old one again, or empty, and was removed."""
+        """The new segment, complete and synced; None if it equals the old one, or is empty, and was removed."""
         out = self._out
         assert out is not None, "rewrite() comes first"
         if not self._is_changed or not out.position:
@@ -219,10 +219,10 @@ class CompactionPass:
         return rebuild(header, raw, spans, horizon_ms=self._new_horizon() if needs_horizon else None)
 
     def _filter_marker(self, chunk: bytes, at: int, header: Header) -> bytes | None:
-        """What stays of a control batch. One that nothing needs any more gets its delete horizon first."""
+        """What stays of a control batch. A marker that is not needed any more first gets its delete horizon."""
         is_abort = self._is_abort(header, chunk, at)
         if is_abort is None and header[RECORD_COUNT]:
-            return _WHOLE  # It ends no transaction, and is not ours to judge.
+            return _WHOLE  # An unknown control batch that ends no transaction: keep it.
         may_go, aborted = self._transactions.on_marker(header, is_abort)
         if not header[RECORD_COUNT]:
             return None
@@ -281,7 +281,7 @@ class CompactionPass:
 
 
 class SegmentChanged(Exception):
-    """A file is not the one that the owner named: the pass is over."""
+    """A file is not the one that the owner named, so the pass must end."""
 
 
 _WHOLE: Final = b"whole"

@@ -1,4 +1,4 @@
-"""The files of a compaction: how they are made, and what an opening log does about those that it finds.
+"""The files of a compaction: how they are written, and how the opening of a log cleans up after a crash.
 
     <base>.log.cleaned    the cleaner is writing it, or had. Nobody reads it.
     <base>.log.swap       whole and synced; what it replaces is being renamed to .deleted, or was.
@@ -57,7 +57,7 @@ _SYNC_BYTES: Final = 16 << 20
 
 
 class SegmentIdentity(NamedTuple):
-    """Which file is meant, whatever its name is by then."""
+    """Identifies a segment's file by its inode, because it may have been renamed."""
 
     base_offset: int
     size: int
@@ -169,14 +169,14 @@ class CleanedSegment:
                 index.close()
 
     def remove(self) -> None:
-        """Take the files away: the swap was refused, or never came to it."""
+        """Remove the files: the owner refused the swap, or was never asked."""
         self.close()
         for suffix in SWAPPED_SUFFIXES:
             self._fs.unlink(self.path(suffix))
 
 
 def remove_cleaned(fs: Fs, directory: Path) -> None:
-    """Remove what an earlier run of the cleaner left. Only the cleaner, or an owner that opens the log."""
+    """Remove the files that an earlier cleaner left. Called only by the cleaner, or by an owner that opens the log."""
     for name in fs.list_directory(directory):
         if name.endswith(CLEANED_SUFFIX):
             fs.unlink(directory / name)
@@ -223,7 +223,8 @@ def _finish_swap(fs: Fs, directory: Path, base: int) -> None:
     end_offset = _end_of_swap(fs, directory, base)
     if end_offset is None:
         if fs.exists(directory / segment_file_name(base, LOG_SUFFIX)):
-            return  # The oldest is renamed first, so all of the old ones are there: the swap goes instead.
+            # The oldest is renamed first, so all old segments are still there: remove the swap instead.
+            return
         end_offset = base
     logger.info("swap=finished directory=%s base=%d end=%d", directory, base, end_offset)
     names = fs.list_directory(directory)

@@ -47,16 +47,16 @@ class KeyMap:
 
     @property
     def is_full(self) -> bool:
-        """Whether the rest of the section has to wait for another pass. A batch may overshoot."""
+        """Whether the memory is full, so that the rest of the section needs another pass. A batch may exceed it."""
         return self.used_bytes >= self._memory_bytes
 
     def add(self, header: Header, raw: bytes, position: int, end: int) -> None:
-        """Take the records of a batch."""
+        """Add the keys of a batch."""
         newest = self._newest
         before = len(newest)
         if header[BASE_OFFSET] >= self._first_dirty:
             note_newest(newest, header, raw, position, end)
-        else:  # The log's start lies inside.
+        else:  # The log's start lies inside this batch.
             inside: Newest = {}
             note_newest(inside, header, raw, position, end)
             newest.update({key: at for key, at in inside.items() if at >> 1 >= self._first_dirty})
@@ -67,7 +67,7 @@ class KeyMap:
         self.advance(last_offset_of(header))
 
     def advance(self, offset: int) -> None:
-        """There is nothing more to take up to an offset: gaps, aborted and control batches."""
+        """Skip to an offset: what lies before it are gaps, aborted batches and control batches."""
         self.latest = max(self.latest, offset)
 
     def finish(self) -> Iterator[Survivors | None]:

@@ -1,9 +1,10 @@
-"""What compaction takes: pure functions over facts of segments, so that a table of cases tests them.
+"""Decides what is compacted: pure functions over the facts of segments, so that a table of cases can test them.
 
 As in Kafka's LogCleanerManager: the section before the first dirty offset was compacted before, the one from
 there on to the first uncleanable offset can be, and a log is due when the second is a large enough share of
-both, or holds records that are older than max.compaction.lag.ms. The active segment is never touched. Nor, unlike
-in Kafka, is what no sync has confirmed: a power loss that took the newer record must find the older one.
+both, or holds records that are older than max.compaction.lag.ms. The active segment is never compacted. Nor, unlike in
+Kafka, are records that no sync has confirmed: after a power loss that took a newer record, the older one must be
+there.
 """
 
 from __future__ import annotations

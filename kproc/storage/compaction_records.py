@@ -1,9 +1,9 @@
-"""The records of one batch, as compaction looks at them: keys and whether there is a value, nothing else.
+"""The records of one batch as compaction needs them: their keys, and whether they have a value.
 
-Two loops that run once per record of everything that is compacted, so they are written out: varints of one byte
-inline, no calls, no objects but the key. Timestamps and headers are stepped over by the record's own length.
-What a producer sent is not walked at Produce, so a length may be anything here: a batch whose records do not
-end where it ends is Corrupt.
+The two loops run once for every record that is compacted, so they are written out: one-byte varints are decoded
+inline, and no objects are made but the key. Timestamps and headers are skipped by the record's length. Produce does
+not check the records inside a batch, so a length may be anything here: a batch whose records do not end where it ends
+is Corrupt.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from kproc.wire.record_batch import (
     TRANSACTIONAL,
 )
 
-# A longer key is kept as its digest: no record is taken for another's successor for a key that only looks like
-# its own unless two keys share 256 bits of BLAKE2b. Digests are longer than exact keys, so they never meet.
+# A longer key is stored as its digest. Two different keys would only be mixed up if they had the same 256 bits of
+# BLAKE2b. Digests are longer than exact keys, so the two kinds never collide.
 EXACT_KEY_MAX: Final = 31
 _DIGEST_BYTES: Final = 32
 # The zig-zag coded length from which on a key is digested; below 128, so that it is one byte.
 _LONG_KEY: Final = 2 * EXACT_KEY_MAX + 1
 
 _CRC: Final = Struct(">I")
-# Of an emptied batch these attributes stay: who wrote it and how it was dated, not how it was compressed.
+# Attributes that an emptied batch keeps: those about its producer and its timestamps, not its codec.
 _KEPT_ATTRIBUTES: Final = LOG_APPEND_TIME | TRANSACTIONAL | CONTROL
 
 Newest = dict[bytes, int]
@@ -77,7 +77,7 @@ def records_of(header: Header, chunk: bytes, at: int) -> tuple[bytes, int, int]:
 
 
 def note_newest(newest: Newest, header: Header, raw: bytes, position: int, end: int) -> None:
-    """Take the keys of all records of a batch; those without a key are passed over."""
+    """Store the keys of all records of a batch; records without a key are skipped."""
     doubled = 2 * header[BASE_OFFSET]
     try:
         for _ in repeat(None, header[RECORD_COUNT]):
@@ -121,7 +121,7 @@ def _digest(raw: bytes, position: int) -> tuple[bytes, int]:
 
 
 class Survivors:
-    """Which records stay, by what compaction_map.py learned of the dirty section.
+    """Decides which records stay, by the keys of the dirty section that compaction_map.py collected.
 
     An offset before `first_dirty` stays if its key is not in the dirty section at all, one up to `latest` if it
     is the newest of its key (`flags`: 1, or 2 for a tombstone, else 0), one behind `latest` always.
@@ -136,9 +136,9 @@ class Survivors:
         self.flags = flags
 
     def of_batch(self, header: Header) -> int | None:
-        """How many records of a batch stay when that can be said without looking at them, all with values.
+        """How many records of a batch stay, all of them with values, if the flags alone tell that.
 
-        None: they must be looked at.
+        None: the records must be read.
         """
         first = header[BASE_OFFSET] - self.first_dirty
         if first < 0:

@@ -1,7 +1,7 @@
-"""What compaction knows of transactions while it goes over a log: Kafka's CleanedTransactionMetadata.
+"""CleanedTransactions: the transactions that compaction meets in a log: Kafka's CleanedTransactionMetadata.
 
-Records of aborted transactions go. A marker stays as long as anything of its transaction was found in front of
-it, and from then on until its delete horizon: consumers that read the transaction must also see how it ended.
+Records of aborted transactions are removed. A marker stays as long as the log has records of its transaction, and
+after that until its delete horizon: consumers that have read the transaction must also see how it ended.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ class CleanedTransactions:
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         self._coming = [(entry.first_offset, entry) for entry in aborted]
         heapq.heapify(self._coming)
-        self._aborted: dict[int, AbortedTransaction] = {}  # Open where we are, by producer id.
-        self._seen: set[int] = set()  # Of those, the producers of which a batch was found.
+        # Aborted transactions that are open at the present offset, by producer id.
+        self._aborted: dict[int, AbortedTransaction] = {}
+        self._seen: set[int] = set()  # The producers among them of which a batch was found.
         self._committed: set[int] = set()
 
     def on_batch(self, header: Header) -> bool:
-        """Whether the records of a data batch go: it belongs to an aborted transaction."""
+        """Whether a data batch belongs to an aborted transaction, so that its records are removed."""
         if not header[ATTRIBUTES] & TRANSACTIONAL:
             return False
         self._advance(last_offset_of(header))
@@ -42,7 +43,7 @@ class CleanedTransactions:
         return False
 
     def on_marker(self, header: Header, is_abort: bool | None) -> tuple[bool, AbortedTransaction | None]:
-        """(whether a marker may go, what the transaction index must still say).
+        """(whether a marker may be removed, the entry that the transaction index must keep).
 
         `is_abort` is None for a control batch that is empty: its marker went before.
         """

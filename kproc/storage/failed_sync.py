@@ -1,12 +1,12 @@
-"""A failed sync, and who opens the log after it.
+"""Handles a failed sync: how it is recorded, and what the next opening of the log does.
 
-After a failed fdatasync the kernel counts the pages as clean that it could not write: they can be read, the next
-fdatasync of the file succeeds, and a power loss takes them. So nothing above the recovery point may be believed from
-the page cache, which outlives every role, and the broker. The thread that met the failure leaves a note in the
-partition's directory; whoever opens the log by its files finds it, checks what is above the recovery point, writes
-it again and syncs it. Where that fails the log is not opened, and the note stays.
+After a failed fdatasync the kernel counts the pages that it could not write as clean: they can be read, the next
+fdatasync of the file succeeds, and a power loss takes them. So the page cache, which outlives every role and the
+broker, must not be believed above the recovery point. The thread whose sync failed leaves a note in the partition's
+directory. The next opening of the log finds it, checks everything above the recovery point, writes it again and syncs
+it. If that fails, the log is not opened and the note stays.
 
-The note needs no sync of its own: what a power loss leaves is read from the disk, and there is nothing to distrust.
+The note needs no sync of its own: after a power loss the files are read from the disk, and can be believed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CHUNK_BYTES: Final = 1 << 20
 
 
 def leave_note(fs: Fs, directory: Path) -> None:
-    """Say that a sync of this log failed. Best effort: within this run of the broker its row says so, too."""
+    """Record that a sync of this log failed. Best effort: within this run of the broker its row says so, too."""
     path = directory / NOTE_FILE
     try:
         if not fs.exists(path):
@@ -37,7 +37,7 @@ def leave_note(fs: Fs, directory: Path) -> None:
 
 
 def forget(fs: Fs, directory: Path) -> None:
-    """It was written again, and synced."""
+    """Remove the note: everything was written again and synced."""
     fs.unlink(directory / NOTE_FILE)
 
 
@@ -62,7 +62,7 @@ def _over_itself(fs: Fs, path: Path, position: int) -> int:
         while content := fs.read(descriptor, _CHUNK_BYTES, position=position):
             fs.write(descriptor, [content], position=position)
             position += len(content)
-        fs.set_modified(descriptor, modified_ns)  # Retention may go by it.
+        fs.set_modified(descriptor, modified_ns)  # Retention may use the modification time.
     finally:
         fs.close(descriptor)
     return position - start

@@ -2,10 +2,11 @@
 
 The only file of storage/ that sees OSError. It becomes one of two:
 
-- `DiskFull`: no room (ENOSPC, EDQUOT, EFBIG). What was written can be cut off again and the caller goes on.
-- `DiskFailed`: anything else. After a failed write or sync nobody knows what the disk holds: the kernel drops
-  the dirty pages and reports the error once, so a second fsync that succeeds proves nothing. The log that
-  meets it goes offline and is never retried.
+- `DiskFull`: no room (ENOSPC, EDQUOT, EFBIG). The caller cuts off what was written and goes on.
+- `DiskFailed`: anything else. After a failed write or sync the content of the disk is unknown: the kernel drops the
+dirty
+  pages and reports the error once, so a second fsync that succeeds proves nothing. The log goes offline, and the call
+  is never retried.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ _NO_MARK: Final = _FULL | {errno.ENODATA, errno.ENOTSUP, errno.EPERM, errno.EACC
 
 _EXT4: Final = 0xEF53
 _FALLOC_KEEP_SIZE: Final = 1
-_FREE_SHARE: Final = 64  # Of what is free on the disk, at most one part in so many is set aside at once.
+_FREE_SHARE: Final = 64  # At most this fraction of the free disk space is reserved at once.
 
-_SMALL_BYTES: Final = 1 << 16  # One read of a whole file; of a file only the end makes a read shorter.
+_SMALL_BYTES: Final = 1 << 16  # One read of a small file; a read is shorter only at the end of a file.
 
 FILE_MODE: Final = 0o644
 DIRECTORY_MODE: Final = 0o755
@@ -53,7 +54,7 @@ class DiskFailed(StorageFailure):
 
 
 class FileFacts(Protocol):
-    """What stat says and storage needs; os.stat_result fits."""
+    """The fields of os.stat_result that storage needs."""
 
     @property
     def st_mode(self) -> int: ...
@@ -171,12 +172,12 @@ class OsFs:
             position += written
 
     def reserve(self, descriptor: int, position: int, length: int) -> bool:
-        """Set disk blocks aside for bytes that will be written, beyond the file's end, too; its size stays.
+        """Reserve disk blocks for bytes that will be written, also beyond the file's end; its size does not change.
 
-        Only where writing is cheaper after it. Without such blocks ext4 does its accounts (quota, space, extents)
-        for every 4 KiB that are written: 1 MB a write 0.66 of the cycles with 16 MiB set aside, 16 KB a write 0.84
-        (bench/micro/preallocation.py). XFS does by itself what is asked for here, tmpfs would take the memory.
-        False: not here, not now, or there is too little room; no harm, a write says what is wrong with the disk.
+        This is done only where it makes writes cheaper. Without reserved blocks ext4 updates quota, space and extents
+        for every 4 KiB that are written: with 16 MiB reserved, writes of 1 MB cost 0.66 of the cycles, of 16 KB 0.84
+        (bench/micro/preallocation.py). XFS reserves by itself; tmpfs would use up the memory. False: nothing was
+        reserved, which does no harm: a write reports what is wrong with the disk.
         """
         facts = (ctypes.c_long * 32)()  # struct statfs: type, block size, blocks, free, free for us, ...
         if (
@@ -202,11 +203,11 @@ class OsFs:
             raise failure(error, "fdatasync") from error
 
     def note_synced(self, descriptor: int, size: int) -> None:
-        """Mark a file: its first `size` bytes were synced. Durable with the next sync of the file, which costs no more.
+        """Record in a file's extended attribute that its first `size` bytes were synced.
 
-        An extended attribute of the file: the sync of a file that grew commits its inode, and with it, in the order
-        of the journal, what was changed of that before. Without room for it, or on a file system that has none, the
-        mark stays as it was, which says less and nothing wrong.
+        The next sync of the file makes that durable at no extra cost: a sync of a file that grew commits its inode,
+        and with it earlier changes of the inode, in the journal's order. If there is no room for the attribute, or the
+        file system has none, the old mark stays, which is lower but still true.
         """
         try:
             os.setxattr(descriptor, _SYNCED, b"%d" % size)
@@ -215,7 +216,7 @@ class OsFs:
                 raise failure(error, "setxattr") from error
 
     def noted_synced(self, descriptor: int) -> int:
-        """What note_synced() last said of a file, as far as it is known; 0 without a mark."""
+        """The size that note_synced() last recorded for a file; 0 without a mark."""
         try:
             return int(os.getxattr(descriptor, _SYNCED))
         except ValueError:
@@ -233,7 +234,7 @@ class OsFs:
             raise failure(error, "stat") from error
 
     def set_modified(self, descriptor: int, modified_ns: int) -> None:
-        """Say when the file was last written to, in nanoseconds since 1970."""
+        """Set the file's modification time, in nanoseconds since 1970."""
         try:
             os.utime(descriptor, ns=(modified_ns, modified_ns))
         except OSError as error:
@@ -324,7 +325,7 @@ class OsFs:
 
 
 def replace_file(fs: Fs, path: Path, content: bytes, *, durable: bool = True) -> None:
-    """Write a whole file so that a reader, or a crash, sees the old one or the new one and nothing between.
+    """Replace a file so that a reader, or a crash, sees either the old or the new content.
 
     `durable` also makes it survive a power loss (two syncs). Without it a power loss can bring the old file
     or an empty one back: right for what is rebuilt from other files anyway, and 20x cheaper when 1,000

@@ -5,8 +5,7 @@ appended with one small write, read with a binary search over preads. So nothing
 exception, not a SIGBUS), an idle index costs no memory, and what a crash leaves is a whole file or one with
 a torn last entry.
 
-An index never holds the truth: `entries that cannot be right` (see `is_sane`) means rebuild it from the
-.log file.
+An index is only derived data: one with entries that cannot be right (see `is_sane`) is rebuilt from the .log file.
 """
 
 from __future__ import annotations
@@ -21,10 +20,9 @@ from typing import ClassVar, Final
 from kproc.storage.format import NO_TIMESTAMP, OFFSET_ENTRY, TIME_ENTRY
 from kproc.storage.fs import DiskFull, Fs
 
-# The last steps of a binary search are done on one block that was read at once: 64 entries are at most 768
-# bytes, one system call instead of six.
+# The last steps of a binary search work on one block of 64 entries, at most 768 bytes: one system call instead of six.
 _BLOCK_ENTRIES: Final = 64
-# What a reader of an offset index keeps of it: of batches as large as an interval, the next two fetches of 256 KB.
+# Cached entries of an offset index: with batches as large as an interval, they cover the next two fetches of 256 KB.
 _WINDOW_ENTRIES: Final = 128
 
 CLOSED: Final = -1
@@ -103,7 +101,7 @@ class _SortedFile:
 
     def truncate_entries(self, count: int) -> None:
         """Keep the first `count` entries."""
-        if count != self.count:  # Each log that is opened comes here: 0.7 ms on a disk.
+        if count != self.count:  # Every opening of a log calls this, and a truncation costs 0.7 ms on a disk.
             self._fs.truncate(self.descriptor(), count * self.ENTRY.size)
             self.count = count
 
@@ -111,8 +109,8 @@ class _SortedFile:
 class OffsetIndex(_SortedFile):
     """offset -> position of the batch that ends with it; entries every index.interval.bytes or so.
 
-    Keeps the entries around the last lookup: a consumer that catches up asks for one after another. Entries do not
-    change but by a truncation, which forgets them.
+    It caches the entries around the last lookup: a consumer that catches up needs one after the other. Only a
+    truncation changes entries, and it clears the cache.
     """
 
     ENTRY = OFFSET_ENTRY
@@ -149,9 +147,9 @@ class OffsetIndex(_SortedFile):
         return positions[number - 1] if number else 0, positions[number] if number < len(lasts) else -1
 
     def _move_window(self, target: int) -> None:
-        """Let the window hold the neighbours of a relative offset, and what follows them."""
+        """Fill the cache with the neighbours of a relative offset and the entries behind them."""
         following = self._window_from + len(self._lasts)
-        if self._lasts and target > self._lasts[-1]:  # It goes on, mostly by a little.
+        if self._lasts and target > self._lasts[-1]:  # Usually the next lookup is a little further on.
             self._read_window(following - 1)
             if target <= self._lasts[-1] or self._window_from + len(self._lasts) == self.count:
                 return
@@ -237,8 +235,8 @@ class TimeIndex(_SortedFile):
     def lookup(self, timestamp: int) -> int:
         """An offset at or before the first record with this timestamp or a larger one.
 
-        The floor entry says: all up to its offset are <= its timestamp <= the target. Its own batch may
-        hold the target, so it is where the scan starts.
+        By the floor entry, all records up to its offset have timestamps <= its own <= the target. Its batch may hold
+        the target, so the scan starts there.
         """
         number = self._floor(timestamp, column=0)
         return self.base_offset + (0 if number < 0 else self._entry(number)[1])

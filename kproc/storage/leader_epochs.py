@@ -31,10 +31,10 @@ class LeaderEpochs:
         return list(zip(self._epochs, self._starts, strict=True))
 
     def assign(self, epoch: int, start: int) -> bool:
-        """Say that an epoch begins at an offset; False when that was known.
+        """Add an epoch that begins at an offset; False if it is there already.
 
-        As in Kafka an epoch that wrote nothing is forgotten: entries that would not lie strictly before the
-        new one, by epoch or by offset, go away.
+        As in Kafka, an epoch that wrote nothing is dropped: entries that are not strictly before the new one, by epoch
+        and by offset, are removed.
         """
         if epoch == self.latest:
             return False

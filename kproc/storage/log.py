@@ -1,15 +1,13 @@
 """Log: one partition's records on the disk. Owned by exactly one Handler, so nothing here is locked.
 
-The way of an append: check each batch, number it in place, write all with one system call, then (and only
-then) change what readers and indexes see. A write that fails leaves no trace: the file is cut back to where
-it was.
+An append checks each batch, writes its offset into it in place, writes all batches with one system call, and only then
+changes what readers and indexes see. A write that fails leaves no trace: the file is cut back to its former size.
 
 - No room (ENOSPC): those batches get KAFKA_STORAGE_ERROR, the log stays open, the next append tries again.
-- Anything else from a write or a sync: the log is offline. Reads go on; appends wait for it to be
-  opened anew.
+- Any other error of a write or a sync: the log goes offline. Reads go on; appends are refused until it is opened anew.
 
-The high watermark is the log's end at append: there is one replica. What is known to be on the disk is
-`recovery_point`; a sync thread moves it (sync_point, fdatasync of the descriptors, mark_synced).
+The high watermark is the log's end, because there is one replica. Everything below `recovery_point` is known to be on
+the disk; a sync thread moves it (sync_point, fdatasync of the descriptors, mark_synced).
 
 One class in five files, by concern: log_state (fields, rolling, snapshots), log_append (the hot path),
 log_read, log_compact (the swap of compacted segments), and here the life of a log: opening, syncing,
@@ -56,11 +54,11 @@ _STATE_VERSION: Final = 2
 
 
 class OtherTopic(Corrupt):
-    """The directory holds the files of another topic of this name, as far as we know a deleted one."""
+    """The directory holds the files of another topic of this name, probably a deleted one."""
 
 
 class NoTopic(OtherTopic):
-    """It holds records, and no partition.metadata says whose: no sync of theirs has ever succeeded."""
+    """The directory holds records without partition.metadata: no sync of them has ever succeeded."""
 
 
 class Log(AppendingLog, ReadableLog, CompactableLog):
@@ -87,7 +85,8 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
     ) -> Log:
         """Open a partition's directory, made with Kafka's files when it is not there.
 
-        Raises Corrupt for damage, OtherTopic for files that are not this topic's; StorageFailure when the disk refuses.
+        Raises Corrupt for damage, OtherTopic for files that are not this topic's; StorageFailure when the disk
+        refuses.
         """
         found = checkpoints.read_partition_metadata(fs, directory)
         is_new = found is None and fs.make_directory(directory)
@@ -127,7 +126,8 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
         else:
             log._snapshots = loaded.snapshots
             log.truncated_bytes = loaded.truncated_bytes
-            if loaded.has_removed:  # A later segment that came back would overlap new records.
+            # A removed segment that a power loss brings back would overlap new records.
+            if loaded.has_removed:
                 log._directories_dirty = [directory]
         if clean:
             log.recovery_point = end_offset
@@ -141,11 +141,13 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
         return log
 
     def _write_again(self) -> None:
-        """A sync of this log failed: bring what none has confirmed to the disk now, or raise StorageFailure."""
+        """After a failed sync: write everything that no sync has confirmed to the disk now, or raise
+        StorageFailure.
+        """
         segments = [*self._unsynced, self.active]
         try:
             written = failed_sync.write_again(self._fs, segments, self.recovery_point)
-            # Whole before it takes the old one's place: without it the log would be nobody's.
+            # Written completely before it replaces the old one: without the file the log would belong to no topic.
             checkpoints.write_partition_metadata(self._fs, self.directory, self.topic_id, durable=True)
             self._directories_dirty = [self.directory, self.directory.parent]
             self._files_dirty = [segment.txn_index_path for segment in segments]
@@ -160,9 +162,10 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
         )  # fmt: skip
 
     def _trust_synced(self, offset: int) -> None:
-        """Take an offset as the recovery point, and remember the sealed segments behind it as not synced.
+        """Make an offset the recovery point, and mark the sealed segments behind it as not synced.
 
-        So is one that ends just there: its records may have been synced while it was active, without its indexes.
+        A segment that ends exactly there is marked, too: its records may have been synced while it was active, but not
+        its indexes.
         """
         self.recovery_point = offset
         held = self._segments.all()
@@ -171,7 +174,7 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
         ]
 
     def _take_over_unsynced(self) -> None:
-        """The owner before died: names and small files that wait for a sync since its last round are ours to sync now.
+        """Mark the names and small files for a sync that a dead owner did not sync after its last round.
 
         Its last round covered the active segment, names included, if it confirmed anything in it.
         """
@@ -191,7 +194,7 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
 
     def begin_close(self) -> SyncPoint:
         """The first half of a clean close: what must be synced before `end_close`, as of sync_point()."""
-        self.active.finish_time_index()  # Without room for it a stop is not clean.
+        self.active.finish_time_index()  # If there is no room for it, the stop is not clean.
         if self.active.reserved_end:
             self.active.give_back()
         self._take_snapshot()
@@ -236,7 +239,7 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
         return target if fs.rename(directory, target) else None
 
     def reconfigure(self, config: LogConfig) -> None:
-        """The topic's settings changed; they count from the next append on."""
+        """Use changed settings of the topic, from the next append on."""
         self.config = config
 
     # -- durability ----------------------------------------------------------------------------------------
@@ -253,8 +256,8 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
         if self.recovery_point < self.end_offset or self._directories_dirty or self._unsynced:
             segments = [*self._unsynced, self.active]
             extra = [self._fs.open_directory(path) for path in self._directories_dirty]
-            # What a transaction index says cannot be learned again from batches below the recovery point; without
-            # partition.metadata what the checkpoints say of the log is not believed.
+            # A transaction index is not rebuilt from batches below the recovery point, so it must be synced. Without
+            # partition.metadata the checkpoints' entries for this log are not believed.
             extra += [self._fs.open(path) for path in self._files_dirty if self._fs.exists(path)]
             self._directories_dirty, self._files_dirty = [], []
         elif closes:
@@ -305,7 +308,7 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
     def _give_back(self, point: SyncPoint) -> None:
         for segment in point.segments:
             segment.unpin()
-            self._segments.warm(segment)  # It may have been opened for the sync alone.
+            self._segments.warm(segment)  # Its descriptor may have been opened for the sync only.
         for descriptor in point.extra_fds:
             self._fs.close(descriptor)
 
@@ -360,7 +363,7 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
                 try:
                     self._roll(self.end_offset, now_ms)
                 except DiskFull:
-                    count -= 1  # A full disk must not keep what can go from going.
+                    count -= 1  # A full disk must not prevent the deletion of the others.
             gone = self._segments.delete_oldest(count, due_ms=now_ms + self.config.file_delete_delay_ms)
             self._unsynced = [segment for segment in self._unsynced if segment not in gone]
             self._snapshots = [held for held in self._snapshots if held >= self._segments.first_base]
@@ -444,7 +447,7 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
         clock: Clock,
         fs: Fs,
     ) -> Log:
-        """Go on with a log where its owner stopped: nothing is scanned, the leader epoch stays."""
+        """Continue a log with the state that its last owner exported: nothing is scanned, the leader epoch stays."""
         if state["version"] != _STATE_VERSION:
             raise Corrupt(f"log state of version {state['version']} is not known")
         segments = []
@@ -487,7 +490,7 @@ def _check_topic(fs: Fs, directory: Path, found: bytes | None, topic_id: bytes, 
 
 
 def _discard(fs: Fs, directory: Path, loaded: Loaded) -> None:
-    """Take all segments and snapshots away: a power loss took what the log's start says was there."""
+    """Remove all segments and snapshots: a power loss took the records that the log's start refers to."""
     for segment in loaded.segments:
         segment.close()
         for doomed in segment.mark_deleted():

@@ -1,4 +1,4 @@
-"""Appending: the hot path of the broker. See log.py for what an append promises."""
+"""AppendingLog: appending, the hot path of the broker. See log.py for what an append promises."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from kproc.storage.validate import CLIENT, examine, read_marker
 from kproc.wire.batch_header import HEADER, HEADER_BYTES, STAMP, Header
 from kproc.wire.record_batch import CONTROL, TRANSACTIONAL, NotOneBatch, stamp_append_time
 
-# After this many bytes a producer snapshot is written: it bounds what a dead owner's successor replays to
-# about 0.2 s (a header scan of one-record batches takes 2.9 s/GiB).
+# A producer snapshot is written after this many bytes. It limits the replay by a dead owner's successor to about 0.2 s
+# (a header scan of one-record batches takes 2.9 s/GiB).
 SNAPSHOT_BYTES: Final = 64 << 20
-# And as many batches of idempotent producers: after a death each costs a look, some 5 us, before the log is served.
+# And after this many batches of idempotent producers: a successor reads each of them, some 5 us, before it serves the
+# log.
 SNAPSHOT_BATCHES: Final = 2000
 _SEQUENCE_MAX: Final = 2**31 - 1
 
-# Stands for a header that was not read: its length fits no batch.
+# Placeholder for a header that was not read; its length matches no batch.
 _NOT_PLAIN: Final = (0, -1, 0, 0, 0, 0, 0, 0, 0, -1, 0, 0, 0)
-# Refusals of a batch as a whole, after which Kafka does not tell where the log begins.
+# Errors with which Kafka does not report the log's start offset.
 _WITHOUT_LOG_START: Final = frozenset(
     {
         ErrorCode.CORRUPT_MESSAGE,
@@ -38,14 +39,14 @@ _WITHOUT_LOG_START: Final = frozenset(
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     }
 )
-# Of a batch that ends a transaction: (is abort, coordinator epoch).
+# For a batch that ends a transaction: (is abort, coordinator epoch).
 _Marker = tuple[bool, int] | None
 _unpack_header = HEADER.unpack_from
 _pack_stamp = STAMP.pack
 
 
 class _Run:
-    """Batches that go to the disk with one write, and what changes if it succeeds or fails."""
+    """Batches that are written with one system call, and what to change if that succeeds or fails."""
 
     __slots__ = (
         "aborted", "bytes_since_index", "end_offset", "lasts", "max_timestamp", "max_timestamp_offset",
@@ -90,7 +91,8 @@ class AppendingLog(LogState):
         except FatalError:
             raise
         except Exception as error:
-            # Producers, indexes and ends may be those of another moment than the file: only a recovery puts it right.
+            # The state of producers, indexes and ends may not match the file any more: only a recovery can repair
+            # that.
             raise FatalError(
                 f"an append to {self.topic}-{self.partition} ended half way: {error!r}"
             ) from error
@@ -171,7 +173,7 @@ class AppendingLog(LogState):
         return done
 
     def _refusal_of(self, error: Exception) -> AppendResult:
-        """The answer for a batch that was looked at and not taken."""
+        """The result of a batch that was refused."""
         if isinstance(error, KafkaError):
             is_early = isinstance(error, NotOneBatch)
             return self._refused(error.code, error.message, error.record_errors, says_start=not is_early)
@@ -179,7 +181,7 @@ class AppendingLog(LogState):
         return self._refused(ErrorCode.UNKNOWN_SERVER_ERROR, None)
 
     def _find_duplicate(self, header: Header) -> AppendResult | None:
-        """What to answer for a batch that is in the log already; KafkaError when it is out of sequence."""
+        """The result for a batch that is in the log already; KafkaError if it is out of sequence."""
         _, _, _, _, _, attributes, delta, _, _, producer_id, epoch, sequence, _ = header
         transactional = attributes & TRANSACTIONAL != 0
         last_sequence = (sequence + delta) & _SEQUENCE_MAX
@@ -191,7 +193,7 @@ class AppendingLog(LogState):
     def _remember(
         self, run: _Run, header: Header, marker: _Marker, last: int, timestamp: int, now_ms: int
     ) -> None:
-        """Change the producers' state for a batch of this run, with what undoes it."""
+        """Update the producers' state for a batch of this run; note how to undo it."""
         _, _, _, _, _, attributes, delta, _, _, producer_id, epoch, sequence, _ = header
         producers = self.producers
         run.undo.append((producer_id, producers.get(producer_id)))
@@ -210,9 +212,10 @@ class AppendingLog(LogState):
     def _examine(
         self, batches: list[memoryview], number: int, origin: str, now_ms: int
     ) -> tuple[memoryview, int, Header, _Marker]:
-        """A batch that is not plain: as it is to be stored, its size, header, and what its marker says.
+        """Check a batch that is not plain: (the batch as it is stored, its size, its header, its marker).
 
-        KafkaError when it is refused. It is put back into the list, for a roll makes us come here again.
+        KafkaError if it is refused. The batch to store replaces the one in the list, because after a roll this is
+        called again.
         """
         view, header = examine(batches[number], self.config, origin=origin, now_ms=now_ms)
         batches[number] = view
@@ -224,7 +227,7 @@ class AppendingLog(LogState):
         return view, len(view), header, marker
 
     def _finish_run(self, run: _Run, results: list[AppendResult], first_result: int) -> None:
-        """Write a run and make it visible; or put everything back and turn its results into refusals."""
+        """Write a run and make it visible; if the write fails, undo everything and refuse its batches."""
         if not run.views:
             return
         segment = self.active
@@ -241,8 +244,7 @@ class AppendingLog(LogState):
             if self.offline_reason is None:
                 self._cut_back(segment)
             refusal = self._refused(ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
-            # A duplicate may be one of a batch of this very run, so duplicates are refused, too: they are
-            # retried.
+            # Duplicates are refused, too, since the original may be in this very run; clients retry them.
             for number in range(first_result, len(results)):
                 if results[number].error_code == 0:
                     results[number] = refusal
@@ -271,9 +273,9 @@ class AppendingLog(LogState):
             self._take_snapshot()
 
     def _cut_back(self, segment: LogSegment) -> None:
-        """Cut off what a write that failed left behind; a log that still has it goes offline.
+        """Cut off what a failed write left behind; if that fails, the log goes offline.
 
-        The next write could be shorter: then a piece of this one would stand behind it.
+        The next write may be shorter, and a piece of this one would stand behind it.
         """
         try:
             segment.truncate(segment.size)

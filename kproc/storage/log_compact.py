@@ -1,8 +1,8 @@
-"""The owner's side of compaction: what a pass may know of the log, and the swap of segments. See log.py.
+"""CompactableLog: the owner's side of compaction: facts for a pass, and the swap of segments. See log.py.
 
-A pass reads and writes beside the owner; what the owner does is a handful of renames in one step. Between two
-of them the log is never read by anybody else but through open descriptors, and a crash between them is ended
-by the next opening (compaction_files.finish_swaps).
+The cleaner reads and writes beside the owner; the owner only does a handful of renames in one step. Between two of
+them other processes read the log through open descriptors only. After a crash between two renames, the next opening of
+the log completes or undoes the swap (compaction_files.finish_swaps).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _GRACE_MS: Final = 10_000
 
 
 class SwapRefused(Exception):
-    """The log is not what the pass began with, or cannot change now; nothing was done."""
+    """The swap was not made: the log has changed since the pass began, or cannot change now."""
 
 
 class CompactableLog(LogState):
@@ -54,10 +54,10 @@ class CompactableLog(LogState):
         }
 
     def swap_segments(self, old: Sequence[SegmentIdentity], new: SegmentIdentity) -> None:
-        """Take a segment that the cleaner made in place of some neighbours.
+        """Replace neighbouring segments with one that the cleaner wrote.
 
-        SwapRefused leaves everything as it was. A failure of the disk in the middle takes the log offline:
-        its next opening ends the swap.
+        SwapRefused leaves everything as it was. A disk failure in the middle takes the log offline; its next opening
+        completes the swap.
         """
         if self.offline_reason is not None:
             raise SwapRefused(self.offline_reason)

@@ -1,4 +1,4 @@
-"""LogConfig: what a log needs of the broker's settings and its topic's. Frozen: a change is a new one."""
+"""LogConfig: the settings of one log, from the broker's and the topic's. Frozen: a change makes a new object."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class LogConfig:
     compression_lz4_level: int = 9
     compression_zstd_level: int = 3
     producer_id_expiration_ms: int = 86_400_000
-    takes_transactions: bool = True  # From clients.
+    takes_transactions: bool = True  # Whether clients may send transactional batches.
     # Computed here because every append asks. Whether the broker's clock dates the records; whether they must be
     # decoded; the size up to which a client's batch needs no more than the look of log_append.py; and the age at which
     # a segment is rolled, before jitter: the active one is never compacted, so max.compaction.lag.ms bounds it, as in

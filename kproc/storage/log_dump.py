@@ -1,7 +1,7 @@
-"""Reading a partition's files for a person: what is in them, and whether they fit together. Never writes.
+"""Reads a partition's files for `kproc dump-log`: their content, and whether they are consistent. Never writes.
 
-Works on directories of a running broker, a stopped one, or Apache Kafka. Files are read as they are on disk
-now: behind the end that a running broker has reached there may be half a batch, which is told apart from damage.
+It works on directories of a running broker, a stopped one, or Apache Kafka. Files are read as they are now: at the end
+of a running broker's log there may be an incomplete batch, which is told apart from damage.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Batch(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """What is wrong with a file. A torn tail is what a crash, or a broker that is writing now, leaves."""
+    """An error in a file. A torn tail is an incomplete batch that a crash, or a broker writing now, left."""
 
     path: Path
     what: str
@@ -193,7 +193,7 @@ def _check_batch(path: Path, batch: Batch, expected: int) -> list[Problem]:
 
 
 def _check_indexes(fs: Fs, directory: Path, base: int, ends: dict[int, int]) -> list[Problem]:
-    """Every entry must say of a batch, or of an offset, what the .log file says."""
+    """Check that every index entry matches the .log file."""
     problems: list[Problem] = []
     last_offset = max(ends.values(), default=base)
     for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX):

@@ -1,4 +1,4 @@
-"""Reading: offsets, timestamps and epochs to places in files. Gives ranges, never bytes. See log.py."""
+"""ReadableLog: finds the file ranges of offsets, timestamps and epochs; it reads no records. See log.py."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from kproc.storage.timestamp_search import SearchPaused, TimestampSearch
 from kproc.storage.txn_index import overlapping, read_aborted
 from kproc.wire.file_range import FileRange
 
-# A read that runs over the end of a segment goes on in the next: small segments would starve large fetches
-# otherwise. Sixteen headers of sendfile calls are nothing beside the bytes; more ranges serve nobody.
+# A read goes on in the next segment, or small segments would starve large fetches. Sixteen sendfile calls cost nothing
+# beside the bytes that they send; more ranges would bring no gain.
 READ_RANGES_MAX: Final = 16
 
 
@@ -106,7 +106,7 @@ class ReadableLog(LogState):
     ) -> RecordPosition | None:
         """The first record with this timestamp or a later one, or None.
 
-        With a `search` it may raise SearchPaused: to be called again with the same, later. Without, it takes its time.
+        With a `search` it may raise SearchPaused: call it again later with the same `search`. Without one it blocks.
         """
         if search is None:
             return _to_the_end(lambda each: self.offset_for_timestamp(timestamp, each))
@@ -144,7 +144,7 @@ class ReadableLog(LogState):
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
         """(epoch, end offset) as OffsetsForLeaderEpoch answers; (-1, -1) when unknown."""
         if epoch == self.leader_epoch:
-            return epoch, self.end_offset  # It may not have written yet, and has no entry then.
+            return epoch, self.end_offset  # The present epoch has no entry before its first batch.
         if self._epochs.latest < epoch < self.leader_epoch:
             return (self._epochs.latest if self._epochs.latest >= 0 else epoch), self.end_offset
         return self._epochs.end_offset_for(epoch, log_end=self.end_offset)
@@ -154,7 +154,7 @@ class ReadableLog(LogState):
         return self.leader_epoch if offset >= self.end_offset else self._epochs.epoch_of(offset)
 
     def aborted_transactions(self, fetch_offset: int, upper_bound: int) -> list[AbortedTransaction]:
-        """The aborted transactions that a read_committed fetch of this stretch must be told of."""
+        """The aborted transactions that a read_committed fetch of this range must be told about."""
         found: list[AbortedTransaction] = []
         for segment in self._segments.all()[self._segments.number_of(fetch_offset) :]:
             aborted = read_aborted(self._fs, segment.txn_index_path)

@@ -1,4 +1,4 @@
-"""LogState: what a log is made of, and the changes that both appending and deleting need. See log.py."""
+"""LogState: the fields of a log, and the changes that both appending and deleting make. See log.py."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _log_surprise(what: str, error: Exception) -> None:
 
 
 class LogState:
-    """The fields of a Log and what changes several of them at once."""
+    """The fields of a Log, and the methods that change several of them together."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class LogState:
         end_offset: int,
         start_offset: int,
     ) -> None:
-        # Of a batch that could not be checked; whoever owns the log counts them.
+        # Called for a batch whose check failed unexpectedly; the Handler counts these.
         self.on_surprise: Callable[[str, Exception], None] = _log_surprise
         self.directory = directory
         self.topic = topic
@@ -76,12 +76,13 @@ class LogState:
         self._bytes_since_snapshot = 0
         self._batches_since_snapshot = 0
         self._tail = TailCache(end_offset)
-        self._unsynced: list[LogSegment] = []  # sealed, with bytes that no sync has confirmed
-        self._directories_dirty: list[Path] = []  # they got new files' names that no sync has confirmed
+        self._unsynced: list[LogSegment] = []  # Sealed segments with bytes that no sync has confirmed.
+        self._directories_dirty: list[Path] = []  # Directories with new names that no sync has confirmed.
         self._files_dirty: list[Path] = []
         self._flushed_ms = clock.wall_ms()
-        self.traffic = LogTraffic()  # Of this log alone, until whoever opened it says otherwise.
-        self.offline_reason: str | None = None  # Set: appends are refused until the log is opened anew.
+        # Counts this log only, until the Handler that opened it sets its topic's counters.
+        self.traffic = LogTraffic()
+        self.offline_reason: str | None = None  # If set, appends are refused until the log is opened anew.
 
     # -- facts ---------------------------------------------------------------------------------------------
 
@@ -111,7 +112,7 @@ class LogState:
         return self._segments.size_bytes()
 
     def sizes(self) -> tuple[int, int]:
-        """`size_bytes` and `segment_count`, for who asks for thousands of logs."""
+        """`size_bytes` and `segment_count` in one call, for callers that ask for thousands of logs."""
         return self._segments.size_bytes(), len(self._segments)
 
     @property
@@ -130,15 +131,15 @@ class LogState:
         return self._segments.facts(self.end_offset)
 
     def _note_failure(self, failure: StorageFailure) -> None:
-        """A full disk passes; after anything else nobody knows what is on it, so the log goes offline."""
+        """After a failure other than a full disk, which passes, the disk's content is unknown: go offline."""
         if not isinstance(failure, DiskFull) and self.offline_reason is None:
             self.offline_reason = str(failure)
             logger.error("log=offline partition=%s-%d reason=%s", self.topic, self.partition, failure)
 
     @contextmanager
     def _done_or_offline(self, what: str) -> Iterator[None]:
-        """Of a change of the log's files: where the disk ends it half way the log goes offline, and its next opening
-        goes by the files. After any other surprise only a successor can."""
+        """Run a change of the log's files. If the disk fails half way, the log goes offline, and its next opening
+        reads the files. After any other exception the role must end, so that a successor reads them."""
         try:
             yield
         except StorageFailure as failure:
@@ -148,9 +149,9 @@ class LogState:
             raise FatalError(f"{what} of {self.topic}-{self.partition} ended half way: {error!r}") from error
 
     def _write_epochs(self) -> None:
-        """Write the epochs that a deletion left.
+        """Write the epochs that remain after a deletion.
 
-        A file that knows more does no harm: it is read with the log's start at hand.
+        A file with old epochs does no harm: entries below the log's start are ignored when it is read.
         """
         try:
             checkpoints.write_leader_epochs(self._fs, self.directory, self._epochs.entries(), durable=False)
@@ -158,11 +159,11 @@ class LogState:
             logger.warning("leader_epochs=not_written directory=%s reason=%s", self.directory, failure)
 
     def _begin_epoch(self) -> None:
-        """Write down that this leader epoch begins here: before its first batch, which carries the epoch."""
+        """Record that this leader epoch begins here, before its first batch is written."""
         epochs = LeaderEpochs(self._epochs.entries())
         epochs.assign(self.leader_epoch, self.end_offset)
         checkpoints.write_leader_epochs(self._fs, self.directory, epochs.entries(), durable=False)
-        self._epochs = epochs  # Only now: without room for the file the next append tries again.
+        self._epochs = epochs  # Only now: if there was no room for the file, the next append tries again.
 
     # -- rolling -------------------------------------------------------------------------------------------
 
@@ -184,9 +185,9 @@ class LogState:
         return ROLL_NOW if now_ms - segment.created_ms > wait_ms else INT64_MAX
 
     def _jitter_ms(self, segment: LogSegment) -> int:
-        """How much earlier this segment rolls: by chance, so that logs made together do not all roll at once.
+        """How much earlier this segment rolls: random, so that logs created together do not all roll at once.
 
-        Chance is a hash of what the segment is, so it needs no memory over restarts.
+        The random number is a hash of the segment's identity, so that it is the same after a restart.
         """
         most = max(1, min(self.config.segment_jitter_ms, self.config.roll_ms))
         return crc32(b"%b/%d/%d" % (self.topic_id, self.partition, segment.base_offset)) % most
@@ -206,7 +207,7 @@ class LogState:
         self._take_snapshot()
 
     def _take_snapshot(self) -> None:
-        """Write the producers' state of everything before the log's end. One that fails is done without."""
+        """Write a snapshot of the producers at the log's end. If that fails, the log goes on without it."""
         offset = self.producers.end_offset
         self._bytes_since_snapshot = self._batches_since_snapshot = 0
         if offset in self._snapshots:
@@ -217,7 +218,7 @@ class LogState:
         except DiskFull as failure:
             logger.warning("snapshot=skipped path=%s reason=%s", path, failure)
             return
-        # Those at segment bases stay with their segment; of the others only the newest is of use.
+        # Snapshots at the base of a segment stay with it; of the others only the newest is needed.
         keep = set(self._segments.bases())
         for stale in self._snapshots:
             if stale not in keep:

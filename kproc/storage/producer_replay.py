@@ -1,4 +1,6 @@
-"""What is known of a log's producers when it is opened: the newest whole snapshot, and the batches behind it."""
+"""ProducerReplay: rebuilds a log's producers when it is opened, from the newest good snapshot and
+the batches behind.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ Marks = dict[tuple[int, int], list[BatchMark]]  # By producer id and epoch, the 
 
 
 def _mark_of(header: Header) -> BatchMark:
-    """What a producer's state keeps of a batch."""
+    """What the producer's state stores about a batch."""
     first, delta = header[BASE_SEQUENCE], header[LAST_OFFSET_DELTA]
     last = (first + delta) & 0x7FFFFFFF if first >= 0 else -1
     return last, last_offset_of(header), delta, header[MAX_TIMESTAMP]
@@ -106,9 +108,9 @@ class ProducerReplay:
         return table
 
     def _recall(self, table: ProducerTable, now_ms: int) -> None:
-        """A snapshot has each producer's newest batch; those before it, which a client may not know to be there
-        either, are in the log. Looked for near the snapshot, and farther away for producers of which that shows too
-        few and that may still wait for an answer.
+        """Find the batches before each producer's newest one, which a snapshot does not have, but which a client may
+        still retry. They are searched in the log near the snapshot, and further back for producers of which too few
+        are found and which may still wait for an answer.
         """
         if not len(table):
             return
@@ -132,7 +134,7 @@ class ProducerReplay:
             headers[:0] = segment.headers_before(offset, entries)
             if segment is not self._segments[-1]:
                 segment.close()
-            entries -= segment.index.count + 1  # What is behind its last entry is as much as between two.
+            entries -= segment.index.count + 1  # The bytes behind its last entry count as one more interval.
             if entries <= 0:
                 break
         marks: Marks = {}

@@ -56,7 +56,9 @@ class TimestampSearch:
         self._slice_bytes, self._slice_records = SLICE_BYTES, SLICE_RECORDS
 
     def look_into(self, header: Header, batch: bytes, timestamp: int) -> Found | None:
-        """(offset, timestamp) of its first record at or after `timestamp`, or None; SearchPaused: not in this slice."""
+        """(offset, timestamp) of its first record at or after `timestamp`, or None; SearchPaused: not in
+        this slice.
+        """
         if self._slice_bytes <= 0 or self._slice_records <= 0:
             raise SearchPaused
         first, count = max(header[BASE_OFFSET], self.from_offset), header[RECORD_COUNT]
@@ -79,7 +81,9 @@ class TimestampSearch:
         return found
 
     def largest_in(self, header: Header, batch: bytes, from_offset: int) -> int:
-        """The largest timestamp of its records from an offset on; what the header says where that is too much to do."""
+        """The largest timestamp of its records from an offset on; what the header says where that is too
+        much to do.
+        """
         raw = self._inflate(header, batch) if header[RECORD_COUNT] <= self._records_left else None
         if raw is None:
             return header[MAX_TIMESTAMP]
