@@ -85,8 +85,7 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
     ) -> Log:
         """Open a partition's directory, made with Kafka's files when it is not there.
 
-        Raises Corrupt for damage, OtherTopic for files that are not this topic's; StorageFailure when the disk
-        refuses.
+        Raises Corrupt for damage, OtherTopic for another topic's files, StorageFailure when the disk refuses.
         """
         found = checkpoints.read_partition_metadata(fs, directory)
         is_new = found is None and fs.make_directory(directory)
@@ -126,8 +125,7 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
         else:
             log._snapshots = loaded.snapshots
             log.truncated_bytes = loaded.truncated_bytes
-            # A removed segment that a power loss brings back would overlap new records.
-            if loaded.has_removed:
+            if loaded.has_removed:  # If a power loss brings one back, it must not overlap new records.
                 log._directories_dirty = [directory]
         if clean:
             log.recovery_point = end_offset
@@ -141,9 +139,7 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
         return log
 
     def _write_again(self) -> None:
-        """After a failed sync: write everything that no sync has confirmed to the disk now, or raise
-        StorageFailure.
-        """
+        """After a failed sync: write again what no sync has confirmed, or raise StorageFailure."""
         segments = [*self._unsynced, self.active]
         try:
             written = failed_sync.write_again(self._fs, segments, self.recovery_point)

@@ -1,8 +1,8 @@
-"""What must be known of the records inside a produced batch, and the batch compressed as its topic wants it.
+"""Checks the records inside a produced batch, and compresses the batch with its topic's codec.
 
-Only logs come here that ask for it (`LogConfig.looks_inside`): compacted ones, those with a lower bound of
-timestamps, and those whose compression.type is a codec. It costs about what the producer's own work cost, in the
-Handler; every other batch is stored as it came.
+This is done only for logs that need it (`LogConfig.looks_inside`): compacted ones, those with a lower bound of
+timestamps, and those whose compression.type is a codec. It costs the Handler about as much as the producer's own work;
+the batches of all other logs are stored as they came.
 """
 
 from __future__ import annotations
@@ -29,20 +29,22 @@ _CODECS: Final = {
 # In one batch. A record takes seven bytes at least, next to none compressed: 120 kB of zstd may hold 19 million, and
 # keep the Handler busy for half a minute. A producer that gets MESSAGE_TOO_LARGE splits its batch and goes on.
 RECORDS_INSIDE_MAX: Final = 500_000
-# So many bad records are named; a client takes the others of the batch for what they are: refused with it.
+# Most bad records that are listed; a client knows that the others of the batch are refused with them.
 BAD_RECORDS_NAMED_MAX: Final = 10_000
 
 
 def refuse_misdated(view: memoryview, header: BatchHeader, config: LogConfig, now_ms: int) -> NoReturn:
-    """Name the records of a batch whose header says that some are dated too late; KafkaError in any case."""
+    """Raise KafkaError for a batch whose header has a timestamp too far in the future, with the bad
+    records' numbers.
+    """
     _check_records(_inflate(view, header), header, config, now_ms, check_offsets=False)
-    raise _refusal_of([], 0, is_misdated=True)  # The header lies.
+    raise _refusal_of([], 0, is_misdated=True)  # The header is wrong: no record has such a timestamp.
 
 
 def look_inside(
     view: memoryview, header: BatchHeader, config: LogConfig, *, now_ms: int
 ) -> tuple[memoryview, BatchHeader]:
-    """The batch as it is stored, and its header; KafkaError for records that may not stand in this log."""
+    """The batch as it is stored, and its header; KafkaError for records that this log does not accept."""
     raw = _inflate(view, header)
     largest = _check_records(raw, header, config, now_ms)
     codec = _CODECS.get(config.compression_type, header.codec)
@@ -78,9 +80,9 @@ def _level(codec: Compression | int, config: LogConfig) -> int | None:
 def _check_records(
     raw: bytes, header: BatchHeader, config: LogConfig, now_ms: int, *, check_offsets: bool = True
 ) -> int:
-    """Every record, as Kafka's LogValidator: all bad ones are named, and nothing of the batch is stored.
+    """Check every record, as Kafka's LogValidator: all bad ones are listed, and nothing of the batch is stored.
 
-    Offsets must be consecutive from 0: the header's count and last delta stand for that. Kafka renumbers such a
+    Offsets must be consecutive from 0, as the header's count and last delta promise; Kafka would renumber such a
     batch. Returns the largest timestamp.
     """
     bad: list[tuple[int, str]] = []
@@ -111,9 +113,9 @@ def _check_records(
 
 
 def _misdated(timestamp: int, number: int, config: LogConfig, now_ms: int) -> str | None:
-    """What message.timestamp.before.max.ms and .after.max.ms (KIP-937) say against a record's time.
+    """Why message.timestamp.before.max.ms and .after.max.ms (KIP-937) forbid a record's timestamp, or None.
 
-    As in Kafka the default of 2^63 - 1 ms is a bound, too: nothing is dated further back than a long can say.
+    As in Kafka, the default of 2^63 - 1 ms is a bound, too: no earlier timestamp fits into a long.
     """
     if timestamp == NO_TIMESTAMP:
         return None
@@ -127,7 +129,7 @@ def _misdated(timestamp: int, number: int, config: LogConfig, now_ms: int) -> st
 
 
 def _refusal_of(bad: list[tuple[int, str]], count: int, *, is_misdated: bool) -> KafkaError:
-    """The answer to a batch with these bad records, in Kafka's words."""
+    """The error for a batch with these bad records, in Kafka's words."""
     if is_misdated:
         message = "One or more records have been rejected due to invalid timestamp"
         return KafkaError(ErrorCode.INVALID_TIMESTAMP, message, tuple(bad))

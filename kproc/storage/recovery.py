@@ -1,6 +1,6 @@
-"""Opening a partition's directory: how much of it is believed, what is scanned, what is cut off.
+"""Loads a partition's directory: decides how much of it is believed, what is scanned, what is cut off.
 
-Three stories, by what is known of the end of the last owner:
+There are three cases, by what is known about the end of the last owner:
 
 - clean     the marker file says that logs were closed and synced. Nothing is checked; the headers behind the
             last index entry are walked to find the end.
@@ -56,29 +56,30 @@ logger = logging.getLogger(__name__)
 
 
 class TrustedEnd(NamedTuple):
-    """What a dead owner had published: all bytes before `position` of the segment are whole."""
+    """What a dead owner had published: all bytes of the segment before `position` are complete."""
 
     end_offset: int
     segment_base: int
     position: int
     start_offset: int
-    # Whether it knew any producer: if not, no batch up to here need be looked at for one.
+    # Whether it knew any producer: if not, no batch up to here has to be read for one.
     has_producers: bool = True
 
 
 @dataclass(slots=True)
 class Loaded:
-    """A log's state as its files tell it."""
+    """A log's state as loaded from its files."""
 
     segments: list[LogSegment]
     epochs: LeaderEpochs
     producers: ProducerTable
     snapshots: list[int]  # offsets of the .snapshot files, growing
     end_offset: int
-    rebuilt: list[LogSegment]  # Their records are believed, their indexes were made again and are not synced.
+    # Segments whose records are believed, and whose indexes were rebuilt and are not synced.
+    rebuilt: list[LogSegment]
     truncated_bytes: int = 0
-    has_removed: bool = False  # Segments behind the end were taken away.
-    is_suspect: bool = False  # A sync failed: what was read here may not be on the disk.
+    has_removed: bool = False  # Whether segments behind the end were removed.
+    is_suspect: bool = False  # Whether a sync had failed, so that what was read may not be on the disk.
 
 
 def load(
@@ -102,7 +103,8 @@ def load(
     segments: list[LogSegment] = []
     for base in bases:
         if segments:
-            segments[-1].close()  # A log may have more segments than a process may have descriptors.
+            # Closed at once: a log may have more segments than a process may have descriptors.
+            segments[-1].close()
         segments.append(LogSegment.open(fs, directory, base))
     try:
         loader = _Loader(fs, directory, config, segments)
@@ -115,7 +117,7 @@ def load(
         for segment in segments:
             segment.close()
         if isinstance(problem, BadBatch):
-            # Below the recovery point, where only headers are read, and no torn write can be.
+            # Below the recovery point only headers are read: no torn write can be there.
             raise Corrupt(f"{directory}: {problem}") from problem
         raise
     return Loaded(
@@ -157,7 +159,7 @@ def _tidy(fs: Fs, directory: Path, names: Iterable[str]) -> tuple[list[int], lis
 
 
 class _Loader:
-    """The steps of load(), with what they share."""
+    """The steps of load(), and the state that they share."""
 
     def __init__(self, fs: Fs, directory: Path, config: LogConfig, segments: list[LogSegment]) -> None:
         self._fs = fs
@@ -169,7 +171,7 @@ class _Loader:
         self.truncated_bytes = 0
         self.has_removed = False
         self.rebuilt: list[LogSegment] = []
-        # The first offset scanned that is in a transaction: from there on transaction indexes are made again.
+        # The first scanned offset that is in a transaction: transaction indexes are rebuilt from there on.
         self.first_transactional: int | None = None
         self._read_epochs()
 
@@ -206,8 +208,8 @@ class _Loader:
                 end_offset = following
                 ends.append(end_offset)
                 continue
-            # After a power loss the indexes are made again from the first batch on: their pages went to the
-            # disk, or did not, each on its own. Where the page cache outlived the owner they go on.
+            # After a power loss the indexes are rebuilt from the first batch on, because any of their pages may be
+            # missing. If only the owner died, the page cache has them all, and they are continued.
             can_go_on = clean or trusted is not None
             walk_from = self._rewind_indexes(segment, believed_end) if can_go_on else 0
             if not walk_from:
@@ -218,9 +220,9 @@ class _Loader:
         return self._drop_empty_end(ends, believed_end)
 
     def _drop_empty_end(self, ends: list[int], believed_end: int) -> int:
-        """Where the log ends, without empty segments behind a gap.
+        """Remove empty segments behind a gap; return the log's end.
 
-        Compaction may leave a gap, but with records behind it: without any the tail was torn at the gap.
+        Compaction may leave a gap, but always with records behind it: without any, the tail was torn at the gap.
         """
         segments = self._segments
         while not (lost := segments[-1]).size and believed_end < lost.base_offset:
@@ -237,7 +239,7 @@ class _Loader:
         return ends[len(segments) - 1]
 
     def _check_published(self, trusted: TrustedEnd) -> None:
-        """The dead owner's files must be there, as long as it said."""
+        """Check that the dead owner's segment exists and is as long as it had published."""
         for segment in self._segments:
             if segment.base_offset == trusted.segment_base:
                 if trusted.position > segment.size:
@@ -245,13 +247,13 @@ class _Loader:
                     raise Corrupt(f"{size}, {trusted.position} had been published")
                 return
         if self._segments[0].base_offset == trusted.end_offset:
-            return  # All up to there was deleted, and the owner died before it could publish that.
+            return  # Everything up to there was deleted, and the owner died before it could publish that.
         raise Corrupt(f"{self._directory} has no segment {trusted.segment_base}, which had been published")
 
     def _check_gap(self, number: int, end_offset: int) -> None:
-        """A segment ends where the next begins; BadBatch if not.
+        """Check that a segment ends where the next one begins; BadBatch if not.
 
-        Only compaction takes records from its end, and the file that it made is not the one that carries a mark.
+        Only compaction removes records from a segment's end, and the file that it writes has no mark of synced bytes.
         """
         if number == len(self._segments) - 1:
             return
@@ -263,7 +265,7 @@ class _Loader:
         raise BadBatch(segment.size, f"the next segment begins at offset {following}, not at {end_offset}")
 
     def _complete_sealed(self, segment: LogSegment) -> None:
-        """A segment that is believed: only its indexes may have to be made again."""
+        """Load a segment that is believed: at most its indexes are rebuilt."""
         if segment.needs_index:
             logger.info("index=rebuild segment=%s", segment.path(LOG_SUFFIX))
             rebuild = SegmentRebuild(segment, self._config.index_interval_bytes)
@@ -351,7 +353,7 @@ class _Loader:
         del self._segments[number + 1 :]
 
     def _what_follows(self, number: int, problem: BadBatch, rebuild: SegmentRebuild) -> str:
-        """Whether whole batches are cut off with the torn one: for people, who may want to know."""
+        """Words for the log message: whether whole batches are cut off together with the torn one."""
         segment = self._segments[number]
         if any(later.size for later in self._segments[number + 1 :]):
             return "segments"
@@ -364,7 +366,7 @@ class _Loader:
         return "nothing" if good is None else f"batch_at_{good}"
 
     def _epochs_before(self, segment: LogSegment, end_position: int) -> set[int]:
-        """The epochs of the batches that were good: the checkpoint may be missing."""
+        """Complete the epochs from the good batches, because the checkpoint may be missing."""
         headers = walk_headers(self._fs, segment.descriptor(), 0, end_position)
         return {header[LEADER_EPOCH] for _, header in headers}
 

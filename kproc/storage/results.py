@@ -1,4 +1,4 @@
-"""What a Log answers: plain values, made once per batch or read, never changed."""
+"""The results of a Log's methods: plain values, made once per batch or read, never changed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NO_OFFSET = -1
 
 
 class AppendResult(msgspec.Struct, frozen=True, gc=False):
-    """One batch's fate; the fields of a Produce response's partition.
+    """The result of appending one batch; the fields of a Produce response's partition.
 
     A msgspec struct: it costs 80 ns to make, a NamedTuple 300, and there is one per batch.
     """
@@ -30,7 +30,7 @@ class AppendResult(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReadResult(NamedTuple):
-    """Bytes of the log, as ranges of its files. The last batch may be cut short, as Kafka's may."""
+    """Ranges of the log's files. As in Kafka, the last batch may be incomplete."""
 
     ranges: list[FileRange]
     bytes: int

@@ -1,10 +1,10 @@
-"""Which segments retention takes: pure functions over facts, so that a table of cases tests them.
+"""Decides which segments retention deletes: pure functions over facts, so that a table of cases can test them.
 
-The owner knows the facts of its open logs; the cleaner looks at names, sizes and times, and asks.
+The owner knows the facts of its open logs; the cleaner reads names, sizes and times of files, and asks the owner.
 
-As in Kafka: only from the oldest on, without gaps; the active segment may go by age (the log rolls first),
-an empty one never; a segment goes by size only while the log stays at least as large as retention.bytes
-without it.
+As in Kafka, segments are deleted from the oldest on, without gaps. The active segment may be deleted by age (the log
+rolls first), an empty one never. By size a segment is deleted only if the log without it is still at least as large as
+retention.bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kproc.storage.log_config import LogConfig
 
 
 class SegmentFacts(NamedTuple):
-    """What retention looks at."""
+    """The facts of a segment that retention depends on."""
 
     base_offset: int
     next_offset: int  # The next segment's base, or the log's end.
@@ -63,7 +63,7 @@ def below_start(segments: Sequence[SegmentFacts], *, start_offset: int) -> int:
 def victims(
     segments: Sequence[SegmentFacts], config: LogConfig, *, now_ms: int, start_offset: int
 ) -> tuple[str, int]:
-    """(reason, how many of the oldest segments go): the rule that takes most."""
+    """(reason, how many of the oldest segments to delete), by the rule that deletes most."""
     counts = {"log start offset": below_start(segments, start_offset=start_offset)}
     if config.is_deleting:
         counts["retention.ms"] = expired(segments, now_ms=now_ms, retention_ms=config.retention_ms)

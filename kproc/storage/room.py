@@ -1,4 +1,4 @@
-"""A file system that counts what found no room, for a role to tell: one full disk concerns the whole broker."""
+"""CountingFs: an Fs that counts the writes for which the disk had no room, in the metrics of the role that uses it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _WANTED: Final = SLOT["room_wanted_bytes"]
 
 
 def counting(fs: Fs, values: list[int]) -> Fs:
-    """`fs`; into a role's metrics goes how often it was full, and how much was to be written then."""
+    """Wrap `fs`: how often the disk was full, and how many bytes were to be written then, goes into the metrics."""
     return cast(Fs, CountingFs(fs, values))
 
 
 class CountingFs:
-    """What `counting` returns: an Fs by delegation, whatever is behind it."""
+    """An Fs that delegates to another one; made by `counting`."""
 
     def __init__(self, fs: Fs, values: list[int]) -> None:
         self._fs = fs
@@ -27,7 +27,7 @@ class CountingFs:
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._fs, name)
-        setattr(self, name, method)  # The next call finds it at once.
+        setattr(self, name, method)  # Cached on the instance, so that the next call does not get here.
         return method
 
     def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:
@@ -55,7 +55,7 @@ class CountingFs:
             raise
 
     def note(self, wanted_bytes: int) -> None:
-        """There was no room for so many bytes."""
+        """Count a write for which there was no room."""
         note_shortage(self._values, wanted_bytes)
 
 

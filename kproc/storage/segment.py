@@ -1,4 +1,4 @@
-"""LogSegment: the files of one stretch of a log. Knows positions and indexes, not what may be appended."""
+"""LogSegment: the files of one segment of a log. It knows positions and indexes, but not what may be appended."""
 
 from __future__ import annotations
 
@@ -49,12 +49,14 @@ from kproc.wire.record_batch import LOG_OVERHEAD_BYTES
 
 NS_PER_MS: Final = 1_000_000
 _SHOWN_TOGETHER_BYTES: Final = LOOKUP_CHUNK_BYTES - HEADER_BYTES
-# Disk blocks are set aside for a segment that grew by so much since it was opened; at most as much again as it holds,
-# and at most so many bytes. 4 MiB at a time instead of 16 give nine tenths of the gain.
+# Disk blocks are reserved for a segment that has grown by the first number of bytes since it was opened: as much again
+# as it holds, and at most the second number at a time. 4 MiB at a time instead of 16 would give nine tenths of the
+# gain.
 RESERVE_FROM_BYTES: Final = 4 << 20
 RESERVE_BYTES_MAX: Final = 16 << 20
-_PAGE_BYTES: Final = 4096  # What a power loss takes or leaves as a whole.
-_ASK_AGAIN_BYTES: Final = 64 << 20  # After the file system has refused.
+_PAGE_BYTES: Final = 4096  # A power loss takes or leaves whole pages.
+# Growth after which a reservation is tried again that the file system has refused.
+_ASK_AGAIN_BYTES: Final = 64 << 20
 
 
 class LogSegment:
@@ -82,10 +84,10 @@ class LogSegment:
         self.path_bytes = os.fsencode(self.path(LOG_SUFFIX))
         self.inode = 0
         self.size = 0
-        self.reserve_at = RESERVE_FROM_BYTES  # A write that ends beyond this is to be announced by reserve().
-        self.reserved_end = 0  # Where the blocks end that we had set aside; 0: there are none.
-        self.synced_bytes = 0  # So many are known to be on the disk since this process has the file,
-        self.noted_bytes = 0  # and so many are noted to be, by the thread that syncs.
+        self.reserve_at = RESERVE_FROM_BYTES  # Call reserve() before a write that ends beyond this.
+        self.reserved_end = 0  # Where the reserved blocks end; 0 if there are none.
+        self.synced_bytes = 0  # Bytes that are known to be on the disk since this process opened the file.
+        self.noted_bytes = 0  # Bytes that the file's attribute says are synced; set by the sync thread.
         self.bytes_since_index = 0
         self.created_ms = 0
         # The first batch's largest timestamp; None: the segment is empty, or it was not read yet.
@@ -122,9 +124,9 @@ class LogSegment:
 
     @classmethod
     def open(cls, fs: Fs, directory: Path, base_offset: int) -> LogSegment:
-        """A segment that is on the disk; its indexes are made anew (empty) when they cannot be right.
+        """Open a segment on the disk. Indexes that cannot be right are replaced with empty ones.
 
-        The loader fills them then: see `needs_index`.
+        The loader then fills them: see `needs_index`.
         """
         segment = cls(fs, directory, base_offset)
         segment.fd = fs.open(segment.path(LOG_SUFFIX))
@@ -146,7 +148,7 @@ class LogSegment:
         return segment
 
     def export(self) -> list[int | None]:
-        """What the owner learned of the segment, for adopt()."""
+        """The segment's state, for adopt() in another process."""
         return [
             self.base_offset, self.size, self.inode, self.max_timestamp, self.max_timestamp_offset,
             self.first_timestamp, self.created_ms, self.bytes_since_index,
@@ -154,7 +156,7 @@ class LogSegment:
 
     @classmethod
     def adopt(cls, fs: Fs, directory: Path, exported: list[int]) -> LogSegment:
-        """A segment of a log that changes its owner; Corrupt when it is not the one that was exported."""
+        """Open a segment with the state that its last owner exported; Corrupt if the file is another one."""
         segment = cls.open(fs, directory, exported[0])
         if [segment.size, segment.inode] != exported[1:3] or segment.needs_index:
             segment.close()
@@ -177,14 +179,14 @@ class LogSegment:
         return self.fd
 
     def range(self, position: int, length: int) -> FileRange:
-        """These bytes, for a Processor to send."""
+        """A range of the .log file, which a Processor can send."""
         return FileRange(self.path_bytes, self.inode, position, length)
 
     def locate(self, offset: int) -> tuple[int, int] | None:
         """(position, bytes) of the first batch that ends at or after an offset; None when there is none."""
         before, at = self.index.around(offset)
         if at - before > _SHOWN_TOGETHER_BYTES:
-            # Nothing stands between them, mostly: batches that large have entries.
+            # Usually they are neighbours: each large batch has an index entry.
             try:
                 header = read_header(self._fs, self.descriptor(), at, self.size)
             except BadBatch as problem:
@@ -204,7 +206,7 @@ class LogSegment:
             yield header
 
     def _lookup_headers(self, start: int) -> Iterator[tuple[int, Header]]:
-        """Headers from a position on, for a lookup; what is no batch here was one when the log was opened."""
+        """Headers from a position on. The log was checked when it was opened: a bad batch here is new damage."""
         try:
             yield from walk_headers(
                 self._fs, self.descriptor(), start, self.size, chunk_bytes=LOOKUP_CHUNK_BYTES
@@ -260,8 +262,8 @@ class LogSegment:
     def note_indexed(self, pairs: list[tuple[int, int]], times: list[tuple[int, int]]) -> None:
         """Add index entries for batches that are in the file.
 
-        Time first, and without it no offset: whoever goes on from an offset entry takes the last time entry
-        before it for the largest timestamp so far.
+        The time entry comes first, and if it cannot be written, no offset entry is: a walk that begins at an offset
+        entry takes the last time entry before it for the largest timestamp so far.
         """
         if self.time_index.append(times):
             self.index.append(pairs)
@@ -278,7 +280,7 @@ class LogSegment:
         )
 
     def reserve(self, end: int, segment_bytes: int) -> None:
-        """A write up to `end` comes next, and others behind it: have disk blocks set aside for them."""
+        """Reserve disk blocks for a write up to `end` and for those that follow it."""
         length = min(RESERVE_BYTES_MAX, self.size, segment_bytes - end)
         if length > 0 and self._fs.reserve(self.descriptor(), self.size, end - self.size + length):
             self.reserved_end = self.reserve_at = end + length
@@ -286,13 +288,14 @@ class LogSegment:
             self.reserve_at = end + _ASK_AGAIN_BYTES
 
     def give_back(self) -> None:
-        """Give the disk blocks beyond the file's end back, also those of an owner before us that was killed."""
+        """Release the disk blocks beyond the file's end, those of a killed former owner, too."""
         modified_ns = self._fs.facts(self.descriptor()).st_mtime_ns
         self.truncate(self.size)
-        self._fs.set_modified(self.descriptor(), modified_ns)  # Retention may go by it: nothing was written.
+        # Nothing was written, and retention may use the modification time.
+        self._fs.set_modified(self.descriptor(), modified_ns)
 
     def seal(self) -> None:
-        """No more appends: the time index gets the largest timestamp, which retention and lookups go by.
+        """End appending: add the largest timestamp to the time index, which retention and lookups use.
 
         Raises DiskFull without room for it: a sealed segment is never read for its timestamps again.
         """
@@ -301,7 +304,7 @@ class LogSegment:
             self.close_indexes()
 
     def close_indexes(self) -> None:
-        """They are opened when they are used: a log of a few records costs one descriptor, not three."""
+        """Close the indexes until they are used: a log of a few records then costs one descriptor, not three."""
         self.index.close()
         self.time_index.close()
 
@@ -311,7 +314,7 @@ class LogSegment:
             raise DiskFull(errno.ENOSPC, f"{self.path(TIME_INDEX_SUFFIX)} could not be completed")
 
     def truncate(self, size: int) -> None:
-        """Cut the .log file. The indexes are the caller's: mostly they are rebuilt anyway."""
+        """Cut the .log file. The caller must truncate the indexes; usually it rebuilds them anyway."""
         self._fs.truncate(self.descriptor(), size)
         self.size = size
         self.reserved_end = 0
@@ -328,7 +331,7 @@ class LogSegment:
         self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
 
     def largest_timestamp(self) -> int:
-        """What retention.ms is compared with: the records' timestamp, or the file's without any."""
+        """The time that retention.ms counts from: the records' largest timestamp, or without records the file's."""
         return self.max_timestamp if self.max_timestamp >= 0 else self.modified_ms()
 
     def modified_ms(self) -> int:
@@ -343,20 +346,20 @@ class LogSegment:
         return [self.descriptor(), self.index.descriptor(), self.time_index.descriptor()]
 
     def note_synced(self) -> None:
-        """Before a sync of a pinned segment: note what the one before it brought to the disk, page by page.
+        """Before a sync of a pinned segment: record, in whole pages, what the last sync brought to the disk.
 
-        A hole below the mark is damage, one above it what a power loss left of a write.
+        A hole below the recorded size is damage; one above it is what a power loss left of a write.
         """
         if self.synced_bytes - self.noted_bytes >= _PAGE_BYTES:
             self._fs.note_synced(self.fd, self.synced_bytes)
             self.noted_bytes = self.synced_bytes
 
     def noted_synced(self) -> int:
-        """How many bytes are noted to have been synced, by whoever had the file."""
+        """How many bytes are recorded as synced, by any owner of the file."""
         return self._fs.noted_synced(self.descriptor())
 
     def unpin(self) -> None:
-        """The sync thread is done with the descriptor."""
+        """Undo pin(): the sync thread has finished with the descriptor."""
         assert self._pins > 0, "unpin without pin"
         self._pins -= 1
         if self._closing and not self._pins:
@@ -395,7 +398,7 @@ class LogSegment:
         return doomed
 
     def deleted_paths(self) -> list[Path]:
-        """The names that mark_deleted() gives."""
+        """The paths that the files have after mark_deleted()."""
         return [_deleted(self.path(suffix)) for suffix in SEGMENT_SUFFIXES]
 
     def move(self, directory: Path) -> None:
@@ -408,7 +411,7 @@ class LogSegment:
 
     @property
     def txn_index_path(self) -> Path:
-        """Where the aborted transactions are, if there are any."""
+        """The path of the transaction index, which exists only if there are aborted transactions."""
         return self.path(TXN_INDEX_SUFFIX)
 
 

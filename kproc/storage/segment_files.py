@@ -1,7 +1,7 @@
-"""What a log's files tell a process that does not own it: the cleaner, which looks before it asks the owner.
+"""Reads facts about a log from its files, for a process that does not own it: the cleaner, before it asks the owner.
 
-Only names, sizes, times and single entries are read. The owner goes on meanwhile: a file may be gone, and what
-the active segment's time index says lags behind its records.
+Only names, sizes, times and single entries are read. The owner goes on meanwhile: a file may disappear, and the active
+segment's time index lags behind its records.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def facts_from_files(fs: Fs, directory: Path, bases: Sequence[int], end_offset: 
 def sealed_segments(
     fs: Fs, directory: Path, identities: Sequence[SegmentIdentity], end_offset: int
 ) -> list[SealedSegment]:
-    """What compaction groups segments by. `end_offset` is where the last of them ends."""
+    """The segments with the facts that compaction groups them by. `end_offset` is where the last of them ends."""
     segments = []
     nexts = [*(each.base_offset for each in identities[1:]), end_offset]
     for identity, following in zip(identities, nexts, strict=False):  # There may be none.
@@ -93,7 +93,7 @@ def first_timestamp(fs: Fs, directory: Path, base_offset: int) -> int:
         size = fs.facts(descriptor).st_size
         for _, header in walk_headers(fs, descriptor, 0, size, chunk_bytes=64):
             return header[MAX_TIMESTAMP]
-    except BadBatch:  # It is being written.
+    except BadBatch:  # The batch is just being written.
         return NO_TIMESTAMP
     finally:
         fs.close(descriptor)
@@ -101,7 +101,7 @@ def first_timestamp(fs: Fs, directory: Path, base_offset: int) -> int:
 
 
 def aborted_transactions(fs: Fs, directory: Path, bases: Iterable[int]) -> list[AbortedTransaction]:
-    """All transactions that the transaction indexes of these segments call aborted."""
+    """All transactions in the transaction indexes of these segments, which are the aborted ones."""
     return [
         entry
         for base in bases

@@ -1,4 +1,4 @@
-"""What a walk over a segment's batches finds out: where it ends, its timestamps, and its indexes made anew."""
+"""SegmentRebuild: walks over a segment's batches to find its end and its timestamps, and rebuilds its indexes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class SegmentRebuild:
         self.first_transactional: int | None = None
 
     def run(self, batches: Iterable[tuple[int, Header]]) -> None:
-        """Take all batches; what was taken counts also when it ends with BadBatch, by the walk or by an offset."""
+        """Walk over all batches. If the walk raises BadBatch, the results hold for the batches before that."""
         segment = self._segment
         pairs: list[tuple[int, int]] = []
         times: list[tuple[int, int]] = []
@@ -47,16 +47,17 @@ class SegmentRebuild:
             for position, header in batches:
                 base, last = header[BASE_OFFSET], last_offset_of(header)
                 total = header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES
-                # Whole but for its offset, which is not under the CRC: it may begin on a page that was lost.
+                # Complete except for its offset, which the CRC does not cover: its first page may have been lost.
                 if base < self.next_offset:
                     raise BadBatch(position, f"offset {base} follows {self.next_offset - 1}")
-                if last - segment.base_offset > INT32_MAX:  # Indexes have 32 bits: it would have been rolled.
+                # Offsets in indexes have 32 bits, so the log would have rolled before this batch.
+                if last - segment.base_offset > INT32_MAX:
                     raise BadBatch(
                         position, f"offset {last} in a segment that begins at {segment.base_offset}"
                     )
                 if position == 0:
                     segment.first_timestamp = header[MAX_TIMESTAMP]
-                # One without records dates nothing.
+                # A batch without records has no timestamp.
                 if header[MAX_TIMESTAMP] > segment.max_timestamp and header[RECORD_COUNT]:
                     segment.max_timestamp, segment.max_timestamp_offset = header[MAX_TIMESTAMP], last
                 if segment.bytes_since_index > self._interval_bytes:

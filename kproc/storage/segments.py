@@ -1,4 +1,4 @@
-"""SegmentList: a log's segments in order, and what happens to those that leave it."""
+"""SegmentList: a log's segments in order, and the files of deleted segments that wait to be unlinked."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COLD_OPEN_MAX: Final = 2
 
 
 class Doomed(NamedTuple):
-    """A file that was renamed to .deleted, and when it may go."""
+    """A file that was renamed to .deleted, and when it may be unlinked."""
 
     due_ms: int
     path: Path
@@ -50,7 +50,7 @@ class SegmentList:
 
     @property
     def first_base(self) -> int:
-        """The smallest offset that could be on the disk."""
+        """The base offset of the oldest segment."""
         return self._bases[0]
 
     def all(self) -> list[LogSegment]:
@@ -68,7 +68,7 @@ class SegmentList:
         self._bases.append(segment.base_offset)
 
     def number_of(self, offset: int) -> int:
-        """The number of the segment whose stretch holds an offset."""
+        """The number of the segment that an offset belongs to."""
         return max(bisect_right(self._bases, offset) - 1, 0)
 
     def get(self, number: int) -> LogSegment | None:
@@ -76,7 +76,7 @@ class SegmentList:
         return self._segments[number] if number < len(self._segments) else None
 
     def warm(self, segment: LogSegment) -> LogSegment:
-        """Note that a sealed segment is read from: the one that was longest not closes its descriptors."""
+        """Note that a sealed segment is read; the one that was read least recently closes its descriptors."""
         if segment is not self._segments[-1] and segment not in self._cold:
             self._cold.append(segment)
             if len(self._cold) > COLD_OPEN_MAX:
@@ -84,7 +84,7 @@ class SegmentList:
         return segment
 
     def facts(self, end_offset: int) -> list[SegmentFacts]:
-        """What retention decides by."""
+        """The segments' facts, for retention."""
         nexts = [*self._bases[1:], end_offset]
         return [
             SegmentFacts(segment.base_offset, following, segment.size, self.warm(segment).largest_timestamp())
@@ -94,14 +94,14 @@ class SegmentList:
     def size_bytes(self) -> int:
         """The bytes of all .log files."""
         segments = self._segments
-        if len(segments) == 1:  # As most logs have; metrics ask thousands of logs.
+        if len(segments) == 1:  # A shortcut for most logs: metrics ask thousands of them.
             return segments[0].size
-        return sum([segment.size for segment in segments])  # Half the time of a generator.
+        return sum([segment.size for segment in segments])  # A list takes half the time of a generator.
 
     def delete_oldest(self, count: int, *, due_ms: int) -> list[LogSegment]:
-        """Take the oldest segments out of the log; their files wait as .deleted until `due_ms`.
+        """Remove the oldest segments from the log; their files wait as .deleted until `due_ms`.
 
-        Fewer where the disk has no room for the new names: the others go when they are looked at again.
+        If the disk has no room for the new names, fewer are removed; the others follow at the next check.
         """
         assert count < len(self._segments), (count, len(self._segments))
         gone: list[LogSegment] = []
@@ -118,10 +118,11 @@ class SegmentList:
     def retire_for(self, base_offset: int, number: int, count: int, *, due_ms: int) -> list[LogSegment]:
         """Rename neighbours' files to .deleted, for a compacted segment that begins at `base_offset`.
 
-        The log still counts them: replace() comes next. The first one's snapshot stays, it is of that offset.
+        They stay in the list until replace(), which must follow. The first one's snapshot stays: its offset is the
+        same.
         """
         gone = self._segments[number : number + count]
-        # Files of these names may be waiting already, of segments that were replaced before. They go now.
+        # Files of these names may be waiting already, from earlier replacements: unlink them now.
         names = {path.name for segment in gone for path in segment.deleted_paths()}
         self._doomed = deque(each for each in self._doomed if each.path.name not in names)
         for segment in gone:
@@ -129,7 +130,7 @@ class SegmentList:
         return gone
 
     def replace(self, number: int, count: int, segment: LogSegment) -> None:
-        """Put a compacted segment where retired ones were; the active one is never among them."""
+        """Put a compacted segment in the place of retired ones; the active segment is never among them."""
         assert number + count < len(self._segments), (number, count, len(self._segments))
         assert segment.base_offset == self._bases[number], (segment.base_offset, self._bases[number])
         self._segments[number : number + count] = [segment]
@@ -157,15 +158,15 @@ class SegmentList:
         return self._doomed[0].due_ms if self._doomed else None
 
     def doomed(self) -> list[Doomed]:
-        """The files that wait, for a hand-over."""
+        """The files that wait to be unlinked, for the partition's next owner."""
         return list(self._doomed)
 
     def doom(self, doomed: list[Doomed]) -> None:
-        """Take over files that wait."""
+        """Add files that wait to be unlinked, from the partition's last owner."""
         self._doomed.extend(doomed)
 
     def move(self, directory: Path) -> None:
-        """The partition's directory was renamed."""
+        """Use a new path: the partition's directory was renamed."""
         for segment in self._segments:
             segment.move(directory)
         self._doomed = deque(Doomed(due_ms, directory / path.name) for due_ms, path in self._doomed)

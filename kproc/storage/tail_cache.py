@@ -1,4 +1,4 @@
-"""TailCache: where the newest batches lie, so that finding them for a consumer at the tail takes no I/O."""
+"""TailCache: the positions of the newest batches, so that finding them for a consumer at the tail needs no I/O."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from array import array
 from bisect import bisect_left
 from typing import Final
 
-# A consumer at the tail is a few batches behind. 512 batches are 8 KB a partition: small enough for
-# thousands of partitions, and with more than one fetch of batches in it; whoever is further behind uses the
-# index.
+# A consumer at the tail is a few batches behind. 512 batches take 8 KB a partition, which is small enough for
+# thousands of partitions, and are more than one fetch. A consumer that is further behind uses the index.
 BATCHES_KEPT_MAX: Final = 512
 
 
@@ -21,7 +20,7 @@ class TailCache:
         self.reset(floor_offset)
 
     def reset(self, floor_offset: int) -> None:
-        """Forget all: nothing before this offset is known (a new active segment, a truncation)."""
+        """Clear the cache: it begins at this offset (a new active segment, a truncation)."""
         self._lasts = array("q")
         self._positions = array("q")
         self.floor_offset = floor_offset

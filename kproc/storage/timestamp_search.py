@@ -1,9 +1,9 @@
-"""TimestampSearch: one look-up by time, which may have to look into many batches.
+"""TimestampSearch: one look-up by time, which may have to decompress many batches.
 
-A batch's header names its largest timestamp, so that the first one that is late enough holds the record, and nothing
-else has to be looked into. But nobody has compared it with the records: headers that promise what is not there would
-have every batch of a log inflated. So a search goes on in slices, and looks into so much in all. After that the offset
-it has come to is the answer: no record before it is meant, and whoever reads from there misses none.
+A batch's header has its largest timestamp, so the first batch whose header is late enough holds the record, and no
+other one has to be decompressed. But the header was never compared with the records: false headers could make a search
+decompress every batch of a log. So a search runs in slices, and decompresses a limited amount in all. After that it
+answers with the offset that it has reached: no earlier record matches, and a reader that begins there misses none.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ Found = tuple[int, int]
 
 
 class SearchPaused(Exception):
-    """A slice is used up; the same search goes on where it stopped."""
+    """The present slice is used up; call again with the same search, which continues where it stopped."""
 
 
 class TimestampSearch:
-    """Where a search is. `begin` before each slice, `look_into` for each batch whose header promises something."""
+    """The state of a search. Call `begin` before each slice, `look_into` for each batch whose header matches."""
 
     __slots__ = ("_bytes_left", "_records_left", "_slice_bytes", "_slice_records", "from_offset", "scanned")
 
     def __init__(self) -> None:
-        self.from_offset = 0  # Below it, all has been looked at.
-        # How far Segment.max_timestamp_from is: (segment, from offset, next position, largest so far).
+        self.from_offset = 0  # Everything below this offset has been searched.
+        # Progress of Segment.max_timestamp_from: (segment, from offset, next position, largest so far).
         self.scanned = (-1, -1, 0, NO_TIMESTAMP)
         self._bytes_left, self._records_left = DECOMPRESSED_BYTES_MAX, SEARCH_RECORDS_MAX
         self._slice_bytes = self._slice_records = 0
 
     def begin(self) -> None:
-        """The next slice: one batch in any case."""
+        """Begin the next slice, in which at least one batch is decompressed."""
         self._slice_bytes, self._slice_records = SLICE_BYTES, SLICE_RECORDS
 
     def look_into(self, header: Header, batch: bytes, timestamp: int) -> Found | None:
@@ -99,7 +99,7 @@ class TimestampSearch:
         return self._slice_records < 0 or self._slice_bytes <= 0
 
     def _inflate(self, header: Header, batch: bytes) -> bytes | None:
-        """None: more than may still be looked into."""
+        """The batch's records, decompressed; None if that would exceed the search's limit."""
         if self._bytes_left <= 0:
             return None
         try:
@@ -116,7 +116,7 @@ class TimestampSearch:
 
 
 def _walk(raw: bytes, header: Header) -> Iterator[Found]:
-    """(offset, timestamp) of record after record, as far as they can be read: nobody has ever looked at them."""
+    """(offset, timestamp) of each record, as far as they can be parsed: Produce did not check them."""
     position = 0
     try:
         for _ in range(header[RECORD_COUNT]):

@@ -34,7 +34,7 @@ def append_aborted(fs: Fs, path: Path, aborted: AbortedTransaction) -> None:
 def overlapping(
     aborted: list[AbortedTransaction], fetch_offset: int, upper_bound: int
 ) -> list[AbortedTransaction]:
-    """Those that a fetch of fetch_offset..upper_bound must know to leave their records out."""
+    """The aborted transactions that a fetch of fetch_offset..upper_bound needs, to skip their records."""
     return [
         entry for entry in aborted if entry.last_offset >= fetch_offset and entry.first_offset < upper_bound
     ]

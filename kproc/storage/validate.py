@@ -1,8 +1,8 @@
-"""The slow half of append's checks: batches that are not plain, and the reason why one is refused.
+"""The slow part of append's checks: batches that are not plain, and the reason why one is refused.
 
-The hot loop of `Log.append` recognises the plain batch by itself (one unpack, one CRC, a few comparisons).
-All others come here: logs that must know the records inside (records_inside.py), transactions, markers, and
-everything that is wrong.
+The hot loop of `Log.append` recognises a plain batch by itself (one unpack, one CRC, a few comparisons). All other
+batches are checked here: those of logs that need the records inside (records_inside.py), transactions, markers, and
+every batch that is wrong.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ COORDINATOR: Final = "coordinator"
 def examine(
     view: memoryview, config: LogConfig, *, origin: str, now_ms: int
 ) -> tuple[memoryview, BatchHeader]:
-    """A batch that may be appended, as it is to be stored, and its header; KafkaError with Kafka's code otherwise.
+    """Check a batch; return it as it is to be stored, and its header. KafkaError with Kafka's code if it is refused.
 
-    It is the given view, unless the topic wants another codec. Origin "coordinator" is the broker's own: markers are
-    allowed, and timestamps, which it sets itself, not checked.
+    The result is the given view, unless the topic has another codec. Batches of the origin "coordinator" are the
+    broker's own: they may be markers, and their timestamps, which the broker has set, are not checked.
     """
-    if len(view) > config.max_message_bytes:  # As in Kafka before its bytes are looked at, but for its shape.
+    if len(view) > config.max_message_bytes:  # As in Kafka, the size is checked before the batch's content.
         check_one_batch(view)
         check_base_offset(int.from_bytes(view[:8], "big"))
         _check_size(view, config)
@@ -52,7 +52,7 @@ def examine(
     if origin == CLIENT:
         if config.looks_inside:
             view, header = look_inside(view, header, config, now_ms=now_ms)
-            _check_size(view, config)  # Another codec may have made it larger.
+            _check_size(view, config)  # Another codec may have made the batch larger.
         elif not config.is_append_time:
             latest = now_ms + config.timestamp_after_max_ms  # The header names the largest timestamp.
             if header.max_timestamp > latest or header.base_timestamp > latest:
