@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
+from kproc.api.calls import B, Call, Lost, R
 from kproc.clock import Clock
 from kproc.cluster.image import ClusterImage, PartitionImage
 from kproc.config import Config
@@ -126,8 +127,17 @@ class Peers(Protocol):
     def call(
         self, handler: int, op: str, body: Any, on_reply: OnReply, payload: bytes | memoryview = b""
     ) -> None:
-        """Ask another Handler; `on_reply({"lost": True})` when it died before it answered; with `"is_away": True`,
-        too, when it has been away for some time and was asked nothing."""
+        """Ask another Handler something of plain values; `on_reply({"lost": True})` when it died before it answered."""
+
+    def ask(
+        self,
+        handler: int,
+        call: Call[B, R],
+        body: B,
+        on_reply: Callable[[R | Lost], None],
+        payload: bytes | memoryview = b"",
+    ) -> None:
+        """Ask another Handler."""
 
     def call_controller(self, op: str, body: dict[str, Any], on_reply: OnReply) -> None: ...
 

@@ -9,15 +9,17 @@ error code: the API knows where its response has room for one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from kproc.api.owners import Gather, Join
+from kproc.api.calls import Answers, Call, FromImage, OnResult
+from kproc.api.owners import Gather, Join, OnOwnersReply
+from kproc.api.served_calls import serves
 from kproc.cluster.image import PartitionImage
 from kproc.errors import ErrorCode, KafkaError
 from kproc.wire.primitives import shortened
 
 if TYPE_CHECKING:
-    from kproc.api.context import Coordinators, Forwarded, OnReply, RequestContext, Services
+    from kproc.api.context import Coordinators, RequestContext, Services
 
 C = TypeVar("C")
 Fields = dict[str, Any]
@@ -46,6 +48,15 @@ Part = tuple[PartitionImage | None, Item]  # And where its name is kept.
 Serve = Callable[[C, Caller, str, Any, OnOutcome], None]
 
 
+class ItemsAsked(FromImage):
+    """Items of one owner, each with the partition that it belongs to."""
+
+    home: int
+    operation: str
+    caller: Caller
+    items: list[tuple[int, Item]]
+
+
 class CoordinatorCalls(Generic[C]):
     """What may be asked of the coordinators of one internal topic."""
 
@@ -53,7 +64,8 @@ class CoordinatorCalls(Generic[C]):
         self.name = name  # Of the call between Handlers.
         self.topic = topic
         self.operations: dict[str, Serve[C]] = {}
-        CALLS[name] = self
+        self.call = Call(name, ItemsAsked, Answers)
+        serves(self.call)(self.serve_call)
 
     def operation(self, name: str) -> Callable[[Serve[C]], Serve[C]]:
         """Register what the owner does for one item."""
@@ -108,17 +120,12 @@ class CoordinatorCalls(Generic[C]):
             services.containment.caught(f"{operation} of {self.name} {item.name!r}", error)
             on_outcome(int(ErrorCode.UNKNOWN_SERVER_ERROR))
 
-    def serve_call(self, services: Services, body: dict[str, Any], on_reply: OnReply) -> None:
+    def serve_call(self, services: Services, body: ItemsAsked, on_reply: OnResult[Answers]) -> None:
         """Another Handler's items, for partitions that it takes for ours."""
-        operation, caller = body["name"], Caller(*body["caller"])
-        call = ForwardedCall(body["home"], len(body["items"]), services.forwarded, on_reply)
-        for at, (partition, name, wanted) in enumerate(body["items"]):
-            self.serve_here(services, operation, partition, caller, Item(name, wanted), call.taker(at))
+        call = ForwardedCall(body.home, len(body.items), services, on_reply)
+        for at, (partition, item) in enumerate(body.items):
+            self.serve_here(services, body.operation, partition, body.caller, item, call.taker(at))
         send_back(services)  # It came from a Handler that leaves.
-
-
-# The calls between Handlers that are about coordinators, by their names.
-CALLS: Final[dict[str, CoordinatorCalls[Any]]] = {}
 
 
 def caller_of(context: RequestContext) -> Caller:
@@ -139,18 +146,18 @@ def send_back(services: Services) -> None:
 
 
 class ForwardedCall:
-    """Items of another Handler's request; kept in `waiting` until all of them have an outcome."""
+    """Items of another Handler's request; kept in `forwarded` until all of them have an outcome."""
 
-    __slots__ = ("_join", "_on_reply", "_waiting", "home")
+    __slots__ = ("_join", "_on_reply", "_services", "home")
 
-    def __init__(self, home: int, count: int, waiting: dict[Forwarded, None], on_reply: OnReply) -> None:
+    def __init__(self, home: int, count: int, services: Services, on_reply: OnResult[Answers]) -> None:
         self.home = home
         self._join: Join[Outcome] = Join(
             [int(ErrorCode.NOT_COORDINATOR)] * count, lambda _outcomes: self.finish()
         )
-        self._waiting = waiting
+        self._services = services
         self._on_reply = on_reply
-        waiting[self] = None
+        services.forwarded[self] = None
 
     def taker(self, at: int) -> OnOutcome:
         """Where the outcome of one item goes."""
@@ -158,9 +165,9 @@ class ForwardedCall:
 
     def finish(self) -> None:
         """Reply once, with what there is: whatever is missing is to be asked again."""
-        if self in self._waiting:
-            del self._waiting[self]
-            self._on_reply({"answers": self._join.answers})
+        if self in self._services.forwarded:
+            del self._services.forwarded[self]
+            self._on_reply(Answers(self._join.answers, self._services.image.version))
 
 
 class _Question(NamedTuple):
@@ -184,16 +191,11 @@ class _Question(NamedTuple):
                 self.services, self.operation, partition.index, self.caller, item, on_outcome
             )
 
-    def ask(self, owner: int, parts: Sequence[Part], on_reply: OnReply) -> None:
+    def ask(self, owner: int, parts: Sequence[Part], on_reply: OnOwnersReply) -> None:
         services = self.services
-        body = {
-            "image": services.image.version,
-            "home": services.handler_index,
-            "name": self.operation,
-            "caller": self.caller,
-            "items": [[partition.index, *item] for partition, item in parts if partition is not None],
-        }
-        services.peers.call(owner, self.calls.name, body, on_reply)
+        items = [(partition.index, item) for partition, item in parts if partition is not None]
+        body = ItemsAsked(services.image.version, services.handler_index, self.operation, self.caller, items)
+        services.peers.ask(owner, self.calls.call, body, on_reply)
 
     def lost(self, _part: Part) -> Outcome:
         # Whether the dead owner has written it is not known: the client asks the next one.

@@ -8,20 +8,57 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
-from msgspec.structs import astuple
+import msgspec
 
-from kproc.api.context import OnReply, PartitionKey, Services
+from kproc.api.calls import Call, FromImage, Lost, OnResult, Reply
+from kproc.api.context import PartitionKey, Services
 from kproc.api.fetch_read import PartitionRead, failed_read, partition_now, read_partition
+from kproc.api.served_calls import serves
 from kproc.cluster.image import PartitionImage, TopicImage
 from kproc.errors import ErrorCode
 from kproc.purgatory.purgatory import DelayedOperation
-from kproc.wire.file_range import FileRange
 from kproc.wire.hot import FetchPartition, FetchRequest
 
-CALL: Final = "fetch"
-_watch_numbers: Final = itertools.count()  # With the home's index a name for each watch at another owner.
+_watch_numbers: Final = itertools.count()
+Watch = tuple[int, int]  # The home's index and a number of its own: names a watch at another owner.
+
+
+class FetchPart(msgspec.Struct, array_like=True):
+    """One partition to be read."""
+
+    topic: str
+    topic_id: bytes
+    wanted: FetchPartition
+
+
+class PartsToRead(FromImage):
+    """What one owner is asked to read, and to watch until `wait_ns` (0: not at all) if it is less than wanted."""
+
+    watch: Watch
+    min_bytes: int
+    max_bytes: int
+    wait_ns: int
+    parts: list[FetchPart]
+
+
+class PartsRead(Reply):
+    """First what was read, then, if that was open, that there is more, or that nobody watches any longer."""
+
+    reads: list[PartitionRead] = msgspec.field(default_factory=list)
+    moved: int = 0  # Not the owner (any more): the version of the metadata that says so.
+    is_over: bool = False
+
+
+class WatchEnd(msgspec.Struct, array_like=True):
+    """A watch that nobody needs any more."""
+
+    watch: Watch
+
+
+READ: Final = Call("fetch", PartsToRead, PartsRead)
+END_WATCH: Final = Call("end_watch", WatchEnd, Reply)
 
 
 class Fetching(Protocol):
@@ -52,7 +89,7 @@ class RemoteReads:
         self._fetch = fetch
         self._services = services
         self._parts: dict[int, list[tuple[int, TopicImage, PartitionImage]]] = {}  # By owner.
-        self._watches: dict[int, list[int]] = {}  # Owner -> the watch that it keeps for us.
+        self._watches: dict[int, Watch] = {}  # Owner -> the watch that it keeps for us.
         self._replies_due = 0
         self._is_ended = False
 
@@ -73,50 +110,50 @@ class RemoteReads:
         for owner, watch in watches.items():
             self._end_watch(owner, watch)
 
-    def _end_watch(self, owner: int, watch: list[int]) -> None:
-        self._services.peers.call(owner, CALL, {"end": watch}, lambda _reply: None)
+    def _end_watch(self, owner: int, watch: Watch) -> None:
+        self._services.peers.ask(owner, END_WATCH, WatchEnd(watch), lambda _reply: None)
 
     def _ask(self, owner: int) -> None:
         """Let an owner read; it answers at once, and tells us later, once, if there was too little."""
         fetch, request = self._fetch, self._fetch.request
-        watch = [self._services.handler_index, next(_watch_numbers)]
-        body = {
-            "image": self._services.image.version,
-            "watch": watch,
-            "min_bytes": request.min_bytes,
-            "max_bytes": fetch.budget(),
-            "wait_ns": 0 if request.max_wait_ms <= 0 else fetch.deadline_ns,
-            "parts": [
-                [topic.name, topic.topic_id, *astuple(fetch.wanted(at))]
-                for at, topic, _ in self._parts[owner]
+        services = self._services
+        watch = services.handler_index, next(_watch_numbers)
+        body = PartsToRead(
+            image=services.image.version,
+            watch=watch,
+            min_bytes=request.min_bytes,
+            max_bytes=fetch.budget(),
+            wait_ns=0 if request.max_wait_ms <= 0 else fetch.deadline_ns,
+            parts=[
+                FetchPart(topic.name, topic.topic_id, fetch.wanted(at)) for at, topic, _ in self._parts[owner]
             ],
-        }
-        self._services.peers.call(owner, CALL, body, _Asked(self, owner, watch))
+        )
+        services.peers.ask(owner, READ, body, _Asked(self, owner, watch))
 
-    def on_reads(self, owner: int, reply: dict[str, Any], watch: list[int]) -> None:
+    def on_reads(self, owner: int, reply: PartsRead | Lost, watch: Watch) -> None:
         """An owner's first reply: what it read, that it is lost, or that it is the owner no more."""
-        if self._is_over():
-            if reply.get("is_open"):
+        parts = self._parts[owner]
+        if isinstance(reply, Lost):
+            if self._is_over():
+                return
+            if self._is_moved(owner):
+                self._fetch.restart()
+                return
+            reads = [failed_read(ErrorCode.NOT_LEADER_OR_FOLLOWER) for _ in parts]
+        elif self._is_over():
+            if reply.is_open:
                 self._end_watch(owner, watch)
             return
-        if "moved" in reply:
-            self._services.hand_over.when_image(reply["moved"], self._restart)
+        elif reply.moved:
+            self._services.hand_over.when_image(reply.moved, self._restart)
             return
-        if reply.get("lost") and self._is_moved(owner):
-            self._fetch.restart()
-            return
+        else:
+            reads = reply.reads
+            if reply.is_open:
+                self._watches[owner] = watch
         self._replies_due -= 1
-        if reply.get("is_open"):
-            self._watches[owner] = watch
-        parts = self._parts[owner]
-        reads = reply.get("reads")
-        for (at, _, _), read in zip(parts, reads or [None] * len(parts), strict=True):
-            if read is None:
-                self._fetch.put(at, failed_read(ErrorCode.NOT_LEADER_OR_FOLLOWER))
-            else:
-                error, start, end, ranges, count = read
-                found = PartitionRead(error, start, end, [FileRange(*each) for each in ranges], count)
-                self._fetch.put(at, found)
+        for (at, _, _), read in zip(parts, reads, strict=True):
+            self._fetch.put(at, read)
         if not self._replies_due:
             self._fetch.decide()
 
@@ -154,19 +191,19 @@ class RemoteReads:
 
 
 class _Asked:
-    """Takes the one or two replies of an owner: the reads, and later `more` or `end`."""
+    """Takes the one or two replies of an owner: the reads, and later that there is more, or that the watch is over."""
 
     __slots__ = ("_has_read", "_owner", "_reads", "_watch")
 
-    def __init__(self, reads: RemoteReads, owner: int, watch: list[int]) -> None:
+    def __init__(self, reads: RemoteReads, owner: int, watch: Watch) -> None:
         self._reads = reads
         self._owner = owner
         self._watch = watch
         self._has_read = False
 
-    def __call__(self, reply: dict[str, Any]) -> None:
+    def __call__(self, reply: PartsRead | Lost) -> None:
         if self._has_read:
-            self._reads.on_more(self._owner, is_over=bool(reply.get("end")))
+            self._reads.on_more(self._owner, is_over=isinstance(reply, PartsRead) and reply.is_over)
             return
         self._has_read = True
         self._reads.on_reads(self._owner, reply, self._watch)
@@ -177,7 +214,7 @@ class _RemoteWatch(DelayedOperation):
 
     __slots__ = ("_on_reply",)
 
-    def __init__(self, deadline_ns: int, on_reply: OnReply) -> None:
+    def __init__(self, deadline_ns: int, on_reply: OnResult[PartsRead]) -> None:
         super().__init__(deadline_ns)
         self._on_reply = on_reply
 
@@ -185,48 +222,52 @@ class _RemoteWatch(DelayedOperation):
         return self.complete()
 
     def on_complete(self) -> None:
-        self._on_reply({"more": True})
+        self._on_reply(PartsRead())
 
     def on_expire(self) -> None:
         self.is_completed = True  # The other side has the same deadline and answers by itself.
-        self._on_reply({"end": True})
+        self._on_reply(PartsRead(is_over=True))
 
 
-def serve_forwarded(services: Services, body: dict[str, Any], on_reply: OnReply) -> None:
+@serves(END_WATCH)
+def end_watch(services: Services, body: WatchEnd, on_reply: OnResult[Reply]) -> None:
+    """Let a watch end before its time."""
+    services.purgatory.check(("watch", *body.watch))
+    on_reply(Reply())
+
+
+@serves(READ)
+def serve_forwarded(services: Services, body: PartsToRead, on_reply: OnResult[PartsRead]) -> None:
     """Read for another Handler. Replies once with the reads, and once more if it should read again."""
-    if "end" in body:
-        services.purgatory.check(("watch", *body["end"]))
-        on_reply({})
-        return
-    if _has_moved(services, [(topic_id, fields[0]) for _, topic_id, *fields in body["parts"]]):
+    if _has_moved(services, body.parts):
         # The other side finds the new owner, or that the topic is deleted, when it knows as much.
-        on_reply({"moved": services.image.version})
+        on_reply(PartsRead(moved=services.image.version))
         return
-    left = body["max_bytes"]
+    left = body.max_bytes
     has_data = False
-    reads: list[list[Any]] = []
+    reads: list[PartitionRead] = []
     watched: list[PartitionKey] = []
-    for name, topic_id, *fields in body["parts"]:
-        request = FetchPartition(*fields)
-        partition = services.image.topics_by_id[topic_id].partitions[request.index]
-        read = read_partition(services, name, partition, request, left, minimum_one=not has_data)
-        watched.append((name, request.index))
+    for part in body.parts:
+        index = part.wanted.index
+        partition = services.image.topics_by_id[part.topic_id].partitions[index]
+        read = read_partition(services, part.topic, partition, part.wanted, left, minimum_one=not has_data)
+        watched.append((part.topic, index))
         left -= read.bytes
         has_data = has_data or read.bytes > 0
-        reads.append([read.error, read.start, read.end, [list(each) for each in read.ranges], read.bytes])
+        reads.append(read)
     # What is enough by itself, or an error, is answered at once by the other side, too.
-    is_enough = any(read[0] for read in reads) or sum(read[4] for read in reads) >= body["min_bytes"]
-    waits = bool(body["wait_ns"] and watched and not is_enough)
-    on_reply({"reads": reads, "is_open": waits})
+    is_enough = any(read.error for read in reads) or sum(read.bytes for read in reads) >= body.min_bytes
+    waits = bool(body.wait_ns and watched and not is_enough)
+    on_reply(PartsRead(reads=reads, is_open=waits))
     if waits:
-        keys = [*watched, ("watch", *body["watch"])]
-        services.purgatory.watch(_RemoteWatch(body["wait_ns"], on_reply), keys)
+        keys = [*watched, ("watch", *body.watch)]
+        services.purgatory.watch(_RemoteWatch(body.wait_ns, on_reply), keys)
 
 
-def _has_moved(services: Services, parts: Iterable[tuple[bytes, int]]) -> bool:
-    """Whether one of these, by topic id and index, is not ours, as far as we know: another's, or deleted."""
-    for topic_id, index in parts:
-        topic = services.image.topics_by_id.get(topic_id)
+def _has_moved(services: Services, parts: Iterable[FetchPart]) -> bool:
+    """Whether one of these is not ours, as far as we know: another's, or deleted."""
+    for part in parts:
+        topic, index = services.image.topics_by_id.get(part.topic_id), part.wanted.index
         if topic is None or index >= len(topic.partitions):
             return True
         if topic.partitions[index].owner != services.handler_index:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 
+import msgspec
+
 from kproc.api.context import PartitionMoving, Services
 from kproc.api.fetch_session import FetchTarget
 from kproc.cluster.image import PartitionImage, TopicImage
@@ -14,17 +16,14 @@ from kproc.wire.hot import FetchPartition
 logger = logging.getLogger(__name__)
 
 
-class PartitionRead:
+class PartitionRead(msgspec.Struct, array_like=True):
     """What one read of one partition gave: an error, or offsets and (perhaps no) file ranges."""
 
-    __slots__ = ("bytes", "end", "error", "ranges", "start")
-
-    def __init__(self, error: int, start: int, end: int, ranges: list[FileRange], count: int) -> None:
-        self.error = error
-        self.start = start
-        self.end = end
-        self.ranges = ranges
-        self.bytes = count
+    error: int
+    start: int
+    end: int
+    ranges: list[FileRange]
+    bytes: int
 
 
 def failed_read(code: int) -> PartitionRead:

@@ -11,16 +11,18 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from kproc.api.calls import Answers, Call, FromImage, OnResult
 from kproc.api.context import PartitionMoving
-from kproc.api.owners import Gather, serve_parts
+from kproc.api.owners import Gather, OnOwnersReply, serve_parts
+from kproc.api.served_calls import serves
 from kproc.cluster.image import PartitionImage
 from kproc.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from kproc.api.context import OnReply, RequestContext, Services
+    from kproc.api.context import RequestContext, Services
 
 Answer = dict[str, Any]
-Part = Sequence[Any]  # Topic, partition index, what is wanted of it.
+Part = tuple[str, int, Any]  # Topic, partition index, what is wanted of it: plain values, as it may travel.
 OnAnswer = Callable[[Answer], None]
 OnAnswers = Callable[[list[Answer]], None]
 # (services, topic, partition, what is wanted, where the answer goes): for a partition of this Handler.
@@ -37,12 +39,19 @@ class Later(Exception):
         self.wanted = wanted
 
 
+class PartsAsked(FromImage):
+    """Some partitions of one owner."""
+
+    parts: list[Part]
+
+
 class Operation:
     """What an API does with one partition, and how it says that it could not."""
 
-    __slots__ = ("failed", "serve")
+    __slots__ = ("call", "failed", "serve")
 
-    def __init__(self, serve: Serve, failed: Failed) -> None:
+    def __init__(self, call: Call[PartsAsked, Answers], serve: Serve, failed: Failed) -> None:
+        self.call = call
         self.serve = serve
         self.failed = failed
 
@@ -53,8 +62,14 @@ OPERATIONS: Final[dict[str, Operation]] = {}
 def operation(name: str, failed: Failed) -> Callable[[Serve], Serve]:
     """Register how this Handler answers `name` for a partition that it owns."""
 
+    call = Call(name, PartsAsked, Answers)
+
+    @serves(call)
+    def serve_call(services: Services, body: PartsAsked, on_reply: OnResult[Answers]) -> None:
+        serve_parts(services, body.parts, _Question(services, name).serve, on_reply)
+
     def register(serve: Serve) -> Serve:
-        OPERATIONS[name] = Operation(serve, failed)
+        OPERATIONS[name] = Operation(call, serve, failed)
         return serve
 
     return register
@@ -102,17 +117,12 @@ class _Question(NamedTuple):
         topic, index, wanted = part
         _serve_ours(self.services, self.name, topic, index, wanted, on_answer)
 
-    def ask(self, owner: int, parts: Sequence[Part], on_reply: OnReply) -> None:
-        body = {"image": self.services.image.version, "parts": [list(part) for part in parts]}
-        self.services.peers.call(owner, self.name, body, on_reply)
+    def ask(self, owner: int, parts: Sequence[Part], on_reply: OnOwnersReply) -> None:
+        body = PartsAsked(self.services.image.version, list(parts))
+        self.services.peers.ask(owner, OPERATIONS[self.name].call, body, on_reply)
 
     def lost(self, part: Part) -> Answer:
         return OPERATIONS[self.name].failed(part[1], ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
-
-
-def serve(services: Services, name: str, body: dict[str, Any], on_reply: OnReply) -> None:
-    """Another Handler's call for partitions of ours."""
-    serve_parts(services, body["parts"], _Question(services, name).serve, on_reply)
 
 
 def _serve_ours(

@@ -10,18 +10,29 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from kproc.api.calls import Answers, Call, FromImage, OnResult
 from kproc.api.group_call import GROUPS
-from kproc.api.owners import Gather, serve_parts
+from kproc.api.owners import Gather, OnOwnersReply, serve_parts
 from kproc.api.registry import api
+from kproc.api.served_calls import serves
 from kproc.errors import ErrorCode
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
-    from kproc.api.context import OnReply, RequestContext, Services
+    from kproc.api.context import RequestContext, Services
 
 Fields = dict[str, Any]
 Groups = list[Fields] | int  # One Handler's groups, or why they are not known.
-CALL: Final = "list_groups"
+
+
+class Filters(FromImage):
+    """Which groups; no word: all."""
+
+    states: list[str]
+    types: list[str]
+
+
+LIST_OWN: Final = Call("list_groups", Filters, Answers)
 
 
 @api(ApiKey.LIST_GROUPS, versions=(0, 5))
@@ -44,9 +55,10 @@ def error_response(_request: Fields, code: int, message: str | None) -> Fields:
     return {"error_code": int(code), "groups": []}
 
 
-def serve_call(services: Services, body: dict[str, Any], on_reply: OnReply) -> None:
+@serves(LIST_OWN)
+def serve_call(services: Services, body: Filters, on_reply: OnResult[Answers]) -> None:
     """Another Handler asks for our groups."""
-    listing = _Listing(services, body["states"], body["types"])
+    listing = _Listing(services, body.states, body.types)
     serve_parts(services, [services.handler_index], listing.serve, on_reply)
 
 
@@ -63,9 +75,9 @@ class _Listing(NamedTuple):
     def serve(self, _handler: int, on_answer: Callable[[Groups | None], None]) -> None:
         GROUPS.of(self.services).when_loaded(lambda: on_answer(self._ours()))
 
-    def ask(self, owner: int, _handlers: Sequence[int], on_reply: OnReply) -> None:
-        body = {"image": self.services.image.version, "states": self.states, "types": self.types}
-        self.services.peers.call(owner, CALL, body, on_reply)
+    def ask(self, owner: int, _handlers: Sequence[int], on_reply: OnOwnersReply) -> None:
+        body = Filters(self.services.image.version, self.states, self.types)
+        self.services.peers.ask(owner, LIST_OWN, body, on_reply)
 
     def lost(self, _handler: int) -> Groups:
         return int(ErrorCode.COORDINATOR_NOT_AVAILABLE)

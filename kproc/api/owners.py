@@ -16,13 +16,16 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from kproc.api.calls import Answers, Lost, OnResult
+
 if TYPE_CHECKING:
-    from kproc.api.context import OnReply, RequestContext, Services
+    from kproc.api.context import RequestContext, Services
 
 A = TypeVar("A")
 P = TypeVar("P")
 A_co = TypeVar("A_co", covariant=True)
 P_contra = TypeVar("P_contra", contravariant=True)
+OnOwnersReply = Callable[[Answers | Lost], None]
 
 
 class Join(Generic[A]):
@@ -57,7 +60,7 @@ class Question(Protocol[P_contra, A_co]):
     def serve(self, part: P_contra, on_answer: Callable[[A_co | None], None]) -> None:
         """Answer for a part of ours, now or later; None if it has become another's meanwhile."""
 
-    def ask(self, owner: int, parts: Sequence[P_contra], on_reply: OnReply) -> None:
+    def ask(self, owner: int, parts: Sequence[P_contra], on_reply: OnOwnersReply) -> None:
         """Call another owner for its parts, who answers as `serve_parts` does."""
 
     def lost(self, part: P_contra) -> A_co:
@@ -119,33 +122,33 @@ class Gather(Generic[P, A]):
         else:
             self._join.take(at, answer)
 
-    def _take_reply(self, ats: list[int], asked_by: int, reply: dict[str, Any]) -> None:
-        """One owner's answers; its death, when there are none."""
-        answers = reply.get("answers") or [None] * len(ats)
-        known = reply.get("known", asked_by)
+    def _take_reply(self, ats: list[int], asked_by: int, reply: Answers | Lost) -> None:
+        """One owner's answers, or its death."""
+        if isinstance(reply, Lost):
+            reply = Answers([None] * len(ats), asked_by)
         moved: list[int] = []
-        for at, answer in zip(ats, answers, strict=True):
+        for at, answer in zip(ats, reply.answers, strict=True):
             if answer is not None:
                 self._take(at, answer)
-            elif known > asked_by:
+            elif reply.known > asked_by:
                 moved.append(at)
             else:
                 self._take(at, self._question.lost(self._parts[at]))
         if moved:
-            self._services.hand_over.when_image(known, partial(self._place, moved))
+            self._services.hand_over.when_image(reply.known, partial(self._place, moved))
 
 
 def serve_parts(
     services: Services,
     parts: Sequence[P],
     serve: Callable[[P, Callable[[A | None], None]], None],
-    on_reply: OnReply,
+    on_reply: OnResult[Answers],
 ) -> None:
     """The owner's side: another Handler's call for parts of ours. One reply when all are answered, with None for what
     is another's by now; and with our metadata's version, by which the caller looks for that."""
 
     def done(answers: list[A | None]) -> None:
-        on_reply({"answers": answers, "known": services.image.version})
+        on_reply(Answers(answers, services.image.version))
 
     join: Join[A | None] = Join([None] * len(parts), done)
     for at, part in enumerate(parts):

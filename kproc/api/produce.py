@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
+from kproc.api.calls import B, Call, OnResult
 from kproc.api.context import OwnedPartition, PartitionKey, PartitionMoving, RequestContext, Services
 from kproc.api.produce_answers import (
     DecideWhenSynced,
@@ -26,7 +27,18 @@ from kproc.api.produce_answers import (
     Result,
     failed,
 )
-from kproc.api.produce_order import Fence, ForwardReply, Later, MovingRecords, Served
+from kproc.api.produce_order import (
+    PRODUCE,
+    PRODUCE_RECORDS,
+    Fence,
+    ForwardReply,
+    Later,
+    MovingRecords,
+    ProduceAsked,
+    ProduceResults,
+    RecordsAsked,
+    Served,
+)
 from kproc.api.registry import api
 from kproc.cluster.image import PartitionImage, TopicImage
 from kproc.errors import ErrorCode, KafkaError
@@ -354,24 +366,29 @@ class ProduceBatcher:
         version = context.api_version
         for owner, parts in remote.items():
             on_reply = ForwardReply(self, pending, version, [(at, key) for at, _, _, key in parts])
-            wanted = [[topic_at, part_at] for _, topic_at, part_at, _ in parts]
-            self._ask(owner, "produce", {"version": version, "parts": wanted}, on_reply, body)
+            wanted = [(topic_at, part_at) for _, topic_at, part_at, _ in parts]
+            asked = ProduceAsked(self._services.image.version, version, wanted)
+            self._ask(owner, PRODUCE, asked, on_reply, body)
 
     def _ask(
-        self, owner: int, op: str, body: dict[str, Any], on_reply: ForwardReply, payload: bytes | memoryview
+        self,
+        owner: int,
+        call: Call[B, ProduceResults],
+        body: B,
+        on_reply: ForwardReply,
+        payload: bytes | memoryview,
     ) -> None:
         self.forwarded += 1
         self._open_forwards[on_reply] = None
-        body["image"] = self._services.image.version
-        self._services.peers.call(owner, op, body, on_reply, payload=payload)
+        self._services.peers.ask(owner, call, body, on_reply, payload)
 
     def serve_forwarded(
-        self, body: dict[str, Any], payload: memoryview | bytearray, on_reply: Callable[[Any], None]
+        self, body: ProduceAsked, payload: memoryview | bytearray, on_reply: OnResult[ProduceResults]
     ) -> None:
-        """Another Handler's request for partitions of ours; answered with a list of results."""
-        version = body["version"]
+        """Another Handler's request for partitions of ours."""
+        version = body.version
         request = decode_produce(version, memoryview(payload))
-        wanted = [(request.topics[topic_at], part_at) for topic_at, part_at in body["parts"]]
+        wanted = [(request.topics[topic_at], part_at) for topic_at, part_at in body.parts]
         pending = Served(self._services, request.acks, len(wanted), on_reply)
         for at, (topic, part_at) in enumerate(wanted):
             index, records = topic.partitions[part_at]
@@ -379,18 +396,18 @@ class ProduceBatcher:
             if isinstance(found, int):
                 pending.decide(at, failed(index, found))
             else:
-                self._take(*found, records, pending, at, version, sent_at=body["image"])
+                self._take(*found, records, pending, at, version, sent_at=body.image)
 
     def serve_records(
-        self, body: dict[str, Any], payload: memoryview | bytearray, on_reply: Callable[[Any], None]
+        self, body: RecordsAsked, payload: memoryview | bytearray, on_reply: OnResult[ProduceResults]
     ) -> None:
         """The same for records that an owner of before gave back, without their request."""
-        pending = Served(self._services, body["acks"], 1, on_reply)
-        found = self._find(None, body["topic_id"], body["index"])
+        pending = Served(self._services, body.acks, 1, on_reply)
+        found = self._find(None, body.topic_id, body.index)
         if isinstance(found, int):
-            pending.decide(0, failed(body["index"], _unknown(body["version"])))
+            pending.decide(0, failed(body.index, _unknown(body.version)))
         else:
-            self._take(*found, memoryview(payload), pending, 0, body["version"], sent_at=body["image"])
+            self._take(*found, memoryview(payload), pending, 0, body.version, sent_at=body.image)
 
     def _take(
         self,
@@ -422,13 +439,9 @@ class ProduceBatcher:
             pending.bounce(later.at, later.topic_id, later.partition, records)
         else:
             on_reply = ForwardReply(self, pending, version, [(later.at, (found[0].name, later.partition))])
-            body = {
-                "version": version,
-                "acks": pending.acks,
-                "topic_id": later.topic_id,
-                "index": later.partition,
-            }
-            self._ask(found[1].owner, "produce_records", body, on_reply, memoryview(records))
+            image = self._services.image.version
+            body = RecordsAsked(image, version, pending.acks, later.topic_id, later.partition)
+            self._ask(found[1].owner, PRODUCE_RECORDS, body, on_reply, memoryview(records))
 
     def on_moved(self, moved: Iterable[PartitionKey]) -> None:
         """These have new owners."""

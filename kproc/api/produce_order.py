@@ -7,13 +7,42 @@ all that was sent behind it, whichever request that is of.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, Protocol
 
+from kproc.api.calls import Call, FromImage, Lost, OnResult, Reply
 from kproc.api.context import PartitionKey, Services
 from kproc.api.owners import Join
 from kproc.api.produce_answers import LOST, Pending, Result, failed
 from kproc.errors import ErrorCode
+
+
+class ProduceAsked(FromImage):
+    """A Produce's partitions of one owner, by their places in its body, which goes along."""
+
+    version: int
+    parts: list[tuple[int, int]]  # Position of the topic, and of the partition in it.
+
+
+class RecordsAsked(FromImage):
+    """One partition's records, which go along, without their request."""
+
+    version: int
+    acks: int
+    topic_id: bytes
+    index: int
+
+
+class ProduceResults(Reply):
+    """What the owner decided. While it is open: one partition's records, that are given back."""
+
+    results: list[Result | None]
+    bounced: tuple[int, bytes, int, bytes] | None = None  # Place in the call, topic id, index, records.
+    image: int = 0  # The version by which they were given back.
+
+
+PRODUCE: Final = Call("produce", ProduceAsked, ProduceResults)
+PRODUCE_RECORDS: Final = Call("produce_records", RecordsAsked, ProduceResults)
 
 
 class Batcher(Protocol):
@@ -68,10 +97,8 @@ class Served(Join[Result | None]):
 
     __slots__ = ("_on_reply", "_services", "acks")
 
-    def __init__(
-        self, services: Services, acks: int, count: int, on_reply: Callable[[dict[str, Any]], None]
-    ) -> None:
-        super().__init__([None] * count, lambda results: on_reply({"results": results}))
+    def __init__(self, services: Services, acks: int, count: int, on_reply: OnResult[ProduceResults]) -> None:
+        super().__init__([None] * count, lambda results: on_reply(ProduceResults(results)))
         self.acks = acks
         self._services = services
         self._on_reply = on_reply
@@ -80,20 +107,14 @@ class Served(Join[Result | None]):
 
     def fail(self) -> None:
         """As if we had died."""
-        self._on_reply({"lost": True})
+        self._on_reply(None)
 
     def bounce(self, at: int, topic_id: bytes, index: int, records: bytearray | memoryview | None) -> None:
         """Give one partition's records back."""
         self.left -= 1
         version = self._services.image.version
-        self._on_reply(
-            {
-                "bounced": [at, topic_id, index, bytes(records or b"")],
-                "image": version,
-                "is_open": self.left > 0,
-                "results": self.answers,
-            }
-        )
+        back = at, topic_id, index, bytes(records or b"")
+        self._on_reply(ProduceResults(self.answers, bounced=back, image=version, is_open=self.left > 0))
 
 
 class ForwardReply:
@@ -112,32 +133,35 @@ class ForwardReply:
         self.parts = parts  # Place in the request, and which partition it is.
         self.fences: list[Fence] = []
 
-    def __call__(self, reply: dict[str, Any]) -> None:
+    def __call__(self, reply: ProduceResults | Lost) -> None:
         """What was given back waits for our image; what comes behind it waits with it."""
-        self._image = max(self._image, reply.get("image", 0))
+        if isinstance(reply, ProduceResults):
+            self._image = max(self._image, reply.image)
         if self._image:
             self._batcher.when_image(self._image, lambda: self._take(reply))
         else:
             self._take(reply)
 
-    def _take(self, reply: dict[str, Any]) -> None:
-        bounced = reply.get("bounced")
-        if bounced is not None:
-            number, topic_id, index, records = bounced
+    def _take(self, reply: ProduceResults | Lost) -> None:
+        if isinstance(reply, Lost):
+            # The owner died, and nobody knows whether it appended. Or it is away for longer, and did not: the client
+            # asks again, as of Kafka's leader that is down, and its other partitions are served meanwhile.
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER if reply.is_away else LOST
+            self._settle([failed(index, code) for _, (_, index) in self.parts])
+            return
+        if reply.bounced is not None:
+            number, topic_id, index, records = reply.bounced
             later = Later(
                 topic_id, index, bytearray(records), self._pending, self.parts[number][0], self._version
             )
             self._bounced.append(number)
             self._batcher.place(later)
-        if reply.get("is_open"):
-            return
-        results = reply.get("results")
-        if results is None:
-            # The owner died, and nobody knows whether it appended. Or it is away for longer, and did not: the client
-            # asks again, as of Kafka's leader that is down, and its other partitions are served meanwhile.
-            code = ErrorCode.NOT_LEADER_OR_FOLLOWER if reply.get("is_away") else LOST
-            results = [failed(index, code) for _, (_, index) in self.parts]
+        if not reply.is_open:
+            self._settle(reply.results)
+
+    def _settle(self, results: Sequence[Result | None]) -> None:
         for number, ((at, _), result) in enumerate(zip(self.parts, results, strict=True)):
             if number not in self._bounced:
-                self._pending.decide(at, tuple(result))
+                assert result is not None, "neither decided nor given back"
+                self._pending.decide(at, result)
         self._batcher.settled(self)

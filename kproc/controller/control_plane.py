@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import logging
 import struct
+from collections.abc import Callable
 from typing import Any, Final, NoReturn, Protocol
 
+from kproc.api.calls import B, Call, Lost, R
 from kproc.api.context import OnReply, OwnedPartition, Services
 from kproc.cluster.image import ClusterImage, PartitionImage
 from kproc.containment import Containment
@@ -230,6 +232,17 @@ class _Peers:
         self, handler: int, op: str, body: Any, on_reply: OnReply, payload: bytes | memoryview = b""
     ) -> None:
         del handler, op, body, on_reply, payload
+        _refuse()
+
+    def ask(
+        self,
+        handler: int,
+        call: Call[B, R],
+        body: B,
+        on_reply: Callable[[R | Lost], None],
+        payload: bytes | memoryview = b"",
+    ) -> None:
+        del handler, call, body, on_reply, payload
         _refuse()
 
     def call_cleaner(self, op: str, body: dict[str, Any], on_reply: OnReply) -> None:

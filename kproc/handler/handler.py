@@ -14,7 +14,8 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from kproc.api.context import Endpoint, OnReply, Services
+from kproc.api.calls import Call
+from kproc.api.context import Endpoint, Services
 from kproc.api.coordinator_call import send_back
 from kproc.api.fetch_session import SessionCache
 from kproc.api.init_producer_id import ProducerIdAllocator
@@ -29,7 +30,7 @@ from kproc.handler.compaction_calls import CompactionDesk
 from kproc.handler.coordinator_runtime import CoordinatorRuntime
 from kproc.handler.coordinators import all_kinds
 from kproc.handler.hand_over import HandOver, moved_between
-from kproc.handler.handler_peers import HandlerPeers, UnlinkedCalls
+from kproc.handler.handler_peers import HandlerPeers, UnlinkedCalls, send
 from kproc.handler.handler_telemetry import HandlerTelemetry
 from kproc.handler.known_fetch import FetchShape, KnownFetches
 from kproc.handler.known_produce import (
@@ -51,7 +52,7 @@ from kproc.metrics.slab import MetricsRow
 from kproc.metrics.spec import SLOT
 from kproc.observe.offline_partitions import OfflineNews
 from kproc.purgatory.purgatory import Purgatory
-from kproc.role.calls import serve_call
+from kproc.role.calls import serve_raw_call
 from kproc.role.dispatch import after_header_tags, dispatch
 from kproc.role.linked_agent import LinkedAgent, LinkedPeer
 from kproc.role.request import ClientPeer, HandlerRequest
@@ -623,7 +624,7 @@ class Handler(LinkedAgent):
             return 0
         for kind, view in batch:
             if kind == CALL:
-                serve_call(view, peer.outbox, self._owner_calls.serve)
+                serve_raw_call(view, peer.outbox, self._owner_calls.serve_raw)
             elif kind == REPLY:
                 self._calls.take_reply(view)
             elif kind == DELTA:
@@ -639,16 +640,21 @@ class Handler(LinkedAgent):
         return len(batch)
 
     def _ask(
-        self, peer: AgentId, op: str, body: Any, on_reply: OnReply, payload: bytes | memoryview = b""
+        self,
+        peer: AgentId,
+        call: Call[Any, Any] | str,
+        body: Any,
+        on_reply: Callable[[Any], None],
+        payload: bytes | memoryview = b"",
     ) -> None:
         outbox = self._outbox(peer)
         if outbox is None and peer.role == HANDLER:
             # The metadata may name it before we have heard of its link: that comes by the control socket, which a
             # busy Handler reads now and then, the metadata by a ring. Now it reads it, and only then is this lost.
-            self._unlinked.add(peer, op, body, on_reply, payload)
+            self._unlinked.add(peer, call, body, on_reply, payload)
             self.is_called = True
             return
-        self._calls.call(outbox, peer, op, body, on_reply, payload)
+        send(self._calls, outbox, peer, call, body, on_reply, payload)
 
     def _adopt(self, image: ClusterImage) -> None:
         """A whole image, at our start or after the controller's: what changed in between was no delta."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+from kproc.api.calls import B, Call, Lost, R
 from kproc.api.context import OnReply
 from kproc.clock import NS_PER_S
 from kproc.containment import Containment, Owner
@@ -17,13 +18,29 @@ from kproc.transport.outbox import Outbox
 _AWAY_NS: Final = NS_PER_S
 
 
+def send(
+    calls: Calls,
+    outbox: Outbox | None,
+    peer: AgentId,
+    call: Call[Any, Any] | str,
+    body: Any,
+    on_reply: Callable[[Any], None],
+    payload: bytes | memoryview,
+) -> None:
+    """Make a call, of plain values by its name alone."""
+    if isinstance(call, str):
+        calls.call(outbox, peer, call, body, on_reply, payload)
+    else:
+        calls.ask(outbox, peer, call, body, on_reply, payload)
+
+
 class UnlinkedCall(NamedTuple):
     """A call to a Handler that is not attached, as far as we have heard."""
 
     peer: AgentId
-    op: str
+    call: Call[Any, Any] | str
     body: Any
-    on_reply: OnReply
+    on_reply: Callable[[Any], None]
     payload: bytes
     owner: Owner | None
 
@@ -47,9 +64,18 @@ class UnlinkedCalls:
         """It is there again."""
         self._away_since.pop(peer, None)
 
-    def add(self, peer: AgentId, op: str, body: Any, on_reply: OnReply, payload: bytes | memoryview) -> None:
+    def add(
+        self,
+        peer: AgentId,
+        call: Call[Any, Any] | str,
+        body: Any,
+        on_reply: Callable[[Any], None],
+        payload: bytes | memoryview,
+    ) -> None:
         """Keep a call, for whom it is made."""
-        self._waiting.append(UnlinkedCall(peer, op, body, on_reply, bytes(payload), self._containment.owner))
+        self._waiting.append(
+            UnlinkedCall(peer, call, body, on_reply, bytes(payload), self._containment.owner)
+        )
 
     def ask_again(self, outbox_of: Callable[[AgentId], Outbox | None]) -> None:
         """Make them, before anything else is asked: calls stay in their order."""
@@ -59,11 +85,11 @@ class UnlinkedCalls:
 
     def _ask(self, call: UnlinkedCall, outbox: Outbox | None) -> None:
         if outbox is not None:
-            self._calls.call(outbox, call.peer, call.op, call.body, call.on_reply, call.payload)
+            send(self._calls, outbox, call.peer, call.call, call.body, call.on_reply, call.payload)
             return
         now_ns = self._now_ns()
         is_away = now_ns - self._away_since.setdefault(call.peer, now_ns) >= _AWAY_NS
-        call.on_reply({"lost": True, "is_away": is_away})
+        call.on_reply({"lost": True} if isinstance(call.call, str) else Lost(is_away))
 
 
 class HandlerPeers:
@@ -76,6 +102,16 @@ class HandlerPeers:
         self, handler: int, op: str, body: Any, on_reply: OnReply, payload: bytes | memoryview = b""
     ) -> None:
         self._ask(handler_id(handler), op, body, on_reply, payload)
+
+    def ask(
+        self,
+        handler: int,
+        call: Call[B, R],
+        body: B,
+        on_reply: Callable[[R | Lost], None],
+        payload: bytes | memoryview = b"",
+    ) -> None:
+        self._ask(handler_id(handler), call, body, on_reply, payload)
 
     def call_controller(self, op: str, body: dict[str, Any], on_reply: OnReply) -> None:
         self._ask(CONTROLLER, op, body, on_reply)

@@ -1,5 +1,7 @@
 """What other Handlers, the controller and the cleaner ask of the owner of partitions, by the op of their CALL.
 
+What Handlers ask for their clients stands in the table of api/served_calls.py, with types; the rest is of plain values.
+
 A call whose sender knows newer metadata than we do waits for ours, and with it every later one of that sender.
 """
 
@@ -7,11 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from kproc.api import coordinator_call, fetch_owners, forwarding, list_groups
+import msgspec
+
+from kproc.api.calls import B, Call, FromImage, OnResult, R
 from kproc.api.context import OnReply, Services
 from kproc.api.produce import ProduceBatcher
+from kproc.api.produce_order import PRODUCE, PRODUCE_RECORDS
+from kproc.api.served_calls import SERVED
 from kproc.handler import handler_figures
 from kproc.handler.client_rates import ClientRates
 from kproc.handler.compaction_calls import CompactionDesk
@@ -21,7 +27,7 @@ from kproc.handler.partitions import Partitions
 from kproc.handler.retention_calls import serve_retention
 from kproc.observe.broker_figures import FIGURES
 from kproc.observe.telemetry_feed import CALL as TELEMETRY
-from kproc.role.calls import PREPARE_COMPACTION, SWAP_SEGMENTS
+from kproc.role.calls import PREPARE_COMPACTION, SWAP_SEGMENTS, decode_plain
 
 _TAKE_PARTITIONS: Final = "take_partitions"
 _ENFORCE_RETENTION: Final = "enforce_retention"
@@ -29,8 +35,15 @@ _ENFORCE_RETENTION: Final = "enforce_retention"
 _UNCONTAINED: Final = frozenset({PREPARE_COMPACTION, SWAP_SEGMENTS, _TAKE_PARTITIONS, _ENFORCE_RETENTION})
 
 _Body = dict[str, Any]
-_ServeBody = Callable[[_Body, OnReply], None]
-_ServePayload = Callable[[_Body, memoryview | bytearray, OnReply], None]
+_Payload = memoryview | bytearray
+_ServePlain = Callable[[_Body, OnReply], None]
+
+
+class _Entry(NamedTuple):
+    """How a call's body is read, and who answers it."""
+
+    decode: Callable[[msgspec.Raw], Any]
+    serve: Callable[[Any, _Payload, Callable[[Any], None]], None]
 
 
 class OwnerCalls:
@@ -60,40 +73,64 @@ class OwnerCalls:
         def enforce_retention(body: _Body, on_reply: OnReply) -> None:
             serve_retention(partitions, hand_over, (body["topic"], body["partition"]), on_reply)
 
-        with_payload: dict[str, _ServePayload] = {
-            "produce": produce.serve_forwarded,
-            "produce_records": produce.serve_records,
-            TELEMETRY: telemetry.serve,
-        }
-        without: dict[str, _ServeBody] = {
-            fetch_owners.CALL: partial(fetch_owners.serve_forwarded, services),
+        self._by_op: dict[str, _Entry] = {}
+        for each in SERVED.values():
+            self._add(each.call, _without_payload(partial(each.serve, services)))
+        self._add(PRODUCE, produce.serve_forwarded)
+        self._add(PRODUCE_RECORDS, produce.serve_records)
+        plain: dict[str, _ServePlain] = {
             "client_bytes": hear_rates,
             _TAKE_PARTITIONS: hand_over.serve_claim,
-            list_groups.CALL: partial(list_groups.serve_call, services),
             FIGURES: partial(handler_figures.serve_call, services),
-            **{op: partial(each.serve_call, services) for op, each in coordinator_call.CALLS.items()},
-            **{op: partial(forwarding.serve, services, op) for op in forwarding.OPERATIONS},
             **{op: partial(compaction.serve, op) for op in (PREPARE_COMPACTION, SWAP_SEGMENTS)},
             _ENFORCE_RETENTION: enforce_retention,
         }
-        self._by_op = with_payload | {op: _without_payload(each) for op, each in without.items()}
+        for op, serve in plain.items():
+            self._by_op[op] = _Entry(decode_plain, _without_payload(serve))
+        self._by_op[TELEMETRY] = _Entry(decode_plain, telemetry.serve)
 
-    def serve(self, op: str, body: _Body, payload: memoryview | bytearray, on_reply: OnReply) -> None:
+    def _add(self, call: Call[B, R], serve: Callable[[B, _Payload, OnResult[R]], None]) -> None:
+        self._by_op[call.name] = _Entry(call.decode_body, serve)
+
+    def serve_raw(
+        self, op: str, raw: msgspec.Raw, payload: _Payload, on_reply: Callable[[Any], None]
+    ) -> None:
+        """Answer a call as it comes from its link."""
+        try:
+            body = self._by_op[op].decode(raw)
+        except Exception as error:  # noqa: BLE001 - contained
+            self._lose(op, error, on_reply)
+        else:
+            self.serve(op, body, payload, on_reply)
+
+    def serve(self, op: str, body: Any, payload: _Payload, on_reply: Callable[[Any], None]) -> None:
         """Answer a call, now or later. A surprise in what is done for a client stays inside that client's request:
         whoever passed it on answers as if we had died."""
         try:
-            version = body.get("image", 0)
+            version = _version_of(body)
             if version > self._services.image.version:
                 kept = bytearray(payload)  # The view dies with this pass; offsets are written into the bytes.
                 self._hand_over.when_image(version, lambda: self.serve(op, body, kept, on_reply))
             else:
-                self._by_op[op](body, payload, on_reply)
+                self._by_op[op].serve(body, payload, on_reply)
         except Exception as error:
             if op in _UNCONTAINED:
                 raise
-            self._containment.caught(f"{op}, passed on by another role,", error)
-            on_reply({"lost": True})
+            self._lose(op, error, on_reply)
+
+    def _lose(self, op: str, error: Exception, on_reply: Callable[[Any], None]) -> None:
+        self._containment.caught(f"{op}, passed on by another role,", error)
+        on_reply(None)
 
 
-def _without_payload(serve: _ServeBody) -> _ServePayload:
+def _version_of(body: Any) -> int:
+    """The metadata by which its sender went; 0: any."""
+    if isinstance(body, FromImage):
+        return body.image
+    return int(body.get("image", 0)) if isinstance(body, dict) else 0
+
+
+def _without_payload(
+    serve: Callable[[Any, Callable[[Any], None]], None],
+) -> Callable[[Any, _Payload, Callable[[Any], None]], None]:
     return lambda body, _payload, on_reply: serve(body, on_reply)

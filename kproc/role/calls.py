@@ -2,17 +2,19 @@
 
 A call is a CALL record (token, msgpack [op, body], raw payload), its answer a REPLY with the same token. A
 reply with `is_open` is followed by exactly one more. When the peer dies, every open call to it is answered
-with {"lost": True}, so that no request waits for ever.
+as lost, so that no request waits for ever. `Calls.ask` is for what Handlers ask each other, with types (api/calls.py);
+`Calls.call` for bodies and replies of plain values, which to the controller are the fields of requests.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
+from kproc.api.calls import Call, Lost, Reply
 from kproc.containment import Containment, Owner
 from kproc.transport.agent import AgentId
 from kproc.transport.envelope import CALL, REPLY, TOKEN
@@ -20,15 +22,41 @@ from kproc.transport.outbox import Outbox
 
 OnReply = Callable[[dict[str, Any]], None]
 Serve = Callable[[str, Any, memoryview, OnReply], None]
-# For payloads that had to be copied, too.
-ServeKept = Callable[[str, Any, memoryview | bytearray, OnReply], None]
+ServeRaw = Callable[[str, msgspec.Raw, memoryview, Callable[[Any], None]], None]
 
 # The cleaner asks these of a partition's owner (compactor.py, compaction_calls.py).
 PREPARE_COMPACTION: Final = "prepare_compaction"
 SWAP_SEGMENTS: Final = "swap_segments"
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder().decode
+decode_plain = msgspec.msgpack.Decoder().decode
+_decode_call = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw]).decode
+_NIL: Final = _encode(None)
+B = TypeVar("B", bound=msgspec.Struct)
+R = TypeVar("R", bound=Reply)
+
+
+class _Open(NamedTuple):
+    """A call that has no last reply yet."""
+
+    peer: AgentId
+    on_reply: Callable[[Any], None]
+    owner: Owner | None
+    call: Call[Any, Any] | None  # None: plain values.
+
+    def take(self, raw: memoryview) -> tuple[Any, bool]:
+        """The reply, and whether another one follows."""
+        if raw == _NIL:
+            return self.lost(), False
+        if self.call is None:
+            plain = decode_plain(raw)
+            return plain, bool(plain.get("is_open"))
+        reply = self.call.decode_reply(raw)
+        return reply, reply.is_open
+
+    def lost(self) -> Any:
+        """Instead of the reply."""
+        return {"lost": True} if self.call is None else Lost()
 
 
 class Calls:
@@ -36,7 +64,7 @@ class Calls:
 
     def __init__(self, containment: Containment) -> None:
         self._containment = containment
-        self._open: dict[int, tuple[AgentId, OnReply, Owner | None]] = {}
+        self._open: dict[int, _Open] = {}
         self._tokens = itertools.count(1)
 
     def __len__(self) -> int:
@@ -52,37 +80,64 @@ class Calls:
         payload: bytes | memoryview = b"",
     ) -> None:
         """Ask `peer`; the caller flushes its outboxes at the end of its duty cycle."""
+        self._push(outbox, op, body, payload, _Open(peer, on_reply, self._containment.owner, None))
+
+    def ask(
+        self,
+        outbox: Outbox | None,
+        peer: AgentId,
+        call: Call[B, R],
+        body: B,
+        on_reply: Callable[[R | Lost], None],
+        payload: bytes | memoryview = b"",
+    ) -> None:
+        """The same with types."""
+        self._push(outbox, call.name, body, payload, _Open(peer, on_reply, self._containment.owner, call))
+
+    def _push(
+        self, outbox: Outbox | None, op: str, body: Any, payload: bytes | memoryview, made: _Open
+    ) -> None:
         if outbox is None:  # It is being restarted.
-            on_reply({"lost": True})
+            made.on_reply(made.lost())
             return
         token = next(self._tokens)
-        self._open[token] = (peer, on_reply, self._containment.owner)
+        self._open[token] = made
         encoded = _encode([op, body])
         outbox.push(CALL, TOKEN.pack(token, len(encoded)), encoded, payload)
 
     def take_reply(self, view: memoryview) -> None:
         """Pass a REPLY record to the callback of its call."""
         token, length = TOKEN.unpack_from(view)
-        body = _decode(view[TOKEN.size : TOKEN.size + length])
-        found = self._open.get(token) if body.get("is_open") else self._open.pop(token, None)
-        if found is not None:
-            self._containment.run("what a reply was for", found[2], found[1], body)
+        found = self._open.get(token)
+        if found is None:
+            return
+        reply, is_open = found.take(view[TOKEN.size : TOKEN.size + length])
+        if not is_open:
+            del self._open[token]
+        self._containment.run("what a reply was for", found.owner, found.on_reply, reply)
 
     def lose(self, peer: AgentId) -> None:
-        """Answer every open call to a peer that has died with {"lost": True}."""
-        lost = [token for token, (asked, _, _) in self._open.items() if asked == peer]
+        """Answer every open call to a peer that has died as lost."""
+        lost = [token for token, each in self._open.items() if each.peer == peer]
         for token in lost:
-            _, on_reply, owner = self._open.pop(token)
-            self._containment.run("what a lost call was for", owner, on_reply, {"lost": True})
+            each = self._open.pop(token)
+            self._containment.run("what a lost call was for", each.owner, each.on_reply, each.lost())
 
 
 def serve_call(view: memoryview, outbox: Outbox, serve: Serve) -> None:
     """Decode a CALL record and let `serve(op, body, payload, on_reply)` answer it, now or later."""
-    token, length = TOKEN.unpack_from(view)
-    op, body = _decode(view[TOKEN.size : TOKEN.size + length])
+    serve_raw_call(
+        view, outbox, lambda op, raw, payload, on_reply: serve(op, decode_plain(raw), payload, on_reply)
+    )
 
-    def on_reply(reply: dict[str, Any]) -> None:
+
+def serve_raw_call(view: memoryview, outbox: Outbox, serve: ServeRaw) -> None:
+    """The same for who knows how the body of each op is to be read."""
+    token, length = TOKEN.unpack_from(view)
+    op, raw = _decode_call(view[TOKEN.size : TOKEN.size + length])
+
+    def on_reply(reply: Any) -> None:
         encoded = _encode(reply)
         outbox.push(REPLY, TOKEN.pack(token, len(encoded)), encoded)
 
-    serve(op, body, view[TOKEN.size + length :], on_reply)
+    serve(op, raw, view[TOKEN.size + length :], on_reply)

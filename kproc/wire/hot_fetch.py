@@ -54,7 +54,7 @@ NO_SESSION_ID: Final = 0
 NO_SESSION_EPOCH: Final = -1
 
 
-class FetchPartition(msgspec.Struct, gc=False):
+class FetchPartition(msgspec.Struct, gc=False, array_like=True):
     """One partition that the client wants. -1 stands for what its version cannot say."""
 
     index: int

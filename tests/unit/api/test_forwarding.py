@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from kproc.api import forwarding
+from kproc.api.calls import Answers, Call, Lost
 from kproc.api.context import PartitionMoving
+from kproc.api.served_calls import SERVED
 from kproc.errors import ErrorCode, KafkaError
 
 NAME = "test_operation"
@@ -32,7 +34,7 @@ class Stub:
         self.on_image: list[tuple[int, Callable[[], None]]] = []
         self.errors: dict[int, KafkaError] = {}
         self.on_ready: list[Callable[[bool], None]] = []
-        self.calls: list[tuple[int, str, dict[str, Any], Callable[[dict[str, Any]], None]]] = []
+        self.calls: list[tuple[int, str, Any, Callable[[Answers | Lost], None]]] = []
 
     def partition(self, topic: str, index: int) -> Partition | None:
         return Partition(index, self.owners[index]) if index in self.owners else None
@@ -48,20 +50,21 @@ class Stub:
     def when_image(self, version: int, on_image: Callable[[], None]) -> None:
         self.on_image.append((version, on_image))
 
-    def call(self, owner: int, name: str, body: dict[str, Any], on_reply: Callable[..., None]) -> None:
-        self.calls.append((owner, name, body, on_reply))
+    def ask(self, owner: int, call: Call[Any, Any], body: Any, on_reply: Callable[..., None]) -> None:
+        self.calls.append((owner, call.name, body, on_reply))
 
 
 @pytest.fixture
-def services(monkeypatch: pytest.MonkeyPatch) -> Stub:
+def services() -> Iterator[Stub]:
     def serve(services, topic, partition, wanted, on_answer):
         on_answer({"at": partition.index, "wanted": wanted})
 
     def failed(index, code, message):
         return {"at": index, "code": code}
 
-    monkeypatch.setitem(forwarding.OPERATIONS, NAME, forwarding.Operation(serve, failed))
-    return Stub()
+    forwarding.operation(NAME, failed)(serve)
+    yield Stub()
+    del forwarding.OPERATIONS[NAME], SERVED[NAME]
 
 
 def ask(services: Stub, *indexes: int) -> list[list[dict[str, Any]]]:
@@ -77,9 +80,9 @@ def test_answers_come_once_all_are_there_and_in_order(services):
     assert (owner, name, body) == (
         THERE,
         NAME,
-        {"image": 7, "parts": [["t", 5, "w5"], ["t", 3, "w3"]]},
+        forwarding.PartsAsked(7, [("t", 5, "w5"), ("t", 3, "w3")]),
     )
-    on_reply({"answers": [{"at": 5}, {"at": 3}], "known": 7})
+    on_reply(Answers([{"at": 5}, {"at": 3}], 7))
     assert done == [
         [
             {"at": 5},
@@ -97,7 +100,7 @@ def test_nothing_asked_is_answered_at_once(services):
 
 def test_an_owner_that_died_is_told_as_a_retriable_error(services):
     done = ask(services, 1, 0)
-    services.calls[0][3]({"lost": True})
+    services.calls[0][3](Lost())
     assert done[0][0] == {"at": 1, "code": ErrorCode.NOT_LEADER_OR_FOLLOWER}
 
 
@@ -122,34 +125,25 @@ def test_a_log_on_its_way_here_is_waited_for(services, is_ready, expected):
 
 def test_another_handlers_call_is_answered_the_same_way(services):
     services.errors[4] = PartitionMoving(("t", 4), -1, -1)
-    replies: list[dict[str, Any]] = []
-    parts = [["t", 4, "w4"], ["t", 1, "w1"], ["t", 0, "w0"]]
-    forwarding.serve(services, NAME, {"parts": parts}, replies.append)
+    replies: list[Answers] = []
+    parts = [("t", 4, "w4"), ("t", 1, "w1"), ("t", 0, "w0")]
+    SERVED[NAME].serve(services, forwarding.PartsAsked(7, parts), replies.append)
     assert replies == []
     services.on_ready[0](True)
-    assert replies == [
-        {
-            "answers": [
-                {"at": 4, "wanted": "w4"},
-                None,
-                {"at": 0, "wanted": "w0"},
-            ],
-            "known": 7,
-        }
-    ]
+    assert replies == [Answers([{"at": 4, "wanted": "w4"}, None, {"at": 0, "wanted": "w0"}], 7)]
 
 
 def test_what_another_owner_has_by_now_is_asked_of_that_one(services):
     """Whoever was asked knows it first: nobody is asked before we know it, too."""
     done = ask(services, 1, 3)
-    services.calls.pop()[3]({"answers": [None, {"at": 3}], "known": 8})
+    services.calls.pop()[3](Answers([None, {"at": 3}], 8))
     ((version, on_image),) = services.on_image
     assert (version, services.calls, done) == (8, [], [])
     services.version, services.owners[1] = 8, 2
     on_image()
     ((owner, _, body, on_reply),) = services.calls
-    assert (owner, body) == (2, {"image": 8, "parts": [["t", 1, "w1"]]})
-    on_reply({"answers": [{"at": 1}], "known": 8})
+    assert (owner, body) == (2, forwarding.PartsAsked(8, [("t", 1, "w1")]))
+    on_reply(Answers([{"at": 1}], 8))
     assert done == [[{"at": 1}, {"at": 3}]]
 
 
@@ -158,5 +152,5 @@ def test_a_log_that_went_on_while_it_was_waited_for_is_asked_of_its_next_owner(s
     done = ask(services, 2)
     services.owners[2] = THERE
     services.on_ready[0](True)
-    services.calls[0][3]({"answers": [{"at": 2}], "known": 7})
+    services.calls[0][3](Answers([{"at": 2}], 7))
     assert done == [[{"at": 2}]]

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from kproc.api.coordinator_call import OnOutcome, send_back
+from kproc.api.calls import Answers
+from kproc.api.coordinator_call import Caller, Item, ItemsAsked, OnOutcome, send_back
 from kproc.api.group_call import GROUPS
 from kproc.containment import Containment
 from kproc.errors import ErrorCode, KafkaError
@@ -38,14 +39,14 @@ def services() -> Any:
         containment=Containment(),
         coordinators={GROUPS.topic: SimpleNamespace(coordinator=coordinator)},
         forwarded={},
-        image=SimpleNamespace(handler_count=3),
+        image=SimpleNamespace(handler_count=3, version=7),
     )
 
 
 def call(services: Any, home: int, *items: tuple[int, str]) -> list[Any]:
     replies: list[Any] = []
-    rows = [[partition, group_id, None] for partition, group_id in items]
-    body = {"name": "wait", "home": home, "caller": [9, "c", "/h"], "items": rows}
+    rows = [(partition, Item(group_id, None)) for partition, group_id in items]
+    body = ItemsAsked(7, home, "wait", Caller(9, "c", "/h"), rows)
     GROUPS.serve_call(services, body, replies.append)
     return replies
 
@@ -56,7 +57,7 @@ def test_a_call_is_answered_once_with_all_outcomes_in_order(services: Any, waiti
         assert not replies
         on_outcome({"group": group_id})
     outcomes = [{"group": "a"}, int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), {"group": "c"}]
-    assert replies == [{"answers": outcomes}]
+    assert replies == [Answers(outcomes, 7)]
     assert not services.forwarded
 
 
@@ -64,14 +65,14 @@ def test_what_waits_for_a_handler_that_leaves_is_sent_back(services: Any, waitin
     leaving, staying = call(services, 2, (0, "a")), call(services, 0, (0, "b"))
     services.image.handler_count = 2
     send_back(services)
-    assert (leaving, staying) == ([{"answers": [ErrorCode.NOT_COORDINATOR]}], [])
+    assert (leaving, staying) == ([Answers([ErrorCode.NOT_COORDINATOR], 7)], [])
     for _, on_outcome in waiting:
         on_outcome({})  # The join ends all the same; nobody is told twice.
-    assert (len(leaving), staying) == (1, [{"answers": [{}]}])
+    assert (len(leaving), staying) == (1, [Answers([{}], 7)])
 
 
 def test_nothing_waits_for_a_handler_that_has_left_the_table(services: Any, waiting: list[Any]) -> None:
-    assert call(services, 3, (0, "a")) == [{"answers": [ErrorCode.NOT_COORDINATOR]}]
+    assert call(services, 3, (0, "a")) == [Answers([ErrorCode.NOT_COORDINATOR], 7)]
     assert len(waiting) == 1
 
 
@@ -89,5 +90,5 @@ def test_a_surprise_is_the_outcome_of_its_item_alone(
     replies = call(services, 1, (0, "a"), (0, "b"), (1, "c"))
     for _, on_outcome in waiting:
         on_outcome({})
-    assert replies == [{"answers": [{}, ErrorCode.UNKNOWN_SERVER_ERROR, {}]}]
+    assert replies == [Answers([{}, ErrorCode.UNKNOWN_SERVER_ERROR, {}], 7)]
     assert "wait of group 'b' failed" in caplog.text

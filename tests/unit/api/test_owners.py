@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from kproc.api.calls import Answers, Lost
 from kproc.api.owners import Gather, Join, serve_parts
 
 HERE, THERE, ELSEWHERE = 0, 1, 2
-Reply = Any
 
 
 class Asked(NamedTuple):
@@ -18,13 +18,13 @@ class Asked(NamedTuple):
 
     owner: int
     parts: list[str]
-    on_reply: Callable[[Reply], None]
+    on_reply: Callable[[Answers | Lost], None]
 
     def answer(self, *answers: str | None, known: int = 7) -> None:
-        self.on_reply({"answers": list(answers), "known": known})
+        self.on_reply(Answers(list(answers), known))
 
     def lose(self) -> None:
-        self.on_reply({"lost": True})
+        self.on_reply(Lost())
 
 
 class Rig:
@@ -63,7 +63,7 @@ class Rig:
         else:
             on_answer(f"{part} here" if part in self.owners else f"{part} nowhere")
 
-    def ask(self, owner: int, parts: Sequence[str], on_reply: Callable[[Reply], None]) -> None:
+    def ask(self, owner: int, parts: Sequence[str], on_reply: Callable[[Answers | Lost], None]) -> None:
         self.calls.append(Asked(owner, list(parts), on_reply))
 
     def lost(self, part: str) -> str:
@@ -181,13 +181,13 @@ def test_what_is_answered_at_once_waits_for_nobody_to_leave() -> None:
 def test_an_owner_replies_once_with_all_answers_in_order_and_what_it_knows() -> None:
     rig = Rig(a=HERE, b=HERE)
     rig.slow["a"] = lambda _answer: None
-    replies: list[Reply] = []
+    replies: list[Answers | None] = []
     services: Any = rig
     serve_parts(services, ["a", "b"], rig.serve, replies.append)
     assert replies == []
     rig.version = 9
     rig.slow["a"](None)
-    assert replies == [{"answers": [None, "b here"], "known": 9}]
+    assert replies == [Answers([None, "b here"], 9)]
 
 
 def test_a_part_is_answered_once() -> None:

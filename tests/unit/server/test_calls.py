@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
+from kproc.api.calls import Call, FromImage, Lost, Reply
 from kproc.containment import Containment
-from kproc.role.calls import Calls, OnReply, serve_call
+from kproc.role.calls import Calls, OnReply, serve_call, serve_raw_call
 from kproc.transport.agent import AgentId
 from kproc.transport.envelope import CALL, REPLY
 from kproc.transport.outbox import Inbox, Outbox
+from kproc.wire.file_range import FileRange
 from tests.support.links import LinkMaker
 
 PEER, OTHER = AgentId("handler", 1), AgentId("handler", 2)
-Reply = dict[str, Any]
+PlainReply = dict[str, Any]
 
 
 class Desk:
@@ -32,8 +35,8 @@ class Desk:
     def close(self) -> None:
         self._maker.__exit__(None, None, None)
 
-    def ask(self, op: str, body: Any = None, payload: bytes = b"", *, peer: AgentId = PEER) -> list[Reply]:
-        replies: list[Reply] = []
+    def ask(self, op: str, body: Any = None, payload: bytes = b"", *, peer: AgentId = PEER) -> list[PlainReply]:
+        replies: list[PlainReply] = []
         self.calls.call(self.outbox, peer, op, body, replies.append, payload)
         return replies
 
@@ -141,7 +144,7 @@ def test_peer_that_is_not_there_is_lost_at_once() -> None:
 
 def test_loser_may_ask_again_at_once(desk: Desk) -> None:
     """The successor is another link; what the callback asks now must not be lost with the rest."""
-    again: list[Reply] = []
+    again: list[PlainReply] = []
     desk.calls.call(
         desk.outbox,
         PEER,
@@ -168,3 +171,88 @@ def test_large_call_and_large_reply_get_through(desk: Desk) -> None:
         if replies:
             break
     assert len(replies[0]["reads"]) == 2 << 20
+
+
+class Wanted(FromImage):
+    name: str
+    ranges: list[FileRange]
+
+
+class Found(Reply):
+    values: list[int | None]
+    key: bytes = b""
+
+
+FIND: Call[Wanted, Found] = Call("find", Wanted, Found)
+BODY = Wanted(7, "ü", [FileRange(b"\xff", 1, 2, 3)])
+
+
+def find(desk: Desk, payload: bytes = b"") -> list[Found | Lost]:
+    replies: list[Found | Lost] = []
+    desk.calls.ask(desk.outbox, PEER, FIND, BODY, replies.append, payload)
+    return replies
+
+
+def deliver_raw(desk: Desk) -> list[tuple[str, Wanted, bytes, Any]]:
+    """Let the peer read what is asked by its type."""
+    asked: list[tuple[str, Wanted, bytes, Any]] = []
+    desk.outbox.flush()
+    for _, view in desk._far_inbox.poll(100):
+        serve_raw_call(
+            view,
+            desk._far_outbox,
+            lambda op, raw, payload, on_reply: asked.append(
+                (op, FIND.decode_body(raw), bytes(payload), on_reply)
+            ),
+        )
+    desk._far_inbox.release()
+    return asked
+
+
+def test_a_call_with_types_arrives_and_is_answered_with_them(desk: Desk) -> None:
+    replies = find(desk, b"\0raw")
+    ((op, body, payload, on_reply),) = deliver_raw(desk)
+    assert (op, body, payload) == ("find", BODY, b"\0raw")
+    assert isinstance(body.ranges[0], FileRange)
+    on_reply(Found([1, None], b"\xfe"))
+    desk.deliver()
+    assert replies == [Found([1, None], b"\xfe")]
+    assert len(desk.calls) == 0
+
+
+def test_an_open_reply_with_types_is_followed_by_exactly_one_more(desk: Desk) -> None:
+    replies = find(desk)
+    ((_, _, _, on_reply),) = deliver_raw(desk)
+    for number, is_open in enumerate((True, False, False)):
+        on_reply(Found([number], is_open=is_open))
+        desk.deliver()
+    assert replies == [Found([0], is_open=True), Found([1])]
+    assert len(desk.calls) == 0
+
+
+def test_who_asked_with_types_is_told_of_a_death_and_of_a_mistake_alike(desk: Desk) -> None:
+    mistaken, dead = find(desk), find(desk)
+    (first, _) = deliver_raw(desk)
+    first[3](None)
+    desk.deliver()
+    assert (mistaken, dead) == ([Lost()], [])
+    desk.calls.lose(PEER)
+    assert dead == [Lost()]
+    away: list[Found | Lost] = []
+    desk.calls.ask(None, PEER, FIND, BODY, away.append)
+    assert away == [Lost()]
+
+
+def test_who_asked_plainly_is_told_of_a_mistake_as_of_a_death(desk: Desk) -> None:
+    replies = desk.ask("a")
+    desk.deliver()
+    on_reply: Any = desk.asked[0][3]
+    on_reply(None)
+    desk.deliver()
+    assert replies == [{"lost": True}]
+
+
+def test_what_is_not_what_the_call_says_is_refused_and_not_guessed_at(desk: Desk) -> None:
+    desk.ask("find", [7, "name", "no list of ranges"])
+    with pytest.raises(msgspec.ValidationError):
+        deliver_raw(desk)

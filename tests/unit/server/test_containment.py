@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from kproc.api.fetch import DelayedFetch
@@ -206,3 +207,13 @@ def test_hand_over_that_is_a_surprise_ends_the_role(start: Start, monkeypatch: p
     with pytest.raises(FatalError, match="ended half way"):
         rig.set_handler_count(1)
     rig.kill(0)
+
+
+@pytest.mark.parametrize("op", ["fetch", "an op that nobody serves"])
+def test_a_call_that_cannot_be_read_is_answered_as_if_we_had_died(start: Start, op: str) -> None:
+    rig = start()
+    replies: list[object] = []
+    body = msgspec.Raw(msgspec.msgpack.encode(["no", "version"]))
+    rig.handler()._owner_calls.serve_raw(op, body, memoryview(b""), replies.append)
+    assert replies == [None]
+    assert rig.handler().containment.count == 1

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from kproc.api.coordinator_call import CALLS, CoordinatorCalls, Item, OnOutcome, Outcome
+from kproc.api.coordinator_call import CoordinatorCalls, Item, OnOutcome, Outcome
+from kproc.api.served_calls import SERVED
 from kproc.clock import NS_PER_MS, Clock
 from kproc.cluster.topic_names import GROUP_METADATA_TOPIC
 from kproc.config import Config
@@ -94,7 +95,7 @@ def calls() -> Iterator[CoordinatorCalls[Counters]]:
         coordinator.waiting.append(on_outcome)
 
     yield made
-    del CALLS[made.name]
+    del SERVED[made.name]
 
 
 @pytest.fixture(autouse=True)

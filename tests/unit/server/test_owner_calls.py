@@ -1,0 +1,56 @@
+"""Calls between Handlers: who is asked by newer metadata waits for it; who is away is told apart from who just died."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from kproc.api.calls import Answers, Call, Lost, Reply
+from kproc.api.forwarding import OPERATIONS, PartsAsked
+from kproc.clock import NS_PER_S, ManualClock
+from kproc.containment import Containment
+from kproc.handler.handler_peers import UnlinkedCalls
+from kproc.role.calls import Calls
+from kproc.transport.agent import AgentId
+from tests.unit.server.rig import HandlerRig
+
+Start = Callable[..., HandlerRig]
+PEER = AgentId("handler", 1)
+ANY: Call[PartsAsked, Reply] = Call("any", PartsAsked, Reply)
+
+
+def test_a_call_by_newer_metadata_waits_until_it_is_known_here(start: Start) -> None:
+    rig = start()
+    rig.create_topic("t")
+    call = OPERATIONS["leader_epoch_end"].call
+    body = PartsAsked(rig.cluster.image.version + 1, [("later", 0, [-1, 0])])
+    replies: list[Any] = []
+    raw = msgspec.Raw(msgspec.msgpack.encode(body))
+    rig.handler()._owner_calls.serve_raw(call.name, raw, memoryview(b""), replies.append)
+    assert replies == []
+    rig.create_topic("later")
+    (reply,) = replies
+    assert isinstance(reply, Answers)
+    assert [row["error_code"] for row in reply.answers] == [0]
+    assert reply.known == rig.cluster.image.version
+
+
+def test_who_is_asked_for_a_second_in_vain_is_away_and_not_merely_being_restarted() -> None:
+    clock, containment = ManualClock(), Containment()
+    unlinked = UnlinkedCalls(Calls(containment), containment, clock.now_ns)
+
+    def ask() -> list[Any]:
+        replies: list[Any] = []
+        unlinked.add(PEER, ANY, PartsAsked(1, []), replies.append, b"")
+        unlinked.add(PEER, "plain", {}, replies.append, b"")
+        unlinked.ask_again(lambda _peer: None)
+        return replies
+
+    plain = {"lost": True}
+    assert ask() == [Lost(is_away=False), plain]
+    clock.advance_ms(NS_PER_S // 1_000_000)
+    assert ask() == [Lost(is_away=True), plain]
+    unlinked.attached(PEER)
+    assert ask() == [Lost(is_away=False), plain]
