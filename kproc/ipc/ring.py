@@ -98,7 +98,7 @@ class _RingEnd:
 class RingProducer(_RingEnd):
     """The writing end. One per ring, owned by the producing agent."""
 
-    __slots__ = ("_end", "_published", "_reserved", "_room", "_start", "_written")
+    __slots__ = ("_end", "_published", "_reserved", "_start", "_written")
 
     def __init__(self, region: Region, offset: int = 0) -> None:
         super().__init__(region, offset)
@@ -106,8 +106,7 @@ class RingProducer(_RingEnd):
         # The sequence that we may write up to, by the head as last seen.
         self._end = int(self._words[_HEAD]) + self.capacity
         self._start = 0  # Where the reserved record begins, padding skipped.
-        self._room = -1  # Payload bytes reserved; -1 is none.
-        self._reserved: memoryview | None = None
+        self._reserved: memoryview | None = None  # Until it is committed.
 
     def reserve(self, length: int) -> memoryview | None:
         """Contiguous room for a record of up to `length` bytes, to be filled and committed; None if full.
@@ -124,17 +123,18 @@ class RingProducer(_RingEnd):
             start += capacity - slot
             slot = 0
         if start + need > self._end and not self._has_room(start + need):
-            self._room = -1
+            self._reserved = None
             return None
         self._start = start
-        self._room = length
         slot += RECORD_HEADER_BYTES
         self._reserved = view = self._data[slot : slot + length]
         return view
 
     def commit(self, length: int, kind: int) -> None:
         """Finish the reserved record with the `length` bytes that were filled; publish() makes it visible."""
-        assert 0 <= length <= self._room, (length, self._room)
+        reserved = self._reserved
+        assert reserved is not None, "commit without reserve"
+        assert length <= len(reserved), (length, len(reserved))
         assert kind > PADDING_KIND, kind
         start, written, mask = self._start, self._written, self._mask
         if start != written:
@@ -142,11 +142,9 @@ class RingProducer(_RingEnd):
             _pack_header(self._data, slot, self.capacity - slot - RECORD_HEADER_BYTES, PADDING_KIND)
         _pack_header(self._data, start & mask, length, kind)
         self._written = start + ((length + _ROUND) & -8)
-        self._room = -1
-        if self._reserved is not None:
-            # Its bytes belong to the consumer soon; a late write must fail here and not over there.
-            self._reserved.release()
-            self._reserved = None
+        # Its bytes belong to the consumer soon; a late write must fail here and not over there.
+        reserved.release()
+        self._reserved = None
 
     def try_push(self, kind: int, *parts: Buffer) -> bool:
         """Copy the parts in as one record; publish() makes it visible. False if the ring is full."""
@@ -176,7 +174,7 @@ class RingProducer(_RingEnd):
             data[slot:end] = part
             slot = end
         self._written = following
-        self._room = -1
+        self._reserved = None
         return True
 
     def publish(self) -> None:
@@ -209,7 +207,6 @@ class RingProducer(_RingEnd):
 
     def drop_views(self) -> None:
         """Drop the reservation."""
-        self._room = -1
         if self._reserved is not None:
             self._reserved.release()
             self._reserved = None

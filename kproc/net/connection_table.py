@@ -1,7 +1,7 @@
-"""ConnectionTable: the connections of a Processor, from the first to the last moment of each.
+"""ConnectionTable: the connections of a Processor. It registers and closes them, and decides what each waits for.
 
-Registering and closing, and what each waits for: `update_interest` is where everything that makes a connection wait
-ends. Reading is request_reader.py's, answering response_writer.py's.
+`update_interest` makes that decision; whoever changes what a connection waits for calls it. request_reader.py reads
+connections, response_writer.py sends their answers.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _ID_TIME_SHIFT, _ID_NUMBER_SHIFT = 20, 9
 
 
 class Mover(Protocol):
-    """Who takes connections to other Processors: moves.py."""
+    """Lets connections migrate to other Processors: moves.py."""
 
     def advance(self, connection: Connection) -> None:
-        """Something of a connection that is to move was answered."""
+        """A request of a migrating connection was answered."""
 
     def forget(self, connection: Connection) -> None:
-        """It was closed on its way."""
+        """A migrating connection was closed."""
 
 
 class ConnectionTable:
@@ -49,7 +49,7 @@ class ConnectionTable:
         "_number", "_owner", "_state", "_throttles", "by_fd", "by_id", "mover", "short_of_memory", "stalled", "watch",
     )  # fmt: skip
 
-    mover: Mover  # Set by who makes it, for it needs this table.
+    mover: Mover  # Set by ConnectionMigration, which needs this table to make it.
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class ConnectionTable:
     def open(
         self, sock: socket.socket, books: Books, *, listener: int, flags: int, address: bytes, port: int
     ) -> Connection | None:
-        """Take a new socket; None if it had to be closed."""
+        """Register a new socket; None if it had to be closed."""
         if not self._handlers.by_id or self._state.is_stopping:
             sock.close()
             return None
@@ -108,7 +108,7 @@ class ConnectionTable:
         return connection
 
     def keep(self, connection: Connection) -> None:
-        """Into every table."""
+        """Enter the connection in every table."""
         (connection.next_home or connection.home).homes += 1
         self.by_fd[connection.fd] = connection
         self.by_id[connection.id] = connection
@@ -117,7 +117,7 @@ class ConnectionTable:
         self._budget.held_bytes += len(connection.held)
 
     def remove(self, connection: Connection) -> None:
-        """Out of every table and the epoll; its arena block stays."""
+        """Take the connection out of every table and the epoll; it keeps its arena block."""
         del self.by_fd[connection.fd]
         del self.by_id[connection.id]
         connection.books.is_gone(connection)
@@ -129,7 +129,7 @@ class ConnectionTable:
         (connection.next_home or connection.home).homes -= 1
 
     def close(self, connection: Connection, reason: str) -> None:
-        """Close one connection and tell the Handlers that its waiting requests are nobody's."""
+        """Close a connection, and tell the Handlers that nobody waits for its answers any more."""
         logger.debug("closing connection %d: %s", connection.id, reason)
         self.remove(connection)
         if connection.move is not None:
@@ -140,8 +140,7 @@ class ConnectionTable:
         connection.books.closed(connection)
 
     def close_failed(self, connection: Connection, error: Exception) -> None:
-        """The kernel refused what never fails, or a surprise: this one connection ends, whatever state its descriptor
-        is in."""
+        """Close a connection after an unexpected error, in whatever state its descriptor is."""
         if not isinstance(error, OSError):
             self._state.counts[SLOT["contained_failures"]] += 1
             self._containment.caught(f"the work for connection {connection.id}", error)
@@ -156,14 +155,14 @@ class ConnectionTable:
         self.close(connection, str(error))
 
     def hung_up(self, connection: Connection) -> None:
-        """The client is gone while nothing is read. What it sent before is in the socket, and is still served."""
+        """Handle a hang-up of a client. If its connection is paused, requests in the socket are still to be served."""
         if connection.interest == PAUSED:
             self.watch.detach(connection)
         else:
             self.close(connection, "the client is gone")
 
     def free_block(self, connection: Connection) -> None:
-        """Give back the room of a frame that has begun."""
+        """Free the arena block of a frame that has not arrived whole."""
         if connection.block is not None:
             connection.block.view.release()
             self._arena.free(connection.block.offset)
@@ -176,10 +175,10 @@ class ConnectionTable:
     # -- waiting -----------------------------------------------------------------------------------------------
 
     def update_interest(self, connection: Connection) -> None:
-        """What to wait for: room to write before anything else, then more requests if more are welcome.
+        """Decide what the connection waits for: room in its socket first, then requests, if it may be read.
 
-        Everything that makes a connection wait ends in here, so here it also goes on: to a new home, to another
-        Processor, or to its end.
+        Whoever makes a connection wait, or ends that, calls this; so this also changes its home, continues its
+        migration, and closes it when its time has come.
         """
         if connection.next_home is not None and not connection.inflight:
             connection.home = connection.target = connection.next_home
@@ -209,7 +208,7 @@ class ConnectionTable:
             self.watch.set(connection, ACTIVE)
 
     def stall(self, connection: Connection) -> None:
-        """No room for this connection's bytes: stop reading it, and TCP pushes back on the client."""
+        """Stop reading a connection for whose bytes there is no room; TCP pushes back on the client."""
         connection.is_stalled = True
         self.stalled[connection] = None
         self._state.is_pressed = True
@@ -217,7 +216,7 @@ class ConnectionTable:
         self.update_interest(connection)
 
     def wait_for_memory(self, connection: Connection) -> None:
-        """No request may be begun: read nothing of it until there is room in the budget."""
+        """Stop reading a connection until the memory budget has room for a new request."""
         connection.is_short_of_memory = True
         self.short_of_memory[connection] = None
         self._state.is_pressed = True
@@ -225,7 +224,7 @@ class ConnectionTable:
         self.update_interest(connection)
 
     def end_shortage(self) -> None:
-        """Read again who waited for memory, if there is some."""
+        """Read the connections that wait for memory again, if the budget has room."""
         if self.short_of_memory and self._budget.has_room():
             for connection in list(self.short_of_memory):
                 del self.short_of_memory[connection]
@@ -233,7 +232,7 @@ class ConnectionTable:
                 self.update_interest(connection)
 
     def plan_home(self, connection: Connection, home: HandlerPeer) -> None:
-        """Move its home as soon as it has nothing in work; until then it is not read."""
+        """Change the home as soon as no request is in work; until then the connection is not read."""
         planned = connection.next_home or connection.home
         planned.homes -= 1
         home.homes += 1
@@ -241,17 +240,14 @@ class ConnectionTable:
         self.update_interest(connection)
 
     def pause_all(self) -> None:
-        """The broker stops: read nothing more."""
+        """Read no connection any more: the broker stops."""
         for connection in list(self.by_fd.values()):
             if not connection.out:
                 self.watch.set(connection, PAUSED)
 
     def has_whole_request(self) -> bool:
-        """Whether one that stalled still has a request to pass on: frames that wait for another Handler, a large one
-        that waits for room in a ring."""
-        for connection in list(
-            self.stalled
-        ):  # Copies, because the thread transport asks from its main thread.
+        """Whether a stalled connection has a whole request that waits for room, or for another Handler."""
+        for connection in list(self.stalled):  # A copy: with the thread transport the main thread calls this.
             block = connection.block
             if connection.held or (block is not None and block.filled == block.length):
                 return True
@@ -267,7 +263,7 @@ class ConnectionTable:
         return bool(self._throttles)
 
     def throttle(self, connection: Connection, until_ns: int) -> None:
-        """Not to be read before then. The caller sees to `update_interest`."""
+        """Do not read the connection before `until_ns`. The caller calls `update_interest`."""
         if until_ns > connection.throttled_until_ns:
             connection.throttled_until_ns = until_ns
             self._throttles.start(connection.id, until_ns)
@@ -275,7 +271,7 @@ class ConnectionTable:
             self._state.is_pressed = True
 
     def end_throttles(self, now_ns: int) -> None:
-        """Read again whose time has come."""
+        """Read the connections again whose throttle has ended."""
         for connection_id in self._throttles.take_ended(now_ns):
             connection = self.by_id.get(connection_id)
             if connection is not None and connection.throttled_until_ns <= now_ns:
@@ -283,24 +279,24 @@ class ConnectionTable:
                 self.update_interest(connection)
 
     def throttled_ms(self) -> int:
-        """How long until the next throttle ends. Only while `has_throttled`."""
+        """Milliseconds until the next throttle ends. Only while `has_throttled`."""
         return self._throttles.wait_ms(self._clock.now_ns())
 
     # -- evicted, expired, killed ------------------------------------------------------------------------------
 
     def evict(self, count: int, listener: int) -> None:
-        """The broker has too many connections: close those of this listener that have been idle for longest."""
+        """Close the connections of a listener that were idle longest: the broker has too many."""
         for victim in self._activity.least_recent(count, lambda each: each.listener == listener):
             self.close(victim, "max.connections is exceeded")
 
     def expire_idle(self, before_ns: int) -> None:
-        """Kafka's connections.max.idle.ms: no byte read or written for that long, a request in work or not."""
+        """Close connections that moved no byte for connections.max.idle.ms, even with requests in work."""
         for connection in self._activity.idle_since(before_ns):
             self._state.counts[SLOT["connections_expired"]] += 1
             self.close(connection, "idle for connections.max.idle.ms")
 
     def close_listener(self, listener: int) -> int:
-        """That listener was removed: close what came by it, also what another Processor still gives us; how many."""
+        """Close every connection of a removed listener, also those that still migrate to here; return how many."""
         self._closed_listeners.add(listener)
         those = [each for each in self.by_fd.values() if each.origin.listener == listener]
         for connection in those:
@@ -308,17 +304,17 @@ class ConnectionTable:
         return len(those)
 
     def open_listener(self, listener: int) -> None:
-        """Another listener takes the place of one that was removed: nothing that came by that one stays."""
+        """Let another listener use the index of a removed one, whose connections are closed first."""
         self.close_listener(listener)
         self._closed_listeners.discard(listener)
 
     def close_if_listener_is_gone(self, connection: Connection) -> None:
-        """One that was on its way while its listener was removed."""
+        """Close a connection whose listener was removed while it migrated."""
         if connection.listener in self._closed_listeners and connection.fd in self.by_fd:
             self.close(connection, "its listener was removed")
 
     def kill(self, name: str) -> bool:
-        """Close the connection with that id, as `describe` shows it; False if it is not here."""
+        """Close the connection with the id that `describe` shows; False if it is not here."""
         for connection in self.by_fd.values():
             if connection_name(connection) == name:
                 self.close(connection, "an operator asked for it")

@@ -21,14 +21,14 @@ class Router(Protocol):
 class HandlerPeer:
     """One Handler as this Processor sees it. It survives a restart of the Handler; its link does not.
 
-    Who puts something into its ring enters it in `unpublished`, or calls `notify`.
+    Whoever puts a record into its ring enters the Handler in `unpublished`; `notify` does both.
     """
 
     __slots__ = (
         "_notices", "_publish", "_unpublished", "_wake", "homes", "inbox", "is_away", "is_leaving", "link", "peer",
     )  # fmt: skip
 
-    _notices: Outbox  # From the first link on.
+    _notices: Outbox  # Set by the first link.
 
     def __init__(self, peer: AgentId, unpublished: dict[HandlerPeer, None]) -> None:
         self.peer = peer
@@ -51,18 +51,18 @@ class HandlerPeer:
         self._unpublished.pop(self, None)
 
     def notify(self, kind: int, *parts: Buffer) -> None:
-        """Say something of a connection, whether there is room or not. Nothing if the Handler is not there."""
+        """Send a record, which waits here if the ring is full. Do nothing if the Handler has no link."""
         if self.link is not None:
             self._notices.push(kind, *parts)
             self._unpublished[self] = None
 
     def publish(self) -> None:
-        """Make what is in its ring visible and wake the Handler if it sleeps."""
+        """Publish what was put into the ring, and wake the Handler if it sleeps."""
         notices = self._notices
         if notices.is_dirty:
-            notices.flush()  # All of the ring, requests too.
+            notices.flush()  # It publishes the whole ring, with the requests.
             if notices.is_dirty:
-                self._unpublished[self] = None  # No room for some.
+                self._unpublished[self] = None  # Some records did not fit.
         else:
             self._publish()
             self._wake()

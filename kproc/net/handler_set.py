@@ -1,4 +1,4 @@
-"""HandlerSet: the Handlers that a Processor is linked with, by whom it passes requests on and is answered."""
+"""HandlerSet: the Handlers that a Processor has links to."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kproc.transport.outbox import Inbox
 
 
 class HandlerSet:
-    """One per Processor. Which connection is at home where is decided by homes.py."""
+    """One per Processor. homes.py decides which connection has which of them as its home."""
 
     __slots__ = (
         "_given_router",
@@ -27,24 +27,24 @@ class HandlerSet:
 
     def __init__(self, router: Router | None) -> None:
         self._given_router = router
-        self.router: Router | None = None  # The same while there are several: with one it is only work.
+        self.router: Router | None = None  # None with one Handler: routing would only cost.
         self.by_id: dict[AgentId, HandlerPeer] = {}
-        # They come in any order when one of them is being restarted. Those that are leaving are not in here.
+        # Without those that are leaving. In no order, because a Handler that was restarted comes last.
         self.by_index: dict[int, HandlerPeer] = {}
-        self.unpublished: dict[HandlerPeer, None] = {}  # Those that this pass has something for.
-        self.inboxes: list[Inbox] = []  # Of those that are there.
+        self.unpublished: dict[HandlerPeer, None] = {}  # Handlers in whose ring this pass has put something.
+        self.inboxes: list[Inbox] = []  # Of those that have a link.
         self._looks: list[Callable[[], bool]] = []
-        # Found at the last look, or announced by the eventfd. Otherwise there is nothing that the next look would miss:
-        # who answers stores first and asks then whether the Processor sleeps, the Processor the other way round.
+        # The next pass has to take answers before it polls: the last look found some, or the eventfd announced some. A
+        # pass that does not take them loses nothing, because every sleep begins with a look (ipc/wait.py).
         self.may_have_answers = False
 
     def links_changed(self) -> None:
-        """A Handler came or went."""
+        """Update the tables after a Handler got or lost its link."""
         self.inboxes = [each.inbox for each in self.by_id.values() if each.inbox is not None]
         self._looks = [inbox.is_empty for inbox in self.inboxes]
 
     def choose_routing(self) -> HandlerPeer | None:
-        """Route frames while there are several. With one, which is returned, all requests are at home."""
+        """Switch the router on or off; return the only Handler if there is one only."""
         self.router = self._given_router if len(self.by_id) > 1 else None
         if len(self.by_id) != 1:
             return None
@@ -52,19 +52,19 @@ class HandlerSet:
         return only
 
     def least_busy(self) -> HandlerPeer:
-        """The next home: of the Handlers that live the one with the fewest."""
+        """The Handler that is to be the next connection's home: a live one with the fewest connections."""
         return min(
             self.by_index.values() or self.by_id.values(),
             key=lambda each: (each.link is None, each.homes, each.peer.index),
         )
 
     def senders(self) -> list[Sender]:
-        """The request rings that there are."""
+        """The sending ends of all request rings."""
         return [each.link.sender for each in self.by_id.values() if each.link is not None]
 
     def has_answers(self) -> bool:
-        """Whether one of them has published something that was not taken."""
-        # A loop: any() over a generator costs 0.2 us more, at every sleep.
+        """Whether some response ring has records that were not taken. Called at every sleep."""
+        # A loop, because any() over a generator costs 0.2 us more.
         for is_empty in self._looks:
             if not is_empty():
                 self.may_have_answers = True
@@ -72,13 +72,13 @@ class HandlerSet:
         return False
 
     def introduce(self, connection: Connection) -> bool:
-        """Tell every Handler the client's address, ahead of the first request; False without room in a ring.
+        """Send the client's address to every Handler, before the first request; False if a ring has no room.
 
-        Each request could carry it, but nearly none needs it.
+        Each request could carry the address instead, but hardly any request needs it.
         """
         head = HEAD.pack(connection.id, 0, 0, 0)
         for handler in self.by_id.values():
-            if handler.link is not None:  # Else its successor's link brings us here again.
+            if handler.link is not None:  # Otherwise the link to its successor brings us here again.
                 if not handler.link.sender.try_push(ADDRESS, head, connection.origin.address):
                     return False
                 self.unpublished[handler] = None
@@ -86,12 +86,14 @@ class HandlerSet:
         return True
 
     def tell_gone(self, connection: Connection, flags: int) -> None:
-        """The connection is gone from here. With several Handlers each may remember something of it."""
+        """Tell Handlers that a connection is closed or has migrated: its home, or all of them if there is a router, for
+        each of them may have had its requests.
+        """
         for handler in (connection.home,) if self.router is None else self.by_id.values():
             handler.notify(DISCONNECTED, HEAD.pack(connection.id, 0, 0, flags))
 
     def publish(self) -> None:
-        """Let those in `unpublished` see what this pass has for them; who had no room for all is entered again."""
+        """Publish what this pass put into rings. A Handler whose ring had no room for all is entered again."""
         waiting = list(self.unpublished)
         self.unpublished.clear()
         for handler in waiting:

@@ -1,4 +1,7 @@
-"""Homes: which Handler a connection's requests go to when nothing better is known, as Handlers come and go."""
+"""Homes: chooses the home of each connection, as Handlers come and go.
+
+The home is the Handler that gets a connection's requests unless the router knows a better one.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ class Homes:
         self._timed = timed
 
     def attach(self, link: Link) -> None:
-        """A Handler is there (again): it gets its share."""
+        """A Handler has started: use its link, and make it the home of its share of the connections."""
         handlers = self._handlers
         handler = handlers.by_id.get(link.peer)
         is_new = handler is None
@@ -44,17 +47,14 @@ class Homes:
         handler.attach(link)
         handlers.links_changed()
         for connection in self._table.by_fd.values():
-            connection.is_introduced = False  # This one knows nothing of it.
+            connection.is_introduced = False  # The new one knows no connection.
         if is_new:
             self._choose_routing()
         if not handler.is_leaving:
             self._spread(handler)
 
     def detach(self, peer: AgentId) -> None:
-        """A Handler died, or left, and was reaped.
-
-        One that dies before it is to leave is detached twice: the second time there will be no successor.
-        """
+        """A Handler has ended. One that dies and is to leave afterwards is detached twice: the second time for good."""
         handler = self._handlers.by_id.get(peer)
         if handler is None:
             return
@@ -65,7 +65,7 @@ class Homes:
             self._choose_routing()
 
     def _lose(self, handler: HandlerPeer) -> None:
-        """What it had in work ends in closed connections, its blocks come back."""
+        """Close the connections whose requests it had in work, and free its blocks."""
         handler.detach()
         self._handlers.links_changed()
         self._moves.handler_lost(handler)
@@ -76,7 +76,7 @@ class Homes:
         self._blocks.lose(handler)
 
     def leave(self, peer: AgentId) -> None:
-        """A Handler is about to end: it gets no new home, and connections leave it when it has nothing of theirs."""
+        """A Handler will end: give its connections other homes, each when it has nothing of it in work."""
         handler = self._handlers.by_id.get(peer)
         if handler is None or handler.is_leaving:
             return
@@ -87,7 +87,7 @@ class Homes:
                 self._table.plan_home(connection, self._handlers.least_busy())
 
     def uses(self, peer: AgentId) -> bool:
-        """Whether anything of ours is at that Handler, or may still go there."""
+        """Whether a Handler has requests, connections or blocks of ours, or may still get some."""
         handler = self._handlers.by_id.get(peer)
         if handler is None:
             return False
@@ -99,9 +99,9 @@ class Homes:
         )
 
     def leave_dead(self) -> None:
-        """Once a second: what is at home at a Handler that is away longer than a restart takes goes to one that lives.
+        """Give connections other homes if their Handler is away longer than a restart takes. Called once a second.
 
-        Its partitions are answered for there, and those of others served.
+        Another Handler refuses requests for the missing one's partitions and serves those for all others.
         """
         least_busy = self._handlers.least_busy
         for handler in self._handlers.by_id.values():
@@ -123,7 +123,7 @@ class Homes:
             self._table.update_interest(connection)
 
     def _spread(self, handler: HandlerPeer) -> None:
-        """Give a Handler that came its share of the connections that are there."""
+        """Make a new Handler the home of its share of the connections."""
         connections = list(self._table.by_fd.values())
         share = len(connections) // max(1, len(self._handlers.by_index))
         for connection in connections:
@@ -133,5 +133,5 @@ class Homes:
                 self._table.plan_home(connection, handler)
 
     def _all(self) -> list[Connection]:
-        """Also those that may come back from another Processor."""
+        """All connections, with those that may come back from another Processor."""
         return [*self._table.by_fd.values(), *self._moves.given()]

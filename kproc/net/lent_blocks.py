@@ -1,4 +1,4 @@
-"""LentBlocks: which blocks of a Processor's arena its Handlers have, each until the answer of its request."""
+"""LentBlocks: the arena blocks that a Processor lent to Handlers. Each comes back with the answer to its request."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from kproc.transport.agent import BlockOwner
 
 
 class LentBlocks:
-    """One per Processor. `by_request` is for looking at only."""
+    """One per Processor. Others only read `by_request`."""
 
     __slots__ = ("_arena", "by_request")
 
     def __init__(self, arena: BlockOwner) -> None:
         self._arena = arena
-        # By connection and sequence: where it is, and who has it.
+        # By connection and sequence: the block's offset, and the Handler that has it.
         self.by_request: dict[tuple[int, int], tuple[int, HandlerPeer]] = {}
 
     def lend(self, connection_id: int, sequence: int, offset: int, handler: HandlerPeer) -> None:
-        """The block at `offset` goes with this request."""
+        """Lend the block at `offset`, which holds this request, to a Handler."""
         self.by_request[connection_id, sequence] = (offset, handler)
 
     def give_back(self, connection_id: int, sequence: int) -> None:
-        """Free the block that a request came in, if it did."""
+        """Free the block that held a request, if it was in one."""
         lent = self.by_request.pop((connection_id, sequence), None)
         if lent is not None:
             self._arena.free(lent[0])
 
     def lose(self, handler: HandlerPeer) -> None:
-        """That Handler died: nobody reads what it had."""
+        """Free all blocks of a Handler that died."""
         for key, (offset, lent_to) in list(self.by_request.items()):
             if lent_to is handler:
                 self._arena.free(offset)
                 del self.by_request[key]
 
     def has_any_at(self, handler: HandlerPeer) -> bool:
-        """Whether that Handler has one."""
+        """Whether a Handler has any block."""
         return any(lent_to is handler for _, lent_to in self.by_request.values())

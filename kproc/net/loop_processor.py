@@ -21,7 +21,7 @@ OnEvent = Callable[[Connection], None]
 
 
 class LoopWatch(EpollWatch):
-    """Clients are watched by the loop; the epoll is for Acceptors."""
+    """Lets the loop watch the clients' sockets; its epoll holds Acceptors' sockets only."""
 
     __slots__ = ("_loop", "_on_readable", "_on_writable")
 

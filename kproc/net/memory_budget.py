@@ -1,6 +1,6 @@
-"""MemoryBudget: Kafka's queued.max.requests and queued.max.request.bytes, of which a Processor has its share.
+"""MemoryBudget: a Processor's share of Kafka's limits queued.max.requests and queued.max.request.bytes.
 
-The last read may exceed them, the next waits.
+A read may exceed them; the next one has to wait.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kproc.transport.agent import BlockOwner
 
 
 class MemoryBudget:
-    """Both maxima are the whole broker's, shared evenly by its Processors; -1: no limit."""
+    """One per Processor. Both limits are the broker's, divided by its number of Processors; -1 means no limit."""
 
     __slots__ = (
         "_arena", "_bytes_max", "_handlers", "_processor_count", "_processors_in_all", "_queued", "_requests_max",
@@ -37,11 +37,11 @@ class MemoryBudget:
         self._processors_in_all = processors_in_all
         self._processor_count = processors_in_all(DynamicSettings())
         self._queued = QueuedRequests()
-        self.held_bytes = 0  # Of all begun small frames.
+        self.held_bytes = 0  # In Connection.held of all connections.
         self.is_limited = bytes_max > 0 or requests_max > 0
 
     def apply_settings(self, settings: DynamicSettings) -> None:
-        """The broker's settings were changed: there is another number of shares."""
+        """Use the number of Processors that the changed settings mean."""
         self._processor_count = self._processors_in_all(settings)
 
     def has_room(self) -> bool:
@@ -58,7 +58,7 @@ class MemoryBudget:
         return (queued + lent + self.held_bytes) * self._processor_count < self._bytes_max
 
     def count(self, connection: Connection, requests: int) -> None:
-        """What one read passed on went to one Handler, the target."""
+        """Count requests that one read passed on; they went to one Handler, the connection's target."""
         link = connection.target.link
         if requests and link is not None and self._requests_max > 0:
             self._queued.add(link.sender, requests)

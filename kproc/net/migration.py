@@ -1,6 +1,7 @@
-"""ConnectionMigration: connections of this Processor that go to another one, and those that come from it.
+"""ConnectionMigration: gives connections to other Processors and takes theirs.
 
-moves.py says when each step is due, transfer.py carries state and socket; here they leave and enter the tables.
+moves.py decides when each step is due, transfer.py sends state and socket, this file takes connections out of the
+tables and enters them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from kproc.transport.envelope import FLAG_MOVED
 
 
 class ConnectionMigration:
-    """One per Processor; Holder of its Moves."""
+    """One per Processor. It is the Holder of its Moves."""
 
     __slots__ = (
         "_arena", "_books", "_handlers", "_state", "_table", "_timed", "_watch", "channels", "moves",
@@ -54,7 +55,7 @@ class ConnectionMigration:
     # -- the other Processors ----------------------------------------------------------------------------------
 
     def attach(self, peer: AgentId, sock: socket.socket) -> None:
-        """Another Processor is there (again): connections can go to it, and come from it."""
+        """Another Processor has started: use the socket pair with it."""
         self.detach(peer)
         channel = Channel(peer, sock)
         self.channels[channel.fd] = channel
@@ -62,7 +63,7 @@ class ConnectionMigration:
         self._watch.epoll.register(channel.fd, select.EPOLLIN)
 
     def detach(self, peer: AgentId) -> bool:
-        """That Processor is gone: what it had not taken is ours again. False for a stranger."""
+        """Another Processor has ended: take back what it did not take. False if it is none."""
         channel = self.moves.channel(peer)
         if channel is None:
             return False
@@ -73,7 +74,7 @@ class ConnectionMigration:
         return True
 
     def on_readable(self, fd: int) -> bool:
-        """Take what another Processor says; False if the descriptor is none of theirs."""
+        """Handle what another Processor sent; False if the descriptor is not a pair's."""
         channel = self.channels.get(fd)
         if channel is None:
             return False
@@ -83,15 +84,15 @@ class ConnectionMigration:
         return True
 
     def leave(self, targets: list[AgentId]) -> None:
-        """Give every connection to these Processors, and take no new one."""
+        """Give every connection to these Processors, and accept no new one."""
         self._state.is_leaving = True
         self.moves.leave(list(self._table.by_fd.values()), targets)
         self._state.is_pressed = True
 
     def rebalance(self, count: int, target: AgentId) -> int:
-        """Give `count` connections to another Processor; how many it will be.
+        """Give `count` connections to another Processor; return how many will go.
 
-        Evenly chosen between the busiest and the idlest, so that the load that goes is known: about its share.
+        They are chosen evenly between the busiest and the idlest, so that about their share of the load goes with them.
         """
         if self._state.is_leaving or self._state.is_stopping or self.moves.channel(target) is None:
             return 0
@@ -118,7 +119,7 @@ class ConnectionMigration:
             self._table.plan_home(connection, self._handlers.least_busy())
 
     def let_go(self, connection: Connection) -> None:
-        """Without shutdown, which would end the connection for whoever has it now."""
+        """Close our copy of the socket without a shutdown, which would end the connection for the new Processor."""
         self._table.free_block(connection)
         connection.transport.close()
         self._handlers.tell_gone(connection, FLAG_MOVED)
@@ -142,7 +143,7 @@ class ConnectionMigration:
         if self._state.is_stopping or self._state.is_leaving or not has_handler or given.sock is None:
             if given.block_offset is not None:
                 self._arena.free(given.block_offset)
-                given.block_offset = None  # Its giver may be asked again, with room for the answer.
+                given.block_offset = None  # The same connection may be offered again.
             return False
         if given_state.block is not None and given.block_offset is None:
             given.block_offset = self._arena.allocate(given_state.block[0])

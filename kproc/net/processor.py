@@ -1,14 +1,16 @@
-"""Processor: has the connections of its clients, reads their requests, passes them to Handlers, writes the answers.
+"""Processor: owns client connections, reads their requests, passes these to Handlers, and sends the answers.
 
-    ConnectionTable   the connections, from the first to the last moment of each    connection_table.py
-    RequestReader     sockets -> request rings                                      request_reader.py
-    ResponseWriter    response rings -> sockets                                     response_writer.py
-    HandlerSet, Homes the Handlers, and whose requests go where                     handler_set.py, homes.py
-    ConnectionMigration  connections that go to other Processors, or come           migration.py
+It is made of parts, which share ProcessorState:
 
-One duty cycle: take answers from the Handlers' rings and send them, one `send` per connection; poll the sockets; read
-what is ready straight into the request ring; publish once per ring. With nothing to wait for and nothing to tell it
-asks two words of ProcessorState, and the Handlers once: before it sleeps, when it must.
+    ConnectionTable      registers and closes connections, decides what each waits for    connection_table.py
+    RequestReader        sockets -> request rings                                         request_reader.py
+    ResponseWriter       response rings -> sockets                                        response_writer.py
+    HandlerSet, Homes    the Handlers, and which connection has which as its home         handler_set.py, homes.py
+    ConnectionMigration  gives connections to other Processors and takes theirs           migration.py
+
+A duty cycle takes answers from the Handlers' rings and sends them, one `send` per connection; polls the sockets; reads
+what is ready straight into the request rings; and publishes once per ring. If no connection waits and nothing is to be
+reported, that costs two comparisons (ProcessorState), and one look at the Handlers' rings before the sleep.
 """
 
 from __future__ import annotations
@@ -50,6 +52,9 @@ logger = logging.getLogger(__name__)
 _STALL_POLL_MS: Final = 2  # Answers wake a stalled Processor; this only covers room made by parked requests.
 _COMPLAINT_NS: Final = 10_000_000_000
 _EPOLLIN: Final = select.EPOLLIN
+# The work of a pass for a lone client: an answer and a request. After more than that the next pass looks for answers
+# before it polls. After a lone request that would be in vain: its Handler has only just been woken.
+_LONE_WORK: Final = 2
 _COUNTED_MAX: Final = 1000  # Records of a ring that are counted ten times a second, at most.
 
 
@@ -79,7 +84,7 @@ class Processor:
         queued_requests_max: int = -1,
         processors_in_all: Callable[[DynamicSettings], int] = lambda settings: 1,
     ) -> None:
-        """Both maxima are the whole broker's, shared evenly by its `processors_in_all`; -1: no limit."""
+        """The limits of queued requests are the broker's, divided by its `processors_in_all`; -1 means no limit."""
         self.id = agent_id
         self._metrics = metrics
         self._clock = clock
@@ -134,7 +139,7 @@ class Processor:
         self._sleep_ms_max = STORE_MS
         self._watched_fd, self.is_called = -1, False
 
-    # What a kind of Processor has of its own (turn_processor.py).
+    # The parts that a Processor for comparison replaces (thread_processor.py).
     _table_kind: type[ConnectionTable] = ConnectionTable
     _writer_kind: type[ResponseWriter] = ResponseWriter
 
@@ -144,35 +149,35 @@ class Processor:
     # -- wiring ------------------------------------------------------------------------------------------------
 
     def attach(self, link: Link) -> None:
-        """A Handler is there (again)."""
+        """A Handler has started: use its link."""
         self._homes.attach(link)
 
     def detach(self, peer: AgentId) -> None:
-        """A role died, or left, and was reaped. What another Processor had not taken is ours again."""
+        """A role has ended: a Processor, of which we take back what it did not take, or a Handler."""
         if not self.migration.detach(peer):
             self._homes.detach(peer)
 
     def handler_leaving(self, peer: AgentId) -> None:
-        """A Handler is about to end: it gets no new home, and connections leave it when it has nothing of theirs."""
+        """A Handler will end: connections leave it when it has nothing of them in work."""
         self._homes.leave(peer)
 
     def uses(self, peer: AgentId) -> bool:
-        """Whether anything of ours is at that Handler, or may still go there."""
+        """Whether a Handler has anything of ours, or may still get something."""
         return self._homes.uses(peer)
 
     def attach_transfer(self, peer: AgentId, sock: socket.socket) -> None:
-        """Another Processor is there (again)."""
+        """Another Processor has started: use the socket pair with it."""
         self.migration.attach(peer, sock)
 
     def attach_handoff(self, peer: AgentId, sock: socket.socket) -> None:
-        """An Acceptor is there (again)."""
+        """An Acceptor has started: take its sockets."""
         sock.setblocking(False)
         self._handoffs[sock.fileno()] = (peer, sock)
         self._epoll.register(sock.fileno(), select.EPOLLIN)
         self._reporter.attach(peer, sock)
 
     def apply_settings(self, settings: DynamicSettings) -> None:
-        """The broker's settings were changed."""
+        """Use the broker's changed settings."""
         self._budget.apply_settings(settings)
 
     def watch(self, fd: int) -> None:
@@ -180,7 +185,7 @@ class Processor:
         self._epoll.register(fd, select.EPOLLIN)
 
     def adopt_probe(self, sock: socket.socket) -> None:
-        """The broker itself asks whether it serves, as a client that came by no listener, past every quota."""
+        """Register the broker's own connection, which has no listener and no quota, and asks whether it serves."""
         self.table.open(sock, self._probe_books, listener=0, flags=FLAG_PROBE, address=NO_ADDRESS, port=0)
 
     def poll_fd(self) -> int:
@@ -194,7 +199,7 @@ class Processor:
     # -- the duty cycle ----------------------------------------------------------------------------------------
 
     def do_work(self, timeout_ms: int) -> int:
-        """Answers out, requests in. Sleeps only when no Handler has answered and no socket is ready."""
+        """Send answers, read requests. Sleep only if no Handler has answered and no socket is ready."""
         self._cycle_count += 1
         work = 0
         state, handlers = self._state, self.handlers
@@ -239,12 +244,14 @@ class Processor:
             handlers.publish()
         if now_ns >= state.due_ns:
             self._on_due(work)
-        elif work:  # It is to be stored, too.
-            self._sleep_ms_max = STORE_MS
+        elif work:
+            self._sleep_ms_max = STORE_MS  # What was counted is to be stored, too.
+            if work > _LONE_WORK:
+                handlers.may_have_answers = True
         return work
 
     def _on_event(self, connection: Connection, mask: int) -> None:
-        """Not only something to read."""
+        """Handle an event that is not only something to read."""
         if mask & select.EPOLLOUT:
             self.writer.go_on(connection)
         elif mask & _EPOLLIN:
@@ -253,7 +260,7 @@ class Processor:
             self.table.hung_up(connection)
 
     def _on_other_event(self, fd: int) -> int:
-        """No client's: a new connection, another Processor, whoever runs this one."""
+        """Handle an event of an Acceptor, another Processor, or whoever runs this one."""
         if fd in self._handoffs:
             return self._take_sockets(fd)
         if self.migration.on_readable(fd):
@@ -263,7 +270,7 @@ class Processor:
         return 0
 
     def _relieve(self) -> int:
-        """Go on with what no descriptor announces: room, moves, the end of a throttle."""
+        """Continue connections that wait for what no descriptor reports (ProcessorState.is_pressed)."""
         work = 0
         table, moves = self.table, self.migration.moves
         if table.stalled:
@@ -282,7 +289,7 @@ class Processor:
         return work
 
     def _pressed_ms(self) -> int:
-        """How long to sleep while something may get room without a word; a throttle alone has its own time."""
+        """How long to sleep while a connection waits for room, memory or a migration."""
         waits_for_room = self.table.stalled or self.table.short_of_memory or self.is_moving
         return _STALL_POLL_MS if waits_for_room else 500
 
@@ -298,7 +305,7 @@ class Processor:
     # -- connections -------------------------------------------------------------------------------------------
 
     def _take_sockets(self, fd: int) -> int:
-        """Register what an Acceptor handed over, acknowledge each socket, evict what it asks for."""
+        """Register the sockets of an Acceptor, acknowledge each, close connections if it asks for that."""
         peer, sock = self._handoffs[fd]
         taken = 0
         while True:
@@ -340,7 +347,7 @@ class Processor:
             self._reporter.acknowledge(sock, serial)
 
     def _complain_of_descriptors(self, why: str) -> None:
-        """Said now and then: the Acceptor asks again ten times a second, and goes elsewhere meanwhile."""
+        """Log that descriptors ran out, but seldom: the Acceptor tries again ten times a second."""
         if self._state.now_ns >= self._next_complaint_ns:
             self._next_complaint_ns = self._state.now_ns + _COMPLAINT_NS
             logger.error("refusing connections: the limit of open files (ulimit -n) is reached: %s", why)
@@ -348,26 +355,26 @@ class Processor:
     # -- leaving, stopping, what is asked of it ------------------------------------------------------------------
 
     def begin_leave(self, targets: list[AgentId]) -> None:
-        """Give every connection to these Processors, and take no new one. `is_drained` when none is left."""
+        """Give every connection to these Processors, and accept no new one. `is_drained` when none is left."""
         self.migration.leave(targets)
 
     def move_connections(self, count: int, target: AgentId) -> int:
-        """Give `count` connections to another Processor; how many it will be."""
+        """Give `count` connections to another Processor; return how many will go."""
         return self.migration.rebalance(count, target)
 
     @property
     def is_moving(self) -> bool:
-        """Whether a connection is on its way to another Processor."""
+        """Whether a connection migrates to another Processor."""
         return self.migration.moves.is_active
 
     def begin_stop(self) -> None:
-        """Read nothing more; what was read is answered."""
+        """Read no more requests; answer those that were read."""
         self._state.is_stopping = True
         self.migration.moves.cancel_all()
         self.table.pause_all()
 
     def is_drained(self) -> bool:
-        """Stopping: nothing is left to answer. Leaving: every connection and every block is elsewhere."""
+        """Whether, stopping, every request is answered; leaving, every connection and every block is elsewhere."""
         if self._state.is_leaving and not self._state.is_stopping:
             has_waiting = self.table.by_fd or self.is_moving or self._blocks.by_request
             return not has_waiting and not self._reporter.has_unsent
@@ -376,11 +383,11 @@ class Processor:
         return not self.table.has_whole_request() and not self.table.has_unanswered()
 
     def close_listener(self, listener: int) -> int:
-        """That listener was removed: close what came by it; how many."""
+        """Close every connection of a removed listener; return how many."""
         return self.table.close_listener(listener)
 
     def open_listener(self, listener: int) -> None:
-        """Another listener takes the place of one that was removed."""
+        """Let another listener use the index of a removed one."""
         self.table.open_listener(listener)
 
     def describe_connections(self) -> list[dict[str, Any]]:
@@ -388,13 +395,13 @@ class Processor:
         return self.table.describe()
 
     def kill_connection(self, name: str) -> bool:
-        """Close the connection with that id, as `describe_connections` shows it; False if it is not here."""
+        """Close the connection with the id that `describe_connections` shows; False if it is not here."""
         return self.table.kill(name)
 
     # -- now and then ------------------------------------------------------------------------------------------
 
     def _on_due(self, work: int) -> None:
-        """The end of a pass with something to tell or to look at; the tick is at least that."""
+        """End a pass in which reports, times of requests or the tick are due."""
         if self.timed.leaving:
             self.timed.finish(self.table.by_id)
         if self._reporter.has_unsent:
@@ -407,7 +414,7 @@ class Processor:
         self._state.due_ns = 0 if is_late else self._next_store_ns
 
     def _on_tick(self) -> None:
-        """Ten times a second, idle every REST_MS: the metrics row. Once a second: idle connections, deleted files."""
+        """Store the metrics, every STORE_MS or, idle, every REST_MS. Once a second look for idle connections, too."""
         now_ns = self._state.now_ns
         self._next_store_ns = now_ns + STORE_MS * 1_000_000
         self._sleep_ms_max = STORE_MS if self._reporter.has_unsent else REST_MS

@@ -1,10 +1,10 @@
-"""RequestReader: bytes from the clients' sockets, as whole frames in the Handlers' rings.
+"""RequestReader: reads frames from the clients' sockets into the Handlers' rings.
 
     socket --recv_into--> request ring (whole frames)            small frames, no copy
     socket --recv_into--> arena block, ring record names it      frames above LARGE_FRAME_BYTES
 
-It knows frames and connections, never what is in them: which Handler gets a frame is decided by the router. The hot
-loops are written out: a Python call costs 50 ns.
+It does not look into a frame: the router decides which Handler gets it. The hot path is written out, because a Python
+call costs 50 ns.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _REQUESTS: Final = SLOT["requests"]
 
 
 class RequestReader:
-    """One per Processor. `read` is for a connection whose socket has something."""
+    """One per Processor, which calls `read` for each connection whose socket is readable."""
 
     __slots__ = (
         "_arena", "_blocks", "_budget", "_counts", "_handlers", "_next_look_ns", "_request_bytes_max", "_state",
@@ -76,7 +76,7 @@ class RequestReader:
         self.read = self._read_within_budget if budget.is_limited else self._read
 
     def _read_within_budget(self, connection: Connection) -> None:
-        """A frame that has begun must get on, because only its end gives memory back; a new one waits for room."""
+        """Read if the memory budget has room, or if a frame has begun: only its end gives memory back."""
         if connection.block is not None or connection.held or self._budget.has_room():
             before = self._counts[_REQUESTS]
             self._read(connection)
@@ -85,7 +85,7 @@ class RequestReader:
         self._table.wait_for_memory(connection)
 
     def _read(self, connection: Connection) -> None:
-        """Read once, straight to where a Handler will look, and pass on every whole frame."""
+        """Read once, straight into the home's ring, and pass every whole frame on."""
         home = connection.home
         link = home.link
         if connection.held or connection.block is not None or link is None:
@@ -107,14 +107,12 @@ class RequestReader:
         counts[_BYTES_IN] += count
         if count > 4 and connection.inflight < _INFLIGHT_LAST:
             (length,) = _unpack_length(view, HEAD_BYTES)
-            if (
-                length == count - 4 <= self._request_bytes_max and connection.is_introduced
-            ):  # As most reads bring.
+            if length == count - 4 <= self._request_bytes_max and connection.is_introduced:
                 if self._handlers.router is not None:
                     if self._route(connection, view[HEAD_BYTES : HEAD_BYTES + count]):
                         return
                 elif now_ns < self._next_look_ns:
-                    # What `_pass_on` would do with it and `_passed`, written out: at 1 connection it is every request.
+                    # `_pass_on` and `_passed`, written out for what nearly every read brings: one whole frame.
                     sequence = connection.next_sequence
                     _pack_head(view, 0, connection.id, sequence, connection.listener, connection.flags)
                     link.sender.commit(HEAD_BYTES + count, REQUEST)
@@ -124,7 +122,9 @@ class RequestReader:
                     counts[_REQUESTS] += 1
                     return
             elif LARGE_FRAME_BYTES < length <= self._request_bytes_max and length > count - 4:
-                self._hold(connection, view[HEAD_BYTES : HEAD_BYTES + count])  # The beginning of a large one.
+                self._hold(
+                    connection, view[HEAD_BYTES : HEAD_BYTES + count]
+                )  # The first part of a large frame.
                 return
         if count:
             self._pass_on(connection, view, HEAD_BYTES + count)
@@ -132,7 +132,7 @@ class RequestReader:
             self._table.close(connection, "the client closed it")
 
     def _read_on(self, connection: Connection) -> None:
-        """Read once, of a connection that has begun a frame, or has no Handler."""
+        """Read once from a connection that has part of a frame, or whose home is away."""
         if connection.block is not None:
             self._read_block(connection, connection.block)
             return
@@ -151,7 +151,7 @@ class RequestReader:
             self._pass_on(connection, view, start + count)
 
     def _receive(self, connection: Connection, into: memoryview, if_ended: str) -> int:
-        """How many bytes there were; none, too, if it had to be closed."""
+        """Receive once; return how many bytes came. 0 also if the connection had to be closed."""
         try:
             count = connection.recv_into(into)
         except BlockingIOError:
@@ -167,7 +167,7 @@ class RequestReader:
         return count
 
     def _passed(self, connection: Connection, target: HandlerPeer, frames: int) -> None:
-        """So many of its requests went into that Handler's ring."""
+        """Note that so many requests went into a Handler's ring."""
         self._unpublished[target] = None
         connection.target = target
         connection.next_sequence = (connection.next_sequence + frames) & SEQUENCE_MASK
@@ -177,7 +177,7 @@ class RequestReader:
             self._table.update_interest(connection)
 
     def take(self, connection: Connection, buffer: memoryview, count: int) -> None:
-        """Another thread has read `count` bytes: into the connection's block, or else into `buffer`."""
+        """Pass on `count` bytes that another thread received: into the connection's block, or else into `buffer`."""
         block = connection.block
         if block is not None:
             block.filled += count
@@ -199,7 +199,7 @@ class RequestReader:
         self._pass_on(connection, view, start + count)
 
     def _pass_on(self, connection: Connection, view: memoryview, end: int) -> None:
-        """Frame the bytes view[HEAD_BYTES:end], which lie in the home ring, and commit the whole frames."""
+        """Split view[HEAD_BYTES:end], which lies in the home's ring, into frames, and commit the whole ones."""
         position = HEAD_BYTES
         frames = 0
         length = 0
@@ -235,7 +235,7 @@ class RequestReader:
             self._keep_rest(connection, rest)
 
     def _pass_on_introduced(self, connection: Connection, data: bytes) -> None:
-        """Whole frames, and perhaps a begun one, of a connection of which the Handlers do not know yet."""
+        """Pass on the first frames of a connection, after the Handlers were told of it."""
         if connection.client is None:
             connection.client = client_of(memoryview(data)[4:])
         if not self._handlers.introduce(connection):
@@ -246,10 +246,10 @@ class RequestReader:
         self._pass_on_held(connection)
 
     def _pass_on_routed(self, connection: Connection, frames: bytes, rest: bytes) -> None:
-        """Several Handlers: each frame goes where the router says.
+        """Push each frame to the Handler that the router names.
 
-        Requests of one connection are in work at one Handler only. A frame for another one waits, with all
-        that is behind it, until the answers are out.
+        Requests of one connection are in work at one Handler only. A frame for another one waits, with all frames
+        behind it, until the requests before it are answered.
         """
         view = memoryview(frames)
         position = 0
@@ -264,7 +264,7 @@ class RequestReader:
             self._keep_rest(connection, rest)
 
     def _route(self, connection: Connection, frame: memoryview) -> bool:
-        """Push one frame, its length before it; False while it has to wait. It may lie in a ring's unused room."""
+        """Push one frame with its length; False if it has to wait. The frame may lie in a ring's reserved room."""
         assert self._handlers.router is not None
         target = self._handlers.by_index.get(self._handlers.router.route(frame[4:]), connection.home)
         if target.link is None:
@@ -283,20 +283,20 @@ class RequestReader:
         return True
 
     def _keep_rest(self, connection: Connection, rest: bytes) -> None:
-        """The beginning of a frame; or whole ones, for a read brings a thousand, more than may be in work."""
+        """Keep the bytes behind the frames that were passed on: part of a frame, or frames beyond INFLIGHT_MAX."""
         if connection.inflight < INFLIGHT_MAX:
             self._hold(connection, rest)
         else:
             self._put_off(connection, rest)
 
     def _put_off(self, connection: Connection, frames: bytes) -> None:
-        """Keep bytes that have been read until there is room for them."""
+        """Keep whole frames until there is room for them."""
         connection.held = frames
         self._budget.held_bytes += len(frames)
         self._table.stall(connection)
 
     def _hold(self, connection: Connection, rest: bytes | memoryview) -> None:
-        """Keep the beginning of a frame; a large one gets its arena block now."""
+        """Keep the first part of a frame; a large one gets its arena block now."""
         if len(rest) >= 4:
             (length,) = _LENGTH.unpack_from(rest)
             if length > LARGE_FRAME_BYTES:
@@ -313,7 +313,7 @@ class RequestReader:
         self._budget.held_bytes += len(rest)
 
     def _read_block(self, connection: Connection, block: Block) -> None:
-        """Read on into the arena; pass the frame on when its last byte is there."""
+        """Read into the connection's arena block; pass the frame on when it is whole."""
         if block.filled < block.length:
             into = block.view[block.filled :]
             block.filled += self._receive(connection, into, "the client closed it in the middle of a frame")
@@ -352,7 +352,7 @@ class RequestReader:
         self._passed(connection, target, 1)
 
     def retry_stalled(self) -> None:
-        """Go on with the connections that had no room; those that still have none stall again."""
+        """Continue the connections that had no room; those that still have none stall again."""
         for connection in in_turn(self._table.stalled):
             if connection.move is not None or (connection.throttled_until_ns and not self._state.is_stopping):
                 continue
@@ -376,7 +376,7 @@ class RequestReader:
                 self._table.update_interest(connection)
 
     def _pass_on_held(self, connection: Connection) -> None:
-        """Held bytes may be whole frames (they waited for another Handler) or a frame that waits for a block."""
+        """Pass on held bytes: whole frames that waited for another Handler, or a frame that waited for a block."""
         held = bytes(connection.held)
         link = connection.home.link
         view = link.sender.reserve(HEAD_BYTES + len(held)) if link is not None else None
@@ -389,7 +389,7 @@ class RequestReader:
         self._pass_on(connection, view, HEAD_BYTES + len(held))
 
     def _refuse(self, connection: Connection, start: bytes, length: int) -> None:
-        """The length word cannot be one: read nothing more, and close when what came before it is answered."""
+        """Handle an invalid frame length: read nothing more, and close when the requests before it are answered."""
         self._counts[SLOT["malformed"]] += 1
         reason = why_refused(start, length, self._request_bytes_max)
         logger.warning("closing connection %d: %s", connection.id, reason)
@@ -397,7 +397,7 @@ class RequestReader:
         self._table.update_interest(connection)
 
     def _begin_timing(self, connection: Connection, frame: memoryview, target: HandlerPeer) -> int:
-        """The first request of a duty cycle, but not of every short one: FLAG_TIMED if its times are wanted."""
+        """Consider a request for timing, at most every _LOOK_NS; return FLAG_TIMED if its times are wanted, or 0."""
         if not connection.books.is_timed:
             return 0
         now_ns = self._state.now_ns

@@ -1,4 +1,4 @@
-"""ResponseWriter: what the Handlers answered, sent in the order of the requests, with one `send` per connection."""
+"""ResponseWriter: sends the Handlers' answers in the order of the requests, by one `send` per connection and pass."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class ResponseWriter:
         self.files = FileCache()
 
     def take_responses(self) -> int:
-        """Send what the Handlers answered; the rings' views are given back before this returns."""
+        """Send what the Handlers answered, and give the rings' records back before returning."""
         work = 0
         lent = self._lent
         for inbox in self._handlers.inboxes:
@@ -94,7 +94,7 @@ class ResponseWriter:
                 continue
             work += len(batch)
             touched: dict[Connection, None] = {}
-            answers: list[tuple[int, int, bytes | memoryview]] = []  # Whole ones, until something else comes.
+            answers: list[tuple[int, int, bytes | memoryview]] = []  # Whole answers that were not sent yet.
             for kind, view in batch:
                 if kind == SEND:
                     connection_id, sequence, _, _ = _unpack_head(view)
@@ -102,7 +102,7 @@ class ResponseWriter:
                         self._blocks.give_back(connection_id, sequence)
                     answers.append((connection_id, sequence, view[HEAD_BYTES:]))
                     continue
-                if kind == SENDS:  # Of known Produce requests, none of which came in a block.
+                if kind == SENDS:  # Answers of known Produce requests, none of which came in a block.
                     answers += answers_of(view)
                     continue
                 if answers:
@@ -135,12 +135,12 @@ class ResponseWriter:
     def _finish_timed(self) -> None:
         self._timed.finish(self._table.by_id)
         if self._timed.leaving:
-            self._state.due_ns = 0  # What is left of these answers leaves some time later.
+            self._state.due_ns = 0  # Some of these answers are sent later.
 
     def _pass_back(
         self, answers: Iterable[tuple[int, int, bytes | memoryview]], touched: dict[Connection, None]
     ) -> None:
-        """Whole answers: the only one of its connection leaves at once, others with all of this pass."""
+        """Send whole answers. One leaves at once if its connection has no other, else with all of this pass."""
         by_id = self._by_id
         now_ns = self._state.now_ns
         count = size = 0
@@ -177,7 +177,7 @@ class ResponseWriter:
     def _pass_back_range(
         self, connection_id: int, sequence: int, view: memoryview, touched: dict[Connection, None]
     ) -> bool:
-        """Records of one file, the only answer of its connection: it leaves at once. False: nothing was done."""
+        """Send an answer with records of one file at once, if its connection has no other; False if it was not sent."""
         connection = self._by_id.get(connection_id)
         if connection is None or not connection.expects_only(sequence):
             return False
@@ -213,7 +213,7 @@ class ResponseWriter:
             self._deliver(connection, kind, memoryview(kept))
 
     def _deliver(self, connection: Connection, kind: int, view: memoryview) -> None:
-        """Append one answer, whose turn it is, to what leaves in this pass."""
+        """Append the next answer in order to those that leave in this pass."""
         connection.next_send = (connection.next_send + 1) & SEQUENCE_MASK
         connection.inflight -= 1
         if connection.is_closing:
@@ -262,7 +262,7 @@ class ResponseWriter:
             self._table.update_interest(connection)
 
     def _take_word(self, kind: int, view: memoryview) -> None:
-        """What a Handler says of a connection beside its answers."""
+        """Handle a record about a connection that is not an answer."""
         connection_id, sequence, _, _ = HEAD.unpack_from(view)
         connection = self._table.by_id.get(connection_id)
         if kind == MOVED:

@@ -87,7 +87,7 @@ class SlowFrames:
 
 
 class SlowFrameReaper:
-    """Ends those that hardly get on, once a second, while somebody waits for what they hold. One per Processor."""
+    """One per Processor. Closes connections whose unfinished frames are too slow, while others wait for memory."""
 
     __slots__ = ("_arena", "_budget", "_slow_frames", "_state", "_table")
 
@@ -101,7 +101,7 @@ class SlowFrameReaper:
         self._slow_frames = SlowFrames()
 
     def work(self) -> None:
-        """Look at all that has begun, if there is no room for what has not."""
+        """Check all unfinished frames, if a connection waits for memory. Called once a second."""
         wanted = [size for size in map(wanted_bytes, self._table.stalled) if size]
         if not self._is_short(max(wanted, default=0)):
             self._slow_frames.forget()
@@ -114,7 +114,7 @@ class SlowFrameReaper:
         ]
         for connection in self._slow_frames.look(begun, self._state.now_ns):
             if not self._is_short(min(wanted, default=0)):
-                return  # For the first in turn; the others are looked after a second later.
+                return  # There is room for the first; the others are seen to a second later.
             self._state.counts[SLOT["slow_frames_closed"]] += 1
             logger.warning(
                 "closing connection %d: its request gets on too slowly, and others wait for the room",
@@ -123,6 +123,6 @@ class SlowFrameReaper:
             self._table.close(connection, "its frame makes too little progress")
 
     def _is_short(self, wanted: int) -> bool:
-        """Whether there is no block that large, or no memory though somebody waits for it."""
+        """Whether there is no arena block that large, or no memory though a connection waits for it."""
         has_block = self._arena.has_room(wanted)
         return not has_block or (bool(self._table.short_of_memory) and not self._budget.has_room())

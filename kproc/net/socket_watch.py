@@ -1,5 +1,6 @@
-"""EpollWatch: which sockets the kernel is asked about, and for what. The Processors that are there for comparison
-have others: an asyncio loop, a thread for each connection.
+"""EpollWatch: asks the kernel which clients' sockets are readable or writable.
+
+The Processors that exist for comparison replace it: one uses an asyncio loop, one a thread for each connection.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from kproc.net.connection import Connection
 ACTIVE: Final = select.EPOLLIN
 PAUSED: Final = 0
 WRITING: Final = select.EPOLLOUT
-# Interest of a socket that hung up while nothing is read: epoll would report it for ever.
+# Of a client that hung up while it was not read: epoll would report that without end, so it is not in the epoll.
 DETACHED: Final = -1
 
 
 class EpollWatch:
-    """One per Processor. `interest` of a connection is written here only."""
+    """One per Processor. Only it writes `Connection.interest`, except when a broken connection is closed."""
 
     __slots__ = ("epoll",)
 
@@ -25,23 +26,23 @@ class EpollWatch:
         self.epoll = select.epoll()
 
     def begin(self, connection: Connection, interest: int = ACTIVE) -> None:
-        """Watch a new one, or one that another Processor gave. Raises OSError for a socket that cannot be used."""
+        """Begin to watch a connection. Raises OSError for a socket that cannot be used."""
         connection.transport.set_blocking(False)
         self.epoll.register(connection.fd, interest)
         connection.interest = interest
 
     def end(self, connection: Connection) -> None:
-        """The socket is about to be closed, or given away."""
+        """Stop watching a connection whose socket is about to be closed or given away."""
         if connection.interest != DETACHED:
             self.epoll.unregister(connection.fd)
 
     def detach(self, connection: Connection) -> None:
-        """The client is gone while nothing is read: be told of nothing until something is wanted again."""
+        """Take a client that hung up out of the epoll until its connection is read again."""
         self.epoll.unregister(connection.fd)
         connection.interest = DETACHED
 
     def set(self, connection: Connection, interest: int) -> None:
-        """From now on be told of this."""
+        """Watch a connection for this from now on."""
         before = connection.interest
         if before == interest or (before == DETACHED and interest == PAUSED):
             return

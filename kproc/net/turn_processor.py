@@ -42,7 +42,7 @@ class TurnProcessor(Processor):
         return work
 
     def note_time(self) -> int:
-        """What is done from now on is done now."""
+        """Read the clock for what is done from here on."""
         self._state.now_ns = now_ns = self._clock.now_ns()
         return now_ns
 
