@@ -1,6 +1,6 @@
 """Requests and answers, bytes to fields and back.
 
-    body --decode--> fields        fields --encode--> frame        by hand (wire/hot.py), by shapes (wire/codec.py)
+    body --decode--> fields        fields --encode--> frame        by hand (wire/hot.py), by schemas (wire/codec.py)
 
 The question: what does the codec cost of a Produce, a Fetch and a Metadata, and what does writing the two hot ones by
 hand save?
@@ -105,7 +105,7 @@ def _benchmarks() -> dict[str, Benchmark]:
             lambda: hot.decode_produce(_PRODUCE, produce),
             lambda got: got.topics[0].partitions[0][1] == _BATCH,
         ),
-        "Produce request, by shapes": calling(
+        "Produce request, by schemas": calling(
             lambda: codec.decode_request(ApiKey.PRODUCE, _PRODUCE, produce),
             lambda got: got["topic_data"][0]["partition_data"][0]["records"] == _BATCH,
         ),
@@ -116,7 +116,7 @@ def _benchmarks() -> dict[str, Benchmark]:
         "Fetch request, by hand": calling(
             lambda: hot.decode_fetch(_FETCH, fetch), lambda got: got.topics[0][2][0].fetch_offset == 7
         ),
-        "Fetch request, by shapes": calling(
+        "Fetch request, by schemas": calling(
             lambda: codec.decode_request(ApiKey.FETCH, _FETCH, fetch),
             lambda got: got["topics"][0]["partitions"][0]["fetch_offset"] == 7,
         ),

@@ -1,11 +1,11 @@
 """Every API in every version, as plain dicts: the only file that knows kio.
 
-One shape for all versions: field names are kio's (Kafka's in snake_case, `_ms` left off), values are plain. A
+All versions look the same: field names are kio's (Kafka's in snake_case, `_ms` left off), values are plain. A
 UUID is 16 bytes, error codes and times are ints, times in milliseconds. Decoding gives exactly the fields of
 that version. Encoding drops fields which the version lacks and fills in what is missing, so that a handler is
 written once; a name that no version has is refused, because a typo would otherwise vanish.
 
-kio serves as the schema. Its readers and writers are not used: they raise KeyError for an unknown tagged
+kio supplies the schemas. Its readers and writers are not used: they raise KeyError for an unknown tagged
 field, which must be skipped; refuse writable buffers; know error codes only as a closed enum; and build
 dataclasses which would have to be taken apart again. Modules of kio are imported when a (key, version) is
 first met: all of them together take half a second.
@@ -26,8 +26,8 @@ from kproc.errors import ErrorCode, ProtocolError
 from kproc.wire.header import ApiKey, encode_request_header, encode_response_header, parse_response_header
 from kproc.wire.hidden import hidden
 from kproc.wire.primitives import INT32, ZERO_UUID, Buffer
-from kproc.wire.shape import Field, Reader, Shape, reader_of
-from kproc.wire.shape_writer import Writer, writer_of
+from kproc.wire.schema import Field, Reader, Schema, reader_of
+from kproc.wire.schema_writer import Writer, writer_of
 
 # kio loads hypothesis wherever it finds it: 0.1 s of every start in a development environment, for nothing.
 with hidden("hypothesis"):
@@ -47,7 +47,7 @@ _KINDS: Final = {
 _IMPLICIT_DEFAULTS: Final = {"string": "", "bytes": b"", "uuid": ZERO_UUID, "bool": False, "float64": 0.0}
 
 
-# ---- kio's entities as shapes ----------------------------------------------------------------------------
+# ---- kio's entities as schemas ----------------------------------------------------------------------------
 
 
 def _without_none(annotation: Any) -> tuple[Any, bool]:
@@ -99,12 +99,12 @@ def _field(field: dataclasses.Field[Any], path: str) -> Field:
         is_nullable=is_nullable,
         tag=field.metadata.get("tag"),
         default=_default(field, kind, is_nullable, is_array),
-        struct=_shape(annotation, f"{path}.{field.name}") if is_struct else None,
+        struct=_schema(annotation, f"{path}.{field.name}") if is_struct else None,
     )
 
 
-def _shape(entity: Any, path: str) -> Shape:
-    return Shape(
+def _schema(entity: Any, path: str) -> Schema:
+    return Schema(
         path, entity.__flexible__, tuple(_field(field, path) for field in dataclasses.fields(entity))
     )
 
@@ -118,17 +118,17 @@ def known_versions(api_key: int) -> range:
 
 
 @cache
-def shape_of(api_key: int, version: int, direction: Direction) -> Shape:
-    """Shape of the body. ProtocolError for a version that does not exist."""
+def schema_of(api_key: int, version: int, direction: Direction) -> Schema:
+    """Schema of the body. ProtocolError for a version that does not exist."""
     if version not in known_versions(api_key):
         raise ProtocolError(f"API key {int(api_key)} has no version {version}")
     load = load_request_schema if direction == "request" else load_response_schema
-    return _shape(load(api_key, version), f"{ApiKey(api_key).name} {direction} v{version}")
+    return _schema(load(api_key, version), f"{ApiKey(api_key).name} {direction} v{version}")
 
 
 @cache
 def _reader(api_key: int, version: int, direction: Direction) -> Reader:
-    return reader_of(shape_of(api_key, version, direction))
+    return reader_of(schema_of(api_key, version, direction))
 
 
 @cache
@@ -136,13 +136,13 @@ def _names(api_key: int, version: int, direction: Direction) -> frozenset[str]:
     """Paths of every field of one version, below the message."""
     names: set[str] = set()
 
-    def collect(shape: Shape, prefix: str) -> None:
-        for field in shape.fields:
+    def collect(schema: Schema, prefix: str) -> None:
+        for field in schema.fields:
             names.add(f"{prefix}.{field.name}")
             if field.struct is not None:
                 collect(field.struct, f"{prefix}.{field.name}")
 
-    collect(shape_of(api_key, version, direction), "")
+    collect(schema_of(api_key, version, direction), "")
     return frozenset(names)
 
 
@@ -154,13 +154,13 @@ def _is_in_any_version(api_key: int, direction: Direction, name: str) -> bool:
 
 @cache
 def _writer(api_key: int, version: int, direction: Direction) -> Writer:
-    shape = shape_of(api_key, version, direction)
+    schema = schema_of(api_key, version, direction)
 
     def check_name(path: str, name: str) -> None:
-        if not _is_in_any_version(api_key, direction, f"{path.removeprefix(shape.path)}.{name}"):
+        if not _is_in_any_version(api_key, direction, f"{path.removeprefix(schema.path)}.{name}"):
             raise ValueError(f"{path} has no field {name} in any version")
 
-    return writer_of(shape, check_name)
+    return writer_of(schema, check_name)
 
 
 # ---- the codec --------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Frames of every API and version, made from the codec's shapes by functions that are compiled once.
+"""Frames of every API and version, made from the codec's schemas by functions that are compiled once.
 
 A maker appends its field's bytes, so that strings can be written that no codec of ours would: not UTF-8, too long,
 null where null is not allowed. What may end the connection is told by `is_rough`: it goes last on its connection.
@@ -14,7 +14,7 @@ from typing import Final
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, first_flexible
 from kproc.wire.primitives import encode_unsigned_varint
-from kproc.wire.shape import FIXED_CODES, Field, Shape
+from kproc.wire.schema import FIXED_CODES, Field, Schema
 from tests.fuzz import values
 from tests.support import mutate
 from tests.support.well_formed import pool_of
@@ -73,8 +73,8 @@ class FrameMaker:
         key, version = choice or self.choices[int(draw() * len(self.choices))]
         make = self._makers.get((key, version))
         if make is None:
-            shape = codec.shape_of(key, version, "request")
-            make = self._makers[key, version] = self._struct(shape, "", ApiKey(key))
+            schema = codec.schema_of(key, version, "request")
+            make = self._makers[key, version] = self._struct(schema, "", ApiKey(key))
         self._wildness = WILDNESS[int(draw() * len(WILDNESS))]
         self.is_rough = False
         out = bytearray(4)
@@ -98,11 +98,11 @@ class FrameMaker:
 
     # -- makers ----------------------------------------------------------------------------------------------------
 
-    def _struct(self, shape: Shape, inside: str, key: ApiKey) -> Make:
-        steps = [self._field(field, shape, inside, key) for field in shape.fields if field.tag is None]
-        tags = sorted((field.tag, field) for field in shape.fields if field.tag is not None)
-        tagged = [(tag, self._field(field, shape, inside, key)) for tag, field in tags]
-        is_flexible, draw = shape.is_flexible, self._random
+    def _struct(self, schema: Schema, inside: str, key: ApiKey) -> Make:
+        steps = [self._field(field, schema, inside, key) for field in schema.fields if field.tag is None]
+        tags = sorted((field.tag, field) for field in schema.fields if field.tag is not None)
+        tagged = [(tag, self._field(field, schema, inside, key)) for tag, field in tags]
+        is_flexible, draw = schema.is_flexible, self._random
 
         def make(out: bytearray) -> None:
             for step in steps:
@@ -127,21 +127,21 @@ class FrameMaker:
 
         return make
 
-    def _field(self, field: Field, shape: Shape, inside: str, key: ApiKey) -> Make:
-        one = self._one(field, shape, inside, key)
-        return self._array(field, shape, one) if field.is_array else one
+    def _field(self, field: Field, schema: Schema, inside: str, key: ApiKey) -> Make:
+        one = self._one(field, schema, inside, key)
+        return self._array(field, schema, one) if field.is_array else one
 
-    def _one(self, field: Field, shape: Shape, inside: str, key: ApiKey) -> Make:
+    def _one(self, field: Field, schema: Schema, inside: str, key: ApiKey) -> Make:
         if field.kind == "struct":
             assert field.struct is not None
             make = self._struct(field.struct, field.name, key)
             return self._nullable(make) if field.is_nullable and not field.is_array else make
         is_nullable = field.is_nullable and not field.is_array
         if field.kind == "string":
-            return self._string(self._pool(field.name, inside, key), shape.is_flexible, is_nullable)
+            return self._string(self._pool(field.name, inside, key), schema.is_flexible, is_nullable)
         if field.kind == "bytes":
             pool = self.records if field.name == "records" else [*values.BYTES]
-            return self._bytes(pool, shape.is_flexible, is_nullable)
+            return self._bytes(pool, schema.is_flexible, is_nullable)
         if field.kind == "uuid":
             return self._fixed(self.ids, [bytes(16), b"\xff" * 16])
         if field.name == "session_id":
@@ -223,8 +223,8 @@ class FrameMaker:
 
         return make_nullable
 
-    def _array(self, field: Field, shape: Shape, one: Make) -> Make:
-        draw, is_flexible, is_nullable = self._random, shape.is_flexible, field.is_nullable
+    def _array(self, field: Field, schema: Schema, one: Make) -> Make:
+        draw, is_flexible, is_nullable = self._random, schema.is_flexible, field.is_nullable
 
         def make(out: bytearray) -> None:
             luck = draw()

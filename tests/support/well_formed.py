@@ -1,6 +1,6 @@
 """Well-formed requests that mean little: every field of every served version, filled with words that bite.
 
-The codec's own shapes say which fields there are, so an API that is added is attacked without a line here. Words
+The codec's own schemas say which fields there are, so an API that is added is attacked without a line here. Words
 fit the field by its name: topics that exist and do not, group ids, config names, entity types.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, Final
 from kproc.cluster.topic_config import TOPIC_CONFIGS
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
-from kproc.wire.shape import Field, Shape
+from kproc.wire.schema import Field, Schema
 from tests.support.raw import batch
 
 Fields = dict[str, Any]
@@ -86,10 +86,10 @@ class WellFormed:
 
     def request(self, api_key: ApiKey, version: int) -> Fields:
         """One request's fields."""
-        return self._struct(codec.shape_of(api_key, version, "request"), "")
+        return self._struct(codec.schema_of(api_key, version, "request"), "")
 
-    def _struct(self, shape: Shape, inside: str) -> Fields:
-        return {field.name: self._field(field, inside) for field in shape.fields}
+    def _struct(self, schema: Schema, inside: str) -> Fields:
+        return {field.name: self._field(field, inside) for field in schema.fields}
 
     def _field(self, field: Field, inside: str) -> Any:
         pick = self._source

@@ -69,8 +69,8 @@ def test_every_api_of_kio_has_a_key_and_every_key_has_versions():
 def test_missing_fields_take_the_defaults_of_the_schema():
     for key, version, direction in EVERY_MESSAGE:
         fields = _decode(key, version, direction, _encode(key, version, direction, {}))
-        shape = codec.shape_of(key, version, direction)
-        assert (list(fields) and set(fields) == {field.name for field in shape.fields}) or not shape.fields
+        schema = codec.schema_of(key, version, direction)
+        assert (list(fields) and set(fields) == {field.name for field in schema.fields}) or not schema.fields
     assert _decode(1, 12, "request", _encode(1, 12, "request", {}))["max_bytes"] == 0x7FFFFFFF
     assert _decode(1, 12, "request", _encode(1, 12, "request", {}))["replica_id"] == -1
     answer = _encode(0, 8, "response", {"responses": [{"partition_responses": [{}]}]})

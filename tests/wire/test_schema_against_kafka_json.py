@@ -15,7 +15,7 @@ import pytest
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
 from kproc.wire.primitives import ZERO_UUID
-from kproc.wire.shape import Field, Shape
+from kproc.wire.schema import Field, Schema
 
 # kio leaves the default of this one field out; only our own client could ever notice.
 KNOWN_GAPS = {"ListPartitionReassignmentsRequest.Topics default"}
@@ -62,19 +62,19 @@ class Comparison:
 
     def message(self, definition: dict[str, Any], version: int) -> None:
         structs = {struct["name"]: struct["fields"] for struct in definition.get("commonStructs", [])}
-        shape = codec.shape_of(definition["apiKey"], version, definition["type"])
-        if shape.is_flexible != is_within(definition["flexibleVersions"], version):
+        schema = codec.schema_of(definition["apiKey"], version, definition["type"])
+        if schema.is_flexible != is_within(definition["flexibleVersions"], version):
             self.differences.add(f"{definition['name']} v{version} flexible")
-        self.struct(definition["fields"], shape, structs, definition["name"], version)
+        self.struct(definition["fields"], schema, structs, definition["name"], version)
 
     def struct(
-        self, fields: list[dict[str, Any]], shape: Shape, structs: Any, path: str, version: int
+        self, fields: list[dict[str, Any]], schema: Schema, structs: Any, path: str, version: int
     ) -> None:
         present = [field for field in fields if is_within(field.get("versions"), version)]
         tags = {field["tag"]: field for field in present if is_within(field.get("taggedVersions"), version)}
         plain = [field for field in present if field not in tags.values()]
-        ours = [field for field in shape.fields if field.tag is None]
-        our_tags = {field.tag: field for field in shape.fields if field.tag is not None}
+        ours = [field for field in schema.fields if field.tag is None]
+        our_tags = {field.tag: field for field in schema.fields if field.tag is not None}
         if len(plain) != len(ours) or tags.keys() != our_tags.keys():
             self.differences.add(f"{path} v{version} fields")
             return

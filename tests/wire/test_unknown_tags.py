@@ -11,23 +11,23 @@ from kproc.errors import ProtocolError
 from kproc.wire import codec, hot
 from kproc.wire.header import ApiKey, parse_request_header, parse_response_header
 from kproc.wire.primitives import encode_unsigned_varint
-from kproc.wire.shape import Field, Shape
-from kproc.wire.shape_writer import writer_of
+from kproc.wire.schema import Field, Schema
+from kproc.wire.schema_writer import writer_of
 from tests.wire.kio_values import EVERY_MESSAGE, entity_type, random_message
 
 # Tags of one and of three bytes; short, long and empty values.
 STRANGERS = ((77, b"surprise"), (100_000, b"\xff" * 300), (100_001, b""))
-FLEXIBLE = [message for message in EVERY_MESSAGE if codec.shape_of(*message).is_flexible]
+FLEXIBLE = [message for message in EVERY_MESSAGE if codec.schema_of(*message).is_flexible]
 
 
-def with_strange_fields(shape: Shape) -> Shape:
-    """The same shape with three more tagged fields in every struct."""
+def with_strange_fields(schema: Schema) -> Schema:
+    """The same schema with three more tagged fields in every struct."""
     fields = [
         dataclasses.replace(field, struct=with_strange_fields(field.struct)) if field.struct else field
-        for field in shape.fields
+        for field in schema.fields
     ]
     fields += [Field(f"stranger_{tag}", "bytes", False, False, tag, b"not this") for tag, _ in STRANGERS]
-    return dataclasses.replace(shape, fields=tuple(fields))
+    return dataclasses.replace(schema, fields=tuple(fields))
 
 
 def with_strange_values(value):
@@ -47,8 +47,8 @@ def refuse_name(path: str, name: str) -> None:
 def strange_body(key: int, version: int, direction: str, fields) -> bytes:
     """Body of the message with unknown tags in every struct."""
     body = bytearray()
-    shape = with_strange_fields(codec.shape_of(key, version, direction))
-    writer_of(shape, refuse_name)(body, with_strange_values(fields))
+    schema = with_strange_fields(codec.schema_of(key, version, direction))
+    writer_of(schema, refuse_name)(body, with_strange_values(fields))
     return bytes(body)
 
 

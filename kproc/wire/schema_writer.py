@@ -1,4 +1,4 @@
-"""Writers built from shapes: the other half of `shape.py`, which describes the encoding.
+"""Writers built from schemas: the other half of `schema.py`, which describes the encoding.
 
 A writer appends to a bytearray. Its input is our own code's, so what does not fit raises ValueError,
 TypeError or struct.error: mistakes of the caller, never of a client.
@@ -18,7 +18,7 @@ from kproc.wire.primitives import (
     encode_unsigned_varint,
     shortened,
 )
-from kproc.wire.shape import FIXED_CODES, Field, Shape, default_of, fixed_runs
+from kproc.wire.schema import FIXED_CODES, Field, Schema, default_of, fixed_runs
 
 Writer = Callable[[bytearray, Any], None]
 # Told of names that a struct lacks in this version: (path, name); raises when no version has it.
@@ -109,15 +109,15 @@ def _write_nullable_struct(write: Writer) -> Writer:
     return write_nullable
 
 
-def _field_writer(field: Field, shape: Shape, check_name: NameCheck) -> Writer:
-    path = f"{shape.path}.{field.name}"
+def _field_writer(field: Field, schema: Schema, check_name: NameCheck) -> Writer:
+    path = f"{schema.path}.{field.name}"
     is_nullable = field.is_nullable and not field.is_array
     if field.kind == "string":
-        write = _write_string(path, shape.is_flexible, is_nullable)
+        write = _write_string(path, schema.is_flexible, is_nullable)
         if field.name.endswith("error_message"):
             write = _write_message(write)
     elif field.kind == "bytes":
-        write = _write_bytes(path, shape.is_flexible, is_nullable)
+        write = _write_bytes(path, schema.is_flexible, is_nullable)
     elif field.kind == "struct":
         assert field.struct is not None
         write = writer_of(field.struct, check_name)
@@ -125,7 +125,7 @@ def _field_writer(field: Field, shape: Shape, check_name: NameCheck) -> Writer:
             write = _write_nullable_struct(write)
     else:
         write = _write_fixed(field.kind)
-    return _write_array(path, shape.is_flexible, field.is_nullable, write) if field.is_array else write
+    return _write_array(path, schema.is_flexible, field.is_nullable, write) if field.is_array else write
 
 
 Step = Callable[[bytearray, Mapping[str, Any]], None]
@@ -158,12 +158,12 @@ def _write_single(field: Field, write: Writer) -> Step:
     return write_single
 
 
-def _write_tags(shape: Shape, check_name: NameCheck) -> Step:
+def _write_tags(schema: Schema, check_name: NameCheck) -> Step:
     """Tagged fields in rising order; one that encodes like its default is left out, as in Kafka."""
     tagged: list[tuple[int, str, Writer, bytes]] = []
-    for field in shape.fields:
+    for field in schema.fields:
         if field.tag is not None:
-            write = _field_writer(field, shape, check_name)
+            write = _field_writer(field, schema, check_name)
             default = bytearray()
             write(default, default_of(field))
             tagged.append((field.tag, field.name, write, bytes(default)))
@@ -187,16 +187,16 @@ def _write_tags(shape: Shape, check_name: NameCheck) -> Step:
     return write_tags if tagged else write_no_tags
 
 
-def writer_of(shape: Shape, check_name: NameCheck) -> Writer:
-    """Function that appends one struct of this shape, given a mapping; absent fields take their defaults."""
+def writer_of(schema: Schema, check_name: NameCheck) -> Writer:
+    """Function that appends one struct of this schema, given a mapping; absent fields take their defaults."""
     steps: list[Step] = [
-        _write_run(run) if len(run) > 1 else _write_single(run[0], _field_writer(run[0], shape, check_name))
-        for run in fixed_runs(shape)
+        _write_run(run) if len(run) > 1 else _write_single(run[0], _field_writer(run[0], schema, check_name))
+        for run in fixed_runs(schema)
     ]
-    if shape.is_flexible:
-        steps.append(_write_tags(shape, check_name))
-    known = {field.name for field in shape.fields}
-    path = shape.path
+    if schema.is_flexible:
+        steps.append(_write_tags(schema, check_name))
+    known = {field.name for field in schema.fields}
+    path = schema.path
 
     def write_struct(out: bytearray, fields: Any) -> None:
         if not fields.keys() <= known:

@@ -1,7 +1,7 @@
-"""Shapes: what a message of one version looks like, and readers built from that.
+"""Schemas: what a message of one version looks like, and readers built from that.
 
-A Shape is a table of fields; `reader_of` turns one into a function, once, by nesting closures; the writers of
-`shape_writer.py` are made the same way.
+A Schema is a table of fields; `reader_of` turns one into a function, once, by nesting closures; the writers of
+`schema_writer.py` are made the same way.
 Values are plain: dicts by field name, lists, str, bytes, int, float, bool and None; a UUID is 16 bytes.
 
     array      int32 count, flexible: unsigned varint of count + 1; -1 or 0 is null
@@ -59,11 +59,11 @@ class Field:
     is_nullable: bool
     tag: int | None
     default: Any
-    struct: Shape | None = None
+    struct: Schema | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class Schema:
     """A struct of one version. `path` says where it stands in its message: for error texts and checks."""
 
     path: str
@@ -93,16 +93,16 @@ def _bytes_min(field: Field, is_flexible: bool) -> int:
     return 2 if field.kind == "string" else 4
 
 
-def _struct_bytes_min(shape: Shape) -> int:
-    total = int(shape.is_flexible)
-    for field in shape.fields:
+def _struct_bytes_min(schema: Schema) -> int:
+    total = int(schema.is_flexible)
+    for field in schema.fields:
         if field.tag is None:
             if field.is_array:
-                total += 1 if shape.is_flexible else 4
+                total += 1 if schema.is_flexible else 4
             elif field.kind == "struct" and field.is_nullable:
                 total += 1
             else:
-                total += _bytes_min(field, shape.is_flexible)
+                total += _bytes_min(field, schema.is_flexible)
     return total
 
 
@@ -218,13 +218,13 @@ def _nullable_struct_reader(read: Reader) -> Reader:
     return read_nullable
 
 
-def _field_reader(field: Field, shape: Shape) -> Reader:
-    path = f"{shape.path}.{field.name}"
+def _field_reader(field: Field, schema: Schema) -> Reader:
+    path = f"{schema.path}.{field.name}"
     is_nullable = field.is_nullable and not field.is_array
     if field.kind == "string":
-        read = _string_reader(path, shape.is_flexible, is_nullable)
+        read = _string_reader(path, schema.is_flexible, is_nullable)
     elif field.kind == "bytes":
-        read = _bytes_reader(path, shape.is_flexible, is_nullable)
+        read = _bytes_reader(path, schema.is_flexible, is_nullable)
     elif field.kind == "struct":
         assert field.struct is not None
         read = reader_of(field.struct)
@@ -232,13 +232,13 @@ def _field_reader(field: Field, shape: Shape) -> Reader:
             read = _nullable_struct_reader(read)
     else:
         read = _fixed_reader(field.kind)
-    return _array_reader(field, path, shape.is_flexible, read) if field.is_array else read
+    return _array_reader(field, path, schema.is_flexible, read) if field.is_array else read
 
 
-def _tags_reader(shape: Shape) -> Callable[[bytes, int, Fields], int]:
+def _tags_reader(schema: Schema) -> Callable[[bytes, int, Fields], int]:
     """Reads a block of tagged fields into the struct's dict. Unknown tags are skipped, as KIP-482 asks."""
-    tagged = [field for field in shape.fields if field.tag is not None]
-    readers = {field.tag: (field.name, _field_reader(field, shape)) for field in tagged}
+    tagged = [field for field in schema.fields if field.tag is not None]
+    readers = {field.tag: (field.name, _field_reader(field, schema)) for field in tagged}
 
     def read_tags(data: bytes, position: int, fields: Fields) -> int:
         for field in tagged:
@@ -251,13 +251,13 @@ def _tags_reader(shape: Shape) -> Callable[[bytes, int, Fields], int]:
             size, position = read_unsigned_varint(data, position)
             end = position + size
             if end > len(data):
-                raise ProtocolError(f"{shape.path}: tag {tag} of {size} bytes runs past the end")
+                raise ProtocolError(f"{schema.path}: tag {tag} of {size} bytes runs past the end")
             known = readers.get(tag)
             if known is not None:
                 name, read = known
                 fields[name], position = read(data, position)
                 if position != end:
-                    raise ProtocolError(f"{shape.path}.{name}: tag of {size} bytes holds something else")
+                    raise ProtocolError(f"{schema.path}.{name}: tag of {size} bytes holds something else")
             position = end
         return position
 
@@ -269,11 +269,11 @@ def _tags_reader(shape: Shape) -> Callable[[bytes, int, Fields], int]:
     return read_tags if tagged else skip_tags
 
 
-def fixed_runs(shape: Shape) -> list[tuple[Field, ...]]:
+def fixed_runs(schema: Schema) -> list[tuple[Field, ...]]:
     """The untagged fields in order, neighbours of fixed width together: one struct call serves them all."""
     runs: list[tuple[Field, ...]] = []
     can_join = False
-    for field in shape.fields:
+    for field in schema.fields:
         if field.tag is not None:
             continue
         joins = not field.is_array and field.kind in FIXED_CODES
@@ -297,8 +297,8 @@ def _run_reader(run: tuple[Field, ...]) -> Callable[[bytes, int, Fields], int]:
     return read_run
 
 
-def _single_reader(field: Field, shape: Shape) -> Callable[[bytes, int, Fields], int]:
-    read = _field_reader(field, shape)
+def _single_reader(field: Field, schema: Schema) -> Callable[[bytes, int, Fields], int]:
+    read = _field_reader(field, schema)
     name = field.name
 
     def read_single(data: bytes, position: int, fields: Fields) -> int:
@@ -308,11 +308,13 @@ def _single_reader(field: Field, shape: Shape) -> Callable[[bytes, int, Fields],
     return read_single
 
 
-def reader_of(shape: Shape) -> Reader:
-    """Function that reads one struct of this shape: a dict of all its fields, and the position after it."""
-    steps = [_run_reader(run) if len(run) > 1 else _single_reader(run[0], shape) for run in fixed_runs(shape)]
-    if shape.is_flexible:
-        steps.append(_tags_reader(shape))
+def reader_of(schema: Schema) -> Reader:
+    """Function that reads one struct of this schema: a dict of all its fields, and the position after it."""
+    steps = [
+        _run_reader(run) if len(run) > 1 else _single_reader(run[0], schema) for run in fixed_runs(schema)
+    ]
+    if schema.is_flexible:
+        steps.append(_tags_reader(schema))
 
     def read_struct(data: bytes, position: int) -> tuple[Fields, int]:
         fields: Fields = {}
