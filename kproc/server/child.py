@@ -10,7 +10,7 @@ detach       a peer was reaped; `is_final`: for ever
 processes    what runs (controller; cleaner with a metrics listener)
 answer       to what the controller asked
 close        close files and exit
-The other messages to a running role are the same on all transports: role_desk.py.
+The other messages to a running role are the same on all transports: role_messages.py.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from kproc.role.roles import ACCEPTOR, CLEANER, HANDLER, PROCESSOR, is_control, 
 from kproc.role.routing import ProduceRouter
 from kproc.server import broker, stacks
 from kproc.server.logs import set_role
-from kproc.server.role_desk import RoleDesk
+from kproc.server.role_messages import RoleMessages
 from kproc.transport.agent import Agent, AgentId, Link, beat_ms
 from kproc.transport.process import ControlSocket
 
@@ -70,7 +70,7 @@ class ChildRole:
         self._slab: Slab | None = None
         self._agent: Agent | None = None
         self._status: Status | None = None
-        self._desk: RoleDesk | None = None
+        self._messages: RoleMessages | None = None
         self._asks = Asks()
         self._is_running = True
         self._is_ready = False
@@ -107,13 +107,13 @@ class ChildRole:
                 self._take(*message)
             else:
                 _wait_readable(self._control.sock)
-        agent, desk, control = self._agent, self._desk, self._control
-        assert desk is not None
+        agent, messages, control = self._agent, self._messages, self._control
+        assert messages is not None
         agent.watch(control.fd)
         rest_ms = beat_ms(self._plan.config.kproc_hung_ms)
         turns = 0
         while self._is_running:
-            owes_news = not self._is_ready or desk.owes_news or control.has_unsent
+            owes_news = not self._is_ready or messages.owes_news or control.has_unsent
             agent.do_work(_NEWS_MS if owes_news else rest_ms)
             turns += 1
             # Reading the control socket costs a system call. A role that sleeps hears of it by its epoll; one that is
@@ -124,7 +124,7 @@ class ChildRole:
                 self._take_messages()
             if owes_news:
                 self._report()
-                desk.report()
+                messages.report()
                 self._flush()
         return 0
 
@@ -170,7 +170,7 @@ class ChildRole:
     def _take(self, message: dict[str, Any], fd: int | None) -> None:
         if fd is not None:
             self._given[message["do"]](message, fd)
-        elif self._desk is None or not self._desk.take(message):
+        elif self._messages is None or not self._messages.serve(message):
             self._told[message["do"]](message)
 
     # -- what the supervisor says ------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ class ChildRole:
 
     def _begin(self, message: dict[str, Any]) -> None:
         self._agent = self._build(message)
-        self._desk = RoleDesk(self._agent, self._say)
+        self._messages = RoleMessages(self._agent, self._say)
 
     def _take_peer_eventfd(self, message: dict[str, Any], fd: int) -> None:
         peer = AgentId(*message["peer"])
@@ -231,12 +231,12 @@ class ChildRole:
     def _detach(self, message: dict[str, Any]) -> None:
         peer = AgentId(*message["peer"])
         assert self._agent is not None
-        assert self._desk is not None
+        assert self._messages is not None
         if message["is_final"] and isinstance(self._agent, Processor):
             # A Handler on trial, whose start failed, ends without having been told to leave.
             self._agent.handler_leaving(peer)
         self._agent.detach(peer)
-        self._desk.forget(peer)
+        self._messages.forget(peer)
         arena = self._arenas.pop(peer, None)
         if arena is not None:
             arena.close()

@@ -56,11 +56,11 @@ from kproc.role.roles import (
 from kproc.role.routing import ProduceRouter
 from kproc.server import broker, ready, signals
 from kproc.server.data_directory import DataDirectory
-from kproc.server.desk import joined_clients, was_killed
 from kproc.server.logs import set_levels
 from kproc.server.regions import ARENA_WARM_BYTES
-from kproc.server.role_desk import serve_processor
+from kproc.server.role_messages import serve_processor
 from kproc.server.service_manager import ServiceManager
+from kproc.server.supervisor_operations import joined_clients, was_killed
 from kproc.transport.agent import Agent, AgentId, Link, Wakeable
 from kproc.transport.thread import AgentThread, Pipe, PipeReceiver, PipeSender
 
@@ -291,7 +291,7 @@ class BrokerProcess:
             self._post(agent, partial(agent.apply_settings, settings))
 
     def _ask(self, what: str, body: dict[str, Any], on_reply: OnReply) -> None:
-        """Serve the controller's requests that a supervisor would serve (desk.py)."""
+        """Serve the controller's requests that a supervisor would serve (supervisor_operations.py)."""
         if what == LOG_LEVELS:
             set_levels(body["levels"])
             on_reply({})

@@ -43,7 +43,6 @@ from kproc.role.roles import (
 from kproc.server import logs, ready, signals, stacks
 from kproc.server.children import Children
 from kproc.server.data_directory import DataDirectory
-from kproc.server.desk import SupervisorDesk
 from kproc.server.janitor import Janitor
 from kproc.server.listener_set import ListenerSet
 from kproc.server.pulse import Pulse
@@ -53,6 +52,7 @@ from kproc.server.scale import Scaler, Wanted
 from kproc.server.service_manager import ServiceManager
 from kproc.server.shutdown import Shutdown
 from kproc.server.status_window import StatusWindow, describe_from_outside
+from kproc.server.supervisor_operations import SupervisorOperations
 from kproc.transport.agent import AgentId
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
@@ -161,7 +161,7 @@ class Supervisor:
         self._table = self._children.table
         self._listeners = ListenerSet(self._children, self._listening)
         self._scaler = Scaler(self._children, self._listeners)
-        self._desk = SupervisorDesk(self._children, self._scaler)
+        self._operations = SupervisorOperations(self._children, self._scaler)
         self._pulse = Pulse(self._children, on_change=self._tell_processes)
         self._started_ns = self._clock.now_ns()
         self._window = StatusWindow(self._describe)
@@ -304,7 +304,7 @@ class Supervisor:
 
     def _turn(self, timeout_ms: int = 1000) -> None:
         """One turn of the loop: wait for events, handle them, do what has become due."""
-        if self._has_started and (self._scaler.is_busy or self._desk.is_busy):
+        if self._has_started and (self._scaler.is_busy or self._operations.is_busy):
             # Some of the conditions they wait for show in shared memory only, without an event.
             timeout_ms = min(timeout_ms, _BUSY_MS)
         restart_ns = self._children.next_restart_ns()
@@ -335,9 +335,9 @@ class Supervisor:
             self._manager.reloaded()
         if self._has_started and not self._must_stop:
             self._scaler.advance(
-                may_begin=not self._desk.is_busy
-            )  # Not while connections migrate for the desk.
-            self._desk.advance()
+                may_begin=not self._operations.is_busy
+            )  # Not while connections migrate for an operation.
+            self._operations.advance()
 
     def _take_signal(self, number: int | None) -> None:
         if number == signal.SIGHUP and self._reloader.can_reload:
@@ -386,7 +386,7 @@ class Supervisor:
             if role.child is asker:  # A successor's tokens begin anew, so an old reply must not reach it.
                 self._children.send(role, answer(token, reply))
 
-        self._desk.serve(message["what"], message["body"], on_reply)
+        self._operations.serve(message["what"], message["body"], on_reply)
 
     def _take_settings(self, settings: DynamicSettings) -> None:
         """Put the dynamic settings into force. The controller sends them at each of its starts and after a change."""

@@ -82,9 +82,9 @@ class SimulatedRole(ChildRole):
             if self._agent is not None:
                 self._agent.watch(self._control.fd)
             return self._is_running
-        desk, control = self._desk, self._control
-        assert desk is not None
-        owes_news = not self._is_ready or desk.owes_news or control.has_unsent
+        messages, control = self._messages, self._control
+        assert messages is not None
+        owes_news = not self._is_ready or messages.owes_news or control.has_unsent
         agent.do_work(_NEWS_MS if owes_news else beat_ms(self._plan.config.kproc_hung_ms))
         self._turns += 1
         if agent.is_called or self._turns >= _TURNS_MAX or self._sees_control():
@@ -93,7 +93,7 @@ class SimulatedRole(ChildRole):
             self._take_messages()
         if owes_news:
             self._report()
-            desk.report()
+            messages.report()
             self._flush()
         return self._is_running
 

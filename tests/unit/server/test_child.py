@@ -9,7 +9,7 @@ import pytest
 
 from kproc.role.roles import handler_id
 from kproc.server.child import ChildRole
-from kproc.server.role_desk import RoleDesk
+from kproc.server.role_messages import RoleMessages
 from tests.unit.net.rig import PROCESSOR, ProcessorRig, framed
 from tests.unit.net.test_several_handlers import ScriptedRouter
 
@@ -26,7 +26,7 @@ def child_of(rig: ProcessorRig) -> ChildRole:
     """The process of the rig's Processor, without a supervisor."""
     child = ChildRole(PROCESSOR, NOBODY, NOBODY, is_restart=False)
     child._agent = rig.processor
-    child._desk = RoleDesk(rig.processor, NOBODY)
+    child._messages = RoleMessages(rig.processor, NOBODY)
     return child
 
 

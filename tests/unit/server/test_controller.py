@@ -1,4 +1,4 @@
-"""The controller's desk: a change is answered when it is on disk and every Handler that lives knows it."""
+"""The controller: a change is answered when it is on disk and every Handler that lives knows it."""
 
 from __future__ import annotations
 

@@ -1,16 +1,17 @@
-"""RoleDesk: serves the messages and requests that the supervisor sends to a running role, the same on every transport.
+"""RoleMessages: serves the supervisor's messages and requests to a running role, the same on every transport.
 
 A child process reads them from its control socket (child.py); a role in a thread gets them between two duty cycles
 (inprocess.py). Replies and news go back through `say`.
 
-told         settings, targets, leave, handler_leaving, stop
-asked        every role: log_levels
-             Processor: clients, kill_client, move, still (answered when none of its connections is on its
-             way to another Processor), close_listener, open_listener.  Handler: endpoints.
-             controller: every operation on the metadata
-says         drained      it has nothing left, after stop or leave
-             unused       nothing of its clients is at a leaving Handler any more
-             answer       to what it was asked
+    messages     settings, targets, leave, handler_leaving, stop
+    requests     every role: log_levels
+                 Processor: clients, kill_client, move, still (answered when none of its connections is migrating any
+                 more), close_listener, open_listener
+                 Handler: endpoints
+                 controller: every operation on the metadata
+    sent back    drained      the role has nothing left, after stop or leave
+                 unused       the role uses a leaving Handler for none of its clients any more
+                 answer       the reply to a request
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Say = Callable[[dict[str, Any]], None]
 OnReply = Callable[[dict[str, Any]], None]
 
 
-class RoleDesk:
+class RoleMessages:
     """One per role; called by the one thread that runs the role."""
 
     def __init__(self, agent: Agent, say: Say) -> None:
@@ -58,7 +59,7 @@ class RoleDesk:
         """True while the supervisor waits for a change that only `report` notices."""
         return self._awaits_drain or bool(self._leaving_handlers) or bool(self._await_still)
 
-    def take(self, message: dict[str, Any]) -> bool:
+    def serve(self, message: dict[str, Any]) -> bool:
         """Serve one message, of those listed at the head of this file. False for any other."""
         told = self._told.get(message["do"])
         if told is None:
@@ -88,7 +89,7 @@ class RoleDesk:
         """Forget a peer that has ended: nothing waits for it to be unused any more."""
         self._leaving_handlers.discard(peer)
 
-    # -- told --------------------------------------------------------------------------------------------------
+    # -- messages ----------------------------------------------------------------------------------------------
 
     def _stop(self, _message: dict[str, Any]) -> None:
         self._awaits_drain = True
@@ -116,7 +117,7 @@ class RoleDesk:
         self._agent.handler_leaving(peer)
         self._leaving_handlers.add(peer)
 
-    # -- asked -------------------------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------------------
 
     def _ask(self, message: dict[str, Any]) -> None:
         token = message["token"]

@@ -1,4 +1,4 @@
-"""SupervisorDesk: serves the controller's requests to the supervisor, which clients caused; balances connections.
+"""SupervisorOperations: serves the controller's requests to the supervisor, which clients caused; balances connections.
 
 settle       once the counts are what the settings want: what was changed, how long it took
 rebalance    move connections from busy Processors to idle ones
@@ -27,7 +27,7 @@ _ANSWER_NS: Final = 3_000_000_000
 _UNEVEN_LOOKS: Final = 3
 
 
-class SupervisorDesk:
+class SupervisorOperations:
     """One per supervisor. `advance` is called at every turn."""
 
     def __init__(self, children: Children, scaler: Scaler) -> None:
