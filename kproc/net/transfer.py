@@ -1,5 +1,5 @@
-"""Channel: sends a connection from one Processor to another over a socket pair: its state as bytes, and its
-descriptors.
+"""Channel: sends a connection to another Processor over a socket pair: its state as bytes, and its descriptors.
+
     giver -> taker   FILE   | kind u8 | connection id u64 |           + a segment file of which a range is unsent
                      BLOCK  | kind u8 | connection id u64 |           + a memfd with the begun large frame
                      STATE  | kind u8 | connection id u64 |           + a memfd with a state too long for GIVE

@@ -28,6 +28,7 @@ _API_VERSIONS_SERVED: Final = range(5)
 
 def dispatch(request: HandlerRequest, body: memoryview) -> None:
     """Answer one request, or park it. An unexpected exception is answered with UNKNOWN_SERVER_ERROR.
+
     Raises ProtocolError when the bytes are not what the header claims.
     """
     api_key, version = request.api_key, request.api_version
