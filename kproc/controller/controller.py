@@ -219,7 +219,7 @@ class Controller(LinkedAgent):
             self._operations.set_log_levels(body, on_reply)
             return
         if op == TOLD:
-            self._operations.status.offline.take(body)
+            self._operations.status.offline.update(body)
             on_reply({})
             return
         if op == "look_up":

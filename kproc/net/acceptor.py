@@ -333,7 +333,7 @@ class Acceptor:
     def _take(self, sock: socket.socket, address: object, now_ns: int) -> None:
         """Pass one accepted socket to a Processor, close it later, or close it now."""
         packed, port = _remote(address)
-        answer = self.quotas.take(packed, now_ns)
+        answer = self.quotas.admit_address(packed, now_ns)
         if answer == TOO_MANY:
             self._say_refused("too many", packed, now_ns)
             self._values[_REJECTED] += 1

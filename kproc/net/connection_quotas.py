@@ -3,11 +3,9 @@
 One instance per Acceptor, so per listener. It decides in Kafka's order:
 
 1. `admit`, before the accept: the rate and the count of broker and listener. They refuse nobody: the Acceptor waits,
-and
-   the client stays in the kernel's backlog, where it also survives this process.
-2. `take`, once the client's address is known: the rate of the address (the socket is kept open for a while, then
-closed,
-   and its event is removed from every rate), then the count of the address (the socket is closed at once).
+   and the client stays in the kernel's backlog, where it also survives this process.
+2. `admit_address`, once the client's address is known: the rate of the address (the socket is kept open for a while,
+   then closed, and its event is removed from every rate), then the count of the address (the socket is closed at once).
 
 A protected listener (inter-broker, control) skips the broker-wide limits; when it pushes the broker above
 `max.connections`, `evictions` tells the Acceptors of the other listeners how many of theirs to close. They all compute
@@ -160,7 +158,7 @@ class ConnectionQuotas:
 
     # -- after accept ------------------------------------------------------------------------------------------
 
-    def take(self, address: bytes, now_ns: int) -> int:
+    def admit_address(self, address: bytes, now_ns: int) -> int:
         """Decide by the client's address. 0: it is counted. TOO_MANY: close it now. Else: close it after so many ns."""
         self._has_ticket = False
         if self._wait_ns:
@@ -178,7 +176,7 @@ class ConnectionQuotas:
         return 0
 
     def release(self, address: bytes) -> None:
-        """Uncount a connection that `take` counted: it is closed, or a Processor counts it from now on."""
+        """Uncount a connection that `admit_address` counted: it is closed, or a Processor counts it from now on."""
         self.counts.add(OWN, address, self.listener, -1)
 
     def _record_address(self, address: bytes, now_ns: int) -> int:

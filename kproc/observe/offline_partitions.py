@@ -46,7 +46,7 @@ class OfflinePartitions:
     def __init__(self) -> None:
         self._by_handler: dict[int, dict[str, Any]] = {}
 
-    def take(self, body: dict[str, Any]) -> None:
+    def update(self, body: dict[str, Any]) -> None:
         """Store a Handler's report."""
         self._by_handler[body["handler"]] = body
 

@@ -53,7 +53,7 @@ class Status:
         name = self.listener_names[index] if index < len(self.listener_names) else ""
         return name or f"removed-{index}"
 
-    def take(self, message: dict[str, Any]) -> None:
+    def update(self, message: dict[str, Any]) -> None:
         """Store the supervisor's message about the running processes."""
         self.processes = message["processes"]
         self.listeners = message["listeners"]

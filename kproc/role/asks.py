@@ -51,7 +51,7 @@ class Asks:
             self._deadlines[token] = until_ns
         send({"do": "ask", "token": token, "what": what, "body": body})
 
-    def take(self, message: dict[str, Any]) -> None:
+    def handle_answer(self, message: dict[str, Any]) -> None:
         """Handle a reply."""
         self._end(message["token"], message["reply"])
 

@@ -250,10 +250,10 @@ class ChildRole:
 
     def _take_processes(self, message: dict[str, Any]) -> None:
         if self._status is not None:
-            self._status.take(message)
+            self._status.update(message)
 
     def _take_answer(self, message: dict[str, Any]) -> None:
-        self._asks.take(message)
+        self._asks.handle_answer(message)
 
     def _close(self, message: dict[str, Any]) -> None:
         assert self._agent is not None

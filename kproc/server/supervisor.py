@@ -369,7 +369,7 @@ class Supervisor:
             if handler is not None:
                 handler.users.discard(role.agent)
         elif what == "answer":
-            self._children.asks.take(message)
+            self._children.asks.handle_answer(message)
         elif what == "settings":
             self._take_settings(DynamicSettings.of_message(message))
         elif what == "ask":

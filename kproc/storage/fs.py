@@ -3,8 +3,7 @@
 The only file of storage/ that sees OSError. It becomes one of two:
 
 - `DiskFull`: no room (ENOSPC, EDQUOT, EFBIG). The caller cuts off what was written and goes on.
-- `DiskFailed`: anything else. After a failed write or sync the content of the disk is unknown: the kernel drops the
-dirty
+- `DiskFailed`: anything else. After a failed write or sync the disk's content is unknown: the kernel drops the dirty
   pages and reports the error once, so a second fsync that succeeds proves nothing. The log goes offline, and the call
   is never retried.
 """

@@ -53,11 +53,11 @@ class Rig:
             quotas.apply(replace(quotas.limits, **limits))
 
     def enter(self, listener: int, address: bytes = ONE) -> int | None:
-        """One connection: what `take` said, or None if it must wait."""
+        """One connection: what `admit_address` said, or None if it must wait."""
         now_ns = self.clock.now_ns()
         if not self.quotas[listener].admit(now_ns):
             return None
-        return self.quotas[listener].take(address, now_ns)
+        return self.quotas[listener].admit_address(address, now_ns)
 
     def leave(self, listener: int, address: bytes = ONE) -> None:
         self.quotas[listener].release(address)

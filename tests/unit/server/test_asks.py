@@ -12,8 +12,8 @@ def test_answers_go_to_who_asked_in_any_order() -> None:
     for name in ("a", "b"):
         asks.ask("x", sent.append, name, {}, lambda reply, name=name: got.append((name, reply["n"])))
     first, second = (message["token"] for message in sent)
-    asks.take(answer(second, {"n": 2}))
-    asks.take(answer(first, {"n": 1}))
+    asks.handle_answer(answer(second, {"n": 2}))
+    asks.handle_answer(answer(first, {"n": 1}))
     assert got == [("b", 2), ("a", 1)]
     assert len(asks) == 0
 
@@ -25,9 +25,9 @@ def test_who_asked_the_dead_is_told_and_others_still_wait() -> None:
     asks.ask("alive", sent.append, "what", {}, lambda reply: replies.update(alive=reply))
     asks.lose("dead")
     assert replies == {"dead": LOST}
-    asks.take(answer(sent[0]["token"], {"late": True}))
+    asks.handle_answer(answer(sent[0]["token"], {"late": True}))
     assert replies == {"dead": LOST}, "what comes late is nobody's"
-    asks.take(answer(sent[1]["token"], {}))
+    asks.handle_answer(answer(sent[1]["token"], {}))
     assert replies["alive"] == {}
 
 
@@ -53,9 +53,9 @@ def test_who_does_not_answer_in_time_is_not_waited_for() -> None:
     assert replies == {}
     asks.expire(10)
     assert replies == {"stopped": LOST}
-    asks.take(answer(sent[1]["token"], {"n": 1}))
+    asks.handle_answer(answer(sent[1]["token"], {"n": 1}))
     asks.expire(1 << 62)
     assert replies == {"stopped": LOST, "slow": {"n": 1}}
-    asks.take(answer(sent[0]["token"], {}))
-    asks.take(answer(sent[2]["token"], {"n": 2}))
+    asks.handle_answer(answer(sent[0]["token"], {}))
+    asks.handle_answer(answer(sent[2]["token"], {"n": 2}))
     assert replies == {"stopped": LOST, "slow": {"n": 1}, "any": {"n": 2}}

@@ -20,7 +20,7 @@ class Told:
     def _take(self, op: str, body: dict[str, Any], _on_reply: object) -> None:
         assert op == TOLD
         self.count += 1
-        self._shown.take(body)
+        self._shown.update(body)
 
 
 def test_changes_are_told_once_and_shown_by_name() -> None:
