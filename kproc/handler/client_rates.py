@@ -18,6 +18,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+import msgspec
+
+from kproc.api.calls import Call, OnResult, Reply
 from kproc.cluster.client_quotas import CLIENT_ID, CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, USER, ClientQuotas
 
 ANONYMOUS: Final = "ANONYMOUS"
@@ -29,6 +32,15 @@ _THROTTLE_MS_MAX: Final = 2**31 - 1  # An int32 on the wire.
 
 # Whose rate it is: (kind, user, client id); "" where the quota is shared by all of them.
 Key = tuple[str, str, str]
+
+
+class ClientBytes(msgspec.Struct, array_like=True):
+    """What a Handler has counted since it told the others the last time."""
+
+    told: list[list[Any]]  # Kind, user, client id, nanoseconds at its quota.
+
+
+CLIENT_BYTES: Final = Call("client_bytes", ClientBytes, Reply)
 
 
 class _Account:
@@ -110,6 +122,11 @@ class ClientRates:
             elif account.due_ns < idle_since_ns:
                 del self._accounts[key]  # A new one is as far ahead.
         return told
+
+    def serve(self, body: ClientBytes, on_reply: OnResult[Reply]) -> None:
+        """Another Handler's call."""
+        self.hear(body.told)
+        on_reply(Reply())
 
     def hear(self, told: list[list[Any]]) -> None:
         """What another Handler has counted."""

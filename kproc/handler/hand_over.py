@@ -26,7 +26,8 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
-from kproc.api.context import OnReady, OnReply, PartitionKey, PartitionMoving
+from kproc.api.calls import Call, FromImage, Lost, OnResult, Reply
+from kproc.api.context import OnReady, PartitionKey, PartitionMoving
 from kproc.cluster.image import ClusterImage, MovedPartition, PartitionImage, TopicImage
 from kproc.cluster.topic_names import COORDINATOR_TOPICS
 from kproc.errors import Corrupt, FatalError
@@ -35,8 +36,30 @@ from kproc.role.partition_table import NOBODY, PartitionRow
 
 logger = logging.getLogger(__name__)
 
-# (handler, op, body, on_reply)
-Ask = Callable[[int, str, dict[str, Any], OnReply], None]
+StateGiven = tuple[
+    bytes, int, dict[str, Any] | None
+]  # Topic id, index, the partition's state if there was one.
+
+
+class PartitionsClaimed(FromImage):
+    """Who owns these by that metadata asks for what their owner of before has open."""
+
+    claimer: int
+    parts: list[tuple[bytes, int]]  # Topic id and index.
+
+
+class StatesGiven(Reply):
+    """Some of what was claimed, by the metadata of who gives it."""
+
+    image: int
+    parts: list[StateGiven]
+
+
+TAKE_PARTITIONS: Final = Call("take_partitions", PartitionsClaimed, StatesGiven)
+# (handler, call, body, on_reply)
+Ask = Callable[
+    [int, Call[PartitionsClaimed, StatesGiven], PartitionsClaimed, Callable[[StatesGiven | Lost], None]], None
+]
 
 _CLAIMED_AT_ONCE: Final = 256  # Partitions in one claim: some 6 KB.
 _STATES_PER_REPLY: Final = 16  # A state is about 1 KB, with many producers far more.
@@ -75,15 +98,17 @@ class _Claim:
 
     __slots__ = ("_image", "_left", "_on_reply")
 
-    def __init__(self, image: Callable[[], ClusterImage], count: int, on_reply: OnReply) -> None:
+    def __init__(
+        self, image: Callable[[], ClusterImage], count: int, on_reply: OnResult[StatesGiven]
+    ) -> None:
         self._image = image
         self._left = count
         self._on_reply = on_reply
 
-    def give(self, parts: list[list[Any]]) -> None:
+    def give(self, parts: list[StateGiven]) -> None:
         """Answer for some of them: [topic id, index, state or None]."""
         self._left -= len(parts)
-        self._on_reply({"image": self._image().version, "parts": parts, "is_open": self._left > 0})
+        self._on_reply(StatesGiven(self._image().version, parts, is_open=self._left > 0))
 
 
 class HandOver:
@@ -206,21 +231,21 @@ class HandOver:
                 self._retired[key] = _Retired(topic.topic_id, state, self._now_ns())
             self._answer_claims(key, topic)
 
-    def serve_claim(self, body: dict[str, Any], on_reply: OnReply) -> None:
+    def serve_claim(self, body: PartitionsClaimed, on_reply: OnResult[StatesGiven]) -> None:
         """Another Handler owns these. Its image is not newer than ours: the caller saw to that."""
-        claim = _Claim(self._image, len(body["parts"]), on_reply)
-        parts: list[list[Any]] = []
-        for topic_id, index in body["parts"]:
+        claim = _Claim(self._image, len(body.parts), on_reply)
+        parts: list[StateGiven] = []
+        for topic_id, index in body.parts:
             topic = self._image().topics_by_id.get(topic_id)
             state = None
-            if topic is not None and topic.partitions[index].owner == body["claimer"]:
+            if topic is not None and topic.partitions[index].owner == body.claimer:
                 key = (topic.name, index)
                 if key in self._retiring or key in self._arrivals:
                     self._claims.setdefault(key, []).append(claim)
                     continue
                 retired = self._retired.pop(key, None)
                 state = retired.state if retired is not None else None
-            parts.append([topic_id, index, state])
+            parts.append((topic_id, index, state))
             if len(parts) >= _STATES_PER_REPLY:
                 claim.give(parts)
                 parts = []
@@ -234,12 +259,12 @@ class HandOver:
             return
         retired = self._retired.pop(key, None)
         for claim in claims:
-            claim.give([[topic.topic_id, key[1], retired.state if retired is not None else None]])
+            claim.give([(topic.topic_id, key[1], retired.state if retired is not None else None)])
             retired = None
 
     def _refuse_claims(self, key: PartitionKey, topic: TopicImage) -> None:
         for claim in self._claims.pop(key, ()):
-            claim.give([[topic.topic_id, key[1], None]])
+            claim.give([(topic.topic_id, key[1], None)])
 
     # -- opening -----------------------------------------------------------------------------------------------
 
@@ -297,13 +322,13 @@ class HandOver:
         now_ns = self._now_ns()
         for start in range(0, len(keys), _CLAIMED_AT_ONCE):
             asked = _Asked(self.when_image, self._arrived)
-            parts: list[list[Any]] = []
+            parts: list[tuple[bytes, int]] = []
             for key in keys[start : start + _CLAIMED_AT_ONCE]:
                 topic_id = image.topics_by_name[key[0]].topic_id
-                parts.append([topic_id, key[1]])
+                parts.append((topic_id, key[1]))
                 asked.arrivals[topic_id, key[1]] = self._arrivals[key] = _Arrival(key, holder, now_ns)
-            body = {"image": image.version, "claimer": self._handler_index, "parts": parts}
-            self._ask(holder, "take_partitions", body, asked)
+            body = PartitionsClaimed(image.version, self._handler_index, parts)
+            self._ask(holder, TAKE_PARTITIONS, body, asked)
 
     def _arrived(self, arrival: _Arrival, topic_id: bytes, state: dict[str, Any] | None) -> None:
         """The holder has given a partition up, never had it, or died: then what it had is in row and files."""
@@ -400,14 +425,16 @@ class _Asked:
         self._arrived = arrived
         self._version = 0
 
-    def __call__(self, reply: dict[str, Any]) -> None:
+    def __call__(self, reply: StatesGiven | Lost) -> None:
         """An answer may be ahead of our image. What comes behind it, and be it the news of a death, waits, too."""
-        self._version = max(self._version, reply.get("image", 0))
+        if isinstance(reply, StatesGiven):
+            self._version = max(self._version, reply.image)
         self._when_image(self._version, lambda: self._take(reply))
 
-    def _take(self, reply: dict[str, Any]) -> None:
+    def _take(self, reply: StatesGiven | Lost) -> None:
         # A death leaves the rest to row and files.
-        for topic_id, index, state in reply.get("parts") or [[*each, None] for each in self.arrivals]:
+        lost: list[StateGiven] = [(*each, None) for each in self.arrivals]
+        for topic_id, index, state in lost if isinstance(reply, Lost) else reply.parts:
             arrival = self.arrivals.pop((topic_id, index), None)
             if arrival is None:
                 continue

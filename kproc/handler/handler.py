@@ -25,7 +25,7 @@ from kproc.cluster.image import ClusterImage, MovedPartition, TopicImage
 from kproc.cluster.values_in_force import current_value
 from kproc.config import Config
 from kproc.errors import ProtocolError
-from kproc.handler.client_rates import ClientRates
+from kproc.handler.client_rates import CLIENT_BYTES, ClientBytes, ClientRates
 from kproc.handler.compaction_calls import CompactionDesk
 from kproc.handler.coordinator_runtime import CoordinatorRuntime
 from kproc.handler.coordinators import all_kinds
@@ -190,7 +190,7 @@ class Handler(LinkedAgent):
             handler_index=agent_id.index,
             image=lambda: self._services.image,
             partitions=self._partitions,
-            ask=self._services.peers.call,
+            ask=self._services.peers.ask,
             is_linked=lambda index: handler_id(index) in self._peers,
             now_ns=clock.now_ns,
         )
@@ -761,7 +761,7 @@ class Handler(LinkedAgent):
         if self._rates.is_on and (told := self._rates.take_untold()):
             for peer in self._peers:
                 if peer.role == HANDLER:
-                    self._ask(peer, "client_bytes", {"told": told}, lambda _reply: None)
+                    self._ask(peer, CLIENT_BYTES, ClientBytes(told), lambda _reply: None)
         values = self._metrics.values
         produce = self._produce
         self._requests += self._known.count()

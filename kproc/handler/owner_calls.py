@@ -19,9 +19,9 @@ from kproc.api.produce import ProduceBatcher
 from kproc.api.produce_order import PRODUCE, PRODUCE_RECORDS
 from kproc.api.served_calls import SERVED
 from kproc.handler import handler_figures
-from kproc.handler.client_rates import ClientRates
+from kproc.handler.client_rates import CLIENT_BYTES, ClientRates
 from kproc.handler.compaction_calls import CompactionDesk
-from kproc.handler.hand_over import HandOver
+from kproc.handler.hand_over import TAKE_PARTITIONS, HandOver
 from kproc.handler.handler_telemetry import HandlerTelemetry
 from kproc.handler.partitions import Partitions
 from kproc.handler.retention_calls import serve_retention
@@ -29,10 +29,9 @@ from kproc.observe.broker_figures import FIGURES
 from kproc.observe.telemetry_feed import CALL as TELEMETRY
 from kproc.role.calls import PREPARE_COMPACTION, SWAP_SEGMENTS, decode_plain
 
-_TAKE_PARTITIONS: Final = "take_partitions"
 _ENFORCE_RETENTION: Final = "enforce_retention"
 # Calls that change a log's files or its owner: half of that, only a successor can put right.
-_UNCONTAINED: Final = frozenset({PREPARE_COMPACTION, SWAP_SEGMENTS, _TAKE_PARTITIONS, _ENFORCE_RETENTION})
+_UNCONTAINED: Final = frozenset({PREPARE_COMPACTION, SWAP_SEGMENTS, TAKE_PARTITIONS.name, _ENFORCE_RETENTION})
 
 _Body = dict[str, Any]
 _Payload = memoryview | bytearray
@@ -66,10 +65,6 @@ class OwnerCalls:
         self._containment = services.containment
         self._hand_over = hand_over
 
-        def hear_rates(body: _Body, on_reply: OnReply) -> None:
-            rates.hear(body["told"])
-            on_reply({})
-
         def enforce_retention(body: _Body, on_reply: OnReply) -> None:
             serve_retention(partitions, hand_over, (body["topic"], body["partition"]), on_reply)
 
@@ -78,9 +73,9 @@ class OwnerCalls:
             self._add(each.call, _without_payload(partial(each.serve, services)))
         self._add(PRODUCE, produce.serve_forwarded)
         self._add(PRODUCE_RECORDS, produce.serve_records)
+        self._add(TAKE_PARTITIONS, _without_payload(hand_over.serve_claim))
+        self._add(CLIENT_BYTES, _without_payload(rates.serve))
         plain: dict[str, _ServePlain] = {
-            "client_bytes": hear_rates,
-            _TAKE_PARTITIONS: hand_over.serve_claim,
             FIGURES: partial(handler_figures.serve_call, services),
             **{op: partial(compaction.serve, op) for op in (PREPARE_COMPACTION, SWAP_SEGMENTS)},
             _ENFORCE_RETENTION: enforce_retention,
@@ -98,7 +93,9 @@ class OwnerCalls:
         """Answer a call as it comes from its link."""
         try:
             body = self._by_op[op].decode(raw)
-        except Exception as error:  # noqa: BLE001 - contained
+        except Exception as error:
+            if op in _UNCONTAINED:
+                raise
             self._lose(op, error, on_reply)
         else:
             self.serve(op, body, payload, on_reply)

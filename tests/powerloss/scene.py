@@ -11,10 +11,11 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kproc.api.calls import Lost
 from kproc.api.context import OnReply, PartitionMoving
 from kproc.cleaner.compactor import Compactor
 from kproc.clock import ManualClock
@@ -33,7 +34,7 @@ from kproc.handler.checkpoint import Checkpoint
 from kproc.handler.compaction_calls import CompactionDesk
 from kproc.handler.coordinator_runtime import CoordinatorRuntime
 from kproc.handler.coordinators import all_kinds
-from kproc.handler.hand_over import HandOver
+from kproc.handler.hand_over import HandOver, PartitionsClaimed, StatesGiven
 from kproc.handler.owned_partition import OwnedPartition
 from kproc.handler.partitions import Partitions
 from kproc.handler.syncer import Outcome, sync_one
@@ -143,7 +144,7 @@ class Handler:
         self.image = image
         self.index = index
         self.deltas: deque[bytes] = deque()
-        self.asked: list[OnReply] = []  # What others asked of us and have no answer to.
+        self.asked: dict[Callable[[Any], None], Any] = {}  # Who has no answer of ours, and is told what if we die.
         self.syncer = RoundSyncer(scene)
         clock, now_ns = scene.clock, scene.clock.now_ns
         self.partitions = SmallPartitions(
@@ -156,7 +157,7 @@ class Handler:
             image=lambda: self.image, partitions=self.partitions, handler_index=index, containment=Containment(),
         )  # fmt: skip
         self.hand_over = HandOver(
-            handler_index=index, image=lambda: self.image, partitions=self.partitions, ask=scene.ask,
+            handler_index=index, image=lambda: self.image, partitions=self.partitions, ask=scene.claim,
             is_linked=lambda _index: True, now_ns=now_ns,
         )  # fmt: skip
         self.desk = CompactionDesk(self.partitions, lambda: self.image, now_ns)
@@ -189,19 +190,29 @@ class Handler:
             self.partitions.start_sync()
 
     def serve(self, op: str, body: dict[str, Any], on_reply: OnReply) -> None:
-        """A call; its answer is lost with us."""
-        self.asked.append(on_reply)
+        """A call of the cleaner; its answer is lost with us."""
+        self.asked[on_reply] = {"lost": True}
 
         def reply(answer: dict[str, Any]) -> None:
-            if on_reply in self.asked:
-                if not answer.get("is_open"):
-                    self.asked.remove(on_reply)
+            if self.asked.pop(on_reply, None) is not None:
                 on_reply(answer)
 
-        if op == "take_partitions":
-            self.hand_over.when_image(body["image"], lambda: self.hand_over.serve_claim(body, reply))
-        else:
-            self.desk.serve(op, body, reply)
+        self.desk.serve(op, body, reply)
+
+    def serve_claim(
+        self, body: PartitionsClaimed, on_reply: Callable[[StatesGiven | Lost], None]
+    ) -> None:
+        """Another Handler's, with the states it gets; they, too, are lost with us."""
+        self.asked[on_reply] = Lost()
+
+        def reply(given: StatesGiven | None) -> None:
+            assert given is not None
+            if on_reply in self.asked:
+                if not given.is_open:
+                    del self.asked[on_reply]
+                on_reply(given)
+
+        self.hand_over.when_image(body.image, lambda: self.hand_over.serve_claim(body, reply))
 
     def swap(self) -> None:
         """The swap that waits, unless a round is in work."""
@@ -261,6 +272,12 @@ class Scene:
     def ask(self, index: int, op: str, body: dict[str, Any], on_reply: OnReply) -> None:
         """A call to a Handler."""
         self.handlers[index].serve(op, body, on_reply)
+
+    def claim(
+        self, index: int, _call: Any, body: PartitionsClaimed, on_reply: Callable[[StatesGiven | Lost], None]
+    ) -> None:
+        """A Handler's call to another one."""
+        self.handlers[index].serve_claim(body, on_reply)
 
     def _knows_all(self, index: int) -> None:
         self.names.attach(handler_id(index))
@@ -468,6 +485,6 @@ class Scene:
         image = ClusterImage.from_snapshot(self.image.snapshot())
         self.handlers[index] = Handler(self, index, image)
         self._knows_all(index)
-        lost, dead.asked = dead.asked, []
-        for on_reply in lost:
-            on_reply({"lost": True})
+        lost, dead.asked = dead.asked, {}
+        for on_reply, instead in lost.items():
+            on_reply(instead)

@@ -209,6 +209,16 @@ def test_hand_over_that_is_a_surprise_ends_the_role(start: Start, monkeypatch: p
     rig.kill(0)
 
 
+def test_a_claim_that_cannot_be_read_ends_the_role_and_is_no_news_of_its_death(start: Start) -> None:
+    """Whoever claims a partition opens its log when the owner has died."""
+    rig = start()
+    body = msgspec.Raw(msgspec.msgpack.encode(["no", "version"]))
+    with pytest.raises(msgspec.ValidationError):
+        rig.handler()._owner_calls.serve_raw(
+            "take_partitions", body, memoryview(b""), lambda _reply: pytest.fail("answered")
+        )
+
+
 @pytest.mark.parametrize("op", ["fetch", "an op that nobody serves"])
 def test_a_call_that_cannot_be_read_is_answered_as_if_we_had_died(start: Start, op: str) -> None:
     rig = start()
