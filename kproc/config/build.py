@@ -95,7 +95,7 @@ def parse_given(
 
 
 def _takes_unknown(given: Mapping[str, Given]) -> bool:
-    """Whether names that nobody knows warn, as in Kafka; another value of the setting is told of in its own place."""
+    """Whether unknown names only warn, as in Kafka; an invalid value of that setting is reported with the others."""
     found = given.get("kproc.unknown.settings")
     return found is not None and str(found.value).strip() == "warn"
 
@@ -149,7 +149,7 @@ def _place_unknown(name: str, origin: str, table: Mapping[str, Setting], *, take
 
 def did_you_mean(name: str, table: Mapping[str, Setting]) -> str:
     """`; did you mean ...?` for the nearest name, honoured ones first, or nothing."""
-    import difflib  # Here: only a mistake needs it.
+    import difflib  # Imported here, because only a mistake needs it.
 
     wanted = name.lower().replace("_", ".").replace("-", ".")
     for names in (table, KNOWN_UNHONOURED):
@@ -176,7 +176,7 @@ def _derive_directory(values: dict[str, Any]) -> None:
     directories = values.get("log.dirs")
     if directories is None:
         return
-    # A path may hold a comma for us, but a list would be a silent surprise for somebody coming from Kafka.
+    # Our path could contain a comma, but a user of Kafka may mean a list, which must not be taken for one path.
     if "," in directories:
         raise ConfigError(f"log.dirs={show(directories)}: kproc keeps its data in one directory")
     if not directories:
@@ -298,7 +298,7 @@ def _check_limits(config: Any) -> None:
 
 
 def _check_role_counts(config: Any) -> None:
-    """Every role has a place of its own in shared memory."""
+    """Check that there are not more roles than rows in shared memory."""
     if config.num_io_threads > HANDLERS_MAX:
         raise ConfigError(f"num.io.threads={config.num_io_threads}: must be at most {HANDLERS_MAX}")
     names = {end_point.name.lower() for end_point in config.listeners}
@@ -315,7 +315,7 @@ def _check_role_counts(config: Any) -> None:
 
 
 def _check_inter_broker(config: Any) -> None:
-    """A listener that is named must be there. Unlike Kafka, a broker without one is fine: nobody else needs it."""
+    """Check that the named listener exists. Unlike in Kafka none has to be named: no other broker needs one."""
     name, given = config.inter_broker_listener_name, config.explicit_settings
     if {"inter.broker.listener.name", "security.inter.broker.protocol"} <= given and name:
         raise ConfigError(

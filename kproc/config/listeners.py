@@ -56,7 +56,7 @@ def split_address(
 ) -> tuple[str, int]:
     """Host and port of `host:port`, `[v6]:port` or, with a default port, a bare host; else ConfigError.
 
-    Port 0, a free one, is for who listens: `may_be_free`.
+    Port 0 stands for a free one, and is valid for a listener only: `may_be_free`.
     """
     match = re.fullmatch(r"(?:\[([^\[\]]+)\]|([^:\[\]\s/]+))(?::([0-9]{1,5}))?", text.strip())
     port = int(match[3]) if match and match[3] else default_port
@@ -176,7 +176,7 @@ def _ip_version(host: str) -> int:
 
 
 def is_address(host: str) -> bool:
-    """Whether a host is a literal address, which nobody has to look up; perhaps with a scope (`fe80::1%eth0`)."""
+    """Whether a host is a literal address, perhaps with a scope (`fe80::1%eth0`), and needs no name server."""
     try:
         ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

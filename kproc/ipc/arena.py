@@ -94,7 +94,7 @@ class Arena:
         return self._data[offset : offset + length]
 
     def free(self, offset: int) -> None:
-        """Take a block back. Nobody may hold a view of it; freeing it twice is our own mistake."""
+        """Free a block. No view of it may be held; freeing it twice is a bug."""
         assert offset in self._lent, f"no block is lent at {offset}"
         length = self._lent.pop(offset)
         self.lent_bytes -= length

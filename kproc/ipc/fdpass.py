@@ -88,7 +88,7 @@ def recv_fd(sock: socket.socket, max_bytes: int) -> tuple[bytes, int | None] | N
 
 
 def _take_descriptor(control: list[tuple[int, int, bytes]]) -> int | None:
-    """The one descriptor of a message's control data; anything surplus is closed, never leaked."""
+    """The one descriptor in a message's control data; any further ones are closed, so that none leaks."""
     fds = array.array("i")
     for level, kind, data in control:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:

@@ -168,7 +168,7 @@ class Region:
         os.pwrite(self.fd, _WORD.pack(value), PAGE_BYTES + offset)
 
     def read_word(self, offset: int) -> int:
-        """A shared word, through the descriptor: for who looks now and then and must not map the region."""
+        """Read a shared word through the descriptor: for a process that reads seldom and must not map the region."""
         assert offset % WORD_BYTES == 0, offset
         assert 0 <= offset < self.payload_bytes, offset
         value: int = _WORD.unpack(os.pread(self.fd, WORD_BYTES, PAGE_BYTES + offset))[0]
@@ -191,14 +191,14 @@ class Region:
         self._closers.append(closer)
 
     def close_fd(self) -> None:
-        """Give up the descriptor but keep the mapping: nobody else will be handed this region by us."""
+        """Close the descriptor but keep the mapping: this process will not pass the region on."""
         if self.fd >= 0:
             self._mapped()
             os.close(self.fd)
             self.fd = -1
 
     def close(self) -> bool:
-        """Release everything. False if somebody still holds a view: the memory goes with the last one."""
+        """Release everything. False if a view is still held: then the memory is freed with the last one."""
         if self._is_closed:
             return self._map is None
         self._is_closed = True
