@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from kproc.api.fetch_owners import RemoteReads
+from kproc.api.owners import Gather, Join
 from kproc.errors import ErrorCode
 from kproc.role.routing import OWNER, body_key
 from kproc.transport.envelope import CLOSE, NO_OP
@@ -544,6 +546,18 @@ def test_large_frame_is_read_from_the_arena_and_its_block_can_be_used_again(star
         assert rig.arena.lent_count() == 0
     send_fetch(rig, 0, 0, partition_max_bytes=5_000_000)
     assert fetched(rig, 0) == {0: (0, values)}
+
+
+def test_a_produce_and_a_fetch_of_one_partition_of_ours_make_nothing_that_gathers(
+    rig: HandlerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = at(rig, 0)
+    for kind in (Join, Gather, RemoteReads):
+        monkeypatch.setattr(kind, "__init__", lambda *_: pytest.fail("made for one partition of ours"))
+    for offset in range(3):  # Decoded, then of a known shape.
+        assert produce(rig, 0, index) == [(index, 0, offset)]
+        send_fetch(rig, 0, index)
+        assert fetched(rig, 0) == {index: (0, [b"v"] * (offset + 1))}
 
 
 def test_a_surprise_in_what_was_passed_on_stays_in_its_request(
