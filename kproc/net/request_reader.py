@@ -122,9 +122,7 @@ class RequestReader:
                     counts[_REQUESTS] += 1
                     return
             elif LARGE_FRAME_BYTES < length <= self._request_bytes_max and length > count - 4:
-                self._hold(
-                    connection, view[HEAD_BYTES : HEAD_BYTES + count]
-                )  # The first part of a large frame.
+                self._hold(connection, view[HEAD_BYTES : HEAD_BYTES + count])
                 return
         if count:
             self._pass_on(connection, view, HEAD_BYTES + count)
@@ -137,18 +135,14 @@ class RequestReader:
             self._read_block(connection, connection.block)
             return
         link = connection.home.link
-        held = connection.held
-        start = HEAD_BYTES + len(held)
+        start = HEAD_BYTES + len(connection.held)
         view = link.sender.reserve(start + READ_BYTES) if link is not None else None
         if view is None:
             self._table.stall(connection)
             return
         count = self._receive(connection, view[start:], "the client closed it")
         if count:
-            view[HEAD_BYTES:start] = held
-            connection.held = b""
-            self._budget.held_bytes -= len(held)
-            self._pass_on(connection, view, start + count)
+            self._pass_on_behind_held(connection, view, count)
 
     def _receive(self, connection: Connection, into: memoryview, if_ended: str) -> int:
         """Receive once; return how many bytes came. 0 also if the connection had to be closed."""
@@ -188,21 +182,17 @@ class RequestReader:
         held = connection.held
         start = HEAD_BYTES + len(held)
         view = link.sender.reserve(start + count) if link is not None else None
-        if held:
-            connection.held = b""
-            self._budget.held_bytes -= len(held)
         if view is None:
+            self._budget.held_bytes -= len(held)
             self._put_off(connection, bytes(held) + bytes(buffer[:count]))
             return
-        view[HEAD_BYTES:start] = held
         view[start:] = buffer[:count]
-        self._pass_on(connection, view, start + count)
+        self._pass_on_behind_held(connection, view, count)
 
     def _pass_on(self, connection: Connection, view: memoryview, end: int) -> None:
         """Split view[HEAD_BYTES:end], which lies in the home's ring, into frames, and commit the whole ones."""
         position = HEAD_BYTES
-        frames = 0
-        length = 0
+        frames = length = 0
         room = INFLIGHT_MAX - connection.inflight
         while end - position >= 4 and frames < room:
             (length,) = _LENGTH.unpack_from(view, position)
@@ -357,7 +347,7 @@ class RequestReader:
             if connection.move is not None or (connection.throttled_until_ns and not self._state.is_stopping):
                 continue
             if connection.out or connection.inflight >= INFLIGHT_MAX:
-                # Its own client or answers must come first; _update_interest brings it back.
+                # Its own client or answers must come first; ConnectionTable.update_interest brings it back.
                 del self._table.stalled[connection]
                 continue
             link = connection.home.link
@@ -377,16 +367,21 @@ class RequestReader:
 
     def _pass_on_held(self, connection: Connection) -> None:
         """Pass on held bytes: whole frames that waited for another Handler, or a frame that waited for a block."""
-        held = bytes(connection.held)
         link = connection.home.link
-        view = link.sender.reserve(HEAD_BYTES + len(held)) if link is not None else None
+        view = link.sender.reserve(HEAD_BYTES + len(connection.held)) if link is not None else None
         if view is None:
             self._table.stall(connection)
-            return
+        else:
+            self._pass_on_behind_held(connection, view, 0)
+
+    def _pass_on_behind_held(self, connection: Connection, view: memoryview, count: int) -> None:
+        """Pass on the held bytes, and `count` more that lie in `view` behind the room for them."""
+        held = connection.held
+        start = HEAD_BYTES + len(held)
+        view[HEAD_BYTES:start] = held
         connection.held = b""
         self._budget.held_bytes -= len(held)
-        view[HEAD_BYTES : HEAD_BYTES + len(held)] = held
-        self._pass_on(connection, view, HEAD_BYTES + len(held))
+        self._pass_on(connection, view, start + count)
 
     def _refuse(self, connection: Connection, start: bytes, length: int) -> None:
         """Handle an invalid frame length: read nothing more, and close when the requests before it are answered."""

@@ -18,6 +18,8 @@ from kproc.handler.handler import Handler
 from kproc.handler.owned_partition import OwnedPartition
 from kproc.ipc.wait import Waker
 from kproc.ipc.words import read_row
+from kproc.net.connection_table import ConnectionTable
+from kproc.net.handler_set import HandlerSet
 from kproc.net.handoff_queue import HandoffQueue
 from kproc.net.homes import Homes
 from kproc.net.response_writer import ResponseWriter
@@ -39,6 +41,8 @@ _SYNC_POINT: Final = Log.sync_point
 _SYNC: Final = doubles.OsDouble.fdatasync
 _WRITE: Final = Shard.write
 _APPLY: Final = ClusterImage.apply_records
+_STALL: Final = ConnectionTable.stall
+_HAS_ANSWERS: Final = HandlerSet.has_answers
 _ADMIT: Final = ProducerTable.admit
 
 
@@ -126,6 +130,17 @@ def _some_deltas_lost(self: Any, records: Any, version: int) -> Any:
     return _APPLY(self, [] if version % 3 == 0 else records, version)
 
 
+def _stalled_unseen(self: Any, connection: Any) -> None:
+    _STALL(self, connection)
+    self._state.is_pressed = False
+
+
+def _found_and_forgotten(self: Any) -> bool:
+    found = _HAS_ANSWERS(self)
+    self.may_have_answers = False
+    return found
+
+
 def _detach_unheard(self: Any, role: Any, *, is_final: bool) -> None:
     """Peers are not told that it is gone; they learn of its successor."""
     for other in self.table:
@@ -153,6 +168,8 @@ MUTATIONS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
     "connections-of-a-dead-handler-stay": [(Homes, "_lose", _lose_without_closing)],
     "sockets-of-a-dead-processor-lost": [(HandoffQueue, "detach", _detach_without_requeue)],
     "answers-in-any-order": [(ResponseWriter, "_take_response", _delivered_in_any_order)],
+    "stalled-connection-forgotten": [(ConnectionTable, "stall", _stalled_unseen)],
+    "answers-found-and-forgotten": [(HandlerSet, "has_answers", _found_and_forgotten)],
     "parked-never-expire": [(Purgatory, "expire", lambda _self: 0)],
     "deadline-always-past": [(Handler, "_due_ms", lambda _self, _now_ns: 0)],
     "commit-answered-before-written": [(Shard, "write", _written_after_the_answer)],
