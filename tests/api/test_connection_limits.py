@@ -25,7 +25,7 @@ from tests.support.wait import wait_until
 
 # A broker for each test costs a second, and only the hand-over of settings differs between transports: one test is
 # for that.
-pytestmark = [pytest.mark.own_broker, pytest.mark.transports("process")]
+pytestmark = [pytest.mark.long, pytest.mark.own_broker, pytest.mark.transports("process")]
 StartBroker = Callable[..., BrokerUnderTest]
 BROKER = 4
 PER_IP = "max.connections.per.ip"

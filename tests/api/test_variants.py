@@ -20,7 +20,7 @@ from tests.support.raw import RawClient, batch, fetch_fields, produce_fields, va
 from tests.support.topics import fresh_name
 from tests.support.wait import wait_until
 
-pytestmark = pytest.mark.own_broker
+pytestmark = [pytest.mark.long, pytest.mark.own_broker]
 FOR_EVER_MS = 60_000
 LARGE = b"x" * 500_000
 

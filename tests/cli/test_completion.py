@@ -14,7 +14,7 @@ from kproc.cli.main import run
 from tests.support.command_line import call_kproc
 from tests.support.topics import fresh_name
 
-pytestmark = pytest.mark.transports("process")
+pytestmark = [pytest.mark.long, pytest.mark.transports("process")]
 
 Complete = Callable[..., list[str]]
 

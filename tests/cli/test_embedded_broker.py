@@ -19,6 +19,8 @@ from tests.support.broker import ROOT
 from tests.support.proc import living
 from tests.support.wait import wait_until
 
+pytestmark = pytest.mark.long
+
 
 def topic_names(broker: Broker) -> list[str]:
     with Client.connect(broker.host, broker.port) as client:

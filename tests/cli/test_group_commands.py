@@ -15,7 +15,7 @@ from tests.support.command_line import call_kproc
 from tests.support.topics import fresh_name
 from tests.support.wait import wait_until
 
-pytestmark = pytest.mark.transports("process")
+pytestmark = [pytest.mark.long, pytest.mark.transports("process")]
 
 Kproc = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.broker import EmbeddedBroker, run_kproc
 
-pytestmark = pytest.mark.own_broker
+pytestmark = [pytest.mark.long, pytest.mark.own_broker]
 
 
 @pytest.mark.parametrize("command", [("produce", "t"), ("consume", "t")], ids=["produce", "consume"])

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def run_pytest(tmp_path: Path):

@@ -16,7 +16,7 @@ from tests.support.broker import ROOT
 from tests.support.command_line import call_kproc
 from tests.support.proc import heed_signals
 
-pytestmark = pytest.mark.transports("process")
+pytestmark = [pytest.mark.long, pytest.mark.transports("process")]
 
 Kproc = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -16,7 +16,7 @@ from tests.support.proc import heed_signals
 from tests.support.topics import fresh_name
 from tests.support.wait import wait_until
 
-pytestmark = pytest.mark.transports("process")
+pytestmark = [pytest.mark.long, pytest.mark.transports("process")]
 
 
 @pytest.fixture

@@ -12,6 +12,8 @@ import pytest
 from kproc.load.build import compiler
 from tests.support.broker import ROOT, run_kproc
 
+pytestmark = pytest.mark.long
+
 needs_compiler = pytest.mark.skipif(
     compiler() is None, reason="no C compiler to build the load generator with"
 )
