@@ -349,6 +349,8 @@ class Mixer(Worker):
             yield from self.pause(5)
             return
         count = self.rng.choice((2, 3, 6))
+        if self.sock is None:  # Before a value names the connection.
+            yield from self.connect()
         for _ in range(count):
             partition = self.rng.randrange(topic.partitions)
             roll = self.rng.random()
