@@ -24,8 +24,8 @@ from kproc.api.produce_answers import (
     OneProduce,
     Pending,
     PendingProduce,
-    Result,
     failed,
+    row_of,
 )
 from kproc.api.produce_order import (
     PRODUCE,
@@ -94,7 +94,7 @@ class Placed(NamedTuple):
 
 
 class KnownAnswers(Protocol):
-    """Who answers requests of known shape; see handler/known_produce.py. The targets are its own."""
+    """Who answers what the fast path gathered; see handler/produce_fast_path.py. The targets are its own."""
 
     def pending(self, target: Any) -> Pending: ...
     def answer(self, targets: Sequence[Any], results: Sequence[AppendResult], index: int) -> None: ...
@@ -108,7 +108,7 @@ class Gathered:
     def __init__(self) -> None:
         self.views: list[memoryview] = []
         self.targets: list[tuple[Pending, int]] = []
-        self.known: list[Any] = []  # Requests of known shape that wait for nothing but the append.
+        self.known: list[Any] = []  # Requests of the fast path that wait for nothing but the append.
 
 
 class ProduceBatcher:
@@ -323,15 +323,7 @@ class ProduceBatcher:
                     self._name_targets(gathered)
                 for result, (pending, at) in zip(results, gathered.targets, strict=True):
                     code = result.error_code
-                    answer: Result = (
-                        index,
-                        code,
-                        result.base_offset,
-                        result.append_time_ms,
-                        result.log_start_offset,
-                        result.message,
-                        result.record_errors,
-                    )
+                    answer = row_of(index, result)
                     if code or not (must_flush or (waits_for_sync and pending.acks == -1)):
                         pending.decide(at, answer)
                     else:

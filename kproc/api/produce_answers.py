@@ -13,6 +13,7 @@ from typing import Final, Protocol
 from kproc.api.context import RequestContext
 from kproc.api.owners import Join
 from kproc.errors import ErrorCode
+from kproc.storage.results import AppendResult
 from kproc.wire.hot import ProduceRequest, encode_produce_response, encode_produce_response_one
 
 logger = logging.getLogger(__name__)
@@ -28,6 +29,19 @@ LOST: Final = int(ErrorCode.NETWORK_EXCEPTION)
 def failed(index: int, code: int, message: str | None = None) -> Result:
     """The result of a partition of which nothing was stored."""
     return (index, int(code), -1, -1, -1, message, ())
+
+
+def row_of(index: int, result: AppendResult) -> Result:
+    """What the log says of one partition's batch."""
+    return (
+        index,
+        result.error_code,
+        result.base_offset,
+        result.append_time_ms,
+        result.log_start_offset,
+        result.message,
+        result.record_errors,
+    )
 
 
 class PendingProduce(Join[Result | None]):

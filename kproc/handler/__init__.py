@@ -1,1 +1,1 @@
-"""The Handler: partitions, groups, requests of known shapes, and how partitions change their owner."""
+"""The Handler: partitions, groups, the fast path of requests, and how partitions change their owner."""

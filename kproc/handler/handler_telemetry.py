@@ -7,7 +7,7 @@ would be told of its own reading for ever.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 from kproc.api.context import OnReply, PartitionMoving, Services
@@ -42,13 +42,10 @@ class RequestSamples:
         self._last_ns: dict[int, int] = {}  # By API key.
         self._open: dict[HandlerRequest, tuple[Any, int]] = {}
 
-    def is_due(self, api_key: int, now_ns: int) -> bool:
-        """Whether one more request of this API may be told of."""
-        return now_ns - self._last_ns.get(api_key, -self._gap_ns) >= self._gap_ns
-
     def begin(self, request: HandlerRequest, body: memoryview) -> None:
         """A timed request was taken; its bytes are gone when it is answered."""
-        if len(self._open) >= _OPEN_MAX or not self.is_due(request.api_key, request.taken_ns):
+        last_ns = self._last_ns.get(request.api_key, -self._gap_ns)
+        if len(self._open) >= _OPEN_MAX or request.taken_ns - last_ns < self._gap_ns:
             return
         shown = None
         if len(body) <= _BODY_BYTES_MAX:
@@ -70,12 +67,17 @@ class RequestSamples:
         shown, body_bytes = found
         listeners = self._services.endpoints
         at = request.listener_index
-        self._add(
-            request.api_key,
-            request.api_version,
-            request.client_id_bytes,
-            (request.taken_ns, request.done_ns or answered_ns, answered_ns),
+        done_ns = request.done_ns or answered_ns
+        self._feed.add(
+            "request",
             {
+                "api": api_name(request.api_key),
+                "api_key": request.api_key,
+                "api_version": request.api_version,
+                "client_id": (request.client_id_bytes or b"").decode("utf-8", "replace"),
+                "local_ms": (done_ns - request.taken_ns) / NS_PER_MS,
+                "remote_ms": (answered_ns - done_ns) / NS_PER_MS,
+                "total_ms": (answered_ns - request.taken_ns) / NS_PER_MS,
                 "correlation_id": request.correlation_id,
                 "connection": str(request.connection_id),
                 "address": request.client_host,
@@ -83,39 +85,6 @@ class RequestSamples:
                 "throttle_ms": request.throttle_ms,
                 "body_bytes": body_bytes,
                 "request": shown,
-            },
-        )
-
-    def end_known(
-        self, version: int, prefix: bytes, key: tuple[str, int], times_ns: tuple[int, int, int]
-    ) -> None:
-        """A Produce of known shape, whose fields nobody decoded."""
-        self._last_ns[int(ApiKey.PRODUCE)] = times_ns[0]
-        length = int.from_bytes(prefix[:2], "big", signed=True)
-        client_id = prefix[2 : 2 + length] if length >= 0 else None
-        partition = {"name": key[0], "partition_data": [{"index": key[1]}]}
-        self._add(int(ApiKey.PRODUCE), version, client_id, times_ns, {"request": {"topic_data": [partition]}})
-
-    def _add(
-        self,
-        api_key: int,
-        version: int,
-        client_id: bytes | None,
-        times_ns: tuple[int, int, int],
-        more: Mapping[str, Any],
-    ) -> None:
-        taken_ns, done_ns, answered_ns = times_ns
-        self._feed.add(
-            "request",
-            {
-                "api": api_name(api_key),
-                "api_key": api_key,
-                "api_version": version,
-                "client_id": (client_id or b"").decode("utf-8", "replace"),
-                "local_ms": (done_ns - taken_ns) / NS_PER_MS,
-                "remote_ms": (answered_ns - done_ns) / NS_PER_MS,
-                "total_ms": (answered_ns - taken_ns) / NS_PER_MS,
-                **more,
             },
         )
 

@@ -85,10 +85,10 @@ class HandlerRequest(RequestContext):
     """Answers exactly once, with the sequence by which the Processor orders the answers of a connection."""
 
     __slots__ = (
-        "_flags",
         "_is_waiting",
         "_taken_ns",
         "done_ns",
+        "flags",
         "is_answered",
         "is_closed",
         "peer",
@@ -113,7 +113,7 @@ class HandlerRequest(RequestContext):
         self.connection_id = connection_id
         self.sequence = sequence
         self.listener_index = listener_index
-        self._flags = flags
+        self.flags = flags
         self.api_key = api_key
         self.api_version = api_version
         self.correlation_id = correlation_id
@@ -128,7 +128,7 @@ class HandlerRequest(RequestContext):
 
     @property
     def is_from_loopback(self) -> bool:
-        return bool(self._flags & FLAG_LOOPBACK)
+        return bool(self.flags & FLAG_LOOPBACK)
 
     @property
     def client_host(self) -> str:

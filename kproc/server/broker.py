@@ -22,8 +22,9 @@ from kproc.cluster.metadata_log import MetadataLog
 from kproc.config.dynamic import DynamicSettings
 from kproc.controller.controller import Controller
 from kproc.errors import FatalError
-from kproc.handler.busy_handler import BusyHandler
+from kproc.handler.busy_client import BusyClient
 from kproc.handler.checkpoint import Checkpoint
+from kproc.handler.client_requests import Client
 from kproc.handler.handler import Handler
 from kproc.handler.partitions import Partitions
 from kproc.handler.syncer import Syncer
@@ -51,7 +52,7 @@ from kproc.role.roles import (
     slab_row,
 )
 from kproc.storage.room import counting
-from kproc.transport.agent import AgentId, BlockOwner, Doze
+from kproc.transport.agent import AgentId, BlockOwner, Doze, Link
 
 if TYPE_CHECKING:
     from kproc.controller.operations import Operations
@@ -158,10 +159,10 @@ def make_handler(
             is_clean=plan.was_clean and not is_restart,
         )
 
-    make: Callable[..., Handler] = Handler
+    make_client: Callable[[Link], Client] = Client
     if config.kproc_work_us:
-        make = partial(BusyHandler, work_us=config.kproc_work_us)
-    return make(
+        make_client = partial(BusyClient, work_us=config.kproc_work_us)
+    return Handler(
         handler_id(index),
         doze=doze,
         metrics=metrics,
@@ -170,6 +171,7 @@ def make_handler(
         endpoints=plan.endpoints,
         make_partitions=make_partitions,
         syncer=syncer,
+        make_client=make_client,
         is_linked=not is_restart,
     )
 

@@ -24,7 +24,6 @@ from kproc.wire.hot_fetch import (
 )
 from kproc.wire.hot_produce import (
     PRODUCE_VERSIONS,
-    KnownAnswer,
     PartitionAnswer,
     PartitionRecords,
     ProduceRequest,
@@ -47,7 +46,6 @@ __all__ = [
     "FetchTopic",
     "FetchTopicResult",
     "ForgottenTopic",
-    "KnownAnswer",
     "KnownFetchAnswer",
     "PartitionAnswer",
     "PartitionRecords",

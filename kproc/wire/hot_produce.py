@@ -309,10 +309,7 @@ def encode_produce_response_one(
     append_time: int,
     log_start: int,
 ) -> bytes:
-    """The whole frame for one partition without an error message: one struct, prepared per name length.
-
-    Who answers the same again and again keeps what is constant in it: KnownAnswer.
-    """
+    """The whole frame for one partition without an error message: one struct, prepared per name length."""
     if version >= _TOPIC_IDS:
         key = topic_id
         assert key is not None
@@ -332,25 +329,3 @@ def encode_produce_response_one(
     return prepared.pack(
         length, correlation_id, before, key, count, index, error, base_offset, append_time, log_start, after
     )
-
-
-class KnownAnswer:
-    """Makes the same frames for one topic, from version 5 on and for a name that is not too long for them.
-
-    `pack(length, correlation id, before, key, count, index, error, base offset, append time, log start, after)` is for
-    the caller to write out: a call costs 50 ns.
-    """
-
-    __slots__ = ("after", "before", "count", "key", "length", "pack")
-
-    def __init__(self, version: int, key: bytes) -> None:
-        prepared, self.length, self.before, self.after = _one(version, len(key))
-        self.pack = prepared.pack
-        self.key = key
-        self.count = 2 if version >= _FLEXIBLE else 1
-
-    @classmethod
-    def of(cls, version: int, name: str | None, topic_id: bytes | None) -> KnownAnswer | None:
-        """None for one that takes the general way."""
-        key = topic_id if version >= _TOPIC_IDS else (name or "").encode()
-        return cls(version, key) if version >= 5 and key and len(key) <= _NAME_BYTES_MAX else None

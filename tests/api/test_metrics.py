@@ -109,7 +109,7 @@ def test_requests_and_errors_are_counted_by_api_and_version(measured: BrokerUnde
     with RawClient(measured.bootstrap) as client:
         client.create_topic(name)
         before = {each: api(measured, each) for each in ("Produce", "Metadata")}
-        for _ in range(30):  # The first goes the general way, the others that of a known shape.
+        for _ in range(30):  # The first goes the general way, the others the fast path.
             assert client.produce(name, batch(b"x"), version=9)["error_code"] == 0
         for _ in range(3):
             assert client.produce(name, batch(b"x"), version=8)["error_code"] == 0
@@ -304,7 +304,7 @@ def test_traffic_logs_and_lag_of_a_topic_are_what_its_clients_did(measured: Brok
             for _ in range(4):
                 assert client.produce(name, record, partition=partition, version=9)["error_code"] == 0
         topic_id = client.topic_id(name)
-        # The first goes the general way, the next that of a known shape; the last names the topic by its id.
+        # The first goes the general way, the next the fast path; the last names the topic by its id.
         fetched = [client.fetch(name, 0, version=version, topic_id=topic_id) for version in (12, 12, 12, 16)]
         sent = sum(len(each["records"] or b"") for each in fetched)
         find_coordinator(client, group)

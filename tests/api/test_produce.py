@@ -283,7 +283,7 @@ def test_refused_connection_does_not_disturb_another(
 
 
 def test_a_repeated_frame_finds_its_topic_gone_and_its_successor(client: RawClient, log: Log) -> None:
-    # Frames of a known shape skip decoding and lookup: what they lead to must end with the topic.
+    # The fast path skips decoding and lookup: what it leads to must end with the topic.
     for offset in range(3):
         assert client.produce(log[0], batch(b"old"), version=9)["base_offset"] == offset
     client.call(ApiKey.DELETE_TOPICS, 5, {"topic_names": [log[0]], "timeout": 5000})

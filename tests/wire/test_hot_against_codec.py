@@ -374,19 +374,3 @@ def test_fetch_responses_are_the_codecs_bytes_once_the_files_are_read(version, t
 def test_an_answer_without_the_topic_key_of_its_version_is_our_mistake(encode):
     with pytest.raises(ValueError, match="topic"):
         encode()
-
-
-@pytest.mark.parametrize("version", range(5, 14))
-@pytest.mark.parametrize("name", ["t", "t" * 126])
-def test_a_known_answer_is_the_one_that_is_made_anew(version: int, name: str) -> None:
-    result = (3, 0, 2**40, -1, 7)
-    known = hot.KnownAnswer.of(version, name, b"i" * 16)
-    assert known is not None
-    frame = known.pack(known.length, 99, known.before, known.key, known.count, *result, known.after)
-    assert frame == hot.encode_produce_response_one(version, 99, name, b"i" * 16, *result)
-
-
-def test_what_takes_the_general_way_is_no_known_answer() -> None:
-    assert hot.KnownAnswer.of(4, "t", None) is None  # No log start offset.
-    assert hot.KnownAnswer.of(12, "t" * 127, None) is None
-    assert hot.KnownAnswer.of(13, "t", None) is None

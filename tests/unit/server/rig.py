@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -19,6 +20,7 @@ from typing import Any
 from kproc.api import load_all
 from kproc.clock import ManualClock
 from kproc.cluster.image import PartitionImage
+from kproc.handler.fast_path import FastPath, NoFastPath
 from kproc.handler.handler import Handler
 from kproc.handler.owned_partition import OwnedPartition
 from kproc.handler.partitions import Partitions
@@ -340,6 +342,30 @@ class HandlerRig:
 
     def partitions(self, index: int = 0) -> Partitions:
         return self.handler(index)._partitions
+
+    # -- fast paths ------------------------------------------------------------------------------------------
+
+    def fast_paths(self, index: int = 0) -> dict[int, FastPath]:
+        """Those of a Handler that can take something, by connection id."""
+        (client,) = self.handler(index)._clients.values()
+        return {
+            int.from_bytes(key, sys.byteorder): path
+            for key, path in client.paths.items()
+            if not isinstance(path, NoFastPath)
+        }
+
+    def forget_fast_paths(self, connection: int | None = None) -> None:
+        """Every next request, or that connection's, goes the general way."""
+        for handler in self.handlers:
+            for client in handler._clients.values() if handler is not None else ():
+                if connection is None:
+                    client.paths.clear()
+                else:
+                    client.paths.pop(HEAD.pack(connection, 0, 0, 0)[:8], None)
+
+    def taken(self, index: int = 0) -> int:
+        """How many requests went by a fast path, since the Handler counted them last."""
+        return self.handler(index)._requests.taken
 
     # -- running ---------------------------------------------------------------------------------------------
 

@@ -336,7 +336,7 @@ def test_calls_that_reach_an_owner_of_before_are_asked_again(start: Start) -> No
     poll(rig, 2, index, 0)
     fields = list_offsets_fields("t", [(index, -1)])
     rig.processors[2].send(ApiKey.LIST_OFFSETS, LIST_VERSION, fields, connection=2)
-    rig.handler(2)._drain(next(iter(rig.handler(2)._clients.values())))
+    rig.handler(2)._requests.drain(next(iter(rig.handler(2)._clients.values())))
     rig.handler(2)._flush()
     rig.handler(0).do_work(0)
     answers = {answer.connection_id: answer for answer in rig.processors[2].answers()}

@@ -1,4 +1,4 @@
-"""Fetches of a known shape that wait: the same answers, at the same moments, as those that wait the general way."""
+"""Fetches by the fast path that wait: the same answers, at the same moments, as those that wait the general way."""
 
 from __future__ import annotations
 
@@ -7,17 +7,25 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from kproc.handler.fetch_fast_path import ParkedFetch
 
 from kproc.cluster.client_quotas import CONSUMER_BYTE_RATE
 from kproc.errors import ErrorCode
-from kproc.handler.known_fetch import ParkedFetch
 from kproc.role.roles import processor_id
 from kproc.transport.envelope import DISCONNECTED, FLAG_MOVED, HEAD, MOVE_OUT, MOVED, SEND_PARTS
 from kproc.wire.header import ApiKey
 from tests.support.logs import batch
 from tests.unit.server.rig import Answer, HandlerRig
 from tests.unit.server.test_client_rates import set_quota
-from tests.unit.server.test_known_fetch import SOME, Asker, fill, filled, frame, id_of, make_small_segments
+from tests.unit.server.test_fetch_fast_path import (
+    SOME,
+    Asker,
+    fill,
+    filled,
+    frame,
+    id_of,
+    make_small_segments,
+)
 
 Start = Callable[..., HandlerRig]
 KNOWN, GENERAL = 1, 50  # Connections.
@@ -222,7 +230,7 @@ def test_a_connection_that_moves_gets_its_answer_where_it_goes(rig: HandlerRig) 
     append(rig, 300)
     assert [each.connection_id for each in processor.answers()] == [GENERAL]
     requests = rig.handler()._clients[processor_id(0)].requests
-    moving = rig.handler()._moving
+    moving = rig.handler()._requests.moving
     moving.move_in(requests, KNOWN, [1])
     (answer,) = processor.answers()
     assert (answer.kind, answer.connection_id, answer.sequence) == (SEND_PARTS, KNOWN, 1)
@@ -323,8 +331,7 @@ def test_known_and_general_ones_side_by_side(rig: HandlerRig, seed: int) -> None
         ends = log.end_offset, log.end_offset - 1, log.end_offset + chance.randint(0, 3), log.start_offset - 1
         offset = chance.choice((*ends, log.end_offset, chance.randint(0, log.end_offset)))
         answers: dict[int, list[bytes]] = {KNOWN: [], GENERAL: []}
-        for client in rig.handler()._clients.values():
-            client.fetches.pop(HEAD.pack(GENERAL, 0, 0, 0)[:8], None)
+        rig.forget_fast_paths(GENERAL)
         for connection in (KNOWN, GENERAL):
             rig.processors[0].send_frames([frame(rig, version, offset, **more)], connection=connection)
         for what in (0, *(chance.randint(1, 5) for _ in range(chance.randint(0, 4))), 6):

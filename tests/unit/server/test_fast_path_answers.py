@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 
 from kproc.errors import ErrorCode
-from kproc.role.roles import processor_id
 from kproc.transport.envelope import (
     DISCONNECTED,
     FLAG_MOVED,
@@ -235,4 +234,4 @@ def test_those_before_a_move_are_answered_before_it_is_agreed_to(rig: HandlerRig
     processor._outbox.push(DISCONNECTED, HEAD.pack(1, 0, 0, FLAG_MOVED))
     processor._outbox.flush()
     rig.settle()
-    assert list(rig.handler()._clients[processor_id(0)].shapes) == [HEAD.pack(0, 0, 0, 0)[:8]]
+    assert list(rig.fast_paths()) == [0]

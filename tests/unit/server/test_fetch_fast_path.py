@@ -1,4 +1,4 @@
-"""Fetches of a known shape: the same answers as the general way, byte by byte, and that way wherever they end."""
+"""Fetches by the fast path: the same answers as the general way, byte by byte, and that way wherever they end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from kproc.cluster.client_quotas import CONSUMER_BYTE_RATE
 from kproc.errors import ErrorCode
-from kproc.handler import known_fetch
+from kproc.handler import fetch_fast_path
 from kproc.metrics.requests import REQUESTS
 from kproc.storage.log import Log
 from kproc.transport.envelope import FLAG_TIMED, HEAD, REQUEST, SEND_PARTS, TIMES
@@ -56,16 +56,14 @@ class Asker:
 
     def __init__(self, rig: HandlerRig) -> None:
         self.rig = rig
-        self.fetches = rig.handler()._fetches
 
     @property
     def known(self) -> int:
-        """How many were answered or parked the short way since the last metrics."""
-        return self.fetches.answered
+        """How many were answered or parked by the fast path since the last metrics."""
+        return self.rig.taken()
 
     def forget(self) -> None:
-        for client in self.rig.handler()._clients.values():
-            client.fetches.clear()
+        self.rig.forget_fast_paths()
 
     def one(self, sent: bytes, *, connection: int = 1) -> list[Answer]:
         self.rig.processors[0].send_frames([sent], connection=connection)
@@ -76,12 +74,11 @@ class Asker:
         before = self.known
         answers = self.one(sent, connection=99)
         assert self.known == before
-        for client in self.rig.handler()._clients.values():
-            client.fetches.pop(HEAD.pack(99, 0, 0, 0)[:8], None)
+        self.rig.forget_fast_paths(99)
         return answers
 
     def same(self, sent: bytes) -> bool:
-        """Ask both; whether the first was answered the short way."""
+        """Ask both; whether the first was answered by the fast path."""
         before = self.known
         mine = self.one(sent)
         is_known = self.known > before
@@ -217,7 +214,7 @@ def test_shapes_that_take_turns_are_not_learned_again_and_again(
         looks.append(version)
         return locate_fetch_offset(version, body)
 
-    monkeypatch.setattr(known_fetch, "locate_fetch_offset", count)
+    monkeypatch.setattr(fetch_fast_path, "locate_fetch_offset", count)
     fill(rig, 20, partition=1)
     ask = Asker(rig)
     for number in range(300):

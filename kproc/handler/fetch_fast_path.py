@@ -1,0 +1,317 @@
+"""Fetch by the fast path (fast_path.py): a consumer that catches up repeats all of its request but the offset.
+
+Only this goes so: one partition of ours, no session, what is there in one range of one file, nobody counting bytes or
+logging. Records enough are answered without any object; else the request is parked, and what it watches for is one
+read. Anything else, each error among it, takes the general way (api/fetch.py) as if this one had not been tried, also
+from where it is parked.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+from kproc.api.context import OwnedPartition, Services
+from kproc.api.fetch import DelayedFetch
+from kproc.api.fetch_read import find_partition
+from kproc.api.fetch_session import targets_of
+from kproc.api.produce import ProduceBatcher
+from kproc.cluster.image import PartitionImage, TopicImage
+from kproc.errors import Corrupt
+from kproc.handler.fast_path import RECORD_START, RECORD_START_BYTES, RequestTemplate
+from kproc.handler.partitions import Partitions
+from kproc.metrics.requests import REQUESTS
+from kproc.purgatory.purgatory import DelayedOperation
+from kproc.role.dispatch import after_header_tags
+from kproc.role.request import HandlerRequest
+from kproc.transport.envelope import HEAD_BYTES, SEND_PARTS, encode_range_answer
+from kproc.wire.file_range import FileRange
+from kproc.wire.header import ApiKey, first_flexible
+from kproc.wire.hot import (
+    FIRST_KNOWN_FETCH,
+    NO_SESSION_EPOCH,
+    NO_SESSION_ID,
+    FetchRequest,
+    KnownFetchAnswer,
+    decode_fetch,
+    locate_fetch_offset,
+)
+
+_FETCH: Final = int(ApiKey.FETCH)
+_FLEXIBLE: Final = first_flexible(ApiKey.FETCH)
+_OFFSET_BYTES: Final = 8
+_START_BYTES: Final = 8  # Of a frame: its length, API key, version.
+# Bytes and where they lie; no place without bytes; None: the general way says.
+Read = tuple[int, FileRange | None] | None
+
+
+class FetchFastPath:
+    """What the Fetch requests of one connection have in common, and where they lead."""
+
+    __slots__ = (
+        "_after",
+        "_answer",
+        "_before",
+        "_body_at",
+        "_bytes_max",
+        "_fetches",
+        "_listener_and_flags",
+        "_partition",
+        "_record_bytes",
+        "_requests",
+        "_start",
+        "_topic",
+        "_unpack",
+        "_version",
+        "_wait_ns",
+        "bytes_min",
+        "misses",
+        "owned",
+    )
+
+    def __init__(
+        self,
+        fetches: FetchFastPaths,
+        request: HandlerRequest,
+        record: memoryview,
+        wanted: FetchRequest,
+        answer: KnownFetchAnswer,
+        found: tuple[TopicImage, PartitionImage, OwnedPartition],
+        places: tuple[int, int],
+    ) -> None:
+        """From a record that was served the general way, and where in it the body and the offset are."""
+        self.misses = 0
+        self._fetches = fetches
+        self._requests = RequestTemplate(request)
+        self._listener_and_flags = self._requests.listener_and_flags
+        self._version = request.api_version
+        self._answer = answer
+        self._topic, self._partition, self.owned = found
+        (target,) = targets_of(wanted)
+        fetch_bytes_max = min(wanted.max_bytes, fetches.services.config.fetch_max_bytes)
+        self._bytes_max = min(fetch_bytes_max, target.request.max_bytes)
+        self.bytes_min = max(1, wanted.min_bytes if wanted.max_wait_ms > 0 else 1)
+        # For how long it may be parked; 0: not this way.
+        may_wait = wanted.max_wait_ms > 0 and wanted.min_bytes > 0
+        self._wait_ns = wanted.max_wait_ms * 1_000_000 if may_wait else 0
+        self._body_at, offset_at = places
+        self._record_bytes = len(record)
+        self._start = bytes(record[HEAD_BYTES : HEAD_BYTES + _START_BYTES])
+        self._before = bytes(record[RECORD_START_BYTES:offset_at])
+        self._after = bytes(record[offset_at + _OFFSET_BYTES :])
+        self._unpack = Struct(
+            f"={RECORD_START}{len(self._before)}s{_OFFSET_BYTES}s{len(self._after)}s"
+        ).unpack
+
+    def take(self, record: memoryview) -> bool:
+        """Answer or park a request that repeats what was learned but for its offset."""
+        if len(record) != self._record_bytes:
+            return False
+        connection, sequence, listener_and_flags, start, correlation, before, at, after = self._unpack(record)
+        if not (
+            before == self._before
+            and after == self._after
+            and start == self._start
+            and listener_and_flags == self._listener_and_flags
+        ):
+            return False
+        fetches = self._fetches
+        fetches.see_appends()
+        offset = int.from_bytes(at, "big", signed=True)
+        read = self.read(offset)
+        if read is None:
+            return False
+        size, records = read
+        if size >= self.bytes_min and records is not None:
+            head, end = self.frame_around(correlation, size)
+            self._requests.peer.outbox.push(
+                SEND_PARTS, *encode_range_answer(connection, sequence, head, records, end)
+            )
+        elif self._wait_ns:
+            request = self._requests.make_from_bytes(connection, sequence, correlation)
+            body = bytes(record[self._body_at :])
+            ParkedFetch(self, fetches.services, request, correlation, body, offset, self._wait_ns).park()
+        else:
+            return False
+        fetches.services.counts.add(REQUESTS, _FETCH, self._version)
+        fetches.answered += 1
+        if self.misses:
+            self.misses -= 1
+        return True
+
+    def take_frame(
+        self, frame: memoryview, connection_id: int, sequence: int, listener: int, flags: int
+    ) -> bool:
+        """One among several, or one in a block, goes the general way."""
+        return False
+
+    def repeats(self, record: memoryview) -> bool:
+        """Whether a record is of this shape: then it had to go the general way for another reason."""
+        return len(record) == self._record_bytes and self._unpack(record)[5::2] == (self._before, self._after)
+
+    def frame_around(self, correlation: bytes, records_bytes: int) -> tuple[bytes, bytes]:
+        """What stands before the records of an answer now, and behind them: they are counted as sent."""
+        log = self.owned.log
+        log.traffic.bytes_out += records_bytes
+        log.traffic.fetches += 1
+        return self._answer.frame(correlation, log.end_offset, log.start_offset, records_bytes)
+
+    def read(self, offset: int) -> Read:
+        """What is there now; None for whatever the general way must say."""
+        owned = self.owned
+        log = owned.log
+        if log.offline_reason is not None or self._fetches.partitions.find(owned.key) is not owned:
+            return None
+        if offset == log.end_offset:
+            return 0, None
+        if not log.start_offset <= offset < log.end_offset:
+            return None
+        try:
+            found = log.read(offset, self._bytes_max)
+        except (Corrupt, OSError):
+            return None  # The general way meets it again, and tells.
+        return (found.bytes, found.ranges[0]) if len(found.ranges) == 1 else None
+
+    def go_general_way(self, request: HandlerRequest, body: bytes, deadline_ns: int) -> None:
+        """Let a parked request wait on, or be answered, as one that has waited so from the beginning."""
+        wanted = decode_fetch(self._version, memoryview(body))
+        now_ns = self._fetches.services.clock.now_ns()
+        targets = list(targets_of(wanted))
+        fetch = DelayedFetch(request, wanted, targets, None, is_incremental=False, now_ns=now_ns)
+        fetch.deadline_ns = deadline_ns
+        request.when_gone(fetch.cancel)
+        fetch.resume(self._topic, self._partition)
+
+
+class ParkedFetch(DelayedOperation):
+    """A request that waits for records, by the metadata that there was when it came."""
+
+    __slots__ = (
+        "_body",
+        "_correlation",
+        "_image_version",
+        "_offset",
+        "_path",
+        "_read",
+        "_request",
+        "_services",
+    )
+
+    def __init__(
+        self,
+        path: FetchFastPath,
+        services: Services,
+        request: HandlerRequest,
+        correlation: bytes,
+        body: bytes,
+        offset: int,
+        wait_ns: int,
+    ) -> None:
+        super().__init__(services.clock.now_ns() + wait_ns)
+        self._services = services
+        self._image_version = services.image.version
+        self._path = path
+        self._request = request
+        self._body = body
+        self._correlation = correlation
+        self._offset = offset
+        self._read: Read = None
+
+    def park(self) -> None:
+        """Wait for an append, the deadline, or the client's end."""
+        self.owner = self._request
+        self._services.purgatory.watch(self, (self._path.owned.key,))
+        self._request.when_gone(self._cancel)
+
+    def try_complete(self) -> bool:
+        """Something was appended, or the partition is ours no more."""
+        read = self._look()
+        if read is None:
+            self._go_general_way(self.deadline_ns)
+            return True
+        if read[0] < self._path.bytes_min:
+            return False
+        self._read = read
+        return self.complete()
+
+    def on_expire(self) -> None:
+        """max.wait.ms is over, or nobody may wait any more: what is there, if it is less than was asked for."""
+        self._read = self._look()
+        if self._read is None or self._read[1] is None:
+            self._go_general_way(0)
+        else:
+            self.complete()
+
+    def _look(self) -> Read:
+        """With other metadata (owners, epochs, quotas, what is counted) fast paths are void, and so is this."""
+        if self._services.image.version != self._image_version:
+            return None
+        return self._path.read(self._offset)
+
+    def on_complete(self) -> None:
+        """Answer."""
+        assert self._read is not None
+        size, records = self._read
+        assert records is not None
+        head, end = self._path.frame_around(self._correlation, size)
+        self._request.send_range(head, records, end)
+
+    def _cancel(self) -> None:
+        self._services.purgatory.cancel(self)
+
+    def _go_general_way(self, deadline_ns: int) -> None:
+        self._services.purgatory.cancel(self)
+        self._path.go_general_way(self._request, self._body, deadline_ns)
+
+
+class FetchFastPaths:
+    """Learns paths and counts what they answer. One per Handler."""
+
+    __slots__ = ("_produce", "answered", "partitions", "services")
+
+    def __init__(self, services: Services, partitions: Partitions, produce: ProduceBatcher) -> None:
+        self.services = services
+        self.partitions = partitions
+        self._produce = produce
+        self.answered = 0
+
+    def see_appends(self) -> None:
+        """A request sees what the Produce requests before it appended."""
+        if self._produce.gathered:
+            self._produce.flush()
+
+    def learn(self, request: HandlerRequest, record: memoryview, body_bytes: int) -> FetchFastPath | None:
+        """From a record whose one frame was served the general way; None if it is not of the usual kind."""
+        services, version = self.services, request.api_version
+        body = record[len(record) - body_bytes :]
+        if version >= _FLEXIBLE:
+            body = after_header_tags(body)
+        located = locate_fetch_offset(version, body) if version >= FIRST_KNOWN_FETCH else None
+        if located is None or services.traffic is not None:
+            return None
+        wanted, offset_in_body = located
+        (target,) = targets_of(wanted)
+        found = find_partition(services, target)
+        if (
+            wanted.session_id != NO_SESSION_ID
+            or wanted.session_epoch != NO_SESSION_EPOCH
+            or isinstance(found, int)
+        ):
+            return None
+        topic, partition = found
+        owned = self.partitions.find((topic.name, partition.index))
+        if (
+            owned is None
+            or partition.owner != services.handler_index
+            or target.request.current_leader_epoch not in (-1, partition.leader_epoch)
+            or min(wanted.max_bytes, services.config.fetch_max_bytes) <= 0
+        ):
+            return None
+        answer = KnownFetchAnswer.of(
+            version, target.name, target.topic_id, target.index, wanted.isolation_level
+        )
+        if answer is None:
+            return None
+        body_at = len(record) - len(body)
+        places = body_at, body_at + offset_in_body
+        return FetchFastPath(self, request, record, wanted, answer, (topic, partition, owned), places)
