@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from kproc.handler.fetch_fast_path import ParkedFetch
 
 from kproc.cluster.client_quotas import CONSUMER_BYTE_RATE
 from kproc.errors import ErrorCode
+from kproc.handler.fetch_fast_path import ParkedFetch
 from kproc.role.roles import processor_id
 from kproc.transport.envelope import DISCONNECTED, FLAG_MOVED, HEAD, MOVE_OUT, MOVED, SEND_PARTS
 from kproc.wire.header import ApiKey
