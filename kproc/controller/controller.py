@@ -120,7 +120,7 @@ class Controller(LinkedAgent):
         if link.peer == CONTROL_PROCESSOR:
             self._control = self._peers.pop(link.peer)
             self._control_plane.attach(self._control)
-            self._list_outboxes()
+            self._list_links()
         elif link.peer.role in (HANDLER, CLEANER.role):
             if link.peer.role == HANDLER:
                 self._names.attach(link.peer)
@@ -132,7 +132,7 @@ class Controller(LinkedAgent):
         if peer == CONTROL_PROCESSOR:
             self._control = None
             self._control_plane.detach()
-            self._list_outboxes()
+            self._list_links()
             return
         super().detach(peer)
         for commit in self._commits:
@@ -175,8 +175,8 @@ class Controller(LinkedAgent):
         self._log.close()
         super().close()
 
-    def _list_outboxes(self) -> None:
-        super()._list_outboxes()
+    def _list_links(self) -> None:
+        super()._list_links()
         if self._control is not None:
             self._outboxes.append(self._control.outbox)
 

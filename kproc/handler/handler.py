@@ -79,6 +79,7 @@ class Handler(LinkedAgent):
         "_rates",
         "_requests",
         "_services",
+        "_serving",
         "_syncer",
         "_telemetry",
         "_unlinked",
@@ -101,6 +102,7 @@ class Handler(LinkedAgent):
         super().__init__(agent_id, doze=doze, metrics=metrics, clock=clock)
         self._make_client = make_client
         self._clients: dict[AgentId, Client] = {}
+        self._serving: list[tuple[Callable[[], bool], Client]] = []
         self._purgatory = Purgatory(clock.now_ns, self.containment)
         self._syncer = syncer
         self._partitions = make_partitions(lambda: self._services.image, self._purgatory)
@@ -191,7 +193,7 @@ class Handler(LinkedAgent):
         if link.peer in self._clients:
             self.detach(link.peer)
         self._clients[link.peer] = self._make_client(link)
-        self._list_outboxes()
+        self._list_links()
 
     def detach(self, peer: AgentId) -> None:
         client = self._clients.pop(peer, None)
@@ -201,7 +203,7 @@ class Handler(LinkedAgent):
                 self._compaction.forget()
             return
         self._requests.lose(client)
-        self._list_outboxes()
+        self._list_links()
 
     def has_image(self) -> bool:
         """True once the controller has sent its metadata: before that no request can be answered."""
@@ -214,6 +216,7 @@ class Handler(LinkedAgent):
     def set_linked(self) -> None:
         """Every peer of the start is attached: from now on a peer that is not there is dead or has left."""
         self._is_linked = True
+        self._list_links()
 
     def begin_leave(self) -> None:
         """The routing table names this Handler no more (`set_handler_count` has been answered): answer what waits
@@ -240,7 +243,7 @@ class Handler(LinkedAgent):
                 or self._partitions.syncing
                 or len(self._purgatory)
                 or len(self._calls)
-                or self._unlinked
+                or self._unlinked.waiting
                 or self._requests.moving
                 or any(each.has_overflow for each in self._outboxes)
                 or self._has_input()
@@ -277,20 +280,19 @@ class Handler(LinkedAgent):
 
     def _work(self) -> int:
         """Asks before it calls: a lone client pays for all of this at each request."""
-        work = len(self._unlinked)
-        if work:
-            self._unlinked.ask_again(self._outbox)
+        work = 0
+        if self._unlinked.waiting:
+            work = self._unlinked.ask_again(self._outbox)
         # Peers first: a change of the owners that is there must be known before anything new is appended.
-        for peer in list(self._peers.values()):
-            if not peer.inbox.is_empty():
+        for is_empty, peer in self._inputs:
+            if not is_empty():
                 work += self._take_from_peer(peer)
         if self._hand_over.is_opening:
             work += self._hand_over.go_on_opening()
         if self._produce.gathered:  # What waited for a partition goes on between two passes, too.
             self._produce.flush()
-        if self._has_image and self._is_linked:
-            for client in self._clients.values():
-                work += self._requests.drain(client)
+        for _, client in self._serving:
+            work += self._requests.drain(client)
         if self._is_stopping or self._is_leaving:
             self._purgatory.expire_all()  # Requests that were still in the rings must not wait, either.
         if self._requests.log is not None:
@@ -353,6 +355,7 @@ class Handler(LinkedAgent):
         ]
         self._change_image(image, gone, moved_between(before, image), is_whole=True)
         self._has_image = True
+        self._list_links()
         for topic in image.topics_by_name.values():
             self._partitions.reconfigure(topic)
 
@@ -404,19 +407,23 @@ class Handler(LinkedAgent):
 
     # -- now and then ------------------------------------------------------------------------------------------
 
-    def _list_outboxes(self) -> None:
-        super()._list_outboxes()
-        self._outboxes += [client.outbox for client in self._clients.values()]
+    def _list_links(self) -> None:
+        super()._list_links()
+        clients = self._clients.values()
+        self._outboxes += [client.outbox for client in clients]
+        # Without metadata, or before every peer of the start is there, requests are no work.
+        serves = self._has_image and self._is_linked
+        self._serving = [(client.inbox.is_empty, client) for client in clients] if serves else []
 
     def _has_input(self) -> bool:
-        if self._unlinked:
+        if self._unlinked.waiting:
             return True
-        # While they have answers of ours to take (see next_deadline_ms), or we no metadata, requests are no work.
-        for client in self._clients.values() if self._has_image and self._is_linked else ():
-            if not client.outbox.has_overflow and not client.inbox.is_empty():
+        for is_empty, client in self._serving:
+            # While they have answers of ours to take, requests are no work (see next_deadline_ms).
+            if not is_empty() and not client.outbox.has_overflow:
                 return True
-        for peer in self._peers.values():  # noqa: SIM110
-            if not peer.inbox.is_empty():
+        for is_empty, _ in self._inputs:  # noqa: SIM110
+            if not is_empty():
                 return True
         return False
 

@@ -48,17 +48,14 @@ class UnlinkedCall(NamedTuple):
 class UnlinkedCalls:
     """The calls to Handlers that are not attached, until the next duty cycle."""
 
-    __slots__ = ("_away_since", "_calls", "_containment", "_now_ns", "_waiting")
+    __slots__ = ("_away_since", "_calls", "_containment", "_now_ns", "waiting")
 
     def __init__(self, calls: Calls, containment: Containment, now_ns: Callable[[], int]) -> None:
         self._calls = calls
         self._containment = containment
         self._now_ns = now_ns
-        self._waiting: list[UnlinkedCall] = []
+        self.waiting: list[UnlinkedCall] = []
         self._away_since: dict[AgentId, int] = {}  # When the first was asked of it that did not reach it.
-
-    def __len__(self) -> int:
-        return len(self._waiting)
 
     def attached(self, peer: AgentId) -> None:
         """It is there again."""
@@ -73,15 +70,16 @@ class UnlinkedCalls:
         payload: bytes | memoryview,
     ) -> None:
         """Keep a call, for whom it is made."""
-        self._waiting.append(
+        self.waiting.append(
             UnlinkedCall(peer, call, body, on_reply, bytes(payload), self._containment.owner)
         )
 
-    def ask_again(self, outbox_of: Callable[[AgentId], Outbox | None]) -> None:
-        """Make them, before anything else is asked: calls stay in their order."""
-        waiting, self._waiting = self._waiting, []
+    def ask_again(self, outbox_of: Callable[[AgentId], Outbox | None]) -> int:
+        """Make them, before anything else is asked: calls stay in their order. How many there were."""
+        waiting, self.waiting = self.waiting, []
         for each in waiting:
             self._containment.run("what a call was for", each.owner, self._ask, each, outbox_of(each.peer))
+        return len(waiting)
 
     def _ask(self, call: UnlinkedCall, outbox: Outbox | None) -> None:
         if outbox is not None:
