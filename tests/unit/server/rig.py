@@ -288,8 +288,16 @@ class HandlerRig:
 
     # -- who is there ----------------------------------------------------------------------------------------
 
-    def start_handler(self, index: int, *, is_restart: bool = False, settles: bool = True) -> None:
-        """A Handler is there (again), linked with everybody and told of the cluster."""
+    def start_handler(
+        self,
+        index: int,
+        *,
+        is_restart: bool = False,
+        settles: bool = True,
+        has_metadata: bool = True,
+        is_linked: bool = True,
+    ) -> None:
+        """A Handler is there (again), linked with everybody and told of the cluster, unless a test does that later."""
         eventfd = make_eventfd()
         self._stack.callback(os.close, eventfd)
         metrics = MetricsRow(self.slab, index, pid=1)
@@ -305,10 +313,9 @@ class HandlerRig:
         )
         near, far = self.links.make(CONTROLLER, handler.id)
         handler.attach(far)
-        outbox = Outbox(near.sender, near.waker)
-        outbox.push(SNAPSHOT, self.cluster.image.snapshot())
-        outbox.flush()
-        self._controller_ends[index] = (outbox, Inbox(near.receiver))
+        self._controller_ends[index] = (Outbox(near.sender, near.waker), Inbox(near.receiver))
+        if has_metadata:
+            self._push_snapshot(index)
         near, far = self.links.make(processor_id(0), handler.id, near_arena=ArenaReader(self.arena.region))
         handler.attach(far)
         self.processors[index] = ScriptedProcessor(self, near)
@@ -317,7 +324,8 @@ class HandlerRig:
                 near, far = self.links.make(handler.id, other.id)
                 handler.attach(near)
                 other.attach(far)
-        handler.set_linked()
+        if is_linked:
+            handler.set_linked()
         self.handlers[index] = handler
         if settles:
             self.settle()
@@ -421,11 +429,14 @@ class HandlerRig:
 
     def send_snapshot(self, index: int) -> None:
         """The controller was started anew: it sends all it knows, and no deltas of before."""
+        self._push_snapshot(index)
+        self._sent_deltas = len(self.cluster.deltas)
+        self.settle()
+
+    def _push_snapshot(self, index: int) -> None:
         outbox = self._controller_ends[index][0]
         outbox.push(SNAPSHOT, self.cluster.image.snapshot())
         outbox.flush()
-        self._sent_deltas = len(self.cluster.deltas)
-        self.settle()
 
     def create_topic(self, name: str, *, partitions: int = 1, **configs: str) -> bytes:
         """A topic that every Handler knows; its id."""
