@@ -70,9 +70,7 @@ class UnlinkedCalls:
         payload: bytes | memoryview,
     ) -> None:
         """Keep a call, for whom it is made."""
-        self.waiting.append(
-            UnlinkedCall(peer, call, body, on_reply, bytes(payload), self._containment.owner)
-        )
+        self.waiting.append(UnlinkedCall(peer, call, body, on_reply, bytes(payload), self._containment.owner))
 
     def ask_again(self, outbox_of: Callable[[AgentId], Outbox | None]) -> int:
         """Make them, before anything else is asked: calls stay in their order. How many there were."""

@@ -74,7 +74,8 @@ class LinkedAgent:
         self._peers: dict[AgentId, LinkedPeer] = {}
         # For the duty cycle, which asks at every turn: made anew when a peer comes or goes.
         self._outboxes: list[Outbox] = []
-        self._inputs: list[tuple[Callable[[], bool], LinkedPeer]] = []  # Whether it is empty, and whose it is.
+        # Whether one is empty, and whose it is.
+        self._inputs: list[tuple[Callable[[], bool], LinkedPeer]] = []
         self.containment = Containment()
         self._calls = Calls(self.containment)
         self._is_stopping = False
