@@ -85,4 +85,4 @@ def serve(services: Services, name: str, partition: PartitionImage, offset: int,
         else:
             on_answer(answer if reply["error"] is None else _failed(index, ErrorCode.KAFKA_STORAGE_ERROR))
 
-    services.peers.call_cleaner("write_checkpoints", {}, on_reply)
+    services.peers.call_cleaner("write_checkpoints", {"image": services.image.version}, on_reply)

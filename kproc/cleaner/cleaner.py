@@ -76,7 +76,8 @@ class Cleaner(LinkedAgent):
         # At once: earlier runs may have left directories to be removed.
         self._next_removal_ns: int | None = clock.now_ns()
         self._deleted: deque[tuple[int, TopicImage]] = deque()  # (when to remove its directories, topic)
-        self._wait_for_checkpoint: list[OnReply] = []
+        # (version of the metadata that the caller knows, whom to answer when the checkpoints are written)
+        self._wait_for_checkpoint: list[tuple[int, OnReply]] = []
         self._strays = Strays(
             fs,
             self._directory,
@@ -157,7 +158,7 @@ class Cleaner(LinkedAgent):
         """Serve the calls of Handlers."""
         del payload
         if op == "write_checkpoints":
-            self._wait_for_checkpoint.append(on_reply)
+            self._wait_for_checkpoint.append((body["image"], on_reply))
         else:
             assert op == "describe_log_dir", op
             on_reply(log_dir_usage(self._directory, body["topics"]))
@@ -165,8 +166,14 @@ class Cleaner(LinkedAgent):
     def _answer_checkpoint(self) -> None:
         """Write the checkpoints once for all calls of this pass: a log start that a client moved must be on the disk
         before the answer.
+
+        A checkpoint names the partitions that the metadata here name: a caller who knows newer ones waits for them.
         """
-        waiting, self._wait_for_checkpoint = self._wait_for_checkpoint, []
+        version = self._image.version
+        waiting = [on_reply for known, on_reply in self._wait_for_checkpoint if known <= version]
+        if not version or not waiting:
+            return
+        self._wait_for_checkpoint = [each for each in self._wait_for_checkpoint if each[0] > version]
         try:
             self.write_checkpoints()
         except StorageFailure as error:
@@ -216,7 +223,12 @@ class Cleaner(LinkedAgent):
         self._note_deleted(gone)
 
     def write_checkpoints(self) -> None:
-        """Kafka's two checkpoint files, of every partition that exists."""
+        """Kafka's two checkpoint files, of every partition that exists.
+
+        Before the controller has sent the metadata, nobody knows which these are: the files stay as they are.
+        """
+        if not self._image.version:
+            return
         for topic, partition, row in self._rows():
             key = (topic.name, partition.index)
             self._recovery_points[key] = row.recovery_point

@@ -84,7 +84,7 @@ def _lose_without_closing(self: Any, handler: Any) -> None:
 
 def _answered_without_writing(self: Any) -> None:
     waiting, self._wait_for_checkpoint = self._wait_for_checkpoint, []
-    for on_reply in waiting:
+    for _, on_reply in waiting:
         on_reply({"error": None})
 
 

@@ -38,7 +38,15 @@ TICK_MS = 100  # How often a role looks at what is due.
 class CleanerRig:
     """A cleaner, what the controller tells it, and scripted Handlers."""
 
-    def __init__(self, stack: ExitStack, directory: Path, *, fs: OsFs | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        stack: ExitStack,
+        directory: Path,
+        *,
+        fs: OsFs | None = None,
+        has_metadata: bool = True,
+        **settings: Any,
+    ) -> None:
         self.directory = directory
         self.clock = ManualClock()
         self.cluster = InMemoryController(
@@ -70,14 +78,19 @@ class CleanerRig:
         near, far = self._links.make(CONTROLLER, CLEANER)
         self.cleaner.attach(far)
         self._controller = Outbox(near.sender, near.waker)
-        self._controller.push(SNAPSHOT, self.cluster.image.snapshot())
-        self._sent = len(self.cluster.deltas)
+        if has_metadata:
+            self.send_snapshot()
         self._handlers: dict[int, tuple[Outbox, Inbox]] = {}
         for index in range(2):
             near, far = self._links.make(handler_id(index), CLEANER)
             self.cleaner.attach(far)
             self._handlers[index] = (Outbox(near.sender, near.waker), Inbox(near.receiver))
         self.step()
+
+    def send_snapshot(self) -> None:
+        """The controller tells all it knows."""
+        self._controller.push(SNAPSHOT, self.cluster.image.snapshot())
+        self._sent = len(self.cluster.deltas)
 
     def step(self, count: int = 5) -> None:
         self._controller.flush()
@@ -112,6 +125,24 @@ class CleanerRig:
     def advance_ms(self, duration_ms: int) -> None:
         self.clock.advance_ms(duration_ms)
         self.step()
+
+    def ask_for_checkpoints(self, index: int = 0) -> None:
+        """As a Handler that knows the newest metadata, and has moved a log's start."""
+        call = msgspec.msgpack.encode(["write_checkpoints", {"image": self.cluster.image.version}])
+        outbox = self._handlers[index][0]
+        outbox.push(CALL, TOKEN.pack(1, len(call)), call)
+        outbox.flush()
+        self.step()
+
+    def replies(self, index: int = 0) -> list[Any]:
+        """What a Handler has been answered since the last look."""
+        inbox = self._handlers[index][1]
+        found = []
+        for kind, view in inbox.poll(100):
+            assert kind == REPLY
+            found.append(msgspec.msgpack.decode(view[TOKEN.size :]))
+        inbox.release()
+        return found
 
     def asked(self) -> list[tuple[int, str, int]]:
         """(Handler, topic, partition) of the retention checks asked for since the last look; answered."""
@@ -190,6 +221,48 @@ def test_partition_that_was_not_touched_in_this_run_keeps_its_entry(
     rig.advance_ms(CHECK_MS)
     assert rig.recovery_points() == {("t", 0): 42, ("t", 1): 5}
     assert rig.log_starts() == {("t", 0): 40, ("t", 1): 0}
+
+
+def test_nothing_is_written_before_the_metadata_say_which_partitions_there_are(
+    tmp_path: Path, start: Callable[..., CleanerRig]
+) -> None:
+    """The cleaner was restarted while the controller is away: no entry of any log may be lost."""
+    checkpoints.write_recovery_points(OsFs(), tmp_path, {("t", 0): 42})
+    checkpoints.write_log_starts(OsFs(), tmp_path, {("t", 0): 40})
+    rig = start(has_metadata=False)
+    rig.cluster.create(topic("t", 1))
+    rig.write_row("t", 0, start=41, end=50, recovery=45)
+    rig.advance_ms(CHECK_MS)
+    rig.ask_for_checkpoints()
+    assert (rig.recovery_points(), rig.log_starts(), rig.replies()) == ({("t", 0): 42}, {("t", 0): 40}, [])
+    rig.send_snapshot()
+    rig.step()
+    assert (rig.recovery_points(), rig.log_starts()) == ({("t", 0): 45}, {("t", 0): 41})
+    assert rig.replies() == [{"error": None}]
+
+
+def test_a_stop_without_metadata_leaves_the_checkpoints_as_they_are(
+    tmp_path: Path, start: Callable[..., CleanerRig]
+) -> None:
+    checkpoints.write_log_starts(OsFs(), tmp_path, {("t", 0): 40})
+    rig = start(has_metadata=False)
+    rig.cleaner.finish(is_clean=True)
+    assert rig.log_starts() == {("t", 0): 40}
+
+
+def test_who_knows_newer_metadata_is_answered_when_they_are_here(rig: CleanerRig) -> None:
+    """The topic is newer than what the cleaner has heard: an answer now would be for a file that does not name it."""
+    rig.create("known")
+    rig.write_row("known", 0, start=1, end=9, recovery=0)
+    rig.ask_for_checkpoints(1)
+    assert rig.replies(1) == [{"error": None}]
+    rig.cluster.create(topic("new", 1))
+    rig.write_row("new", 0, start=3, end=9, recovery=0)
+    rig.ask_for_checkpoints(0)
+    assert rig.replies(0) == []
+    rig.tell()
+    assert rig.replies(0) == [{"error": None}]
+    assert rig.log_starts() == {("known", 0): 1, ("new", 0): 3}
 
 
 def test_deleted_topic_leaves_the_checkpoints(rig: CleanerRig) -> None:
