@@ -5,7 +5,7 @@
 
 The question: what does a connection cost from connect to the first byte when the Processors accept themselves? With
 REUSEPORT the kernel chooses by a hash of the addresses: connections are spread by chance and not by count, and those in
-the backlog of a Processor that dies are lost with it. That is why kproc pays for the hand-over.
+the backlog of a Processor that dies are lost with it. That is why kproc pays for the handoff.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _connect_often(loops: int, address: tuple[str, int]) -> float:
 
 
 BENCHMARKS = {
-    "Acceptor and hand-over": connecting(is_shared=False),
+    "Acceptor and handoff": connecting(is_shared=False),
     "SO_REUSEPORT": connecting(is_shared=True),
 }
 

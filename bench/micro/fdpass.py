@@ -2,7 +2,7 @@
 
     Acceptor --message with a descriptor (SCM_RIGHTS), SEQPACKET--> Processor: recv_fd, close
 
-The question: what does a hand-over cost, and how much of it is the descriptor?
+The question: what does a handoff cost, and how much of it is the descriptor?
 """
 
 from __future__ import annotations

@@ -207,7 +207,7 @@ class Acceptor:
         now_ns = self._clock.now_ns()
         if self._lookups.is_busy:
             self._lookups.work()
-        work = self._queue.hand_over_waiting(now_ns)
+        work = self._queue.hand_off_waiting(now_ns)
         self._look(now_ns)
         timeout_ns = min(
             min(timeout_ms, self._sleep_ms_max) * 1_000_000, max(self._next_timer_ns(now_ns) - now_ns, 0)
@@ -225,7 +225,7 @@ class Acceptor:
                 self.is_called = True
             else:
                 work += self._queue.on_readable(fd, now_ns)
-        work += self._queue.hand_over_waiting(now_ns)
+        work += self._queue.hand_off_waiting(now_ns)
         if has_clients:
             work += self._accept(now_ns)
         work += self._close_parked(now_ns)
@@ -350,7 +350,7 @@ class Acceptor:
                 self.quotas.release(packed)
                 sock.close()
                 return
-            self._queue.hand_over(Accepted(sock, flags, packed, port), now_ns)
+            self._queue.hand_off(Accepted(sock, flags, packed, port), now_ns)
 
     def _say_refused(self, why: str, packed: bytes, now_ns: int) -> None:
         """Log a refusal, once a second at most: a client that retries at once must not fill the disk with log lines."""

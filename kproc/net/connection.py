@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, Protocol
 from kproc.net.channel_state import MuteState, mute_state
 from kproc.net.files import FileCache, OpenFile, StaleFile
 from kproc.net.handler_peer import HandlerPeer
-from kproc.net.move import Move
+from kproc.net.migration_state import MigrationState
 from kproc.net.transport_layer import FILE_TOO_SHORT, PlaintextTransport
 from kproc.transport.envelope import range_answer_of
 from kproc.wire.file_range import FileRange
@@ -120,7 +120,7 @@ class Connection:
         "is_stalled",
         "last_active_ns",
         "listener",
-        "move",
+        "migration",
         "next_home",
         "next_send",
         "next_sequence",
@@ -177,7 +177,7 @@ class Connection:
         self.is_stalled = False
         self.is_short_of_memory = False
         self.throttled_until_ns = 0
-        self.move: Move | None = None
+        self.migration: MigrationState | None = None
         self.last_active_ns = now_ns
         self.activity_slot = 0
 

@@ -32,7 +32,7 @@ _ID_TIME_SHIFT, _ID_NUMBER_SHIFT = 20, 9
 
 
 class Mover(Protocol):
-    """Lets connections migrate to other Processors: moves.py."""
+    """Lets connections migrate to other Processors: migration_steps.py."""
 
     def advance(self, connection: Connection) -> None:
         """A request of a migrating connection was answered."""
@@ -132,7 +132,7 @@ class ConnectionTable:
         """Close a connection, and tell the Handlers that nobody waits for its answers any more."""
         logger.debug("closing connection %d: %s", connection.id, reason)
         self.remove(connection)
-        if connection.move is not None:
+        if connection.migration is not None:
             self.mover.forget(connection)
         self.free_block(connection)
         self._end_socket(connection)
@@ -183,7 +183,7 @@ class ConnectionTable:
         if connection.next_home is not None and not connection.inflight:
             connection.home = connection.target = connection.next_home
             connection.next_home = None
-        if connection.move is not None:
+        if connection.migration is not None:
             self.mover.advance(connection)
         if connection.is_stalled and not connection.out and connection.inflight < INFLIGHT_MAX:
             self.stalled[connection] = None
@@ -197,7 +197,7 @@ class ConnectionTable:
             or connection.is_closing
             or connection.is_ended
             or connection.throttled_until_ns
-            or connection.move is not None
+            or connection.migration is not None
             or connection.next_home is not None
             or connection.is_short_of_memory
         ):

@@ -109,12 +109,12 @@ class HandoffQueue:
         """Whether one more socket could be passed on at once."""
         return not self._waiting and self._pick(now_ns) is not None
 
-    def hand_over(self, accepted: Accepted, now_ns: int) -> None:
+    def hand_off(self, accepted: Accepted, now_ns: int) -> None:
         """Pass a socket to the next Processor in turn; queue it if none accepts it."""
         if not self._offer(accepted, now_ns):
             self._waiting.append(accepted)
 
-    def hand_over_waiting(self, now_ns: int) -> int:
+    def hand_off_waiting(self, now_ns: int) -> int:
         """Pass on the queued sockets, as far as possible; return how many."""
         count = 0
         while self._waiting and self._offer(self._waiting[0], now_ns):
@@ -208,7 +208,7 @@ class HandoffQueue:
                 # sent.
                 continue
             except OSError as error:
-                logger.info("%s: hand-over socket: %s", target.peer, error)
+                logger.info("%s: handoff socket: %s", target.peer, error)
                 message = b""
             if not message:
                 self._leave(target)  # It is ending; detach() follows.

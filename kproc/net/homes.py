@@ -10,7 +10,7 @@ from kproc.net.connection_table import ConnectionTable
 from kproc.net.handler_peer import HandlerPeer
 from kproc.net.handler_set import HandlerSet
 from kproc.net.lent_blocks import LentBlocks
-from kproc.net.moves import Moves
+from kproc.net.migration_steps import MigrationSteps
 from kproc.net.timed_requests import TimedRequests
 from kproc.transport.agent import AgentId, Link
 
@@ -18,7 +18,7 @@ from kproc.transport.agent import AgentId, Link
 class Homes:
     """One per Processor."""
 
-    __slots__ = ("_blocks", "_handlers", "_moves", "_table", "_timed")
+    __slots__ = ("_blocks", "_handlers", "_steps", "_table", "_timed")
 
     def __init__(
         self,
@@ -26,13 +26,13 @@ class Homes:
         handlers: HandlerSet,
         *,
         blocks: LentBlocks,
-        moves: Moves,
+        steps: MigrationSteps,
         timed: TimedRequests,
     ) -> None:
         self._table = table
         self._handlers = handlers
         self._blocks = blocks
-        self._moves = moves
+        self._steps = steps
         self._timed = timed
 
     def attach(self, link: Link) -> None:
@@ -68,7 +68,7 @@ class Homes:
         """Close the connections whose requests it had in work, and free its blocks."""
         handler.detach()
         self._handlers.links_changed()
-        self._moves.handler_lost(handler)
+        self._steps.handler_lost(handler)
         self._timed.forget_handler(handler.peer)
         for connection in list(self._table.by_fd.values()):
             if connection.target is handler and connection.inflight:
@@ -134,4 +134,4 @@ class Homes:
 
     def _all(self) -> list[Connection]:
         """All connections, with those that may come back from another Processor."""
-        return [*self._table.by_fd.values(), *self._moves.given()]
+        return [*self._table.by_fd.values(), *self._steps.given()]

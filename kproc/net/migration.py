@@ -1,7 +1,7 @@
 """ConnectionMigration: gives connections to other Processors and takes theirs.
 
-moves.py decides when each step is due, transfer.py sends state and socket, this file takes connections out of the
-tables and enters them.
+migration_steps.py decides when each step is due, migration_channel.py sends state and socket. This file takes
+connections out of the tables and enters them.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from kproc.clock import Clock
 from kproc.net.connection import Block, Books, Connection
 from kproc.net.connection_table import ConnectionTable
 from kproc.net.handler_set import HandlerSet
-from kproc.net.moves import Moves, claim
+from kproc.net.migration_channel import Given, MigrationChannel, unsent_of
+from kproc.net.migration_steps import MigrationSteps, claim
 from kproc.net.processor_state import ProcessorState
 from kproc.net.socket_watch import PAUSED, EpollWatch
 from kproc.net.timed_requests import TimedRequests
-from kproc.net.transfer import Channel, Given, unsent_of
 from kproc.transport.agent import AgentId, BlockOwner
 from kproc.transport.envelope import FLAG_MOVED
 
 
 class ConnectionMigration:
-    """One per Processor. It is the Holder of its Moves."""
+    """One per Processor. It is the Holder of its MigrationSteps."""
 
     __slots__ = (
-        "_arena", "_books", "_handlers", "_state", "_table", "_timed", "_watch", "channels", "moves",
+        "_arena", "_books", "_handlers", "_state", "_table", "_timed", "_watch", "channels", "steps",
     )  # fmt: skip
 
     def __init__(
@@ -49,27 +49,27 @@ class ConnectionMigration:
         self._books = books
         self._timed = timed
         self._arena = arena
-        self.channels: dict[int, Channel] = {}  # by descriptor
-        self.moves = table.mover = Moves(self, clock)
+        self.channels: dict[int, MigrationChannel] = {}  # by descriptor
+        self.steps = table.mover = MigrationSteps(self, clock)
 
     # -- the other Processors ----------------------------------------------------------------------------------
 
     def attach(self, peer: AgentId, sock: socket.socket) -> None:
         """Another Processor has started: use the socket pair with it."""
         self.detach(peer)
-        channel = Channel(peer, sock)
+        channel = MigrationChannel(peer, sock)
         self.channels[channel.fd] = channel
-        self.moves.attach(channel)
+        self.steps.attach(channel)
         self._watch.epoll.register(channel.fd, select.EPOLLIN)
 
     def detach(self, peer: AgentId) -> bool:
         """Another Processor has ended: take back what it did not take. False if it is none."""
-        channel = self.moves.channel(peer)
+        channel = self.steps.channel(peer)
         if channel is None:
             return False
         self._watch.epoll.unregister(channel.fd)
         del self.channels[channel.fd]
-        self.moves.detach(peer)
+        self.steps.detach(peer)
         self._state.is_pressed = True
         return True
 
@@ -78,7 +78,7 @@ class ConnectionMigration:
         channel = self.channels.get(fd)
         if channel is None:
             return False
-        if not self.moves.on_readable(channel):
+        if not self.steps.on_readable(channel):
             self.detach(channel.peer)
         self._state.is_pressed = True
         return True
@@ -86,7 +86,7 @@ class ConnectionMigration:
     def leave(self, targets: list[AgentId]) -> None:
         """Give every connection to these Processors, and accept no new one."""
         self._state.is_leaving = True
-        self.moves.leave(list(self._table.by_fd.values()), targets)
+        self.steps.leave(list(self._table.by_fd.values()), targets)
         self._state.is_pressed = True
 
     def rebalance(self, count: int, target: AgentId) -> int:
@@ -94,16 +94,16 @@ class ConnectionMigration:
 
         They are chosen evenly between the busiest and the idlest, so that about their share of the load goes with them.
         """
-        if self._state.is_leaving or self._state.is_stopping or self.moves.channel(target) is None:
+        if self._state.is_leaving or self._state.is_stopping or self.steps.channel(target) is None:
             return 0
-        able = [each for each in self._table.by_fd.values() if each.move is None and not each.is_closing]
+        able = [each for each in self._table.by_fd.values() if each.migration is None and not each.is_closing]
         able.sort(key=lambda each: each.next_sequence)
         count = min(count, len(able))
-        self.moves.rebalance([able[at * len(able) // count] for at in range(count)], target)
+        self.steps.rebalance([able[at * len(able) // count] for at in range(count)], target)
         self._state.is_pressed = True
         return count
 
-    # -- Holder of moves.py ------------------------------------------------------------------------------------
+    # -- Holder of migration_steps.py --------------------------------------------------------------------------
 
     def take_out(self, connection: Connection) -> None:
         self._table.remove(connection)

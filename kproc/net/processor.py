@@ -113,8 +113,8 @@ class Processor:
         self.migration = ConnectionMigration(
             table, handlers, state, watch=watch, books=self._books, timed=timed, arena=arena, clock=clock
         )
-        moves = self.migration.moves
-        self._homes = Homes(table, handlers, blocks=blocks, moves=moves, timed=timed)
+        steps = self.migration.steps
+        self._homes = Homes(table, handlers, blocks=blocks, steps=steps, timed=timed)
         self._slow_frames = SlowFrameReaper(table, state, budget=budget, arena=arena)
         self.reader = RequestReader(
             table,
@@ -126,7 +126,7 @@ class Processor:
             arena=arena,
             request_bytes_max=request_bytes_max,
         )
-        self.writer = self._writer_kind(table, handlers, state, blocks=blocks, timed=timed, moves=moves)
+        self.writer = self._writer_kind(table, handlers, state, blocks=blocks, timed=timed, steps=steps)
         # What every pass calls.
         self._poll, self._now_ns = watch.epoll.poll, clock.now_ns
         self._find, self._read, self._has_answers = table.by_fd.get, self.reader.read, handlers.has_answers
@@ -272,15 +272,15 @@ class Processor:
     def _relieve(self) -> int:
         """Continue connections that wait for what no descriptor reports (ProcessorState.is_pressed)."""
         work = 0
-        table, moves = self.table, self.migration.moves
+        table, steps = self.table, self.migration.steps
         if table.stalled:
             self.reader.retry_stalled()
         table.end_shortage()
         if table.has_throttled:
             table.end_throttles(self._clock.now_ns())
-        is_moving = moves.is_active
+        is_moving = steps.is_active
         if is_moving:
-            work += moves.work()
+            work += steps.work()
         if self.handlers.unpublished:
             self.handlers.publish()
         self._state.is_pressed = bool(
@@ -296,7 +296,7 @@ class Processor:
     def close(self) -> None:
         for connection in list(self.table.by_fd.values()):
             self.table.close(connection, "the broker stops")
-        self.migration.moves.close()
+        self.migration.steps.close()
         for _, sock in self._handoffs.values():
             sock.close()
         self.writer.files.close()
@@ -365,12 +365,12 @@ class Processor:
     @property
     def is_moving(self) -> bool:
         """Whether a connection migrates to another Processor."""
-        return self.migration.moves.is_active
+        return self.migration.steps.is_active
 
     def begin_stop(self) -> None:
         """Read no more requests; answer those that were read."""
         self._state.is_stopping = True
-        self.migration.moves.cancel_all()
+        self.migration.steps.cancel_all()
         self.table.pause_all()
 
     def is_drained(self) -> bool:

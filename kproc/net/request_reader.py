@@ -344,7 +344,9 @@ class RequestReader:
     def retry_stalled(self) -> None:
         """Continue the connections that had no room; those that still have none stall again."""
         for connection in in_turn(self._table.stalled):
-            if connection.move is not None or (connection.throttled_until_ns and not self._state.is_stopping):
+            if connection.migration is not None or (
+                connection.throttled_until_ns and not self._state.is_stopping
+            ):
                 continue
             if connection.out or connection.inflight >= INFLIGHT_MAX:
                 # Its own client or answers must come first; ConnectionTable.update_interest brings it back.

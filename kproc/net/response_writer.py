@@ -15,7 +15,7 @@ from kproc.net.connection_table import ConnectionTable
 from kproc.net.files import FileCache, StaleFile
 from kproc.net.handler_set import HandlerSet
 from kproc.net.lent_blocks import LentBlocks
-from kproc.net.moves import Moves
+from kproc.net.migration_steps import MigrationSteps
 from kproc.net.processor_state import ProcessorState
 from kproc.net.socket_watch import ACTIVE
 from kproc.net.timed_requests import TimedRequests
@@ -56,8 +56,8 @@ class ResponseWriter:
         "_counts",
         "_handlers",
         "_lent",
-        "_moves",
         "_state",
+        "_steps",
         "_table",
         "_timed",
         "files",
@@ -71,7 +71,7 @@ class ResponseWriter:
         *,
         blocks: LentBlocks,
         timed: TimedRequests,
-        moves: Moves,
+        steps: MigrationSteps,
     ) -> None:
         self._table = table
         self._handlers = handlers
@@ -81,7 +81,7 @@ class ResponseWriter:
         self._by_id = table.by_id
         self._lent = blocks.by_request
         self._timed = timed
-        self._moves = moves
+        self._steps = steps
         self.files = FileCache()
 
     def take_responses(self) -> int:
@@ -271,7 +271,7 @@ class ResponseWriter:
             for each in sequences:
                 self._blocks.give_back(connection_id, each)
             if connection is not None:
-                self._moves.on_moved(connection, sequence, sequences)
+                self._steps.on_moved(connection, sequence, sequences)
         elif kind == TIMES:
             self._timed.answered(connection_id, sequence, view[HEAD_BYTES:])
         elif connection is None:

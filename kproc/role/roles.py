@@ -63,7 +63,7 @@ def start_order(agent: AgentId) -> tuple[int, int]:
     return ROLE_ORDER.index(agent.role), agent.index
 
 
-def hands_over(one: AgentId, other: AgentId) -> bool:
+def has_handoff(one: AgentId, other: AgentId) -> bool:
     """Whether sockets are passed between the two: an Acceptor and a Processor, both of the control
     listener or neither.
     """

@@ -2,7 +2,7 @@
 
 A Processor's load is the number of requests that it passed on in a while, by the counter in its row of the slab. If no
 Processor is busy, the number of connections counts instead, so that idle clients are spread, too. The Processor
-chooses which of its connections go. None is dropped, and their requests in work migrate with them (net/transfer.py).
+chooses which of its connections go. None is dropped, and their requests in work migrate with them (net/migration.py).
 """
 
 from __future__ import annotations

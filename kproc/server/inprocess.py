@@ -197,7 +197,7 @@ class BrokerProcess:
             listening=self._control[1],
         )
         self._connect(processor, self._controller, _INTERNAL_BYTES, self._arenas[CONTROL_PROCESSOR])
-        self._hand_over(acceptor, processor)
+        self._connect_handoff(acceptor, processor)
         return [processor, acceptor]
 
     def _own(self, agent: AgentId) -> dict[str, Any]:
@@ -232,9 +232,9 @@ class BrokerProcess:
         self._connect(self._controller, self._cleaner, _INTERNAL_BYTES)
         for acceptor in self._acceptors:
             for processor in self._processors:
-                self._hand_over(acceptor, processor)
+                self._connect_handoff(acceptor, processor)
 
-    def _hand_over(self, acceptor: Acceptor, processor: Processor) -> None:
+    def _connect_handoff(self, acceptor: Acceptor, processor: Processor) -> None:
         ours, theirs = make_socket_pair()
         acceptor.attach_handoff(processor.id, ours)
         processor.attach_handoff(acceptor.id, theirs)

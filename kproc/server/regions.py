@@ -26,7 +26,7 @@ from kproc.role.roles import (
     CONTROLLER,
     HANDLER,
     PROCESSOR,
-    hands_over,
+    has_handoff,
     is_control,
     slab_row,
 )
@@ -107,7 +107,7 @@ class Regions:
         Raises BrokenPipeError or ConnectionResetError when one of them has just died; the other may have been
         told of a link by then, which it drops when it hears of the death.
         """
-        if hands_over(one.agent, other.agent):
+        if has_handoff(one.agent, other.agent):
             self._pair("handoff", one, other)
             return True
         first, second = (one, other) if self._talks(one, other) else (other, one)

@@ -10,9 +10,9 @@ listener, new        bind, tell Handlers, start its Acceptor
 listener, gone       close the port, end its Acceptor, close its connections
 Processors, more     start, link, ready; Acceptors are told; connections are spread
 Processors, fewer    Acceptors forget them; they move their connections to the others, drained, close, detach
-Handlers, more       start, link, ready; the routing table counts them, partitions are handed over
-Handlers, fewer      the routing table counts them no more; they hand over and park nothing; Processors move their
-                     connections' home away; drained and unused, close, detach
+Handlers, more       start, link, ready; the routing table counts them, partitions are transferred
+Handlers, fewer      the routing table counts them no more; they transfer partitions and park nothing; Processors
+                     move their connections' home away; drained and unused, close, detach
 
 A part of a change may fail by itself: the other parts are carried out, and it is tried again when the settings change
 again. A change that ends without reaching the wanted state counts as failed, so that it is not begun again and again.
@@ -291,7 +291,7 @@ class Scaler:
         if not (
             yield from self._wait(lambda: all(r.child is None or r.is_drained for r in leaving), _LEAVE_NS)
         ):
-            logger.warning("closing Processors that could not hand over every connection in time")
+            logger.warning("closing Processors that could not give every connection away in time")
         yield from self._close(leaving)
 
     def assign_acceptors(self) -> None:

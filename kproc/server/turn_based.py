@@ -156,7 +156,7 @@ class LoopProcess(TurnBasedProcess):
 
 
 class ConnectionThreadsProcess(TurnBasedProcess):
-    """kproc.transport=connection-threads: the main thread has the timers, the listeners and the hand-over."""
+    """kproc.transport=connection-threads: the main thread has the timers, the listeners and the handoff."""
 
     def __init__(self, config: Config, directory: DataDirectory, manager: ServiceManager) -> None:
         self._lock = (

@@ -22,7 +22,7 @@ is that of the first frame. Answers carry the sequence of the request they answe
 Processor can send them in request order; their listener and flags mean nothing. CHUNK holds the beginning
 of a message that is too large for one record; the record that ends it carries the real kind.
 
-A connection that moves (net/transfer.py): its Processor stops reading and sends MOVE_OUT behind the connection's
+A connection that migrates (net/migration.py): its Processor stops reading and sends MOVE_OUT behind the connection's
 requests. The Handler keeps the answers of those that are parked, or that park later, and names them in MOVED; all
 others are answered as ever. MOVE_IN, from whichever Processor holds the socket in the end, names the requests that it
 expects; their answers go there, and what the Handler does not know any more is answered by CLOSE. DISCONNECTED with

@@ -419,7 +419,7 @@ CHECKS: Final = (
     Check(
         "cpu.available", _cpus, ">= 2 whole CPUs",
         "a Processor and a Handler want one each; a fraction is taken by stopping all of them for a while",
-        "--cpus of the container, CPUQuota= of the unit; else kproc.transport=inline saves the hand-over",
+        "--cpus of the container, CPUQuota= of the unit; else kproc.transport=inline saves the handoff",
     ),
     Check(
         "cgroup.cpu.throttled", _throttled, "<= 1 % of the periods",

@@ -1,6 +1,6 @@
 """Every process holds the descriptors that its role needs and no other: compared with /proc/PID/fd.
 
-What a child inherits by mistake does harm from afar: with a sibling's copy of a hand-over socket, passing a
+What a child inherits by mistake does harm from afar: with a sibling's copy of a handoff socket, passing a
 client to a dead Processor succeeds; with one of a client's socket, closing it does not close the connection;
 with one of a listening socket, a stopped broker keeps its port.
 """

@@ -34,9 +34,9 @@ WANTED: dict[str, Counter[str]] = {
     "handler": EVERY_CHILD
     + on_links(2 + HANDLERS - 1 + PROCESSORS)
     + Counter({LOCK: 1, TABLE: 1, ARENA: 2 * PROCESSORS}),
-    # A hand-over socket for each Acceptor; its clients come on top.
+    # A handoff socket for each Acceptor; its clients come on top.
     "processor": EVERY_CHILD + on_links(HANDLERS) + Counter({ARENA: 2, SOCKET: ACCEPTORS}),
-    "acceptor": EVERY_CHILD + Counter({SOCKET: 1 + PROCESSORS}),  # the listening one and the hand-overs
+    "acceptor": EVERY_CHILD + Counter({SOCKET: 1 + PROCESSORS}),  # the listening one and the handoffs
     # The signals' pair, the status window, the listening sockets, a control socket for each child.
     "supervisor": Counter(
         {
@@ -53,7 +53,7 @@ WANTED: dict[str, Counter[str]] = {
     ),
 }
 
-# The control listener's own two: a Processor with one link, to the controller, and an Acceptor with one hand-over.
+# The control listener's own two: a Processor with one link, to the controller, and an Acceptor with one handoff.
 CONTROL: dict[Role, Counter[str]] = {
     ("processor", 447): EVERY_CHILD + on_links(1) + Counter({ARENA: 2, SOCKET: 1}),
     ("acceptor", 111): EVERY_CHILD + Counter({SOCKET: 2}),

@@ -217,7 +217,7 @@ def test_closed_descriptor_is_not_mistaken_for_not_now(pair):
 
 
 def test_socket_moves_between_processes_while_the_client_stays_connected():
-    """The hand-over of an Acceptor to a Processor, with the acknowledgement in the caller's hands."""
+    """The handoff of an Acceptor to a Processor, with the acknowledgement in the caller's hands."""
     acceptor, processor = make_socket_pair()
     client, accepted = socket.socketpair()
 

@@ -1,4 +1,4 @@
-"""An Acceptor without its broker: scripted Processors at the other ends of its hand-over sockets."""
+"""An Acceptor without its broker: scripted Processors at the other ends of its handoff sockets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.unit.net.rig import new_slab
 
 
 class ScriptedProcessor:
-    """The other end of one hand-over socket."""
+    """The other end of one handoff socket."""
 
     def __init__(self, index: int, sock: socket.socket) -> None:
         self.id = AgentId("processor", index)

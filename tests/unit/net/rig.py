@@ -235,13 +235,13 @@ class ProcessorRig:
         return ScriptedHandler(far_id, far)
 
     def attach_acceptor(self) -> socket.socket:
-        """The Acceptor's end of a new hand-over socket."""
+        """The Acceptor's end of a new handoff socket."""
         ours, theirs = make_socket_pair()
         self._stack.callback(ours.close)
         self.processor.attach_handoff(ACCEPTOR, theirs)
         return ours
 
-    def hand_over(self, fd: int, *, listener: int = 0, flags: int = 0) -> int:
+    def hand_off(self, fd: int, *, listener: int = 0, flags: int = 0) -> int:
         """Send one descriptor as an Acceptor does; its serial."""
         self._serial += 1
         assert send_fd(self.acceptor, HANDOFF.pack(self._serial, listener, flags, LOOPBACK, 40_000), fd)
@@ -283,7 +283,7 @@ class ProcessorRig:
     ) -> Client:
         """A client with `ours`, whose other end goes to the Processor."""
         self._stack.callback(ours.close)
-        serial = self.hand_over(theirs.fileno(), listener=listener, flags=flags)
+        serial = self.hand_off(theirs.fileno(), listener=listener, flags=flags)
         theirs.close()
         self.step()
         assert self.acknowledged() == [serial]

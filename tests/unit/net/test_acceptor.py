@@ -1,4 +1,4 @@
-"""Acceptor: real sockets in, hand-over sockets out, on a manual clock; scripted Processors take them."""
+"""Acceptor: real sockets in, handoff sockets out, on a manual clock; scripted Processors take them."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ IDLE_MS = 10_000
 
 def test_every_socket_that_is_handed_over_is_acknowledged_once(rig: ProcessorRig) -> None:
     pairs = [socket.socketpair() for _ in range(20)]
-    serials = [rig.hand_over(theirs.fileno()) for _, theirs in pairs]
+    serials = [rig.hand_off(theirs.fileno()) for _, theirs in pairs]
     rig.step()
     assert rig.acknowledged() == serials
     rig.step()
@@ -41,7 +41,7 @@ def test_every_socket_that_is_handed_over_is_acknowledged_once(rig: ProcessorRig
 def test_client_sees_the_end_although_a_copy_of_its_socket_is_open(rig: ProcessorRig) -> None:
     """The Acceptor may not have closed its copy yet when a connection ends."""
     ours, theirs = socket.socketpair()
-    rig.hand_over(theirs.fileno())
+    rig.hand_off(theirs.fileno())
     rig.step()
     ours.send(b"\xff\xff\xff\xff")
     rig.step()
@@ -62,10 +62,10 @@ def test_acceptor_that_ended_is_forgotten_and_its_successor_served(rig: Processo
     assert len(rig.handler.bodies()) == 2
 
 
-def test_acceptor_that_ended_after_a_hand_over_costs_nobody_anything(rig: ProcessorRig) -> None:
+def test_acceptor_that_ended_after_a_handoff_costs_nobody_anything(rig: ProcessorRig) -> None:
     """Its acknowledgement cannot be sent any more; the connection is the Processor's all the same."""
     ours, theirs = socket.socketpair()
-    rig.hand_over(theirs.fileno())
+    rig.hand_off(theirs.fileno())
     theirs.close()
     rig.acceptor.close()
     rig.step()
@@ -78,7 +78,7 @@ def test_acceptor_that_ended_after_a_hand_over_costs_nobody_anything(rig: Proces
 def test_socket_that_cannot_be_received_is_refused_so_that_it_can_go_elsewhere(rig: ProcessorRig) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        serial = rig.hand_over(theirs.fileno())
+        serial = rig.hand_off(theirs.fileno())
         with no_more_descriptors():
             rig.step()
         assert select.select([rig.acceptor], [], [], 0)[0], f"nothing is said about socket {serial}"
@@ -88,7 +88,7 @@ def test_processor_out_of_descriptors_keeps_serving_and_takes_the_next_socket(ri
     client = rig.connect()
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        rig.hand_over(theirs.fileno())
+        rig.hand_off(theirs.fileno())
         with no_more_descriptors():
             rig.step()
             client.send(framed(b"served"))
@@ -109,7 +109,7 @@ def test_the_last_descriptors_are_not_for_clients(
         with ours, theirs:
             monkeypatch.setattr(rig.processor, "_descriptor_end", theirs.fileno())
             rig.acknowledged()
-            serial = rig.hand_over(theirs.fileno())
+            serial = rig.hand_off(theirs.fileno())
             rig.step()
             assert rig.acknowledged() == [serial | REFUSED]
     assert caplog.text.count("refusing connections: the limit of open files") == 1, "once, not for each"
@@ -446,7 +446,7 @@ def test_event_of_a_connection_that_was_closed_in_the_same_pass_hits_nobody_else
     rig.acceptor.send(HANDOFF.pack(EVICT, 1, 1, LOOPBACK, 0))
     ours, theirs = socket.socketpair()
     with ours, theirs, no_descriptor_free_below(connection.fd):
-        serial = rig.hand_over(theirs.fileno())
+        serial = rig.hand_off(theirs.fileno())
         if event == "has room":
             client.received()
         else:

@@ -198,7 +198,7 @@ def test_exception_in_main_never_reaches_the_parents_stack(family: Family) -> No
 
 
 def test_child_holds_only_what_it_was_given(family: Family) -> None:
-    """A sibling's copy of a hand-over socket would make passing a connection to a dead Processor succeed."""
+    """A sibling's copy of a handoff socket would make passing a connection to a dead Processor succeed."""
     kept, gone = os.pipe()
     sibling, _other = make_socket_pair()
 

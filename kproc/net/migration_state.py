@@ -1,11 +1,11 @@
-"""Move: the state of one connection's migration to another Processor."""
+"""MigrationState: how far one connection's migration to another Processor has come."""
 
 from __future__ import annotations
 
 from kproc.transport.agent import AgentId
 
 
-class Move:
+class MigrationState:
     """The state of one migration; held by the connection while it migrates."""
 
     __slots__ = ("attempt", "is_asked", "is_lost", "kept", "target")
@@ -13,9 +13,8 @@ class Move:
     def __init__(self, target: AgentId | None, attempt: int) -> None:
         # None: any target that has room, because the connection must leave this Processor.
         self.target = target
-        self.attempt = (
-            attempt  # Tells a MOVED of this attempt from a late one of an attempt that was given up.
-        )
+        # Tells a MOVED of this attempt from a late one of an attempt that was given up.
+        self.attempt = attempt
         self.is_asked = False
         # The Handler that keeps its answers died during the migration: the connection must be closed.
         self.is_lost = False

@@ -1,4 +1,4 @@
-"""Channel: sends a connection to another Processor over a socket pair: its state as bytes, and its descriptors.
+"""MigrationChannel: sends connections to another Processor over a socket pair: state as bytes, and descriptors.
 
     giver -> taker   FILE   | kind u8 | connection id u64 |           + a segment file of which a range is unsent
                      BLOCK  | kind u8 | connection id u64 |           + a memfd with the begun large frame
@@ -86,7 +86,7 @@ class Given:
             self.block_fd = -1
 
 
-class Channel:
+class MigrationChannel:
     """The socket pair with one other Processor. What the kernel does not take at once is queued in order."""
 
     def __init__(self, peer: AgentId, sock: socket.socket) -> None:

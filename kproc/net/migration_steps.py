@@ -1,11 +1,12 @@
-"""Moves: the connections of one Processor that migrate to another Processor.
+"""MigrationSteps: the connections of one Processor that migrate to another one, each step by step.
 
 The states of one migration. The connection is not read until the end:
 
     asked    MOVE_OUT was sent to the Handler that has its requests, behind them. That Handler keeps the answers of
              requests that are parked, or park later, and lists them in MOVED; it answers all others here, as ever
     ready    no answer is outstanding but the kept ones, and every early answer is in the stash
-    given    state and socket have been sent (transfer.py). The connection is in no table and no epoll, but still ours
+    given    state and socket have been sent (migration_channel.py). The connection is in no table and no epoll, but
+             still ours
     gone     TAKEN came: we close our copy and tell the Handlers. The new Processor claims the kept answers with MOVE_IN
 
 If the target refuses or dies, a connection that must leave is sent to the next target. One that was only to be
@@ -22,8 +23,8 @@ from typing import Final, Protocol
 from kproc.clock import Clock
 from kproc.net.connection import Connection
 from kproc.net.handler_peer import HandlerPeer
-from kproc.net.move import Move
-from kproc.net.transfer import GIVE, REFUSED, TAKEN, Channel, Given
+from kproc.net.migration_channel import GIVE, REFUSED, TAKEN, Given, MigrationChannel
+from kproc.net.migration_state import MigrationState
 from kproc.transport.agent import AgentId
 from kproc.transport.envelope import HEAD, MOVE_IN, MOVE_OUT, SEQUENCE_MASK, pack_sequences
 
@@ -59,18 +60,18 @@ class Holder(Protocol):
         """Register a connection that another Processor gave; that one has been sent TAKEN."""
 
 
-class Moves:
+class MigrationSteps:
     """One per Processor, which calls `work` in each duty cycle while `is_active`."""
 
     def __init__(self, holder: Holder, clock: Clock) -> None:
         self._holder = holder
         self._clock = clock
-        self._channels: dict[AgentId, Channel] = {}
+        self._channels: dict[AgentId, MigrationChannel] = {}
         self._todo: dict[Connection, None] = {}
         self._asked: dict[Connection, None] = {}
         self._ready: dict[Connection, None] = {}
         self._targets: deque[AgentId] = deque()
-        self._arrived: deque[tuple[Channel, Given]] = deque()
+        self._arrived: deque[tuple[MigrationChannel, Given]] = deque()
         self._attempt = 0
         self._retry_ns = 0
         self._is_over = False
@@ -88,10 +89,10 @@ class Moves:
 
     # -- wiring ------------------------------------------------------------------------------------------------
 
-    def attach(self, channel: Channel) -> None:
+    def attach(self, channel: MigrationChannel) -> None:
         self._channels[channel.peer] = channel
 
-    def channel(self, peer: AgentId) -> Channel | None:
+    def channel(self, peer: AgentId) -> MigrationChannel | None:
         return self._channels.get(peer)
 
     def detach(self, peer: AgentId) -> int:
@@ -125,11 +126,11 @@ class Moves:
         """Give every connection away, to these Processors in turn."""
         self._targets = deque(targets)
         for connection in self.given():  # If one of them is refused, it must go to another target.
-            assert connection.move is not None
-            connection.move.target = None
+            assert connection.migration is not None
+            connection.migration.target = None
         for connection in connections:
-            if connection.move is not None:
-                connection.move.target = None
+            if connection.migration is not None:
+                connection.migration.target = None
             else:
                 self._plan(connection, None)
 
@@ -155,8 +156,8 @@ class Moves:
     def handler_lost(self, handler: HandlerPeer) -> None:
         """A Handler has died: mark the given connections whose answers it kept."""
         for connection in self.given():
-            if connection.target is handler and connection.inflight and connection.move is not None:
-                connection.move.is_lost = True
+            if connection.target is handler and connection.inflight and connection.migration is not None:
+                connection.migration.is_lost = True
 
     # -- step by step ------------------------------------------------------------------------------------------
 
@@ -182,11 +183,11 @@ class Moves:
 
     def advance(self, connection: Connection) -> None:
         """Give the connection away if no answer but the kept ones is outstanding any more."""
-        move = connection.move
+        state = connection.migration
         if (
-            move is not None
+            state is not None
             and connection in self._asked
-            and connection.inflight == len(move.kept) + len(connection.stash)
+            and connection.inflight == len(state.kept) + len(connection.stash)
             and not connection.ready
         ):
             del self._asked[connection]
@@ -194,33 +195,33 @@ class Moves:
 
     def on_moved(self, connection: Connection, attempt: int, sequences: list[int]) -> None:
         """A Handler has listed the requests whose answers it keeps; the others are answered here."""
-        move = connection.move
-        if move is not None and move.attempt == attempt:
-            move.kept += sequences
+        state = connection.migration
+        if state is not None and state.attempt == attempt:
+            state.kept += sequences
             self.advance(connection)
 
     def _plan(self, connection: Connection, target: AgentId | None) -> None:
         self._attempt = (self._attempt + 1) & SEQUENCE_MASK
-        connection.move = Move(target, self._attempt)
+        connection.migration = MigrationState(target, self._attempt)
         self._todo[connection] = None
         self._holder.resume(connection)  # Which stops reading it, now that it migrates.
 
     def _ask(self, connection: Connection) -> None:
-        move = connection.move
-        assert move is not None
+        state = connection.migration
+        assert state is not None
         self._asked[connection] = None
-        if connection.inflight and not move.is_asked:
+        if connection.inflight and not state.is_asked:
             assert connection.target.link is not None, "a Handler that died takes its connections with it"
-            connection.target.notify(MOVE_OUT, HEAD.pack(connection.id, move.attempt, 0, 0))
-            move.is_asked = True
+            connection.target.notify(MOVE_OUT, HEAD.pack(connection.id, state.attempt, 0, 0))
+            state.is_asked = True
         self.advance(connection)
 
     def _give(self, connection: Connection) -> bool:
         """Send a ready connection to its target; False when no target can accept one now."""
-        move = connection.move
-        assert move is not None
-        if move.target is not None:
-            channel = self._channels.get(move.target)
+        state = connection.migration
+        assert state is not None
+        if state.target is not None:
+            channel = self._channels.get(state.target)
             if channel is None:
                 self._give_up(connection)
                 return True
@@ -232,10 +233,10 @@ class Moves:
                 return False
         del self._ready[connection]
         self._holder.take_out(connection)
-        channel.give(connection, move.kept)
+        channel.give(connection, state.kept)
         return True
 
-    def _next_channel(self) -> Channel | None:
+    def _next_channel(self) -> MigrationChannel | None:
         for _ in range(len(self._targets)):
             channel = self._channels.get(self._targets[0])
             self._targets.rotate(-1)
@@ -245,12 +246,12 @@ class Moves:
 
     def _came_back(self, connection: Connection) -> None:
         """A given connection was refused, or its target died before it sent TAKEN."""
-        move = connection.move
-        assert move is not None
+        state = connection.migration
+        assert state is not None
         self._holder.take_back(connection)
-        if move.is_lost:
+        if state.is_lost:
             self._holder.drop(connection, "its Handler died")
-        elif move.target is None and not self._is_over:
+        elif state.target is None and not self._is_over:
             self._ready[connection] = None
             self._retry_ns = self._clock.now_ns() + _RETRY_NS
         else:
@@ -259,15 +260,15 @@ class Moves:
     def _give_up(self, connection: Connection) -> None:
         """Keep the connection here and claim its kept answers."""
         self.forget(connection)
-        move, connection.move = connection.move, None
-        assert move is not None
-        if move.is_asked and connection.target.link is not None:
-            claim(connection, move.kept)
+        state, connection.migration = connection.migration, None
+        assert state is not None
+        if state.is_asked and connection.target.link is not None:
+            claim(connection, state.kept)
         self._holder.resume(connection)
 
     # -- what the other Processors say -------------------------------------------------------------------------
 
-    def on_readable(self, channel: Channel) -> bool:
+    def on_readable(self, channel: MigrationChannel) -> bool:
         """Handle what another Processor sent; False when it has ended."""
         while True:
             try:
@@ -284,13 +285,13 @@ class Moves:
                 continue
             connection = channel.given.pop(connection_id)
             if kind == TAKEN:
-                connection.move = None
+                connection.migration = None
                 self._holder.let_go(connection)
             else:
                 assert kind == REFUSED, kind
                 self._came_back(connection)
 
-    def _take(self, channel: Channel, given: Given) -> bool:
+    def _take(self, channel: MigrationChannel, given: Given) -> bool:
         """Send TAKEN or REFUSED and adopt the connection; False when the answer cannot be sent yet."""
         if not given.is_whole or given.state is None or not self._holder.can_adopt(given):
             if not channel.try_answer(REFUSED, given.id):

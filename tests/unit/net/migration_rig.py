@@ -231,7 +231,7 @@ class MoveRig:
     def die(self, index: int) -> None:
         """kill -9: the kernel closes its descriptors, the others see the ends of their pairs."""
         processor = self.processors.pop(index)
-        for connection in [*processor.table.by_fd.values(), *processor.migration.moves.given()]:
+        for connection in [*processor.table.by_fd.values(), *processor.migration.steps.given()]:
             connection.transport.close()
         processor.table.by_fd.clear()
         for channel in processor.migration.channels.values():
@@ -253,7 +253,7 @@ class MoveRig:
         self.processors[index].do_work(0)
         return ours
 
-    def hand_over_answer(self, index: int) -> bytes:
+    def handoff_answer(self, index: int) -> bytes:
         return self._acceptors[index].recv(4096)
 
     def step(self, count: int = 1) -> None:

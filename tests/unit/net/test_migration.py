@@ -16,7 +16,7 @@ from kproc.net.handoff import REFUSED, Report
 from kproc.transport.agent import AgentId
 from kproc.wire.file_range import FileRange
 from tests.support.links import LINK_KINDS
-from tests.unit.net.move_rig import MoveRig, ParkingHandler, Work, is_closed, received
+from tests.unit.net.migration_rig import MoveRig, ParkingHandler, Work, is_closed, received
 from tests.unit.net.rig import framed, no_more_descriptors
 
 Start = Callable[..., MoveRig]
@@ -325,9 +325,9 @@ def test_leaving_processor_takes_no_new_socket(rig: MoveRig) -> None:
     rig.processors[0].begin_leave([ONE])
     rig.connect(0)
     assert rig.held() == {0: 0, 1: 0}
-    answer = rig.hand_over_answer(0)
+    answer = rig.handoff_answer(0)
     while not any(serial & REFUSED for serial in Report.unpack(answer).answers):
-        answer = rig.hand_over_answer(0)
+        answer = rig.handoff_answer(0)
     assert rig.processors[0].is_drained()
 
 
@@ -418,7 +418,7 @@ def test_target_that_dies_with_something_unread_has_taken_what_it_took(rig: Move
     rig.processors[1].do_work(0)
     giver.move_connections(1, ONE)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(giver.migration.moves, "on_readable", lambda _channel: True)
+        patch.setattr(giver.migration.steps, "on_readable", lambda _channel: True)
         giver.do_work(0)  # Gives the second, and does not hear of the first.
     rig.die(1)
     rig.step(3)
@@ -610,7 +610,7 @@ def test_the_word_on_an_attempt_that_was_given_up_is_not_taken_for_the_next(star
     giver.do_work(0)  # MOVE_OUT
     rig.die(1)
     (connection,) = giver.table.by_fd.values()
-    giver.migration.moves._give_up(connection)
+    giver.migration.steps._give_up(connection)
     giver.move_connections(1, TWO)
     rig.handler.step()
     rig.handler.answer(work, framed(b"news"))
