@@ -38,7 +38,7 @@ C_co = TypeVar("C_co", covariant=True)
 class PartitionMoving(KafkaError):
     """The partition is ours, and its log is on its way from the Handler that owned it before, or opened a little later.
 
-    A request waits for it with `services.hand_over.when_ready`; who does not know how answers a retriable error.
+    A request waits for it with `services.transfers.when_ready`; who does not know how answers a retriable error.
     The offsets are what its owner last published, or -1.
     """
 
@@ -108,7 +108,7 @@ class _NoRates:
         raise NotImplementedError
 
 
-class HandOver(Protocol):
+class PartitionTransfer(Protocol):
     """Changes of the owners, as they reach this Handler."""
 
     def when_ready(self, key: PartitionKey, on_ready: OnReady) -> None:
@@ -199,7 +199,6 @@ class Services:
         "counts",
         "endpoints",
         "forwarded",
-        "hand_over",
         "handler_index",
         "image",
         "partitions",
@@ -210,6 +209,7 @@ class Services:
         "served",
         "session_cache",
         "traffic",
+        "transfers",
         "waits_for_sync",
     )
 
@@ -242,7 +242,7 @@ class Services:
         self.served: frozenset[int] | None = None
         self.producer_ids: ProducerIds
         self.session_cache: SessionCache
-        self.hand_over: HandOver
+        self.transfers: PartitionTransfer
         self.client_rates: ClientRates = _NO_RATES
         self.coordinators: Mapping[str, Coordinators[Any]]  # By internal topic.
         self.forwarded: dict[Forwarded, None] = {}  # Of other Handlers, whose clients wait here.

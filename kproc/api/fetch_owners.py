@@ -145,7 +145,7 @@ class RemoteReads:
                 self._end_watch(owner, watch)
             return
         elif reply.moved:
-            self._services.hand_over.when_image(reply.moved, self._restart)
+            self._services.transfers.when_image(reply.moved, self._restart)
             return
         else:
             reads = reply.reads

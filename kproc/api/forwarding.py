@@ -153,7 +153,7 @@ def _serve_ours(
     try:
         services.partitions.get(topic, partition)
     except PartitionMoving as moving:
-        services.hand_over.when_ready(moving.key, partial(go_on, wanted))
+        services.transfers.when_ready(moving.key, partial(go_on, wanted))
         return
     except KafkaError as error:
         on_answer(operation_.failed(index, error.code, error.message))
@@ -161,4 +161,4 @@ def _serve_ours(
     try:
         operation_.serve(services, topic, partition, wanted, on_answer)
     except Later as later:
-        services.hand_over.later((topic, index), partial(go_on, later.wanted))
+        services.transfers.later((topic, index), partial(go_on, later.wanted))

@@ -135,7 +135,7 @@ class Gather(Generic[P, A]):
             else:
                 self._take(at, self._question.lost(self._parts[at]))
         if moved:
-            self._services.hand_over.when_image(reply.known, partial(self._place, moved))
+            self._services.transfers.when_image(reply.known, partial(self._place, moved))
 
 
 def serve_parts(

@@ -286,7 +286,7 @@ class ProduceBatcher:
         except PartitionMoving as moving:
             # A copy: the view dies with this pass.
             later = Later(topic.topic_id, partition.index, bytearray(records), pending, at, version)
-            self._services.hand_over.when_ready(moving.key, MovingRecords(self, later).go_on)
+            self._services.transfers.when_ready(moving.key, MovingRecords(self, later).go_on)
             return None
         except KafkaError as error:
             pending.decide(at, failed(partition.index, error.code, error.message))
@@ -472,4 +472,4 @@ class ProduceBatcher:
                     self.place(later)
 
     def when_image(self, version: int, on_image: Callable[[], None]) -> None:
-        self._services.hand_over.when_image(version, on_image)
+        self._services.transfers.when_image(version, on_image)

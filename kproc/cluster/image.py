@@ -66,7 +66,7 @@ class MovedPartition(msgspec.Struct, frozen=True):
 
 
 class ImageChange(msgspec.Struct):
-    """What an applied delta did, for the role that must act on it: open, rename, hand over, read configs."""
+    """What an applied delta did, for the role that must act on it: open, rename, transfer, read configs."""
 
     created: list[TopicImage] = []
     deleted: list[TopicImage] = []

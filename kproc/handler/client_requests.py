@@ -17,7 +17,7 @@ from kproc.errors import ProtocolError
 from kproc.handler.client_rates import ClientRates
 from kproc.handler.fast_path import CONNECTION_BYTES, FastPath, NoFastPath, should_learn
 from kproc.handler.fetch_fast_path import FetchFastPath, FetchFastPaths
-from kproc.handler.moving import MovingConnections
+from kproc.handler.migrating_connections import MigratingConnections
 from kproc.handler.partitions import Partitions
 from kproc.handler.produce_fast_path import ProduceFastPaths
 from kproc.handler.request_log import LoggedRequest, RequestLog, open_request_log
@@ -108,7 +108,7 @@ class ClientRequests:
         self.log: RequestLog | None = None
         self._make_request = HandlerRequest
         self.rates = rates
-        self.moving = MovingConnections()
+        self.moving = MigratingConnections()
         self.served = self.refused = 0  # Since `count`.
 
     # -- wiring ------------------------------------------------------------------------------------------------
@@ -304,7 +304,7 @@ class ClientRequests:
         self._timed.clear()
 
     def _take_news(self, client: Client, kind: int, view: memoryview) -> None:
-        """A connection of that Processor is new, has ended, leaves it, or has come to it: see moving.py."""
+        """A connection of that Processor is new, has ended, leaves or has arrived: see migrating_connections.py."""
         connection_id, attempt, _, flags = HEAD.unpack_from(view)
         if kind == ADDRESS:
             client.requests.introduce(connection_id, view[HEAD_BYTES:])

@@ -22,7 +22,7 @@ from kproc.storage.log_compact import SwapRefused
 logger = logging.getLogger(__name__)
 
 
-class CompactionDesk:
+class CompactionCalls:
     """Where the cleaner's calls are served. One per Handler.
 
     A swap waits for the end of the sync round in work: renames and the journal's commit keep each other waiting,

@@ -24,13 +24,13 @@ from kproc.cluster.image import ClusterImage, MovedPartition, TopicImage
 from kproc.config import Config
 from kproc.handler.client_rates import CLIENT_BYTES, ClientBytes, ClientRates
 from kproc.handler.client_requests import Client, ClientRequests
-from kproc.handler.compaction_calls import CompactionDesk
+from kproc.handler.compaction_calls import CompactionCalls
 from kproc.handler.coordinator_runtime import CoordinatorRuntime
 from kproc.handler.coordinators import all_kinds
-from kproc.handler.hand_over import HandOver, moved_between
 from kproc.handler.handler_peers import HandlerPeers, UnlinkedCalls, send
 from kproc.handler.handler_telemetry import HandlerTelemetry
 from kproc.handler.owner_calls import OwnerCalls
+from kproc.handler.partition_transfer import PartitionTransfer, moved_between
 from kproc.handler.partitions import Partitions
 from kproc.handler.produce_fast_path import FastAnswers
 from kproc.handler.syncer import Syncer
@@ -65,7 +65,6 @@ class Handler(LinkedAgent):
         "_clients",
         "_compaction",
         "_coordinators",
-        "_hand_over",
         "_has_image",
         "_is_leaving",
         "_is_linked",
@@ -82,6 +81,7 @@ class Handler(LinkedAgent):
         "_serving",
         "_syncer",
         "_telemetry",
+        "_transfers",
         "_unlinked",
     )
 
@@ -123,8 +123,8 @@ class Handler(LinkedAgent):
             self._services.peers.call_controller, self.containment
         )
         self._produce = ProduceBatcher(self._services, FastAnswers())
-        self._compaction = CompactionDesk(self._partitions, lambda: self._services.image, clock.now_ns)
-        self._services.hand_over = self._hand_over = HandOver(
+        self._compaction = CompactionCalls(self._partitions, lambda: self._services.image, clock.now_ns)
+        self._services.transfers = self._transfers = PartitionTransfer(
             handler_index=agent_id.index,
             image=lambda: self._services.image,
             partitions=self._partitions,
@@ -143,7 +143,7 @@ class Handler(LinkedAgent):
             flush_coordinators=self._coordinators.flush,
         )
         self._offline = OfflineNews(agent_id.index, self._services.peers.call_controller)
-        self._telemetry = HandlerTelemetry(agent_id, self._services, self._partitions, self._hand_over)
+        self._telemetry = HandlerTelemetry(agent_id, self._services, self._partitions, self._transfers)
         self._owner_calls = self._make_owner_calls()
         self._has_image = self._is_leaving = False
         self._unlinked = UnlinkedCalls(self._calls, self.containment, clock.now_ns)
@@ -156,7 +156,7 @@ class Handler(LinkedAgent):
             self._services,
             partitions=self._partitions,
             produce=self._produce,
-            hand_over=self._hand_over,
+            transfers=self._transfers,
             rates=self._rates,
             compaction=self._compaction,
             telemetry=self._telemetry,
@@ -239,7 +239,7 @@ class Handler(LinkedAgent):
         if self._is_leaving and not self._is_stopping:
             return not (
                 len(self._partitions)
-                or not self._hand_over.is_idle
+                or not self._transfers.is_idle
                 or self._partitions.syncing
                 or len(self._purgatory)
                 or len(self._calls)
@@ -248,7 +248,7 @@ class Handler(LinkedAgent):
                 or any(each.has_overflow for each in self._outboxes)
                 or self._has_input()
             )
-        is_synced = not self._partitions.unsynced and not self._partitions.syncing and self._hand_over.is_idle
+        is_synced = not self._partitions.unsynced and not self._partitions.syncing and self._transfers.is_idle
         return super().is_drained() and is_synced and not self._requests.moving.has_holders()
 
     def close(self) -> str | None:
@@ -257,7 +257,7 @@ class Handler(LinkedAgent):
         self._syncer.close()
         self._partitions.finish_sync()
         try:
-            self._hand_over.close()
+            self._transfers.close()
         finally:
             self._partitions.close(is_clean=True)
         self._requests.close()
@@ -267,7 +267,7 @@ class Handler(LinkedAgent):
     # -- the duty cycle ----------------------------------------------------------------------------------------
 
     def _due_ms(self, now_ns: int) -> int:
-        if self._hand_over.is_opening:
+        if self._transfers.is_opening:
             return 0
         due_ms = self._coordinators.due_ms
         if due_ms > self._sleep_ms_max:
@@ -287,8 +287,8 @@ class Handler(LinkedAgent):
         for is_empty, peer in self._inputs:
             if not is_empty():
                 work += self._take_from_peer(peer)
-        if self._hand_over.is_opening:
-            work += self._hand_over.go_on_opening()
+        if self._transfers.is_opening:
+            work += self._transfers.go_on_opening()
         if self._produce.gathered:  # What waited for a partition goes on between two passes, too.
             self._produce.flush()
         for _, client in self._serving:
@@ -299,7 +299,7 @@ class Handler(LinkedAgent):
             self._requests.log.flush()
         if self._partitions.syncing:
             work += self._partitions.finish_sync()
-            self._hand_over.retire()
+            self._transfers.retire()
         if self._compaction.swaps and not self._partitions.syncing:
             work += self._compaction.work()
         if self._partitions.unsynced:
@@ -383,7 +383,7 @@ class Handler(LinkedAgent):
             self._switch_logs()
         self._forget_fast_paths()
         for topic in deleted:
-            self._hand_over.forget(topic)
+            self._transfers.forget(topic)
             self._partitions.delete(topic)
         if deleted:
             self._coordinators.topics_deleted(deleted)
@@ -391,9 +391,9 @@ class Handler(LinkedAgent):
             self._coordinators.on_moved(moved)
             send_back(self._services)
             self._produce.on_moved((each.topic.name, each.partition.index) for each in moved)
-            self._hand_over.on_moved(moved)
+            self._transfers.on_moved(moved)
         self._rates.on_image()
-        self._hand_over.on_image()
+        self._transfers.on_image()
 
     def _switch_logs(self) -> None:
         """As the dynamic configs in force say."""
@@ -438,7 +438,7 @@ class Handler(LinkedAgent):
             self._next_second_ns = now_ns + NS_PER_S
             self.containment.run("what partitions do now and then", None, self._partitions.tick)
             self._offline.tell(self._partitions.offline)
-            self.containment.run("what hand-overs do now and then", None, self._hand_over.tick)
+            self.containment.run("what transfers of partitions do now and then", None, self._transfers.tick)
         if self._rates.is_on and (told := self._rates.take_untold()):
             for peer in self._peers:
                 if peer.role == HANDLER:

@@ -16,7 +16,7 @@ from kproc.clock import NS_PER_MS, NS_PER_S
 from kproc.cluster.image import ClusterImage
 from kproc.cluster.topic_names import TELEMETRY_TOPIC
 from kproc.errors import KafkaError
-from kproc.handler.hand_over import HandOver
+from kproc.handler.partition_transfer import PartitionTransfer
 from kproc.handler.partitions import Partitions
 from kproc.handler.request_log import loggable
 from kproc.observe.network_figures import api_name
@@ -106,11 +106,11 @@ class HandlerTelemetry:
     """One per Handler."""
 
     def __init__(
-        self, agent: AgentId, services: Services, partitions: Partitions, hand_over: HandOver
+        self, agent: AgentId, services: Services, partitions: Partitions, transfers: PartitionTransfer
     ) -> None:
         self._services = services
         self._partitions = partitions
-        self._hand_over = hand_over
+        self._transfers = transfers
         self._index = agent.index
         self._feed = Feed(
             agent,
@@ -164,7 +164,7 @@ class HandlerTelemetry:
 
     def _append(self, index: int, batch: bytes, on_reply: OnReply) -> None:
         image = lambda: self._services.image  # noqa: E731 - it may be another one when the log has come
-        _append(self._partitions, self._hand_over, image, index, batch, on_reply)
+        _append(self._partitions, self._transfers, image, index, batch, on_reply)
 
     def _tell_partitions(self, traffic: Traffic, now_ns: int) -> None:
         interval_ms = (now_ns - self._since_ns) // NS_PER_MS
@@ -220,7 +220,7 @@ def _mentions(value: Any, names: set[str]) -> bool:
 
 def _append(
     partitions: Partitions,
-    hand_over: HandOver,
+    transfers: PartitionTransfer,
     image: Callable[[], ClusterImage],
     index: int,
     batch: bytes,
@@ -230,7 +230,7 @@ def _append(
 
     def go_on(is_ready: bool) -> None:
         if is_ready:
-            _append(partitions, hand_over, image, index, batch, on_reply)
+            _append(partitions, transfers, image, index, batch, on_reply)
         else:
             on_reply({"lost": True})
 
@@ -243,7 +243,7 @@ def _append(
         (result,) = owned.log.append([memoryview(bytearray(batch))], COORDINATOR)
         owned.after_append()
     except PartitionMoving as moving:
-        hand_over.when_ready(moving.key, go_on)
+        transfers.when_ready(moving.key, go_on)
         return
     except (KafkaError, OSError) as error:
         on_reply({"error": str(error)})

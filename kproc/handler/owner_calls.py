@@ -20,9 +20,9 @@ from kproc.api.produce_order import PRODUCE, PRODUCE_RECORDS
 from kproc.api.served_calls import SERVED
 from kproc.handler import handler_figures
 from kproc.handler.client_rates import CLIENT_BYTES, ClientRates
-from kproc.handler.compaction_calls import CompactionDesk
-from kproc.handler.hand_over import TAKE_PARTITIONS, HandOver
+from kproc.handler.compaction_calls import CompactionCalls
 from kproc.handler.handler_telemetry import HandlerTelemetry
+from kproc.handler.partition_transfer import TAKE_PARTITIONS, PartitionTransfer
 from kproc.handler.partitions import Partitions
 from kproc.handler.retention_calls import serve_retention
 from kproc.observe.broker_figures import FIGURES
@@ -48,7 +48,7 @@ class _Entry(NamedTuple):
 class OwnerCalls:
     """One per Handler."""
 
-    __slots__ = ("_by_op", "_containment", "_hand_over", "_services")
+    __slots__ = ("_by_op", "_containment", "_services", "_transfers")
 
     def __init__(
         self,
@@ -56,24 +56,24 @@ class OwnerCalls:
         *,
         partitions: Partitions,
         produce: ProduceBatcher,
-        hand_over: HandOver,
+        transfers: PartitionTransfer,
         rates: ClientRates,
-        compaction: CompactionDesk,
+        compaction: CompactionCalls,
         telemetry: HandlerTelemetry,
     ) -> None:
         self._services = services
         self._containment = services.containment
-        self._hand_over = hand_over
+        self._transfers = transfers
 
         def enforce_retention(body: _Body, on_reply: OnReply) -> None:
-            serve_retention(partitions, hand_over, (body["topic"], body["partition"]), on_reply)
+            serve_retention(partitions, transfers, (body["topic"], body["partition"]), on_reply)
 
         self._by_op: dict[str, _Entry] = {}
         for each in SERVED.values():
             self._add(each.call, _without_payload(partial(each.serve, services)))
         self._add(PRODUCE, produce.serve_forwarded)
         self._add(PRODUCE_RECORDS, produce.serve_records)
-        self._add(TAKE_PARTITIONS, _without_payload(hand_over.serve_claim))
+        self._add(TAKE_PARTITIONS, _without_payload(transfers.serve_claim))
         self._add(CLIENT_BYTES, _without_payload(rates.serve))
         plain: dict[str, _ServePlain] = {
             FIGURES: partial(handler_figures.serve_call, services),
@@ -107,7 +107,7 @@ class OwnerCalls:
             version = _version_of(body)
             if version > self._services.image.version:
                 kept = bytearray(payload)  # The view dies with this pass; offsets are written into the bytes.
-                self._hand_over.when_image(version, lambda: self.serve(op, body, kept, on_reply))
+                self._transfers.when_image(version, lambda: self.serve(op, body, kept, on_reply))
             else:
                 self._by_op[op].serve(body, payload, on_reply)
         except Exception as error:

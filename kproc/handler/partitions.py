@@ -237,7 +237,7 @@ class Partitions:
                 owned.on_synced(error)
         return len(outcomes)
 
-    # -- hand-over ---------------------------------------------------------------------------------------------
+    # -- transfer ----------------------------------------------------------------------------------------------
 
     def export(self, key: PartitionKey, topic_id: bytes) -> dict[str, Any] | None:
         """Give an open partition up: all that its next owner needs to go on, as plain values.
@@ -260,7 +260,7 @@ class Partitions:
                 # Its topic was deleted, its owner has heard of that and we have not.
                 state = None
         except (StorageFailure, Corrupt) as error:
-            logger.error("hand-over of %s-%d: %s", *key, error)
+            logger.error("transfer of %s-%d: %s", *key, error)
             state = None
         owned.publish()
         log.close(clean=False)

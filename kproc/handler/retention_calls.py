@@ -6,27 +6,27 @@ import logging
 
 from kproc.api.context import OnReply, PartitionKey, PartitionMoving
 from kproc.errors import KafkaError
-from kproc.handler.hand_over import HandOver
+from kproc.handler.partition_transfer import PartitionTransfer
 from kproc.handler.partitions import Partitions
 
 logger = logging.getLogger(__name__)
 
 
 def serve_retention(
-    partitions: Partitions, hand_over: HandOver, key: PartitionKey, on_reply: OnReply
+    partitions: Partitions, transfers: PartitionTransfer, key: PartitionKey, on_reply: OnReply
 ) -> None:
     """Do it, and answer how many segments went; for a log that is on its way here, later."""
 
     def go_on(is_ready: bool) -> None:
         if is_ready:
-            serve_retention(partitions, hand_over, key, on_reply)
+            serve_retention(partitions, transfers, key, on_reply)
         else:
             on_reply({"count": 0})
 
     try:
         count = partitions.enforce_retention(key)
     except PartitionMoving as moving:
-        hand_over.when_ready(moving.key, go_on)
+        transfers.when_ready(moving.key, go_on)
         return
     except (KafkaError, OSError) as error:
         logger.warning("retention of %s-%d: %s", *key, error)

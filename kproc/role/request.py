@@ -60,7 +60,8 @@ class ClientPeer:
     def __init__(self, outbox: Answers) -> None:
         self.outbox = outbox
         self.hosts: dict[int, str] = {}  # Connection id -> its client's address.
-        # Connections that are leaving this Processor: the store of their answers, and the attempt; see moving.py.
+        # Connections that are leaving this Processor: the store of their answers, and the attempt; see
+        # migrating_connections.py.
         self.moving: dict[int, tuple[ClientPeer, int]] = {}
         # Connection id -> what to cancel when the client leaves. Only parked requests are in here.
         self.waiting: dict[int, dict[HandlerRequest, Callable[[], None]]] = {}

@@ -11,7 +11,7 @@ the disk; a sync thread moves it (sync_point, fdatasync of the descriptors, mark
 
 One class in five files, by concern: log_state (fields, rolling, snapshots), log_append (the hot path),
 log_read, log_compact (the swap of compacted segments), and here the life of a log: opening, syncing,
-retention, hand-over.
+retention, transfer to another Handler.
 """
 
 from __future__ import annotations
@@ -403,7 +403,7 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
         """Forget idle producers (producer.id.expiration.ms); returns how many."""
         return self.producers.expire(now_ms, self.config.producer_id_expiration_ms)
 
-    # -- hand-over -----------------------------------------------------------------------------------------
+    # -- transfer to another Handler -----------------------------------------------------------------------
 
     def export_state(self) -> dict[str, Any]:
         """Everything the owner knows, as plain values, for import_state() in another process.

@@ -210,7 +210,7 @@ class ProducerTable:
         self.first_open_offset = min(self._open.values()) if self._open else None
 
     def export(self) -> list[Any]:
-        """Everything, all five batches of each producer included, as plain lists for a hand-over."""
+        """Everything, all five batches of each producer included, as plain lists, for a partition's transfer."""
         exported: list[Any] = msgspec.to_builtins(self.entries())
         return exported
 

@@ -1,9 +1,9 @@
 """Scene: some Handlers' partitions and groups, metadata log, checkpoints and compactor over one RecordingFs.
 
-The roles' storage is real: Partitions, Log, Groups, HandOver, Compactor, MetadataLog, FreedNames. What differs is who
-calls: here one loop draws all that happens from a seed. A round of fdatasync is in work for a while: its syncs are done
-at once or later, and more is appended before its outcome is taken. Handlers hear of the metadata at different times,
-and die in the middle of what they do.
+The roles' storage is real: Partitions, Log, Groups, PartitionTransfer, Compactor, MetadataLog, FreedNames. What
+differs is who calls: here one loop draws all that happens from a seed. A round of fdatasync is in work for a while:
+its syncs are done at once or later, and more is appended before its outcome is taken. Handlers hear of the metadata
+at different times, and die in the middle of what they do.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from kproc.errors import ErrorCode, KafkaError
 from kproc.group.coordinator import CommitRequest
 from kproc.group.records import CommittedOffset, OffsetKey
 from kproc.handler.checkpoint import Checkpoint
-from kproc.handler.compaction_calls import CompactionDesk
+from kproc.handler.compaction_calls import CompactionCalls
 from kproc.handler.coordinator_runtime import CoordinatorRuntime
 from kproc.handler.coordinators import all_kinds
-from kproc.handler.hand_over import HandOver, PartitionsClaimed, StatesGiven
 from kproc.handler.owned_partition import OwnedPartition
+from kproc.handler.partition_transfer import PartitionsClaimed, PartitionTransfer, StatesGiven
 from kproc.handler.partitions import Partitions
 from kproc.handler.syncer import Outcome, sync_one
 from kproc.metrics.slab import MetricsRow
@@ -156,36 +156,36 @@ class Handler:
             all_kinds(scene.config, clock), config=scene.config, clock=clock,
             image=lambda: self.image, partitions=self.partitions, handler_index=index, containment=Containment(),
         )  # fmt: skip
-        self.hand_over = HandOver(
+        self.transfers = PartitionTransfer(
             handler_index=index, image=lambda: self.image, partitions=self.partitions, ask=scene.claim,
             is_linked=lambda _index: True, now_ns=now_ns,
         )  # fmt: skip
-        self.desk = CompactionDesk(self.partitions, lambda: self.image, now_ns)
+        self.desk = CompactionCalls(self.partitions, lambda: self.image, now_ns)
 
     def hear(self) -> int:
         """Take the next delta in, as Handler._apply does; the version then."""
         change = self.image.apply(self.deltas.popleft())
         for gone in change.deleted:
-            self.hand_over.forget(gone)
+            self.transfers.forget(gone)
             self.partitions.delete(gone)
         if change.deleted:
             self.coordinators.topics_deleted(change.deleted)
         if change.moved:
             self.coordinators.on_moved(change.moved)
-            self.hand_over.on_moved(change.moved)
-        self.hand_over.on_image()
+            self.transfers.on_moved(change.moved)
+        self.transfers.on_image()
         for topic_ in change.configured:
             self.partitions.reconfigure(topic_)
         return self.image.version
 
     def sync(self) -> None:
         """End the round that runs, or begin one."""
-        if self.hand_over.is_opening:
-            self.hand_over.go_on_opening()
+        if self.transfers.is_opening:
+            self.transfers.go_on_opening()
         if self.partitions.syncing:
             self.syncer.end()
             self.partitions.finish_sync()
-            self.hand_over.retire()
+            self.transfers.retire()
         else:
             self.partitions.start_sync()
 
@@ -212,7 +212,7 @@ class Handler:
                     del self.asked[on_reply]
                 on_reply(given)
 
-        self.hand_over.when_image(body.image, lambda: self.hand_over.serve_claim(body, reply))
+        self.transfers.when_image(body.image, lambda: self.transfers.serve_claim(body, reply))
 
     def swap(self) -> None:
         """The swap that waits, unless a round is in work."""

@@ -111,7 +111,7 @@ def _restart(scene: Scene) -> None:
 def _tick(scene: Scene) -> None:
     handler = _handler(scene)
     handler.partitions.tick()
-    handler.hand_over.tick()
+    handler.transfers.tick()
 
 
 def _clock(scene: Scene) -> None:

@@ -13,9 +13,9 @@ from kproc.cleaner.cleaner import Cleaner
 from kproc.cluster.image import ClusterImage
 from kproc.controller.freed_names import FreedNames
 from kproc.handler.coordinator_shard import Shard
-from kproc.handler.hand_over import HandOver
 from kproc.handler.handler import Handler
 from kproc.handler.owned_partition import OwnedPartition
+from kproc.handler.partition_transfer import PartitionTransfer
 from kproc.ipc.wait import Waker
 from kproc.ipc.words import read_row
 from kproc.net.connection_table import ConnectionTable
@@ -162,8 +162,8 @@ MUTATIONS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
     "retry-stored-twice": [(ProducerTable, "admit", _admit_duplicates)],
     "producers-not-recovered": [(ProducerTable, "load", _nothing), (ProducerTable, "record", _nothing)],
     "stale-row-trusted": [(PartitionTable, "read", _row_of_any_generation)],
-    "opened-while-another-has-it": [(HandOver, "_before_open", _nothing)],
-    "hand-over-loses-who-waits": [(HandOver, "_release_waiters", _nothing)],
+    "opened-while-another-has-it": [(PartitionTransfer, "_before_open", _nothing)],
+    "hand-over-loses-who-waits": [(PartitionTransfer, "_release_waiters", _nothing)],
     "calls-of-the-dead-never-answered": [(Calls, "lose", _nothing)],
     "connections-of-a-dead-handler-stay": [(Homes, "_lose", _lose_without_closing)],
     "sockets-of-a-dead-processor-lost": [(HandoffQueue, "detach", _detach_without_requeue)],

@@ -32,7 +32,7 @@ from tests.support.memory_disk import MemoryDisk
 
 _FINISH_NS: Final = 120 * S
 _REST_NS: Final = 2 * S
-# After it nobody waits any more for what a dead Processor might have given away (handler/moving.py).
+# After it nobody waits any more for what a dead Processor might have given away (handler/migrating_connections.py).
 _CLAIM_NS: Final = 11 * S
 _REST_TURNS_MAX: Final = 100  # Of one role in that time; an idle one stores its metrics twice a second.
 _METADATA: Final = "__cluster_metadata"

@@ -33,7 +33,7 @@ class Rig:
     handler_index = HERE
 
     def __init__(self, **owners: int) -> None:
-        self.image = self.hand_over = self
+        self.image = self.transfers = self
         self.version = 7
         self.owners = owners
         self.slow: dict[str, Callable[[str | None], None]] = {}  # Ours that are answered later.

@@ -1,6 +1,6 @@
 """Several Processors and one Handler that parks, for connections that move: all in this process, stepped by hand.
 
-The Handler is scripted, but what it does for moves is the real handler/moving.py.
+The Handler is scripted, but what it does for moves is the real handler/migrating_connections.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from types import SimpleNamespace, TracebackType
 from typing import Any, cast
 
 from kproc.clock import ManualClock
-from kproc.handler.moving import MovingConnections
+from kproc.handler.migrating_connections import MigratingConnections
 from kproc.ipc.arena import Arena, ArenaReader
 from kproc.ipc.fdpass import make_socket_pair, send_fd
 from kproc.ipc.wait import Sleeper, Waker, make_eventfd
@@ -61,7 +61,7 @@ class ParkingHandler:
         self.id = agent_id
         self._clock = clock
         self._links: dict[AgentId, tuple[ClientPeer, Inbox, Link]] = {}
-        self.moving = MovingConnections()
+        self.moving = MigratingConnections()
         self.taken: list[Work] = []
         self.left: list[int] = []  # Connections whose clients have left.
         self.is_parking = True

@@ -13,7 +13,7 @@ import pytest
 
 from kproc.cleaner.compactor import Compactor
 from kproc.clock import ManualClock
-from kproc.handler.compaction_calls import CompactionDesk
+from kproc.handler.compaction_calls import CompactionCalls
 from kproc.metrics.slab import MetricsRow
 from kproc.metrics.spec import SLOT
 from kproc.role.calls import PREPARE_COMPACTION, SWAP_SEGMENTS, OnReply
@@ -47,7 +47,7 @@ class Rig:
         self.asked: list[str] = []
         self.answers: dict[str, dict[str, Any]] = {}  # Instead of the owner's.
         owner: Any = SimpleNamespace(find=self._find, get=lambda name, part: self._find((name, part.index)))
-        self.desk = CompactionDesk(owner, lambda: self.cluster.image, self.clock.now_ns)
+        self.desk = CompactionCalls(owner, lambda: self.cluster.image, self.clock.now_ns)
         self.metrics = MetricsRow(new_slab(), 0, 1)
         self.compactor = self.start()
 

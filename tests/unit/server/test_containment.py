@@ -14,7 +14,7 @@ from kproc.cluster.topic_names import GROUP_METADATA_TOPIC
 from kproc.containment import Containment
 from kproc.errors import ErrorCode, FatalError
 from kproc.group.coordinator import GroupCoordinator
-from kproc.handler.hand_over import HandOver
+from kproc.handler.partition_transfer import PartitionTransfer
 from kproc.metrics.spec import SLOT
 from kproc.storage import log_append
 from kproc.transport.agent import STORE_MS
@@ -187,23 +187,23 @@ def test_waiter_for_a_producer_id_that_is_a_surprise_keeps_none_from_those_behin
     assert (given, containment.count) == ([8], 1)
 
 
-def test_partitions_tick_that_is_a_surprise_keeps_hand_overs_from_nothing(
+def test_partitions_tick_that_is_a_surprise_keeps_transfers_from_nothing(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = start()
-    ticks: list[HandOver] = []
+    ticks: list[PartitionTransfer] = []
     monkeypatch.setattr("kproc.handler.partitions.Partitions.tick", stumble)
-    monkeypatch.setattr(HandOver, "tick", lambda each: ticks.append(each))
+    monkeypatch.setattr(PartitionTransfer, "tick", lambda each: ticks.append(each))
     rig.advance_ms(1000)
     assert ticks, "requests that wait for a partition must have an end"
     assert surprises(rig) > 0
 
 
-def test_hand_over_that_is_a_surprise_ends_the_role(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transfer_that_is_a_surprise_ends_the_role(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """Contained, whoever waits for the partition would wait for ever."""
     rig = start(handlers=2)
     rig.create_topic("t", partitions=4)
-    monkeypatch.setattr(HandOver, "_arrived", stumble)
+    monkeypatch.setattr(PartitionTransfer, "_arrived", stumble)
     with pytest.raises(FatalError, match="ended half way"):
         rig.set_handler_count(1)
     rig.kill(0)

@@ -9,7 +9,7 @@ import pytest
 from kproc.api.context import PartitionMoving
 from kproc.cluster.image import PartitionImage
 from kproc.errors import ErrorCode
-from kproc.handler import hand_over
+from kproc.handler import partition_transfer
 from kproc.handler.owned_partition import OwnedPartition
 from kproc.handler.partitions import Partitions
 from kproc.storage import timestamp_search
@@ -26,7 +26,7 @@ PARTITIONS = 6
 @pytest.fixture
 def rig(start: Start, monkeypatch: pytest.MonkeyPatch) -> HandlerRig:
     """One log in each duty cycle."""
-    monkeypatch.setattr(hand_over, "_OPENING_NS", 0)
+    monkeypatch.setattr(partition_transfer, "_OPENING_NS", 0)
     rig = start()
     rig.create_topic("t", partitions=PARTITIONS)
     return rig
@@ -78,7 +78,7 @@ def test_a_fetch_waits_for_its_log_and_hears_of_a_deletion(rig: HandlerRig) -> N
     assert not processor.answers(settles=False)
     rig.delete_topic("t")
     assert sorted(answer.connection_id for answer in processor.answers()) == [1, 2]
-    assert handler._hand_over.is_idle
+    assert handler._transfers.is_idle
 
 
 @pytest.mark.parametrize("handlers", [1, 2])
@@ -86,7 +86,7 @@ def test_a_fetch_that_may_not_wait_waits_for_its_log_all_the_same(
     start: Start, monkeypatch: pytest.MonkeyPatch, handlers: int
 ) -> None:
     """As in Kafka, where a topic's logs are open before anybody can ask for it."""
-    monkeypatch.setattr(hand_over, "_OPENING_NS", 0)
+    monkeypatch.setattr(partition_transfer, "_OPENING_NS", 0)
     rig = start(handlers=handlers)
     rig.create_topic("t", partitions=PARTITIONS)
     wanted = [("t", NO_ID, [(index, 0) for index in range(PARTITIONS)])]
@@ -132,7 +132,7 @@ def test_retention_waits_too(rig: HandlerRig) -> None:
 def test_a_search_by_time_goes_on_in_slices_and_other_requests_do_not_wait(
     start: Start, monkeypatch: pytest.MonkeyPatch, handlers: int
 ) -> None:
-    monkeypatch.setattr(hand_over, "_OPENING_NS", 0)
+    monkeypatch.setattr(partition_transfer, "_OPENING_NS", 0)
     monkeypatch.setattr(timestamp_search, "SLICE_RECORDS", 2)
     rig = start(handlers=handlers)
     rig.create_topic("t", partitions=2)

@@ -543,7 +543,7 @@ def test_retention_of_a_partition_that_is_offline_is_silent(
     caplog.clear()
     replies: list[dict[str, object]] = []
     for name in ("offline", "damaged"):
-        serve_retention(rig.partitions(), rig.handler()._hand_over, (name, 0), replies.append)
+        serve_retention(rig.partitions(), rig.handler()._transfers, (name, 0), replies.append)
     assert replies == [{"count": 0}] * 2
     assert not caplog.records, "it was said when it happened, and would be said at every round of the cleaner"
 

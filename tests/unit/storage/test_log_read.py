@@ -309,7 +309,7 @@ def handed_over(rig: LogRig, log: Log) -> Log:
     )
 
 
-def test_a_log_goes_on_after_a_hand_over_as_if_nothing_had_been(rig: LogRig) -> None:
+def test_a_log_goes_on_after_a_transfer_as_if_nothing_had_been(rig: LogRig) -> None:
     other = LogRig(rig.directory.with_name("other-0"), config=rig.config)
     log, unbroken = rig.open(leader_epoch=3), other.open(leader_epoch=3)
     for number in range(60):
@@ -340,7 +340,7 @@ def test_files_that_wait_for_deletion_are_handed_over(rig: LogRig) -> None:
     log.close()
 
 
-def test_files_that_changed_behind_a_hand_over_are_refused(rig: LogRig) -> None:
+def test_files_that_changed_behind_a_transfer_are_refused(rig: LogRig) -> None:
     log = filled(rig, 2)
     state = log.export_state()
     append_one(log, batch("late"))

@@ -91,7 +91,7 @@ def assert_at_rest(rig: HandlerRig) -> None:
     """Nothing is on its way or waits, and every log is open at its owner or nowhere."""
     for handler in rig.handlers:
         if handler is not None:
-            assert handler._hand_over.is_idle, handler.id
+            assert handler._transfers.is_idle, handler.id
             assert len(handler._calls) == 0, handler.id
             assert not handler._produce._fences, handler.id
             assert not handler._produce._open_forwards, handler.id
@@ -532,7 +532,7 @@ def test_stop_in_the_middle_of_a_move_closes_what_nobody_has_taken(start: Start)
     assert produce(rig, 0, index, sequenced(0)) == (0, 0)
     rig.set_handler_count(2, settles=False)
     rig.handler(0).do_work(0)
-    assert not rig.handler(0)._hand_over.is_idle
+    assert not rig.handler(0)._transfers.is_idle
     rig.handler(0).begin_stop()
     assert not rig.handler(0).is_drained()
     rig.handler(0).close()

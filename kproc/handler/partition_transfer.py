@@ -1,4 +1,4 @@
-"""HandOver: partitions that change their Handler while both live. One per Handler; single-threaded like it.
+"""PartitionTransfer: partitions that change their Handler while both live. One per Handler; single-threaded like it.
 
 A change of the Handler count reaches every Handler as one delta. The owner of before *retires* a partition that it
 has open: it ends rounds of fdatasync that somebody waits for, closes the log and keeps its state. The new owner
@@ -111,7 +111,7 @@ class _Claim:
         self._on_reply(StatesGiven(self._image().version, parts, is_open=self._left > 0))
 
 
-class HandOver:
+class PartitionTransfer:
     """What this Handler gives away, and what it waits for."""
 
     def __init__(
@@ -379,7 +379,7 @@ class HandOver:
             self._partitions.import_state(topic, partition, state)
         except (Corrupt, OSError) as error:
             # The files are what counts: the log is opened from them at first touch, or says what is wrong with it.
-            logger.error("hand-over of %s-%d: %s", topic.name, partition.index, error)
+            logger.error("transfer of %s-%d: %s", topic.name, partition.index, error)
 
     def _take_back(self, key: PartitionKey) -> None:
         retired = self._retired.pop(key)
@@ -441,7 +441,7 @@ class _Asked:
             try:
                 self._arrived(arrival, topic_id, state)
             except Exception as error:  # Who waits for it would wait for ever; a successor asks anew.
-                raise FatalError(f"the hand-over of {arrival.key} ended half way: {error!r}") from error
+                raise FatalError(f"the transfer of {arrival.key} ended half way: {error!r}") from error
 
 
 def moved_between(before: ClusterImage, after: ClusterImage) -> list[MovedPartition]:

@@ -151,7 +151,7 @@ class Story:
         assert not any(poller.is_waiting for poller in self.pollers)
         for handler in self.rig.handlers:
             assert handler is not None
-            assert handler._hand_over.is_idle, handler.id
+            assert handler._transfers.is_idle, handler.id
             assert len(handler._calls) == 0, handler.id
             assert len(handler._purgatory) == 0, handler.id
             assert not handler._produce._fences, handler.id

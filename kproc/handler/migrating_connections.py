@@ -41,7 +41,7 @@ class _Moving:
         self.expires_ns = 0  # Not yet.
 
 
-class MovingConnections:
+class MigratingConnections:
     """One per Handler, empty nearly always."""
 
     def __init__(self) -> None:
