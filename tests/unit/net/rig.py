@@ -247,6 +247,10 @@ class ProcessorRig:
         assert send_fd(self.acceptor, HANDOFF.pack(self._serial, listener, flags, LOOPBACK, 40_000), fd)
         return self._serial
 
+    def wake(self) -> None:
+        """Write the Processor's eventfd, as who answers does while it sleeps."""
+        self._waker.signal()
+
     def evict(self, count: int, *, listener: int = 0) -> None:
         """An Acceptor asks for connections of its listener to be closed."""
         self.acceptor.send(HANDOFF.pack(EVICT, listener, count, LOOPBACK, 0))

@@ -58,6 +58,52 @@ def test_processor_rests_until_it_has_something_to_publish(rig: ProcessorRig, wa
     assert sleep_ms() == REST_MS
 
 
+def test_answer_that_ends_a_sleep_leaves_and_the_next_sleep_ends_with_the_tick(
+    rig: ProcessorRig, wanted: list[float]
+) -> None:
+    """One pass for a lone client's request, and its metrics are as young as ever."""
+    client = rig.connect()
+    rig.advance_ms(STORE_MS)
+    client.send(framed(b"x"))
+    (request,) = rig.handler.take()
+    rig.clock.advance_ms(30)
+    rig.handler.answer(request, framed(b"y"))
+    rig.wake()
+    rig.processor.do_work(LONG_MS)
+    assert client.received() == framed(b"y")
+    assert wanted == [STORE_MS - 30]
+
+
+def test_who_wants_a_short_sleep_gets_one_sleep_only(rig: ProcessorRig, wanted: list[float]) -> None:
+    """As somebody does who waits for the last answer."""
+    client = rig.connect()
+    rig.advance_ms(STORE_MS)
+    client.send(framed(b"x"))
+    (request,) = rig.handler.take()
+    rig.handler.answer(request, framed(b"y"))
+    rig.wake()
+    rig.processor.do_work(STORE_MS // 5)
+    assert wanted == []
+    rig.processor.do_work(STORE_MS // 5)
+    assert client.received() == framed(b"y")
+    assert wanted == [STORE_MS // 5]
+
+
+def test_answer_that_ends_a_sleep_does_not_put_the_tick_off(rig: ProcessorRig, wanted: list[float]) -> None:
+    client = rig.connect()
+    rig.advance_ms(STORE_MS)
+    client.send(framed(b"x"))
+    (request,) = rig.handler.take()
+    rig.clock.advance_ms(STORE_MS)
+    rig.handler.answer(request, framed(b"y"))
+    rig.wake()
+    rig.processor.do_work(LONG_MS)
+    assert rig.metric("heartbeat_ns") == rig.clock.now_ns()
+    assert wanted == []
+    rig.processor.do_work(LONG_MS)
+    assert client.received() == framed(b"y")
+
+
 @pytest.fixture
 def acceptor_rig() -> Iterator[AcceptorRig]:
     with ExitStack() as stack:
