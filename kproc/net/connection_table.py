@@ -45,8 +45,9 @@ class ConnectionTable:
     """One per Processor. A connection is in all of its tables or in none."""
 
     __slots__ = (
-        "_activity", "_arena", "_budget", "_clock", "_closed_listeners", "_containment", "_handlers", "_next_id",
-        "_number", "_owner", "_state", "_throttles", "by_fd", "by_id", "mover", "short_of_memory", "stalled", "watch",
+        "_activity", "_arena", "_budget", "_clock", "_closed_listeners", "_containment", "_handlers",
+        "_next_id", "_number", "_owner", "_state", "_throttles", "by_fd", "by_id", "mover", "short_of_memory",
+        "stalled", "watch",
     )  # fmt: skip
 
     mover: Mover  # Set by ConnectionMigration, which needs this table to make it.

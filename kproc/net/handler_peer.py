@@ -25,7 +25,8 @@ class HandlerPeer:
     """
 
     __slots__ = (
-        "_notices", "_publish", "_unpublished", "_wake", "homes", "inbox", "is_away", "is_leaving", "link", "peer",
+        "_notices", "_publish", "_unpublished", "_wake", "homes", "inbox", "is_away", "is_leaving", "link",
+        "peer",
     )  # fmt: skip
 
     _notices: Outbox  # Set by the first link.

@@ -15,15 +15,9 @@ class HandlerSet:
     """One per Processor. homes.py decides which connection has which of them as its home."""
 
     __slots__ = (
-        "_given_router",
-        "_looks",
-        "by_id",
-        "by_index",
-        "inboxes",
-        "may_have_answers",
-        "router",
+        "_given_router", "_looks", "by_id", "by_index", "inboxes", "may_have_answers", "router",
         "unpublished",
-    )
+    )  # fmt: skip
 
     def __init__(self, router: Router | None) -> None:
         self._given_router = router

@@ -18,8 +18,8 @@ class MemoryBudget:
     """One per Processor. Both limits are the broker's, divided by its number of Processors; -1 means no limit."""
 
     __slots__ = (
-        "_arena", "_bytes_max", "_handlers", "_processor_count", "_processors_in_all", "_queued", "_requests_max",
-        "held_bytes", "is_limited",
+        "_arena", "_bytes_max", "_handlers", "_processor_count", "_processors_in_all", "_queued",
+        "_requests_max", "held_bytes", "is_limited",
     )  # fmt: skip
 
     def __init__(

@@ -46,8 +46,8 @@ class RequestReader:
     """One per Processor, which calls `read` for each connection whose socket is readable."""
 
     __slots__ = (
-        "_arena", "_blocks", "_budget", "_counts", "_handlers", "_next_look_ns", "_request_bytes_max", "_state",
-        "_table", "_timed", "_unpublished", "read",
+        "_arena", "_blocks", "_budget", "_counts", "_handlers", "_next_look_ns", "_request_bytes_max",
+        "_state", "_table", "_timed", "_unpublished", "read",
     )  # fmt: skip
 
     def __init__(
@@ -140,8 +140,7 @@ class RequestReader:
         if view is None:
             self._table.stall(connection)
             return
-        count = self._receive(connection, view[start:], "the client closed it")
-        if count:
+        if count := self._receive(connection, view[start:], "the client closed it"):
             self._pass_on_behind_held(connection, view, count)
 
     def _receive(self, connection: Connection, into: memoryview, if_ended: str) -> int:
@@ -311,12 +310,12 @@ class RequestReader:
             self._pass_on_block(connection, block)
 
     def _pass_on_block(self, connection: Connection, block: Block) -> None:
+        """Pass on a large frame that is whole; without room for that the connection stalls."""
         if connection.client is None:
             connection.client = client_of(block.view)
         target = connection.home
         if self._handlers.router is not None:
-            index = self._handlers.router.route(block.view)
-            owner = self._handlers.by_index.get(index)
+            owner = self._handlers.by_index.get(self._handlers.router.route(block.view))
             if owner is not None and owner.link is not None:
                 target = owner
         if not connection.is_introduced and not self._handlers.introduce(connection):
@@ -326,11 +325,10 @@ class RequestReader:
         if self._state.now_ns >= self._next_look_ns:
             flags |= self._begin_timing(connection, block.view, target)
         head = HEAD.pack(connection.id, connection.next_sequence, connection.listener, flags)
-        waits = connection.inflight and target is not connection.target
         link = target.link
         if (
-            waits
-            or link is None
+            link is None
+            or (connection.inflight and target is not connection.target)
             or not link.sender.try_push(REQUEST_BLOCK, head, BLOCK.pack(block.offset, block.length))
         ):
             self._timed.cancel(connection)

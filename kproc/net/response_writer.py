@@ -51,17 +51,8 @@ class ResponseWriter:
     """One per Processor."""
 
     __slots__ = (
-        "_blocks",
-        "_by_id",
-        "_counts",
-        "_handlers",
-        "_lent",
-        "_state",
-        "_steps",
-        "_table",
-        "_timed",
-        "files",
-    )
+        "_blocks", "_by_id", "_counts", "_handlers", "_lent", "_state", "_steps", "_table", "_timed", "files",
+    )  # fmt: skip
 
     def __init__(
         self,
