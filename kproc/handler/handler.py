@@ -3,8 +3,6 @@
 One duty cycle: drain every Processor's ring (Produce requests are gathered), append per partition, give the
 rings back, take the other roles' calls, collect finished syncs, complete what is due, publish once per link.
 Views of rings and arenas live no longer than the drain that took them.
-
-This file is long because it joins everything that a Handler has, and because its hot loop is written out.
 """
 
 from __future__ import annotations

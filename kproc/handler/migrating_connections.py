@@ -1,8 +1,8 @@
-"""What a Handler keeps of connections that are on their way from one Processor to another.
+"""MigratingConnections: a Handler keeps the answers of connections that migrate from one Processor to another.
 
-Between MOVE_OUT and MOVE_IN nobody can say which Processor will hold the socket: the target may die or refuse. So
-the answers of requests that are parked, or park meanwhile, are kept here until a Processor claims them; whatever
-happens to the two, an answer is delivered once or its connection is closed. Requests that do not park are answered
+Between MOVE_OUT and MOVE_IN it is open which Processor will have the socket: the target may die or refuse. So the
+answers of requests that are parked, or park meanwhile, are kept here until a Processor claims them. Whatever happens
+to the two Processors, an answer is delivered once, or its connection is closed. Requests that do not park are answered
 as ever: their Processor waits for them before it gives the socket away.
 """
 
@@ -13,12 +13,12 @@ from typing import Final
 from kproc.role.request import ClientPeer
 from kproc.transport.envelope import CLOSE, HEAD, MOVED, SEND, pack_sequences
 
-# From when the old Processor has given the socket away, or died, until the new one must have claimed the requests.
+# Time between the old Processor's report that it gave the socket away, or its death, and the new one's claim.
 _CLAIM_NS: Final = 10_000_000_000
 
 
 class KeptAnswers:
-    """Stands in for an Outbox: what is pushed waits for whoever claims the connection."""
+    """Takes the place of an Outbox: stores the answers for the Processor that claims the connection."""
 
     __slots__ = ("answers",)
 
@@ -30,7 +30,7 @@ class KeptAnswers:
 
 
 class _Moving:
-    """One connection: where it came from, what is kept of it, and until when."""
+    """One connection: its former Processor, its kept answers, and until when they are kept."""
 
     __slots__ = ("expires_ns", "kept", "kept_answers", "origin")
 
@@ -38,11 +38,11 @@ class _Moving:
         self.origin = origin
         self.kept_answers = KeptAnswers()
         self.kept = ClientPeer(self.kept_answers)
-        self.expires_ns = 0  # Not yet.
+        self.expires_ns = 0  # 0: not before the old Processor has reported or died.
 
 
 class MigratingConnections:
-    """One per Handler, empty nearly always."""
+    """One per Handler; nearly always empty."""
 
     def __init__(self) -> None:
         self._moving: dict[int, _Moving] = {}
@@ -51,12 +51,12 @@ class MigratingConnections:
         return len(self._moving)
 
     def has_holders(self) -> bool:
-        """Whether a living Processor still has one of them, and will claim it or give it away."""
+        """Whether a running Processor still has one of the connections, and will claim it or give it away."""
         return any(not moving.expires_ns for moving in self._moving.values())
 
     def move_out(self, origin: ClientPeer, connection_id: int, attempt: int) -> None:
-        """Keep the answers of the parked requests from now on, and say which these are."""
-        self.forget(connection_id)  # Of an earlier attempt that nobody ended.
+        """Keep the answers of parked requests from now on; list these requests in MOVED."""
+        self.forget(connection_id)  # Drop what is left of an earlier attempt.
         moving = self._moving[connection_id] = _Moving(origin)
         origin.moving[connection_id] = moving.kept, attempt
         requests = origin.waiting.pop(connection_id, None)
@@ -68,7 +68,9 @@ class MigratingConnections:
             origin.outbox.push(MOVED, HEAD.pack(connection_id, attempt, 0, 0), sequences)
 
     def move_in(self, peer: ClientPeer, connection_id: int, sequences: list[int]) -> None:
-        """A Processor has the socket and expects these answers; those that nobody knows end its connection."""
+        """Send the kept answers to the Processor that has the socket; close the connection if it expects
+        unknown ones.
+        """
         expected = set(sequences)
         moving = self._moving.pop(connection_id, None)
         if moving is not None:
@@ -85,38 +87,40 @@ class MigratingConnections:
             peer.outbox.push(CLOSE, HEAD.pack(connection_id, sequence, 0, 0))
 
     def gave_away(self, origin: ClientPeer, connection_id: int, now_ns: int) -> None:
-        """Another Processor holds the socket. Its claim may still be on its way, by another ring."""
+        """Note that another Processor has the socket. Its claim may still be under way, in another ring."""
         moving = self._moving.get(connection_id)
-        if moving is not None and moving.origin is origin:  # Else it is claimed already.
+        if moving is not None and moving.origin is origin:  # Otherwise it is claimed already.
             self._await_claim(connection_id, moving, now_ns)
 
     def gone(self, origin: ClientPeer, connection_id: int) -> None:
-        """The client left while its connection was still there."""
+        """Forget a connection that the client closed before it migrated."""
         moving = self._moving.get(connection_id)
         if moving is not None and moving.origin is origin:
             self.forget(connection_id)
 
     def lose(self, origin: ClientPeer, now_ns: int) -> None:
-        """A Processor died. What it had sent off may arrive all the same."""
+        """A Processor has died. Connections that it gave away before may still be claimed."""
         for connection_id, moving in list(self._moving.items()):
             if moving.origin is origin and not moving.expires_ns:
                 self._await_claim(connection_id, moving, now_ns)
 
     def _await_claim(self, connection_id: int, moving: _Moving, now_ns: int) -> None:
-        """For a while; what has nothing to claim is forgotten at once, because a Handler that leaves waits for it."""
+        """Wait for a claim, for a limited time. Without kept answers forget the connection at once, because a leaving
+        Handler waits for this table to be empty.
+        """
         if moving.kept_answers.answers or moving.kept.waiting:
             moving.expires_ns = now_ns + _CLAIM_NS
         else:
             self.forget(connection_id)
 
     def expire(self, now_ns: int) -> None:
-        """Give up what nobody claimed: the Processor that should have died with the socket."""
+        """Drop answers that were not claimed in time: the Processor with the socket has died."""
         for connection_id, moving in list(self._moving.items()):
             if moving.expires_ns and moving.expires_ns <= now_ns:
                 self.forget(connection_id)
 
     def forget(self, connection_id: int) -> None:
-        """Cancel what is parked and drop what was answered."""
+        """Cancel the parked requests of a connection and drop its kept answers."""
         moving = self._moving.pop(connection_id, None)
         if moving is not None:
             moving.origin.moving.pop(connection_id, None)

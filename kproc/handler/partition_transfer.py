@@ -1,23 +1,25 @@
-"""PartitionTransfer: partitions that change their Handler while both live. One per Handler; single-threaded like it.
+"""PartitionTransfer: partitions that go from one running Handler to another. One per Handler; single-threaded like it.
 
-A change of the Handler count reaches every Handler as one delta. The owner of before *retires* a partition that it
-has open: it ends rounds of fdatasync that somebody waits for, closes the log and keeps its state. The new owner
-*awaits* it: it claims the state ("take_partitions") from the owner of before and lets requests wait until the state
-or "not open here" has come. It opens nothing until then, so that a log has one writer at any time:
+A change of the Handler count reaches every Handler as one delta. The former owner *retires* a partition that it has
+open: it waits for the fdatasync that requests depend on, closes the log and keeps its state. The new owner *awaits*
+it: it claims the state ("take_partitions") from the former owner, and lets requests wait until the state or "not open
+here" has come. It opens the log only then, so that a log has one writer at any time:
 
     delta   old owner: open -> retiring -> retired --state--> new owner: awaited -> open
                                              |
                           nobody claims it   +-> row says that nobody holds it: opened from its files
 
-- Claims and answers name the image version they were made at; whoever is behind waits for its own delta first.
-- Only the owner, as the holder's image has it, is given a state. A partition that moves on before it has arrived is
-  passed on to who claims it next; one that comes back is taken up again where it is.
-- The row names who has the log open (`holder`). A new owner that was refused by the owner of before, or a successor
-  of which no delta told anything, asks that one.
-- Logs that nobody else holds are opened at first touch, but for 20 ms a duty cycle only: a request about thousands
-  would stall everybody else. The others are *deferred*, and who wants them waits as for one that is on its way.
-- A new owner that dies after the answer, or an old one before it: the log is opened from row and files, as after
-  any death.
+- Claims and answers carry the image version at which they were made; a Handler whose image is older waits for its
+delta. - A state is given only to the owner by the holder's image. If a partition is transferred again before it has
+arrived, the
+  state is passed on to the next claimant; if it comes back to its former owner, that one opens it again.
+- The row names the Handler that has the log open (`holder`). A new owner that the former owner refused, or a restarted
+  Handler that has not seen the delta, asks that Handler.
+- Logs that no other Handler holds are opened at first touch, but for at most 20 ms per duty cycle: a request about
+  thousands of them would stall all others. The rest is *deferred*: requests for them wait as for a transfer.
+- If the new owner dies after the answer, or the former one before it, the log is opened from row and files, as after
+any
+  death.
 """
 
 from __future__ import annotations
@@ -42,14 +44,14 @@ StateGiven = tuple[
 
 
 class PartitionsClaimed(FromImage):
-    """Who owns these by that metadata asks for what their owner of before has open."""
+    """A claim: the owner of these partitions, by that metadata version, asks their former owner for their states."""
 
     claimer: int
     parts: list[tuple[bytes, int]]  # Topic id and index.
 
 
 class StatesGiven(Reply):
-    """Some of what was claimed, by the metadata of who gives it."""
+    """An answer to a claim: some of the states, and the metadata version of the Handler that gives them."""
 
     image: int
     parts: list[StateGiven]
@@ -65,9 +67,9 @@ _CLAIMED_AT_ONCE: Final = 256  # Partitions in one claim: some 6 KB.
 _STATES_PER_REPLY: Final = 16  # A state is about 1 KB, with many producers far more.
 # How long a request waits for a partition. Its clients' own timeouts are 30 s.
 _WAIT_NS: Final = 20_000_000_000
-# How long a state is kept that nobody claims: its owner died after the delta, and files and row say the same.
+# How long an unclaimed state is kept: its new owner has died, and row and files have the same information.
 _KEEP_NS: Final = 5_000_000_000
-# For opening logs in one duty cycle; one is opened in any case.
+# Time for opening logs in one duty cycle; at least one is opened.
 _OPENING_NS: Final = 20_000_000
 
 
@@ -81,7 +83,8 @@ class _Arrival:
         self.holder = holder
         self.since_ns = since_ns
         self.waiters: list[OnReady] = []
-        # It went away and came back while we waited: from whom. A refusal of `holder` is about the time before that.
+        # If the partition was transferred away and back while we waited: its last owner. A refusal by `holder` then
+        # refers to the time before that.
         self.later_holder: int | None = None
 
 
@@ -94,7 +97,7 @@ class _Retired(NamedTuple):
 
 
 class _Claim:
-    """What another Handler asked for and has not got yet."""
+    """A claim of another Handler that is not answered completely yet."""
 
     __slots__ = ("_image", "_left", "_on_reply")
 
@@ -106,13 +109,13 @@ class _Claim:
         self._on_reply = on_reply
 
     def give(self, parts: list[StateGiven]) -> None:
-        """Answer for some of them: [topic id, index, state or None]."""
+        """Answer for some of its partitions: [topic id, index, state or None]."""
         self._left -= len(parts)
         self._on_reply(StatesGiven(self._image().version, parts, is_open=self._left > 0))
 
 
 class PartitionTransfer:
-    """What this Handler gives away, and what it waits for."""
+    """The partitions that this Handler gives away, and those that it waits for."""
 
     def __init__(
         self,
@@ -134,7 +137,7 @@ class PartitionTransfer:
         self._retiring: dict[PartitionKey, None] = {}
         self._retired: dict[PartitionKey, _Retired] = {}
         self._claims: dict[PartitionKey, list[_Claim]] = {}
-        # Who said last that it does not hold it: if the row names that one, the log may be opened from its files.
+        # The last Handler that denied holding a partition: if the row names it, the log may be opened from its files.
         self._denied: dict[PartitionKey, int] = {}
         self._for_image: list[tuple[int, Callable[[], None]]] = []
         # To be opened in later duty cycles, and the requests that wait for each.
@@ -146,7 +149,7 @@ class PartitionTransfer:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is on its way, neither from here nor to here."""
+        """Whether no partition is being transferred from here or to here."""
         return not (self._arrivals or self._retiring or self._retired or self._for_image or self._deferred)
 
     # -- for the APIs ------------------------------------------------------------------------------------------
@@ -168,7 +171,7 @@ class PartitionTransfer:
             on_ready(True)
 
     def when_image(self, version: int, on_image: Callable[[], None]) -> None:
-        """Call back when the metadata has that version: somebody else knows it already."""
+        """Call back when our metadata has that version, which another Handler has already."""
         if self._image().version >= version:
             on_image()
         else:
@@ -177,18 +180,19 @@ class PartitionTransfer:
     # -- the metadata changed ----------------------------------------------------------------------------------
 
     def on_moved(self, moved: Iterable[MovedPartition]) -> None:
-        """Begin to give away and to wait, as the new routing table says."""
+        """Begin the transfers that the new placement of partitions requires."""
         claimed: dict[int, list[PartitionKey]] = {}
         for each in moved:
             key = (each.topic.name, each.partition.index)
             self._denied.pop(key, None)
-            self._refuse_claims(key, each.topic)  # They were made for an owner of before.
+            self._refuse_claims(key, each.topic)  # These claims were made by a former owner.
             if each.partition.owner != self._handler_index:
                 if self._partitions.find(key) is not None:
                     self._retiring[key] = None
-                self._release_waiters(key)  # They look for the new owner before any request behind them does.
+                # Waiting requests find the new owner before any later request does.
+                self._release_waiters(key)
             elif key in self._retiring:
-                del self._retiring[key]  # It comes back before it was gone.
+                del self._retiring[key]  # It comes back before it was closed.
             elif key in self._retired:
                 self._take_back(key)
             elif key in self._arrivals:
@@ -200,12 +204,12 @@ class PartitionTransfer:
             self._claim(holder, keys)
 
     def on_image(self) -> None:
-        """The metadata has a new version: go on with what waited for it."""
+        """Continue what waited for this version of the metadata."""
         while self._for_image and self._for_image[0][0] <= self._image().version:
             self._for_image.pop(0)[1]()
 
     def forget(self, topic: TopicImage) -> None:
-        """The topic was deleted: nobody wants its state, and those who wait must hear of it."""
+        """Drop a deleted topic's states, and call back the requests that wait for its partitions."""
         for partition in topic.partitions:
             key = (topic.name, partition.index)
             self._retired.pop(key, None)
@@ -220,19 +224,19 @@ class PartitionTransfer:
     # -- giving away -------------------------------------------------------------------------------------------
 
     def retire(self) -> None:
-        """Close what nobody waits for the disk of any more. Called again after every round of fdatasync."""
+        """Close the retiring partitions that no request waits for. Called again after every round of fdatasync."""
         for key in list(self._retiring):
             topic = self._image().topics_by_name[key[0]]
             state = self._partitions.export(key, topic.topic_id)
             if state is None:
-                continue  # Somebody waits for the disk.
+                continue  # A request waits for its records to be on the disk.
             del self._retiring[key]
             if state:
                 self._retired[key] = _Retired(topic.topic_id, state, self._now_ns())
             self._answer_claims(key, topic)
 
     def serve_claim(self, body: PartitionsClaimed, on_reply: OnResult[StatesGiven]) -> None:
-        """Another Handler owns these. Its image is not newer than ours: the caller saw to that."""
+        """Serve another Handler's claim. The caller has made sure that its image is not newer than ours."""
         claim = _Claim(self._image, len(body.parts), on_reply)
         parts: list[StateGiven] = []
         for topic_id, index in body.parts:
@@ -253,7 +257,7 @@ class PartitionTransfer:
             claim.give(parts)
 
     def _answer_claims(self, key: PartitionKey, topic: TopicImage) -> None:
-        """It is closed, or has come for somebody else: the first who asked gets it."""
+        """Answer the claims of a partition that is closed or has arrived: the first claimant gets its state."""
         claims = self._claims.pop(key, None)
         if not claims:
             return
@@ -269,9 +273,9 @@ class PartitionTransfer:
     # -- opening -----------------------------------------------------------------------------------------------
 
     def _defers(self, key: PartitionKey) -> bool:
-        """Whether a log has to be opened later. Those of coordinators have a pace of their own (Shard.load_some)."""
+        """Whether a log has to be opened later. Coordinators limit the loading of their logs themselves."""
         if key in self._deferred:
-            return True  # Behind those that wait for it.
+            return True  # Others wait for it already, and come first.
         if not self.is_opening:
             self.is_opening = True
             self._opens_until_ns = self._now_ns() + _OPENING_NS
@@ -282,7 +286,7 @@ class PartitionTransfer:
         return True
 
     def go_on_opening(self) -> int:
-        """A duty cycle after one that opened logs: let those who wait have some more. How many partitions."""
+        """Open more deferred logs in the next duty cycle; return how many."""
         self.is_opening = False
         until_ns = self._now_ns() + _OPENING_NS
         count = 0
@@ -298,10 +302,10 @@ class PartitionTransfer:
     # -- waiting -----------------------------------------------------------------------------------------------
 
     def _before_open(self, key: PartitionKey, row: PartitionRow | None) -> None:
-        """Raises PartitionMoving while another Handler may have this log."""
+        """Raise PartitionMoving while another Handler may have this log open."""
         if key not in self._arrivals:
             if self._may_be_held(key, row):
-                # We are a successor: the delta that moved it came before our time.
+                # This Handler was restarted: the delta that transferred the partition came before its start.
                 assert row is not None
                 self._claim(row.holder, [key])
             if key not in self._arrivals and not self._defers(key):
@@ -331,10 +335,10 @@ class PartitionTransfer:
             self._ask(holder, TAKE_PARTITIONS, body, asked)
 
     def _arrived(self, arrival: _Arrival, topic_id: bytes, state: dict[str, Any] | None) -> None:
-        """The holder has given a partition up, never had it, or died: then what it had is in row and files."""
+        """A partition has arrived: its holder gave it up, never had it, or died, which leaves row and files."""
         key = arrival.key
         if self._arrivals.get(key) is not arrival:
-            return  # Its topic was deleted meanwhile.
+            return  # The topic was deleted meanwhile.
         del self._arrivals[key]
         topic = self._image().topics_by_id[topic_id]
         partition = topic.partitions[key[1]]
@@ -351,7 +355,7 @@ class PartitionTransfer:
         self._partitions.purgatory.check(key)
 
     def _asks_another(self, key: PartitionKey, partition: PartitionImage, arrival: _Arrival) -> bool:
-        """Whether somebody else than who was asked may have it; then that one is asked."""
+        """Whether another Handler than the one that was asked may have it; if so, ask that one."""
         holder = arrival.later_holder
         if holder is None:
             self._denied[key] = arrival.holder
@@ -378,7 +382,7 @@ class PartitionTransfer:
         try:
             self._partitions.import_state(topic, partition, state)
         except (Corrupt, OSError) as error:
-            # The files are what counts: the log is opened from them at first touch, or says what is wrong with it.
+            # Not fatal: the log is opened from its files at first touch, which reports what is wrong with it.
             logger.error("transfer of %s-%d: %s", topic.name, partition.index, error)
 
     def _take_back(self, key: PartitionKey) -> None:
@@ -389,7 +393,7 @@ class PartitionTransfer:
     # -- now and then ------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Once a second: let nobody wait for ever, and keep nothing for ever."""
+        """End waits and drop unclaimed states that are too old. Called once a second."""
         now_ns = self._now_ns()
         for arrival in list(self._arrivals.values()):
             if arrival.waiters and now_ns - arrival.since_ns > _WAIT_NS:
@@ -403,7 +407,9 @@ class PartitionTransfer:
                 self._partitions.disown(partition)
 
     def close(self) -> None:
-        """The broker stops. Raises OSError when a partition is nobody's: then the stop is not a clean one."""
+        """The broker stops: take retired partitions back, so that their logs are closed here. Raises OSError if some
+        are still awaited: then the stop is not a clean one.
+        """
         for key in list(self._retired):
             self._take_back(key)
         if self._arrivals:
@@ -411,7 +417,7 @@ class PartitionTransfer:
 
 
 class _Asked:
-    """A claim of ours until its last answer."""
+    """A claim of this Handler, until its last answer has come."""
 
     __slots__ = ("_arrived", "_version", "_when_image", "arrivals")
 
@@ -426,13 +432,13 @@ class _Asked:
         self._version = 0
 
     def __call__(self, reply: StatesGiven | Lost) -> None:
-        """An answer may be ahead of our image. What comes behind it, and be it the news of a death, waits, too."""
+        """Handle an answer. If it is ahead of our image, it waits, and so does everything behind it, even a death."""
         if isinstance(reply, StatesGiven):
             self._version = max(self._version, reply.image)
         self._when_image(self._version, lambda: self._take(reply))
 
     def _take(self, reply: StatesGiven | Lost) -> None:
-        # A death leaves the rest to row and files.
+        # The Handler died: the rest is opened from row and files.
         lost: list[StateGiven] = [(*each, None) for each in self.arrivals]
         for topic_id, index, state in lost if isinstance(reply, Lost) else reply.parts:
             arrival = self.arrivals.pop((topic_id, index), None)
@@ -440,18 +446,20 @@ class _Asked:
                 continue
             try:
                 self._arrived(arrival, topic_id, state)
-            except Exception as error:  # Who waits for it would wait for ever; a successor asks anew.
+            # Requests that wait for the partition would wait for ever; a successor of this role claims it again.
+            except Exception as error:
                 raise FatalError(f"the transfer of {arrival.key} ended half way: {error!r}") from error
 
 
 def moved_between(before: ClusterImage, after: ClusterImage) -> list[MovedPartition]:
-    """What changed its owner from one image to another one, for who missed the deltas between them."""
+    """The partitions whose owner differs between two images, for a Handler that missed the deltas between them."""
     moved: list[MovedPartition] = []
     for topic_id, topic in after.topics_by_id.items():
         known = before.topics_by_id.get(topic_id)
         if known is None:
             continue
-        for old, new in zip(known.partitions, topic.partitions, strict=False):  # It may have grown.
+        # The topic may have more partitions now.
+        for old, new in zip(known.partitions, topic.partitions, strict=False):
             if old.owner != new.owner:
                 moved.append(MovedPartition(topic, new, old.owner))
     return moved

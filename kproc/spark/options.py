@@ -2,7 +2,7 @@
 
 Everything about them is checked here, before a broker is asked: an unknown name, a value that is none, options
 that exclude each other, and what a source in Python cannot do. The message says what to do instead. Pure: no
-broker, no Spark. This file is long because the names and words for users are in it, once.
+broker, no Spark. The names and messages for users are all in this file.
 """
 
 from __future__ import annotations
