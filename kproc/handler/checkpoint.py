@@ -1,4 +1,4 @@
-"""What the cleaner's checkpoint files say of the partitions when a Handler starts."""
+"""Checkpoint: recovery points and log starts from the cleaner's files, as read when a Handler starts."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
 """ClientRates: producer_byte_rate and consumer_byte_rate of one Handler's clients (KIP-13, KIP-546).
 
-As in Kafka: who is above its quota is answered at once, with throttle_time_ms, and read again only when the rate is
-back at the quota (StartThrottling, whose end its Processor keeps). A Produce counts with its request's bytes and is
-stored; a Fetch counts with the bytes of its records, and one that comes too early is answered without any. Everybody
-is the user ANONYMOUS until the broker knows users.
+As in Kafka, a client above its quota is answered at once, with throttle_time_ms, and is not read until its rate is
+back at the quota (StartThrottling; the Processor ends it). A Produce counts with its request's bytes and is stored. A
+Fetch counts with the bytes of its records, and one that comes too early is answered without any. Every client is the
+user ANONYMOUS until the broker knows users.
 
 Differs from Kafka: each byte takes its time at the quota's rate, and a client that was quiet may be one
 quota.window.size.seconds ahead. Kafka's window of 11 s lets 10 s worth of bytes through at once and then nothing for
 as long. request_percentage and controller_mutation_rate are stored and described, not enforced.
 
-A client's connections may be at several Handlers: ten times a second each tells the others what it has counted, so
-every one sees the sum. What is not seen yet, at most 100 ms' worth, is paid back by the next throttle.
+A client's connections may be at several Handlers. Ten times a second each Handler tells the others what it has
+counted, so that each has the sum. At most 100 ms' worth is missing from it, which the next throttle makes up for.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from kproc.cluster.client_quotas import CLIENT_ID, CONSUMER_BYTE_RATE, PRODUCER_
 
 ANONYMOUS: Final = "ANONYMOUS"
 _KINDS: Final = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE)
-_CLIENTS_MAX: Final = 10_000  # Client ids that are looked up once; beyond, everything is looked up anew.
+_CLIENTS_MAX: Final = 10_000  # Most cached look-ups by client id; with more, the cache is cleared.
 _NS_PER_MS: Final = 1_000_000
 _NS_PER_S: Final = 1_000_000_000
 _THROTTLE_MS_MAX: Final = 2**31 - 1  # An int32 on the wire.
 
-# Whose rate it is: (kind, user, client id); "" where the quota is shared by all of them.
+# The owner of a rate: (kind, user, client id); "" if the quota is shared by all users or all client ids.
 Key = tuple[str, str, str]
 
 
 class ClientBytes(msgspec.Struct, array_like=True):
-    """What a Handler has counted since it told the others the last time."""
+    """A Handler's message to the others: what it has counted since the last one."""
 
     told: list[list[Any]]  # Kind, user, client id, nanoseconds at its quota.
 
@@ -44,17 +44,17 @@ CLIENT_BYTES: Final = Call("client_bytes", ClientBytes, Reply)
 
 
 class _Account:
-    """One client: until when what it has sent or got would last at its quota."""
+    """One client's account: the time until which its bytes so far would last at its quota."""
 
     __slots__ = ("due_ns", "untold_ns")
 
     def __init__(self) -> None:
         self.due_ns = 0
-        self.untold_ns = 0  # What the other Handlers have not heard of.
+        self.untold_ns = 0  # What the other Handlers have not been told yet.
 
 
 class ClientRates:
-    """One per Handler. Costs one look at `is_on` while no quota is set."""
+    """One per Handler. While no quota is set, it costs one check of `is_on`."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class ClientRates:
         self.is_on = False
 
     def on_image(self) -> None:
-        """The quotas may have changed; then they count at once, and what was owed at the old ones is forgotten."""
+        """Use changed quotas at once; what clients owed by the old ones is dropped."""
         version = self._quotas().version
         if version == self._version:
             return
@@ -84,7 +84,7 @@ class ClientRates:
         self.is_on = any(kind in limits for _, limits in self._quotas().entities() for kind in _KINDS)
 
     def on_produce(self, client_id: bytes | None, count: int) -> int:
-        """A request of that many bytes has come; how long its connection is not to be read, in ms."""
+        """Count a Produce of that many bytes; return for how many ms its connection must not be read."""
         found = self._find(PRODUCER_BYTE_RATE, client_id)
         if found is None:
             return 0
@@ -92,8 +92,8 @@ class ClientRates:
         return _to_ms(self._charge(*found, count, now_ns) - now_ns)
 
     def on_fetch(self, client_id: bytes | None, count: int) -> int:
-        """An answer with that many bytes of records is ready; how long it comes too early, in ms. Then it leaves
-        without them, and they do not count."""
+        """Count an answer with that many bytes of records; return by how many ms it comes too early. Then it is sent
+        without records, and they do not count."""
         found = self._find(CONSUMER_BYTE_RATE, client_id)
         if found is None:
             return 0
@@ -105,7 +105,7 @@ class ClientRates:
         return 0
 
     def fetch_bytes_max(self, client_id: bytes | None) -> int | None:
-        """What one answer may hold, as in Kafka a window's worth; None: as much as is asked for."""
+        """The most bytes of one answer, a window's worth as in Kafka; None: no limit."""
         found = self._find(CONSUMER_BYTE_RATE, client_id)
         return None if found is None else max(1, int(found[1] * self._fetch_s_max))
 
@@ -120,16 +120,16 @@ class ClientRates:
                 told.append([*key, account.untold_ns])
                 account.untold_ns = 0
             elif account.due_ns < idle_since_ns:
-                del self._accounts[key]  # A new one is as far ahead.
+                del self._accounts[key]  # A new account would be equal.
         return told
 
     def serve(self, body: ClientBytes, on_reply: OnResult[Reply]) -> None:
-        """Another Handler's call."""
+        """Serve another Handler's message."""
         self.hear(body.told)
         on_reply(Reply())
 
     def hear(self, told: list[list[Any]]) -> None:
-        """What another Handler has counted."""
+        """Add what another Handler has counted."""
         now_ns = self._now_ns()
         for kind, user, client_id, cost_ns in told:
             self._add((kind, user, client_id), cost_ns, now_ns)
@@ -160,7 +160,7 @@ class ClientRates:
             return found
 
     def _look_up(self, kind: str, client_id: str) -> tuple[Key, float] | None:
-        """The quota in force, and whom it counts together."""
+        """The quota in force for a client, and the key of the clients that share it."""
         found = self._quotas().in_force(ANONYMOUS, client_id, kind)
         if found is None:
             return None

@@ -1,7 +1,7 @@
-"""The owner's answers to the cleaner: what a compaction begins with, and the swap of segments.
+"""CompactionCalls: serves the cleaner's calls to the owner of a log: the facts for a compaction, and the swap.
 
-Both are quick: the first reads nothing from the disk once the log is open, the second is a few dozen renames.
-What cannot be done now is refused with a reason, and the cleaner tries again some time later.
+Both are quick: the first reads nothing from the disk once the log is open, the second is a few dozen renames. A call
+that cannot be served now is refused with a reason, and the cleaner tries again later.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ class CompactionCalls:
         return 1
 
     def forget(self) -> None:
-        """The cleaner died: its successor begins again, and may remove what would be swapped."""
+        """Drop the waiting swaps of a cleaner that has died: its successor may remove their files."""
         self.swaps.clear()
 
     def begin_stop(self) -> None:
-        """Refuse what is asked from now on."""
+        """Refuse all calls from now on."""
         self._is_stopping = True
 
     def _swap(self, body: dict[str, Any]) -> dict[str, Any]:

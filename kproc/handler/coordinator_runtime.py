@@ -3,8 +3,8 @@
 A coordinator is made at the first touch of its partition and fills itself from the log; what is asked meanwhile gets
 COORDINATOR_LOAD_IN_PROGRESS. It is dropped when the partition gets another owner, who does the same. What a topic's
 coordinators do is the matter of their rules (coordinator/rules.py); which topics there are stands in coordinators.py.
-All of them share one heap of deadlines and one list of those that want to write: a duty cycle in which there is nothing
-to do costs the same however many topics there are.
+All of them share one heap of deadlines and one list of those that want to write: a duty cycle in which there is
+nothing to do costs the same however many topics there are.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ _COUNTED_MAX: Final = 1000
 
 
 class Handler(LinkedAgent):
-    """One of M; owns the partitions that the routing table gives to its index."""
+    """One of M; owns the partitions that the metadata places on its index."""
 
     __slots__ = (
         "_clients",
@@ -145,7 +145,7 @@ class Handler(LinkedAgent):
         self._owner_calls = self._make_owner_calls()
         self._has_image = self._is_leaving = False
         self._unlinked = UnlinkedCalls(self._calls, self.containment, clock.now_ns)
-        # A successor may own partitions that somebody else still has open: it must know whom to ask.
+        # A restarted Handler may own partitions that another one still has open: it must know whom to ask.
         self._is_linked = is_linked
         self._next_second_ns = 0
 
@@ -204,15 +204,15 @@ class Handler(LinkedAgent):
         self._list_links()
 
     def has_image(self) -> bool:
-        """True once the controller has sent its metadata: before that no request can be answered."""
+        """Whether the controller has sent its metadata; before that no request can be answered."""
         return self._has_image
 
     def apply_endpoints(self, endpoints: Sequence[Endpoint]) -> None:
-        """Listeners came or went: what their clients are told to connect to."""
+        """Store the listeners' advertised addresses after listeners were added or removed."""
         self._services.endpoints = endpoints
 
     def set_linked(self) -> None:
-        """Every peer of the start is attached: from now on a peer that is not there is dead or has left."""
+        """Note that all peers of the start are attached: from now on a missing peer is dead or has left."""
         self._is_linked = True
         self._list_links()
 
@@ -226,14 +226,14 @@ class Handler(LinkedAgent):
         self._purgatory.expire_all()
 
     def begin_stop(self) -> None:
-        """Answer what waits: nothing more will be appended."""
+        """Answer the waiting requests: nothing more will be appended."""
         super().begin_stop()
         self._compaction.begin_stop()
         self._coordinators.begin_stop()
         self._purgatory.expire_all()
 
     def is_drained(self) -> bool:
-        """Stopping: everything is answered. Leaving: and every partition is with its next owner."""
+        """Whether, stopping, every request is answered; leaving, every partition is with its next owner, too."""
         if self._is_leaving and not self._is_stopping:
             return not (
                 len(self._partitions)
@@ -277,17 +277,18 @@ class Handler(LinkedAgent):
         return max(0, min(due_ms, left_ms))
 
     def _work(self) -> int:
-        """Asks before it calls: a lone client pays for all of this at each request."""
+        """One pass. It checks before it calls, because a lone client pays for all of this at each request."""
         work = 0
         if self._unlinked.waiting:
             work = self._unlinked.ask_again(self._outbox)
-        # Peers first: a change of the owners that is there must be known before anything new is appended.
+        # Peers first: a change of owners that has arrived must be known before anything new is appended.
         for is_empty, peer in self._inputs:
             if not is_empty():
                 work += self._take_from_peer(peer)
         if self._transfers.is_opening:
             work += self._transfers.go_on_opening()
-        if self._produce.gathered:  # What waited for a partition goes on between two passes, too.
+        # Requests that waited for a partition may have gone on between two passes.
+        if self._produce.gathered:
             self._produce.flush()
         for _, client in self._serving:
             work += self._requests.drain(client)
@@ -302,7 +303,7 @@ class Handler(LinkedAgent):
             work += self._compaction.work()
         if self._partitions.unsynced:
             self._partitions.start_sync()
-        # The coordinators last: they say how long there is nothing to do for them.
+        # The coordinators last: they return when they have something to do next.
         return work + self._purgatory.expire() + self._coordinators.work(self._clock.now_ns())
 
     # -- other roles -------------------------------------------------------------------------------------------
@@ -317,7 +318,7 @@ class Handler(LinkedAgent):
             elif kind == REPLY:
                 self._calls.take_reply(view)
             elif kind == DELTA:
-                self._produce.flush()  # What we were sent as the owner.
+                self._produce.flush()  # Append the forwarded parts that we got as their owner.
                 self._apply(view)
                 peer.outbox.push(DELTA_ACK, TOKEN.pack(self._services.image.version, 0))
             elif kind == SNAPSHOT:
@@ -338,15 +339,16 @@ class Handler(LinkedAgent):
     ) -> None:
         outbox = self._outbox(peer)
         if outbox is None and peer.role == HANDLER:
-            # The metadata may name it before we have heard of its link: that comes by the control socket, which a
-            # busy Handler reads now and then, the metadata by a ring. Now it reads it, and only then is this lost.
+            # The metadata may name a Handler before we have its link: metadata comes by a ring, links by the control
+            # socket, which a busy Handler reads now and then. Read it now; only if there is no link then is the call
+            # lost.
             self._unlinked.add(peer, call, body, on_reply, payload)
             self.is_called = True
             return
         send(self._calls, outbox, peer, call, body, on_reply, payload)
 
     def _adopt(self, image: ClusterImage) -> None:
-        """A whole image, at our start or after the controller's: what changed in between was no delta."""
+        """Use a whole image, at our start or the controller's; changes in between did not come as deltas."""
         before = self._services.image
         gone = [
             topic for topic_id, topic in before.topics_by_id.items() if topic_id not in image.topics_by_id
@@ -358,7 +360,7 @@ class Handler(LinkedAgent):
             self._partitions.reconfigure(topic)
 
     def _apply(self, view: memoryview) -> None:
-        """Take in a metadata change and do what the owner must do about it."""
+        """Apply a change of the metadata, and do what the owner of partitions must do about it."""
         change = self._services.image.apply(view)
         self._change_image(self._services.image, change.deleted, change.moved)
         image = self._services.image
@@ -394,12 +396,12 @@ class Handler(LinkedAgent):
         self._transfers.on_image()
 
     def _switch_logs(self) -> None:
-        """As the dynamic configs in force say."""
+        """Switch the request log by the dynamic configs in force."""
         self._requests.switch_log()
         self._telemetry.switch()
 
     def _forget_fast_paths(self) -> None:
-        """They lead to topics and owners as they were."""
+        """Drop all fast paths: they refer to topics and owners of the old metadata."""
         for client in self._clients.values():
             client.paths.clear()
 
@@ -409,7 +411,7 @@ class Handler(LinkedAgent):
         super()._list_links()
         clients = self._clients.values()
         self._outboxes += [client.outbox for client in clients]
-        # Without metadata, or before every peer of the start is there, requests are no work.
+        # Without metadata, or before all peers of the start are attached, requests cannot be served.
         serves = self._has_image and self._is_linked
         self._serving = [(client.inbox.is_empty, client) for client in clients] if serves else []
 

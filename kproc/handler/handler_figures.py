@@ -1,4 +1,4 @@
-"""What a Handler tells the cleaner of its topics and groups when metrics are scraped: kept already, gathered here."""
+"""Gathers a Handler's figures of topics and groups for the cleaner, when metrics are scraped."""
 
 from __future__ import annotations
 

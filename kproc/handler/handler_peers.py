@@ -1,4 +1,4 @@
-"""HandlerPeers: whom a Handler can ask, as the APIs see it."""
+"""HandlerPeers: lets the APIs call other Handlers, the controller and the cleaner."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kproc.role.roles import CLEANER, CONTROLLER, handler_id
 from kproc.transport.agent import AgentId
 from kproc.transport.outbox import Outbox
 
-# A Handler that was asked this long ago and is still away is not merely being restarted.
+# A Handler that is away for longer than this is not merely being restarted.
 _AWAY_NS: Final = NS_PER_S
 
 
@@ -35,7 +35,7 @@ def send(
 
 
 class UnlinkedCall(NamedTuple):
-    """A call to a Handler that is not attached, as far as we have heard."""
+    """A call to a Handler that is not attached here."""
 
     peer: AgentId
     call: Call[Any, Any] | str
@@ -55,10 +55,11 @@ class UnlinkedCalls:
         self._containment = containment
         self._now_ns = now_ns
         self.waiting: list[UnlinkedCall] = []
-        self._away_since: dict[AgentId, int] = {}  # When the first was asked of it that did not reach it.
+        # When the first call was made that did not reach the Handler.
+        self._away_since: dict[AgentId, int] = {}
 
     def attached(self, peer: AgentId) -> None:
-        """It is there again."""
+        """Note that a Handler is attached again."""
         self._away_since.pop(peer, None)
 
     def add(
@@ -69,11 +70,11 @@ class UnlinkedCalls:
         on_reply: Callable[[Any], None],
         payload: bytes | memoryview,
     ) -> None:
-        """Keep a call, for whom it is made."""
+        """Keep a call until the next duty cycle."""
         self.waiting.append(UnlinkedCall(peer, call, body, on_reply, bytes(payload), self._containment.owner))
 
     def ask_again(self, outbox_of: Callable[[AgentId], Outbox | None]) -> int:
-        """Make them, before anything else is asked: calls stay in their order. How many there were."""
+        """Make the kept calls before any other, so that their order stays; return how many there were."""
         waiting, self.waiting = self.waiting, []
         for each in waiting:
             self._containment.run("what a call was for", each.owner, self._ask, each, outbox_of(each.peer))

@@ -1,8 +1,8 @@
-"""What a Handler tells of itself: the bytes of its partitions, and a sample of the requests that it answers.
+"""HandlerTelemetry: a Handler's part of telemetry: the bytes of its partitions, and a sample of its requests.
 
-The sample is taken of the requests that are timed anyway (net/timed_requests.py), at most so many a second of each API,
-so that the others cost what they did. Requests about the telemetry itself are left out: a reader that follows the topic
-would be told of its own reading for ever.
+The sample is taken from the requests that are timed anyway (net/timed_requests.py), at most so many a second of each
+API, so that other requests cost nothing more. Requests for telemetry's own topic are left out: a reader that follows
+the topic would get lines about its own reading for ever.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from kproc.storage.validate import COORDINATOR
 from kproc.transport.agent import AgentId
 from kproc.wire.header import ApiKey
 
-PARTITIONS_MAX: Final = 500  # The busiest of an interval.
-_BODY_BYTES_MAX: Final = 16 << 10  # A longer request is told of without its fields.
+PARTITIONS_MAX: Final = 500  # Most partitions with a line in an interval, the busiest ones.
+_BODY_BYTES_MAX: Final = 16 << 10  # The line of a longer request has no fields.
 _OPEN_MAX: Final = 256
 _FETCH: Final = int(ApiKey.FETCH)
 
 
 class RequestSamples:
-    """The requests that will be told of, until they are answered."""
+    """The sampled requests that are not answered yet."""
 
     def __init__(self, services: Services, feed: Feed, per_second: int) -> None:
         self._services = services
@@ -43,7 +43,9 @@ class RequestSamples:
         self._open: dict[HandlerRequest, tuple[Any, int]] = {}
 
     def begin(self, request: HandlerRequest, body: memoryview) -> None:
-        """A timed request was taken; its bytes are gone when it is answered."""
+        """Consider a timed request for the sample; store its fields, because its bytes are gone when it is
+        answered.
+        """
         last_ns = self._last_ns.get(request.api_key, -self._gap_ns)
         if len(self._open) >= _OPEN_MAX or request.taken_ns - last_ns < self._gap_ns:
             return
@@ -56,11 +58,11 @@ class RequestSamples:
         self._open[request] = (shown, len(body))
 
     def drop(self, request: HandlerRequest) -> None:
-        """It is no request after all."""
+        """Forget a sample: its frame turned out to be no request."""
         self._open.pop(request, None)
 
     def end(self, request: HandlerRequest, answered_ns: int) -> None:
-        """It is being answered."""
+        """Complete the sample of a request that is being answered."""
         found = self._open.pop(request, None)
         if found is None:
             return
@@ -97,7 +99,7 @@ class RequestSamples:
             return True
         if api_key != _FETCH or not isinstance(shown, dict) or topic is None:
             return False
-        # An incremental Fetch names nothing: its session does.
+        # An incremental Fetch names no topic; its session has them.
         cache = self._services.session_cache
         return cache.reads(int(shown.get("session_id", 0)), topic.name, topic.topic_id)
 
@@ -126,7 +128,7 @@ class HandlerTelemetry:
         self._since_ns = services.clock.now_ns()
 
     def switch(self) -> None:
-        """As the settings in force say."""
+        """Switch telemetry by the settings in force."""
         services = self._services
         self._wanted = wanted = Wanted(services.image, services.config)
         services.samples = (
@@ -145,7 +147,7 @@ class HandlerTelemetry:
         return self._wanted.is_on
 
     def tick(self, now_ns: int) -> None:
-        """Ten times a second while it is on."""
+        """Called ten times a second while telemetry is on."""
         if not self._wanted.is_on:
             return
         if self._services.traffic is not None and now_ns - self._since_ns >= self._wanted.interval_ns:
@@ -153,7 +155,7 @@ class HandlerTelemetry:
         self._feed.tick()
 
     def serve(self, body: dict[str, Any], payload: memoryview | bytearray, on_reply: OnReply) -> None:
-        """A batch of another role, for a partition of ours."""
+        """Append another role's batch to a partition of ours."""
         self._append(int(body["partition"]), bytes(payload), on_reply)
 
     def _ask(self, owner: int, body: dict[str, Any], on_reply: OnReply, batch: bytes) -> None:
@@ -226,7 +228,9 @@ def _append(
     batch: bytes,
     on_reply: OnReply,
 ) -> None:
-    """The owner's end: append; {"error": None} when it is in the log. Telemetry waits for no disk."""
+    """Append a batch as the owner; reply {"error": None} when it is in the log. Telemetry does not wait
+    for the disk.
+    """
 
     def go_on(is_ready: bool) -> None:
         if is_ready:
@@ -236,7 +240,8 @@ def _append(
 
     partition = image().partition(TELEMETRY_TOPIC, index)
     if partition is None or partition.owner != partitions.handler_index:
-        on_reply({"lost": True})  # It has moved, or was deleted: the sender looks again.
+        # The partition has another owner, or was deleted: the sender looks it up again.
+        on_reply({"lost": True})
         return
     try:
         owned = partitions.get(TELEMETRY_TOPIC, partition)

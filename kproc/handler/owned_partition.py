@@ -1,4 +1,4 @@
-"""One open partition of a Handler: what it publishes, and who waits for its bytes to be on the disk."""
+"""OwnedPartition: an open partition of a Handler: its log, its published row, the requests that wait for the disk."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from kproc.storage.log import Log
 
 
 class Owner(Protocol):
-    """What an open partition needs of the Handler's partitions."""
+    """What an open partition needs of the Handler's Partitions."""
 
     handler_index: int
     purgatory: Purgatory
     containment: Containment
-    unsynced: dict[OwnedPartition, None]  # Those that somebody waits for, and no round has taken yet.
+    # Partitions that a request waits for, and that are in no sync round yet.
+    unsynced: dict[OwnedPartition, None]
 
 
 class OwnedPartition:
-    """One open partition: its log, its row of the shared table, and who waits for the disk."""
+    """One open partition: its log, its row of the shared table, and the requests that wait for the disk."""
 
     __slots__ = (
         "_holder_word",
@@ -54,7 +55,7 @@ class OwnedPartition:
         self._waiting: deque[tuple[int, Callable[[int], None]]] = deque()
 
     def publish(self) -> None:
-        """Say in the shared table where the log starts and ends."""
+        """Write into the shared table where the log starts and ends."""
         log = self.log
         active = log.active
         self._row.publish(
@@ -70,13 +71,13 @@ class OwnedPartition:
         )
 
     def distrust(self) -> None:
-        """A sync failed. Say so with every row from now on: no successor may believe the page cache."""
+        """A sync failed: every row from now on says so, because no successor may believe the page cache."""
         self._holder_word |= SYNC_FAILED
         self._quiet_word |= SYNC_FAILED
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether somebody waits for the disk."""
+        """Whether a request waits for the disk."""
         return bool(self._waiting)
 
     def after_append(self) -> None:
@@ -94,7 +95,7 @@ class OwnedPartition:
         self._owner.unsynced[self] = None
 
     def on_synced(self, failure: OSError | None) -> None:
-        """A round of fdatasync ended: answer those it covered, or everybody when it failed."""
+        """A sync round has ended: answer the requests that it covered, or all of them if it failed."""
         waiting = self._waiting
         if failure is None and not self.log.is_offline:
             synced = self.log.recovery_point

@@ -1,8 +1,9 @@
-"""What other Handlers, the controller and the cleaner ask of the owner of partitions, by the op of their CALL.
+"""OwnerCalls: serves the calls of other Handlers, the controller and the cleaner to the owner of partitions.
 
-What Handlers ask for their clients stands in the table of api/served_calls.py, with types; the rest is of plain values.
+The calls that Handlers make for their clients are in the table of api/served_calls.py, with types; the others have
+plain values.
 
-A call whose sender knows newer metadata than we do waits for ours, and with it every later one of that sender.
+A call whose sender has newer metadata than we do waits until ours is as new, and so do all later calls of that sender.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from kproc.observe.telemetry_feed import CALL as TELEMETRY
 from kproc.role.calls import PREPARE_COMPACTION, SWAP_SEGMENTS, decode_plain
 
 _ENFORCE_RETENTION: Final = "enforce_retention"
-# Calls that change a log's files or its owner: half of that, only a successor can put right.
+# Calls that change a log's files or its owner: if one fails half way, only a successor can repair that.
 _UNCONTAINED: Final = frozenset({PREPARE_COMPACTION, SWAP_SEGMENTS, TAKE_PARTITIONS.name, _ENFORCE_RETENTION})
 
 _Body = dict[str, Any]
@@ -101,12 +102,14 @@ class OwnerCalls:
             self.serve(op, body, payload, on_reply)
 
     def serve(self, op: str, body: Any, payload: _Payload, on_reply: Callable[[Any], None]) -> None:
-        """Answer a call, now or later. A surprise in what is done for a client stays inside that client's request:
-        whoever passed it on answers as if we had died."""
+        """Answer a call, now or later. An exception in work for a client ends that client's request only: the
+        Handler that made the call answers as if we had died.
+        """
         try:
             version = _version_of(body)
             if version > self._services.image.version:
-                kept = bytearray(payload)  # The view dies with this pass; offsets are written into the bytes.
+                # A copy: the view ends with this pass, and offsets are written into the bytes.
+                kept = bytearray(payload)
                 self._transfers.when_image(version, lambda: self.serve(op, body, kept, on_reply))
             else:
                 self._by_op[op].serve(body, payload, on_reply)
@@ -121,7 +124,7 @@ class OwnerCalls:
 
 
 def _version_of(body: Any) -> int:
-    """The metadata by which its sender went; 0: any."""
+    """The sender's metadata version; 0: any version will do."""
     if isinstance(body, FromImage):
         return body.image
     return int(body.get("image", 0)) if isinstance(body, dict) else 0

@@ -1,6 +1,5 @@
-"""The partitions that one Handler owns: opened at first touch, published to the shared table, deleted here.
-
-Only this Handler writes the logs in here and their rows. Opening is lazy, so that start-up does not depend on
+"""Partitions: the partitions that one Handler owns: opened at first touch, published to the shared table, deleted
+here. Only this Handler writes the logs in here and their rows. Opening is lazy, so that start-up does not depend on
 how many partitions there are: a clean stop makes the first touch cheap, an unclean one makes it recover.
 """
 
@@ -33,13 +32,15 @@ from kproc.storage.log_traffic import LogTraffic
 
 logger = logging.getLogger(__name__)
 
-_SYNC_THREADS: Final = 32  # At a stop. The journal commits once for all that wait.
-_CLOSED_TOGETHER: Final = 128  # Each has some descriptors open while it is synced.
+# Threads for the syncs at a stop: the file system's journal commits once for all that wait.
+_SYNC_THREADS: Final = 32
+# Most logs that are closed at a time, because each has some descriptors open while it is synced.
+_CLOSED_TOGETHER: Final = 128
 _SHORTAGES: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 def _may_pass(error: Corrupt | OSError) -> bool:
-    """Whether the next try may succeed by itself: the host was short of room. Damage does not go away."""
+    """Whether the next try may succeed: the host was short of a resource. Damage does not go away."""
     return isinstance(error, OSError) and error.errno in _SHORTAGES
 
 
@@ -78,11 +79,12 @@ class Partitions:
         self._last_config: tuple[dict[str, str], LogConfig] = {}, LogConfig.of(config)
         self._open: dict[PartitionKey, OwnedPartition] = {}
         self._damaged: dict[PartitionKey, str] = {}
-        self.offline: dict[PartitionKey, str] = {}  # At the last tick: those, and open ones, with the reason.
+        # Partitions that were not served at the last tick, with the reason.
+        self.offline: dict[PartitionKey, str] = {}
         self.traffic: dict[str, LogTraffic] = {}  # By topic.
         self.since_ns = clock.now_ns()
         self.syncs = 0
-        # Raises PartitionMoving while another Handler may have the log: set by whoever moves partitions.
+        # Raises PartitionMoving while another Handler may have the log open. Set by PartitionTransfer.
         self.before_open: Callable[[PartitionKey, PartitionRow | None], None] = lambda _key, _row: None
 
     def __len__(self) -> int:
@@ -106,7 +108,7 @@ class Partitions:
         return list(self._open.values())
 
     def traffic_of(self, topic: str) -> LogTraffic:
-        """What this Handler has counted of a topic."""
+        """This Handler's counters of a topic."""
         found = self.traffic.get(topic)
         if found is None:
             found = self.traffic[topic] = LogTraffic()
@@ -138,7 +140,7 @@ class Partitions:
             try:
                 log = self._load(directory, topic, partition, row)
             except OtherTopic as problem:
-                # A crash came between that topic's deletion and the rename, and the name was used again.
+                # A crash came between the other topic's deletion and the rename, and the name was used again.
                 if isinstance(problem, NoTopic):
                     # Kafka keeps such files as a stray's, too. Nothing in them was ever answered to acks=all.
                     logger.warning("kept aside: %s", problem)
@@ -157,7 +159,7 @@ class Partitions:
     def _adopt(
         self, key: PartitionKey, log: Log, partition: PartitionImage, *, is_distrusted: bool = False
     ) -> OwnedPartition:
-        """A log that was opened is ours from here on."""
+        """Own a log that was just opened."""
         log.on_surprise = self.containment.caught
         log.traffic = self.traffic_of(key[0])
         owned = OwnedPartition(self, key, log, self._table.writer(partition.slot), partition)
@@ -195,7 +197,7 @@ class Partitions:
     def _log_config(self, topic: TopicImage) -> LogConfig:
         """The topic's own settings over the broker's, those changed at run time included.
 
-        A topic's partitions are opened one after another, and most topics have no settings: the last is kept.
+        The last result is cached: a topic's partitions are opened one after another, and most topics have no settings.
         """
         overrides = log_overrides(self._image(), topic, self._config.node_id)
         if overrides != self._last_config[0]:
@@ -205,7 +207,7 @@ class Partitions:
     # -- group commit ------------------------------------------------------------------------------------------
 
     def start_sync(self) -> None:
-        """Start a round of fdatasync over what somebody waits for, unless one is running."""
+        """Start a round of fdatasync for all partitions that a request waits for, unless a round is running."""
         if self.syncing or not self.unsynced:
             return
         points: list[tuple[Log, SyncPoint]] = []
@@ -213,7 +215,8 @@ class Partitions:
         for owned in waiting:
             try:
                 points.append((owned.log, owned.log.sync_point()))
-            except OSError as error:  # A segment cannot be opened: this log cannot be synced, the others can.
+            # A segment cannot be opened, so this log cannot be synced. The others can.
+            except OSError as error:
                 owned.log.take_offline(str(error))
                 owned.on_synced(error)
                 continue
@@ -223,7 +226,7 @@ class Partitions:
             self._syncer.submit(points)
 
     def finish_sync(self) -> int:
-        """Take in what the sync thread has done; return how many logs."""
+        """Handle the results of the sync thread; return for how many logs."""
         outcomes = self._syncer.take()
         for log, point, error in outcomes:
             owned = self.syncing.pop(log)
@@ -232,7 +235,7 @@ class Partitions:
             else:
                 log.sync_failed(point, str(error))
                 owned.distrust()
-            if self._open.get(owned.key) is owned:  # Else the topic was deleted while the round ran.
+            if self._open.get(owned.key) is owned:  # Otherwise the topic was deleted while the round ran.
                 owned.publish()
                 owned.on_synced(error)
         return len(outcomes)
@@ -240,11 +243,11 @@ class Partitions:
     # -- transfer ----------------------------------------------------------------------------------------------
 
     def export(self, key: PartitionKey, topic_id: bytes) -> dict[str, Any] | None:
-        """Give an open partition up: all that its next owner needs to go on, as plain values.
+        """Give an open partition up; return everything that its next owner needs, as plain values.
 
-        The routing table names the next owner already, so that nothing opens the log here again. None while somebody
-        waits for the disk, or a sync round is using the log: ask again when that has ended. What no sync has confirmed
-        is in the page cache, which no death of a role touches, and stays unconfirmed in the state.
+        The next owner is in the metadata already, so nothing opens the log here again. None while a request waits for
+        the disk, or a sync round uses the log: call again when that has ended. Records that no sync has confirmed are
+        in the page cache, which survives every role, and are marked as unconfirmed in the state.
         """
         owned = self._open[key]
         log = owned.log
@@ -268,7 +271,7 @@ class Partitions:
         return state or {}
 
     def abandon(self, key: PartitionKey) -> None:
-        """Close a partition that is not ours any more and whose topic was deleted: its owner renames the directory."""
+        """Close a partition of a deleted topic that is not ours any more; its owner renames the directory."""
         owned = self._open.pop(key)
         self.unsynced.pop(owned, None)
         owned.log.close(clean=False)
@@ -276,11 +279,11 @@ class Partitions:
         self.purgatory.check(key)
 
     def row(self, partition: PartitionImage) -> PartitionRow | None:
-        """What its holder last published."""
+        """The row that the partition's holder last published."""
         return self._table.read(partition)
 
     def disown(self, partition: PartitionImage) -> None:
-        """Say in its row that nobody holds a partition that we gave up and nobody came for."""
+        """Write into the row of a partition that we gave up, and that was not claimed, that no Handler holds it."""
         row = self._table.read(partition)
         if row is not None and row.holder == self.handler_index:
             self._table.writer(partition.slot).publish(
@@ -293,7 +296,7 @@ class Partitions:
     def import_state(
         self, topic: TopicImage, partition: PartitionImage, state: dict[str, Any]
     ) -> OwnedPartition:
-        """Go on with a partition where its owner before stopped: same offsets, producers and leader epoch."""
+        """Open a partition with its former owner's state: same offsets, producers and leader epoch."""
         key = (topic.name, partition.index)
         assert key not in self._open, f"{key} is open here already"
         log = Log.import_state(
@@ -312,7 +315,7 @@ class Partitions:
     # -- changes of the metadata -------------------------------------------------------------------------------
 
     def delete(self, topic: TopicImage) -> None:
-        """A topic is gone: rename our directories of it. The cleaner removes them, after file.delete.delay.ms."""
+        """Rename our directories of a deleted topic. The cleaner removes them after file.delete.delay.ms."""
         self.traffic.pop(topic.name, None)
         for partition in topic.partitions:
             key = (topic.name, partition.index)
@@ -330,7 +333,7 @@ class Partitions:
             self.purgatory.check(key)
 
     def reconfigure(self, topic: TopicImage) -> None:
-        """A topic's settings changed: its open logs follow at once."""
+        """Apply a topic's changed settings to its open logs."""
         config = self._log_config(topic)
         for partition in topic.partitions:
             owned = self._open.get((topic.name, partition.index))
@@ -338,7 +341,7 @@ class Partitions:
                 owned.log.reconfigure(config)
 
     def tick(self) -> None:
-        """About once a second: unlink what is due, sync what flush.ms asks for."""
+        """Unlink files that are due, and sync logs whose flush.ms is over. Called about once a second."""
         now_ms = self._clock.wall_ms()
         offline = dict(self._damaged)
         for owned in self._open.values():
@@ -346,19 +349,19 @@ class Partitions:
             log = owned.log
             if log.offline_reason is not None:
                 offline[owned.key] = log.offline_reason
-            # A round that uses the log may be all that is due; if not, the next look finds it.
+            # The round that uses the log may be enough; if not, the next tick finds it.
             if not log.is_offline and log not in self.syncing and log.is_flush_due(now_ms):
                 self.unsynced[owned] = None
         self.offline = offline
 
     def enforce_retention(self, key: PartitionKey) -> int:
-        """The cleaner asks for a look at one partition: delete what is past its retention; how many segments."""
+        """Delete the segments of one partition that are past their retention; return how many."""
         partition = self._image().partition(*key)
         if partition is None or partition.owner != self.handler_index:
             return 0
         before = self._open.get(key)
         if key in self._damaged or (before is not None and before.log.is_offline):
-            return 0  # That was said when it happened.
+            return 0  # The error was logged when it happened.
         owned = self.get(key[0], partition)
         now_ms = self._clock.wall_ms()
         owned.log.expire_producers(now_ms)
@@ -367,8 +370,8 @@ class Partitions:
         return count
 
     def unknown_log(self) -> str | None:
-        """A log that the next start must recover although all that is open is closed in order: nobody has opened it
-        since a start that was not clean, or since its owner died, or it is offline. None: there is none."""
+        """A log that the next start must recover although all open ones are closed in order: it is offline, or was
+        never opened since an unclean start or since its owner's death. None: there is none."""
         for topic in self._image().topics_by_name.values():
             for partition in topic.partitions:
                 key = (topic.name, partition.index)
@@ -382,10 +385,10 @@ class Partitions:
         return None
 
     def close(self, *, is_clean: bool) -> None:
-        """Flush, snapshot and close every log; with that the next start need not recover.
+        """Sync, snapshot and close every log, so that the next start need not recover.
 
-        The disk is asked by several threads: one fdatasync after another took 10 s for 2,000 partitions. Raises the
-        first error when all are closed.
+        Several threads sync: one fdatasync after another took 10 s for 2,000 partitions. Raises the first error when
+        all are closed.
         """
         everything = list(self._open.values())
         errors: list[OSError] = []
@@ -399,7 +402,7 @@ class Partitions:
 
     @staticmethod
     def _close_some(partitions: list[OwnedPartition], pool: Executor | None) -> list[OSError]:
-        """Cleanly where there is a pool to sync them with; what went wrong."""
+        """Close some logs, cleanly if there is a pool to sync them with; return the errors."""
         points: list[tuple[Log, SyncPoint]] = []
         errors: list[OSError] = []
 

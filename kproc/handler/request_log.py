@@ -44,7 +44,7 @@ _NS_PER_MS: Final = 1_000_000
 
 
 class RequestLog:
-    """One per Handler; made when it is switched on."""
+    """One per Handler; made when the request log is switched on."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class RequestLog:
         self._size = os.fstat(self._fd).st_size
 
     def add(self, request: LoggedRequest, outcome: str, response_bytes: int) -> None:
-        """A request was answered; its line is written at the end of the duty cycle."""
+        """Add the line of an answered request; it is written at the end of the duty cycle."""
         total_ns = self.now_ns() - request.begun_ns
         if total_ns < self._slow_ms * _NS_PER_MS:
             return
@@ -94,7 +94,7 @@ class RequestLog:
         self._lines.append(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
 
     def flush(self) -> None:
-        """Write what was added."""
+        """Write the added lines."""
         if not self._lines:
             return
         text, self._lines = b"".join(self._lines), []
@@ -120,7 +120,7 @@ class RequestLog:
 
 
 class LoggedRequest(HandlerRequest):
-    """A request whose answer is noted. Used instead of HandlerRequest while the log is on."""
+    """A request that records its answer. Used instead of HandlerRequest while the log is on."""
 
     __slots__ = ("_log", "begun_ns", "client_address", "shown")
 
@@ -130,7 +130,7 @@ class LoggedRequest(HandlerRequest):
     begun_ns: int
 
     def begin(self, log: RequestLog, body: memoryview | None) -> None:
-        """Keep what the line will show: the frame's bytes are gone when it is written. None: it has no whole header."""
+        """Store what the line will show, because the frame's bytes are gone later. None: the header is incomplete."""
         self._log = log
         self.client_address = self.client_host
         self.begun_ns = log.now_ns()
@@ -155,7 +155,7 @@ class LoggedRequest(HandlerRequest):
 
 
 def loggable(api_key: int, version: int, body: memoryview) -> Any:
-    """The fields of a request, without what must not be seen; None for one that cannot be read."""
+    """The fields of a request, without secrets; None for a request that cannot be decoded."""
     try:
         if version >= first_flexible(api_key):
             body = after_header_tags(body)
@@ -166,7 +166,7 @@ def loggable(api_key: int, version: int, body: memoryview) -> Any:
 
 
 def hide_secrets(api_key: int, fields: Any) -> Any:
-    """A copy in which no value can be seen that may be secret; the same object for any other request."""
+    """A copy of the fields without values that may be secret; the same object if there are none."""
     if api_key not in _ALTERS:
         return fields
     return {**fields, "resources": [_hide(resource) for resource in fields["resources"]]}
@@ -192,7 +192,7 @@ def _is_harmless(resource_type: int, name: str) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON can hold."""
+    """The value as JSON can hold it."""
     if isinstance(value, dict):
         return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
@@ -219,7 +219,7 @@ def open_request_log(
     now_ns: Callable[[], int],
     wall_ms: Callable[[], int],
 ) -> RequestLog | None:
-    """The log as the settings in force want it, or None when it is off."""
+    """The request log by the settings in force, or None if it is off."""
     mode = settings("kproc.request.log")
     if mode == OFF:
         return None

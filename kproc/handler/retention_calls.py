@@ -1,4 +1,4 @@
-"""The cleaner asks the owner of a partition to delete what is past its retention."""
+"""Serves the cleaner's call to delete the segments of a partition that are past their retention."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 def serve_retention(
     partitions: Partitions, transfers: PartitionTransfer, key: PartitionKey, on_reply: OnReply
 ) -> None:
-    """Do it, and answer how many segments went; for a log that is on its way here, later."""
+    """Delete, and answer how many segments; if the partition is being transferred to here, when it has arrived."""
 
     def go_on(is_ready: bool) -> None:
         if is_ready:

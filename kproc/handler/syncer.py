@@ -1,8 +1,8 @@
-"""Group commit: fdatasync away from the Handler's loop, many waiting appends per call.
+"""Group commit: fdatasync in a thread of its own, for many waiting appends at once.
 
-While one round of fdatasync runs, appends go on and new waiters gather; the next round syncs them all. A
-round takes what is dirty at its start, so the wait of one append is at most two rounds. The thread is
-started after the fork, by the Handler; it only ever calls fdatasync on descriptors it is given.
+While one round of fdatasync runs, appends go on and new requests wait; the next round syncs for all of them. A round
+covers what is dirty at its start, so an append waits for at most two rounds. The Handler starts the thread after the
+fork; it only ever calls fdatasync on descriptors that it is given.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Outcome = tuple[Log, SyncPoint, OSError | None]
 
 
 class Syncer(Protocol):
-    """Runs rounds of fdatasync; outcomes are collected by the Handler that asked."""
+    """Runs rounds of fdatasync; the Handler collects the outcomes."""
 
     def submit(self, points: Sequence[tuple[Log, SyncPoint]]) -> None: ...
     def take(self) -> list[Outcome]: ...
@@ -31,7 +31,7 @@ class Syncer(Protocol):
 
 
 def sync_one(log: Log, point: SyncPoint) -> Outcome:
-    """Run one point, by whatever thread; its outcome is for the log's owner."""
+    """Sync one point, in any thread; return the outcome for the log's owner."""
     try:
         log.run_sync(point)
     except OSError as error:
@@ -53,7 +53,7 @@ class InlineSyncer:
         return done
 
     def close(self) -> None:
-        """Nothing runs."""
+        """Nothing to close."""
 
 
 class ThreadSyncer:
@@ -74,7 +74,7 @@ class ThreadSyncer:
         return [done.popleft() for _ in range(len(done))]
 
     def close(self) -> None:
-        """Let the round in work end, then join the thread."""
+        """Wait for the round in work, then join the thread."""
         self._rounds.put(None)
         self._thread.join()
 
