@@ -1,4 +1,4 @@
-"""A coordinator as its runtime sees it: the rules of one partition of an internal topic, and what they are given.
+"""Coordinator: the interface between a coordinator's rules, for one partition of an internal topic, and its runtime.
 
 The runtime (handler/coordinator_runtime.py) replays the partition's log into the rules, then lets requests ask them.
 What must outlast them goes out through a `CoordinatorLog`. Their state follows the log: it changes when a record is
@@ -20,7 +20,7 @@ KeyAndValue = tuple[bytes, bytes | None]
 
 
 class Write(msgspec.Struct):
-    """Records that go to the log together, and who wants to know. Without records it only waits for those before."""
+    """Records that are appended together, with callbacks. Without records it only waits for earlier writes."""
 
     records: list[KeyAndValue]
     on_done: OnCode  # NONE when durable, else the error; after on_appended
@@ -38,7 +38,7 @@ class CoordinatorLog(Protocol):
 
 
 class Timing(msgspec.Struct, frozen=True):
-    """The clocks and the chance that coordinators are given."""
+    """The clocks and the random numbers of coordinators."""
 
     now_ms: Callable[[], int]  # monotonic
     wall_ms: Callable[[], int]
@@ -46,35 +46,37 @@ class Timing(msgspec.Struct, frozen=True):
 
 
 class Coordinator(Protocol):
-    """The rules of one partition. A surprise in any of these costs this coordinator, and it is loaded anew."""
+    """The rules of one partition. If a method raises unexpectedly, the coordinator is dropped and loaded anew."""
 
     def replay(self, key: bytes | None, value: bytes | None) -> None:
-        """Take in one record of the log, in the log's order. Corrupt when it cannot be read."""
+        """Replay one record, in the log's order. Corrupt if it cannot be read."""
 
     def finish_loading(self, topic_id_of: TopicIdOf) -> None:
-        """All was replayed; from now on it may be asked."""
+        """The whole log was replayed: prepare to serve requests."""
 
     def tick(self, name: str) -> None:
-        """The deadline that it had set under that name has come."""
+        """Handle the deadline that was set under that name."""
 
     def topics_deleted(self, topic_id_of: TopicIdOf) -> None:
-        """Some topics are no more."""
+        """Drop the state about deleted topics."""
 
     def begin_sweep(self) -> None:
-        """The interval between two looks at everything that it keeps has passed."""
+        """Begin a sweep over the whole state, for example for expired offsets."""
 
     @property
     def is_sweeping(self) -> bool:
         """Whether `sweep_some` has work."""
 
     def sweep_some(self) -> int:
-        """Look at a part of it, some ms of work; how much."""
+        """Sweep a part of the state, some ms of work; return how much was done."""
 
     def resign(self) -> None:
-        """Another Handler takes over: whoever waits is told to look for it. Nothing may be asked afterwards."""
+        """Another Handler takes over: answer waiting requests with NOT_COORDINATOR. No method may be called
+        afterwards.
+        """
 
     def abandon(self) -> None:
-        """The same of one whose writes are not to be trusted any more."""
+        """Like `resign`, for a coordinator whose writes cannot be trusted any more."""
 
 
 # What a deadline is for: whose, and its name there.

@@ -1,4 +1,4 @@
-"""The Handler's side of its Processors' rings: takes requests, serves or gathers them, learns fast paths.
+"""ClientRequests: reads requests from the Processors' rings, serves or gathers them, learns fast paths.
 
 Views of rings and arenas live no longer than the `drain` that took them.
 """
@@ -59,7 +59,7 @@ _BATCH_MIN: Final = 4
 
 
 class Client(LinkedPeer):
-    """A Processor's link, with the requests of its clients that wait here."""
+    """A Processor's link, with the waiting requests and the fast paths of its connections."""
 
     __slots__ = ("paths", "requests")
 
@@ -104,7 +104,7 @@ class ClientRequests:
         self._produce_paths = ProduceFastPaths(services, produce, _PRODUCE_SERVED)
         self._fetch_paths = FetchFastPaths(services, partitions, produce)
         self._timed: list[HandlerRequest] = []  # Of this pass, while they are in work.
-        # While the log is on, each request goes the general way and notes its answer.
+        # While the request log is on, every request uses the general path and records its answer.
         self.log: RequestLog | None = None
         self._make_request = HandlerRequest
         self.rates = rates
@@ -114,13 +114,13 @@ class ClientRequests:
     # -- wiring ------------------------------------------------------------------------------------------------
 
     def lose(self, client: Client) -> None:
-        """A Processor ended, and its connections with it."""
+        """Forget a Processor that has ended, and its connections."""
         for connection_id in list(client.requests.waiting):
             client.requests.forget(connection_id)
         self.moving.lose(client.requests, self._services.clock.now_ns())
 
     def switch_log(self) -> None:
-        """The request log is on or off, as the dynamic configs in force say. Fast paths must be forgotten, too."""
+        """Switch the request log by the dynamic configs in force. The caller must drop the fast paths, too."""
         services = self._services
         self.close()
         self.log = open_request_log(
@@ -133,7 +133,7 @@ class ClientRequests:
         self._make_request = HandlerRequest if self.log is None else LoggedRequest
 
     def close(self) -> None:
-        """Write what the log has to write."""
+        """Write the request log's pending lines."""
         if self.log is not None:
             self.log.close()
             self.log = None
@@ -147,13 +147,13 @@ class ClientRequests:
 
     @property
     def taken(self) -> int:
-        """How many requests since `count` went by a fast path."""
+        """How many requests the fast paths served since `count`."""
         return self._produce_paths.taken + self._fetch_paths.answered
 
     # -- taking ------------------------------------------------------------------------------------------------
 
     def drain(self, client: Client) -> int:
-        """Take a Processor's requests; nothing while it has answers of ours to take.
+        """Serve a Processor's requests; none while it has not read our answers.
 
         A few at a time, so that it sends the first answers while the next requests are being handled; twice as
         many each time there is more, because under saturation the fixed cost of a round counts.
@@ -190,7 +190,7 @@ class ClientRequests:
             limit *= 2
 
     def _take_frames(self, client: Client, view: memoryview) -> None:
-        """One record: the frames of one read of one connection."""
+        """Serve one record: the frames that one read of a connection brought."""
         connection_id, sequence, listener, flags = HEAD.unpack_from(view)
         position, end = HEAD_BYTES, len(view)
         while position < end:
@@ -204,7 +204,7 @@ class ClientRequests:
             sequence = (sequence + 1) & SEQUENCE_MASK
 
     def _take_block(self, client: Client, view: memoryview) -> None:
-        """One large frame, in the Processor's arena."""
+        """Serve one large frame, which is in the Processor's arena."""
         arena = client.link.arena
         assert arena is not None, "a Processor's link comes with its arena"
         offset, length = BLOCK.unpack_from(view, HEAD_BYTES)
@@ -283,12 +283,12 @@ class ClientRequests:
     ) -> None:
         path = client.paths.get(key)
         if isinstance(path, FetchFastPath) and path.repeats(record):
-            return  # What this one found could not be answered so, the next one may.
+            return  # This request could not be answered by the fast path, but the next one may be.
         if should_learn(path):
             self._adopt(client, key, self._fetch_paths.learn(request, record, body_bytes))
 
     def _adopt(self, client: Client, key: bytes, learned: FastPath | None) -> None:
-        """In the place of the old one, not over it: a request that is parked goes on by that."""
+        """Replace the connection's fast path. The old object stays as it is, because a parked request uses it."""
         before = client.paths.get(key)
         if learned is not None:
             learned.misses = before.misses if before is not None else 0
@@ -297,7 +297,7 @@ class ClientRequests:
             client.paths[key] = NoFastPath()
 
     def _mark_done(self) -> None:
-        """What is timed and not answered by now waits for somebody else."""
+        """Note the end of local work for the timed requests of this pass that are not answered yet."""
         now_ns = self._services.clock.now_ns()
         for request in self._timed:
             request.done_ns = now_ns
@@ -309,7 +309,8 @@ class ClientRequests:
         if kind == ADDRESS:
             client.requests.introduce(connection_id, view[HEAD_BYTES:])
         elif kind == MOVE_OUT:
-            self._produce.flush()  # What was gathered is answered in the old way.
+            # Append and answer the gathered requests first, by the old state of the connection.
+            self._produce.flush()
             self.moving.move_out(client.requests, connection_id, attempt)
         elif kind == DISCONNECTED:
             client.requests.forget(connection_id)
@@ -324,7 +325,7 @@ class ClientRequests:
     # -- serving -----------------------------------------------------------------------------------------------
 
     def _serve(self, request: HandlerRequest, body: memoryview) -> Placed | None:
-        """Gather a Produce and say where it went, dispatch anything else."""
+        """Gather a Produce and return its partition; dispatch any other request."""
         services = self._services
         self.served += request.services is services
         if request.is_timed:

@@ -1,10 +1,10 @@
-"""CoordinatorRuntime: the coordinators of one Handler, of whatever internal topic, with the logs that they live in.
+"""CoordinatorRuntime: the coordinators of one Handler, of all internal topics, and the logs that store their state.
 
-A coordinator is made at the first touch of its partition and fills itself from the log; what is asked meanwhile gets
-COORDINATOR_LOAD_IN_PROGRESS. It is dropped when the partition gets another owner, who does the same. What a topic's
-coordinators do is the matter of their rules (coordinator/rules.py); which topics there are stands in coordinators.py.
-All of them share one heap of deadlines and one list of those that want to write: a duty cycle in which there is
-nothing to do costs the same however many topics there are.
+A coordinator is made at the first use of its partition and replays the log; requests meanwhile get
+COORDINATOR_LOAD_IN_PROGRESS. It is dropped when the partition gets another owner, which does the same. What the
+coordinators of a topic do is defined by their rules (coordinator/rules.py); the topics are listed in coordinators.py.
+All of them share one heap of deadlines and one list of pending writes: a duty cycle without work costs the same
+however many topics there are.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class CoordinatorRuntime:
         self._next_sweep_ms = min(self._sweep_at_ms.values(), default=NEVER)
         self._is_stopping = False
         self.dirty: dict[Shard[Any], None] = {}
-        self.due_ms = 0  # How long, after `work`, there is nothing to do.
+        self.due_ms = 0  # Milliseconds until `work` has something to do again.
 
     # -- shards ------------------------------------------------------------------------------------------------
 
@@ -72,7 +72,7 @@ class CoordinatorRuntime:
         return self._image()
 
     def shard(self, key: PartitionKey) -> Shard[Any]:
-        """That of a partition of ours. KafkaError with what its clients must be told otherwise."""
+        """The shard of a partition of ours. KafkaError with the code for the client if there is none."""
         if self._is_stopping:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         partition = self._image().partition(*key)
@@ -112,7 +112,7 @@ class CoordinatorRuntime:
         return topic.topic_id if topic is not None else None
 
     def loaded(self, name: str | None = None) -> list[Any]:
-        """The coordinators of one topic, or of all, that can be asked."""
+        """The coordinators of one topic, or of all, that have been loaded."""
         return [
             shard.coordinator
             for key, shard in self._shards.items()
@@ -127,7 +127,7 @@ class CoordinatorRuntime:
             key = name, partition.index
             if partition.owner != self._handler_index or key in self._shards or key in waiting:
                 continue
-            # A log that was never touched has no directory, and opening it would make one.
+            # A log that was never written has no directory, and opening it would create one.
             if self._partitions.fs.exists(Path(self._config.log_dirs) / f"{name}-{partition.index}"):
                 self._to_open.append(key)
         self._on_loaded.append((name, on_loaded))
@@ -143,7 +143,7 @@ class CoordinatorRuntime:
             on_loaded()
 
     def release(self, key: PartitionKey) -> None:
-        """The partition gets another owner: what waits is sent there, and its log is not touched any more."""
+        """Drop the coordinator of a partition that gets another owner; waiting requests are sent there."""
         shard = self._shards.pop(key, None)
         self._loading.pop(key, None)
         if shard is not None:
@@ -152,7 +152,7 @@ class CoordinatorRuntime:
             self.dirty.pop(shard, None)
 
     def _give_up(self, coordinator: Coordinator) -> None:
-        """A surprise left it half changed: its clients look for it again, and it is loaded from its log anew."""
+        """Drop a coordinator that an exception left half changed: clients look for it again, and it is reloaded."""
         for key, shard in list(self._shards.items()):
             if shard.coordinator is coordinator:
                 del self._shards[key]
@@ -164,7 +164,7 @@ class CoordinatorRuntime:
     # -- changes of the metadata -------------------------------------------------------------------------------
 
     def on_moved(self, moved: Sequence[MovedPartition]) -> None:
-        """The routing table changed. Called while the logs are still open here: what waits is appended first."""
+        """Release partitions that have another owner. Called while their logs are open, to append gathered writes."""
         for each in moved:
             if each.topic.name in self.by_topic and each.partition.owner != self._handler_index:
                 self.release((each.topic.name, each.partition.index))
@@ -179,7 +179,7 @@ class CoordinatorRuntime:
             coordinator.topics_deleted(self._topic_id)
 
     def begin_stop(self) -> None:
-        """Answer whoever waits: there will be nobody else."""
+        """Answer all waiting requests: the broker stops, so there is no other coordinator."""
         self._is_stopping = True
         for key in list(self._shards):
             self.release(key)
@@ -189,7 +189,7 @@ class CoordinatorRuntime:
     # -- the duty cycle ----------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Append what was asked for since the last time."""
+        """Append the writes that were gathered since the last call."""
         while self.dirty:
             shards = list(self.dirty)
             self.dirty.clear()
@@ -198,7 +198,7 @@ class CoordinatorRuntime:
                     self._give_up(shard.coordinator)
 
     def _next_deadline_ms(self, now_ns: int) -> int:
-        """How long the Handler may sleep."""
+        """How many milliseconds the Handler may sleep before a coordinator has something to do."""
         if self.dirty or self._loading or self._to_open or self._sweeping:
             return 0
         due_ms, first_ms = NEVER if self._is_stopping else self._next_sweep_ms, self._deadlines.first_ms
@@ -271,9 +271,9 @@ class TopicCoordinators(Generic[C]):
         self._runtime = runtime
 
     def partition_of(self, name: str) -> PartitionImage | None:
-        """Where what has that name is coordinated; None before the topic is made.
+        """The partition that coordinates a name; None before the topic exists.
 
-        Partitions that were added later keep nothing: what there is would be looked for elsewhere.
+        Partitions that were added later are not used, or names that are stored already would be looked up elsewhere.
         """
         topic = self._runtime.image().topic(self.kind.topic)
         if topic is None:
@@ -282,14 +282,14 @@ class TopicCoordinators(Generic[C]):
         return topic.partitions[partition_for(name, count)]
 
     def coordinator(self, index: int) -> C:
-        """The coordinator of a partition of ours. KafkaError with what its clients must be told otherwise."""
+        """The coordinator of a partition of ours. KafkaError with the code for the client if there is none."""
         shard: Shard[C] = self._runtime.shard((self.kind.topic, index))
         if not shard.is_loaded:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return shard.coordinator
 
     def loaded(self) -> list[C]:
-        """All that can be asked."""
+        """All coordinators of the topic that have been loaded."""
         return self._runtime.loaded(self.kind.topic)
 
     def when_loaded(self, on_loaded: Callable[[], None]) -> None:

@@ -1,7 +1,7 @@
-"""One coordinator and its log: the log fills it, and it writes to the log.
+"""Shard: one coordinator and its log: the log is replayed into the coordinator, which then writes to it.
 
-Filling goes by chunks, one in each duty cycle. Writes gather until the end of a drain: the commits of many consumers
-become one batch, one pwritev and one fdatasync.
+The replay runs in chunks, one in each duty cycle. Writes are gathered until the end of a drain: the commits of many
+consumers become one batch, one pwritev and one fdatasync.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kproc.wire.records import Record
 
 logger = logging.getLogger(__name__)
 
-# Read at once while loading: a few hundred records, a few ms.
+# One chunk of the replay: a few hundred records, a few ms.
 LOAD_CHUNK_BYTES: Final = 64 << 10
 # What a record takes in its batch besides key and value, at most: lengths, deltas, attributes, header count.
 _RECORD_OVERHEAD_BYTES: Final = 32
@@ -42,7 +42,7 @@ class CoordinatorKind(NamedTuple, Generic[C]):
 
 
 class Shard(Generic[C]):
-    """One partition of an internal topic that is ours."""
+    """One partition of an internal topic, owned by this Handler."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Shard(Generic[C]):
             if self._next_offset < log.end_offset:
                 self._replay(log.read_bytes(self._next_offset, LOAD_CHUNK_BYTES))
         except (Corrupt, KafkaError, OSError, ValueError) as error:
-            # Kafka does not coordinate such a partition, either: to forget a part of it would be worse.
+            # As in Kafka, such a partition is not coordinated: to lose a part of its state would be worse.
             self.is_damaged = True
             logger.error("the coordinator of %s-%d cannot be loaded: %s", *self.owned.key, error)
             return
@@ -109,13 +109,13 @@ class Shard(Generic[C]):
         self._dirty[self] = None
 
     def abandon(self) -> None:
-        """Nothing more is written for it."""
+        """Drop the gathered writes: nothing more is written."""
         writes, self._writes = self._writes, []
         for write in writes:
             write.on_done(ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def flush(self) -> None:
-        """Append now what waits."""
+        """Append the gathered writes now."""
         if not self._writes:
             return
         writes, self._writes = self._writes, []
@@ -159,7 +159,7 @@ class Shard(Generic[C]):
         return batches, spans
 
     def _when_durable(self, writes: Sequence[Write]) -> None:
-        """Tell them when everything that the log holds now is as durable as acks=all promises."""
+        """Call back when everything that the log holds now is as durable as acks=all promises."""
 
         def on_synced(code: int) -> None:
             for write in writes:

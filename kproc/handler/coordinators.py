@@ -1,4 +1,4 @@
-"""The table of what this broker coordinates: one line for each internal topic that has coordinators."""
+"""The table of coordinators: one line for each internal topic that has them."""
 
 from __future__ import annotations
 

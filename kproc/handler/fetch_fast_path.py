@@ -1,9 +1,9 @@
-"""Fetch by the fast path (fast_path.py): a consumer that catches up repeats all of its request but the offset.
+"""FetchFastPath: the fast path (fast_path.py) of Fetch requests: a consumer that catches up changes only the offset.
 
-Only this goes so: one partition of ours, no session, what is there in one range of one file, nobody counting bytes or
-logging. Records enough are answered without any object; else the request is parked, and what it watches for is one
-read. Anything else, each error among it, takes the general way (api/fetch.py) as if this one had not been tried, also
-from where it is parked.
+It serves requests for one partition of ours, without a session, whose records are in one range of one file, while no
+quota counts bytes and the request log is off. If there are enough records, the answer needs no object; otherwise the
+request is parked, and each append costs it one read. Everything else, errors included, falls back to the general path
+(api/fetch.py) as if this one had not been tried, even for a parked request.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _FETCH: Final = int(ApiKey.FETCH)
 _FLEXIBLE: Final = first_flexible(ApiKey.FETCH)
 _OFFSET_BYTES: Final = 8
 _START_BYTES: Final = 8  # Of a frame: its length, API key, version.
-# Bytes and where they lie; no place without bytes; None: the general way says.
+# (bytes, their place), the place None if there are no bytes; None: use the general path.
 Read = tuple[int, FileRange | None] | None
 
 
 class FetchFastPath:
-    """What the Fetch requests of one connection have in common, and where they lead."""
+    """The repeated bytes of one connection's Fetch requests, and the partition that they read."""
 
     __slots__ = (
         "_after",
@@ -79,7 +79,7 @@ class FetchFastPath:
         found: tuple[TopicImage, PartitionImage, OwnedPartition],
         places: tuple[int, int],
     ) -> None:
-        """From a record that was served the general way, and where in it the body and the offset are."""
+        """From a record that the general path served, with the positions of the body and the offset in it."""
         self.misses = 0
         self._fetches = fetches
         self._requests = RequestTemplate(request)
@@ -91,7 +91,7 @@ class FetchFastPath:
         fetch_bytes_max = min(wanted.max_bytes, fetches.services.config.fetch_max_bytes)
         self._bytes_max = min(fetch_bytes_max, target.request.max_bytes)
         self.bytes_min = max(1, wanted.min_bytes if wanted.max_wait_ms > 0 else 1)
-        # For how long it may be parked; 0: not this way.
+        # How long a request may be parked; 0: parking is left to the general path.
         may_wait = wanted.max_wait_ms > 0 and wanted.min_bytes > 0
         self._wait_ns = wanted.max_wait_ms * 1_000_000 if may_wait else 0
         self._body_at, offset_at = places
@@ -104,7 +104,7 @@ class FetchFastPath:
         ).unpack
 
     def take(self, record: memoryview) -> bool:
-        """Answer or park a request that repeats what was learned but for its offset."""
+        """Answer or park a request that equals the learned one except for its offset."""
         if len(record) != self._record_bytes:
             return False
         connection, sequence, listener_and_flags, start, correlation, before, at, after = self._unpack(record)
@@ -142,22 +142,22 @@ class FetchFastPath:
     def take_frame(
         self, frame: memoryview, connection_id: int, sequence: int, listener: int, flags: int
     ) -> bool:
-        """One among several, or one in a block, goes the general way."""
+        """Always False: a frame among several, or in a block, falls back to the general path."""
         return False
 
     def repeats(self, record: memoryview) -> bool:
-        """Whether a record is of this shape: then it had to go the general way for another reason."""
+        """Whether a record has the learned form, so that it fell back for another reason."""
         return len(record) == self._record_bytes and self._unpack(record)[5::2] == (self._before, self._after)
 
     def frame_around(self, correlation: bytes, records_bytes: int) -> tuple[bytes, bytes]:
-        """What stands before the records of an answer now, and behind them: they are counted as sent."""
+        """The bytes of an answer before and behind its records; the records are counted as sent."""
         log = self.owned.log
         log.traffic.bytes_out += records_bytes
         log.traffic.fetches += 1
         return self._answer.frame(correlation, log.end_offset, log.start_offset, records_bytes)
 
     def read(self, offset: int) -> Read:
-        """What is there now; None for whatever the general way must say."""
+        """Find the records at the offset; None if the general path must answer."""
         owned = self.owned
         log = owned.log
         if log.offline_reason is not None or self._fetches.partitions.find(owned.key) is not owned:
@@ -169,11 +169,11 @@ class FetchFastPath:
         try:
             found = log.read(offset, self._bytes_max)
         except (Corrupt, OSError):
-            return None  # The general way meets it again, and tells.
+            return None  # The general path meets the same error and reports it.
         return (found.bytes, found.ranges[0]) if len(found.ranges) == 1 else None
 
     def go_general_way(self, request: HandlerRequest, body: bytes, deadline_ns: int) -> None:
-        """Let a parked request wait on, or be answered, as one that has waited so from the beginning."""
+        """Pass a parked request to the general path, as if it had waited there from the beginning."""
         wanted = decode_fetch(self._version, memoryview(body))
         now_ns = self._fetches.services.clock.now_ns()
         targets = list(targets_of(wanted))
@@ -184,7 +184,7 @@ class FetchFastPath:
 
 
 class ParkedFetch(DelayedOperation):
-    """A request that waits for records, by the metadata that there was when it came."""
+    """A request that waits for records. It is valid for the metadata at the time of its arrival."""
 
     __slots__ = (
         "_body",
@@ -224,7 +224,7 @@ class ParkedFetch(DelayedOperation):
         self._request.when_gone(self._cancel)
 
     def try_complete(self) -> bool:
-        """Something was appended, or the partition is ours no more."""
+        """Try to answer: records were appended, or the partition has another owner."""
         read = self._look()
         if read is None:
             self._go_general_way(self.deadline_ns)
@@ -235,7 +235,7 @@ class ParkedFetch(DelayedOperation):
         return self.complete()
 
     def on_expire(self) -> None:
-        """max.wait.ms is over, or nobody may wait any more: what is there, if it is less than was asked for."""
+        """Answer with what is there, even if it is less than asked for: max.wait.ms is over, or waiting must end."""
         self._read = self._look()
         if self._read is None or self._read[1] is None:
             self._go_general_way(0)
@@ -243,7 +243,9 @@ class ParkedFetch(DelayedOperation):
             self.complete()
 
     def _look(self) -> Read:
-        """With other metadata (owners, epochs, quotas, what is counted) fast paths are void, and so is this."""
+        """Read again; with new metadata (owners, epochs, quotas) the request falls back, as all fast paths
+        are invalid.
+        """
         if self._services.image.version != self._image_version:
             return None
         return self._path.read(self._offset)
@@ -265,7 +267,7 @@ class ParkedFetch(DelayedOperation):
 
 
 class FetchFastPaths:
-    """Learns paths and counts what they answer. One per Handler."""
+    """Learns fast paths and counts the requests that they answer. One per Handler."""
 
     __slots__ = ("_produce", "answered", "partitions", "services")
 
@@ -281,7 +283,7 @@ class FetchFastPaths:
             self._produce.flush()
 
     def learn(self, request: HandlerRequest, record: memoryview, body_bytes: int) -> FetchFastPath | None:
-        """From a record whose one frame was served the general way; None if it is not of the usual kind."""
+        """Learn from a record whose one frame the general path served; None if it is not of the usual form."""
         services, version = self.services, request.api_version
         body = record[len(record) - body_bytes :]
         if version >= _FLEXIBLE:

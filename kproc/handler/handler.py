@@ -396,7 +396,7 @@ class Handler(LinkedAgent):
         self._transfers.on_image()
 
     def _switch_logs(self) -> None:
-        """Switch the request log by the dynamic configs in force."""
+        """Switch request log and telemetry by the dynamic configs in force."""
         self._requests.switch_log()
         self._telemetry.switch()
 

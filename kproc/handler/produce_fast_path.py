@@ -1,9 +1,9 @@
-"""Produce by the fast path (fast_path.py): a request of one partition.
+"""ProduceFastPath: the fast path (fast_path.py) of Produce requests for one partition.
 
-Between the correlation id and the records stand only bytes that a producer repeats: client id, acks, timeout, topic,
-partition. A frame that has the same bytes there is appended where the last one was. One that comes alone and is as
-long as the last ones has its records where theirs were, too: it is compared with one unpack, all that its answer needs
-is a tuple of bytes of the request, and the answers of a pass leave as one record.
+Between the correlation id and the records there are only bytes that a producer repeats: client id, acks, timeout,
+topic, partition. A frame with the same bytes is appended to the same partition. If it comes alone and is as long as
+the last ones, its records are at the same position, too: then one unpack compares it, its answer needs only a tuple of
+bytes of the request, and the answers of a pass are sent as one record.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from kproc.transport.envelope import SEND, SENDS
 from kproc.wire.header import ApiKey, first_flexible
 from kproc.wire.hot import encode_produce_response
 
-FIRST_VERSION: Final = 7  # From here on every codec is allowed, so that the records need no look.
+# From this version on every codec is allowed, so the records need not be checked for it.
+FIRST_VERSION: Final = 7
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _FLEXIBLE: Final = first_flexible(ApiKey.PRODUCE)
 _LENGTH_BYTES: Final = 4  # In front of a frame.
@@ -56,7 +57,7 @@ class AnswerTemplate:
 
 
 class ProduceFastPath:
-    """What the Produce requests of one connection have in common, and where they lead."""
+    """The repeated bytes of one connection's Produce requests, and the partition that they append to."""
 
     __slots__ = (
         "_acks",
@@ -102,10 +103,10 @@ class ProduceFastPath:
         self._name, self._topic_id = placed.name, placed.topic_id
         self._prefix = prefix
         self.template: AnswerTemplate | None = None
-        # A request that waits for the disk, or for nothing, has an object of its own.
+        # A request that waits for a sync, or that gets no answer (acks=0), needs an object of its own.
         if placed.acks == 1 or (placed.acks == -1 and not request.services.waits_for_sync):
             self.template = AnswerTemplate(version, placed.name, placed.topic_id, placed.owned.key[1])
-        self._record_bytes = self._odd_bytes = -1  # Of no record: only the prefix is known.
+        self._record_bytes = self._odd_bytes = -1  # -1: no length is known yet, only the prefix.
         self._records_from = self._records_to = 0
         self._start = self._same = self._tail = b""
         self._unpack = Struct("").unpack
@@ -128,7 +129,9 @@ class ProduceFastPath:
         *,
         is_in_ring: bool,
     ) -> ProduceFastPath | None:
-        """From a frame, without its length, that was placed the general way; None if it is not of the usual kind."""
+        """Learn from a frame, without its length, that the general path served; None if it is not of the
+        usual form.
+        """
         version = request.api_version
         if version < FIRST_VERSION or placed.owned is None:
             return None
@@ -162,7 +165,7 @@ class ProduceFastPath:
     # -- taking ------------------------------------------------------------------------------------------------
 
     def take(self, record: memoryview) -> bool:
-        """Gather a record that is as long as was learned, with the same bytes around its records."""
+        """Gather a record that has the learned length and the same bytes around its records."""
         if len(record) != self._record_bytes:
             return False
         connection, sequence, listener_and_flags, start, correlation, same, tail = self._unpack(record)
@@ -185,7 +188,7 @@ class ProduceFastPath:
     def take_frame(
         self, frame: memoryview, connection_id: int, sequence: int, listener: int, flags: int
     ) -> bool:
-        """Gather a frame of whatever length that has the same bytes before its records."""
+        """Gather a frame of any length that has the same bytes before its records."""
         at = _START.size + len(self._prefix)
         if len(frame) <= at:
             return False
@@ -206,13 +209,13 @@ class ProduceFastPath:
         self._counts[version] += 1
         if self.misses:
             self.misses -= 1
-        if len(frame) == self._odd_bytes:  # Two of them one after the other: it is learned.
+        if len(frame) == self._odd_bytes:  # Two frames of this length in a row: learn it.
             self._learn_length(frame, len(records))
         self._odd_bytes = len(frame)
         return True
 
     def pending(self, connection: bytes, sequence: bytes, correlation: bytes) -> OneProduce:
-        """A request that was gathered as a Target, as an object: it can wait and can fail."""
+        """Make an object of a request that was gathered as a Target, so that it can wait or fail."""
         return self._pending(self._requests.make_from_bytes(connection, sequence, correlation))
 
     def _pending(self, request: HandlerRequest) -> OneProduce:
@@ -282,7 +285,7 @@ class FastAnswers:
 
 
 class ProduceFastPaths:
-    """Learns paths and counts what they take. One per Handler."""
+    """Learns fast paths and counts the requests that they serve. One per Handler."""
 
     __slots__ = ("_batcher", "_counts", "_services")
 
@@ -293,7 +296,7 @@ class ProduceFastPaths:
 
     @property
     def taken(self) -> int:
-        """How many requests were taken since `count`."""
+        """How many requests the fast paths served since `count`."""
         return sum(self._counts)
 
     def learn(
@@ -305,7 +308,7 @@ class ProduceFastPaths:
         )
 
     def count(self) -> int:
-        """Enter what was taken in the counts of requests; how many these were."""
+        """Add the served requests to the counts of requests; return how many they were."""
         total = 0
         for version, count in enumerate(self._counts):
             if count:
