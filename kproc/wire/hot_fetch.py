@@ -418,7 +418,7 @@ class KnownFetchAnswer:
     def of(
         cls, version: int, name: str | None, topic_id: bytes | None, index: int, isolation_level: int
     ) -> KnownFetchAnswer | None:
-        """None for one that takes the general way."""
+        """The answer for such requests; None for those that fall back to the general path."""
         key = topic_id if version >= _TOPIC_IDS else (name or "").encode()
         return (
             cls(version, key, index, lists_aborted=isolation_level == 1)
