@@ -374,7 +374,8 @@ class Run:
             self.phase = "reading"
             if self._must_restart:
                 self.broker.stop()  # What a failing disk took offline comes back with the broker's next start.
-            elif self.world.chance(0.3):  # What counts is in files and rows, not in what Handlers have open.
+            elif self.world.chance(0.3) and self.broker.is_ready:  # A role that dies in the start ends the broker.
+                # What counts is in files and rows, not in what Handlers have open.
                 for agent, process in sorted(self.broker.keeper.processes.items()):
                     if agent.role == "handler":
                         process.end(-9)
