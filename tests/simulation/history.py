@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 Key = tuple[bytes, int]  # (topic id, partition)
 
@@ -57,6 +58,14 @@ class CommitHistory:
     adrift: set[int] = field(default_factory=set)  # Of those, sent by a connection that is gone.
 
 
+class Floor(NamedTuple):
+    """What was known of a partition when a request was sent, and how often the broker had been restarted."""
+
+    high_watermark: int
+    log_start: int
+    restarts: int
+
+
 class History:
     """Of one run."""
 
@@ -66,7 +75,7 @@ class History:
         self.partitions: dict[Key, PartitionHistory] = {}
         self.commits: dict[tuple[str, str, int], CommitHistory] = {}
         self.counts = {"acknowledged": 0, "read": 0, "commits": 0, "answers": 0, "power": 0, "deaths": 0}
-        self.power_losses = 0
+        self.power_losses = self.restarts = 0
         self.is_synced = True  # Whether acks=all and committed offsets wait for the disk (kproc.flush=group).
 
     # -- topics ------------------------------------------------------------------------------------------------
@@ -152,25 +161,26 @@ class History:
             if topic is not None and owner != topic_id.hex()[:8].encode() + b"-%d" % partition:
                 self._violate(f"{self._name(topic_id, partition)}: a foreign record at {offset}: {value!r}")
 
-    def floor(self, topic_id: bytes, partition: int) -> tuple[int, int]:
-        """(high watermark, log start) below which no answer to a request that is sent now may fall."""
+    def floor(self, topic_id: bytes, partition: int) -> Floor:
+        """What no answer to a request that is sent now may fall below."""
         known = self.of(topic_id, partition)
-        return known.high_watermark, known.log_start
+        return Floor(known.high_watermark, known.log_start, self.restarts)
 
     def watermarks(
-        self, topic_id: bytes, partition: int, high_watermark: int, log_start: int, floor: tuple[int, int]
+        self, topic_id: bytes, partition: int, high_watermark: int, log_start: int, floor: Floor
     ) -> None:
         """As an answer without an error says; `log_start` -1 if it does not."""
         known = self.of(topic_id, partition)
         name = self._name(topic_id, partition)
-        if high_watermark < floor[0]:
-            self._violate(f"{name}: the high watermark went from {floor[0]} to {high_watermark}")
+        if high_watermark < floor.high_watermark:
+            self._violate(f"{name}: the high watermark went from {floor.high_watermark} to {high_watermark}")
         known.high_watermark = max(known.high_watermark, high_watermark)
         if log_start < 0:
             return
-        if log_start < floor[1]:
-            self._violate(f"{name}: the log start went from {floor[1]} to {log_start}")
-        known.log_start = max(known.log_start, log_start)
+        if log_start < floor.log_start:
+            self._violate(f"{name}: the log start went from {floor.log_start} to {log_start}")
+        if floor.restarts == self.restarts:  # Else the answer is of before, and what it speaks of may be undone.
+            known.log_start = max(known.log_start, log_start)
 
     def deleted_records(self, topic_id: bytes, partition: int, low_watermark: int) -> None:
         known = self.of(topic_id, partition)
@@ -211,6 +221,7 @@ class History:
 
     def restarted(self) -> None:
         """A DeleteRecords that had no answer yet may be undone: until then it is not on the disk."""
+        self.restarts += 1
         for known in self.partitions.values():
             if known.trimming_to > known.deleted_below:
                 known.log_start = min(known.log_start, known.deleted_below)

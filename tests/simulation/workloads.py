@@ -10,7 +10,7 @@ from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import encode_batch
 from kproc.wire.records import Record
 from tests.simulation.client import Client, Fields, Gone, Late, Life
-from tests.simulation.history import History, TopicHistory, value_of
+from tests.simulation.history import Floor, History, TopicHistory, value_of
 from tests.simulation.world import World
 from tests.support.groups import commit_fields
 from tests.support.raw import (
@@ -311,7 +311,7 @@ class Consumer(Worker):
         if self.rng.random() < 0.5:
             yield from self.pause(self.rng.choice((0, 1, 10)))
 
-    def take(self, topic: TopicHistory, answer: Fields, losses: int, floor: tuple[int, int]) -> None:
+    def take(self, topic: TopicHistory, answer: Fields, losses: int, floor: Floor) -> None:
         if answer["error_code"] or not answer["responses"] or losses != self.history.power_losses:
             return
         row = answer["responses"][0]["partitions"][0]
