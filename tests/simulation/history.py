@@ -177,10 +177,11 @@ class History:
         known.high_watermark = max(known.high_watermark, high_watermark)
         if log_start < 0:
             return
+        if floor.restarts != self.restarts:
+            return  # What was known then may be undone, and the answer may be one of before: see `restarted`.
         if log_start < floor.log_start:
             self._violate(f"{name}: the log start went from {floor.log_start} to {log_start}")
-        if floor.restarts == self.restarts:  # Else the answer is of before, and what it speaks of may be undone.
-            known.log_start = max(known.log_start, log_start)
+        known.log_start = max(known.log_start, log_start)
 
     def deleted_records(self, topic_id: bytes, partition: int, low_watermark: int) -> None:
         known = self.of(topic_id, partition)
