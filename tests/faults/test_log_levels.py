@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports
 
 LOGGERS = 8
 OPENED = "role=handler-{} kproc.handler.partitions: opened {}-0"
-CLOSED = "level=DEBUG role=processor-{} kproc.net.holder: closing connection"
+CLOSED = "level=DEBUG role=processor-{} kproc.net.connection_table: closing connection"
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_a_controllers_death_takes_no_level_back_and_a_new_start_does(broker: Se
     assert shown("kproc.api", "kproc.net", "root") == ["ERROR", "TRACE", "INFO"]
     taken = run_kproc("config", "set", "--loggers", "--unset", "kproc.net", "--bootstrap", broker.bootstrap)
     assert (taken.returncode, taken.stdout) == (0, "changed log levels of broker 1: kproc.net\n")
-    assert shown("kproc.net.holder") == ["INFO"]
+    assert shown("kproc.net.connection_table") == ["INFO"]
 
     broker.stop()
     broker.start()
