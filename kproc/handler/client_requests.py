@@ -258,38 +258,44 @@ class ClientRequests:
             return True
         if placed is not None:
             if record is None or path is None or isinstance(path, NoFastPath):
-                self._learn_produce(client, key, request, frame, placed, is_in_ring=record is None)
+                self._learn_produce(client, key, path, request, frame, placed, is_in_ring=record is None)
         elif (
             api_key == _FETCH and record is None and begin == HEAD_BYTES + _LENGTH_BYTES and end == len(view)
         ):
-            self._learn_fetch(client, key, request, view, len(body))
+            self._learn_fetch(client, key, path, request, view, len(body))
         return True
 
     def _learn_produce(
         self,
         client: Client,
         key: bytes,
+        path: FastPath | None,
         request: HandlerRequest,
         frame: memoryview,
         placed: Placed,
         *,
         is_in_ring: bool,
     ) -> None:
-        if should_learn(client.paths.get(key)):
-            self._adopt(client, key, self._produce_paths.learn(request, frame, placed, is_in_ring=is_in_ring))
+        if should_learn(path):
+            learned = self._produce_paths.learn(request, frame, placed, is_in_ring=is_in_ring)
+            self._adopt(client, key, path, learned)
 
     def _learn_fetch(
-        self, client: Client, key: bytes, request: HandlerRequest, record: memoryview, body_bytes: int
+        self,
+        client: Client,
+        key: bytes,
+        path: FastPath | None,
+        request: HandlerRequest,
+        record: memoryview,
+        body_bytes: int,
     ) -> None:
-        path = client.paths.get(key)
         if isinstance(path, FetchFastPath) and path.repeats(record):
             return  # This request could not be answered by the fast path, but the next one may be.
         if should_learn(path):
-            self._adopt(client, key, self._fetch_paths.learn(request, record, body_bytes))
+            self._adopt(client, key, path, self._fetch_paths.learn(request, record, body_bytes))
 
-    def _adopt(self, client: Client, key: bytes, learned: FastPath | None) -> None:
+    def _adopt(self, client: Client, key: bytes, before: FastPath | None, learned: FastPath | None) -> None:
         """Replace the connection's fast path. The old object stays as it is, because a parked request uses it."""
-        before = client.paths.get(key)
         if learned is not None:
             learned.misses = before.misses if before is not None else 0
             client.paths[key] = learned

@@ -28,14 +28,13 @@ _CORRELATION: Final = Struct(">i")
 class RequestTemplate:
     """Makes request objects with the fields of an earlier request, for requests that must wait."""
 
-    __slots__ = ("_request", "listener_and_flags", "peer", "services", "version")
+    __slots__ = ("_request", "listener_and_flags", "peer", "services")
 
     def __init__(self, request: HandlerRequest) -> None:
         self._request = request
         self.listener_and_flags = _LISTENER_AND_FLAGS.pack(request.listener_index, request.flags)
         self.peer = request.peer
         self.services = request.services
-        self.version = request.api_version
 
     def is_from(self, listener: int, flags: int) -> bool:
         """Whether a request came through the same listener with the same flags as the earlier one."""
@@ -86,6 +85,7 @@ class NoFastPath:
 
 def should_learn(path: FastPath | None) -> bool:
     """Whether to learn from a request that fell back to the general path.
+
     From the first one, then at the second miss, the fourth, the eighth and so on: a stray request replaces nothing;
     shapes that take turns, and what can have none, cost nothing to speak of.
     """

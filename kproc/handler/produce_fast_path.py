@@ -27,7 +27,6 @@ from kproc.wire.hot import encode_produce_response
 FIRST_VERSION: Final = 7
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _FLEXIBLE: Final = first_flexible(ApiKey.PRODUCE)
-_LENGTH_BYTES: Final = 4  # In front of a frame.
 _START: Final = Struct(">hhi")  # Of a frame without its length: API key, version, correlation id.
 _SIZE: Final = Struct(">i")
 _NO_TAGS: Final = bytes(3)  # Behind the records: no tagged fields in partition, topic and request.
