@@ -130,6 +130,8 @@ class Controller(LinkedAgent):
 
     def detach(self, peer: AgentId) -> None:
         if peer == CONTROL_PROCESSOR:
+            if self._control is not None:
+                self._control.outbox.close()
             self._control = None
             self._control_plane.detach()
             self._list_links()

@@ -201,6 +201,7 @@ class Handler(LinkedAgent):
                 self._compaction.forget()
             return
         self._requests.lose(client)
+        client.outbox.close()
         self._list_links()
 
     def has_image(self) -> bool:

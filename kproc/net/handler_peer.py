@@ -48,6 +48,9 @@ class HandlerPeer:
         self._unpublished.pop(self, None)
 
     def detach(self) -> None:
+        if self.link is not None:
+            self._notices.close()
+            self._publish, self._wake = self._notices.flush, self._notices.flush
         self.link = self.inbox = None
         self._unpublished.pop(self, None)
 

@@ -100,6 +100,7 @@ class LinkedAgent:
             self._list_links()
             self._take_last_replies(found)
             self._calls.lose(peer)
+            found.outbox.close()
 
     def _take_last_replies(self, peer: LinkedPeer) -> None:
         """Read the replies that a peer sent before it ended: what it did must not be reported as lost."""

@@ -9,11 +9,43 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import Protocol
 
 from kproc.transport.agent import Receiver, Sender, Wakeable
 from kproc.transport.envelope import CHUNK
 
 Buffer = bytes | bytearray | memoryview
+
+
+class _Publishes(Protocol):
+    """What an outbox needs of the sending end of a link."""
+
+    capacity: int
+
+    def publish(self) -> None: ...
+    def free_bytes(self) -> int: ...
+    def waiting(self, limit: int) -> int: ...
+
+
+class _Gone:
+    """The sending end of a link that is released."""
+
+    capacity = 0
+
+    def try_push(self, kind: int, *parts: Buffer) -> bool:
+        return True
+
+    def publish(self) -> None:
+        """Nothing was written."""
+
+    def wake(self) -> None:
+        """Nobody sleeps there."""
+
+    def free_bytes(self) -> int:
+        return 0
+
+    def waiting(self, limit: int) -> int:
+        return 0
 
 
 class Outbox:
@@ -34,13 +66,24 @@ class Outbox:
     )
 
     def __init__(self, sender: Sender, waker: Wakeable) -> None:
-        self._sender = sender
-        self._waker = waker
+        self._sender: _Publishes = sender
+        self._waker: Wakeable = waker
         self._try_push = sender.try_push
         self._record_bytes_max = sender.record_bytes_max
         self._overflow: deque[tuple[int, bytes]] = deque()
         self.is_dirty = False  # Whether `flush` has something to do.
         self.has_overflow = False
+
+    def close(self) -> None:
+        """Release the link of a peer that has ended. What is pushed from now on is dropped.
+
+        Requests and calls that wait for minutes hold the outbox that their answers go to. Without this, each of them
+        would keep the ring's mapping and the eventfd of a dead peer.
+        """
+        self._sender = self._waker = gone = _Gone()
+        self._try_push = gone.try_push
+        self._overflow.clear()
+        self.is_dirty = self.has_overflow = False
 
     def push(self, kind: int, *parts: Buffer) -> None:
         """Queue one message; the caller's buffers may be reused when this returns."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Callable
 from typing import Any
@@ -10,11 +11,16 @@ import pytest
 
 from kproc.api.fetch_owners import RemoteReads
 from kproc.api.owners import Gather, Join
+from kproc.cluster.topic_names import GROUP_METADATA_TOPIC
+from kproc.coordinator.partitioning import partition_for
 from kproc.errors import ErrorCode
+from kproc.role.roles import handler_id
 from kproc.role.routing import OWNER, body_key
 from kproc.transport.envelope import CLOSE, NO_OP
+from kproc.transport.outbox import Outbox
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, parse_request_header
+from tests.support.groups import join_fields
 from tests.support.raw import batch, fetch_fields, list_offsets_fields, produce_fields, values_of
 from tests.unit.cluster.in_memory import topic
 from tests.unit.server.rig import Answer, HandlerRig
@@ -147,6 +153,27 @@ def test_death_of_the_owner_closes_the_connection(rig: HandlerRig) -> None:
     rig.start_handler(1, is_restart=True)
     assert produce(rig, 0, there) == [(there, 0, 0)]
     assert_nothing_waits(rig)
+
+
+def test_link_of_a_dead_handler_is_released_while_its_clients_join_waits(rig: HandlerRig) -> None:
+    rig.cluster.do("auto_create_topics", names=[GROUP_METADATA_TOPIC])
+    rig.tell()
+    group = next(
+        name
+        for name in map(str, range(99))
+        if rig.owner(GROUP_METADATA_TOPIC, partition_for(name, rig.plan.config.offsets_topic_num_partitions))
+        == 0
+    )
+    rig.processors[1].send(ApiKey.JOIN_GROUP, 3, join_fields(group))
+    rig.settle()
+    assert rig.processors[1].answers() == [], "the first rebalance waits for more members"
+    (call,) = rig.handler(0)._services.forwarded
+    sender = rig.handler(0)._peers[handler_id(1)].link.sender
+    rig.kill(1)
+    rig.settle()
+    assert [each for each in gc.get_referrers(sender) if isinstance(each, Outbox)] == []
+    call.finish()
+    rig.settle()
 
 
 def test_partitions_of_an_owner_that_stays_away_are_refused_and_the_others_served(rig: HandlerRig) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections import deque
 from collections.abc import Iterator
@@ -170,6 +171,24 @@ def test_fill_is_what_the_peer_has_not_given_back(talk: Conversation) -> None:
     talk.inbox.release()
     assert talk.outbox.fill_bytes() == 0
     assert talk.outbox.capacity == CAPACITY
+
+
+def test_closed_outbox_drops_what_is_pushed_and_holds_nothing_of_the_link(
+    ends: tuple[Link, Link], talk: Conversation
+) -> None:
+    talk.outbox.push(SEND, bytes(4 * CAPACITY))
+    assert talk.outbox.has_overflow
+    talk.outbox.flush()
+    talk.outbox.close()
+    for _ in range(3):
+        talk.outbox.push(SEND, bytes(4 * CAPACITY))
+        talk.outbox.flush()
+    assert not talk.outbox.has_overflow
+    assert not talk.outbox.is_dirty
+    assert (talk.outbox.overflow_count(), talk.outbox.waiting(9), talk.outbox.fill_bytes()) == (0, 0, 0)
+    held = gc.get_referents(talk.outbox)
+    sender = ends[0].sender
+    assert not [each for each in held if each in (sender, talk.waker) or getattr(each, "__self__", 0) is sender]
 
 
 @pytest.mark.parametrize("seed", range(8))
