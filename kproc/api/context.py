@@ -16,6 +16,8 @@ from kproc.clock import Clock
 from kproc.cluster.image import ClusterImage, PartitionImage
 from kproc.config import Config
 from kproc.containment import Containment
+from kproc.coordinator.marker import Marker
+from kproc.coordinator.rules import OnCode
 from kproc.errors import ErrorCode, KafkaError
 from kproc.metrics.requests import ERRORS, Counts
 from kproc.purgatory.purgatory import Purgatory
@@ -168,6 +170,12 @@ class Coordinators(Protocol[C_co]):
 
     def coordinator(self, index: int) -> C_co:
         """The coordinator of a partition of ours. KafkaError with what its clients must be told otherwise."""
+
+    def append_marker(self, index: int, marker: Marker, on_code: OnCode) -> None:
+        """End a transaction at a partition of ours: `on_code(NONE)` when the marker is durable, else its error.
+
+        KafkaError (NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS) if nothing was appended, or it may not have been.
+        """
 
     def loaded(self) -> Sequence[C_co]:
         """All coordinators of ours that can be asked."""

@@ -8,7 +8,7 @@ appended, and whoever caused or reads the change is answered when it is as durab
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -19,12 +19,27 @@ TopicIdOf = Callable[[str], bytes | None]
 KeyAndValue = tuple[bytes, bytes | None]
 
 
+# Gets the offset of a write's first record in the log; its other records follow one by one.
+OnAppended = Callable[[int], None]
+
+
+class Producer(NamedTuple):
+    """In whose transaction records are written."""
+
+    producer_id: int
+    epoch: int
+
+
 class Write(msgspec.Struct):
-    """Records that are appended together, with callbacks. Without records it only waits for earlier writes."""
+    """Records that are appended together, with callbacks. Without records it only waits for earlier writes.
+
+    Those of a producer are appended in its transaction: they count when its marker says commit.
+    """
 
     records: list[KeyAndValue]
     on_done: OnCode  # NONE when durable, else the error; after on_appended
-    on_appended: Callable[[], None] | None = None  # the state follows
+    on_appended: OnAppended | None = None  # the state follows
+    producer: Producer | None = None
 
 
 class CoordinatorLog(Protocol):
@@ -48,8 +63,11 @@ class Timing(msgspec.Struct, frozen=True):
 class Coordinator(Protocol):
     """The rules of one partition. If a method raises unexpectedly, the coordinator is dropped and loaded anew."""
 
-    def replay(self, key: bytes | None, value: bytes | None) -> None:
-        """Replay one record, in the log's order. Corrupt if it cannot be read."""
+    def replay(self, key: bytes | None, value: bytes | None, offset: int, producer: Producer | None) -> None:
+        """Replay one record, in the log's order. Corrupt if it cannot be read.
+
+        `offset` is its place in the log, `producer` the one in whose transaction it was written.
+        """
 
     def finish_loading(self, topic_id_of: TopicIdOf) -> None:
         """The whole log was replayed: prepare to serve requests."""

@@ -4,7 +4,7 @@ The rules of a coordinator as coordinator/rules.py describes them: its runtime r
 State follows the log, so nothing that was seen is ever taken back.
 
 A group of another protocol is another class behind the same dictionary, told apart by the key types that it
-replays (records.py); pending offsets of transactions belong beside `offsets`.
+replays (records.py). Offsets of open transactions are pending (offsets.py) until a marker in the log ends them.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from kproc.coordinator.rules import (
     DueOf,
     KeyAndValue,
     OnCode,
+    Producer,
     Timing,
     TopicIdOf,
     Write,
@@ -67,7 +68,7 @@ _MS_PER_MINUTE: Final = 60_000
 
 
 class CommitRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """An OffsetCommit whose topics exist."""
+    """An OffsetCommit or a TxnOffsetCommit whose topics exist."""
 
     group_id: str
     member_id: str
@@ -75,6 +76,7 @@ class CommitRequest(msgspec.Struct, frozen=True, kw_only=True):
     generation: int
     tells_unknown_group: bool  # v9: GROUP_ID_NOT_FOUND, which older clients do not know
     offsets: Sequence[tuple[OffsetKey, CommittedOffset]]
+    producer: Producer | None = None  # in whose transaction
 
 
 def group_config(config: Config) -> GroupConfig:
@@ -111,7 +113,7 @@ class GroupCoordinator:
 
     # -- loading -----------------------------------------------------------------------------------------------
 
-    def replay(self, key: bytes | None, value: bytes | None) -> None:
+    def replay(self, key: bytes | None, value: bytes | None, offset: int, producer: Producer | None) -> None:
         """Take in one record of the log, in the log's order. Corrupt when it cannot be read."""
         decoded = decode_record(key, value)
         if isinstance(decoded, UnknownRecord):
@@ -125,7 +127,7 @@ class GroupCoordinator:
             if content is None:
                 self.offsets.remove(what)
             else:
-                self.offsets.put(what, content)
+                self.offsets.put(what, content, offset, producer)
         elif content is None:
             self._replayed.pop(what.group_id, None)
         else:
@@ -209,7 +211,7 @@ class GroupCoordinator:
     # -- offsets -----------------------------------------------------------------------------------------------
 
     def commit(self, request: CommitRequest, on_done: OnCode) -> None:
-        """OffsetCommit: all of them are in the log, or `on_done` gets the code of every one."""
+        """OffsetCommit, TxnOffsetCommit: all of them are in the log, or `on_done` gets the code of every one."""
         code = self._commit_refusal(request)
         if code or not request.offsets:
             if not code:  # As in Kafka there is a group from now on, until somebody sweeps.
@@ -217,25 +219,35 @@ class GroupCoordinator:
             on_done(code)
             return
 
-        def on_appended() -> None:
+        def on_appended(record_offset: int) -> None:
             self._group_of_offsets(request.group_id)
-            for key, value in request.offsets:
-                self.offsets.put(key, value)
+            for at, (key, value) in enumerate(request.offsets, record_offset):
+                self.offsets.put(key, value, at, request.producer)
 
         records: list[KeyAndValue] = [
             (encode_offset_key(key), encode_offset_value(value)) for key, value in request.offsets
         ]
-        self._log.write(Write(records, lambda error: on_done(write_error(error)), on_appended))
+        self._log.write(
+            Write(records, lambda error: on_done(write_error(error)), on_appended, request.producer)
+        )
 
     def _commit_refusal(self, request: CommitRequest) -> Code:
         group = self._groups.get(request.group_id)
         if group is not None:
             return group.can_commit(
-                request.member_id, request.group_instance_id, request.generation, self._timing.now_ms()
+                request.member_id,
+                request.group_instance_id,
+                request.generation,
+                self._timing.now_ms(),
+                is_transactional=request.producer is not None,
             )
         if request.generation < 0:
             return ErrorCode.NONE  # A consumer that assigns its partitions itself, or a tool.
         return ErrorCode.GROUP_ID_NOT_FOUND if request.tells_unknown_group else ErrorCode.ILLEGAL_GENERATION
+
+    def end_transaction(self, producer_id: int, is_commit: bool) -> None:
+        """The marker of a producer's transaction is in the log."""
+        self.offsets.end_transaction(producer_id, is_commit=is_commit)
 
     def when_durable(self, on_done: OnCode) -> None:
         """Call back when all that the state holds now is as durable as acks=all promises."""
@@ -255,12 +267,7 @@ class GroupCoordinator:
         subscribed = frozenset(
             topic for topic in {key.topic for key in keys} if group.is_subscribed_to(topic)
         )
-        doomed = [
-            key
-            for key in keys
-            if key.topic not in subscribed
-            and self.offsets.get(group_id, key.topic, key.partition) is not None
-        ]
+        doomed = [key for key in keys if key.topic not in subscribed and self.offsets.is_known(key)]
         self._remove(doomed, lambda error: on_done(write_error(error), subscribed))
 
     def topics_deleted(self, topic_id_of: TopicIdOf) -> None:
@@ -274,7 +281,7 @@ class GroupCoordinator:
         """Write tombstones for offsets, and for the groups in `also`, which end with that."""
         groups = list(also)
 
-        def on_appended() -> None:
+        def on_appended(_record_offset: int) -> None:
             for key in keys:
                 self.offsets.remove(key)
             for group_id in groups:
@@ -359,6 +366,7 @@ class GroupCoordinator:
         expired = self.offsets.expired_of(
             group_id, group.offset_expires_from_ms, now_ms=wall_ms, retention_ms=retention_ms
         )
+        # One with an open transaction has an offset that does not expire yet.
         is_last = group.is_empty and len(expired) == len(self.offsets.keys_of(group_id))
         if is_last and group.has_no_history and not expired:
             self._end(group_id)  # Nothing of it was ever written.

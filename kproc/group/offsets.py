@@ -1,7 +1,8 @@
 """The committed offsets of the groups of one `__consumer_offsets` partition, and when they expire.
 
-Only what is in the log is in here: the coordinator puts and removes after it has appended. Offsets that a
-transaction has not decided yet do not belong here either; they will stand beside, by producer id.
+Only what is in the log is in here: the coordinator puts and removes after it has appended. Offsets of transactions that
+are still open stand beside, in pending_offsets.py. When one of them commits, other commits may have come after its own:
+as in Kafka the one that is later in the log holds, so each is kept with its record's offset.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from kproc.coordinator.rules import Producer
+from kproc.group.pending_offsets import PendingOffsets
 from kproc.group.records import NO_EXPIRY, CommittedOffset, OffsetKey
 from kproc.wire.primitives import ZERO_UUID
 
@@ -23,21 +26,18 @@ _NOTHING: Final[Mapping[str, ByPartition]] = {}
 class GroupOffsets:
     """One instance in each coordinator."""
 
-    __slots__ = ("_by_group",)
+    __slots__ = ("_by_group", "pending")
 
     def __init__(self) -> None:
         self._by_group: dict[str, ByTopic] = {}
+        self.pending = PendingOffsets()
 
     def __len__(self) -> int:
         return sum(len(partitions) for topics in self._by_group.values() for partitions in topics.values())
 
     def group_ids(self) -> list[str]:
-        """The groups that have any."""
-        return list(self._by_group)
-
-    def has_any(self, group_id: str) -> bool:
-        """Whether the group has committed anything that is still here."""
-        return group_id in self._by_group
+        """The groups that have any, be they only pending."""
+        return [*self._by_group, *(each for each in self.pending.group_ids() if each not in self._by_group)]
 
     def of_group(self, group_id: str) -> Mapping[str, ByPartition]:
         """Topic -> partition -> offset. Not to be kept: it is the table itself."""
@@ -52,12 +52,35 @@ class GroupOffsets:
             return found
         return None
 
-    def put(self, key: OffsetKey, value: CommittedOffset) -> None:
-        """A commit was appended."""
+    def put(
+        self, key: OffsetKey, value: CommittedOffset, record_offset: int, producer: Producer | None
+    ) -> None:
+        """A commit was appended at that offset, in that producer's transaction."""
+        value.record_offset = record_offset
+        if producer is None:
+            self._store(key, value)
+        else:
+            self.pending.put(producer.producer_id, key, value)
+
+    def _store(self, key: OffsetKey, value: CommittedOffset) -> None:
         self._by_group.setdefault(key.group_id, {}).setdefault(key.topic, {})[key.partition] = value
 
+    def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
+        """A marker was appended: its producer's pending offsets are committed, or gone."""
+        for key, value in self.pending.pop(producer_id).items():
+            known = self.get(key.group_id, key.topic, key.partition)
+            if is_commit and (known is None or value.record_offset > known.record_offset):
+                self._store(key, value)
+
+    def is_known(self, key: OffsetKey) -> bool:
+        """Whether there is an offset to remove, committed or pending."""
+        return self.get(key.group_id, key.topic, key.partition) is not None or self.pending.has(
+            key.group_id, key.topic, key.partition
+        )
+
     def remove(self, key: OffsetKey) -> None:
-        """A tombstone was appended."""
+        """A tombstone was appended. It takes pending ones along: what comes later in the log counts."""
+        self.pending.remove(key)
         topics = self._by_group.get(key.group_id)
         partitions = topics.get(key.topic) if topics is not None else None
         if topics is None or partitions is None:
@@ -69,12 +92,14 @@ class GroupOffsets:
             del self._by_group[key.group_id]
 
     def keys_of(self, group_id: str) -> list[OffsetKey]:
-        """Everything of one group, for its tombstones."""
-        return [
+        """Everything of one group, pending or not, for its tombstones."""
+        keys = [
             OffsetKey(group_id, topic, partition)
             for topic, partitions in self.of_group(group_id).items()
             for partition in partitions
         ]
+        known = set(keys)
+        return keys + [key for key in self.pending.keys_of(group_id) if key not in known]
 
     def keys_without_topic(self, topic_id_of: Callable[[str], bytes | None]) -> list[OffsetKey]:
         """Every offset of a topic that there is not (any more), or that was made anew under its name."""
@@ -87,6 +112,12 @@ class GroupOffsets:
                     for partition, value in partitions.items()
                     if present[0] is None or value.topic_id not in present
                 ]
+        known = set(keys)
+        for key, value in self.pending.items():
+            topic_id = topic_id_of(key.topic)
+            if key not in known and (topic_id is None or value.topic_id not in (topic_id, ZERO_UUID)):
+                known.add(key)
+                keys.append(key)
         return keys
 
     def expired_of(
@@ -94,7 +125,8 @@ class GroupOffsets:
     ) -> list[OffsetKey]:
         """What has outlived its retention (KIP-211): counted from a time that depends on the group's state.
 
-        An expiry that the client itself set (OffsetCommit v2-4) holds whenever the group lets offsets expire.
+        An expiry that the client itself set (OffsetCommit v2-4) holds whenever the group lets offsets expire. One that
+        an open transaction may replace stays until that has ended.
         """
         expired: list[OffsetKey] = []
         for topic, partitions in self.of_group(group_id).items():
@@ -105,6 +137,6 @@ class GroupOffsets:
                 ends_ms = since_ms + retention_ms
                 if value.expire_timestamp_ms != NO_EXPIRY:
                     ends_ms = value.expire_timestamp_ms
-                if now_ms >= ends_ms:
+                if now_ms >= ends_ms and not self.pending.has(group_id, topic, partition):
                     expired.append(OffsetKey(group_id, topic, partition))
         return expired

@@ -78,8 +78,8 @@ class GroupKey(msgspec.Struct, frozen=True, gc=False):
     group_id: str
 
 
-class CommittedOffset(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What a group committed for one partition."""
+class CommittedOffset(msgspec.Struct, gc=False, kw_only=True):
+    """What a group committed for one partition. Nothing of it changes once its record is appended."""
 
     offset: int
     leader_epoch: int = NO_EPOCH
@@ -87,6 +87,7 @@ class CommittedOffset(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     commit_timestamp_ms: int
     expire_timestamp_ms: int = NO_EXPIRY  # of clients before OffsetCommit v5, which could set it
     topic_id: bytes = ZERO_UUID  # zero in records from before Kafka 4.1
+    record_offset: int = -1  # where its record is in the log; not a part of that
 
 
 class UnknownRecord(msgspec.Struct, frozen=True, gc=False):

@@ -22,8 +22,9 @@ from kproc.cluster.image import ClusterImage, MovedPartition, PartitionImage, To
 from kproc.config import Config
 from kproc.containment import Containment
 from kproc.coordinator.deadlines import NEVER, Deadlines
+from kproc.coordinator.marker import Marker
 from kproc.coordinator.partitioning import partition_for
-from kproc.coordinator.rules import Coordinator, DueOf
+from kproc.coordinator.rules import Code, Coordinator, DueOf, OnCode
 from kproc.errors import ErrorCode, KafkaError
 from kproc.handler.coordinator_shard import C, CoordinatorKind, Shard
 from kproc.handler.partitions import Partitions
@@ -85,6 +86,28 @@ class CoordinatorRuntime:
         if shard.is_damaged:
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
         return shard
+
+    def loaded_shard(self, key: PartitionKey) -> Shard[Any]:
+        """The same of one that can be asked."""
+        shard = self.shard(key)
+        if not shard.is_loaded:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return shard
+
+    def append_marker(self, key: PartitionKey, marker: Marker, on_code: OnCode) -> None:
+        """End a transaction at a partition of ours; KafkaError if it has no coordinator that can be asked."""
+        shard = self.loaded_shard(key)
+        codes: list[Code] = []
+        if not self._containment.run(
+            "a marker of a transaction", None, lambda: codes.append(shard.append_marker(marker))
+        ):
+            # It may be in the log, or not: whoever sends it sends it again.
+            self._give_up(shard.coordinator)
+            raise KafkaError(ErrorCode.NOT_COORDINATOR)
+        if codes[0]:
+            on_code(codes[0])
+        else:
+            shard.when_durable(on_code)
 
     def _open(self, key: PartitionKey, partition: PartitionImage) -> Shard[Any]:
         try:
@@ -283,10 +306,15 @@ class TopicCoordinators(Generic[C]):
 
     def coordinator(self, index: int) -> C:
         """The coordinator of a partition of ours. KafkaError with the code for the client if there is none."""
-        shard: Shard[C] = self._runtime.shard((self.kind.topic, index))
-        if not shard.is_loaded:
-            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        shard: Shard[C] = self._runtime.loaded_shard((self.kind.topic, index))
         return shard.coordinator
+
+    def append_marker(self, index: int, marker: Marker, on_code: OnCode) -> None:
+        """End a transaction at a partition of ours: `on_code(NONE)` when the marker is durable, else its error.
+
+        KafkaError (NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS) if nothing was appended, or it may not have been.
+        """
+        self._runtime.append_marker((self.kind.topic, index), marker, on_code)
 
     def loaded(self) -> list[C]:
         """All coordinators of the topic that have been loaded."""

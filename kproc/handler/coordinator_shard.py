@@ -1,7 +1,8 @@
 """Shard: one coordinator and its log: the log is replayed into the coordinator, which then writes to it.
 
 The replay runs in chunks, one in each duty cycle. Writes are gathered until the end of a drain: the commits of many
-consumers become one batch, one pwritev and one fdatasync.
+consumers become one batch, one pwritev and one fdatasync. A batch is of one transaction or of none, so the writes of
+another producer begin another one. A marker is appended after all that was asked for before it, and acts at once.
 """
 
 from __future__ import annotations
@@ -14,11 +15,31 @@ from kproc.api.context import OwnedPartition
 from kproc.clock import Clock
 from kproc.config import Config
 from kproc.coordinator.deadlines import Deadlines
-from kproc.coordinator.rules import Coordinator, CoordinatorLog, DueOf, TopicIdOf, Write
+from kproc.coordinator.marker import Marker
+from kproc.coordinator.rules import (
+    Code,
+    Coordinator,
+    CoordinatorLog,
+    DueOf,
+    OnCode,
+    Producer,
+    TopicIdOf,
+    Write,
+)
 from kproc.errors import Corrupt, ErrorCode, KafkaError
-from kproc.storage.validate import COORDINATOR
+from kproc.storage.results import AppendResult
+from kproc.storage.validate import COORDINATOR, read_marker
 from kproc.wire.batch_header import HEADER_BYTES
-from kproc.wire.record_batch import crc_of, decode_records, encode_batch, parse_header
+from kproc.wire.record_batch import (
+    TRANSACTIONAL,
+    BatchHeader,
+    ControlType,
+    crc_of,
+    decode_records,
+    encode_batch,
+    encode_end_transaction,
+    parse_header,
+)
 from kproc.wire.records import Record
 
 logger = logging.getLogger(__name__)
@@ -39,6 +60,17 @@ class CoordinatorKind(NamedTuple, Generic[C]):
     make: Callable[[CoordinatorLog, Deadlines[DueOf]], C]  # One for each partition.
     codec: int  # Of its records.
     sweep_interval_ms: int
+    # (the coordinator, the producer id, whether it commits): a marker was appended or replayed. None: its records are
+    # never written in transactions.
+    end_transaction: Callable[[C, int, bool], None] | None = None
+
+
+class _Place(NamedTuple):
+    """Where a write's records are: in batches `first` to `last` - 1, from record number `at` of the first one on."""
+
+    first: int
+    last: int
+    at: int
 
 
 class Shard(Generic[C]):
@@ -58,6 +90,7 @@ class Shard(Generic[C]):
         self.is_loaded = False
         self.is_damaged = False
         self._codec = kind.codec
+        self._end_transaction = kind.end_transaction
         self._clock = clock
         self._waits_for_sync = config.kproc_flush == "group"
         self._dirty = dirty
@@ -93,13 +126,24 @@ class Shard(Generic[C]):
             batch = view[position:end]
             if crc_of(batch) != header.crc:
                 raise Corrupt(f"the batch at offset {header.base_offset} is damaged")
-            if not header.is_control:
-                for record in decode_records(batch):
-                    self.coordinator.replay(record.key, record.value)
+            if header.is_control:
+                self._replay_marker(batch, header)
+            else:
+                self._replay_records(batch, header)
             self._next_offset = header.last_offset + 1
             position = end
         if not position:
             raise Corrupt(f"no batch at offset {self._next_offset}")
+
+    def _replay_records(self, batch: memoryview, header: BatchHeader) -> None:
+        producer = Producer(header.producer_id, header.producer_epoch) if header.is_transactional else None
+        for record in decode_records(batch):
+            self.coordinator.replay(record.key, record.value, record.offset, producer)
+
+    def _replay_marker(self, batch: memoryview, header: BatchHeader) -> None:
+        marker = read_marker(batch, header.attributes)
+        if marker is not None and self._end_transaction is not None:
+            self._end_transaction(self.coordinator, header.producer_id, not marker[0])
 
     # -- writing -----------------------------------------------------------------------------------------------
 
@@ -119,54 +163,89 @@ class Shard(Generic[C]):
         if not self._writes:
             return
         writes, self._writes = self._writes, []
-        batches, spans = self._pack(writes)
-        codes: list[int] = []
+        batches, places = self._pack(writes)
+        log = self.owned.log
+        results: list[AppendResult] = []
         if batches:
-            results = self.owned.log.append([memoryview(batch) for batch in batches], COORDINATOR)
-            codes = [result.error_code for result in results]
+            results = log.append([memoryview(batch) for batch in batches], COORDINATOR)
             self.owned.after_append()
-        appended: list[Write] = []
-        for write, (first, last) in zip(writes, spans, strict=True):
-            code = next(filter(None, codes[first:last]), 0)
+        appended: list[OnCode] = []
+        for write, (first, last, at) in zip(writes, places, strict=True):
+            code = next((each.error_code for each in results[first:last] if each.error_code), 0)
             if code:
                 write.on_done(code)
                 continue
             if write.on_appended is not None:
-                write.on_appended()
-            appended.append(write)
-        self._when_durable(appended)
+                write.on_appended(results[first].base_offset + at if first < last else log.end_offset)
+            appended.append(write.on_done)
+        if appended:
+            self._when_durable(appended)
 
-    def _pack(self, writes: Sequence[Write]) -> tuple[list[bytearray], list[tuple[int, int]]]:
-        """The batches of all records in order, and for each write which of them (first, last + 1) hold its own."""
+    def _pack(self, writes: Sequence[Write]) -> tuple[list[bytearray], list[_Place]]:
+        """The batches of all records in order, and for each write where its own are: in one, if they fit into one."""
         size_max = self.owned.log.config.max_message_bytes
         now_ms = self._clock.wall_ms()
         batches: list[bytearray] = []
         records: list[Record] = []
-        spans: list[tuple[int, int]] = []
-        size = _BATCH_OVERHEAD_BYTES
+        places: list[_Place] = []
+        size, producer = _BATCH_OVERHEAD_BYTES, None
         for write in writes:
-            first = len(batches)
-            for key, value in write.records:
-                length = len(key) + len(value or b"") + _RECORD_OVERHEAD_BYTES
+            if not write.records:
+                places.append(_Place(0, 0, 0))
+                continue
+            lengths = [len(key) + len(value or b"") + _RECORD_OVERHEAD_BYTES for key, value in write.records]
+            if records and (write.producer != producer or size + sum(lengths) > size_max):
+                batches.append(self._encode(records, producer))
+                records, size = [], _BATCH_OVERHEAD_BYTES
+            producer, first, at = write.producer, len(batches), len(records)
+            for (key, value), length in zip(write.records, lengths, strict=True):
                 if records and size + length > size_max:
-                    batches.append(encode_batch(records, codec=self._codec))
+                    batches.append(self._encode(records, producer))
                     records, size = [], _BATCH_OVERHEAD_BYTES
                 records.append(Record(key, value, now_ms))
                 size += length
-            spans.append((first, len(batches) + bool(records and write.records)))
+            places.append(_Place(first, len(batches) + 1, at))
         if records:
-            batches.append(encode_batch(records, codec=self._codec))
-        return batches, spans
+            batches.append(self._encode(records, producer))
+        return batches, places
 
-    def _when_durable(self, writes: Sequence[Write]) -> None:
+    def _encode(self, records: Sequence[Record], producer: Producer | None) -> bytearray:
+        if producer is None:
+            return encode_batch(records, codec=self._codec)
+        return encode_batch(
+            records,
+            codec=self._codec,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            flags=TRANSACTIONAL,
+        )
+
+    def append_marker(self, marker: Marker) -> Code:
+        """Append what ends a producer's transaction, after all that was asked for before it; the state follows."""
+        self.flush()
+        batch = encode_end_transaction(
+            ControlType.COMMIT if marker.is_commit else ControlType.ABORT,
+            timestamp_ms=self._clock.wall_ms(),
+            producer_id=marker.producer_id,
+            producer_epoch=marker.epoch,
+            coordinator_epoch=marker.coordinator_epoch,
+        )
+        (result,) = self.owned.log.append([memoryview(batch)], COORDINATOR)
+        if not result.error_code:
+            self.owned.after_append()
+            if self._end_transaction is not None:
+                self._end_transaction(self.coordinator, marker.producer_id, marker.is_commit)
+        return result.error_code
+
+    def when_durable(self, on_code: OnCode) -> None:
         """Call back when everything that the log holds now is as durable as acks=all promises."""
+        self._when_durable([on_code])
 
+    def _when_durable(self, callbacks: Sequence[OnCode]) -> None:
         def on_synced(code: int) -> None:
-            for write in writes:
-                write.on_done(code)
+            for on_code in callbacks:
+                on_code(code)
 
-        if not writes:
-            return
         if self._waits_for_sync:
             self.owned.when_synced(self.owned.log.end_offset, on_synced)
         else:

@@ -41,7 +41,7 @@ LAYERS: dict[str, set[str]] = {
     "coordinator": GROUND,
     "group": GROUND | {"wire", "metrics", "storage", "cluster", "coordinator"},
     # api never learns how its bytes came, transport never learns what they mean; roles join them.
-    "api": GROUND | {"wire", "metrics", "storage", "cluster", "purgatory", "group"},
+    "api": GROUND | {"wire", "metrics", "storage", "cluster", "purgatory", "coordinator", "group"},
     "transport": GROUND | {"ipc", "metrics"},
     "net": GROUND | {"wire", "metrics", "transport"},
     # What all roles share; what a broker shows of itself; three roles that never import each other; who runs them.

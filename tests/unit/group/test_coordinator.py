@@ -6,126 +6,12 @@ from typing import Any
 
 import pytest
 
-from kproc.clock import NS_PER_MS, ManualClock
-from kproc.config import Config
-from kproc.coordinator.deadlines import NEVER, Deadlines
-from kproc.coordinator.rules import DueOf, Timing, Write
+from kproc.coordinator.deadlines import NEVER
 from kproc.errors import Corrupt, ErrorCode
-from kproc.group.coordinator import CommitRequest, GroupCoordinator
-from kproc.group.messages import JoinRequest, LeavingMember, SyncRequest
-from kproc.group.records import CommittedOffset, OffsetKey, decode_record, encode_offset_key
-
-TOPIC_ID = bytes(range(16))
-
-
-class MemoryLog:
-    """Appends at flush; durable at sync, as with kproc.flush=group."""
-
-    def __init__(self) -> None:
-        self.records: list[tuple[bytes, bytes | None]] = []
-        self.waiting: list[Write] = []
-        self.unsynced: list[Write] = []
-        self.error = 0
-
-    def write(self, write: Write) -> None:
-        self.waiting.append(write)
-
-    def flush(self) -> None:
-        writes, self.waiting = self.waiting, []
-        for write in writes:
-            if self.error:
-                write.on_done(self.error)
-                continue
-            self.records += write.records
-            if write.on_appended is not None:
-                write.on_appended()
-            self.unsynced.append(write)
-
-    def sync(self) -> None:
-        self.flush()
-        writes, self.unsynced = self.unsynced, []
-        for write in writes:
-            write.on_done(0)
-
-
-class Rig:
-    """A coordinator that may be lost and loaded again from its log."""
-
-    def __init__(self) -> None:
-        self.clock = ManualClock()
-        self.topics = {"t": TOPIC_ID, "u": bytes(15) + b"u"}
-        self.log = MemoryLog()
-        self.make()
-
-    def make(self) -> None:
-        self.deadlines: Deadlines[DueOf] = Deadlines()
-        timing = Timing(self._now_ms, self.clock.wall_ms, iter(map(str, range(1000))).__next__)
-        config = Config.build({"group.initial.rebalance.delay.ms": 0, "offsets.retention.minutes": 60})
-        self.coordinator = GroupCoordinator(config, timing, self.deadlines, self.log)
-        for key, value in list(self.log.records):
-            self.coordinator.replay(key, value)
-        self.coordinator.finish_loading(self.topics.get)
-
-    def _now_ms(self) -> int:
-        return self.clock.now_ns() // NS_PER_MS
-
-    def pass_ms(self, duration_ms: int) -> None:
-        self.clock.advance_ms(duration_ms)
-        for coordinator, group_id in self.deadlines.pop_due(self._now_ms()):
-            coordinator.tick(group_id)
-
-    def commit(self, offset: int, *, topic: str = "t", group: str = "g", **more: Any) -> list[int]:
-        codes: list[int] = []
-        value = CommittedOffset(
-            offset=offset,
-            commit_timestamp_ms=self.clock.wall_ms(),
-            topic_id=self.topics.get(topic, TOPIC_ID),
-            expire_timestamp_ms=more.pop("expires", -1),
-        )
-        fields = {"member_id": "", "group_instance_id": None, "generation": -1, "tells_unknown_group": True}
-        request = CommitRequest(
-            group_id=group, offsets=[(OffsetKey(group, topic, 0), value)], **{**fields, **more}
-        )
-        self.coordinator.commit(request, codes.append)
-        return codes
-
-    def offset(self, topic: str = "t", group: str = "g") -> int | None:
-        found = self.coordinator.offsets.get(group, topic, 0)
-        return found.offset if found is not None else None
-
-    def join(self, group: str = "g", member_id: str = "") -> Any:
-        results: list[Any] = []
-        request = JoinRequest(
-            member_id=member_id,
-            client_id="c",
-            client_host="/h",
-            session_timeout_ms=10_000,
-            rebalance_timeout_ms=10_000,
-            protocol_type="consumer",
-            protocols=(("range", b"\0\0\0\0\0\1\0\1t\xff\xff\xff\xff"),),
-        )
-        self.coordinator.join(group, request, results.append)
-        return results
-
-    def settle(self) -> str:
-        """One member in a stable group, durable; its id."""
-        (joined,) = self.join()
-        sync = SyncRequest(member_id=joined.member_id, generation=1, assignments=((joined.member_id, b"a"),))
-        results: list[Any] = []
-        self.coordinator.sync("g", sync, results.append)
-        assert not results  # Not before it is written.
-        self.log.sync()
-        assert results[0].assignment == b"a"
-        return str(joined.member_id)
-
-    def sweep(self) -> None:
-        self.coordinator.begin_sweep()
-        while self.coordinator.is_sweeping:
-            self.coordinator.sweep_some()
-        self.log.sync()
-
-    def states(self) -> dict[str, str]:
-        return {row.group_id: row.state for row in self.coordinator.overviews()}
+from kproc.group.coordinator import CommitRequest
+from kproc.group.messages import LeavingMember, SyncRequest
+from kproc.group.records import OffsetKey, decode_record, encode_offset_key
+from tests.unit.group.coordinator_rig import Rig
 
 
 @pytest.fixture
@@ -340,7 +226,7 @@ def test_unknown_record_types_are_skipped_and_damage_is_not(
     rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(3):
-        rig.coordinator.replay(b"\0\3\0\1g", b"\0\0")
+        rig.coordinator.replay(b"\0\3\0\1g", b"\0\0", 0, None)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     with pytest.raises(Corrupt):
-        rig.coordinator.replay(encode_offset_key(OffsetKey("g", "t", 0)), b"\0\4")
+        rig.coordinator.replay(encode_offset_key(OffsetKey("g", "t", 0)), b"\0\4", 0, None)

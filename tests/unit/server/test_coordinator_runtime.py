@@ -14,7 +14,8 @@ from kproc.clock import NS_PER_MS, Clock
 from kproc.cluster.topic_names import GROUP_METADATA_TOPIC
 from kproc.config import Config
 from kproc.coordinator.deadlines import Deadlines
-from kproc.coordinator.rules import CoordinatorLog, DueOf, TopicIdOf, Write
+from kproc.coordinator.marker import Marker
+from kproc.coordinator.rules import CoordinatorLog, DueOf, Producer, TopicIdOf, Write
 from kproc.errors import ErrorCode, KafkaError
 from kproc.handler.coordinator_runtime import CoordinatorRuntime
 from kproc.handler.coordinator_shard import CoordinatorKind
@@ -24,6 +25,7 @@ from tests.unit.server.rig import HandlerRig
 Start = Callable[..., HandlerRig]
 TOPIC, SLOW_TOPIC = "counters", "slow-counters"
 SWEEP_MS = 5_000
+STUMBLING = "13 aborts"
 
 
 class Counters:
@@ -33,11 +35,13 @@ class Counters:
         self.log = log
         self.deadlines = deadlines
         self.values: dict[str, int] = {}
+        self.offsets: list[int] = []  # Of all records, replayed or appended.
         self.events: list[str] = []
         self.to_sweep: deque[str] = deque()
         self.waiting: list[OnOutcome] = []
 
-    def replay(self, key: bytes | None, value: bytes | None) -> None:
+    def replay(self, key: bytes | None, value: bytes | None, offset: int, producer: Producer | None) -> None:
+        self.offsets.append(offset)
         self.values[(key or b"").decode()] = int(value or b"0")
 
     def finish_loading(self, topic_id_of: TopicIdOf) -> None:
@@ -46,13 +50,19 @@ class Counters:
     def add(self, name: str, on_outcome: OnOutcome) -> None:
         value = self.values.get(name, 0) + 1
 
-        def on_appended() -> None:
+        def on_appended(offset: int) -> None:
+            self.offsets.append(offset)
             self.values[name] = value
 
         def on_done(code: int) -> None:
             on_outcome(code or {"value": value})
 
         self.log.write(Write([(name.encode(), str(value).encode())], on_done, on_appended))
+
+    def end_transaction(self, producer_id: int, is_commit: bool) -> None:
+        self.events.append(f"{producer_id} {'commits' if is_commit else 'aborts'}")
+        if self.events[-1] == STUMBLING:
+            raise ZeroDivisionError
 
     def tick(self, name: str) -> None:
         self.events.append(f"tick {name}")
@@ -105,7 +115,7 @@ def registered(monkeypatch: pytest.MonkeyPatch, calls: CoordinatorCalls[Counters
     def kinds(config: Config, clock: Clock) -> list[CoordinatorKind[Any]]:
         intervals = {TOPIC: SWEEP_MS, SLOW_TOPIC: 2 * SWEEP_MS}
         mine = [
-            CoordinatorKind(topic=topic, make=Counters, codec=0, sweep_interval_ms=interval_ms)
+            CoordinatorKind(topic, Counters, 0, interval_ms, Counters.end_transaction)
             for topic, interval_ms in intervals.items()
         ]
         return [*all_kinds(config, clock), *mine]
@@ -270,3 +280,52 @@ def test_who_waits_for_one_topics_coordinators_does_not_wait_for_anothers(
     rig.settle()
     assert loaded == ["groups", TOPIC]
     assert coordinator(rig).values == dict.fromkeys(NAMES, 2)
+
+
+def end(rig: HandlerRig, handler: int, partition: int, producer_id: int, *, is_commit: bool) -> list[int]:
+    codes: list[int] = []
+    marker = Marker(producer_id, 0, 0, is_commit, 0)
+    runtime(rig, handler).by_topic[TOPIC].append_marker(partition, marker, codes.append)
+    rig.settle()
+    return codes
+
+
+def test_a_marker_ends_a_transaction_at_its_partitions_owner(start: Start) -> None:
+    rig = start(handlers=2)
+    rig.create_topic(TOPIC, partitions=2)
+    owner = rig.owner(TOPIC, 1)
+    assert end(rig, owner, 1, 7, is_commit=True) == [0]
+    assert coordinator(rig, 1).events == ["loaded", "7 commits"]
+    with pytest.raises(KafkaError) as raised:
+        end(rig, 1 - owner, 1, 7, is_commit=True)
+    assert raised.value.code == ErrorCode.NOT_COORDINATOR
+    rig.kill(1)
+    rig.start_handler(1, is_restart=True)
+    assert coordinator(rig, 1).events[-2:] == ["7 commits", "loaded"]
+
+
+def test_a_marker_is_taken_by_a_coordinator_that_has_loaded(
+    start: Start, monkeypatch: pytest.MonkeyPatch, calls: CoordinatorCalls[Counters]
+) -> None:
+    rig = start()
+    rig.create_topic(TOPIC)
+    for _ in range(2):
+        Client(rig).ask(rig, calls, "add", *NAMES)
+    runtime(rig).release((TOPIC, 0))
+    monkeypatch.setattr("kproc.handler.coordinator_shard.LOAD_CHUNK_BYTES", 1)
+    with pytest.raises(KafkaError) as raised:
+        end(rig, 0, 0, 7, is_commit=True)
+    assert raised.value.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    rig.settle()
+    assert end(rig, 0, 0, 7, is_commit=True) == [0]
+
+
+def test_rules_that_stumble_over_a_marker_are_loaded_anew_before_it_is_sent_again(start: Start) -> None:
+    rig = start()
+    rig.create_topic(TOPIC)
+    first = coordinator(rig)
+    with pytest.raises(KafkaError) as raised:
+        end(rig, 0, 0, 13, is_commit=False)
+    assert raised.value.code == ErrorCode.NOT_COORDINATOR
+    assert first.events == ["loaded", STUMBLING, "resigned"]
+    assert not runtime(rig)._shards

@@ -1,0 +1,160 @@
+"""GroupCoordinator on a log in memory."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from kproc.clock import NS_PER_MS, ManualClock
+from kproc.config import Config
+from kproc.coordinator.deadlines import Deadlines
+from kproc.coordinator.rules import DueOf, Producer, Timing, Write
+from kproc.group.coordinator import CommitRequest, GroupCoordinator
+from kproc.group.messages import JoinRequest, SyncRequest
+from kproc.group.records import CommittedOffset, OffsetKey
+
+TOPIC_ID = bytes(range(16))
+
+
+class LoggedRecord(NamedTuple):
+    """A record, and in whose transaction it is."""
+
+    key: bytes
+    value: bytes | None
+    producer: Producer | None
+
+
+class LoggedMarker(NamedTuple):
+    """The end of a transaction."""
+
+    producer_id: int
+    is_commit: bool
+
+
+class MemoryLog:
+    """Appends at flush; durable at sync, as with kproc.flush=group."""
+
+    def __init__(self) -> None:
+        self.entries: dict[int, LoggedRecord | LoggedMarker] = {}  # By offset; compaction may have left gaps.
+        self.end_offset = 0
+        self.waiting: list[Write] = []
+        self.unsynced: list[Write] = []
+        self.error = 0
+
+    def write(self, write: Write) -> None:
+        self.waiting.append(write)
+
+    def flush(self) -> None:
+        writes, self.waiting = self.waiting, []
+        for write in writes:
+            if self.error:
+                write.on_done(self.error)
+                continue
+            first = self.end_offset
+            for key, value in write.records:
+                self.append(LoggedRecord(key, value, write.producer))
+            if write.on_appended is not None:
+                write.on_appended(first)
+            self.unsynced.append(write)
+
+    def append(self, entry: LoggedRecord | LoggedMarker) -> None:
+        self.entries[self.end_offset] = entry
+        self.end_offset += 1
+
+    @property
+    def records(self) -> list[tuple[bytes, bytes | None]]:
+        return [(each.key, each.value) for each in self.entries.values() if isinstance(each, LoggedRecord)]
+
+    def sync(self) -> None:
+        self.flush()
+        writes, self.unsynced = self.unsynced, []
+        for write in writes:
+            write.on_done(0)
+
+
+class Rig:
+    """A coordinator that may be lost and loaded again from its log."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.topics = {"t": TOPIC_ID, "u": bytes(15) + b"u"}
+        self.log = MemoryLog()
+        self.make()
+
+    def make(self) -> None:
+        self.deadlines: Deadlines[DueOf] = Deadlines()
+        timing = Timing(self._now_ms, self.clock.wall_ms, iter(map(str, range(1000))).__next__)
+        config = Config.build({"group.initial.rebalance.delay.ms": 0, "offsets.retention.minutes": 60})
+        self.coordinator = GroupCoordinator(config, timing, self.deadlines, self.log)
+        for offset, entry in self.log.entries.items():
+            if isinstance(entry, LoggedMarker):
+                self.coordinator.end_transaction(*entry)
+            else:
+                self.coordinator.replay(entry.key, entry.value, offset, entry.producer)
+        self.coordinator.finish_loading(self.topics.get)
+
+    def _now_ms(self) -> int:
+        return self.clock.now_ns() // NS_PER_MS
+
+    def pass_ms(self, duration_ms: int) -> None:
+        self.clock.advance_ms(duration_ms)
+        for coordinator, group_id in self.deadlines.pop_due(self._now_ms()):
+            coordinator.tick(group_id)
+
+    def commit(self, offset: int, *, topic: str = "t", group: str = "g", **more: Any) -> list[int]:
+        codes: list[int] = []
+        value = CommittedOffset(
+            offset=offset,
+            commit_timestamp_ms=self.clock.wall_ms(),
+            topic_id=self.topics.get(topic, TOPIC_ID),
+            expire_timestamp_ms=more.pop("expires", -1),
+        )
+        fields = {"member_id": "", "group_instance_id": None, "generation": -1, "tells_unknown_group": True}
+        request = CommitRequest(
+            group_id=group, offsets=[(OffsetKey(group, topic, 0), value)], **{**fields, **more}
+        )
+        self.coordinator.commit(request, codes.append)
+        return codes
+
+    def end(self, producer_id: int, *, is_commit: bool) -> None:
+        """What the runtime does with a marker."""
+        self.log.flush()
+        self.log.append(LoggedMarker(producer_id, is_commit))
+        self.coordinator.end_transaction(producer_id, is_commit)
+
+    def offset(self, topic: str = "t", group: str = "g") -> int | None:
+        found = self.coordinator.offsets.get(group, topic, 0)
+        return found.offset if found is not None else None
+
+    def join(self, group: str = "g", member_id: str = "") -> Any:
+        results: list[Any] = []
+        request = JoinRequest(
+            member_id=member_id,
+            client_id="c",
+            client_host="/h",
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=10_000,
+            protocol_type="consumer",
+            protocols=(("range", b"\0\0\0\0\0\1\0\1t\xff\xff\xff\xff"),),
+        )
+        self.coordinator.join(group, request, results.append)
+        return results
+
+    def settle(self) -> str:
+        """One member in a stable group, durable; its id."""
+        (joined,) = self.join()
+        sync = SyncRequest(member_id=joined.member_id, generation=1, assignments=((joined.member_id, b"a"),))
+        results: list[Any] = []
+        self.coordinator.sync("g", sync, results.append)
+        assert not results  # Not before it is written.
+        self.log.sync()
+        assert results[0].assignment == b"a"
+        return str(joined.member_id)
+
+    def sweep(self) -> None:
+        self.coordinator.begin_sweep()
+        while self.coordinator.is_sweeping:
+            self.coordinator.sweep_some()
+        self.log.sync()
+
+    def states(self) -> dict[str, str]:
+        return {row.group_id: row.state for row in self.coordinator.overviews()}

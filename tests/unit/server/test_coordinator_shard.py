@@ -1,0 +1,239 @@
+"""A coordinator's log: what is appended together, how transactions end in it, and what a successor reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kproc.clock import ManualClock
+from kproc.config import Config
+from kproc.coordinator.deadlines import Deadlines
+from kproc.coordinator.marker import Marker
+from kproc.coordinator.rules import CoordinatorLog, DueOf, Producer, TopicIdOf, Write
+from kproc.errors import ErrorCode
+from kproc.handler.coordinator_shard import CoordinatorKind, Shard
+from kproc.storage.log import Log, LogConfig
+from kproc.wire.batch_header import HEADER_BYTES
+from kproc.wire.record_batch import BatchHeader, decode_records, parse_header
+from tests.support.logs import TOPIC_ID, LogRig
+
+A, B = Producer(7, 0), Producer(8, 3)
+
+
+class Notes:
+    """Rules that note what they are told."""
+
+    def __init__(self, log: CoordinatorLog, _deadlines: Deadlines[DueOf]) -> None:
+        self.log = log
+        self.told: list[tuple[Any, ...]] = []
+
+    def replay(self, key: bytes | None, value: bytes | None, offset: int, producer: Producer | None) -> None:
+        self.told.append((offset, (key or b"").decode(), producer))
+
+    def end_transaction(self, producer_id: int, is_commit: bool) -> None:
+        self.told.append((producer_id, is_commit))
+
+    def finish_loading(self, topic_id_of: TopicIdOf) -> None:
+        """Nothing is left to do."""
+
+    def tick(self, name: str) -> None:
+        raise NotImplementedError
+
+    def topics_deleted(self, topic_id_of: TopicIdOf) -> None:
+        raise NotImplementedError
+
+    def begin_sweep(self) -> None:
+        raise NotImplementedError
+
+    @property
+    def is_sweeping(self) -> bool:
+        raise NotImplementedError
+
+    def sweep_some(self) -> int:
+        raise NotImplementedError
+
+    def resign(self) -> None:
+        raise NotImplementedError
+
+    def abandon(self) -> None:
+        raise NotImplementedError
+
+
+class Owned:
+    """A partition whose sync rounds end when the test says so."""
+
+    key = ("notes", 0)
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.published_offset = 0
+        self.waiting: list[Any] = []
+
+    def after_append(self) -> None:
+        self.published_offset = self.log.end_offset
+
+    def when_synced(self, offset: int, on_done: Any) -> None:
+        self.waiting.append((offset, on_done))
+
+    def sync(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        for _, on_done in waiting:
+            on_done(0)
+
+
+class Rig:
+    """A shard on a log in a directory."""
+
+    def __init__(self, directory: Path, *, max_message_bytes: int = 1_000_000) -> None:
+        config = LogConfig(max_message_bytes=max_message_bytes)
+        self.owned = Owned(LogRig(directory, config=config).open())
+        self.codes: list[tuple[str, int]] = []
+
+    def shard(self, *, with_transactions: bool = True) -> Shard[Notes]:
+        """A coordinator that has loaded what the log holds."""
+        kind = CoordinatorKind(
+            topic="notes",
+            make=Notes,
+            codec=0,
+            sweep_interval_ms=1,
+            end_transaction=Notes.end_transaction if with_transactions else None,
+        )
+        shard = Shard(kind, self.owned, Config(), ManualClock(), Deadlines(), {})
+        shard.load_some(lambda name: TOPIC_ID)
+        assert shard.is_loaded
+        return shard
+
+    def write(
+        self, shard: Shard[Notes], *keys: str, producer: Producer | None = None, size: int = 1
+    ) -> None:
+        notes, name = shard.coordinator, keys[0]
+
+        def on_appended(offset: int) -> None:
+            notes.told += [(at, key, producer) for at, key in enumerate(keys, offset)]
+
+        records: list[tuple[bytes, bytes | None]] = [(key.encode(), bytes(size)) for key in keys]
+        shard.write(Write(records, lambda code: self.codes.append((name, code)), on_appended, producer))
+
+    def batches(self) -> list[tuple[BatchHeader, list[str]]]:
+        data = memoryview(self.owned.log.read_bytes(0, 1 << 20))
+        found, position = [], 0
+        while position + HEADER_BYTES <= len(data):
+            header = parse_header(data, position)
+            batch = data[position : position + header.total_bytes]
+            found.append((header, [(record.key or b"").decode() for record in decode_records(batch)]))
+            position += header.total_bytes
+        return found
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    made = Rig(tmp_path / "notes-0")
+    yield made
+    made.owned.log.close(clean=True)
+
+
+def marker(producer: Producer, *, is_commit: bool = True, coordinator_epoch: int = 1) -> Marker:
+    return Marker(producer.producer_id, producer.epoch, coordinator_epoch, is_commit, 0)
+
+
+def test_a_batch_is_of_one_transaction_or_of_none_and_keeps_the_order(rig: Rig) -> None:
+    shard = rig.shard()
+    for number, producer in enumerate([None, None, A, A, B, A, None]):
+        rig.write(shard, f"{number}a", f"{number}b", producer=producer)
+    shard.flush()
+    found = [
+        (header.producer_id, header.producer_epoch, header.is_transactional, keys)
+        for header, keys in rig.batches()
+    ]
+    assert found == [
+        (-1, -1, False, ["0a", "0b", "1a", "1b"]),
+        (7, 0, True, ["2a", "2b", "3a", "3b"]),
+        (8, 3, True, ["4a", "4b"]),
+        (7, 0, True, ["5a", "5b"]),
+        (-1, -1, False, ["6a", "6b"]),
+    ]
+    assert [each[0] for each in shard.coordinator.told] == list(range(14))
+    assert rig.shard().coordinator.told == shard.coordinator.told
+
+
+def test_a_write_is_in_one_batch_if_it_fits_into_one(tmp_path: Path) -> None:
+    rig = Rig(tmp_path / "notes-0", max_message_bytes=1_000)
+    shard = rig.shard()
+    rig.write(shard, "a", "b", size=200)
+    rig.write(shard, "c", "d", size=200)
+    rig.write(shard, *"efgh", size=300)
+    shard.flush()
+    assert [keys for _, keys in rig.batches()] == [["a", "b"], ["c", "d"], ["e", "f"], ["g", "h"]]
+    assert [each[:2] for each in shard.coordinator.told] == list(enumerate("abcdefgh"))
+    rig.owned.log.close(clean=True)
+
+
+def test_a_marker_comes_after_what_was_asked_for_before_it_and_acts_at_once(rig: Rig) -> None:
+    shard = rig.shard()
+    rig.write(shard, "a", producer=A)
+    rig.write(shard, "b")
+    assert shard.append_marker(marker(A)) == 0
+    rig.write(shard, "c")
+    shard.flush()
+    assert [header.is_control for header, _ in rig.batches()] == [False, False, True, False]
+    assert shard.coordinator.told == [(0, "a", A), (1, "b", None), (7, True), (3, "c", None)]
+    assert (rig.owned.published_offset, rig.owned.log.last_stable_offset) == (4, 4)
+    assert rig.shard().coordinator.told == shard.coordinator.told
+
+
+def test_a_marker_is_answered_when_it_is_durable(rig: Rig) -> None:
+    shard = rig.shard()
+    codes: list[int] = []
+    rig.write(shard, "a", producer=A)
+    shard.append_marker(marker(A, is_commit=False))
+    shard.when_durable(codes.append)
+    assert ([offset for offset, _ in rig.owned.waiting], codes) == ([1, 2], [])
+    rig.owned.sync()
+    assert (rig.codes, codes) == ([("a", 0)], [0])
+
+
+def test_a_marker_that_is_refused_ends_nothing(rig: Rig) -> None:
+    shard = rig.shard()
+    rig.write(shard, "a", producer=B)
+    assert shard.append_marker(marker(B, coordinator_epoch=5)) == 0
+    rig.write(shard, "b", producer=B)
+    stale = marker(B, coordinator_epoch=4)
+    assert shard.append_marker(stale) == ErrorCode.TRANSACTION_COORDINATOR_FENCED
+    assert shard.append_marker(marker(Producer(8, 2))) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert shard.coordinator.told == [(0, "a", B), (8, True), (2, "b", B)]
+
+
+def test_a_fenced_producers_write_is_refused_and_the_others_are_not(rig: Rig) -> None:
+    shard = rig.shard()
+    shard.append_marker(marker(B))
+    rig.write(shard, "a")
+    rig.write(shard, "b", producer=Producer(8, 2))
+    rig.write(shard, "c", "d")
+    shard.flush()
+    rig.owned.sync()
+    fenced = ("b", ErrorCode.INVALID_PRODUCER_EPOCH)
+    assert rig.codes == [fenced, ("a", 0), ("c", 0)]
+    assert shard.coordinator.told == [(8, True), (1, "a", None), (2, "c", None), (3, "d", None)]
+
+
+def test_rules_without_transactions_are_told_of_no_marker(rig: Rig) -> None:
+    shard = rig.shard(with_transactions=False)
+    rig.write(shard, "a")
+    assert shard.append_marker(marker(A)) == 0
+    assert shard.coordinator.told == [(0, "a", None)]
+    assert rig.shard(with_transactions=False).coordinator.told == [(0, "a", None)]
+
+
+def test_a_write_without_records_waits_for_the_others(rig: Rig) -> None:
+    shard = rig.shard()
+    rig.write(shard, "a", producer=A)
+    offsets: list[int] = []
+    shard.write(Write([], lambda code: rig.codes.append(("-", code)), offsets.append))
+    rig.write(shard, "b", producer=A)
+    shard.flush()
+    assert ([len(keys) for _, keys in rig.batches()], rig.codes) == ([2], [])
+    rig.owned.sync()
+    assert (rig.codes, offsets) == ([("a", 0), ("-", 0), ("b", 0)], [2])
