@@ -46,6 +46,8 @@ class Item(NamedTuple):
 Part = tuple[PartitionImage | None, Item]  # And where its name is kept.
 # (the coordinator, who asks, the item's name, what is wanted, where the outcome goes)
 Serve = Callable[[C, Caller, str, Any, OnOutcome], None]
+# (services, the topic's partition, who asks, the item, where the outcome goes)
+ServeAtPartition = Callable[["Services", int, Caller, Item, OnOutcome], None]
 
 
 class ItemsAsked(FromImage):
@@ -64,6 +66,7 @@ class CoordinatorCalls(Generic[C]):
         self.name = name  # Of the call between Handlers.
         self.topic = topic
         self.operations: dict[str, Serve[C]] = {}
+        self._partition_operations: dict[str, ServeAtPartition] = {}
         self.call = Call(name, ItemsAsked, Answers)
         serves(self.call)(self.serve_call)
 
@@ -72,6 +75,15 @@ class CoordinatorCalls(Generic[C]):
 
         def register(serve: Serve[C]) -> Serve[C]:
             self.operations[name] = serve
+            return serve
+
+        return register
+
+    def partition_operation(self, name: str) -> Callable[[ServeAtPartition], ServeAtPartition]:
+        """The same for one that needs more than the coordinator: it asks others first, and then `serve_here`."""
+
+        def register(serve: ServeAtPartition) -> ServeAtPartition:
+            self._partition_operations[name] = serve
             return serve
 
         return register
@@ -112,7 +124,10 @@ class CoordinatorCalls(Generic[C]):
         """Let our coordinator answer, or say why it cannot."""
         try:
             coordinator = self.of(services).coordinator(partition)
-            self.operations[operation](coordinator, caller, item.name, item.wanted, on_outcome)
+            if (serve := self.operations.get(operation)) is not None:
+                serve(coordinator, caller, item.name, item.wanted, on_outcome)
+            else:
+                self._partition_operations[operation](services, partition, caller, item, on_outcome)
         except KafkaError as error:
             on_outcome(int(error.code))
         except Exception as error:  # noqa: BLE001 - contained

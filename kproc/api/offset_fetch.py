@@ -1,10 +1,10 @@
 """OffsetFetch (key 9), versions 1-10.
 
 An offset that nobody committed is -1, and so is everything of a group that there is not: neither is an error.
-`require_stable` asks for offsets that no open transaction can change; without transactions all are that, and
-every answer waits until what it shows is durable. Versions: v2 null for all topics, and an error of the
-request; v5 leader epochs; v6 flexible; v7 require stable (KIP-447); v8 several groups; v9 member id and epoch,
-which the classic protocol does not look at; v10 topic ids (KIP-848).
+`require_stable` asks for offsets that no open transaction can change: one that it can is UNSTABLE_OFFSET_COMMIT and -1,
+and to be asked for again. Every answer waits until what it shows is durable. Versions: v2 null for all topics, and an
+error of the request; v5 leader epochs; v6 flexible; v7 require stable (KIP-447); v8 several groups; v9 member id and
+epoch, which the classic protocol does not look at; v10 topic ids (KIP-848).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TOP_LEVEL_ERROR_SINCE: Final = 2
 _GROUPS_SINCE: Final = 8
 _IDS_SINCE: Final = 10
 _NO_OFFSET: Final = -1
-# Of one offset as it travels: partition, offset, leader epoch, metadata.
+# Of one offset as it travels: partition, offset, leader epoch, metadata, and an error code if it has one.
 Row = list[Any]
 
 
@@ -38,7 +38,10 @@ def handle_offset_fetch(context: RequestContext, request: Fields) -> None:
     groups = _groups_of(context.api_version, request)
     image = context.services.image
     has_ids = context.api_version >= _IDS_SINCE
-    items = [Item(group["group_id"], _wanted_of(group, image, has_ids=has_ids)) for group in groups]
+    is_stable = request.get("require_stable", False)
+    items = [
+        Item(group["group_id"], [_wanted_of(group, image, has_ids=has_ids), is_stable]) for group in groups
+    ]
 
     def on_done(outcomes: list[Outcome]) -> None:
         answers = [
@@ -130,27 +133,36 @@ def error_response(request: Fields, code: int, message: str | None) -> Fields:
 def _serve(
     coordinator: GroupCoordinator, _caller: Caller, group_id: str, wanted: Any, on_outcome: OnOutcome
 ) -> None:
+    topics, is_stable = wanted
+
     def answer(code: int) -> None:
-        on_outcome(int(code) if code else {"topics": _look_up(coordinator, group_id, wanted)})
+        on_outcome(
+            int(code) if code else {"topics": _look_up(coordinator, group_id, topics, is_stable=is_stable)}
+        )
 
     coordinator.when_durable(answer)
 
 
-def _look_up(coordinator: GroupCoordinator, group_id: str, wanted: Any) -> list[list[Any]]:
+def _look_up(
+    coordinator: GroupCoordinator, group_id: str, wanted: list[list[Any]] | None, *, is_stable: bool
+) -> list[list[Any]]:
     """[topic, topic id, rows] each."""
     offsets = coordinator.offsets
+    pending = offsets.pending if is_stable and offsets.pending.has_group(group_id) else None
+
+    def row(topic: str, index: int, committed: CommittedOffset | None) -> Row:
+        if pending is not None and pending.has(group_id, topic, index):
+            return [index, _NO_OFFSET, NO_EPOCH, "", int(ErrorCode.UNSTABLE_OFFSET_COMMIT)]
+        if committed is None:
+            return [index, _NO_OFFSET, NO_EPOCH, ""]
+        return [index, committed.offset, committed.leader_epoch, committed.metadata]
+
     if wanted is None:
         return [
-            [topic, ZERO_UUID, [_row(index, committed) for index, committed in partitions.items()]]
+            [topic, ZERO_UUID, [row(topic, index, committed) for index, committed in partitions.items()]]
             for topic, partitions in offsets.of_group(group_id).items()
         ]
     return [
-        [topic, topic_id, [_row(index, offsets.get(group_id, topic, index, topic_id)) for index in indexes]]
+        [topic, topic_id, [row(topic, at, offsets.get(group_id, topic, at, topic_id)) for at in indexes]]
         for topic, topic_id, indexes in wanted
     ]
-
-
-def _row(index: int, committed: CommittedOffset | None) -> Row:
-    if committed is None:
-        return [index, _NO_OFFSET, NO_EPOCH, ""]
-    return [index, committed.offset, committed.leader_epoch, committed.metadata]

@@ -103,17 +103,25 @@ def describe(
             f"lag {group['lag']}",
         ]
         sys.stdout.write(f"{facts_in_lines(facts)}\n")
+        rows = group["partitions"]
+        has_pending = any(row["in_transaction"] for row in rows)
         print_table(
-            ("TOPIC", "PARTITION", "COMMITTED", "END", "LAG", "CLIENT", "HOST", "MEMBER"),
-            [_partition_row(row) for row in group["partitions"]],
+            (
+                *("TOPIC", "PARTITION", "COMMITTED", "END", "LAG"),
+                *(("IN TRANSACTION",) if has_pending else ()),
+                *("CLIENT", "HOST", "MEMBER"),
+            ),
+            [_partition_row(row, with_pending=has_pending) for row in rows],
             drop=("MEMBER", "HOST", "CLIENT"),
             cut=("TOPIC",),
         )
 
 
-def _partition_row(row: dict[str, Any]) -> list[Any]:
+def _partition_row(row: dict[str, Any], *, with_pending: bool) -> list[Any]:
     member = row["member"] or {}
     columns = [row[key] for key in ("topic", "partition", "committed", "end_offset", "lag")]
+    if with_pending:
+        columns.append("yes" if row["in_transaction"] else None)
     return columns + [member.get(key) for key in ("client_id", "host", "member_id")]
 
 
@@ -121,15 +129,17 @@ def describe_groups(client: Client, names: list[str]) -> list[dict[str, Any]]:
     """Each group's state, members, and per partition the committed offset, the end and the lag."""
     described = _described(client, names)
     committed = committed_offsets(client, names)
+    partitions = {name: sorted({*committed[name], *_assigned(described[name])}) for name in names}
+    pending = _pending_offsets(client, partitions)
     ends: dict[Partition, int | None] = {}
     wanted: dict[str, set[int]] = {}
     for name in names:
-        for topic, number in [*committed[name], *_assigned(described[name])]:
+        for topic, number in partitions[name]:
             wanted.setdefault(topic, set()).add(number)
     for topic, numbers in wanted.items():
         for number, offset in known_offsets(client, topic, dict.fromkeys(sorted(numbers), LATEST)).items():
             ends[topic, number] = offset
-    return [_with_lag(name, described[name], committed[name], ends) for name in names]
+    return [_with_lag(name, described[name], committed[name], ends, pending[name]) for name in names]
 
 
 def _described(client: Client, names: list[str]) -> dict[str, dict[str, Any]]:
@@ -156,24 +166,55 @@ def _described(client: Client, names: list[str]) -> dict[str, dict[str, Any]]:
 
 def committed_offsets(client: Client, names: list[str]) -> dict[str, dict[Partition, int]]:
     """What each group has committed."""
-    from kproc.wire.header import ApiKey
-
-    fields = {
-        "groups": [{"group_id": name, "topics": None} for name in names],
-        "require_stable": False,
-    }
-    answer = client.call_latest(ApiKey.OFFSET_FETCH, fields)
-    committed: dict[str, dict[Partition, int]] = {}
-    for group in answer["groups"]:
-        if group["error_code"]:
-            raise Failure(explain(group["group_id"], group["error_code"]))
-        committed[group["group_id"]] = {
-            (topic["name"], row["partition_index"]): row["committed_offset"]
-            for topic in group["topics"]
-            for row in topic["partitions"]
+    groups = [{"group_id": name, "topics": None} for name in names]
+    return {
+        name: {
+            partition: row["committed_offset"]
+            for partition, row in rows.items()
             if row["committed_offset"] >= 0
         }
-    return committed
+        for name, rows in _fetched_offsets(client, groups, require_stable=False).items()
+    }
+
+
+def _pending_offsets(client: Client, partitions: dict[str, list[Partition]]) -> dict[str, set[Partition]]:
+    """Of which of these an open transaction has another offset: whoever wants stable ones is told to wait for it."""
+    from kproc.errors import ErrorCode
+
+    groups = []
+    for name, of_group in partitions.items():
+        topics: dict[str, list[int]] = {}
+        for topic, number in of_group:
+            topics.setdefault(topic, []).append(number)
+        rows = [{"name": topic, "partition_indexes": numbers} for topic, numbers in topics.items()]
+        groups.append({"group_id": name, "topics": rows})
+    return {
+        name: {
+            partition
+            for partition, row in rows.items()
+            if row["error_code"] == ErrorCode.UNSTABLE_OFFSET_COMMIT
+        }
+        for name, rows in _fetched_offsets(client, groups, require_stable=True).items()
+    }
+
+
+def _fetched_offsets(
+    client: Client, groups: list[dict[str, Any]], *, require_stable: bool
+) -> dict[str, dict[Partition, dict[str, Any]]]:
+    """The rows of OffsetFetch by group and partition; a group that is refused ends the command."""
+    from kproc.wire.header import ApiKey
+
+    fields = {"groups": groups, "require_stable": require_stable}
+    fetched: dict[str, dict[Partition, dict[str, Any]]] = {}
+    for group in client.call_latest(ApiKey.OFFSET_FETCH, fields)["groups"]:
+        if group["error_code"]:
+            raise Failure(explain(group["group_id"], group["error_code"]))
+        fetched[group["group_id"]] = {
+            (topic["name"], row["partition_index"]): row
+            for topic in group["topics"]
+            for row in topic["partitions"]
+        }
+    return fetched
 
 
 def _with_lag(
@@ -181,6 +222,7 @@ def _with_lag(
     described: dict[str, Any],
     committed: dict[Partition, int],
     ends: dict[Partition, int | None],
+    pending: set[Partition],
 ) -> dict[str, Any]:
     assigned = _assigned(described)
     rows = []
@@ -193,6 +235,7 @@ def _with_lag(
                 "committed": offset,
                 "end_offset": end,
                 "lag": max(0, end - offset) if offset is not None and end is not None else None,
+                "in_transaction": (topic, number) in pending,
                 "member": assigned.get((topic, number)),
             }
         )

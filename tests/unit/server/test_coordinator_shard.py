@@ -15,10 +15,11 @@ from kproc.coordinator.marker import Marker
 from kproc.coordinator.rules import CoordinatorLog, DueOf, Producer, TopicIdOf, Write
 from kproc.errors import ErrorCode
 from kproc.handler.coordinator_shard import CoordinatorKind, Shard
-from kproc.storage.log import Log, LogConfig
+from kproc.storage.log import LogConfig
 from kproc.wire.batch_header import HEADER_BYTES
 from kproc.wire.record_batch import BatchHeader, decode_records, parse_header
 from tests.support.logs import TOPIC_ID, LogRig
+from tests.support.owned_log import OwnedLog
 
 A, B = Producer(7, 0), Producer(8, 3)
 
@@ -62,34 +63,12 @@ class Notes:
         raise NotImplementedError
 
 
-class Owned:
-    """A partition whose sync rounds end when the test says so."""
-
-    key = ("notes", 0)
-
-    def __init__(self, log: Log) -> None:
-        self.log = log
-        self.published_offset = 0
-        self.waiting: list[Any] = []
-
-    def after_append(self) -> None:
-        self.published_offset = self.log.end_offset
-
-    def when_synced(self, offset: int, on_done: Any) -> None:
-        self.waiting.append((offset, on_done))
-
-    def sync(self) -> None:
-        waiting, self.waiting = self.waiting, []
-        for _, on_done in waiting:
-            on_done(0)
-
-
 class Rig:
     """A shard on a log in a directory."""
 
     def __init__(self, directory: Path, *, max_message_bytes: int = 1_000_000) -> None:
         config = LogConfig(max_message_bytes=max_message_bytes)
-        self.owned = Owned(LogRig(directory, config=config).open())
+        self.owned = OwnedLog(LogRig(directory, config=config).open())
         self.codes: list[tuple[str, int]] = []
 
     def shard(self, *, with_transactions: bool = True) -> Shard[Notes]:
@@ -106,9 +85,7 @@ class Rig:
         assert shard.is_loaded
         return shard
 
-    def write(
-        self, shard: Shard[Notes], *keys: str, producer: Producer | None = None, size: int = 1
-    ) -> None:
+    def write(self, shard: Shard[Notes], *keys: str, producer: Producer | None = None, size: int = 1) -> None:
         notes, name = shard.coordinator, keys[0]
 
         def on_appended(offset: int) -> None:

@@ -1,0 +1,29 @@
+"""A Handler's partition without its Handler: a log, and sync rounds that end when a test says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kproc.storage.log import Log
+
+
+class OwnedLog:
+    """What a coordinator's Shard needs of an OwnedPartition."""
+
+    def __init__(self, log: Log) -> None:
+        self.key = (log.topic, log.partition)
+        self.log = log
+        self.published_offset = 0
+        self.waiting: list[tuple[int, Callable[[int], None]]] = []
+
+    def after_append(self) -> None:
+        self.published_offset = self.log.end_offset
+
+    def when_synced(self, offset: int, on_done: Callable[[int], None]) -> None:
+        self.waiting.append((offset, on_done))
+
+    def sync(self) -> None:
+        """The rounds that were waited for are over."""
+        waiting, self.waiting = self.waiting, []
+        for _, on_done in waiting:
+            on_done(0)
