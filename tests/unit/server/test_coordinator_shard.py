@@ -18,6 +18,7 @@ from kproc.handler.coordinator_shard import CoordinatorKind, Shard
 from kproc.storage.log import LogConfig
 from kproc.wire.batch_header import HEADER_BYTES
 from kproc.wire.record_batch import BatchHeader, decode_records, parse_header
+from tests.support.failing_fs import FailingFs
 from tests.support.logs import TOPIC_ID, LogRig
 from tests.support.owned_log import OwnedLog
 
@@ -68,7 +69,8 @@ class Rig:
 
     def __init__(self, directory: Path, *, max_message_bytes: int = 1_000_000) -> None:
         config = LogConfig(max_message_bytes=max_message_bytes)
-        self.owned = OwnedLog(LogRig(directory, config=config).open())
+        self.fs = FailingFs()
+        self.owned = OwnedLog(LogRig(directory, config=config, fs=self.fs).open())
         self.codes: list[tuple[str, int]] = []
 
     def shard(self, *, with_transactions: bool = True) -> Shard[Notes]:
@@ -181,6 +183,18 @@ def test_a_marker_that_is_refused_ends_nothing(rig: Rig) -> None:
     assert shard.append_marker(stale) == ErrorCode.TRANSACTION_COORDINATOR_FENCED
     assert shard.append_marker(marker(Producer(8, 2))) == ErrorCode.INVALID_PRODUCER_EPOCH
     assert shard.coordinator.told == [(0, "a", B), (8, True), (2, "b", B)]
+
+
+def test_a_marker_that_finds_no_room_ends_nothing_until_it_is_sent_again(rig: Rig) -> None:
+    shard = rig.shard()
+    rig.write(shard, "a", producer=A)
+    shard.flush()
+    rig.fs.fail_write(after_bytes=10)
+    assert shard.append_marker(marker(A)) == ErrorCode.KAFKA_STORAGE_ERROR
+    assert (shard.coordinator.told, rig.owned.log.last_stable_offset) == ([(0, "a", A)], 0)
+    assert shard.append_marker(marker(A)) == 0
+    assert (shard.coordinator.told[1:], rig.owned.log.last_stable_offset) == ([(7, True)], 2)
+    assert rig.shard().coordinator.told == shard.coordinator.told
 
 
 def test_a_fenced_producers_write_is_refused_and_the_others_are_not(rig: Rig) -> None:
