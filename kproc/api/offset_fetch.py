@@ -135,12 +135,10 @@ def _serve(
 ) -> None:
     topics, is_stable = wanted
 
-    def answer(code: int) -> None:
-        on_outcome(
-            int(code) if code else {"topics": _look_up(coordinator, group_id, topics, is_stable=is_stable)}
-        )
-
-    coordinator.when_durable(answer)
+    coordinator.read(
+        lambda: _look_up(coordinator, group_id, topics, is_stable=is_stable),
+        lambda code, found: on_outcome(int(code) if code else {"topics": found}),
+    )
 
 
 def _look_up(

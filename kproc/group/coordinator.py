@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -61,6 +61,8 @@ from kproc.group.snapshot import GroupSnapshot, OnWritten
 from kproc.group.write_errors import write_error
 
 logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
 
 # Groups looked at in one go when offsets expire: some ms, whatever the groups hold.
 SWEPT_AT_ONCE: Final = 64
@@ -249,10 +251,11 @@ class GroupCoordinator:
         """The marker of a producer's transaction is in the log."""
         self.offsets.end_transaction(producer_id, is_commit=is_commit)
 
-    def when_durable(self, on_done: OnCode) -> None:
-        """Call back when all that the state holds now is as durable as acks=all promises."""
+    def read(self, look: Callable[[], R], on_done: Callable[[Code, R], None]) -> None:
+        """Look at the state as it is now, and call back when all of it is as durable as acks=all promises."""
         self._log.flush()
-        self._log.write(Write([], lambda error: on_done(write_error(error))))
+        found = look()
+        self._log.write(Write([], lambda error: on_done(write_error(error), found)))
 
     def delete_offsets(
         self, group_id: str, keys: Sequence[OffsetKey], on_done: Callable[[Code, frozenset[str]], None]

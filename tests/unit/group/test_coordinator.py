@@ -29,13 +29,18 @@ def test_a_commit_is_answered_when_it_is_durable_and_seen_when_it_is_appended(ri
 
 
 def test_a_read_waits_for_what_it_shows(rig: Rig) -> None:
-    codes: list[int] = []
+    told: list[tuple[int, int | None]] = []
     rig.commit(5)
-    rig.coordinator.when_durable(codes.append)
+    rig.coordinator.read(rig.offset, lambda code, found: told.append((code, found)))
     assert rig.offset() == 5
-    assert not codes
-    rig.log.sync()
-    assert codes == [0]
+    rig.log.flush()
+    rig.commit(6)
+    assert not told
+    writes, rig.log.unsynced = rig.log.unsynced, []
+    rig.log.flush()
+    for write in writes:  # A round covers what the log held when it began.
+        write.on_done(0)
+    assert (told, rig.offset()) == ([(0, 5)], 6)
 
 
 @pytest.mark.parametrize(
