@@ -70,7 +70,7 @@ def _topic_by_name(image: ClusterImage, wanted: Fields) -> TopicImage | None:
 
 
 def _expires_ms(context: RequestContext, request: Fields) -> int:
-    retention_ms = request.get("retention_time", _DEFAULT_RETENTION)
+    retention_ms: int = request.get("retention_time", _DEFAULT_RETENTION)
     if context.api_version > _RETENTION_UNTIL or retention_ms == _DEFAULT_RETENTION:
         return NO_EXPIRY
     return min(context.services.clock.wall_ms() + retention_ms, LONG_MAX)
