@@ -27,7 +27,7 @@ from kproc.observe.broker_figures import BrokerFigures
 from kproc.observe.log_dir_usage import log_dir_usage
 from kproc.observe.metrics_http import MetricsResponder
 from kproc.role.calls import OnReply, serve_call
-from kproc.role.linked_agent import LinkedAgent
+from kproc.role.linked_agent import LinkedAgent, LinkedPeer
 from kproc.role.partition_table import PartitionRow, PartitionTable
 from kproc.role.roles import HANDLER, handler_id
 from kproc.storage import checkpoints
@@ -102,22 +102,7 @@ class Cleaner(LinkedAgent):
         return due_ms if self._is_stopping else min(due_ms, self._compactor.next_deadline_ms())
 
     def _work(self) -> int:
-        work = 0
-        for peer in list(self._peers.values()):
-            batch = peer.inbox.poll(64)
-            for kind, view in batch:
-                if kind == SNAPSHOT:
-                    self._adopt(ClusterImage.from_snapshot(view))
-                elif kind == DELTA:
-                    self._note_deleted(self._image.apply(view).deleted)
-                elif kind == CALL:
-                    serve_call(view, peer.outbox, self._serve)
-                else:
-                    assert kind == REPLY, kind
-                    self._calls.take_reply(view)
-            if batch:
-                peer.inbox.release()
-            work += len(batch)
+        work = self._take_records(self._take_record)
         if self._wait_for_checkpoint:
             self._answer_checkpoint()
         if self._responder is not None:
@@ -128,6 +113,17 @@ class Cleaner(LinkedAgent):
             work += self._look_at_retention()
             work += self._compactor.work()
         return work
+
+    def _take_record(self, peer: LinkedPeer, kind: int, view: memoryview) -> None:
+        if kind == SNAPSHOT:
+            self._adopt(ClusterImage.from_snapshot(view))
+        elif kind == DELTA:
+            self._note_deleted(self._image.apply(view).deleted)
+        elif kind == CALL:
+            serve_call(view, peer.outbox, self._serve)
+        else:
+            assert kind == REPLY, kind
+            self._calls.take_reply(view)
 
     def answer_scrapes(self, responder: MetricsResponder, figures: BrokerFigures) -> None:
         """Serve the metrics listener from now on."""

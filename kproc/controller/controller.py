@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_CALLS_PER_PASS = 64
-
 
 class _Commit:
     """A change that is on disk and that not all Handlers have acknowledged."""
@@ -186,21 +184,16 @@ class Controller(LinkedAgent):
         return self._control_plane.has_input() or super()._has_input()
 
     def _work(self) -> int:
-        work = self._control_plane.work()
-        for peer in list(self._peers.values()):
-            batch = peer.inbox.poll(_CALLS_PER_PASS)
-            for kind, view in batch:
-                if kind == CALL:
-                    serve_call(view, peer.outbox, self._serve_call)
-                elif kind == DELTA_ACK:
-                    self._acknowledged(peer, TOKEN.unpack_from(view)[0])
-                else:
-                    assert kind == REPLY, kind
-                    self._calls.take_reply(view)
-            if batch:
-                peer.inbox.release()
-            work += len(batch)
-        return work
+        return self._control_plane.work() + self._take_records(self._take_record)
+
+    def _take_record(self, peer: LinkedPeer, kind: int, view: memoryview) -> None:
+        if kind == CALL:
+            serve_call(view, peer.outbox, self._serve_call)
+        elif kind == DELTA_ACK:
+            self._acknowledged(peer, TOKEN.unpack_from(view)[0])
+        else:
+            assert kind == REPLY, kind
+            self._calls.take_reply(view)
 
     def _serve_call(self, op: str, body: Any, _payload: memoryview, on_reply: OnReply) -> None:
         self.serve(op, body, on_reply)
