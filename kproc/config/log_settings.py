@@ -201,3 +201,9 @@ class LogSettings:
     producer_id_expiration_ms: int = setting(
         INT, 86_400_000, "An idempotent producer is forgotten after this.", at_least(1), dynamic=CLUSTER
     )
+    transaction_partition_verification_enable: bool = setting(
+        BOOLEAN,
+        True,
+        "A transaction's first batch in a partition is written only when its coordinator knows of it (KIP-890).",
+        dynamic=CLUSTER,
+    )

@@ -15,9 +15,16 @@ from kproc.storage.producer_state import ProducerEntry, first_offset
 from kproc.storage.results import NO_OFFSET, AppendResult
 from kproc.storage.segment import LogSegment
 from kproc.storage.txn_index import append_aborted
-from kproc.storage.validate import CLIENT, examine, read_marker
+from kproc.storage.validate import CLIENT, COORDINATOR, examine, read_marker
 from kproc.wire.batch_header import HEADER, HEADER_BYTES, STAMP, Header
-from kproc.wire.record_batch import CONTROL, TRANSACTIONAL, NotOneBatch, stamp_append_time
+from kproc.wire.record_batch import (
+    CONTROL,
+    TRANSACTIONAL,
+    ControlType,
+    NotOneBatch,
+    encode_end_transaction,
+    stamp_append_time,
+)
 
 # A producer snapshot is written after this many bytes. It limits the replay by a dead owner's successor to about 0.2 s
 # (a header scan of one-record batches takes 2.9 s/GiB).
@@ -101,6 +108,31 @@ class AppendingLog(LogState):
             results.extend([refusal] * (len(batches) - len(results)))
         return results
 
+    def append_marker(
+        self,
+        producer_id: int,
+        epoch: int,
+        coordinator_epoch: int,
+        *,
+        is_commit: bool,
+        transaction_version: int,
+    ) -> AppendResult:
+        """End a producer's transaction in this partition, as its coordinator has decided."""
+        try:
+            self.producers.check_epoch(
+                producer_id, epoch, coordinator_epoch, transaction_version=transaction_version
+            )
+        except KafkaError as error:
+            return self._refused(error.code, error.message)
+        marker = encode_end_transaction(
+            ControlType.COMMIT if is_commit else ControlType.ABORT,
+            timestamp_ms=self._clock.wall_ms(),
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            coordinator_epoch=coordinator_epoch,
+        )
+        return self.append([memoryview(marker)], COORDINATOR)[0]
+
     def _append_run(
         self, batches: list[memoryview], start: int, origin: str, now_ms: int, results: list[AppendResult]
     ) -> int:
@@ -110,7 +142,7 @@ class AppendingLog(LogState):
         """
         segment, config, is_append_time = self.active, self.config, self.config.is_append_time
         run = _Run()
-        views, lasts, positions = run.views, run.lasts, run.positions
+        views, lasts, positions, is_clients = run.views, run.lasts, run.positions, origin is not COORDINATOR
         position, next_offset, since = segment.size, self.end_offset, segment.bytes_since_index
         largest, largest_offset = segment.max_timestamp, segment.max_timestamp_offset
         interval, segment_bytes = config.index_interval_bytes, config.segment_bytes
@@ -132,7 +164,7 @@ class AppendingLog(LogState):
                 ):  # fmt: skip
                     view, total, header, marker = self._examine(batches, number, origin, now_ms)
                     _, length, _, _, _, _, delta, _, timestamp, pid, _, _, _ = header
-                if pid >= 0 and origin is CLIENT and (duplicate := self._find_duplicate(header)) is not None:
+                if pid >= 0 and is_clients and (duplicate := self._find_duplicate(header)) is not None:
                     results.append(duplicate)
                     continue
             except Exception as error:  # noqa: BLE001 - refused or contained: nothing of it was stored or noted
@@ -183,9 +215,17 @@ class AppendingLog(LogState):
     def _find_duplicate(self, header: Header) -> AppendResult | None:
         """The result for a batch that is in the log already; KafkaError if it is out of sequence."""
         _, _, _, _, _, attributes, delta, _, _, producer_id, epoch, sequence, _ = header
-        transactional = attributes & TRANSACTIONAL != 0
         last_sequence = (sequence + delta) & _SEQUENCE_MAX
-        known = self.producers.admit(producer_id, epoch, sequence, last_sequence, transactional=transactional)
+        if attributes & TRANSACTIONAL:
+            known = self.producers.admit_in_transaction(
+                producer_id,
+                epoch,
+                sequence,
+                last_sequence,
+                must_be_confirmed=self.config.verifies_transactions,
+            )
+        else:
+            known = self.producers.admit(producer_id, epoch, sequence, last_sequence, transactional=False)
         if known is None:
             return None
         return AppendResult(0, first_offset(known), known[1], known[3], self.start_offset, None, True)
@@ -220,7 +260,7 @@ class AppendingLog(LogState):
         view, header = examine(batches[number], self.config, origin=origin, now_ms=now_ms)
         batches[number] = view
         marker = read_marker(view, header.attributes)
-        if origin is not CLIENT and header.producer_id >= 0:
+        if origin is COORDINATOR and header.producer_id >= 0:
             self.producers.check_epoch(
                 header.producer_id, header.producer_epoch, None if marker is None else marker[1]
             )

@@ -64,6 +64,8 @@ class BrokerSettings(Protocol):
     def compression_zstd_level(self) -> int: ...
     @property
     def producer_id_expiration_ms(self) -> int: ...
+    @property
+    def transaction_partition_verification_enable(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,10 @@ class LogConfig:
     compression_lz4_level: int = 9
     compression_zstd_level: int = 3
     producer_id_expiration_ms: int = 86_400_000
-    takes_transactions: bool = True  # Whether clients may send transactional batches.
+    # Whether batches of transactions are taken that come without a transactional id: only where nothing is served.
+    takes_transactions: bool = True
+    # Whether a transaction begins here only as its coordinator knows (KIP-890).
+    verifies_transactions: bool = False
     # Computed here because every append asks. Whether the broker's clock dates the records; whether they must be
     # decoded; the size up to which a client's batch needs no more than the look of log_append.py; and the age at which
     # a segment is rolled, before jitter: the active one is never compacted, so max.compaction.lag.ms bounds it, as in
@@ -136,7 +141,8 @@ class LogConfig:
         are not a log's business are skipped.
         """
         config = cls(
-            takes_transactions=False,  # Nobody has a transactional id yet.
+            takes_transactions=False,
+            verifies_transactions=settings.transaction_partition_verification_enable,
             segment_bytes=settings.log_segment_bytes,
             segment_ms=settings.log_roll_ms,
             segment_jitter_ms=settings.log_roll_jitter_ms,
@@ -177,6 +183,8 @@ class LogConfig:
                 changes[target] = text
             elif target == "min_cleanable_dirty_ratio":
                 changes[target] = float(text)
+            elif target == "verifies_transactions":
+                changes[target] = text == "true"
             else:
                 changes[target] = int(text)
         return replace(self, **changes)  # type: ignore[arg-type]  # each field gets the type of its branch
@@ -188,4 +196,5 @@ _FIELD_OF: Final[Mapping[str, str]] = {
     "message.timestamp.type": "timestamp_type",
     "message.timestamp.before.max.ms": "timestamp_before_max_ms",
     "message.timestamp.after.max.ms": "timestamp_after_max_ms",
+    "transaction.partition.verification.enable": "verifies_transactions",
 }

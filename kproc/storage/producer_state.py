@@ -8,7 +8,10 @@ The rules are Kafka's (ProducerAppendInfo and ProducerStateManager, 4.x):
 - a batch equal (epoch, first and last sequence) to one of the last five is a duplicate: it is answered with
   the offsets of the original and not appended. Five is how many requests a client may have in flight;
 - a new epoch starts at sequence 0; an older one is INVALID_PRODUCER_EPOCH;
-- a producer that was idle for producer.id.expiration.ms is forgotten, unless it has a transaction open.
+- a producer that was idle for producer.id.expiration.ms is forgotten, unless it has a transaction open;
+- the first batch of a transaction is taken when the transaction's coordinator has confirmed that the partition is in it
+  (KIP-890). Until then the producer has a Verification here. It ends with that batch, with a marker, and when it is as
+  old as a forgotten producer: so an answer of the coordinator that comes after the marker begins no new transaction.
 
 Entries are immutable and replaced as a whole, so an append that fails on the disk puts the old ones back.
 """
@@ -35,6 +38,9 @@ SEQUENCE_MAX: Final = 2**31 - 1
 NO_SEQUENCE: Final = -1
 NO_OFFSET: Final = -1
 NO_EPOCH: Final = -1
+EPOCH_MAX: Final = 2**15 - 1
+
+_EPOCH_PER_TRANSACTION: Final = 2  # transaction.version from which on a transaction has an epoch of its own.
 
 # (last sequence, last offset, last offset - first offset, largest timestamp) of one appended batch.
 BatchMark = tuple[int, int, int, int]
@@ -56,14 +62,38 @@ def first_offset(mark: BatchMark) -> int:
     return mark[1] - mark[2]
 
 
+class Verification:
+    """A producer's question whether its transaction has this partition: Kafka's VerificationGuard and its entry.
+
+    Later tries of the same transaction share it, with the lowest sequence of them all: a batch behind one that failed
+    and is sent again must not get into the log before it.
+    """
+
+    __slots__ = ("epoch", "is_confirmed", "lowest_sequence", "needs_zero", "since_ms")
+
+    def __init__(self, epoch: int, sequence: int, *, needs_zero: bool, now_ms: int) -> None:
+        self.epoch = epoch
+        self.lowest_sequence = sequence
+        # Each transaction has an epoch of its own, so none begins amid the sequences.
+        self.needs_zero = needs_zero
+        self.since_ms = now_ms
+        self.is_confirmed = False  # Only while what waited for the answer is appended.
+
+    def tried_again(self, epoch: int, sequence: int) -> None:
+        """Another batch asks the same."""
+        if epoch > self.epoch or (epoch == self.epoch and sequence < self.lowest_sequence):
+            self.epoch, self.lowest_sequence = epoch, sequence
+
+
 class ProducerTable:
     """All producers of one partition. Owned by one Log."""
 
-    __slots__ = ("_entries", "_open", "end_offset", "first_open_offset")
+    __slots__ = ("_entries", "_open", "_verifying", "end_offset", "first_open_offset")
 
     def __init__(self, end_offset: int = 0) -> None:
         self._entries: dict[int, ProducerEntry] = {}
         self._open: dict[int, int] = {}  # producer id -> first offset of its open transaction
+        self._verifying: dict[int, Verification] = {}  # By producer id. In no snapshot and in no export.
         # The smallest first offset of an open transaction, or None: what the last stable offset follows.
         self.first_open_offset: int | None = None
         # State is that of everything before this offset.
@@ -90,10 +120,9 @@ class ProducerTable:
         if epoch == entry.epoch:
             last = entry.batches[-1][0] if entry.batches else NO_SEQUENCE
             if first_sequence != (last + 1) & SEQUENCE_MAX:
-                delta = (last_sequence - first_sequence) & SEQUENCE_MAX
-                for mark in entry.batches:
-                    if mark[0] == last_sequence and mark[2] == delta:
-                        return mark
+                mark = _duplicate(entry, first_sequence, last_sequence)
+                if mark is not None:
+                    return mark
                 if epoch == NO_EPOCH:  # As in Kafka such a producer numbers as it likes.
                     return None
                 raise KafkaError(
@@ -101,10 +130,7 @@ class ProducerTable:
                     f"producer {producer_id} sent sequence {first_sequence}, the last one was {last}",
                 )
         elif epoch < entry.epoch:
-            raise KafkaError(
-                ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {producer_id} has epoch {epoch}, the last seen is {entry.epoch}",
-            )
+            raise _too_old(entry, epoch)
         elif first_sequence != 0 and entry.epoch != NO_EPOCH:
             raise KafkaError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -116,6 +142,58 @@ class ProducerTable:
                 f"producer {producer_id} has a transaction open and sent outside of it",
             )
         return None
+
+    def in_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Whether a producer has a transaction open here that it began with this epoch."""
+        return producer_id in self._open and self._entries[producer_id].epoch == epoch
+
+    def admit_in_transaction(
+        self,
+        producer_id: int,
+        epoch: int,
+        first_sequence: int,
+        last_sequence: int,
+        *,
+        must_be_confirmed: bool,
+    ) -> BatchMark | None:
+        """The same for a batch of a transaction, which only goes on here, or begins as its coordinator knows."""
+        if not self.in_transaction(producer_id, epoch):
+            entry = self._entries.get(producer_id)
+            if entry is not None and epoch == entry.epoch:
+                mark = _duplicate(entry, first_sequence, last_sequence)
+                if mark is not None:
+                    return mark
+            # Before all else: INVALID_TXN_STATE is fatal for a producer that only has to begin anew.
+            if entry is not None and epoch < entry.epoch:
+                raise _too_old(entry, epoch)
+            verification = self._verifying.get(producer_id)
+            if must_be_confirmed and (verification is None or not verification.is_confirmed):
+                raise KafkaError(
+                    ErrorCode.INVALID_TXN_STATE, f"producer {producer_id} has no transaction open here"
+                )
+            if verification is not None:
+                _check_first(entry, verification, first_sequence)
+        return self.admit(producer_id, epoch, first_sequence, last_sequence, transactional=True)
+
+    def begin_verification(
+        self, producer_id: int, epoch: int, sequence: int, *, needs_zero: bool, now_ms: int
+    ) -> Verification:
+        """A batch with this first sequence waits for the coordinator of its transaction."""
+        found = self._verifying.get(producer_id)
+        if found is None:
+            found = Verification(epoch, sequence, needs_zero=needs_zero, now_ms=now_ms)
+            self._verifying[producer_id] = found
+        else:
+            found.tried_again(epoch, sequence)
+        return found
+
+    def is_verifying(self, producer_id: int, verification: Verification) -> bool:
+        """Whether the transaction that was asked for has neither begun nor ended here since."""
+        return self._verifying.get(producer_id) is verification
+
+    def end_verification(self, producer_id: int) -> None:
+        """The transaction has begun here."""
+        self._verifying.pop(producer_id, None)
 
     def record(
         self, producer_id: int, epoch: int, mark: BatchMark, *, transactional: bool, heard_ms: int
@@ -138,16 +216,29 @@ class ProducerTable:
             producer_id, epoch, entry.coordinator_epoch, heard_ms, open_offset, batches
         )
 
-    def check_epoch(self, producer_id: int, epoch: int, coordinator_epoch: int | None = None) -> None:
-        """Refuse what the broker itself writes for an older producer, or (a marker) an older coordinator."""
+    def check_epoch(
+        self,
+        producer_id: int,
+        epoch: int,
+        coordinator_epoch: int | None = None,
+        *,
+        transaction_version: int = 0,
+    ) -> None:
+        """Refuse what the broker itself writes for an older producer, or (a marker) an older coordinator.
+
+        From transaction version 2 on each marker raises the epoch, as far as there are any: one with the epoch of the
+        open transaction comes from the transaction before it (KIP-1228). With none open it is only sent twice.
+        """
         entry = self._entries.get(producer_id)
         if entry is None:
             return
-        if epoch < entry.epoch:
-            raise KafkaError(
-                ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {producer_id} has epoch {epoch}, the last seen is {entry.epoch}",
-            )
+        is_late = (
+            transaction_version >= _EPOCH_PER_TRANSACTION
+            and epoch == entry.epoch != EPOCH_MAX
+            and producer_id in self._open
+        )
+        if is_late or epoch < entry.epoch:
+            raise _too_old(entry, epoch)
         if coordinator_epoch is not None and coordinator_epoch < entry.coordinator_epoch:
             raise KafkaError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
@@ -167,6 +258,7 @@ class ProducerTable:
         """End a producer's transaction with the marker at `offset`; returns what the .txnindex must know."""
         entry = self._entries.get(producer_id) or ProducerEntry(producer_id, epoch)
         started = entry.open_txn_offset
+        self._verifying.pop(producer_id, None)
         batches = entry.batches if epoch == entry.epoch else ()
         self._entries[producer_id] = ProducerEntry(
             producer_id, epoch, coordinator_epoch, timestamp, NO_OFFSET, batches
@@ -193,6 +285,9 @@ class ProducerTable:
         idle = [entry for entry in self._entries.values() if _is_expired(entry, now_ms, idle_ms)]
         for entry in idle:
             del self._entries[entry.producer_id]
+        for producer_id, verification in list(self._verifying.items()):
+            if now_ms - verification.since_ms >= idle_ms:
+                del self._verifying[producer_id]
         return len(idle)
 
     def load(self, entries: Iterable[ProducerEntry]) -> None:
@@ -220,6 +315,33 @@ class ProducerTable:
         table = ProducerTable(end_offset)
         table.load(msgspec.convert(exported, list[ProducerEntry]))
         return table
+
+
+def _duplicate(entry: ProducerEntry, first_sequence: int, last_sequence: int) -> BatchMark | None:
+    """The remembered batch with these sequences."""
+    delta = (last_sequence - first_sequence) & SEQUENCE_MAX
+    for mark in entry.batches:
+        if mark[0] == last_sequence and mark[2] == delta:
+            return mark
+    return None
+
+
+def _too_old(entry: ProducerEntry, epoch: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        f"producer {entry.producer_id} has epoch {epoch}, the last seen is {entry.epoch}",
+    )
+
+
+def _check_first(entry: ProducerEntry | None, verification: Verification, sequence: int) -> None:
+    """Whether a transaction's first batch here may have this sequence."""
+    is_unknown = entry is None or not entry.batches
+    if sequence > verification.lowest_sequence or (sequence and verification.needs_zero and is_unknown):
+        expected = 0 if verification.needs_zero and is_unknown else verification.lowest_sequence
+        raise KafkaError(
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            f"a transaction begins with sequence {sequence}, not {expected}",
+        )
 
 
 def _is_expired(entry: ProducerEntry, now_ms: int, idle_ms: int) -> bool:

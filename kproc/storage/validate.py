@@ -27,6 +27,8 @@ from kproc.wire.record_batch import (
 )
 
 CLIENT: Final = "client"
+# A client's, too: in a request that names a transactional id.
+TRANSACTION: Final = "transaction"
 COORDINATOR: Final = "coordinator"
 
 
@@ -43,13 +45,13 @@ def examine(
         check_base_offset(int.from_bytes(view[:8], "big"))
         _check_size(view, config)
     header = check_batch(view)
-    if origin == CLIENT:
-        if header.is_transactional and not config.takes_transactions:
+    is_clients = origin != COORDINATOR
+    if is_clients:
+        if header.is_transactional and origin == CLIENT and not config.takes_transactions:
             raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         check_from_client(header)
         if header.attributes & LOG_APPEND_TIME:
             raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "a producer cannot set the type LogAppendTime")
-    if origin == CLIENT:
         if config.looks_inside:
             view, header = look_inside(view, header, config, now_ms=now_ms)
             _check_size(view, config)  # Another codec may have made the batch larger.

@@ -9,7 +9,7 @@ from kproc.storage.log_config import LogConfig
 
 
 def test_defaults_are_the_brokers() -> None:
-    assert LogConfig.of(Config()) == LogConfig(takes_transactions=False)
+    assert LogConfig.of(Config()) == LogConfig(takes_transactions=False, verifies_transactions=True)
 
 
 def test_broker_settings_count_where_the_topic_has_none() -> None:
