@@ -50,6 +50,7 @@ MODULES: Final = (
     "describe_quorum",
     "update_features",
     "describe_producers",
+    "write_txn_markers",
     "unregister_broker",
     "describe_transactions",
     "list_transactions",

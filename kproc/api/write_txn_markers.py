@@ -1,0 +1,68 @@
+"""WriteTxnMarkers (key 27), versions 1-2: ends transactions in partitions, as a coordinator does with its own.
+
+It is what `kafka-transactions abort` sends for a transaction that no coordinator knows. Versions: v2 the transaction
+version, by which the epoch is checked (KIP-1228).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from kproc.api.markers import send_markers
+from kproc.api.registry import api
+from kproc.coordinator.marker import Marker
+from kproc.wire.header import ApiKey
+
+if TYPE_CHECKING:
+    from kproc.api.context import PartitionKey, RequestContext
+
+_OLDEST_TRANSACTION_VERSION: Final = 0  # What v1 stands for.
+
+
+@api(ApiKey.WRITE_TXN_MARKERS, versions=(1, 2))
+def handle_write_txn_markers(context: RequestContext, request: dict[str, Any]) -> None:
+    parts: list[tuple[PartitionKey, Marker]] = []
+    for row in request["markers"]:
+        marker = Marker(
+            row["producer_id"],
+            row["producer_epoch"],
+            row["coordinator_epoch"],
+            row["transaction_result"],
+            row.get("transaction_version", _OLDEST_TRANSACTION_VERSION),
+        )
+        parts += [
+            ((topic["name"], index), marker)
+            for topic in row["topics"]
+            for index in topic["partition_indexes"]
+        ]
+    send_markers(context.services, parts, lambda codes: context.reply(_response(request, codes)))
+
+
+def error_response(request: dict[str, Any], code: int, _message: str | None) -> dict[str, Any]:
+    return _response(request, [code] * _count(request))
+
+
+def _count(request: dict[str, Any]) -> int:
+    return sum(len(topic["partition_indexes"]) for row in request["markers"] for topic in row["topics"])
+
+
+def _response(request: dict[str, Any], codes: list[int]) -> dict[str, Any]:
+    left = iter(codes)
+    return {
+        "markers": [
+            {
+                "producer_id": row["producer_id"],
+                "topics": [
+                    {
+                        "name": topic["name"],
+                        "partitions": [
+                            {"partition_index": index, "error_code": next(left)}
+                            for index in topic["partition_indexes"]
+                        ],
+                    }
+                    for topic in row["topics"]
+                ],
+            }
+            for row in request["markers"]
+        ]
+    }

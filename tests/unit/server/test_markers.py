@@ -1,0 +1,162 @@
+"""Markers on their way to the owners of partitions, by a coordinator and by WriteTxnMarkers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kproc.api.context import PartitionKey
+from kproc.api.markers import append_marker, send_markers
+from kproc.coordinator.marker import Marker
+from kproc.errors import ErrorCode
+from kproc.wire.header import ApiKey
+from kproc.wire.record_batch import decode_records
+from tests.support.logs import read_all
+from tests.unit.server.rig import HandlerRig
+
+Start = Callable[..., HandlerRig]
+PID = 7
+COMMIT = Marker(PID, 3, 5, is_commit=True, transaction_version=2)
+
+
+def sent(rig: HandlerRig, parts: list[tuple[PartitionKey, Marker]], *, by: int = 0) -> list[list[int]]:
+    """Where the outcomes come, once."""
+    outcomes: list[list[int]] = []
+    send_markers(rig.handler(by)._services, parts, outcomes.append)
+    return outcomes
+
+
+def entries(rig: HandlerRig, index: int) -> list[tuple[int, int, int]]:
+    """(producer id, epoch, coordinator epoch) that a partition knows."""
+    found = rig.open("t", index).log.producers.entries()
+    return [(entry.producer_id, entry.epoch, entry.coordinator_epoch) for entry in found]
+
+
+def written(rig: HandlerRig, index: int) -> list[tuple[bytes | None, bytes | None]]:
+    """Keys and values of all records of a partition."""
+    log = rig.open("t", index).log
+    return [(row.key, row.value) for row in decode_records(log.read_bytes(0, 1000))] if read_all(log) else []
+
+
+def partition_of(rig: HandlerRig, owner: int) -> int:
+    return next(n for n in range(4) if rig.owner("t", n) == owner)
+
+
+def test_each_partition_gets_its_own_wherever_it_is(start: Start) -> None:
+    rig = start(handlers=2)
+    rig.create_topic("t", partitions=4)
+    other = Marker(8, 0, 1, is_commit=False, transaction_version=0)
+    outcomes = sent(
+        rig,
+        [(("t", n), COMMIT) for n in range(4)] + [(("t", 0), other), (("t", 9), other), (("gone", 0), other)],
+    )
+    assert len(rig.handler(0)._calls) == 1  # Though two partitions or more are there.
+    rig.settle()
+    gone = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert outcomes == [[0, 0, 0, 0, 0, gone, gone]]
+    assert entries(rig, 1) == [(PID, 3, 5)]
+    assert entries(rig, 0) == [(PID, 3, 5), (8, 0, 1)]
+    assert written(rig, 1) == [(bytes.fromhex("00000001"), bytes.fromhex("000000000005"))]
+
+
+def test_it_is_answered_when_it_is_on_the_disk(start: Start) -> None:
+    rig = start(handlers=2, settings={"kproc.flush": "group"})
+    rig.create_topic("t", partitions=4)
+    for owner in (0, 1):
+        outcomes = sent(rig, [(("t", partition_of(rig, owner)), COMMIT)])
+        rig.settle()
+        assert outcomes == []
+        rig.syncers[owner].end_round()
+        rig.settle()
+        assert outcomes == [[0]]
+
+
+def test_a_log_that_cannot_be_written_is_told(start: Start) -> None:
+    rig = start()
+    rig.create_topic("t", partitions=4)
+    rig.open("t").log.take_offline("on purpose")
+    assert sent(rig, [(("t", 0), COMMIT), (("t", 1), COMMIT)]) == [[ErrorCode.KAFKA_STORAGE_ERROR, 0]]
+
+
+def test_an_owner_that_dies_may_have_it_or_not(start: Start) -> None:
+    rig = start(handlers=2)
+    rig.create_topic("t", partitions=4)
+    outcomes = sent(rig, [(("t", partition_of(rig, 1)), COMMIT)])
+    rig.kill(1)
+    rig.settle()
+    assert outcomes == [[ErrorCode.NOT_LEADER_OR_FOLLOWER]]
+
+
+def test_a_partition_that_has_moved_meanwhile_is_looked_for(start: Start) -> None:
+    rig = start(handlers=2)
+    rig.create_topic("t", partitions=4)
+    index = partition_of(rig, 1)
+    rig.open("t", index)
+    outcomes = sent(rig, [(("t", index), COMMIT)])
+    rig.set_handler_count(1)
+    assert outcomes == [[0]]
+    assert rig.owner("t", index) == 0
+    assert entries(rig, index) == [(PID, 3, 5)]
+
+
+def test_late_ones_are_refused(start: Start) -> None:
+    rig = start()
+    rig.create_topic("t")
+    services, codes = rig.handler()._services, list[int]()
+    for marker in (
+        COMMIT,
+        COMMIT,
+        Marker(PID, 2, 5, is_commit=True, transaction_version=2),
+        Marker(PID, 4, 4, is_commit=True, transaction_version=2),
+    ):
+        append_marker(services, ("t", 0), marker, codes.append)
+    assert codes == [0, 0, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED]
+    assert rig.open("t").log.end_offset == 2
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_write_txn_markers_answers_every_partition_in_its_place(start: Start, version: int) -> None:
+    rig = start(handlers=2)
+    rig.create_topic("t", partitions=4)
+
+    def marker(producer_id: int, *topics: tuple[str, list[int]], **more: Any) -> dict[str, Any]:
+        rows = [{"name": name, "partition_indexes": indexes} for name, indexes in topics]
+        fixed = {"producer_epoch": 1, "transaction_result": True, "coordinator_epoch": 2, "topics": rows}
+        strict = {"transaction_version": 2} if version == 2 else {}
+        return {"producer_id": producer_id, **fixed, **strict, **more}
+
+    asked = [marker(PID, ("t", [3, 0, 7]), ("gone", [0])), marker(8, ("t", [1]), transaction_result=False)]
+    answer = rig.processors[0].ask(ApiKey.WRITE_TXN_MARKERS, version, {"markers": asked})
+    told = [
+        (row["producer_id"], topic["name"], each["partition_index"], each["error_code"])
+        for row in answer["markers"]
+        for topic in row["topics"]
+        for each in topic["partitions"]
+    ]
+    gone = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert told == [
+        (PID, "t", 3, 0), (PID, "t", 0, 0), (PID, "t", 7, gone), (PID, "gone", 0, gone), (8, "t", 1, 0),
+    ]  # fmt: skip
+    assert entries(rig, 1) == [(8, 1, 2)]
+    assert written(rig, 3)[0][0] == bytes.fromhex("00000001")
+    assert written(rig, 1)[0][0] == bytes.fromhex("00000000")
+
+
+@pytest.mark.parametrize(("version", "code"), [(1, ErrorCode.NONE), (2, ErrorCode.INVALID_PRODUCER_EPOCH)])
+def test_the_version_of_a_marker_says_how_its_epoch_is_checked(
+    start: Start, version: int, code: ErrorCode
+) -> None:
+    rig = start()
+    rig.create_topic("t")
+    table = rig.open("t").log.producers
+    table.record(PID, 1, (0, 0, 0, 0), transactional=True, heard_ms=0)
+    row = {
+        "producer_id": PID, "producer_epoch": 1, "transaction_result": True, "coordinator_epoch": 0,
+        "topics": [{"name": "t", "partition_indexes": [0]}], "transaction_version": 2,
+    }  # fmt: skip
+    if version == 1:
+        del row["transaction_version"]
+    answer = rig.processors[0].ask(ApiKey.WRITE_TXN_MARKERS, version, {"markers": [row]})
+    assert answer["markers"][0]["topics"][0]["partitions"][0]["error_code"] == code
