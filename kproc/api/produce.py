@@ -4,8 +4,8 @@ Requests that arrive together are gathered by `ProduceBatcher` and appended per 
 Log.append, that is one writev. acks=0 answers nothing and closes the connection on an error; acks=1 is
 answered once the bytes are in the page cache; acks=all (-1) waits for fdatasync when kproc.flush=group.
 min.insync.replicas asks for no more replicas than there are, as in Kafka since 3.7 (apache/kafka#14594): for one.
-A transactional id, or a batch of a transaction, has the whole request refused (TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-until the broker has transactions.
+Batches of transactions: verification.py. Until the broker has coordinators for them, a request with a transactional id
+or with such a batch is refused as a whole (TRANSACTIONAL_ID_AUTHORIZATION_FAILED).
 Versions: v3 record batch v2; v5 log start offset; v8 record errors; v9 flexible; v10 current leader; v13
 topic ids instead of names (KIP-516).
 """
@@ -40,9 +40,11 @@ from kproc.api.produce_order import (
     Served,
 )
 from kproc.api.registry import api
+from kproc.api.verification import AskToJoin, TransactionalProduce
 from kproc.cluster.image import PartitionImage, TopicImage
 from kproc.errors import ErrorCode, KafkaError
 from kproc.storage.results import AppendResult
+from kproc.storage.validate import CLIENT
 from kproc.wire.compression import Compression
 from kproc.wire.header import ApiKey
 from kproc.wire.hot import ProduceRequest, decode_produce
@@ -103,9 +105,10 @@ class KnownAnswers(Protocol):
 class Gathered:
     """What one flush appends to one partition. Either `targets` or `known` is empty."""
 
-    __slots__ = ("known", "targets", "views")
+    __slots__ = ("known", "origin", "targets", "views")
 
-    def __init__(self) -> None:
+    def __init__(self, origin: str = CLIENT) -> None:
+        self.origin = origin
         self.views: list[memoryview] = []
         self.targets: list[tuple[Pending, int]] = []
         self.known: list[Any] = []  # Requests of the fast path that wait for nothing but the append.
@@ -118,9 +121,15 @@ class ProduceBatcher:
     while `gathered` is not empty.
     """
 
-    def __init__(self, services: Services, known_answers: KnownAnswers | None = None) -> None:
+    def __init__(
+        self,
+        services: Services,
+        known_answers: KnownAnswers | None = None,
+        ask_to_join: AskToJoin | None = None,
+    ) -> None:
         self._services = services
         self._known_answers = known_answers
+        self._transactions = TransactionalProduce(services, self, ask_to_join)
         self.gathered: dict[OwnedPartition, Gathered] = {}
         self._open_forwards: dict[ForwardReply, None] = {}  # What other owners have not answered yet.
         # Order over changes of the owners: see "partitions of others" below.
@@ -142,13 +151,10 @@ class ProduceBatcher:
         is_transactional = request.is_transactional
         topics = request.topics
         acks = request.acks
-        if len(topics) == 1 and len(topics[0].partitions) == 1:
+        if len(topics) == 1 and len(topics[0].partitions) == 1 and not is_transactional:
             topic = topics[0]
             index, records = topic.partitions[0]
             pending = OneProduce(context, acks, topic.name, topic.topic_id)
-            if is_transactional:
-                pending.decide(0, failed(index, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
-                return None
             found = self._find_for(request, version, topic.name, topic.topic_id, index, records)
             if isinstance(found, int):
                 pending.decide(0, failed(index, found))
@@ -171,7 +177,7 @@ class ProduceBatcher:
 
     def add_known(self, pending: Pending, owned: OwnedPartition, records: memoryview) -> None:
         """Take one request whose partition is known and open."""
-        self._gather(owned, records, pending, 0)
+        self.gather(owned, records, pending, 0)
 
     def take_known(self, owned: OwnedPartition, records: memoryview, target: Any) -> bool:
         """Take one that KnownAnswers answers. False: not among the others that there are; then by `add_known`."""
@@ -184,10 +190,16 @@ class ProduceBatcher:
         gathered.known.append(target)
         return True
 
-    def _gather(self, owned: OwnedPartition, records: memoryview, pending: Pending, at: int) -> None:
+    def gather(
+        self, owned: OwnedPartition, records: memoryview, pending: Pending, at: int, origin: str = CLIENT
+    ) -> None:
+        """Queue a batch for the next flush."""
         gathered = self.gathered.get(owned)
+        if gathered is not None and gathered.origin is not origin:
+            self.flush()
+            gathered = None
         if gathered is None:
-            gathered = self.gathered[owned] = Gathered()
+            gathered = self.gathered[owned] = Gathered(origin)
         elif gathered.known:
             self._name_targets(gathered)
         gathered.views.append(records)
@@ -207,17 +219,14 @@ class ProduceBatcher:
         if total == 0:
             on_done([])
             return
-        pending = PendingProduce(request.acks, total, on_done)
+        pending = PendingProduce(request.acks, request.transactional_id, total, on_done)
+        refusal = self._transactions.refusal_of(request) if is_transactional else 0
         remote: dict[int, list[tuple[int, int, int, PartitionKey]]] = {}
         at = 0
         for topic_at, topic in enumerate(request.topics):
             for part_at, (index, records) in enumerate(topic.partitions):
-                found = (
-                    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-                    if is_transactional
-                    else self._find_for(
-                        request, context.api_version, topic.name, topic.topic_id, index, records
-                    )
+                found = refusal or self._find_for(
+                    request, context.api_version, topic.name, topic.topic_id, index, records
                 )
                 if isinstance(found, int):
                     pending.decide(at, failed(index, found))
@@ -231,6 +240,8 @@ class ProduceBatcher:
                     key = (found[0].name, index)
                     remote.setdefault(found[1].owner, []).append((at, topic_at, part_at, key))
                 at += 1
+        if is_transactional:
+            self._transactions.ask()
         if remote:
             self._forward(context, body, pending, remote)
 
@@ -291,7 +302,12 @@ class ProduceBatcher:
         except KafkaError as error:
             pending.decide(at, failed(partition.index, error.code, error.message))
             return None
-        self._gather(owned, records, pending, at)
+        if pending.transactional_id is None:
+            self.gather(owned, records, pending, at)
+        else:
+            self._transactions.take(
+                owned, Later(topic.topic_id, partition.index, records, pending, at, version)
+            )
         return owned
 
     def flush(self) -> None:
@@ -304,7 +320,7 @@ class ProduceBatcher:
         for owned, gathered in appends.items():
             try:
                 views = gathered.views
-                results = owned.log.append(views)
+                results = owned.log.append(views, gathered.origin)
                 self.append_calls += 1
                 self.batches += len(views)
                 size = sum(map(len, views))
@@ -381,7 +397,7 @@ class ProduceBatcher:
         version = body.version
         request = decode_produce(version, memoryview(payload))
         wanted = [(request.topics[topic_at], part_at) for topic_at, part_at in body.parts]
-        pending = Served(self._services, request.acks, len(wanted), on_reply)
+        pending = Served(self._services, request.acks, request.transactional_id, len(wanted), on_reply)
         for at, (topic, part_at) in enumerate(wanted):
             index, records = topic.partitions[part_at]
             found = self._find(topic.name, topic.topic_id, index)
@@ -389,17 +405,20 @@ class ProduceBatcher:
                 pending.decide(at, failed(index, found))
             else:
                 self._take(*found, records, pending, at, version, sent_at=body.image)
+        if pending.transactional_id is not None:
+            self._transactions.ask()
 
     def serve_records(
         self, body: RecordsAsked, payload: memoryview | bytearray, on_reply: OnResult[ProduceResults]
     ) -> None:
         """The same for records that an owner of before gave back, without their request."""
-        pending = Served(self._services, body.acks, 1, on_reply)
+        pending = Served(self._services, body.acks, body.transactional_id, 1, on_reply)
         found = self._find(None, body.topic_id, body.index)
         if isinstance(found, int):
             pending.decide(0, failed(body.index, _unknown(body.version)))
         else:
             self._take(*found, memoryview(payload), pending, 0, body.version, sent_at=body.image)
+            self._transactions.ask()
 
     def _take(
         self,
@@ -427,23 +446,28 @@ class ProduceBatcher:
             pending.decide(later.at, failed(later.partition, _unknown(version)))
         elif found[1].owner == self._services.handler_index:
             self._append(*found, memoryview(records), pending, later.at, version)
+            self._transactions.ask()
         elif isinstance(pending, Served):
             pending.bounce(later.at, later.topic_id, later.partition, records)
         else:
             on_reply = ForwardReply(self, pending, version, [(later.at, (found[0].name, later.partition))])
             image = self._services.image.version
-            body = RecordsAsked(image, version, pending.acks, later.topic_id, later.partition)
+            body = RecordsAsked(
+                image, version, pending.acks, pending.transactional_id, later.topic_id, later.partition
+            )
             self._ask(found[1].owner, PRODUCE_RECORDS, body, on_reply, memoryview(records))
 
     def on_moved(self, moved: Iterable[PartitionKey]) -> None:
         """These have new owners."""
         version = self._services.image.version
+        moved = set(moved)
         for key in moved:
             self._moved_at[key] = version
         for reply in self._open_forwards:
             for _, key in reply.parts:
                 if self._moved_at.get(key) == version:
                     self._fence(key, reply)
+        self._transactions.on_moved(moved)
 
     def on_unknown(self) -> None:
         """The image was replaced as a whole: what moved meanwhile, and came back, is not known."""

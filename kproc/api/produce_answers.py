@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 from kproc.api.context import RequestContext
 from kproc.api.owners import Join
@@ -47,11 +47,18 @@ def row_of(index: int, result: AppendResult) -> Result:
 class PendingProduce(Join[Result | None]):
     """One Produce request whose partitions are not all decided yet."""
 
-    __slots__ = ("acks",)
+    __slots__ = ("acks", "transactional_id")
 
-    def __init__(self, acks: int, count: int, on_done: Callable[[list[Result | None]], None]) -> None:
+    def __init__(
+        self,
+        acks: int,
+        transactional_id: str | None,
+        count: int,
+        on_done: Callable[[list[Result | None]], None],
+    ) -> None:
         super().__init__([None] * count, on_done)
         self.acks = acks
+        self.transactional_id = transactional_id
 
     decide = Join.take
 
@@ -66,6 +73,8 @@ class OneProduce:
     """A Produce request of one partition: nearly all there are, so it is its own pending and its own answer."""
 
     __slots__ = ("_context", "_name", "_topic_id", "acks")
+
+    transactional_id: ClassVar[str | None] = None
 
     def __init__(self, context: RequestContext, acks: int, name: str | None, topic_id: bytes | None) -> None:
         self.acks = acks
@@ -111,6 +120,10 @@ class Pending(Protocol):
     """A request that waits for its partitions' results."""
 
     acks: int
+
+    @property
+    def transactional_id(self) -> str | None:
+        """Whose request it is, if its batches may be of transactions."""
 
     def decide(self, at: int, result: Result) -> None: ...
 

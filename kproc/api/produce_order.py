@@ -29,6 +29,7 @@ class RecordsAsked(FromImage):
 
     version: int
     acks: int
+    transactional_id: str | None
     topic_id: bytes
     index: int
 
@@ -95,11 +96,19 @@ class Served(Join[Result | None]):
     Records go back at once: the next request's come back at once, too, and must not be the first.
     """
 
-    __slots__ = ("_on_reply", "_services", "acks")
+    __slots__ = ("_on_reply", "_services", "acks", "transactional_id")
 
-    def __init__(self, services: Services, acks: int, count: int, on_reply: OnResult[ProduceResults]) -> None:
+    def __init__(
+        self,
+        services: Services,
+        acks: int,
+        transactional_id: str | None,
+        count: int,
+        on_reply: OnResult[ProduceResults],
+    ) -> None:
         super().__init__([None] * count, lambda results: on_reply(ProduceResults(results)))
         self.acks = acks
+        self.transactional_id = transactional_id
         self._services = services
         self._on_reply = on_reply
 
