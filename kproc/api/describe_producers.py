@@ -9,7 +9,7 @@ from kproc.api.registry import api
 from kproc.cluster.image import PartitionImage
 from kproc.cluster.topic_names import complaint_about
 from kproc.errors import ErrorCode, KafkaError
-from kproc.storage.producer_state import NO_SEQUENCE
+from kproc.storage.producer_state import NO_SEQUENCE, ProducerEntry
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
@@ -67,6 +67,12 @@ def _failed(index: int, code: int, message: str | None) -> Answer:
     }
 
 
+def _last_timestamp(entry: ProducerEntry) -> int:
+    """The newest record's, or that of the marker behind it."""
+    has_ended = entry.coordinator_epoch >= 0 and entry.open_txn_offset < 0
+    return entry.last_timestamp if has_ended or not entry.batches else entry.batches[-1][3]
+
+
 @operation(_OPERATION, _failed)
 def serve(
     services: Services, name: str, partition: PartitionImage, _wanted: None, on_answer: OnAnswer
@@ -82,7 +88,7 @@ def serve(
             "producer_id": entry.producer_id,
             "producer_epoch": entry.epoch,
             "last_sequence": entry.batches[-1][0] if entry.batches else NO_SEQUENCE,
-            "last_timestamp": entry.batches[-1][3] if entry.batches else entry.last_timestamp,
+            "last_timestamp": _last_timestamp(entry),
             "coordinator_epoch": entry.coordinator_epoch,
             "current_txn_start_offset": entry.open_txn_offset,
         }

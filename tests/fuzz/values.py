@@ -51,6 +51,8 @@ SANE_NUMBERS: Final[dict[str, tuple[int, ...]]] = {
     "generation_id": (-1, 0, 1, 1, 2),
     "producer_id": (-1, 0, 1, 1_000),
     "producer_epoch": (-1, 0, 1),
+    "coordinator_epoch": (-1, 0, 1),
+    "transaction_version": (0, 1, 2),
     "replication_factor": (1, 1, -1),
     "resource_type": (2, 2, 4, 8, 16, 32, 1),
     "config_operation": (0, 1, 2, 3),

@@ -132,6 +132,18 @@ MINIMAL: dict[ApiKey, Callable[[str, bytes], Fields]] = {
     },
     ApiKey.DESCRIBE_LOG_DIRS: lambda name, topic_id: {"topics": None},
     ApiKey.DESCRIBE_PRODUCERS: lambda name, topic_id: {"topics": [{"name": name, "partition_indexes": [0]}]},
+    ApiKey.WRITE_TXN_MARKERS: lambda name, topic_id: {
+        "markers": [
+            {
+                "producer_id": 1_000_000,
+                "producer_epoch": 0,
+                "transaction_result": False,
+                "topics": [{"name": fresh_name("gone"), "partition_indexes": [0]}],
+                "coordinator_epoch": 0,
+                "transaction_version": 0,
+            }
+        ]
+    },
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: lambda name, topic_id: {
         "topics": [{"name": name}],
         "response_partition_limit": 10,

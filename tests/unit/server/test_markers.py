@@ -14,6 +14,7 @@ from kproc.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import decode_records
 from tests.support.logs import read_all
+from tests.support.raw import batch, produce_fields
 from tests.unit.server.rig import HandlerRig
 
 Start = Callable[..., HandlerRig]
@@ -160,3 +161,34 @@ def test_the_version_of_a_marker_says_how_its_epoch_is_checked(
         del row["transaction_version"]
     answer = rig.processors[0].ask(ApiKey.WRITE_TXN_MARKERS, version, {"markers": [row]})
     assert answer["markers"][0]["topics"][0]["partitions"][0]["error_code"] == code
+
+
+@pytest.mark.parametrize("raises", [0, 1])
+def test_who_looks_at_producers_sees_the_open_transaction_and_who_has_ended_it(
+    start: Start, raises: int
+) -> None:
+    """A marker counts as the last that was heard of a producer: else one that only aborts looks idle."""
+    rig = start()
+    rig.create_topic("t")
+    record = batch(b"v", timestamp_ms=77, producer_id=PID, producer_epoch=1, base_sequence=4)
+    fields = produce_fields([("t", bytes(16), [(0, record)])], acks=1)
+    rig.processors[0].ask(ApiKey.PRODUCE, 9, fields)
+    rig.open("t").log.producers.record(PID, 1, (5, 1, 0, 78), transactional=True, heard_ms=5)
+
+    def described() -> dict[str, Any]:
+        asked = {"topics": [{"name": "t", "partition_indexes": [0]}]}
+        answer = rig.processors[0].ask(ApiKey.DESCRIBE_PRODUCERS, 0, asked)
+        (producer,) = answer["topics"][0]["partitions"][0]["active_producers"]
+        return dict(producer)
+
+    assert described() == {
+        "producer_id": PID, "producer_epoch": 1, "last_sequence": 5, "last_timestamp": 78,
+        "coordinator_epoch": -1, "current_txn_start_offset": 1,
+    }  # fmt: skip
+    rig.clock.advance_ms(1000)
+    marker = Marker(PID, 1 + raises, 6, is_commit=True, transaction_version=0)
+    assert sent(rig, [(("t", 0), marker)]) == [[0]]
+    assert described() == {
+        "producer_id": PID, "producer_epoch": 1 + raises, "last_sequence": -1 if raises else 5,
+        "last_timestamp": rig.clock.wall_ms(), "coordinator_epoch": 6, "current_txn_start_offset": -1,
+    }  # fmt: skip
