@@ -44,7 +44,12 @@ def append_marker(services: Services, key: PartitionKey, marker: Marker, on_code
     if partition is None:
         on_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return
-    if name in services.coordinators:  # Which do not take part in transactions yet.
+    try:
+        coordinators = services.coordinators.get(name)
+        if coordinators is not None:  # It has offsets of its own to show or to drop.
+            coordinators.append_marker(index, marker, on_code)
+            return
+    except KafkaError:
         on_code(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return
     try:

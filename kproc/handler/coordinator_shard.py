@@ -33,11 +33,9 @@ from kproc.wire.batch_header import HEADER_BYTES
 from kproc.wire.record_batch import (
     TRANSACTIONAL,
     BatchHeader,
-    ControlType,
     crc_of,
     decode_records,
     encode_batch,
-    encode_end_transaction,
     parse_header,
 )
 from kproc.wire.records import Record
@@ -223,14 +221,13 @@ class Shard(Generic[C]):
     def append_marker(self, marker: Marker) -> Code:
         """Append what ends a producer's transaction, after all that was asked for before it; the state follows."""
         self.flush()
-        batch = encode_end_transaction(
-            ControlType.COMMIT if marker.is_commit else ControlType.ABORT,
-            timestamp_ms=self._clock.wall_ms(),
-            producer_id=marker.producer_id,
-            producer_epoch=marker.epoch,
-            coordinator_epoch=marker.coordinator_epoch,
+        result = self.owned.log.append_marker(
+            marker.producer_id,
+            marker.epoch,
+            marker.coordinator_epoch,
+            is_commit=marker.is_commit,
+            transaction_version=marker.transaction_version,
         )
-        (result,) = self.owned.log.append([memoryview(batch)], COORDINATOR)
         if not result.error_code:
             self.owned.after_append()
             if self._end_transaction is not None:

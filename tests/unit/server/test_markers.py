@@ -9,6 +9,7 @@ import pytest
 
 from kproc.api.context import PartitionKey
 from kproc.api.markers import append_marker, send_markers
+from kproc.cluster.topic_names import GROUP_METADATA_TOPIC
 from kproc.coordinator.marker import Marker
 from kproc.errors import ErrorCode
 from kproc.wire.header import ApiKey
@@ -192,3 +193,17 @@ def test_who_looks_at_producers_sees_the_open_transaction_and_who_has_ended_it(
         "producer_id": PID, "producer_epoch": 1 + raises, "last_sequence": -1 if raises else 5,
         "last_timestamp": rig.clock.wall_ms(), "coordinator_epoch": 6, "current_txn_start_offset": -1,
     }  # fmt: skip
+
+
+def test_a_coordinators_topic_is_left_to_its_coordinator(start: Start) -> None:
+    """Which shows or drops offsets by it. Until it is there the marker is sent again."""
+    rig = start(handlers=2, settings={"offsets.topic.num.partitions": "2"})
+    rig.cluster.do("auto_create_topics", names=[GROUP_METADATA_TOPIC])
+    rig.tell()
+    key = (GROUP_METADATA_TOPIC, next(n for n in range(2) if rig.owner(GROUP_METADATA_TOPIC, n) == 0))
+    assert sent(rig, [(key, COMMIT)]) == [[0]]
+    assert rig.open(*key).log.end_offset == 1
+    late = Marker(PID, 2, 5, is_commit=True, transaction_version=2)
+    assert sent(rig, [(key, late)]) == [[ErrorCode.INVALID_PRODUCER_EPOCH]]
+    rig.handler().begin_stop()
+    assert sent(rig, [(key, COMMIT)]) == [[ErrorCode.NOT_LEADER_OR_FOLLOWER]]
