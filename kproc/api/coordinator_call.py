@@ -96,15 +96,34 @@ class CoordinatorCalls(Generic[C]):
         self, context: RequestContext, operation: str, items: Sequence[Item], on_done: OnOutcomes
     ) -> None:
         """Ask about each; `on_done` gets the outcomes in that order, unless the client has left by then."""
-        services, coordinators = context.services, self.of(context.services)
+        self._gather(context.services, operation, caller_of(context), items, context, on_done).start_for(
+            context
+        )
+
+    def ask_for(
+        self, services: Services, caller: Caller, operation: str, items: Sequence[Item], on_done: OnOutcomes
+    ) -> None:
+        """The same for a Handler, which waits for the outcomes whatever its clients do."""
+        self._gather(services, operation, caller, items, None, on_done).start()
+
+    def _gather(
+        self,
+        services: Services,
+        operation: str,
+        caller: Caller,
+        items: Sequence[Item],
+        context: RequestContext | None,
+        on_done: OnOutcomes,
+    ) -> Gather[Part, Outcome]:
+        coordinators = self.of(services)
 
         def answer(outcomes: list[Outcome]) -> None:
             # Whoever completed it, a timer or another client, has nothing to do with it.
             services.containment.run(f"the answer about a {self.name}", context, on_done, outcomes)
 
-        question = _Question(services, self, operation, caller_of(context))
+        question = _Question(services, self, operation, caller)
         parts = [(coordinators.partition_of(item.name), item) for item in items]
-        Gather(services, question, parts, answer).start_for(context)
+        return Gather(services, question, parts, answer)
 
     def ask_one(
         self, context: RequestContext, operation: str, name: str, wanted: Any, on_done: OnOutcome

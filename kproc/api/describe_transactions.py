@@ -1,30 +1,68 @@
-"""DescribeTransactions (key 65), version 0: there are no transactions yet, so no id is known."""
+"""DescribeTransactions (key 65), version 0."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
 
+from kproc.api.coordinator_call import Caller, Item, OnOutcome, Outcome
 from kproc.api.registry import api
+from kproc.api.transaction_call import TRANSACTIONS
 from kproc.errors import ErrorCode
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
     from kproc.api.context import RequestContext
+    from kproc.transaction.coordinator import TransactionCoordinator
+
+_NAME: Final = "describe"
 
 
 @api(ApiKey.DESCRIBE_TRANSACTIONS, versions=(0, 0))
-def handle_describe_transactions(_context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "transaction_states": [
-            _state(name, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if name else ErrorCode.INVALID_REQUEST)
-            for name in request["transactional_ids"]
-        ]
-    }
+def handle_describe_transactions(context: RequestContext, request: dict[str, Any]) -> None:
+    names: list[str] = request["transactional_ids"]
+    # Before the first transaction there is nowhere to look.
+    is_made = context.services.image.topic(TRANSACTIONS.topic) is not None
+    items = [Item(name, None) for name in names if name] if is_made else []
+
+    def on_done(outcomes: list[Outcome]) -> None:
+        found = {item.name: outcome for item, outcome in zip(items, outcomes, strict=True)}
+        context.reply({"transaction_states": [_state_of(name, found.get(name)) for name in names]})
+
+    TRANSACTIONS.ask(context, _NAME, items, on_done)
 
 
 def error_response(request: dict[str, Any], code: int, _message: str | None) -> dict[str, Any]:
-    return {"transaction_states": [_state(name, code) for name in request["transactional_ids"]]}
+    return {"transaction_states": [_state_of(name, int(code)) for name in request["transactional_ids"]]}
 
 
-def _state(transactional_id: str, code: int) -> dict[str, Any]:
-    return {"error_code": int(code), "transactional_id": transactional_id, "topics": []}
+def _state_of(name: str, outcome: Outcome | None) -> dict[str, Any]:
+    if isinstance(outcome, dict):
+        return {"error_code": int(ErrorCode.NONE), "transactional_id": name, **outcome}
+    if outcome is None:
+        outcome = int(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if name else ErrorCode.INVALID_REQUEST)
+    return {"error_code": outcome, "transactional_id": name, "topics": []}
+
+
+@TRANSACTIONS.operation(_NAME)
+def _serve(
+    coordinator: TransactionCoordinator, _caller: Caller, name: str, _wanted: Any, on_outcome: OnOutcome
+) -> None:
+    found = coordinator.describe(name)
+    if found is None:
+        on_outcome(int(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND))
+        return
+    transaction = found.transaction
+    on_outcome(
+        {
+            "transaction_state": transaction.state.word,
+            "transaction_timeout": transaction.timeout_ms,
+            "transaction_start_time": transaction.started_ms,
+            "producer_id": transaction.producer_id,
+            "producer_epoch": transaction.epoch,
+            "topics": [
+                {"topic": topic, "partitions": [index for _, index in keys]}
+                for topic, keys in groupby(sorted(transaction.partitions), key=lambda key: key[0])
+            ],
+        }
+    )

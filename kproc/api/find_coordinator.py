@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from kproc.api import transaction_call
+from kproc.api.coordinator_topic import when_made
 from kproc.api.registry import api
-from kproc.cluster.controller import failure_of
-from kproc.cluster.topic_names import GROUP_METADATA_TOPIC
+from kproc.cluster.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from kproc.errors import ErrorCode, KafkaError
 from kproc.wire.header import ApiKey
 
@@ -24,34 +25,29 @@ if TYPE_CHECKING:
 _GROUP: Final = 0
 _TRANSACTION: Final = 1
 _TOPICS: Final = {
-    _GROUP: GROUP_METADATA_TOPIC
+    _GROUP: GROUP_METADATA_TOPIC,
+    _TRANSACTION: TRANSACTION_STATE_TOPIC,
 }  # By the kind of key, where its coordinators keep what they know.
-NO_TRANSACTIONS: Final = "This broker does not coordinate transactions yet: leave transactional.id unset."
 
 Fields = dict[str, Any]
 
 
 @api(ApiKey.FIND_COORDINATOR, versions=(0, 6))
-def handle_find_coordinator(context: RequestContext, request: Fields) -> Fields | None:
+def handle_find_coordinator(context: RequestContext, request: Fields) -> None:
     key_type = request.get("key_type", _GROUP)
-    if key_type == _TRANSACTION:
-        raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
+    if key_type == _TRANSACTION and not transaction_call.IS_OPEN:
+        raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, transaction_call.NO_TRANSACTIONS)
     topic = _TOPICS.get(key_type)
     if topic is None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Coordinators of type {key_type} are not served.")
-    if context.services.image.topic(topic) is not None:
-        return _found(context, request)
 
-    def on_reply(reply: Fields) -> None:
-        if context.services.image.topic(topic) is not None:
+    def on_made(problem: str | None) -> None:
+        if problem is None:
             context.reply(_found(context, request))
-            return
-        error = failure_of(reply)
-        why = error.message if error is not None else reply["topics"][0]["error_message"]
-        context.reply(error_response(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, why))
+        else:
+            context.reply(error_response(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, problem))
 
-    context.call_controller("auto_create_topics", {"names": [topic]}, on_reply)
-    return None
+    when_made(context, topic, on_made)
 
 
 def _found(context: RequestContext, request: Fields) -> Fields:

@@ -1,10 +1,9 @@
-"""InitProducerId (key 22), versions 0-5, for idempotent producers without a transactional id.
+"""InitProducerId (key 22), versions 0-5.
 
-Every request gets a fresh id with epoch 0, also one that brings an id and epoch to be bumped (KIP-360): that
-is what Kafka answers without a transactional id. Ids come from blocks that the controller has written down
-first, so none is handed out twice, whatever crashes. Differs from Kafka: a transactional id is refused with
-an error that producers do not retry. Versions: v3 the producer's current id and epoch (KIP-360); v4 an error
-code that we never answer.
+Without a transactional id every request gets a fresh id with epoch 0, also one that brings an id and epoch to be bumped
+(KIP-360), as in Kafka. With one the transaction's coordinator raises the epoch, and aborts what the producer before
+left open. Ids come from blocks that the controller has written down first, so none is handed out twice, whatever
+crashes. Versions: v3 the producer's current id and epoch (KIP-360); v4 the first to know PRODUCER_FENCED.
 """
 
 from __future__ import annotations
@@ -13,17 +12,23 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from kproc.api.find_coordinator import NO_TRANSACTIONS
+from kproc.api import transaction_call
+from kproc.api.coordinator_call import Caller, OnOutcome, Outcome
 from kproc.api.registry import api
+from kproc.api.transaction_call import TRANSACTIONS, as_known, fields_of
 from kproc.cluster.controller import failure_of
 from kproc.containment import Containment
 from kproc.errors import ErrorCode, KafkaError
+from kproc.transaction.messages import Granted, InitRequest
+from kproc.transaction.state import NO_EPOCH, NO_ID
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
     from kproc.api.context import OnReply, RequestContext
+    from kproc.transaction.coordinator import TransactionCoordinator
 
-NO_ID: Final = -1
+_NAME: Final = "init"
+_FENCED_SINCE: Final = 4
 _WAITED: Final = "what waited for a producer id"
 
 OnId = Callable[[int], None]
@@ -81,22 +86,44 @@ class ProducerIdAllocator:
 @api(ApiKey.INIT_PRODUCER_ID, versions=(0, 5))
 def handle_init_producer_id(context: RequestContext, request: dict[str, Any]) -> None:
     transactional_id = request["transactional_id"]
+    current = request.get("producer_id", NO_ID), request.get("producer_epoch", NO_EPOCH)
+    # One without the other is a producer's bug.
+    if (current[0] == NO_ID) != (current[1] == NO_EPOCH):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Producer id and epoch must be set together.")
     if transactional_id == "":
         raise KafkaError(ErrorCode.INVALID_REQUEST, "The transactional id is empty.")
+    if transactional_id is not None and not transaction_call.IS_OPEN:
+        raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, transaction_call.NO_TRANSACTIONS)
     if transactional_id is not None:
-        raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
-    # One without the other is a producer's bug.
-    if (request.get("producer_id", NO_ID) == NO_ID) != (request.get("producer_epoch", NO_ID) == NO_ID):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "Producer id and epoch must be set together.")
+        _begin(context, request, InitRequest(request["transaction_timeout"], *current))
+        return
     context.services.producer_ids.allocate(
-        lambda producer_id: context.reply(_answer(ErrorCode.NONE, producer_id, 0)),
+        lambda producer_id: context.reply(fields_of(Granted(ErrorCode.NONE, producer_id, 0))),
         lambda error: context.reply(error_response(request, error.code, error.message)),
     )
 
 
+def _begin(context: RequestContext, request: dict[str, Any], asked: InitRequest) -> None:
+    """Let a transactional producer begin, or go on after an error."""
+    if not 0 < asked.timeout_ms <= context.services.config.transaction_max_timeout_ms:
+        raise KafkaError(ErrorCode.INVALID_TRANSACTION_TIMEOUT, "The transaction timeout is out of range.")
+
+    def on_done(outcome: Outcome) -> None:
+        if isinstance(outcome, int):
+            outcome = error_response(request, outcome, None)
+        outcome["error_code"] = as_known(outcome["error_code"], context.api_version, _FENCED_SINCE)
+        context.reply(outcome)
+
+    wanted = [asked.timeout_ms, asked.producer_id, asked.epoch]
+    TRANSACTIONS.ask_one(context, _NAME, request["transactional_id"], wanted, on_done)
+
+
 def error_response(_request: dict[str, Any], code: int, _message: str | None) -> dict[str, Any]:
-    return _answer(code, NO_ID, NO_ID)
+    return fields_of(Granted(code))
 
 
-def _answer(code: int, producer_id: int, producer_epoch: int) -> dict[str, Any]:
-    return {"error_code": int(code), "producer_id": producer_id, "producer_epoch": producer_epoch}
+@TRANSACTIONS.operation(_NAME)
+def _serve(
+    coordinator: TransactionCoordinator, _caller: Caller, name: str, wanted: Any, on_outcome: OnOutcome
+) -> None:
+    coordinator.init(name, InitRequest(*wanted), lambda granted: on_outcome(fields_of(granted)))

@@ -1,4 +1,4 @@
-"""ListTransactions (key 66), versions 0-2: there are none yet. State names and patterns are checked all the same.
+"""ListTransactions (key 66), versions 0-2: the transactional ids of every Handler.
 
 Versions: v1 filter by duration (KIP-994); v2 by a pattern of ids (KIP-1152).
 """
@@ -8,41 +8,97 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from kproc.api.calls import Answers, Call, FromImage, OnResult
+from kproc.api.every_handler import EveryHandler, Row
 from kproc.api.registry import api
+from kproc.api.served_calls import serves
+from kproc.api.transaction_call import TRANSACTIONS
 from kproc.errors import ErrorCode, KafkaError
+from kproc.transaction.state import State
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
-    from kproc.api.context import RequestContext
+    from kproc.api.context import RequestContext, Services
+    from kproc.transaction.messages import Overview
 
-_STATES: Final = frozenset(
-    {
-        "Empty",
-        "Ongoing",
-        "PrepareCommit",
-        "PrepareAbort",
-        "CompleteCommit",
-        "CompleteAbort",
-        "Dead",
-        "PrepareEpochFence",
-    }
-)
+_WORDS: Final = frozenset(state.word for state in State)
+_NO_DURATION: Final = -1
+
+
+class Filters(FromImage):
+    """Which transactional ids; nothing: all."""
+
+    states: list[str]
+    producer_ids: list[int]
+    duration_ms: int
+    pattern: str
+
+
+LIST_OWN: Final = Call("list_transactions", Filters, Answers)
 
 
 @api(ApiKey.LIST_TRANSACTIONS, versions=(0, 2))
-def handle_list_transactions(_context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
-    pattern = request.get("transactional_id_pattern")
-    if pattern:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from error
-    return {
-        "error_code": int(ErrorCode.NONE),
-        "unknown_state_filters": [name for name in request["state_filters"] if name not in _STATES],
-        "transaction_states": [],
-    }
+def handle_list_transactions(context: RequestContext, request: dict[str, Any]) -> None:
+    services = context.services
+    filters = Filters(
+        services.image.version,
+        request["state_filters"],
+        request["producer_id_filters"],
+        request.get("duration_filter", _NO_DURATION),
+        request.get("transactional_id_pattern") or "",
+    )
+    try:
+        re.compile(filters.pattern)
+    except re.error as error:
+        raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from error
+
+    def on_done(code: int, rows: list[Row]) -> None:
+        unknown = [word for word in filters.states if word not in _WORDS]
+        context.reply({"error_code": code, "unknown_state_filters": unknown, "transaction_states": rows})
+
+    _question(services, filters).ask_all(context, on_done)
 
 
 def error_response(_request: dict[str, Any], code: int, _message: str | None) -> dict[str, Any]:
     return {"error_code": int(code), "unknown_state_filters": [], "transaction_states": []}
+
+
+@serves(LIST_OWN)
+def serve_call(services: Services, body: Filters, on_reply: OnResult[Answers]) -> None:
+    """Another Handler asks for our transactional ids."""
+    _question(services, body).serve_call(on_reply)
+
+
+def _question(services: Services, filters: Filters) -> EveryHandler:
+    transactions = TRANSACTIONS.of(services)
+    return EveryHandler(
+        services,
+        LIST_OWN,
+        filters,
+        lambda on_rows: transactions.when_loaded(lambda: on_rows(_ours(services, filters))),
+    )
+
+
+def _ours(services: Services, filters: Filters) -> list[Row]:
+    now_ms = services.clock.wall_ms()
+    return [
+        {
+            "transactional_id": each.transactional_id,
+            "producer_id": each.transaction.producer_id,
+            "transaction_state": each.transaction.state.word,
+        }
+        for coordinator in TRANSACTIONS.of(services).loaded()
+        for each in coordinator.overviews()
+        if _is_wanted(each, filters, now_ms)
+    ]
+
+
+def _is_wanted(each: Overview, filters: Filters, now_ms: int) -> bool:
+    transaction = each.transaction
+    if filters.states and transaction.state.word not in filters.states:
+        return False
+    if filters.producer_ids and transaction.producer_id not in filters.producer_ids:
+        return False
+    if filters.duration_ms >= 0 and now_ms - transaction.started_ms <= filters.duration_ms:
+        return False
+    return not filters.pattern or re.fullmatch(filters.pattern, each.transactional_id) is not None

@@ -92,7 +92,7 @@ class ControllerState:
             "override_broker_configs": self._override_broker_configs,
             "update_features": lambda body: features.update(image, config.node_id, body),
             "allocate_producer_ids": self._allocate_producer_ids,
-            "raise_leader_epoch": self._raise_leader_epoch,
+            "raise_leader_epochs": self._raise_leader_epochs,
             "set_handler_count": self._set_handler_count,
             "register_cluster": self._register_cluster,
             "start_broker": self._start_broker,
@@ -130,14 +130,17 @@ class ControllerState:
         reply = {"first_producer_id": first, "count": PRODUCER_ID_BLOCK_COUNT}
         return reply, [r.ProducerIdsTaken(first + PRODUCER_ID_BLOCK_COUNT)]
 
-    def _raise_leader_epoch(self, body: dict[str, Any]) -> Handled:
-        """Raise a partition's leader epoch after a truncation: {"topic_id", "partition"}; replies "leader_epoch"."""
+    def _raise_leader_epochs(self, body: dict[str, Any]) -> Handled:
+        """Raise leader epochs: {"topic_id", "partitions"}; replies "leader_epochs" in that order."""
         topic = self._image.topic_by_id(body["topic_id"])
-        if topic is None or not 0 <= body["partition"] < len(topic.partitions):
+        if topic is None or not all(0 <= index < len(topic.partitions) for index in body["partitions"]):
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        epoch = topic.partitions[body["partition"]].leader_epoch + 1
-        record = r.LeaderEpochRaised(topic.topic_id, body["partition"], epoch)
-        return {"leader_epoch": epoch}, [record]
+        epochs = [topic.partitions[index].leader_epoch + 1 for index in body["partitions"]]
+        records = [
+            r.LeaderEpochRaised(topic.topic_id, index, epoch)
+            for index, epoch in zip(body["partitions"], epochs, strict=True)
+        ]
+        return {"leader_epochs": epochs}, list(records)
 
     def _set_handler_count(self, body: dict[str, Any]) -> Handled:
         """Set the count of Handlers that partitions are placed on: {"count"}. Writes nothing if it is the same."""
@@ -157,7 +160,7 @@ class ControllerState:
         """Record the cluster id at the first start: {"cluster_id"}. Later starts compare it with meta.properties."""
         cluster_id = body["cluster_id"]
         if not self._image.cluster_id:
-            return {"cluster_id": cluster_id}, [r.ClusterRegistered(cluster_id)]
+            return {"cluster_id": cluster_id}, [r.ClusterRegistered(cluster_id), *features.OF_NEW_CLUSTERS]
         if self._image.cluster_id != cluster_id:
             raise FatalError(
                 f"the metadata log is of cluster {self._image.cluster_id}, meta.properties of {cluster_id}"

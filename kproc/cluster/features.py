@@ -14,6 +14,7 @@ from kproc.errors import ErrorCode, KafkaError
 
 METADATA_VERSION: Final = "metadata.version"
 KRAFT_VERSION: Final = "kraft.version"
+TRANSACTION_VERSION: Final = "transaction.version"
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 
 
@@ -35,13 +36,23 @@ FEATURES: Final = (
     Feature(METADATA_VERSION, 7, 30, 30),
     Feature("share.version", 0, 0, 0),
     Feature("streams.version", 0, 0, 0),
-    Feature("transaction.version", 0, 0, 0),
+    # 1: flexible records; 2: an epoch for each transaction, and Produce adds its partitions (KIP-890). A cluster from
+    # before keeps its level until somebody raises it.
+    Feature(TRANSACTION_VERSION, 0, 2, 0),
 )
 _BY_NAME: Final = {feature.name: feature for feature in FEATURES}
 # ApiVersions before v4 cannot say that a minimum is 0: such features are left out there (KIP-1022).
 _ZERO_MINIMUM_SINCE: Final = 4
 
+# What is recorded when a cluster is made.
+OF_NEW_CLUSTERS: Final = (r.FeatureLevelSet(TRANSACTION_VERSION, 2),)
+
 Reply = dict[str, Any]
+
+
+def transaction_version(image: ClusterImage) -> int:
+    """The level of transaction.version."""
+    return level_of(image, _BY_NAME[TRANSACTION_VERSION])
 
 
 def level_of(image: ClusterImage, feature: Feature) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kproc.cluster.topic_names import GROUP_METADATA_TOPIC, TELEMETRY_TOPIC
+from kproc.cluster.topic_names import GROUP_METADATA_TOPIC, TELEMETRY_TOPIC, TRANSACTION_STATE_TOPIC
 from kproc.config import Config
 
 
@@ -17,6 +17,14 @@ def _shape_of(name: str, config: Config) -> tuple[int, dict[str, str]]:
             "retention.bytes": str(256 << 20),
             "retention.ms": str(24 * 3600 * 1000),
             "segment.bytes": str(16 << 20),  # Retention deletes whole segments.
+        }
+    if name == TRANSACTION_STATE_TOPIC:
+        return config.transaction_state_log_num_partitions, {
+            "cleanup.policy": "compact",
+            "compression.type": "uncompressed",
+            "min.insync.replicas": "1",
+            "segment.bytes": str(config.transaction_state_log_segment_bytes),
+            "unclean.leader.election.enable": "false",
         }
     if name != GROUP_METADATA_TOPIC:
         return -1, {}

@@ -98,7 +98,7 @@ class ProducerIdsTaken(msgspec.Struct, frozen=True, array_like=True, tag=9):
 
 
 class LeaderEpochRaised(msgspec.Struct, frozen=True, array_like=True, tag=10):
-    """One partition's leader epoch, after its log was truncated."""
+    """One partition's leader epoch: a new coordinator begins, whose epoch this is."""
 
     topic_id: bytes
     partition: int

@@ -20,12 +20,13 @@ from kproc.config.log_settings import LogSettings
 from kproc.config.network_settings import NetworkSettings
 from kproc.config.own_settings import OwnSettings
 from kproc.config.sources import Flag, read_settings_file
+from kproc.config.transaction_settings import TransactionSettings
 from kproc.config.values import Setting, wire_text
 
 
 # A dataclass orders its fields by the bases from last to first: the table begins with the network.
 @dataclass(frozen=True)
-class Config(OwnSettings, GroupSettings, LogSettings, NetworkSettings):
+class Config(OwnSettings, TransactionSettings, GroupSettings, LogSettings, NetworkSettings):
     """Every setting of one broker, checked. Built once, passed down, never changed."""
 
     explicit_settings: frozenset[str] = frozenset()

@@ -10,7 +10,7 @@ from typing import Final
 
 KNOWN_UNHONOURED: Final = frozenset(
     """
-    add.partitions.to.txn.retry.backoff.max.ms add.partitions.to.txn.retry.backoff.ms advertised.host.name
+    add.partitions.to.txn.retry.backoff.ms advertised.host.name
     advertised.port allow.everyone.if.no.acl.found alter.config.policy.class.name
     alter.log.dirs.replication.quota.window.num alter.log.dirs.replication.quota.window.size.seconds
     authorizer.class.name authorizer.properties auto.include.jmx.reporter auto.leader.rebalance.enable
@@ -128,11 +128,9 @@ KNOWN_UNHONOURED: Final = frozenset(
     ssl.keystore.location ssl.keystore.password ssl.keystore.type ssl.principal.mapping.rules ssl.protocol
     ssl.provider ssl.secure.random.implementation ssl.trustmanager.algorithm ssl.truststore.certificates
     ssl.truststore.location ssl.truststore.password ssl.truststore.type super.users telemetry.max.bytes
-    transaction.abort.timed.out.transaction.cleanup.interval.ms transaction.max.timeout.ms
-    transaction.remove.expired.transaction.cleanup.interval.ms
-    transaction.state.log.load.buffer.size transaction.state.log.min.isr
-    transaction.state.log.num.partitions transaction.state.log.replication.factor
-    transaction.state.log.segment.bytes transaction.two.phase.commit.enable transactional.id.expiration.ms
+    transaction.state.log.load.buffer.size
+    transaction.state.log.min.isr transaction.state.log.replication.factor
+    transaction.two.phase.commit.enable
     unclean.leader.election.interval.ms unstable.api.versions.enable unstable.feature.versions.enable
     zookeeper.clientCnxnSocket zookeeper.connect zookeeper.connection.timeout.ms
     zookeeper.max.in.flight.requests zookeeper.metadata.migration.enable zookeeper.session.timeout.ms

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from kproc.coordinator.write_errors import write_error
 from kproc.errors import ErrorCode
 from kproc.group.config import GroupConfig
 from kproc.group.member import NEVER_MS, Member
@@ -28,7 +29,6 @@ from kproc.group.roster import Roster
 from kproc.group.snapshot import GroupSnapshot, MemberSnapshot, Persist
 from kproc.group.state import PREVIOUS, GroupState
 from kproc.group.subscription import CONSUMER_PROTOCOL_TYPE, topics_of_all
-from kproc.group.write_errors import write_error
 
 logger = logging.getLogger(__name__)
 

@@ -29,6 +29,7 @@ from kproc.coordinator.rules import (
     TopicIdOf,
     Write,
 )
+from kproc.coordinator.write_errors import write_error
 from kproc.errors import ErrorCode
 from kproc.group.classic_group import ClassicGroup, GroupEnvironment, join_refusal
 from kproc.group.config import GroupConfig
@@ -58,7 +59,6 @@ from kproc.group.records import (
     encode_offset_value,
 )
 from kproc.group.snapshot import GroupSnapshot, OnWritten
-from kproc.group.write_errors import write_error
 
 logger = logging.getLogger(__name__)
 

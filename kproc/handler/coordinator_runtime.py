@@ -1,8 +1,9 @@
 """CoordinatorRuntime: the coordinators of one Handler, of all internal topics, and the logs that store their state.
 
-A coordinator is made at the first use of its partition and replays the log; requests meanwhile get
-COORDINATOR_LOAD_IN_PROGRESS. It is dropped when the partition gets another owner, which does the same. What the
-coordinators of a topic do is defined by their rules (coordinator/rules.py); the topics are listed in coordinators.py.
+A coordinator is made at the first use of its partition, or of an eager kind as soon as the partition is ours, and
+replays the log; requests meanwhile get COORDINATOR_LOAD_IN_PROGRESS. It is dropped when the partition gets another
+owner, which does the same. What the coordinators of a topic do is defined by their rules (coordinator/rules.py); the
+topics are listed in coordinators.py.
 All of them share one heap of deadlines and one list of pending writes: a duty cycle without work costs the same
 however many topics there are.
 """
@@ -14,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any, Final, Generic
 
 from kproc.api.context import PartitionKey, PartitionMoving
 from kproc.clock import NS_PER_MS, Clock
@@ -26,10 +27,16 @@ from kproc.coordinator.marker import Marker
 from kproc.coordinator.partitioning import partition_for
 from kproc.coordinator.rules import Code, Coordinator, DueOf, OnCode
 from kproc.errors import ErrorCode, KafkaError
+from kproc.handler.coordinator_epochs import CallController, CoordinatorEpochs
 from kproc.handler.coordinator_shard import C, CoordinatorKind, Shard
 from kproc.handler.partitions import Partitions
 
 logger = logging.getLogger(__name__)
+
+# An eager coordinator that cannot be made yet is tried again after this time; one whose log cannot be opened, after
+# the longer one.
+_TRY_AGAIN_MS: Final = 50
+_OFFLINE_MS: Final = 5_000
 
 
 class CoordinatorRuntime:
@@ -45,6 +52,7 @@ class CoordinatorRuntime:
         partitions: Partitions,
         handler_index: int,
         containment: Containment,
+        call_controller: CallController,
     ) -> None:
         self.by_topic = {kind.topic: TopicCoordinators(self, kind) for kind in kinds}
         self._containment = containment
@@ -57,6 +65,11 @@ class CoordinatorRuntime:
         self._shards: dict[PartitionKey, Shard[Any]] = {}
         self._loading: dict[PartitionKey, Shard[Any]] = {}
         self._to_open: deque[PartitionKey] = deque()
+        self._epochs = CoordinatorEpochs(image, call_controller, lambda key: self._owe(key, 0))
+        # Partitions of eager kinds that have no coordinator yet, and when they are tried again; those that may not have
+        # one for some time are apart.
+        self._owed: dict[PartitionKey, int] = {}
+        self._offline: dict[PartitionKey, int] = {}
         self._on_loaded: list[tuple[str, Callable[[], None]]] = []  # By topic.
         self._sweeping: deque[Coordinator] = deque()
         now_ms = clock.now_ns() // NS_PER_MS
@@ -80,8 +93,10 @@ class CoordinatorRuntime:
         if partition is None or partition.owner != self._handler_index:
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
         shard = self._shards.get(key)
-        if shard is None or self._partitions.find(key) is not shard.owned:
+        if shard is not None and self._partitions.find(key) is not shard.owned:
             self.release(key)
+            shard = None
+        if shard is None:
             shard = self._open(key, partition)
         if shard.is_damaged:
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
@@ -116,9 +131,12 @@ class CoordinatorRuntime:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS) from error
         except KafkaError as error:
             raise KafkaError(ErrorCode.NOT_COORDINATOR, error.message) from error
-        shard = Shard(
-            self.by_topic[key[0]].kind, owned, self._config, self._clock, self._deadlines, self.dirty
-        )
+        kind = self.by_topic[key[0]].kind
+        epoch = self._epochs.take(key) if kind.is_eager else 0
+        if epoch is None:
+            self._owe(key, _TRY_AGAIN_MS)
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        shard = Shard(kind, owned, self._config, self._clock, self._deadlines, self.dirty, epoch)
         self._shards[key] = shard
         self._load_some(key, shard)
         return shard
@@ -144,22 +162,42 @@ class CoordinatorRuntime:
 
     def when_loaded(self, name: str, on_loaded: Callable[[], None]) -> None:
         """Load every partition of ours of a topic that has been written to, then call back."""
-        topic = self._image().topic(name)
-        waiting = set(self._to_open)
-        for partition in topic.partitions if topic is not None else ():
-            key = name, partition.index
-            if partition.owner != self._handler_index or key in self._shards or key in waiting:
-                continue
-            # A log that was never written has no directory, and opening it would create one.
-            if self._partitions.fs.exists(Path(self._config.log_dirs) / f"{name}-{partition.index}"):
-                self._to_open.append(key)
+        if not self.by_topic[name].kind.is_eager:
+            waiting = set(self._to_open)
+            self._to_open += [key for key in self._unloaded(name) if key not in waiting]
         self._on_loaded.append((name, on_loaded))
         self._report_loaded()
+
+    def _unloaded(self, name: str) -> list[PartitionKey]:
+        """The partitions of ours that have been written to and have no coordinator."""
+        topic = self._image().topic(name)
+        return [
+            key
+            for partition in (topic.partitions if topic is not None else ())
+            if partition.owner == self._handler_index
+            and (key := (name, partition.index)) not in self._shards
+            # A log that was never written has no directory, and opening it would create one.
+            and self._partitions.fs.exists(Path(self._config.log_dirs) / f"{name}-{partition.index}")
+        ]
+
+    def load_eagerly(self) -> None:
+        """Load the coordinators of eager kinds whose partitions are ours: at our start, and when owners changed."""
+        if self._is_stopping:
+            return
+        for name, coordinators in self.by_topic.items():
+            if coordinators.kind.is_eager:
+                for key in self._unloaded(name):
+                    self._epochs.want(key)
+                    self._owe(key, 0)
+
+    def _owe(self, key: PartitionKey, delay_ms: int) -> None:
+        self._offline.pop(key, None)
+        self._owed[key] = self._clock.now_ns() // NS_PER_MS + delay_ms
 
     def _report_loaded(self) -> None:
         if not self._on_loaded:
             return
-        busy = {name for name, _ in (*self._loading, *self._to_open)}
+        busy = {name for name, _ in (*self._loading, *self._to_open, *self._owed)}
         due = [each for each in self._on_loaded if each[0] not in busy]
         self._on_loaded = [each for each in self._on_loaded if each[0] in busy]
         for _, on_loaded in due:
@@ -169,6 +207,7 @@ class CoordinatorRuntime:
         """Drop the coordinator of a partition that gets another owner; waiting requests are sent there."""
         shard = self._shards.pop(key, None)
         self._loading.pop(key, None)
+        self._epochs.forget(key)
         if shard is not None:
             shard.coordinator.resign()
             shard.flush()
@@ -181,6 +220,8 @@ class CoordinatorRuntime:
                 del self._shards[key]
                 self._loading.pop(key, None)
                 self.dirty.pop(shard, None)
+                if self.by_topic[key[0]].kind.is_eager:
+                    self._owe(key, _TRY_AGAIN_MS)
                 self._containment.run("giving a coordinator up", None, shard.coordinator.abandon)
                 self._containment.run("giving a coordinator up", None, shard.abandon)
 
@@ -207,6 +248,8 @@ class CoordinatorRuntime:
         for key in list(self._shards):
             self.release(key)
         self._to_open.clear()
+        self._owed.clear()
+        self._offline.clear()
         self._report_loaded()
 
     # -- the duty cycle ----------------------------------------------------------------------------------------
@@ -222,11 +265,13 @@ class CoordinatorRuntime:
 
     def _next_deadline_ms(self, now_ns: int) -> int:
         """How many milliseconds the Handler may sleep before a coordinator has something to do."""
-        if self.dirty or self._loading or self._to_open or self._sweeping:
+        if self.dirty or self._loading or self._to_open or self._sweeping or self._epochs.wanted:
             return 0
         due_ms, first_ms = NEVER if self._is_stopping else self._next_sweep_ms, self._deadlines.first_ms
         if first_ms < due_ms:
             due_ms = first_ms
+        if self._owed or self._offline:
+            due_ms = min(due_ms, *self._owed.values(), *self._offline.values())
         return max(0, due_ms - now_ns // NS_PER_MS)
 
     def work(self, now_ns: int) -> int:
@@ -242,6 +287,10 @@ class CoordinatorRuntime:
                 if not self._containment.run("a timer of a coordinator", None, coordinator.tick, name):
                     self._give_up(coordinator)
                 work += 1
+        if self._owed or self._offline:
+            work += self._load_owed(now_ms)
+        if self._epochs.wanted:
+            self._epochs.ask()
         if self._loading or self._to_open:
             work += 1
             self._go_on_loading()
@@ -265,6 +314,25 @@ class CoordinatorRuntime:
             except KafkaError as error:
                 logger.info("%s-%d is left out: %s", *key, error)
         self._report_loaded()
+
+    def _load_owed(self, now_ms: int) -> int:
+        """Make the first coordinator of an eager kind that is due; all the others follow in later cycles."""
+        self._owed.update({key: at_ms for key, at_ms in self._offline.items() if at_ms <= now_ms})
+        key = next((key for key, at_ms in self._owed.items() if at_ms <= now_ms), None)
+        if key is None:
+            return 0
+        del self._owed[key]
+        self._offline.pop(key, None)
+        try:
+            self.shard(key)
+        except KafkaError as error:
+            partition = self._image().partition(*key)
+            if error.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                self._owe(key, _TRY_AGAIN_MS)
+            elif partition is not None and partition.owner == self._handler_index and key not in self._shards:
+                self._offline[key] = now_ms + _OFFLINE_MS
+        self._report_loaded()
+        return 1
 
     def _begin_sweeps(self, now_ms: int) -> None:
         for name, at_ms in self._sweep_at_ms.items():

@@ -55,9 +55,12 @@ class CoordinatorKind(NamedTuple, Generic[C]):
     """What distinguishes the coordinators of one internal topic."""
 
     topic: str
-    make: Callable[[CoordinatorLog, Deadlines[DueOf]], C]  # One for each partition.
+    make: Callable[[CoordinatorLog, Deadlines[DueOf], int], C]  # One for each partition, with its epoch.
     codec: int  # Of its records.
     sweep_interval_ms: int
+    # Loaded as soon as its partition is ours, with an epoch (coordinator_epochs.py), because it owes work that nobody
+    # asks for. Others are loaded when they are asked something, and their epoch is 0.
+    is_eager: bool = False
     # (the coordinator, the producer id, whether it commits): a marker was appended or replayed. None: its records are
     # never written in transactions.
     end_transaction: Callable[[C, int, bool], None] | None = None
@@ -82,9 +85,10 @@ class Shard(Generic[C]):
         clock: Clock,
         deadlines: Deadlines[DueOf],
         dirty: dict[Shard[Any], None],
+        epoch: int,
     ) -> None:
         self.owned = owned
-        self.coordinator = kind.make(self, deadlines)
+        self.coordinator = kind.make(self, deadlines, epoch)
         self.is_loaded = False
         self.is_damaged = False
         self._codec = kind.codec

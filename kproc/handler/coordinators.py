@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from kproc.clock import Clock
-from kproc.config import Config
+from kproc.api.context import Services
 from kproc.handler.coordinator_shard import CoordinatorKind
 from kproc.handler.groups import groups
+from kproc.handler.transactions import transactions
 
 
-def all_kinds(config: Config, clock: Clock) -> list[CoordinatorKind[Any]]:
+def all_kinds(services: Services) -> list[CoordinatorKind[Any]]:
     """What a Handler's runtime runs."""
-    return [groups(config, clock)]
+    return [groups(services.config, services.clock), transactions(services)]

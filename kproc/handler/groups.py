@@ -21,7 +21,7 @@ def groups(config: Config, clock: Clock) -> CoordinatorKind[GroupCoordinator]:
     )
     return CoordinatorKind(
         topic=GROUP_METADATA_TOPIC,
-        make=lambda log, deadlines: GroupCoordinator(config, timing, deadlines, log),
+        make=lambda log, deadlines, _epoch: GroupCoordinator(config, timing, deadlines, log),
         codec=config.offsets_topic_compression_codec,
         sweep_interval_ms=config.offsets_retention_check_interval_ms,
         end_transaction=GroupCoordinator.end_transaction,

@@ -162,13 +162,14 @@ class Handler(LinkedAgent):
 
     def _make_coordinators(self, config: Config) -> CoordinatorRuntime:
         return CoordinatorRuntime(
-            all_kinds(config, self._clock),
+            all_kinds(self._services),
             config=config,
             clock=self._clock,
             image=lambda: self._services.image,
             partitions=self._partitions,
             handler_index=self.id.index,
             containment=self.containment,
+            call_controller=self._services.peers.call_controller,
         )
 
     def _make_rates(self, config: Config) -> ClientRates:
@@ -216,6 +217,7 @@ class Handler(LinkedAgent):
         """Note that all peers of the start are attached: from now on a missing peer is dead or has left."""
         self._is_linked = True
         self._list_links()
+        self._load_eagerly()
 
     def begin_leave(self) -> None:
         """The routing table names this Handler no more (`set_handler_count` has been answered): answer what waits
@@ -357,6 +359,7 @@ class Handler(LinkedAgent):
         self._change_image(image, gone, moved_between(before, image), is_whole=True)
         self._has_image = True
         self._list_links()
+        self._load_eagerly()
         for topic in image.topics_by_name.values():
             self._partitions.reconfigure(topic)
 
@@ -364,6 +367,8 @@ class Handler(LinkedAgent):
         """Apply a change of the metadata, and do what the owner of partitions must do about it."""
         change = self._services.image.apply(view)
         self._change_image(self._services.image, change.deleted, change.moved)
+        if change.moved:
+            self._load_eagerly()
         image = self._services.image
         if change.broker_configs_changed:
             self._switch_logs()
@@ -395,6 +400,11 @@ class Handler(LinkedAgent):
             self._transfers.on_moved(moved)
         self._rates.on_image()
         self._transfers.on_image()
+
+    def _load_eagerly(self) -> None:
+        """Load coordinators that nobody asks for, once it is known who has their logs open."""
+        if self._has_image and self._is_linked:
+            self._coordinators.load_eagerly()
 
     def _switch_logs(self) -> None:
         """Switch request log and telemetry by the dynamic configs in force."""

@@ -34,6 +34,9 @@ ALWAYS = {
     ApiKey.DESCRIBE_GROUPS: {ErrorCode.GROUP_ID_NOT_FOUND},
     ApiKey.DELETE_GROUPS: {ErrorCode.GROUP_ID_NOT_FOUND},
     ApiKey.OFFSET_DELETE: {ErrorCode.GROUP_ID_NOT_FOUND},
+    # The second once a test has made the coordinators' topic.
+    ApiKey.END_TXN: {ErrorCode.NOT_COORDINATOR, ErrorCode.INVALID_PRODUCER_ID_MAPPING},
+    ApiKey.ADD_OFFSETS_TO_TXN: {ErrorCode.NOT_COORDINATOR, ErrorCode.INVALID_PRODUCER_ID_MAPPING},
 }
 
 

@@ -33,7 +33,7 @@ from kproc.group.records import CommittedOffset, OffsetKey
 from kproc.handler.checkpoint import Checkpoint
 from kproc.handler.compaction_calls import CompactionCalls
 from kproc.handler.coordinator_runtime import CoordinatorRuntime
-from kproc.handler.coordinators import all_kinds
+from kproc.handler.groups import groups
 from kproc.handler.owned_partition import OwnedPartition
 from kproc.handler.partition_transfer import PartitionsClaimed, PartitionTransfer, StatesGiven
 from kproc.handler.partitions import Partitions
@@ -153,8 +153,9 @@ class Handler:
             checkpoint=Checkpoint(scene.fs, DATA), is_clean=False, fs=scene.fs,
         )  # fmt: skip
         self.coordinators = CoordinatorRuntime(
-            all_kinds(scene.config, clock), config=scene.config, clock=clock,
+            [groups(scene.config, clock)], config=scene.config, clock=clock,
             image=lambda: self.image, partitions=self.partitions, handler_index=index, containment=Containment(),
+            call_controller=lambda _op, _body, on_reply: on_reply({"lost": True}),
         )  # fmt: skip
         self.transfers = PartitionTransfer(
             handler_index=index, image=lambda: self.image, partitions=self.partitions, ask=scene.claim,

@@ -76,6 +76,33 @@ MINIMAL: dict[ApiKey, Callable[[str, bytes], Fields]] = {
         "producer_id": -1,
         "producer_epoch": -1,
     },
+    ApiKey.ADD_PARTITIONS_TO_TXN: lambda name, topic_id: {
+        "v3_and_below_transactional_id": "t",
+        "v3_and_below_producer_id": 1,
+        "v3_and_below_producer_epoch": 0,
+        "v3_and_below_topics": [{"name": name, "partitions": [0]}],
+        "transactions": [
+            {
+                "transactional_id": "t",
+                "producer_id": 1,
+                "producer_epoch": 0,
+                "verify_only": True,
+                "topics": [{"name": name, "partitions": [0]}],
+            }
+        ],
+    },
+    ApiKey.ADD_OFFSETS_TO_TXN: lambda name, topic_id: {
+        "transactional_id": "t",
+        "producer_id": 1,
+        "producer_epoch": 0,
+        "group_id": "g",
+    },
+    ApiKey.END_TXN: lambda name, topic_id: {
+        "transactional_id": "t",
+        "producer_id": 1,
+        "producer_epoch": 0,
+        "committed": True,
+    },
     ApiKey.FIND_COORDINATOR: lambda name, topic_id: {"key": "g", "key_type": 0, "coordinator_keys": ["g"]},
     ApiKey.JOIN_GROUP: lambda name, topic_id: join_fields(fresh_name("g")),
     ApiKey.SYNC_GROUP: lambda name, topic_id: {

@@ -12,7 +12,7 @@ import pytest
 from tests.tidy.sources import PACKAGE, ROOT, all_files, package_files, relative, survey_of, text_of
 
 ARCHITECTURE, DECISIONS = PACKAGE / "ARCHITECTURE.md", PACKAGE / "DECISIONS.md"
-LINES_MIN, LINES_MAX = 300, 720
+LINES_MIN, LINES_MAX = 300, 750
 PARTS = 12
 _FILE = re.compile(r"([\w./-]+\.py)(?:: ([\w., ]+))?")
 # By the text: to parse all the tests would take seconds.

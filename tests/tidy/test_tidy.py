@@ -22,7 +22,8 @@ from tests.tidy.sources import (
 
 GROUND = {"errors", "clock", "config", "containment", "log_levels"}
 BELOW_ROLES = GROUND | {
-    "wire", "ipc", "metrics", "storage", "cluster", "purgatory", "coordinator", "group", "api", "transport", "net",
+    "wire", "ipc", "metrics", "storage", "cluster", "purgatory", "coordinator", "group", "transaction", "api",
+    "transport", "net",
 }  # fmt: skip
 # Package or top-level module -> what it may import besides itself. Imports point down only.
 LAYERS: dict[str, set[str]] = {
@@ -40,8 +41,11 @@ LAYERS: dict[str, set[str]] = {
     # State machines and their records; who runs them and where the records go is the server's.
     "coordinator": GROUND,
     "group": GROUND | {"wire", "metrics", "storage", "cluster", "coordinator"},
+    "transaction": GROUND | {"wire", "coordinator"},
     # api never learns how its bytes came, transport never learns what they mean; roles join them.
-    "api": GROUND | {"wire", "metrics", "storage", "cluster", "purgatory", "coordinator", "group"},
+    "api": GROUND
+    | {"wire", "metrics", "storage", "cluster", "purgatory"}
+    | {"coordinator", "group", "transaction"},
     "transport": GROUND | {"ipc", "metrics"},
     "net": GROUND | {"wire", "metrics", "transport"},
     # What all roles share; what a broker shows of itself; three roles that never import each other; who runs them.

@@ -68,9 +68,7 @@ def test_every_setting_is_read_by_some_code_or_says_that_it_has_no_effect():
     unread = [
         row.name
         for row in SETTINGS.values()
-        if row.unhonoured is None
-        and row.field_name not in words
-        and f'"{row.name}' not in code
+        if row.unhonoured is None and row.field_name not in words and f'"{row.name}' not in code
     ]
     assert unread == []
 
@@ -239,6 +237,13 @@ REFUSED = [
     ("offsets.retention.minutes", "0"),
     ("offsets.retention.check.interval.ms", "0"),
     ("offset.metadata.max.bytes", "-1"),
+    ("transaction.max.timeout.ms", "0"),
+    ("transaction.abort.timed.out.transaction.cleanup.interval.ms", "0"),
+    ("transactional.id.expiration.ms", "0"),
+    ("transaction.remove.expired.transaction.cleanup.interval.ms", "0"),
+    ("transaction.state.log.num.partitions", "0"),
+    ("transaction.state.log.segment.bytes", "1000"),
+    ("add.partitions.to.txn.retry.backoff.max.ms", "-1"),
     ("kproc.flush", "always"),
     ("kproc.unknown.settings", "ignore"),
     ("kproc.transport", "fibre"),

@@ -41,9 +41,9 @@ def test_the_leader_epoch_grows_when_a_log_was_truncated():
     cluster = InMemoryController()
     cluster.create(topic("t", 2))
     topic_id = cluster.image.topic("t").topic_id
-    assert cluster.do("raise_leader_epoch", topic_id=topic_id, partition=1) == {"leader_epoch": 1}
+    assert cluster.do("raise_leader_epochs", topic_id=topic_id, partitions=[1]) == {"leader_epochs": [1]}
     assert [partition.leader_epoch for partition in cluster.image.topic("t").partitions] == [0, 1]
-    reply = cluster.do("raise_leader_epoch", topic_id=topic_id, partition=2)
+    reply = cluster.do("raise_leader_epochs", topic_id=topic_id, partitions=[0, 2])
     assert failure_of(reply).code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 

@@ -71,5 +71,8 @@ def test_a_minimum_of_zero_is_only_told_to_those_who_can_read_it(cluster):
     older, newer = (features.advertised(cluster.image, version) for version in (3, 4))
     assert [row["name"] for row in older["supported_features"]] == ["metadata.version"]
     assert "test.version" in [row["name"] for row in newer["supported_features"]]
-    assert [row["name"] for row in newer["finalized_features"]] == ["metadata.version"], "0 is off"
+    assert [row["name"] for row in newer["finalized_features"]] == [
+        "metadata.version",
+        "transaction.version",
+    ], "0 is off"
     assert newer["finalized_features_epoch"] == cluster.image.version

@@ -32,9 +32,9 @@ def test_a_delta_out_of_order_is_fatal():
     cluster.create(topic("b"))
     follower = ClusterImage()
     follower.apply(cluster.deltas[0])
-    with pytest.raises(FatalError, match="follows version 2, this image is at 1"):
+    with pytest.raises(FatalError, match="follows version 3, this image is at 2"):
         follower.apply(cluster.deltas[-2])
-    with pytest.raises(FatalError, match="follows version 0, this image is at 1"):
+    with pytest.raises(FatalError, match="follows version 0, this image is at 2"):
         follower.apply(cluster.deltas[0])
 
 
@@ -166,7 +166,7 @@ def run(cluster: InMemoryController, operation: tuple[str, str, int]) -> None:
     elif kind == "truncated":
         found = cluster.image.topic(name)
         topic_id = found.topic_id if found is not None else bytes(16)
-        cluster.do("raise_leader_epoch", topic_id=topic_id, partition=number)
+        cluster.do("raise_leader_epochs", topic_id=topic_id, partitions=[number])
 
 
 def contents(image: ClusterImage) -> dict[str, object]:

@@ -10,7 +10,7 @@ import itertools
 import os
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,7 @@ from kproc.ipc.wait import Sleeper, make_eventfd
 from kproc.metrics.slab import MetricsRow
 from kproc.net.handoff import pack_address
 from kproc.net.slow_frames import LARGE_FRAME_BYTES
+from kproc.role.calls import serve_call
 from kproc.role.listeners import Endpoint
 from kproc.role.partition_table import PartitionTable
 from kproc.role.plan import Plan
@@ -270,6 +271,8 @@ class HandlerRig:
         self.processors: list[ScriptedProcessor] = [None] * handlers  # type: ignore[list-item]
         self._controller_ends: list[tuple[Outbox, Inbox]] = [None] * handlers  # type: ignore[list-item]
         self.controller_calls: list[bytes] = []
+        # The operations that the controller serves; others are noted, and not answered.
+        self.controller_serves: set[str] = set()
         self.arena = Arena.create(16 << 20, 1, warm_bytes=0)
         self._stack.callback(self.arena.close)
         for index in range(handlers):
@@ -382,8 +385,7 @@ class HandlerRig:
         waiting = -1
         for _ in range(10_000):
             running = [handler for handler in self.handlers if handler is not None]
-            work = sum(handler.do_work(0) for handler in running)
-            self._take_controller_calls()
+            work = sum(handler.do_work(0) for handler in running) + self._take_controller_calls()
             # Pieces of a long message move without being work; what waits for a scripted Processor does not move.
             before, waiting = waiting, sum(box.overflow_count() for each in running for box in each._outboxes)
             if not work and waiting == before:
@@ -394,19 +396,38 @@ class HandlerRig:
         self.clock.advance_ms(duration_ms)
         self.settle()
 
-    def _take_controller_calls(self) -> None:
+    def _take_controller_calls(self) -> int:
+        """Note what the Handlers ask the controller; serve what it serves, and return how much that was."""
+        served = 0
         for end in self._controller_ends:
             if end is None:
                 continue
-            _, inbox = end
+            outbox, inbox = end
             batch = inbox.poll(1000)
             for kind, view in batch:
                 if kind == CALL:
                     self.controller_calls.append(bytes(view[TOKEN.size :]))
+                    served += self._serve_controller_call(view, outbox)
                 else:
                     assert kind == DELTA_ACK, kind
             if batch:
                 inbox.release()
+        return served
+
+    def _serve_controller_call(self, view: memoryview, outbox: Outbox) -> bool:
+        is_served = False
+
+        def serve(op: str, body: Fields, _payload: memoryview, on_reply: Callable[[Fields], None]) -> None:
+            nonlocal is_served
+            if op in self.controller_serves:
+                is_served = True
+                reply = self.cluster.do(op, **body)
+                self.tell(settles=False)  # A change is known everywhere before it is answered.
+                on_reply(reply)
+                outbox.flush()
+
+        serve_call(view, outbox, serve)
+        return is_served
 
     # -- the cluster -----------------------------------------------------------------------------------------
 

@@ -35,7 +35,9 @@ class CallRig:
     def close(self) -> None:
         self._maker.__exit__(None, None, None)
 
-    def ask(self, op: str, body: Any = None, payload: bytes = b"", *, peer: AgentId = PEER) -> list[PlainReply]:
+    def ask(
+        self, op: str, body: Any = None, payload: bytes = b"", *, peer: AgentId = PEER
+    ) -> list[PlainReply]:
         replies: list[PlainReply] = []
         self.calls.call(self.outbox, peer, op, body, replies.append, payload)
         return replies

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from kproc.api.context import Services
 from kproc.api.coordinator_call import CoordinatorCalls, Item, OnOutcome, Outcome
 from kproc.api.served_calls import SERVED
-from kproc.clock import NS_PER_MS, Clock
+from kproc.clock import NS_PER_MS
 from kproc.cluster.topic_names import GROUP_METADATA_TOPIC
-from kproc.config import Config
 from kproc.coordinator.deadlines import Deadlines
 from kproc.coordinator.marker import Marker
 from kproc.coordinator.rules import CoordinatorLog, DueOf, Producer, TopicIdOf, Write
@@ -20,10 +20,11 @@ from kproc.errors import ErrorCode, KafkaError
 from kproc.handler.coordinator_runtime import CoordinatorRuntime
 from kproc.handler.coordinator_shard import CoordinatorKind
 from kproc.handler.coordinators import all_kinds
+from kproc.role.roles import CONTROLLER
 from tests.unit.server.rig import HandlerRig
 
 Start = Callable[..., HandlerRig]
-TOPIC, SLOW_TOPIC = "counters", "slow-counters"
+TOPIC, SLOW_TOPIC, EAGER_TOPIC = "counters", "slow-counters", "eager-counters"
 SWEEP_MS = 5_000
 STUMBLING = "13 aborts"
 
@@ -31,8 +32,9 @@ STUMBLING = "13 aborts"
 class Counters:
     """The rules: one record for each new value."""
 
-    def __init__(self, log: CoordinatorLog, deadlines: Deadlines[DueOf]) -> None:
+    def __init__(self, log: CoordinatorLog, deadlines: Deadlines[DueOf], epoch: int) -> None:
         self.log = log
+        self.epoch = epoch
         self.deadlines = deadlines
         self.values: dict[str, int] = {}
         self.offsets: list[int] = []  # Of all records, replayed or appended.
@@ -110,15 +112,22 @@ def calls() -> Iterator[CoordinatorCalls[Counters]]:
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch, calls: CoordinatorCalls[Counters]) -> None:
-    """Two more in the table of coordinators."""
+    """Three more in the table of coordinators."""
 
-    def kinds(config: Config, clock: Clock) -> list[CoordinatorKind[Any]]:
-        intervals = {TOPIC: SWEEP_MS, SLOW_TOPIC: 2 * SWEEP_MS}
+    def kinds(services: Services) -> list[CoordinatorKind[Any]]:
+        intervals = {TOPIC: SWEEP_MS, SLOW_TOPIC: 2 * SWEEP_MS, EAGER_TOPIC: SWEEP_MS}
         mine = [
-            CoordinatorKind(topic, Counters, 0, interval_ms, Counters.end_transaction)
+            CoordinatorKind(
+                topic=topic,
+                make=Counters,
+                codec=0,
+                sweep_interval_ms=interval_ms,
+                end_transaction=Counters.end_transaction,
+                is_eager=topic == EAGER_TOPIC,
+            )
             for topic, interval_ms in intervals.items()
         ]
-        return [*all_kinds(config, clock), *mine]
+        return [*all_kinds(services), *mine]
 
     monkeypatch.setattr("kproc.handler.handler.all_kinds", kinds)
 
@@ -280,6 +289,133 @@ def test_who_waits_for_one_topics_coordinators_does_not_wait_for_anothers(
     rig.settle()
     assert loaded == ["groups", TOPIC]
     assert coordinator(rig).values == dict.fromkeys(NAMES, 2)
+
+
+# ---- eager kinds ------------------------------------------------------------------------------------------
+
+
+def eager(start: Start, *, handlers: int = 2, written: int = 4) -> HandlerRig:
+    """Handlers whose eager coordinators have each written something, in the first partitions."""
+    rig = start(handlers=handlers)
+    rig.controller_serves.add("raise_leader_epochs")
+    rig.create_topic(EAGER_TOPIC, partitions=4)
+    for index in range(written):
+        owner = runtime(rig, rig.owner(EAGER_TOPIC, index)).by_topic[EAGER_TOPIC]
+        with pytest.raises(KafkaError) as raised:
+            owner.coordinator(index)
+        assert raised.value.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        rig.settle()
+        owner.coordinator(index).add("n", lambda _outcome: None)
+        rig.settle()
+    return rig
+
+
+def loaded_epochs(rig: HandlerRig) -> dict[int, int]:
+    """By partition, the epoch of the coordinator that is loaded without having been asked."""
+    shards = [
+        shard for handler in rig.handlers if handler for shard in handler._coordinators._shards.values()
+    ]
+    return {
+        shard.owned.key[1]: shard.coordinator.epoch
+        for shard in shards
+        if shard.owned.key[0] == EAGER_TOPIC and shard.is_loaded
+    }
+
+
+def test_an_eager_coordinator_gets_the_leader_epoch_that_the_controller_raised_for_it(start: Start) -> None:
+    rig = eager(start)
+    assert loaded_epochs(rig) == dict.fromkeys(range(4), 1)
+    assert [rig.image_of(EAGER_TOPIC, index).leader_epoch for index in range(4)] == [1] * 4
+
+
+def test_an_eager_coordinator_is_loaded_by_the_next_owner_unasked_with_a_higher_epoch(start: Start) -> None:
+    rig = eager(start)
+    moved = [index for index in range(4) if rig.owner(EAGER_TOPIC, index) == 1]
+    assert moved
+    rig.set_handler_count(1)
+    rig.advance_ms(100)
+    assert loaded_epochs(rig) == {index: 2 if index in moved else 1 for index in range(4)}
+    rig.set_handler_count(2)
+    rig.advance_ms(100)
+    assert loaded_epochs(rig) == {index: 3 if index in moved else 1 for index in range(4)}
+    values = [coordinator(rig, index, topic=EAGER_TOPIC).values for index in range(4)]
+    assert values == [{"n": 1}] * 4
+
+
+def test_an_eager_coordinator_is_loaded_unasked_when_its_handler_is_started_again(start: Start) -> None:
+    rig = eager(start)
+    ours = [index for index in range(4) if rig.owner(EAGER_TOPIC, index) == 1]
+    rig.kill(1)
+    assert not set(loaded_epochs(rig)) & set(ours)
+    rig.start_handler(1, is_restart=True)
+    rig.advance_ms(100)
+    assert loaded_epochs(rig) == {index: 2 if index in ours else 1 for index in range(4)}
+
+
+def test_the_epochs_of_one_start_are_asked_for_together(start: Start) -> None:
+    rig = eager(start, handlers=1)
+    rig.kill(0)
+    rig.controller_calls.clear()
+    rig.start_handler(0, is_restart=True)
+    rig.advance_ms(100)
+    assert loaded_epochs(rig) == dict.fromkeys(range(4), 2)
+    assert sum(b"raise_leader_epochs" in call for call in rig.controller_calls) == 1
+
+
+def test_what_was_never_written_is_not_loaded_eagerly(start: Start) -> None:
+    rig = eager(start, handlers=1, written=1)
+    rig.kill(0)
+    rig.start_handler(0, is_restart=True)
+    rig.advance_ms(100)
+    assert set(loaded_epochs(rig)) == {0}
+
+
+def test_an_epoch_that_was_asked_for_before_the_partition_went_away_and_came_back_is_not_used(
+    start: Start,
+) -> None:
+    rig = eager(start, written=0)
+    index = next(index for index in range(4) if rig.owner(EAGER_TOPIC, index) == 1)
+    rig.controller_serves.clear()
+    with pytest.raises(KafkaError):
+        runtime(rig, 1).by_topic[EAGER_TOPIC].coordinator(index)
+    epochs = runtime(rig, 1)._epochs
+    rig.settle()
+    (token,) = epochs._asked.values()
+    rig.set_handler_count(1)
+    rig.set_handler_count(2)
+    assert token not in epochs._asked.values()
+
+
+def test_an_eager_coordinator_is_made_when_the_controller_is_back(start: Start) -> None:
+    rig = eager(start, handlers=1)
+    rig.controller_serves.clear()
+    rig.kill(0)
+    rig.start_handler(0, is_restart=True)
+    rig.advance_ms(1_000)
+    assert loaded_epochs(rig) == {}
+    handler = rig.handler(0)
+    handler._calls.lose(CONTROLLER)
+    rig.controller_serves.add("raise_leader_epochs")
+    rig.advance_ms(100)
+    rig.advance_ms(100)
+    assert set(loaded_epochs(rig)) == set(range(4))
+
+
+def test_who_asks_for_all_eager_coordinators_waits_until_they_are_loaded(start: Start) -> None:
+    rig = eager(start, handlers=1)
+    rig.kill(0)
+    rig.controller_serves.clear()
+    rig.start_handler(0, is_restart=True)
+    loaded: list[int] = []
+    runtime(rig).when_loaded(EAGER_TOPIC, lambda: loaded.append(1))
+    rig.settle()
+    assert not loaded
+    rig.controller_serves.add("raise_leader_epochs")
+    rig.handler(0)._calls.lose(CONTROLLER)
+    rig.advance_ms(100)
+    rig.advance_ms(100)
+    assert loaded
+    assert len(loaded_epochs(rig)) == 4
 
 
 def end(rig: HandlerRig, handler: int, partition: int, producer_id: int, *, is_commit: bool) -> list[int]:

@@ -268,7 +268,7 @@ def test_a_quota_that_comes_meanwhile_counts_the_answer(rig: HandlerRig, connect
 @pytest.mark.parametrize("version", [11, 12, 17])
 def test_a_leader_epoch_that_is_raised_meanwhile_fences(rig: HandlerRig, version: int) -> None:
     park(rig, version, current_leader_epoch=rig.image_of("t").leader_epoch)
-    rig.cluster.do("raise_leader_epoch", topic_id=id_of(rig, "t"), partition=0)
+    rig.cluster.do("raise_leader_epochs", topic_id=id_of(rig, "t"), partitions=[0])
     rig.tell()
     append(rig, 300)
     row = answers_alike(rig, version)

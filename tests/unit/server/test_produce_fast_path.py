@@ -48,7 +48,9 @@ def frame_of(
 
 def learn(version: int, frame: bytes, size: int = len(RECORDS)) -> ProduceFastPath | None:
     services = cast(Any, SimpleNamespace(waits_for_sync=False))
-    request = HandlerRequest(services, NO_PEER, 5, 0, 2, FLAG_LOOPBACK, int(ApiKey.PRODUCE), version, 1, b"client")
+    request = HandlerRequest(
+        services, NO_PEER, 5, 0, 2, FLAG_LOOPBACK, int(ApiKey.PRODUCE), version, 1, b"client"
+    )
     placed = Placed(0, OWNED, size, 1, "topic", b"t" * 16)
     batcher = cast(ProduceBatcher, Records())
     return ProduceFastPath.learn(request, memoryview(frame)[4:], placed, batcher, [0] * 14, is_in_ring=True)
@@ -111,7 +113,15 @@ def test_a_timed_request_goes_the_general_way(version: int) -> None:
 def test_an_answer_is_the_one_that_the_encoder_makes(version: int, name: str) -> None:
     template = AnswerTemplate(version, name, b"i" * 16, 3)
     record = template.pack(
-        b"connecti", b"sequ", template.length, (99).to_bytes(4, "big"), template.before, 2**40, -1, 7, template.after
+        b"connecti",
+        b"sequ",
+        template.length,
+        (99).to_bytes(4, "big"),
+        template.before,
+        2**40,
+        -1,
+        7,
+        template.after,
     )
     frame = encode_produce_response_one(version, 99, name, b"i" * 16, 3, 0, 2**40, -1, 7)
     assert record == b"connectisequ" + bytes(4) + frame

@@ -188,7 +188,9 @@ def test_closed_outbox_drops_what_is_pushed_and_holds_nothing_of_the_link(
     assert (talk.outbox.overflow_count(), talk.outbox.waiting(9), talk.outbox.fill_bytes()) == (0, 0, 0)
     held = gc.get_referents(talk.outbox)
     sender = ends[0].sender
-    assert not [each for each in held if each in (sender, talk.waker) or getattr(each, "__self__", 0) is sender]
+    assert not [
+        each for each in held if each in (sender, talk.waker) or getattr(each, "__self__", 0) is sender
+    ]
 
 
 @pytest.mark.parametrize("seed", range(8))

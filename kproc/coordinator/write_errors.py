@@ -1,4 +1,4 @@
-"""What a failed append means to the clients of a group."""
+"""What a failed append means to the clients of a coordinator."""
 
 from __future__ import annotations
 

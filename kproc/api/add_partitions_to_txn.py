@@ -1,0 +1,109 @@
+"""AddPartitionsToTxn (key 24), versions 0-5.
+
+All partitions of a transaction join it, or none: if one is unknown the others are OPERATION_NOT_ATTEMPTED. Versions: v2
+the first to know PRODUCER_FENCED; v3 flexible; v4 and v5 are for brokers: several transactions in one request, some of
+which only ask whether partitions have joined (KIP-890); v5 knows TRANSACTION_ABORTABLE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from kproc.api.coordinator_call import Fields, Item, Outcome
+from kproc.api.owners import Join
+from kproc.api.registry import api
+from kproc.api.transaction_call import ADD, TRANSACTIONS, VERIFY, as_known, to_add
+from kproc.errors import ErrorCode
+from kproc.transaction.messages import AddRequest
+from kproc.transaction.state import EPOCH_PER_TRANSACTION
+from kproc.wire.header import ApiKey
+
+if TYPE_CHECKING:
+    from kproc.api.context import RequestContext
+
+_FENCED_SINCE: Final = 2
+_OF_BROKERS_SINCE: Final = 4
+
+
+@api(ApiKey.ADD_PARTITIONS_TO_TXN, versions=(0, 5))
+def handle_add_partitions_to_txn(context: RequestContext, request: Fields) -> None:
+    transactions = _transactions_of(context.api_version, request)
+
+    def on_done(codes: list[Sequence[int]]) -> None:
+        results = [_results(each, codes_of) for each, codes_of in zip(transactions, codes, strict=True)]
+        context.reply(_answer(context.api_version, transactions, results))
+
+    join: Join[Sequence[int]] = Join([()] * len(transactions), on_done)
+    if not transactions:
+        on_done([])
+    for at, transaction in enumerate(transactions):
+        _ask(context, transaction, join.taker(at))
+
+
+def error_response(request: Fields, code: int, message: str | None) -> Fields:
+    del message  # The response has no room for it.
+    version = _OF_BROKERS_SINCE if "transactions" in request else 0
+    transactions = _transactions_of(version, request)
+    results = [_results(each, [int(code)] * len(_keys(each))) for each in transactions]
+    return _answer(version, transactions, results)
+
+
+def _transactions_of(version: int, request: Fields) -> list[Fields]:
+    """The transactions of a request in the shape of v4."""
+    if version >= _OF_BROKERS_SINCE:
+        return list(request["transactions"])
+    names = ("transactional_id", "producer_id", "producer_epoch", "topics")
+    return [{name: request[f"v3_and_below_{name}"] for name in names} | {"verify_only": False}]
+
+
+def _keys(transaction: Fields) -> list[tuple[str, int]]:
+    return [(topic["name"], index) for topic in transaction["topics"] for index in topic["partitions"]]
+
+
+def _ask(context: RequestContext, transaction: Fields, on_codes: Callable[[Sequence[int]], None]) -> None:
+    """Ask the coordinator of one transaction, unless a partition is unknown."""
+    keys = _keys(transaction)
+    image, version = context.services.image, context.api_version
+    if not transaction["transactional_id"]:
+        on_codes([int(ErrorCode.INVALID_REQUEST)] * len(keys))
+        return
+    if any(image.partition(*key) is None for key in keys):
+        unknown, other = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OPERATION_NOT_ATTEMPTED
+        on_codes([int(unknown if image.partition(*key) is None else other) for key in keys])
+        return
+
+    def on_outcomes(outcomes: list[Outcome]) -> None:
+        (outcome,) = outcomes
+        codes = outcome["codes"] if isinstance(outcome, dict) else [outcome] * len(keys)
+        on_codes([as_known(code, version, _FENCED_SINCE) for code in codes])
+
+    client_version = EPOCH_PER_TRANSACTION if version >= _OF_BROKERS_SINCE else 0
+    asked = AddRequest(transaction["producer_id"], transaction["producer_epoch"], tuple(keys), client_version)
+    item: Item = to_add(transaction["transactional_id"], asked)
+    TRANSACTIONS.ask(context, VERIFY if transaction["verify_only"] else ADD, [item], on_outcomes)
+
+
+def _results(transaction: Fields, codes: Sequence[int]) -> list[Fields]:
+    """The rows of a transaction's topics, with the codes of its partitions in their order."""
+    left = iter(codes)
+    return [
+        {
+            "name": topic["name"],
+            "results_by_partition": [
+                {"partition_index": index, "partition_error_code": next(left)}
+                for index in topic["partitions"]
+            ],
+        }
+        for topic in transaction["topics"]
+    ]
+
+
+def _answer(version: int, transactions: list[Fields], results: list[list[Fields]]) -> Fields:
+    if version < _OF_BROKERS_SINCE:
+        return {"results_by_topic_v3_and_below": results[0]}
+    rows = [
+        {"transactional_id": each["transactional_id"], "topic_results": topics}
+        for each, topics in zip(transactions, results, strict=True)
+    ]
+    return {"error_code": int(ErrorCode.NONE), "results_by_transaction": rows}

@@ -1,0 +1,498 @@
+"""TransactionCoordinator: the transactional ids of one partition of `__transaction_state`. No I/O, no clock of its own.
+
+What must be durable before what:
+
+    add, init       answered when their record is durable
+    EndTxn          answered, and the first marker sent, when Prepare* is durable
+    Complete*       written when every partition has its marker, durable; nothing waits for it to be durable
+
+State follows the log: it changes when a record is appended. Until the record is durable the id has a *pending* state,
+and whatever else is asked meets CONCURRENT_TRANSACTIONS, as in Kafka. Two things differ, and no client can tell: adds
+go on beside pending adds, each record holding all partitions so far; and an add that comes too early waits for a moment
+instead of being sent again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from kproc.config import Config
+from kproc.coordinator.deadlines import Deadlines
+from kproc.coordinator.marker import Marker
+from kproc.coordinator.rules import CoordinatorLog, DueOf, OnCode, Producer, Timing, TopicIdOf, Write
+from kproc.coordinator.write_errors import write_error
+from kproc.errors import ErrorCode, KafkaError
+from kproc.transaction import rules
+from kproc.transaction.messages import AddRequest, EndRequest, Granted, InitRequest, Overview
+from kproc.transaction.records import FLEXIBLE, PLAIN, UnknownKey, decode_record, encode_key, encode_value
+from kproc.transaction.state import (
+    COMPLETED,
+    FLEXIBLE_RECORDS,
+    IDLE,
+    NO_ID,
+    PREDECESSORS,
+    PREPARED,
+    PartitionKey,
+    State,
+    Transaction,
+)
+
+logger = logging.getLogger(__name__)
+
+OnGranted = Callable[[Granted], None]
+OnCodes = Callable[[Sequence[int]], None]
+SendMarkers = Callable[[Sequence[tuple[PartitionKey, Marker]], OnCodes], None]
+OnId = Callable[[int], None]
+OnFailure = Callable[[KafkaError], None]
+
+# Ids looked at in one go when unused ones expire: some ms.
+SWEPT_AT_ONCE: Final = 256
+# Until a marker is sent again, or a Complete* that could not be written is written again.
+RETRY_MS: Final = 100
+# The names of the deadlines.
+_TIMEOUTS, _MARKERS, _WAITING = "timeouts", "markers", "waiting"
+# The partition takes no marker of ours any more: another coordinator, or an administrator, has ended the transaction.
+_FENCED: Final = frozenset(
+    {int(ErrorCode.INVALID_PRODUCER_EPOCH), int(ErrorCode.TRANSACTION_COORDINATOR_FENCED)}
+)
+_HAS_IT: Final = frozenset({int(ErrorCode.NONE), int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)})
+
+
+class Environment(NamedTuple):
+    """What a coordinator is given by the Handler that runs it."""
+
+    config: Config
+    timing: Timing
+    cluster_version: Callable[[], int]  # The level of the feature transaction.version.
+    new_producer_id: Callable[[OnId, OnFailure], None]
+    send_markers: SendMarkers
+
+
+class _Waiting(NamedTuple):
+    """An add that meets the end of the transaction before."""
+
+    until_ms: int
+    request: AddRequest
+    on_code: OnCode
+
+
+class _Entry:
+    """One transactional id."""
+
+    __slots__ = ("latest", "name", "now", "pending", "unmarked", "waiting", "writes")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.now: Transaction | None = None  # As the log has it; None until the first record.
+        self.latest: Transaction | None = None  # With the writes that are on their way.
+        self.pending: State | None = None
+        self.writes = 0
+        self.unmarked: set[PartitionKey] = set()  # Of Prepare*: who has no marker yet.
+        self.waiting: deque[_Waiting] = deque()
+
+
+class TransactionCoordinator:
+    """One instance for each partition that its Handler owns; `epoch` is higher than that of any before it."""
+
+    def __init__(
+        self, environment: Environment, log: CoordinatorLog, deadlines: Deadlines[DueOf], epoch: int
+    ) -> None:
+        self._config = environment.config
+        self._environment = environment
+        self._timing = environment.timing
+        self._log = log
+        self._deadlines = deadlines
+        self._epoch = epoch
+        self._entries: dict[str, _Entry] = {}
+        self._ongoing: dict[str, None] = {}
+        self._owed: dict[str, int] = {}  # Whose markers are to be sent, and from when on.
+        self._waiting: dict[str, None] = {}  # Ids with adds that wait.
+        self._to_sweep: deque[str] = deque()
+        self._is_over = False
+
+    # -- loading -----------------------------------------------------------------------------------------------
+
+    def replay(self, key: bytes | None, value: bytes | None, offset: int, producer: Producer | None) -> None:
+        """Take in one record of the log, in the log's order. Corrupt when it cannot be read."""
+        del offset, producer  # The latest record of an id is its state.
+        try:
+            name, transaction = decode_record(key, value)
+        except UnknownKey as unknown:
+            logger.warning("a record of __transaction_state is skipped: %s", unknown)
+            return
+        if transaction is None:
+            self._entries.pop(name, None)
+            return
+        entry = self._entries.get(name)
+        if entry is None:
+            entry = self._entries[name] = _Entry(name)
+        entry.now = entry.latest = transaction
+
+    def finish_loading(self, topic_id_of: TopicIdOf) -> None:
+        """All was replayed: markers that may not have been sent are, timeouts run."""
+        del topic_id_of  # A partition that is gone is noticed when its marker is sent.
+        for entry in self._entries.values():
+            assert entry.now is not None
+            self._follow(entry, entry.now)
+            if entry.now.state in PREPARED:
+                self._owe_markers(entry)
+
+    # -- requests ----------------------------------------------------------------------------------------------
+
+    def init(self, name: str, request: InitRequest, reply: OnGranted, spare_id: int = NO_ID) -> None:
+        """InitProducerId."""
+        entry = self._entries.get(name)
+        if self._is_over or (entry is not None and entry.pending is not None):
+            reply(Granted(self._refusal()))
+            return
+        now_ms = self._timing.wall_ms()
+        current = entry.now if entry is not None else None
+        decision = rules.init(current, request, now_ms, spare_id)
+        if decision is rules.NEEDS_ID:
+            self._with_id(partial(self.init, name, request, reply), reply)
+        elif isinstance(decision, Transaction):
+            if entry is None:
+                entry = self._entries[name] = _Entry(name)
+            granted = Granted(ErrorCode.NONE, decision.producer_id, decision.epoch)
+            self._write(entry, decision, lambda code: reply(Granted(code) if code else granted))
+        elif entry is not None and current is not None and _must_be_fenced(current, decision):
+            # The producer asks again, and finds the transaction aborted.
+            self._fence(entry, lambda code: reply(Granted(code or ErrorCode.CONCURRENT_TRANSACTIONS)))
+        else:
+            assert isinstance(decision, ErrorCode)
+            reply(Granted(decision))
+
+    def add(self, name: str, request: AddRequest, on_code: OnCode) -> None:
+        """Partitions join; `on_code` when that is durable. Early for the next transaction, it waits some ms."""
+        limit_ms = self._config.add_partitions_to_txn_retry_backoff_max_ms
+        self._add(name, _Waiting(self._timing.now_ms() + limit_ms, request, on_code))
+
+    def _add(self, name: str, asked: _Waiting) -> None:
+        if self._is_over:
+            asked.on_code(ErrorCode.NOT_COORDINATOR)
+            return
+        entry = self._entries.get(name)
+        if entry is None:
+            asked.on_code(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+            return
+        decision: Transaction | ErrorCode = ErrorCode.CONCURRENT_TRANSACTIONS
+        if entry.pending in (None, State.ONGOING):
+            decision = rules.add(entry.latest, asked.request, self._timing.wall_ms())
+        if isinstance(decision, Transaction):
+            self._write(entry, decision, asked.on_code)
+        elif decision == ErrorCode.CONCURRENT_TRANSACTIONS and asked.until_ms > self._timing.now_ms():
+            entry.waiting.append(asked)
+            self._waiting[name] = None
+            self._deadlines.bring_forward((self, _WAITING), asked.until_ms)
+        elif decision == ErrorCode.NONE:
+            # They are in it; if by a write that is on its way, that must be durable, too.
+            self._log.write(Write([], lambda code: asked.on_code(write_error(code))))
+        else:
+            asked.on_code(decision)
+
+    def verify(self, name: str, request: AddRequest) -> list[ErrorCode]:
+        """A code for each partition: whether it is in the transaction."""
+        self._log.flush()
+        entry = self._entries.get(name)
+        return rules.verify(entry.now if entry is not None else None, request)
+
+    def end(self, name: str, request: EndRequest, reply: OnGranted, spare_id: int = NO_ID) -> None:
+        """EndTxn: answered when the decision is durable; markers follow."""
+        entry = self._entries.get(name)
+        if self._is_over or (entry is not None and entry.pending is not None):
+            reply(Granted(self._refusal()))
+            return
+        decision = rules.end(
+            entry.now if entry is not None else None, request, self._timing.wall_ms(), spare_id
+        )
+        if decision is rules.NEEDS_ID:
+            self._with_id(partial(self.end, name, request, reply), reply)
+        elif isinstance(decision, Transaction):
+            assert entry is not None
+            ended = rules.complete(decision, decision.updated_ms)
+            granted = Granted(ErrorCode.NONE, ended.producer_id, ended.epoch)
+            self._prepare(entry, decision, lambda code: reply(Granted(code) if code else granted))
+        elif decision == ErrorCode.NONE:
+            assert entry is not None
+            assert entry.now is not None
+            reply(Granted(ErrorCode.NONE, entry.now.producer_id, entry.now.epoch))
+        else:
+            assert isinstance(decision, ErrorCode)
+            reply(Granted(decision))
+
+    def _refusal(self) -> ErrorCode:
+        return ErrorCode.NOT_COORDINATOR if self._is_over else ErrorCode.CONCURRENT_TRANSACTIONS
+
+    def _with_id(self, go_on: Callable[[int], None], reply: OnGranted) -> None:
+        """Ask again with a new producer id; what was decided before may have changed by then."""
+        self._environment.new_producer_id(go_on, lambda error: reply(Granted(error.code)))
+
+    # -- from state to state -----------------------------------------------------------------------------------
+
+    def _write(self, entry: _Entry, target: Transaction, on_done: OnCode) -> None:
+        """Write a state; `on_done` when it is durable, or with what the client is told."""
+        assert entry.latest is None or entry.latest.state in PREDECESSORS[target.state], (
+            f"{entry.name}: {entry.latest.state.word} to {target.state.word}"
+        )
+        entry.latest = target
+        entry.pending = target.state
+        entry.writes += 1
+
+        def on_appended(_offset: int) -> None:
+            self._follow(entry, target)
+            if target.state in COMPLETED:
+                self._settle(entry)  # Whatever is written next is behind it in the same log.
+
+        def on_written(code: int) -> None:
+            if target.state not in COMPLETED or entry.now is not target:
+                self._settle(entry)
+            on_done(write_error(code))
+
+        version = FLEXIBLE if self._environment.cluster_version() >= FLEXIBLE_RECORDS else PLAIN
+        record = encode_key(entry.name), encode_value(target, version)
+        self._log.write(Write([record], on_written, on_appended))
+
+    def _settle(self, entry: _Entry) -> None:
+        """One of the writes has ended."""
+        entry.writes -= 1
+        if entry.writes or self._is_over:
+            return
+        entry.pending = None
+        entry.latest = entry.now
+        if entry.now is None:
+            del self._entries[entry.name]  # Its first record could not be written.
+        self._resume(entry)
+
+    def _follow(self, entry: _Entry, target: Transaction) -> None:
+        """The log has it."""
+        entry.now = target
+        if target.state == State.ONGOING:
+            if not self._ongoing:
+                interval_ms = self._config.transaction_abort_timed_out_transaction_cleanup_interval_ms
+                self._deadlines.bring_forward((self, _TIMEOUTS), self._timing.now_ms() + interval_ms)
+            self._ongoing[entry.name] = None
+        else:
+            self._ongoing.pop(entry.name, None)
+
+    def _resume(self, entry: _Entry) -> None:
+        """Adds that waited are asked again, in their order."""
+        waiting, entry.waiting = entry.waiting, deque()
+        self._waiting.pop(entry.name, None)
+        for asked in waiting:
+            self._add(entry.name, asked)
+
+    def _prepare(self, entry: _Entry, target: Transaction, on_done: OnCode) -> None:
+        """Write Prepare*, then send the markers."""
+
+        def on_written(code: int) -> None:
+            if not code and not self._is_over:
+                self._owe_markers(entry)
+            on_done(code)
+
+        self._write(entry, target, on_written)
+
+    def _fence(self, entry: _Entry, on_done: OnCode, spare_id: int = NO_ID) -> None:
+        """Abort an ongoing transaction with a raised epoch."""
+        if (
+            self._is_over
+            or entry.pending is not None
+            or entry.now is None
+            or entry.now.state != State.ONGOING
+        ):
+            on_done(self._refusal())
+            return
+        decision = rules.fence(
+            entry.now, self._environment.cluster_version(), self._timing.wall_ms(), spare_id
+        )
+        if isinstance(decision, Transaction):
+            self._prepare(entry, decision, on_done)
+            return
+        self._environment.new_producer_id(
+            partial(self._fence, entry, on_done), lambda error: on_done(error.code)
+        )
+
+    # -- markers -----------------------------------------------------------------------------------------------
+
+    def _owe_markers(self, entry: _Entry) -> None:
+        """A decision is durable: its markers are sent with those of all others of this duty cycle."""
+        assert entry.now is not None
+        entry.unmarked = set(entry.now.partitions)
+        self._owe(entry, 0)
+
+    def _owe(self, entry: _Entry, delay_ms: int) -> None:
+        at_ms = self._timing.now_ms() + delay_ms
+        self._owed[entry.name] = at_ms
+        self._deadlines.bring_forward((self, _MARKERS), at_ms)
+
+    def _send_owed(self) -> None:
+        now_ms = self._timing.now_ms()
+        due = [self._entries[name] for name, at_ms in self._owed.items() if at_ms <= now_ms]
+        parts: list[tuple[PartitionKey, Marker]] = []
+        entries: list[_Entry] = []
+        for entry in due:
+            del self._owed[entry.name]
+            if not entry.unmarked:
+                self._complete(entry)
+                continue
+            transaction = entry.now
+            assert transaction is not None
+            assert transaction.state in PREPARED
+            marker = Marker(
+                producer_id=transaction.producer_id,
+                epoch=transaction.epoch,
+                coordinator_epoch=self._epoch,
+                is_commit=transaction.state == State.PREPARE_COMMIT,
+                transaction_version=transaction.client_version,
+            )
+            parts += [(key, marker) for key in sorted(entry.unmarked)]
+            entries += [entry] * len(entry.unmarked)
+        if self._owed:
+            self._deadlines.bring_forward((self, _MARKERS), min(self._owed.values()))
+        if parts:
+            keys = [key for key, _ in parts]
+            self._environment.send_markers(parts, partial(self._take_codes, entries, keys))
+
+    def _take_codes(
+        self, entries: Sequence[_Entry], keys: Sequence[PartitionKey], codes: Sequence[int]
+    ) -> None:
+        """What became of the markers of some transactions."""
+        if self._is_over:
+            return
+        fenced: dict[str, int] = {}
+        for entry, key, code in zip(entries, keys, codes, strict=True):
+            if code in _HAS_IT:
+                entry.unmarked.discard(key)
+            elif code in _FENCED:
+                fenced[entry.name] = code
+                logger.error(
+                    "%s-%d takes no marker of the transactional id %s: %s",
+                    *key,
+                    entry.name,
+                    ErrorCode(code).name,
+                )
+        for entry in dict.fromkeys(entries):
+            if entry.name in fenced:
+                continue  # As in Kafka: whoever loads this log next sends them again.
+            if entry.unmarked:
+                self._owe(entry, RETRY_MS)
+            else:
+                self._complete(entry)
+
+    def _complete(self, entry: _Entry) -> None:
+        """Every partition has its marker."""
+        prepared = entry.now
+        assert prepared is not None
+
+        def on_done(code: int) -> None:
+            if code and not self._is_over and entry.now is prepared:
+                self._owe(entry, RETRY_MS)
+
+        self._write(entry, rules.complete(prepared, self._timing.wall_ms()), on_done)
+
+    # -- time --------------------------------------------------------------------------------------------------
+
+    def tick(self, name: str) -> None:
+        """A deadline has come."""
+        if name == _MARKERS:
+            self._send_owed()
+        elif name == _TIMEOUTS:
+            self._abort_timed_out()
+        else:
+            self._end_waiting()
+
+    def _abort_timed_out(self) -> None:
+        wall_ms = self._timing.wall_ms()
+        for name in list(self._ongoing):
+            entry = self._entries[name]
+            # One that is on its way to another state is looked at the next time, as in Kafka.
+            if entry.pending is None and entry.now is not None and wall_ms > entry.now.ends_at_ms:
+                logger.info("the transaction of %s is aborted: its timeout is over", name)
+                self._fence(entry, partial(_log_error, "abort of a transaction after its timeout"))
+        if self._ongoing:
+            interval_ms = self._config.transaction_abort_timed_out_transaction_cleanup_interval_ms
+            self._deadlines.bring_forward((self, _TIMEOUTS), self._timing.now_ms() + interval_ms)
+
+    def _end_waiting(self) -> None:
+        """Adds that have waited long enough are answered; those of others wait on."""
+        for name in list(self._waiting):
+            self._resume(self._entries[name])
+
+    def begin_sweep(self) -> None:
+        """Look for ids that nobody uses any more."""
+        self._to_sweep = deque(self._entries)
+
+    @property
+    def is_sweeping(self) -> bool:
+        """Whether `sweep_some` has work."""
+        return bool(self._to_sweep)
+
+    def sweep_some(self) -> int:
+        """Forget some of the ids that were unused for transactional.id.expiration.ms; how many were looked at."""
+        self._log.flush()
+        unused_since_ms = self._timing.wall_ms() - self._config.transactional_id_expiration_ms
+        count = min(SWEPT_AT_ONCE, len(self._to_sweep))
+        for _ in range(count):
+            entry = self._entries.get(self._to_sweep.popleft())
+            if entry is None or entry.pending is not None or entry.now is None:
+                continue
+            if entry.now.state in IDLE and entry.now.updated_ms <= unused_since_ms:
+                self._forget(entry)
+        return count
+
+    def _forget(self, entry: _Entry) -> None:
+        entry.pending = State.DEAD
+        entry.writes += 1
+
+        def on_appended(_offset: int) -> None:
+            entry.now = None
+
+        def on_written(code: int) -> None:
+            self._settle(entry)
+            _log_error("tombstone of a transactional id", code)
+
+        self._log.write(Write([(encode_key(entry.name), None)], on_written, on_appended))
+
+    # -- looking in --------------------------------------------------------------------------------------------
+
+    def describe(self, name: str) -> Overview | None:
+        """DescribeTransactions; None for an id that is not known."""
+        self._log.flush()
+        entry = self._entries.get(name)
+        return Overview(name, entry.now) if entry is not None and entry.now is not None else None
+
+    def overviews(self) -> list[Overview]:
+        """ListTransactions: all of them."""
+        self._log.flush()
+        return [Overview(entry.name, entry.now) for entry in self._entries.values() if entry.now is not None]
+
+    # -- the end -----------------------------------------------------------------------------------------------
+
+    def topics_deleted(self, topic_id_of: TopicIdOf) -> None:
+        """Nothing: a marker for a partition that is gone is answered so, and counts as written."""
+
+    def resign(self) -> None:
+        """Another coordinator takes over: whoever waits is told to look for it. Nothing may be asked afterwards."""
+        self._log.flush()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """The same of one whose writes are not to be trusted any more."""
+        self._is_over = True
+        for name in (_TIMEOUTS, _MARKERS, _WAITING):
+            self._deadlines.discard((self, name))
+        for name in list(self._waiting):
+            self._resume(self._entries[name])
+
+
+def _must_be_fenced(current: Transaction, decision: object) -> bool:
+    return current.state == State.ONGOING and decision == ErrorCode.CONCURRENT_TRANSACTIONS
+
+
+def _log_error(what: str, code: int) -> None:
+    """Nobody asked for the write; it is tried again later."""
+    if code:
+        logger.warning("%s: %s", what, ErrorCode(code).name)

@@ -1,0 +1,155 @@
+"""A transaction coordinator on a manual clock, with a log whose writes are done when the test says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kproc.clock import ManualClock
+from kproc.config import Config
+from kproc.coordinator.deadlines import Deadlines
+from kproc.coordinator.marker import Marker
+from kproc.coordinator.rules import DueOf, KeyAndValue, Timing, Write
+from kproc.errors import ErrorCode, KafkaError
+from kproc.transaction.coordinator import Environment, TransactionCoordinator
+from kproc.transaction.messages import AddRequest, EndRequest, Granted, InitRequest
+from kproc.transaction.state import PartitionKey, Transaction
+
+NAME = "payments"
+P0, P1 = ("orders", 0), ("orders", 1)
+TIMEOUT_MS = 60_000
+COMMIT, ABORT = True, False
+
+
+class Log:
+    """Appends at `append`, and is durable at `sync`; both at once unless the test holds them."""
+
+    def __init__(self) -> None:
+        self.records: list[KeyAndValue] = []
+        self.gathered: list[Write] = []
+        self.unsynced: list[Write] = []
+        self.holds_appends = self.holds_syncs = False
+        self.error = ErrorCode.NONE  # Of the next appends.
+
+    def write(self, write: Write) -> None:
+        self.gathered.append(write)
+        if not self.holds_appends:
+            self.append()
+
+    def flush(self) -> None:
+        self.append()
+
+    def append(self) -> None:
+        while self.gathered:
+            write = self.gathered.pop(0)
+            if self.error and write.records:
+                write.on_done(self.error)
+                continue
+            self.records += write.records
+            if write.on_appended is not None:
+                write.on_appended(len(self.records))
+            self.unsynced.append(write)
+        if not self.holds_syncs:
+            self.sync()
+
+    def sync(self) -> None:
+        unsynced, self.unsynced = self.unsynced, []
+        for write in unsynced:
+            write.on_done(ErrorCode.NONE)
+
+
+class CoordinatorRig:
+    """The coordinator and all that it is given."""
+
+    def __init__(self, *, version: int = 2, records: Sequence[KeyAndValue] = (), **settings: object) -> None:
+        self.clock = ManualClock()
+        self.version = version
+        self.config = Config.build({name.replace("_", "."): str(value) for name, value in settings.items()})
+        self.ids = 1000
+        self.id_error: KafkaError | None = None
+        self.sent: list[tuple[list[tuple[PartitionKey, Marker]], Callable[[list[int]], None]]] = []
+        self.restart(records)
+
+    def restart(self, records: Sequence[KeyAndValue], epoch: int = 7) -> None:
+        """Load a new coordinator from a log."""
+        self.log = Log()
+        self.log.records = list(records)
+        self.sent = []
+        self.deadlines: Deadlines[DueOf] = Deadlines()
+        timing = Timing(now_ms=self.now_ms, wall_ms=self.clock.wall_ms, random_id=lambda: "")
+        environment = Environment(self.config, timing, lambda: self.version, self._new_id, self._send)
+        self.coordinator = TransactionCoordinator(environment, self.log, self.deadlines, epoch)
+        for offset, (key, value) in enumerate(records):
+            self.coordinator.replay(key, value, offset, None)
+        self.coordinator.finish_loading(lambda _name: b"")
+
+    def now_ms(self) -> int:
+        return self.clock.now_ns() // 1_000_000
+
+    def _new_id(self, on_id: Callable[[int], None], on_failure: Callable[[KafkaError], None]) -> None:
+        if self.id_error is not None:
+            on_failure(self.id_error)
+            return
+        self.ids += 1
+        on_id(self.ids)
+
+    def _send(self, parts: Any, on_codes: Any) -> None:
+        self.sent.append((list(parts), on_codes))
+
+    def work(self) -> None:
+        """What is due now, as the runtime does it."""
+        for coordinator, name in self.deadlines.pop_due(self.now_ms()):
+            assert coordinator is self.coordinator
+            coordinator.tick(name)
+
+    def pass_ms(self, duration_ms: int) -> None:
+        """Let time pass, with the ticks that the coordinator asks for."""
+        end_ms = self.now_ms() + duration_ms
+        while self.now_ms() < end_ms:
+            step_ms = min(end_ms, max(self.deadlines.first_ms, self.now_ms())) - self.now_ms()
+            self.clock.advance_ms(step_ms or 1)
+            self.work()
+
+    def take_markers(self, code: int = ErrorCode.NONE, **codes: int) -> list[tuple[PartitionKey, Marker]]:
+        """The markers that were sent since the last time; their partitions answer `code`."""
+        self.work()
+        sent, self.sent = self.sent, []
+        for parts, on_codes in sent:
+            on_codes([codes.get(f"p{key[1]}", code) for key, _ in parts])
+        return [part for parts, _ in sent for part in parts]
+
+    # Requests; an answer that has not come yet is None.
+
+    def init(self, *, timeout_ms: int = TIMEOUT_MS, name: str = NAME, **current: int) -> list[Granted]:
+        answers: list[Granted] = []
+        self.coordinator.init(name, InitRequest(timeout_ms, **current), answers.append)
+        return answers
+
+    def add(
+        self, producer: Granted, *partitions: PartitionKey, version: int = 2, name: str = NAME
+    ) -> list[int]:
+        codes: list[int] = []
+        request = AddRequest(producer.producer_id, producer.epoch, partitions or (P0,), version)
+        self.coordinator.add(name, request, codes.append)
+        return codes
+
+    def end(self, producer: Granted, is_commit: bool, *, version: int = 2, name: str = NAME) -> list[Granted]:
+        answers: list[Granted] = []
+        request = EndRequest(producer.producer_id, producer.epoch, is_commit, version)
+        self.coordinator.end(name, request, answers.append)
+        return answers
+
+    def producer(self, name: str = NAME) -> Granted:
+        """A producer that has just begun."""
+        (granted,) = self.init(name=name)
+        assert granted.error_code == ErrorCode.NONE
+        return granted
+
+    def state(self, name: str = NAME) -> Transaction:
+        found = self.coordinator.describe(name)
+        assert found is not None
+        return found.transaction
+
+    @property
+    def word(self) -> str:
+        return self.state().state.word
