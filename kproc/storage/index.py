@@ -184,6 +184,11 @@ class OffsetIndex(_SortedFile):
         number = self._floor(offset - self.base_offset, column=0) - entries
         return 0 if number < 0 else self._entry(number)[1]
 
+    def offset_at(self, position: int) -> int | None:
+        """The last offset of the first batch with an entry that begins at a position or behind it, or None."""
+        number = self._floor(position - 1, column=1) + 1
+        return self.base_offset + self._entry(number)[0] if number < self.count else None
+
     def last(self) -> tuple[int, int] | None:
         """The last (offset, position), or None."""
         if not self.count:

@@ -14,7 +14,6 @@ from kproc.storage.log_state import LogState
 from kproc.storage.producer_state import ProducerEntry, first_offset
 from kproc.storage.results import NO_OFFSET, AppendResult
 from kproc.storage.segment import LogSegment
-from kproc.storage.txn_index import append_aborted
 from kproc.storage.validate import CLIENT, COORDINATOR, examine, read_marker
 from kproc.wire.batch_header import HEADER, HEADER_BYTES, STAMP, Header
 from kproc.wire.record_batch import (
@@ -274,6 +273,8 @@ class AppendingLog(LogState):
         try:
             if run.size > segment.reserve_at:
                 segment.reserve(run.size, self.config.segment_bytes)
+            if run.aborted:  # First: a marker whose row had no room would show what it has aborted.
+                self._index_aborted(segment, run.aborted)
             self._fs.write(segment.descriptor(), run.views, position=segment.size)
         except StorageFailure as failure:
             for producer_id, entry in reversed(run.undo):
@@ -282,7 +283,7 @@ class AppendingLog(LogState):
                 segment.first_timestamp = None
             self._note_failure(failure)
             if self.offline_reason is None:
-                self._cut_back(segment)
+                self._cut_back(segment, indexes_too=bool(run.aborted))
             refusal = self._refused(ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
             # Duplicates are refused, too, since the original may be in this very run; clients retry them.
             for number in range(first_result, len(results)):
@@ -302,23 +303,28 @@ class AppendingLog(LogState):
         self._tail.extend(run.lasts, run.positions)
         if run.pairs:
             segment.note_indexed(run.pairs, run.times)
-        for aborted in run.aborted:
-            append_aborted(self._fs, segment.txn_index_path, aborted)
-            if segment.txn_index_path not in self._files_dirty:
-                self._files_dirty.append(segment.txn_index_path)
-            self._directories_dirty = self._directories_dirty or [self.directory]
         if self._bytes_since_snapshot >= SNAPSHOT_BYTES or (
             self._batches_since_snapshot >= SNAPSHOT_BATCHES and self.producers
         ):
             self._take_snapshot()
 
-    def _cut_back(self, segment: LogSegment) -> None:
+    def _index_aborted(self, segment: LogSegment, aborted: list[AbortedTransaction]) -> None:
+        for entry in aborted:
+            segment.txn_index.append(entry)
+        self._segments.note_aborts()
+        if segment.txn_index_path not in self._files_dirty:
+            self._files_dirty.append(segment.txn_index_path)
+        self._directories_dirty = self._directories_dirty or [self.directory]
+
+    def _cut_back(self, segment: LogSegment, *, indexes_too: bool) -> None:
         """Cut off what a failed write left behind; if that fails, the log goes offline.
 
         The next write may be shorter, and a piece of this one would stand behind it.
         """
         try:
             segment.truncate(segment.size)
+            if indexes_too:
+                segment.txn_index.truncate_to(self.end_offset)
         except StorageFailure as failure:
             self._note_failure(StorageFailure(f"half a write could not be cut off: {failure}"))
 

@@ -14,7 +14,6 @@ from kproc.storage.log_state import LogState
 from kproc.storage.results import ReadResult, RecordPosition
 from kproc.storage.segment import LogSegment
 from kproc.storage.timestamp_search import SearchPaused, TimestampSearch
-from kproc.storage.txn_index import overlapping, read_aborted
 from kproc.wire.file_range import FileRange
 
 # A read goes on in the next segment, or small segments would starve large fetches. Sixteen sendfile calls cost nothing
@@ -75,11 +74,11 @@ class ReadableLog(LogState):
             if not minimum_one:
                 return [], 0
             max_bytes = first_bytes
-        stop = None if bound is None or bound >= self.end_offset else self._locate(bound)
+        stop = None if bound is None or bound >= self.end_offset else self._locate_bound(bound)
         ranges: list[FileRange] = []
         taken = 0
         while len(ranges) < READ_RANGES_MAX:
-            end = segment.size if stop is None or stop[0] != number else stop[2]
+            end = segment.size if stop is None or stop[0] != number else stop[1]
             length = min(end - position, max_bytes - taken)
             if length > 0:
                 ranges.append(segment.range(position, length))
@@ -90,6 +89,13 @@ class ReadableLog(LogState):
                 break
             segment, position = following, 0
         return ranges, taken
+
+    def _locate_bound(self, offset: int) -> tuple[int, int]:
+        """(segment number, position) of the batch with an offset, where a read ends."""
+        if offset >= self._tail.floor_offset:
+            return len(self._segments) - 1, self._tail.locate(offset, self.active.size)[0]
+        number, _, position, _ = self._locate(offset)
+        return number, position
 
     def _locate(self, offset: int) -> tuple[int, LogSegment, int, int]:
         """(segment number, segment, position, bytes) of the first batch that ends at or after an offset."""
@@ -153,14 +159,31 @@ class ReadableLog(LogState):
         """The leader epoch that wrote an offset, or -1."""
         return self.leader_epoch if offset >= self.end_offset else self._epochs.epoch_of(offset)
 
+    def aborted_in(self, offset: int, found: ReadResult) -> list[AbortedTransaction]:
+        """The aborted transactions that a reader must skip in what `read` with `committed` found at an offset."""
+        if not found.ranges or not self._segments.with_aborts(offset):
+            return []
+        return self.aborted_transactions(offset, min(self._bound_of(offset, found), found.last_stable_offset))
+
     def aborted_transactions(self, fetch_offset: int, upper_bound: int) -> list[AbortedTransaction]:
         """The aborted transactions that a read_committed fetch of this range must be told about."""
         found: list[AbortedTransaction] = []
-        for segment in self._segments.all()[self._segments.number_of(fetch_offset) :]:
-            aborted = read_aborted(self._fs, segment.txn_index_path)
-            found += overlapping(aborted, fetch_offset, upper_bound)
-            # Kafka's stop: a marker whose last stable offset lies beyond the stretch has none before it
-            # behind.
-            if aborted and aborted[-1].last_stable_offset >= upper_bound:
+        for segment in self._segments.with_aborts(fetch_offset):
+            overlapping, is_all = segment.txn_index.overlapping(fetch_offset, upper_bound)
+            found += overlapping
+            if is_all:
                 break
         return found
+
+    def _bound_of(self, offset: int, found: ReadResult) -> int:
+        """An offset that is in no batch of what was read, nor before one: as in Kafka the next that an index knows."""
+        last = found.ranges[-1]
+        number = self._segments.number_of(offset)
+        while (segment := self._segments.get(number)) is not None and segment.path_bytes != last.path:
+            number += 1
+        assert segment is not None, last
+        bound = self._segments.warm(segment).index.offset_at(last.position + last.length)
+        if bound is not None:
+            return bound
+        following = self._segments.get(number + 1)
+        return self.end_offset if following is None else following.base_offset

@@ -122,9 +122,9 @@ class LogState:
 
     @property
     def last_stable_offset(self) -> int:
-        """The first offset of the oldest open transaction, or the log's end."""
+        """The first offset of the oldest open transaction, as far as the log has it, or the log's end."""
         first_open = self.producers.first_open_offset
-        return self.end_offset if first_open is None else first_open
+        return self.end_offset if first_open is None else max(first_open, self.start_offset)
 
     def segment_facts(self) -> list[SegmentFacts]:
         """Base, next offset, size and largest timestamp of each segment."""

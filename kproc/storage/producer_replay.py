@@ -18,7 +18,6 @@ from kproc.storage.fs import Fs
 from kproc.storage.log_config import LogConfig
 from kproc.storage.producer_state import BATCHES_KEPT, BatchMark, ProducerTable, decode_snapshot
 from kproc.storage.segment import LogSegment
-from kproc.storage.txn_index import append_aborted, read_aborted
 from kproc.storage.validate import read_marker
 from kproc.wire.batch_header import (
     ATTRIBUTES,
@@ -180,5 +179,5 @@ class ProducerReplay:
         aborted = table.record_marker(
             producer_id, epoch, marker[1], offset=last_offset, timestamp=heard_ms, is_abort=marker[0]
         )
-        if aborted is not None and aborted not in read_aborted(self._fs, segment.txn_index_path):
-            append_aborted(self._fs, segment.txn_index_path, aborted)
+        if aborted is not None:
+            segment.txn_index.complete(aborted)

@@ -303,6 +303,8 @@ class _Loader:
     def _scan(self, number: int, walk_from: int, believed_end: int) -> int:
         """Walk a segment's batches to the end or a torn tail, checking those beyond `believed_end`."""
         segment = self._segments[number]
+        if believed_end != INT64_MAX:  # ProducerReplay adds the rows of the markers that are there.
+            segment.txn_index.truncate_to(believed_end)
         rebuild = SegmentRebuild(segment, self._config.index_interval_bytes)
         rebuild.end_position = walk_from
         try:

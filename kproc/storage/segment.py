@@ -36,6 +36,7 @@ from kproc.storage.index import (
     open_time_index,
 )
 from kproc.storage.timestamp_search import SearchPaused, TimestampSearch
+from kproc.storage.txn_index import TxnIndex
 from kproc.wire.batch_header import (
     BASE_OFFSET,
     BATCH_LENGTH,
@@ -71,7 +72,7 @@ class LogSegment:
         "_closing", "_fs", "_pins", "base_offset", "bytes_since_index", "created_ms", "directory", "fd",
         "first_timestamp", "index", "inode", "max_timestamp", "max_timestamp_offset",
         "needs_index", "noted_bytes", "path_bytes", "reserve_at", "reserved_end", "size", "synced_bytes",
-        "time_index",
+        "time_index", "txn_index",
     )  # fmt: skip
 
     def __init__(self, fs: Fs, directory: Path, base_offset: int) -> None:
@@ -98,6 +99,7 @@ class LogSegment:
         self.needs_index = False
         self.index: OffsetIndex
         self.time_index: TimeIndex
+        self.txn_index = TxnIndex(fs, self.path(TXN_INDEX_SUFFIX))
 
     @classmethod
     def create(cls, fs: Fs, directory: Path, base_offset: int, *, now_ms: int) -> LogSegment:
@@ -408,11 +410,12 @@ class LogSegment:
         self.path_bytes = os.fsencode(self.path(LOG_SUFFIX))
         self.index.path = self.path(INDEX_SUFFIX)
         self.time_index.path = self.path(TIME_INDEX_SUFFIX)
+        self.txn_index.path = self.path(TXN_INDEX_SUFFIX)
 
     @property
     def txn_index_path(self) -> Path:
         """The path of the transaction index, which exists only if there are aborted transactions."""
-        return self.path(TXN_INDEX_SUFFIX)
+        return self.txn_index.path
 
 
 def _deleted(path: Path) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -30,7 +30,7 @@ class Doomed(NamedTuple):
 class SegmentList:
     """The segments of one log, oldest first; the last is the active one. Owned by one Log."""
 
-    __slots__ = ("_bases", "_cold", "_doomed", "_fs", "_segments")
+    __slots__ = ("_aborting", "_bases", "_cold", "_doomed", "_fs", "_segments")
 
     def __init__(self, fs: Fs, segments: list[LogSegment]) -> None:
         assert segments, "a log has at least one segment"
@@ -39,6 +39,8 @@ class SegmentList:
         self._bases = [segment.base_offset for segment in segments]
         self._cold: deque[LogSegment] = deque()
         self._doomed: deque[Doomed] = deque()
+        # Those whose transaction index has rows; None: not looked for yet. Most logs have none.
+        self._aborting: list[LogSegment] | None = None
 
     def __len__(self) -> int:
         return len(self._segments)
@@ -74,6 +76,21 @@ class SegmentList:
     def get(self, number: int) -> LogSegment | None:
         """A segment by number, or None behind the last."""
         return self._segments[number] if number < len(self._segments) else None
+
+    def with_aborts(self, offset: int) -> list[LogSegment]:
+        """The segments, from the one of an offset on, in which a marker has aborted a transaction."""
+        if self._aborting is None:
+            self._aborting = [segment for segment in self._segments if not segment.txn_index.is_empty]
+        if not self._aborting:
+            return []
+        base = self._bases[self.number_of(offset)]
+        return self._aborting[bisect_left(self._aborting, base, key=lambda each: each.base_offset) :]
+
+    def note_aborts(self) -> None:
+        """A marker in the active segment has aborted a transaction."""
+        known, active = self._aborting, self._segments[-1]
+        if known is not None and active not in known[-1:]:
+            known.append(active)
 
     def warm(self, segment: LogSegment) -> LogSegment:
         """Note that a sealed segment is read; the one that was read least recently closes its descriptors."""
@@ -113,6 +130,7 @@ class SegmentList:
                 break
             gone.append(segment)
         del self._segments[: len(gone)], self._bases[: len(gone)]
+        self._aborting = None
         return gone
 
     def retire_for(self, base_offset: int, number: int, count: int, *, due_ms: int) -> list[LogSegment]:
@@ -135,6 +153,7 @@ class SegmentList:
         assert segment.base_offset == self._bases[number], (segment.base_offset, self._bases[number])
         self._segments[number : number + count] = [segment]
         self._bases[number : number + count] = [segment.base_offset]
+        self._aborting = None
 
     def _retire(self, segment: LogSegment, *, due_ms: int, with_snapshot: bool) -> None:
         self._doomed.extend(

@@ -2,22 +2,102 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
+from typing import Final
 
 from kproc.errors import Corrupt
 from kproc.storage.format import TXN_ENTRY, TXN_ENTRY_VERSION, AbortedTransaction
 from kproc.storage.fs import Fs
 
+# Rows that are kept in memory, 30,000 of them: a segment with more is read at each look, as in Kafka.
+KEPT_BYTES_MAX: Final = 1 << 20
+_MARKER: Final = 3  # The column with the offset of the abort marker; the rows are in its order.
+
+
+class TxnIndex:
+    """The transaction index of one segment. Its rows stay in memory: every read_committed Fetch asks for them.
+
+    Along the rows the markers' offsets grow, and so do the last stable offsets behind them.
+    """
+
+    __slots__ = ("_fs", "_rows", "path")
+
+    def __init__(self, fs: Fs, path: Path) -> None:
+        self._fs = fs
+        self._rows: bytes | bytearray | None = None  # None: not read yet, or more than is kept.
+        self.path = path
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no marker in the segment has aborted a transaction."""
+        return not self._load()
+
+    def overlapping(self, fetch_offset: int, upper_bound: int) -> tuple[list[AbortedTransaction], bool]:
+        """(the aborted transactions that a reader of fetch_offset..upper_bound must skip, whether the markers of later
+        segments have none that it needs)."""
+        rows = self._load()
+        size, found = TXN_ENTRY.size, []
+        count = len(rows) // size
+        first = bisect_left(
+            range(count), fetch_offset, key=lambda row: TXN_ENTRY.unpack_from(rows, row * size)[_MARKER]
+        )
+        for row in range(first, count):
+            entry = _entry(self.path, TXN_ENTRY.unpack_from(rows, row * size))
+            if entry.first_offset < upper_bound:
+                found.append(entry)
+            # What was open when that marker came, or later, begins behind the bound.
+            if entry.last_stable_offset >= upper_bound:
+                return found, True
+        return found, False
+
+    def append(self, aborted: AbortedTransaction) -> None:
+        """Add a row, for a marker behind all others."""
+        append_aborted(self._fs, self.path, aborted)
+        if self._rows is not None:
+            rows = self._rows + TXN_ENTRY.pack(TXN_ENTRY_VERSION, *aborted)
+            self._rows = rows if len(rows) <= KEPT_BYTES_MAX else None
+
+    def complete(self, aborted: AbortedTransaction) -> None:
+        """Add the row of a marker that is in the log, unless it is there."""
+        if aborted not in self.overlapping(aborted.last_offset, aborted.last_stable_offset)[0]:
+            self.append(aborted)
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the rows of markers from an offset on, and from the first one that is out of order: a power loss may
+        have taken a page of the file, and the log's end."""
+        rows = self._load()
+        if not rows:
+            return
+        markers = [-1, *(entry[_MARKER] for entry in TXN_ENTRY.iter_unpack(rows))]
+        kept = 0
+        for before, marker in pairwise(markers):
+            if not before < marker < offset:
+                break
+            kept += 1
+        size = kept * TXN_ENTRY.size
+        descriptor = self._fs.open(self.path)
+        try:
+            if self._fs.facts(descriptor).st_size > size:
+                self._fs.truncate(descriptor, size)
+        finally:
+            self._fs.close(descriptor)
+        self._rows = None
+
+    def _load(self) -> bytes | bytearray:
+        rows = self._rows
+        if rows is None:
+            rows = _whole_rows(self._fs, self.path)
+            if len(rows) <= KEPT_BYTES_MAX:
+                self._rows = rows
+        return rows
+
 
 def read_aborted(fs: Fs, path: Path) -> list[AbortedTransaction]:
     """All entries in the order of their markers; a torn last entry (a crash) is left out."""
-    content = fs.read_file(path) or b""
-    aborted = []
-    for entry in TXN_ENTRY.iter_unpack(content[: len(content) - len(content) % TXN_ENTRY.size]):
-        if entry[0] != TXN_ENTRY_VERSION:
-            raise Corrupt(f"{path}: version {entry[0]} is not known")
-        aborted.append(AbortedTransaction(*entry[1:]))
-    return aborted
+    return list(_entries(path, _whole_rows(fs, path)))
 
 
 def append_aborted(fs: Fs, path: Path, aborted: AbortedTransaction) -> None:
@@ -31,10 +111,18 @@ def append_aborted(fs: Fs, path: Path, aborted: AbortedTransaction) -> None:
         fs.close(descriptor)
 
 
-def overlapping(
-    aborted: list[AbortedTransaction], fetch_offset: int, upper_bound: int
-) -> list[AbortedTransaction]:
-    """The aborted transactions that a fetch of fetch_offset..upper_bound needs, to skip their records."""
-    return [
-        entry for entry in aborted if entry.last_offset >= fetch_offset and entry.first_offset < upper_bound
-    ]
+def _whole_rows(fs: Fs, path: Path) -> bytes:
+    content = fs.read_file(path) or b""
+    return content[: len(content) - len(content) % TXN_ENTRY.size]
+
+
+def _entries(path: Path, rows: bytes) -> Iterator[AbortedTransaction]:
+    for fields in TXN_ENTRY.iter_unpack(rows):
+        yield _entry(path, fields)
+
+
+def _entry(path: Path, fields: tuple[int, ...]) -> AbortedTransaction:
+    version, *rest = fields
+    if version != TXN_ENTRY_VERSION:
+        raise Corrupt(f"{path}: version {version} is not known")
+    return AbortedTransaction(*rest)

@@ -1,0 +1,87 @@
+"""Batches of transactions and the markers that end them, as they are in a partition's log, and Kafka's reader of them.
+
+No coordinator takes part: batches are appended with the broker's own hand (storage's origin COORDINATOR).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from kproc.storage.log import AppendResult, Log
+from kproc.storage.validate import COORDINATOR, read_marker
+from kproc.wire.record_batch import (
+    TRANSACTIONAL,
+    ControlType,
+    decode_records,
+    encode_batch,
+    encode_end_transaction,
+    parse_header,
+)
+from kproc.wire.records import Record
+from tests.support.logs import NOW_MS, append_one
+
+Values = list[tuple[int, bytes | None]]
+
+
+def in_transaction(
+    producer_id: int, *values: bytes | str, key: bytes | None = None, epoch: int = 0, timestamp: int = NOW_MS
+) -> memoryview:
+    """A batch of a producer's open transaction, which begins with it if none is open."""
+    records = [
+        Record(key, value.encode() if isinstance(value, str) else value, timestamp) for value in values
+    ]
+    batch = encode_batch(records, producer_id=producer_id, producer_epoch=epoch, flags=TRANSACTIONAL)
+    return memoryview(batch)
+
+
+def marker(producer_id: int, *, commit: bool, epoch: int = 0, timestamp: int = NOW_MS) -> memoryview:
+    """What ends a producer's transaction."""
+    return memoryview(
+        encode_end_transaction(
+            ControlType.COMMIT if commit else ControlType.ABORT,
+            timestamp_ms=timestamp,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            coordinator_epoch=0,
+        )
+    )
+
+
+def put(log: Log, view: memoryview) -> AppendResult:
+    """Append a batch of a transaction or its end."""
+    result = append_one(log, view, origin=COORDINATOR)
+    assert result.error_code == 0, result
+    return result
+
+
+def read_committed(
+    fetch: Callable[[int], tuple[bytes, Iterable[tuple[int, int]]]], offset: int
+) -> tuple[Values, int]:
+    """What Kafka's consumer hands out from an offset on, and how far it comes, with the rule of its Fetcher.
+
+    `fetch` gives the bytes at an offset and the (producer id, first offset) of what was aborted in them.
+    """
+    found: Values = []
+    while True:
+        content, named = fetch(offset)
+        coming = sorted((first, producer) for producer, first in named)
+        aborted: set[int] = set()
+        before, position = offset, 0
+        while position + 12 <= len(content):
+            total = int.from_bytes(content[position + 8 : position + 12], "big") + 12
+            if position + total > len(content):
+                break
+            view = content[position : position + total]
+            header, position = parse_header(view), position + total
+            while coming and coming[0][0] <= header.last_offset:
+                aborted.add(coming.pop(0)[1])
+            offset = max(offset, header.last_offset + 1)
+            if header.is_control:
+                end = read_marker(memoryview(view), header.attributes)
+                if end is not None and end[0]:
+                    aborted.discard(header.producer_id)
+            elif not (header.is_transactional and header.producer_id in aborted):
+                records = decode_records(view)
+                found += [(each.offset, each.value) for each in records if each.offset >= before]
+        if offset == before:
+            return found, offset
