@@ -4,8 +4,8 @@ Answers are header bytes plus file ranges that the Processor sends with sendfile
 than min.bytes parks in the purgatory and is woken by the append. Partitions of other Handlers are read by
 their owners: the home Handler asks, joins, and is told once when there is more (fetch_owners.py).
 Differs from Kafka: one replica and no followers, so preferred read replicas, diverging epochs and the fetch
-from a follower never occur; the high watermark is the log end at append. Until transactions exist the last
-stable offset is the high watermark.
+from a follower never occur; the high watermark is the log end at append. A read_committed Fetch ends, and waits, at
+the last stable offset, and is told which transactions in its records were aborted.
 Versions: v5 log start; v7 sessions (KIP-227); v9 leader epoch; v11 rack; v12 flexible; v13 topic ids
 (KIP-516); v15 replica state; v17 directory id; v18 high watermark tag.
 """
@@ -31,7 +31,13 @@ from kproc.cluster.image import PartitionImage, TopicImage
 from kproc.errors import ErrorCode, KafkaError
 from kproc.purgatory.purgatory import DelayedOperation
 from kproc.wire.header import ApiKey
-from kproc.wire.hot import FetchPartition, FetchPartitionResult, FetchRequest, encode_fetch_response
+from kproc.wire.hot import (
+    READ_COMMITTED,
+    FetchPartition,
+    FetchPartitionResult,
+    FetchRequest,
+    encode_fetch_response,
+)
 
 # A log that is not open yet: how much longer than max.wait.ms a Fetch waits, and how often it looks.
 _LOG_PATIENCE_NS: Final = NS_PER_S
@@ -233,6 +239,7 @@ class DelayedFetch(DelayedOperation):
         services = self._context.services
         left = self.budget()
         has_data = False
+        is_committed = self.request.isolation_level == READ_COMMITTED
         for at, topic, before in self._local:
             target = self._targets[at]
             partition = partition_now(services, topic.topic_id, before.index)
@@ -243,7 +250,13 @@ class DelayedFetch(DelayedOperation):
                 self._has_moved = True
                 continue
             read = read_partition(
-                services, topic.name, partition, target.request, left, minimum_one=not has_data
+                services,
+                topic.name,
+                partition,
+                target.request,
+                left,
+                minimum_one=not has_data,
+                committed=is_committed,
             )
             self._reads[at] = read
             left -= read.bytes
@@ -260,6 +273,7 @@ class DelayedFetch(DelayedOperation):
         traffic = context.services.traffic
         budget = self.budget()
         has_data = False
+        is_committed = self.request.isolation_level == READ_COMMITTED
         topics: dict[str | bytes | None, tuple[str | None, bytes | None, list[FetchPartitionResult]]] = {}
         served: list[tuple[str | bytes | None, int]] = []
         for at, target in enumerate(self._targets):
@@ -267,34 +281,32 @@ class DelayedFetch(DelayedOperation):
             if read is None or (read.end < 0 and not read.error):
                 read = failed_read(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             if read.bytes and has_data and read.bytes > budget:
-                read = PartitionRead(
-                    0, read.start, read.end, [], 0
-                )  # Owners that read side by side overshot.
+                # Owners that read side by side overshot.
+                read = PartitionRead(0, read.start, read.end, read.stable, [], 0)
             budget -= read.bytes
             has_data = has_data or read.bytes > 0
             if read.bytes:
                 context.services.count_fetched(target.key[0], read.bytes)
                 if traffic is not None:
                     traffic.fetched(target.key, read.bytes)
-            is_news = (
-                read.error or read.bytes or read.end != target.last_end or read.start != target.last_start
-            )
+            offsets = (-1, -1, -1) if read.error else (read.start, read.end, read.stable)
+            is_news = read.error or read.bytes or offsets != target.last_offsets
             if self._is_incremental and not is_news:
                 continue
             if session is not None:
-                target.last_end, target.last_start = (-1, -1) if read.error else (read.end, read.start)
+                target.last_offsets = offsets
                 if read.bytes:
                     served.append(target.key)
             if read.error:
                 context.count_error(read.error)
             entry = topics.setdefault(target.key[0], (target.name, target.topic_id, []))
-            # A list of aborted transactions is only asked for by read_committed; without transactions it is empty.
-            # Kafka has an empty one for what is not there, too.
-            is_committed = self.request.isolation_level == 1 and not read.error
-            aborted: list[tuple[int, int]] | None = [] if is_committed or read.error in _NOT_THERE else None
+            # Null for read_uncommitted, or clients would leave records out. Kafka has an empty list for what is not
+            # there, too.
+            lists_aborted = read.error in _NOT_THERE if read.error else is_committed
+            aborted = read.aborted or ([] if lists_aborted else None)
             entry[2].append(
                 FetchPartitionResult(
-                    target.index, read.error, read.end, read.end, read.start, aborted, read.ranges
+                    target.index, read.error, read.end, read.stable, read.start, aborted, read.ranges
                 )
             )
         session_id = 0

@@ -19,7 +19,7 @@ from kproc.api.served_calls import serves
 from kproc.cluster.image import PartitionImage, TopicImage
 from kproc.errors import ErrorCode
 from kproc.purgatory.purgatory import DelayedOperation
-from kproc.wire.hot import FetchPartition, FetchRequest
+from kproc.wire.hot import READ_COMMITTED, FetchPartition, FetchRequest
 
 _watch_numbers: Final = itertools.count()
 Watch = tuple[int, int]  # The home's index and a number of its own: names a watch at another owner.
@@ -40,6 +40,7 @@ class PartsToRead(FromImage):
     min_bytes: int
     max_bytes: int
     wait_ns: int
+    committed: bool
     parts: list[FetchPart]
 
 
@@ -124,6 +125,7 @@ class RemoteReads:
             min_bytes=request.min_bytes,
             max_bytes=fetch.budget(),
             wait_ns=0 if request.max_wait_ms <= 0 else fetch.deadline_ns,
+            committed=request.isolation_level == READ_COMMITTED,
             parts=[
                 FetchPart(topic.name, topic.topic_id, fetch.wanted(at)) for at, topic, _ in self._parts[owner]
             ],
@@ -250,7 +252,15 @@ def serve_forwarded(services: Services, body: PartsToRead, on_reply: OnResult[Pa
     for part in body.parts:
         index = part.wanted.index
         partition = services.image.topics_by_id[part.topic_id].partitions[index]
-        read = read_partition(services, part.topic, partition, part.wanted, left, minimum_one=not has_data)
+        read = read_partition(
+            services,
+            part.topic,
+            partition,
+            part.wanted,
+            left,
+            minimum_one=not has_data,
+            committed=body.committed,
+        )
         watched.append((part.topic, index))
         left -= read.bytes
         has_data = has_data or read.bytes > 0

@@ -22,12 +22,16 @@ class PartitionRead(msgspec.Struct, array_like=True):
     error: int
     start: int
     end: int
+    stable: int  # The last stable offset; -1 where only the owner before knew of open transactions.
     ranges: list[FileRange]
     bytes: int
+    aborted: list[tuple[int, int]] | None = (
+        None  # (producer id, first offset), if there are any to be left out.
+    )
 
 
 def failed_read(code: int) -> PartitionRead:
-    return PartitionRead(int(code), -1, -1, [], 0)
+    return PartitionRead(int(code), -1, -1, -1, [], 0)
 
 
 def read_partition(
@@ -38,8 +42,10 @@ def read_partition(
     limit: int,
     *,
     minimum_one: bool,
+    committed: bool,
 ) -> PartitionRead:
-    """Read an owned partition at the offset that `request` names, at most `limit` bytes."""
+    """Read an owned partition at the offset that `request` names, at most `limit` bytes; with `committed` up to the
+    last stable offset."""
     epoch = request.current_leader_epoch
     if epoch >= 0 and epoch != partition.leader_epoch:
         is_old = epoch < partition.leader_epoch
@@ -49,17 +55,26 @@ def read_partition(
         offset = request.fetch_offset
         is_full = limit <= 0 and not minimum_one
         if offset == log.end_offset or (is_full and log.start_offset <= offset <= log.end_offset):
-            return PartitionRead(0, log.start_offset, log.end_offset, [], 0)
-        found = log.read(offset, min(limit, request.max_bytes), minimum_one=minimum_one)
+            return PartitionRead(0, log.start_offset, log.end_offset, log.last_stable_offset, [], 0)
+        found = log.read(offset, min(limit, request.max_bytes), minimum_one=minimum_one, committed=committed)
+        aborted = log.aborted_in(offset, found) if committed else None
     except PartitionMoving as moving:
         # Nothing yet; its arrival wakes like an append. Offsets of -1 mean that nobody knows them yet.
-        return PartitionRead(0, moving.start_offset, moving.end_offset, [], 0)
+        return PartitionRead(0, moving.start_offset, moving.end_offset, -1, [], 0)
     except KafkaError as error:
         return failed_read(error.code)
     except (Corrupt, OSError) as error:  # Of this partition alone: the others of the request are served.
         logger.error("read of %s-%d at %d: %s", name, partition.index, request.fetch_offset, error)
         return failed_read(ErrorCode.KAFKA_STORAGE_ERROR)
-    return PartitionRead(0, log.start_offset, log.end_offset, list(found.ranges), found.bytes)
+    return PartitionRead(
+        0,
+        log.start_offset,
+        log.end_offset,
+        found.last_stable_offset,
+        list(found.ranges),
+        found.bytes,
+        [(each.producer_id, each.first_offset) for each in aborted] if aborted else None,
+    )
 
 
 def partition_now(services: Services, topic_id: bytes, index: int) -> PartitionImage | None:

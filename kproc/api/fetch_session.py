@@ -23,7 +23,7 @@ _EVICTION_NS: Final = 120_000_000_000  # Kafka's min.incremental.fetch.session.e
 class FetchTarget:
     """One partition of a Fetch, and what its client was told last."""
 
-    __slots__ = ("found_name", "index", "last_end", "last_start", "name", "request", "topic_id")
+    __slots__ = ("found_name", "index", "last_offsets", "name", "request", "topic_id")
 
     def __init__(self, name: str | None, topic_id: bytes | None, request: FetchPartition) -> None:
         self.name = name
@@ -31,8 +31,7 @@ class FetchTarget:
         self.found_name: str | None = None  # Of a topic that is named by its id and was there.
         self.index = request.index
         self.request = request
-        self.last_end = -1
-        self.last_start = -1
+        self.last_offsets = (-1, -1, -1)  # Log start, end and last stable offset.
 
     @property
     def key(self) -> tuple[str | bytes | None, int]:

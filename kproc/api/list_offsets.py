@@ -4,6 +4,7 @@ Finds the offset for a timestamp, or one of the special ones: -1 latest, -2 earl
 largest timestamp (v7, KIP-734), -4 earliest local (v8) and -5 latest tiered (v9), -6 earliest pending upload
 (v11). Without tiered storage the earliest local offset is the log start, and the tiered ones answer -1 as
 Kafka does for a topic that has no remote storage.
+A client that reads committed finds nothing from the last stable offset on, which is its latest offset.
 Versions: v2 isolation level; v4 leader epochs; v6 flexible; v7 -3; v8 -4; v9 -5; v10 timeout; v11 -6.
 """
 
@@ -19,9 +20,11 @@ from kproc.cluster.image import PartitionImage
 from kproc.errors import Corrupt, ErrorCode, KafkaError
 from kproc.storage.timestamp_search import SearchPaused, TimestampSearch
 from kproc.wire.header import ApiKey
+from kproc.wire.hot import READ_COMMITTED
 
 if TYPE_CHECKING:
     from kproc.api.context import RequestContext, Services
+    from kproc.storage.log import Log
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +49,7 @@ class Search(NamedTuple):
 
     timestamp: int
     leader_epoch: int
+    isolation: int
     progress: TimestampSearch
 
 
@@ -53,6 +57,7 @@ class Search(NamedTuple):
 def handle_list_offsets(context: RequestContext, request: dict[str, Any]) -> None:
     """Look up our partitions, ask the owners of the others, answer when all are there."""
     topics = request["topics"]
+    isolation = request.get("isolation_level", 0)
     times_asked = Counter(
         (topic["name"], wanted["partition_index"]) for topic in topics for wanted in topic["partitions"]
     )
@@ -67,7 +72,7 @@ def handle_list_offsets(context: RequestContext, request: dict[str, Any]) -> Non
             elif not _is_known(timestamp, context.api_version):
                 refused[topic_at, part_at] = _failed(index, ErrorCode.UNSUPPORTED_VERSION)
             else:
-                parts.append((name, index, [timestamp, wanted.get("current_leader_epoch", -1)]))
+                parts.append((name, index, [timestamp, wanted.get("current_leader_epoch", -1), isolation]))
 
     def on_done(answers: list[Answer]) -> None:
         rows = iter(answers)
@@ -123,12 +128,29 @@ def serve(
     services: Services, name: str, partition: PartitionImage, wanted: list[int] | Search, on_answer: OnAnswer
 ) -> None:
     """Look into one of our logs, one slice of a long search at a time."""
-    search = wanted if isinstance(wanted, Search) else Search(wanted[0], wanted[1], TimestampSearch())
+    search = wanted if isinstance(wanted, Search) else Search(*wanted, TimestampSearch())
     try:
         answer = look_up(services, name, partition, search)
     except SearchPaused:
         raise Later(search) from None
     on_answer(answer)
+
+
+def _find(log: Log, search: Search) -> tuple[int, int] | None:
+    """(offset, timestamp or -1), or None; SearchPaused when it is not through."""
+    timestamp = search.timestamp
+    readable = log.last_stable_offset if search.isolation == READ_COMMITTED else log.end_offset
+    if timestamp == LATEST:
+        return readable, -1
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        return log.start_offset, -1
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return None
+    if timestamp == MAX_TIMESTAMP:
+        found = log.max_timestamp(search.progress)
+    else:
+        found = log.offset_for_timestamp(timestamp, search.progress)
+    return found if found is not None and found[0] < readable else None
 
 
 def look_up(services: Services, name: str, partition: PartitionImage, search: Search) -> Answer:
@@ -139,18 +161,10 @@ def look_up(services: Services, name: str, partition: PartitionImage, search: Se
         return _failed(index, ErrorCode.FENCED_LEADER_EPOCH if is_old else ErrorCode.UNKNOWN_LEADER_EPOCH)
     try:
         log = services.partitions.get(name, partition).log
-        found: tuple[int, int] | None
-        if timestamp == LATEST:
-            found = (log.end_offset, -1)
-        elif timestamp in (EARLIEST, EARLIEST_LOCAL):
-            found = (log.start_offset, -1)
-        elif timestamp == MAX_TIMESTAMP:
-            found = log.max_timestamp(search.progress)
-        elif timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-            found = None
-        else:
-            found = log.offset_for_timestamp(timestamp, search.progress)
+        found = _find(log, search)
         leader_epoch = -1 if found is None else log.epoch_of(found[0])
+        if timestamp == LATEST:  # Also where it is before the end, and of an earlier epoch.
+            leader_epoch = log.leader_epoch
     except KafkaError as error:
         return _failed(index, error.code)
     except (Corrupt, OSError) as error:

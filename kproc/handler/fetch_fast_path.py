@@ -1,9 +1,10 @@
 """FetchFastPath: the fast path (fast_path.py) of Fetch requests: a consumer that catches up changes only the offset.
 
 It serves requests for one partition of ours, without a session, whose records are in one range of one file, while no
-quota counts bytes and the request log is off. If there are enough records, the answer needs no object; otherwise the
-request is parked, and each append costs it one read. Everything else, errors included, falls back to the general path
-(api/fetch.py) as if this one had not been tried, even for a parked request.
+quota counts bytes and the request log is off; a read_committed one if no transaction in the range was aborted. If there
+are enough records, the answer needs no object; otherwise the request is parked, and each append costs it one read.
+Everything else, errors included, falls back to the general path (api/fetch.py) as if this one had not been tried, even
+for a parked request.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from kproc.wire.hot import (
     FIRST_KNOWN_FETCH,
     NO_SESSION_EPOCH,
     NO_SESSION_ID,
+    READ_COMMITTED,
     FetchRequest,
     KnownFetchAnswer,
     decode_fetch,
@@ -55,6 +57,7 @@ class FetchFastPath:
         "_body_at",
         "_bytes_max",
         "_fetches",
+        "_is_committed",
         "_listener_and_flags",
         "_partition",
         "_record_bytes",
@@ -90,6 +93,7 @@ class FetchFastPath:
         (target,) = targets_of(wanted)
         fetch_bytes_max = min(wanted.max_bytes, fetches.services.config.fetch_max_bytes)
         self._bytes_max = min(fetch_bytes_max, target.request.max_bytes)
+        self._is_committed = wanted.isolation_level == READ_COMMITTED
         self.bytes_min = max(1, wanted.min_bytes if wanted.max_wait_ms > 0 else 1)
         # How long a request may be parked; 0: parking is left to the general path.
         may_wait = wanted.max_wait_ms > 0 and wanted.min_bytes > 0
@@ -154,7 +158,9 @@ class FetchFastPath:
         log = self.owned.log
         log.traffic.bytes_out += records_bytes
         log.traffic.fetches += 1
-        return self._answer.frame(correlation, log.end_offset, log.start_offset, records_bytes)
+        return self._answer.frame(
+            correlation, log.end_offset, log.last_stable_offset, log.start_offset, records_bytes
+        )
 
     def read(self, offset: int) -> Read:
         """Find the records at the offset; None if the general path must answer."""
@@ -167,9 +173,13 @@ class FetchFastPath:
         if not log.start_offset <= offset < log.end_offset:
             return None
         try:
-            found = log.read(offset, self._bytes_max)
+            found = log.read(offset, self._bytes_max, committed=self._is_committed)
+            if self._is_committed and log.aborted_in(offset, found):
+                return None
         except (Corrupt, OSError):
             return None  # The general path meets the same error and reports it.
+        if not found.ranges:  # Only of open transactions.
+            return 0, None
         return (found.bytes, found.ranges[0]) if len(found.ranges) == 1 else None
 
     def go_general_way(self, request: HandlerRequest, body: bytes, deadline_ns: int) -> None:

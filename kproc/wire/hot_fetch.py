@@ -50,6 +50,7 @@ _TOPIC_IDS: Final = 13
 _REPLICA_STATE: Final = 15
 _REPLICA_STATE_TAG: Final = 1
 
+READ_COMMITTED: Final = 1  # The isolation level; 0 is read_uncommitted.
 NO_SESSION_ID: Final = 0
 NO_SESSION_EPOCH: Final = -1
 
@@ -421,22 +422,27 @@ class KnownFetchAnswer:
         """The answer for such requests; None for those that fall back to the general path."""
         key = topic_id if version >= _TOPIC_IDS else (name or "").encode()
         return (
-            cls(version, key, index, lists_aborted=isolation_level == 1)
+            cls(version, key, index, lists_aborted=isolation_level == READ_COMMITTED)
             if key and version >= _LOG_START
             else None
         )
 
-    def frame(self, correlation_id: bytes, end: int, start: int, records_bytes: int) -> tuple[bytes, bytes]:
-        """What stands before the records and what stands behind them, by the log's end and start."""
+    def frame(
+        self, correlation_id: bytes, end: int, stable: int, start: int, records_bytes: int
+    ) -> tuple[bytes, bytes]:
+        """What stands before the records and what stands behind them, by the log's end, last stable offset and
+        start."""
         if self._is_flexible:
             size = encode_unsigned_varint(records_bytes + 1)
             length = self._rest_bytes + len(size) + records_bytes
             return (
-                self._pack(length, correlation_id, self._before, end, end, start, self._after) + size,
+                self._pack(length, correlation_id, self._before, end, stable, start, self._after) + size,
                 _FLEXIBLE_END,
             )
         length = self._rest_bytes + records_bytes
-        head = self._pack(length, correlation_id, self._before, end, end, start, self._after, records_bytes)
+        head = self._pack(
+            length, correlation_id, self._before, end, stable, start, self._after, records_bytes
+        )
         return head, b""
 
 

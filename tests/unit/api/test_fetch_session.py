@@ -81,18 +81,18 @@ def test_incremental_request_changes_adds_and_forgets() -> None:
 def test_what_the_client_was_told_is_kept_when_its_offset_changes() -> None:
     cache = SessionCache(10)
     session = open_session(cache, ("a", 0, 0))
-    session.targets["a", 0].last_end = 42
+    session.targets["a", 0].last_offsets = (0, 42, 42)
     cache.resolve(request(("a", 0, 10), session=(session.id, 1)), 12, now_ns=0)
-    assert session.targets["a", 0].last_end == 42
+    assert session.targets["a", 0].last_offsets == (0, 42, 42)
 
 
 def test_partition_that_is_forgotten_and_added_again_is_news() -> None:
     cache = SessionCache(10)
     session = open_session(cache, ("a", 0, 0), ("b", 0, 0))
-    session.targets["a", 0].last_end = 42
+    session.targets["a", 0].last_offsets = (0, 42, 42)
     cache.resolve(request(session=(session.id, 1), forgotten=(("a", [0]),)), 12, now_ns=0)
     cache.resolve(request(("a", 0, 7), session=(session.id, 2)), 12, now_ns=0)
-    assert session.targets["a", 0].last_end == -1
+    assert session.targets["a", 0].last_offsets == (-1, -1, -1)
 
 
 def test_those_that_got_data_go_to_the_end() -> None:
