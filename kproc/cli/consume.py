@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -24,6 +25,13 @@ if TYPE_CHECKING:
 BATCH_RECORDS: Final = 1000
 """Records taken from librdkafka at a time."""
 _ENDINGS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Isolation(StrEnum):
+    """Which records of transactions are shown."""
+
+    UNCOMMITTED = "read-uncommitted"
+    COMMITTED = "read-committed"
 
 
 def consume(
@@ -76,6 +84,13 @@ def consume(
             "[default: %s\\n; of several topics %t\\t%s\\n]",
         ),
     ] = None,
+    isolation: Annotated[
+        Isolation,
+        typer.Option(
+            "--isolation",
+            help="read-committed: only records of transactions that were committed, up to the first open one.",
+        ),
+    ] = Isolation.UNCOMMITTED,
 ) -> None:
     """Write records to the standard output: up to the present end, or for ever with --follow."""
     topics = list(dict.fromkeys(topics))
@@ -86,11 +101,11 @@ def consume(
         usage_error("--group and --partition exclude each other: the group says who reads what")
     if group == "":
         usage_error("--group: must not be empty")
-    span = _span(bootstrap, topics, where, partition)
+    span = _span(bootstrap, topics, where, partition, isolation)
     is_watched = sys.stdout.isatty() and sys.stderr.isatty()
     if is_watched and follow:
         sys.stderr.write(f"kproc: following {', '.join(topics)}; Ctrl-C ends\n")
-    reader = _reader(bootstrap, topics, span, group, follow=follow, tells=is_watched)
+    reader = _reader(bootstrap, topics, span, group, isolation, follow=follow, tells=is_watched)
     _copy(reader, formatter, count)
 
 
@@ -145,7 +160,14 @@ def _ending() -> Iterator[_Ending]:
 
 
 def _reader(
-    bootstrap: str, topics: list[str], span: Span, group: str | None, *, follow: bool, tells: bool
+    bootstrap: str,
+    topics: list[str],
+    span: Span,
+    group: str | None,
+    isolation: Isolation,
+    *,
+    follow: bool,
+    tells: bool,
 ) -> Reader:
     from kproc.cli.group_member import GroupMember
     from kproc.cli.record_reader import Assigned, Progress, Reader
@@ -154,13 +176,17 @@ def _reader(
     source: Source = (
         Assigned(span, progress) if group is None else GroupMember(group, topics, span, progress, tells=tells)
     )
-    return Reader(bootstrap, topics, source)
+    return Reader(bootstrap, topics, source, isolation=isolation.replace("-", "_"))
 
 
-def _span(bootstrap: str, topics: list[str], where: Where, wanted: list[int] | None) -> Span:
+def _span(
+    bootstrap: str, topics: list[str], where: Where, wanted: list[int] | None, isolation: Isolation
+) -> Span:
     """First offset and present end of each partition, from the broker itself."""
     from kproc.cli.record_reader import Span
-    from kproc.cli.topics import checked_topics
+    from kproc.cli.topics import READ_COMMITTED, READ_UNCOMMITTED, checked_topics
+
+    level = READ_COMMITTED if isolation is Isolation.COMMITTED else READ_UNCOMMITTED
 
     starts: dict[Partition, int] = {}
     ends: dict[Partition, int] = {}
@@ -168,7 +194,8 @@ def _span(bootstrap: str, topics: list[str], where: Where, wanted: list[int] | N
         for metadata in checked_topics(client, topics):
             topic = str(metadata["name"])
             known = [row["partition_index"] for row in metadata["partitions"]]
-            positions = find_positions(client, topic, chosen_partitions(topic, known, wanted), where)
+            numbers = chosen_partitions(topic, known, wanted)
+            positions = find_positions(client, topic, numbers, where, isolation=level)
             starts.update(((topic, number), offset) for number, offset in positions.found.items())
             ends.update(((topic, number), offset) for number, offset in positions.ends.items())
     return Span(starts, ends)

@@ -31,6 +31,7 @@ _COLUMNS = (
     ("EPOCH", "leader_epoch"),
     ("PRODUCER", "producer_id"),
     ("SEQUENCE", "base_sequence"),
+    ("KIND", "kind"),
     ("CRC", "is_valid"),
 )
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kproc.cli.common import Failure, usage_error
-from kproc.cli.topics import EARLIEST, LATEST, offsets_at
+from kproc.cli.topics import EARLIEST, LATEST, READ_UNCOMMITTED, offsets_at
 
 if TYPE_CHECKING:
     from kproc.client import Client
@@ -46,12 +46,18 @@ class Positions(NamedTuple):
         return min(max(offset, self.starts[number]), self.ends[number])
 
 
-def find_positions(client: Client, topic: str, numbers: list[int], where: Where) -> Positions:
-    """Ask the broker where `where` is in each of the partitions; a time after the last record is the end."""
+def find_positions(
+    client: Client, topic: str, numbers: list[int], where: Where, *, isolation: int = READ_UNCOMMITTED
+) -> Positions:
+    """Ask the broker where `where` is in each of the partitions; a time after the last record is the end.
+
+    Who reads committed ends at the last stable offset.
+    """
     starts = offsets_at(client, topic, dict.fromkeys(numbers, EARLIEST))
-    ends = offsets_at(client, topic, dict.fromkeys(numbers, LATEST))
+    ends = offsets_at(client, topic, dict.fromkeys(numbers, LATEST), isolation=isolation)
     if isinstance(where, datetime):
-        stamped = offsets_at(client, topic, dict.fromkeys(numbers, int(where.timestamp() * 1000)))
+        times = dict.fromkeys(numbers, int(where.timestamp() * 1000))
+        stamped = offsets_at(client, topic, times, isolation=isolation)
         wanted = {number: stamped[number] if stamped[number] >= 0 else ends[number] for number in numbers}
     elif isinstance(where, int):
         wanted = {number: where if where >= 0 else ends[number] + where for number in numbers}

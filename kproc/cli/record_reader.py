@@ -135,7 +135,9 @@ class Assigned:
 class Reader:
     """librdkafka's consumer on the partitions of its source."""
 
-    def __init__(self, bootstrap: str, topics: Sequence[str], source: Source) -> None:
+    def __init__(
+        self, bootstrap: str, topics: Sequence[str], source: Source, *, isolation: str = "read_uncommitted"
+    ) -> None:
         from confluent_kafka import Consumer
 
         self._topics = ", ".join(topics)
@@ -148,6 +150,7 @@ class Reader:
             {
                 "bootstrap.servers": bootstrap,
                 "client.id": "kproc",
+                "isolation.level": isolation,  # librdkafka's own default is read_committed, unlike Kafka's.
                 "enable.auto.offset.store": False,
                 "enable.partition.eof": True,
                 "auto.offset.reset": "earliest",

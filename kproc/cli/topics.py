@@ -123,9 +123,12 @@ def describe(
             f"settings {settings}",
         ]
         sys.stdout.write(f"{facts_in_lines(facts)}\n")
-        keys = ("partition", "leader", "leader_epoch", "start_offset", "end_offset")
-        header = [key.upper().replace("_", "-") for key in keys]
-        print_table(header, [[row[key] for key in keys] for row in topic["partitions"]])
+        keys = ("partition", "leader", "leader_epoch", "start_offset", "end_offset", "last_stable_offset")
+        header = [*(key.upper().replace("_", "-") for key in keys), "OPEN-TRANSACTIONS"]
+        print_table(
+            header,
+            [[*(row[key] for key in keys), len(row["open_transactions"])] for row in topic["partitions"]],
+        )
 
 
 @app.command()
@@ -185,7 +188,10 @@ def checked_topics(client: Client, names: list[str]) -> list[dict[str, Any]]:
 def _describe(client: Client, topic: dict[str, Any]) -> dict[str, Any]:
     numbers = [partition["partition_index"] for partition in topic["partitions"]]
     starts = offsets_at(client, topic["name"], dict.fromkeys(numbers, EARLIEST))
+    stable = offsets_at(client, topic["name"], dict.fromkeys(numbers, LATEST), isolation=READ_COMMITTED)
     ends = offsets_at(client, topic["name"], dict.fromkeys(numbers, LATEST))
+    held_back = [number for number in numbers if stable[number] < ends[number]]
+    opened = _open_transactions(client, topic["name"], held_back) if held_back else {}
     partitions = [
         {
             "partition": partition["partition_index"],
@@ -193,6 +199,8 @@ def _describe(client: Client, topic: dict[str, Any]) -> dict[str, Any]:
             "leader_epoch": partition.get("leader_epoch"),
             "start_offset": starts[partition["partition_index"]],
             "end_offset": ends[partition["partition_index"]],
+            "last_stable_offset": stable[partition["partition_index"]],
+            "open_transactions": opened.get(partition["partition_index"], []),
         }
         for partition in topic["partitions"]
     ]
@@ -205,6 +213,28 @@ def _describe(client: Client, topic: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _open_transactions(client: Client, topic: str, numbers: list[int]) -> dict[int, list[dict[str, int]]]:
+    """The producers with an open transaction, by partition, the oldest transaction first."""
+    from kproc.wire.header import ApiKey
+
+    fields = {"topics": [{"name": topic, "partition_indexes": numbers}]}
+    opened = {}
+    for row in client.call_latest(ApiKey.DESCRIBE_PRODUCERS, fields)["topics"][0]["partitions"]:
+        if row["error_code"]:
+            number = row["partition_index"]
+            raise Failure(explain(f"{topic}-{number}", row["error_code"], row.get("error_message")))
+        opened[row["partition_index"]] = [
+            {
+                "producer_id": each["producer_id"],
+                "producer_epoch": each["producer_epoch"],
+                "start_offset": each["current_txn_start_offset"],
+            }
+            for each in sorted(row["active_producers"], key=lambda each: each["current_txn_start_offset"])
+            if each["current_txn_start_offset"] >= 0
+        ]
+    return opened
+
+
 def _topic_id_text(topic_id: bytes | None) -> str | None:
     """Kafka's text of a topic id: URL-safe base64 without padding."""
     import base64
@@ -213,12 +243,15 @@ def _topic_id_text(topic_id: bytes | None) -> str | None:
 
 
 EARLIEST, LATEST = -2, -1
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 
 
-def offsets_at(client: Client, topic: str, timestamps: dict[int, int]) -> dict[int, int]:
+def offsets_at(
+    client: Client, topic: str, timestamps: dict[int, int], *, isolation: int = READ_UNCOMMITTED
+) -> dict[int, int]:
     """The offset at a timestamp, or at EARLIEST or LATEST, by partition; -1 where none is that young."""
     offsets = {}
-    for row in _list_offsets(client, topic, timestamps):
+    for row in _list_offsets(client, topic, timestamps, isolation):
         if row["error_code"]:
             raise Failure(explain(f"{topic}-{row['partition_index']}", row["error_code"]))
         offsets[row["partition_index"]] = row["offset"]
@@ -227,16 +260,18 @@ def offsets_at(client: Client, topic: str, timestamps: dict[int, int]) -> dict[i
 
 def known_offsets(client: Client, topic: str, timestamps: dict[int, int]) -> dict[int, int | None]:
     """As `offsets_at`, but None for a partition that does not answer: a deleted topic, a damaged log."""
-    rows = _list_offsets(client, topic, timestamps)
+    rows = _list_offsets(client, topic, timestamps, READ_UNCOMMITTED)
     return {row["partition_index"]: None if row["error_code"] else row["offset"] for row in rows}
 
 
-def _list_offsets(client: Client, topic: str, timestamps: dict[int, int]) -> list[dict[str, Any]]:
+def _list_offsets(
+    client: Client, topic: str, timestamps: dict[int, int], isolation: int
+) -> list[dict[str, Any]]:
     from kproc.wire.header import ApiKey
 
     fields = {
         "replica_id": -1,
-        "isolation_level": 0,
+        "isolation_level": isolation,
         "topics": [
             {
                 "name": topic,

@@ -36,7 +36,7 @@ from kproc.storage.format import (
 )
 from kproc.storage.fs import OsFs
 from kproc.storage.producer_state import decode_snapshot
-from kproc.storage.txn_index import overlapping, read_aborted
+from kproc.storage.txn_index import TxnIndex
 from kproc.wire.batch_header import (
     ATTRIBUTES,
     BASE_OFFSET,
@@ -269,10 +269,19 @@ class PartitionFiles:
     def aborted(self, start: int, end: int) -> list[tuple[int, int, int]]:
         """(producer id, first offset, offset of the marker) of the aborted transactions that touch start..end."""
         bases = self.bases()
+        names = set(_fs.list_directory(self.directory))
         found: list[tuple[int, int, int]] = []
         for base in bases[max(0, bisect_right(bases, start) - 1) :]:
-            entries = read_aborted(_fs, self.directory / segment_file_name(base, TXN_INDEX_SUFFIX))
-            found += [each[:3] for each in overlapping(entries, start, end)]
+            name = segment_file_name(base, TXN_INDEX_SUFFIX)
+            if name not in names and name + DELETED_SUFFIX not in names:
+                continue
+            index = TxnIndex(_fs, self.directory / name)
+            if index.is_empty:  # The segment may be read under its other name.
+                index = TxnIndex(_fs, self.directory / (name + DELETED_SUFFIX))
+            overlapping, is_all = index.overlapping(start, end)
+            found += [each[:3] for each in overlapping]
+            if is_all:
+                break
         return found
 
     # -- files

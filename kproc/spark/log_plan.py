@@ -106,17 +106,19 @@ def _check_named(found: Iterable[PartitionFiles], offsets: Offsets, name: str) -
 def _bounds(files: PartitionFiles, options: LogOptions) -> tuple[int, int]:
     """Start and end in the log, with what the options say; an offset outside is the user's error."""
     low = files.start_offset()
-    high = files.last_stable_offset() if options.isolation == READ_COMMITTED else files.end_offset()
+    high = files.end_offset()
+    if options.isolation == READ_COMMITTED:  # What an open transaction began with may be deleted.
+        high = max(low, files.last_stable_offset())
     start = _offset_of(files, options.starting)
     end = _offset_of(files, options.ending)
     start = low if start == EARLIEST else start
     end = high if end == LATEST else end
     if options.starting_timestamp is not None:
         found = files.offset_of_time(options.starting_timestamp)
-        start = high if found is None else max(low, found)
+        start = high if found is None else min(max(low, found), high)
     if options.ending_timestamp is not None:
         found = files.offset_of_time(options.ending_timestamp)
-        end = high if found is None else found
+        end = high if found is None else min(found, high)
     for name, offset in (("startingOffsets", start), ("endingOffsets", end)):
         if not low <= offset <= high and options.fail_on_data_loss:
             raise ValueError(

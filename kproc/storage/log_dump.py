@@ -29,7 +29,7 @@ from kproc.storage.producer_state import decode_snapshot
 from kproc.storage.txn_index import read_aborted
 from kproc.wire.batch_header import CRC_FROM
 from kproc.wire.compression import Compression
-from kproc.wire.record_batch import BatchHeader, control_type, decode_records
+from kproc.wire.record_batch import BatchHeader, ControlType, control_type, decode_records
 
 
 class Batch(NamedTuple):
@@ -89,9 +89,21 @@ def describe_batch(batch: Batch) -> dict[str, Any]:
         "base_sequence": header.base_sequence,
         "is_transactional": header.is_transactional,
         "is_control": header.is_control,
+        "kind": _kind(batch),
         "crc": header.crc,
         "is_valid": batch.is_whole,
     }
+
+
+def _kind(batch: Batch) -> str:
+    """What a batch is in a transaction: `txn` a part of it, `commit` or `abort` its end; other batches are `data`."""
+    if not batch.header.is_control:
+        return "txn" if batch.header.is_transactional else "data"
+    try:
+        records = decode_records(batch.content)
+        return ControlType(control_type(records[0])).name.lower() if records else "control"
+    except (KafkaError, ValueError):
+        return "control"
 
 
 def _codec_name(codec: int) -> str:

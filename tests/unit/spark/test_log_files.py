@@ -22,6 +22,7 @@ from kproc.spark.log_plan import plan
 from kproc.storage.log import Log, LogConfig
 from kproc.wire.record_batch import TRANSACTIONAL, ControlType, encode_end_transaction
 from tests.support.logs import NOW_MS, LogRig, append_one, batch
+from tests.support.transactions import in_transaction, marker, put
 
 BATCHES, PER_BATCH = 60, 5
 
@@ -307,11 +308,73 @@ def test_read_committed_ends_before_open_transactions_and_leaves_out_aborted_one
     log.close()
 
 
+def test_aborted_records_stay_hidden_while_retention_takes_their_segment(rig: LogRig) -> None:
+    rig.directory.parent.mkdir(exist_ok=True)
+    log = rig.open()
+    put(log, in_transaction(1, b"aborted"))
+    put(log, marker(1, commit=False))
+    for _ in range(40):
+        append_one(log, batch(bytes(100)))
+    assert log.segment_count > 3
+    files = files_of(rig)
+    base = 0
+    assert files.aborted(0, 42) == [(1, 0, 1)]
+    assert files.aborted(2, 42) == []
+    for path in rig.directory.glob(f"{base:020d}.*"):
+        path.rename(path.with_name(path.name + ".deleted"))
+    # Listed a moment ago, and renamed since: it is read under the other name.
+    bases = PartitionFiles.bases
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(PartitionFiles, "bases", lambda self: [base, *bases(self)])
+        assert files.aborted(0, 42) == [(1, 0, 1)]
+        assert read(files, 0, 42, READ_COMMITTED)[0] == (2, bytes(100))
+        assert read(files, 0, 42)[0] == (0, b"aborted")
+    log.close(clean=False)
+
+
+def test_index_behind_what_can_matter_is_not_looked_into(rig: LogRig) -> None:
+    rig.directory.parent.mkdir(exist_ok=True)
+    log = rig.open()
+    for producer in range(30):
+        put(log, in_transaction(producer, bytes(50)))
+        put(log, marker(producer, commit=False))
+    log.close()
+    files = files_of(rig)
+    assert len(list(rig.directory.glob("*.txnindex"))) > 3
+    assert files.aborted(0, 2) == [(0, 0, 1)]
+    assert len(files.aborted(0, 60)) == 30
+    for damaged in sorted(rig.directory.glob("*.txnindex"))[1:]:
+        damaged.write_bytes(b"\xff" * 34)
+    assert files.aborted(0, 2) == [(0, 0, 1)]
+
+
 # -- options and plans
 
 
 def options(rig: LogRig, **given: str) -> LogOptions:
     return LogOptions.parse({"path": str(rig.directory.parent), "topics": "t", **given})
+
+
+def test_plan_of_committed_records_ends_at_the_last_stable_offset(rig: LogRig) -> None:
+    rig.directory.parent.mkdir(exist_ok=True)
+    log = rig.open()
+    for number in range(10):
+        append_one(log, batch(b"x", timestamp=NOW_MS + number))
+    put(log, in_transaction(1, b"open", timestamp=NOW_MS + 10))
+    for number in range(11, 20):
+        append_one(log, batch(b"x", timestamp=NOW_MS + number))
+    log.close()
+
+    def bounds(**given: str) -> list[tuple[int, int]]:
+        committed = options(rig, **{"isolation.level": "read_committed"}, **given)
+        return [(first, end) for _, first, end in plan(committed)]
+
+    assert bounds() == [(0, 10)]
+    assert bounds(startingTimestamp=str(NOW_MS + 5), endingTimestamp=str(NOW_MS + 15)) == [(5, 10)]
+    assert bounds(startingTimestamp=str(NOW_MS + 15)) == []
+    # Records are deleted up to behind the beginning of the open transaction.
+    (rig.directory.parent / "log-start-offset-checkpoint").write_text("0\n1\nt 0 12\n")
+    assert bounds() == []
 
 
 def test_a_plan_is_what_the_options_say(rig: LogRig, log: Log) -> None:

@@ -1,0 +1,135 @@
+"""What users see of transactions in a topic: `kproc consume --isolation`, `topic describe`, `dump-log`, Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kproc.clock import SystemClock
+from kproc.spark import brokers
+from kproc.spark.brokers import LATEST, cluster_of
+from kproc.spark.offsets import Range, TopicPartition
+from kproc.spark.options import parse_source
+from kproc.spark.task import read_range
+from kproc.storage.fs import OsFs
+from kproc.storage.log import Log, LogConfig
+from tests.support.broker import ServedBroker
+from tests.support.command_line import call_kproc
+from tests.support.logs import append_one, batch
+from tests.support.raw import RawClient
+from tests.support.transactions import in_transaction, marker, put
+
+pytestmark = [pytest.mark.long, pytest.mark.transports("process")]
+
+EVERYTHING = ["one", "aborted", "two", "committed", "open", "three"]
+COMMITTED = ["one", "two", "committed"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("data")
+
+
+@pytest.fixture(scope="module")
+def served(data: Path) -> Iterator[ServedBroker]:
+    """A broker whose topic `t` has two transactions that have ended, and one that is open."""
+    with ServedBroker(data) as broker, RawClient(broker.bootstrap) as client:
+        topic_id = client.create_topic("t")
+        assert client.produce("t", bytes(batch("one")))["error_code"] == 0
+    log = Log.open(
+        data / "t-0", LogConfig(), topic="t", topic_id=topic_id, partition=0, leader_epoch=0,
+        clock=SystemClock(), fs=OsFs(), clean=True,
+    )  # fmt: skip
+    assert log.end_offset == 1
+    put(log, in_transaction(7, "aborted"))
+    append_one(log, batch("two"))
+    put(log, marker(7, commit=False))
+    put(log, in_transaction(8, "committed"))
+    put(log, marker(8, commit=True))
+    put(log, in_transaction(9, "open", epoch=4))
+    append_one(log, batch("three"))
+    log.close()
+    with ServedBroker(data) as broker:
+        yield broker
+
+
+@pytest.fixture
+def kproc(served: ServedBroker, capsys: pytest.CaptureFixture[str]) -> Callable[[str], str]:
+    def call(command: str) -> str:
+        done = call_kproc(capsys, *command.split(), "--bootstrap", served.bootstrap)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("option", "shown"),
+    [
+        ("", EVERYTHING),
+        ("--isolation read-uncommitted", EVERYTHING),
+        ("--isolation read-committed", COMMITTED),
+        ("--isolation read-committed --from -1", []),  # The marker of a transaction.
+        ("--isolation read-committed --from -2", ["committed"]),
+    ],
+)
+def test_consume_shows_what_its_isolation_says(
+    kproc: Callable[[str], str], option: str, shown: list[str]
+) -> None:
+    assert kproc(f"consume t {option}").split() == shown
+
+
+def test_topic_is_described_with_its_last_stable_offset_and_what_holds_it(
+    kproc: Callable[[str], str],
+) -> None:
+    [row] = json.loads(kproc("topic describe t -f json"))[0]["partitions"]
+    assert (row["start_offset"], row["end_offset"], row["last_stable_offset"]) == (0, 8, 6)
+    assert row["open_transactions"] == [{"producer_id": 9, "producer_epoch": 4, "start_offset": 6}]
+    header, cells = [line.split() for line in kproc("topic describe t").splitlines()[-2:]]
+    assert header[-3:] == ["END-OFFSET", "LAST-STABLE-OFFSET", "OPEN-TRANSACTIONS"]
+    assert cells[-3:] == ["8", "6", "1"]
+
+
+@pytest.fixture
+def _no_cluster_left() -> Iterator[None]:
+    """Connections are a process's, for all its tasks."""
+    yield
+    for cluster in brokers._clusters.values():
+        cluster.close()
+    brokers._clusters.clear()
+
+
+@pytest.mark.usefixtures("_no_cluster_left")
+@pytest.mark.parametrize("where", ["none", "auto"], ids=["fetched", "from files"])
+@pytest.mark.parametrize(("isolation", "shown"), [("uncommitted", EVERYTHING), ("committed", COMMITTED)])
+def test_sparks_source_reads_what_its_isolation_says(
+    served: ServedBroker, where: str, isolation: str, shown: list[str]
+) -> None:
+    given = {
+        "kafka.bootstrap.servers": served.bootstrap,
+        "subscribe": "t",
+        "kafka.isolation.level": f"read_{isolation}",
+        "kproc.data.dir": where,
+    }
+    options = parse_source(given, is_stream=False)
+    partition = TopicPartition("t", 0)
+    cluster = cluster_of(options.bootstrap, options.connecting)
+    end = cluster.list_offsets({partition: LATEST}, isolation=options.isolation)[partition]
+    assert end == (6 if isolation == "committed" else 8)
+    tables = read_range(options, ["value"], Range(partition, 0, end))
+    assert [value.decode() for each in tables for value in each.column(0).to_pylist()] == shown
+
+
+def test_dumped_batches_say_what_they_are_in_a_transaction(
+    served: ServedBroker, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = call_kproc(capsys, "dump-log", str(data / "t-0"), "-f", "json")
+    entries = json.loads(done.stdout)[0]["entries"]
+    assert [each["kind"] for each in entries] == [
+        "data", "txn", "data", "abort", "txn", "commit", "txn", "data",
+    ]  # fmt: skip
+    done = call_kproc(capsys, "dump-log", str(data / "t-0"))
+    assert [line.split()[-2] for line in done.stdout.splitlines()[1:4]] == ["KIND", "data", "txn"]
