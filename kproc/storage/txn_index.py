@@ -27,7 +27,7 @@ class TxnIndex:
 
     def __init__(self, fs: Fs, path: Path) -> None:
         self._fs = fs
-        self._rows: bytes | bytearray | None = None  # None: not read yet, or more than is kept.
+        self._rows: bytes | None = None  # None: not read yet, or more than is kept.
         self.path = path
 
     @property
@@ -40,11 +40,7 @@ class TxnIndex:
         segments have none that it needs)."""
         rows = self._load()
         size, found = TXN_ENTRY.size, []
-        count = len(rows) // size
-        first = bisect_left(
-            range(count), fetch_offset, key=lambda row: TXN_ENTRY.unpack_from(rows, row * size)[_MARKER]
-        )
-        for row in range(first, count):
+        for row in range(_row_of(rows, fetch_offset), len(rows) // size):
             entry = _entry(self.path, TXN_ENTRY.unpack_from(rows, row * size))
             if entry.first_offset < upper_bound:
                 found.append(entry)
@@ -57,13 +53,27 @@ class TxnIndex:
         """Add a row, for a marker behind all others."""
         append_aborted(self._fs, self.path, aborted)
         if self._rows is not None:
-            rows = self._rows + TXN_ENTRY.pack(TXN_ENTRY_VERSION, *aborted)
+            rows = self._rows + _pack(aborted)
             self._rows = rows if len(rows) <= KEPT_BYTES_MAX else None
 
     def complete(self, aborted: AbortedTransaction) -> None:
-        """Add the row of a marker that is in the log, unless it is there."""
-        if aborted not in self.overlapping(aborted.last_offset, aborted.last_stable_offset)[0]:
+        """Add the row of a marker that is in the log, unless it has one: that may name an earlier first offset, of
+        records that compaction has taken."""
+        rows, size = self._load(), TXN_ENTRY.size
+        behind = rows[_row_of(rows, aborted.last_offset) * size :]
+        if not behind:
             self.append(aborted)
+        elif TXN_ENTRY.unpack_from(behind)[_MARKER] != aborted.last_offset:
+            self._overwrite(len(rows) - len(behind), _pack(aborted) + behind)
+
+    def _overwrite(self, position: int, content: bytes) -> None:
+        """Write rows anew from a position on."""
+        descriptor = self._fs.open(self.path)
+        try:
+            self._fs.write(descriptor, [content], position=position)
+        finally:
+            self._fs.close(descriptor)
+        self._rows = None
 
     def truncate_to(self, offset: int) -> None:
         """Drop the rows of markers from an offset on, and from the first one that is out of order: a power loss may
@@ -86,7 +96,7 @@ class TxnIndex:
             self._fs.close(descriptor)
         self._rows = None
 
-    def _load(self) -> bytes | bytearray:
+    def _load(self) -> bytes:
         rows = self._rows
         if rows is None:
             rows = _whole_rows(self._fs, self.path)
@@ -102,13 +112,24 @@ def read_aborted(fs: Fs, path: Path) -> list[AbortedTransaction]:
 
 def append_aborted(fs: Fs, path: Path, aborted: AbortedTransaction) -> None:
     """Add one entry. Rare (one per aborted transaction and partition), so the file is opened each time."""
-    content = TXN_ENTRY.pack(TXN_ENTRY_VERSION, *aborted)
     descriptor = fs.open(path, create=not fs.exists(path))
     try:
         size = fs.facts(descriptor).st_size
-        fs.write(descriptor, [content], position=size - size % TXN_ENTRY.size)
+        fs.write(descriptor, [_pack(aborted)], position=size - size % TXN_ENTRY.size)
     finally:
         fs.close(descriptor)
+
+
+def _pack(aborted: AbortedTransaction) -> bytes:
+    return TXN_ENTRY.pack(TXN_ENTRY_VERSION, *aborted)
+
+
+def _row_of(rows: bytes, offset: int) -> int:
+    """The number of the first row whose marker lies at an offset or behind it."""
+    size = TXN_ENTRY.size
+    return bisect_left(
+        range(len(rows) // size), offset, key=lambda row: TXN_ENTRY.unpack_from(rows, row * size)[_MARKER]
+    )
 
 
 def _whole_rows(fs: Fs, path: Path) -> bytes:

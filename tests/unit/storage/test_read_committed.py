@@ -14,7 +14,7 @@ import pytest
 
 from kproc.errors import ErrorCode
 from kproc.storage import txn_index
-from kproc.storage.format import TXN_ENTRY
+from kproc.storage.format import TXN_ENTRY, AbortedTransaction
 from kproc.storage.fs import OsFs
 from kproc.storage.log import Log, LogConfig, TrustedEnd
 from kproc.storage.validate import COORDINATOR
@@ -391,4 +391,38 @@ def test_new_index_is_synced_with_its_name_by_the_successor_that_made_it(rig: Lo
     synced = {os.readlink(f"/proc/self/fd/{each}") for each in point.fds}
     assert {str(path), str(rig.directory)} <= synced
     log.mark_synced(point)
+    log.close()
+
+
+def test_row_that_is_missing_is_put_in_its_place_and_one_that_is_there_stays(tmp_path: Path) -> None:
+    rows = [AbortedTransaction(number, 10 * number, 10 * number + 5, 10 * number + 6) for number in range(4)]
+    index = txn_index.TxnIndex(OsFs(), tmp_path / "x.txnindex")
+    index.append(rows[0])
+    index.append(rows[3])
+    for row in (rows[2], rows[1], rows[1]):
+        index.complete(row)
+    index.complete(rows[2]._replace(first_offset=22))
+    assert index.overlapping(0, 100) == (rows, False)
+    assert txn_index.read_aborted(OsFs(), index.path) == rows
+    assert index.overlapping(15, 21) == (rows[1:3], True)
+    assert index.overlapping(36, 100) == ([], False)
+
+
+def test_log_that_is_replayed_over_compacted_segments_keeps_its_rows(rig: LogRig) -> None:
+    log = rig.open()
+    put(log, in_transaction(7, b"never", key=b"k"))
+    put(log, in_transaction(7, b"neither", key=b"k"))
+    put(log, marker(7, commit=False))
+    while log.segment_count == 1:
+        append_one(log, plain([b"plain"], b"k"))
+    assert compact(rig, log).swaps
+    wanted = [(7, 0, 2, 3)]
+    assert [tuple(each) for each in log.aborted_transactions(0, 3)] == wanted
+    put(log, in_transaction(7, b"more", key=b"k"))
+    log.close()
+    for path in rig.directory.glob("*.snapshot"):
+        path.unlink()
+    log = rig.open(recovery_point=log.recovery_point)
+    assert [tuple(each) for each in log.aborted_transactions(0, log.end_offset)] == wanted
+    assert log.last_stable_offset == log.end_offset - 1
     log.close()
