@@ -161,7 +161,10 @@ class ReadableLog(LogState):
 
     def aborted_in(self, offset: int, found: ReadResult) -> list[AbortedTransaction]:
         """The aborted transactions that a reader must skip in what `read` with `committed` found at an offset."""
-        if not found.ranges or not self._segments.with_aborts(offset):
+        aborting = self._segments.with_aborts(offset) if found.ranges else []
+        if (
+            not aborting or aborting[-1].txn_index.last_marker < offset
+        ):  # As a rule, of a reader that keeps up.
             return []
         return self.aborted_transactions(offset, min(self._bound_of(offset, found), found.last_stable_offset))
 

@@ -12,8 +12,8 @@ from kproc.errors import Corrupt
 from kproc.storage.format import TXN_ENTRY, TXN_ENTRY_VERSION, AbortedTransaction
 from kproc.storage.fs import Fs
 
-# Rows that are kept in memory, 30,000 of them: a segment with more is read at each look, as in Kafka.
-KEPT_BYTES_MAX: Final = 1 << 20
+# Rows that are kept in memory, 7,700 of them: of a segment with more they are read at each look, as in Kafka.
+KEPT_BYTES_MAX: Final = 256 << 10
 _MARKER: Final = 3  # The column with the offset of the abort marker; the rows are in its order.
 
 
@@ -34,6 +34,12 @@ class TxnIndex:
     def is_empty(self) -> bool:
         """Whether no marker in the segment has aborted a transaction."""
         return not self._load()
+
+    @property
+    def last_marker(self) -> int:
+        """The offset of the newest marker that has aborted a transaction, or -1."""
+        rows = self._load()
+        return _marker_at(rows, len(rows) - TXN_ENTRY.size) if rows else -1
 
     def overlapping(self, fetch_offset: int, upper_bound: int) -> tuple[list[AbortedTransaction], bool]:
         """(the aborted transactions that a reader of fetch_offset..upper_bound must skip, whether the markers of later
@@ -63,7 +69,7 @@ class TxnIndex:
         behind = rows[_row_of(rows, aborted.last_offset) * size :]
         if not behind:
             self.append(aborted)
-        elif TXN_ENTRY.unpack_from(behind)[_MARKER] != aborted.last_offset:
+        elif _marker_at(behind, 0) != aborted.last_offset:
             self._overwrite(len(rows) - len(behind), _pack(aborted) + behind)
 
     def _overwrite(self, position: int, content: bytes) -> None:
@@ -127,9 +133,12 @@ def _pack(aborted: AbortedTransaction) -> bytes:
 def _row_of(rows: bytes, offset: int) -> int:
     """The number of the first row whose marker lies at an offset or behind it."""
     size = TXN_ENTRY.size
-    return bisect_left(
-        range(len(rows) // size), offset, key=lambda row: TXN_ENTRY.unpack_from(rows, row * size)[_MARKER]
-    )
+    return bisect_left(range(len(rows) // size), offset, key=lambda row: _marker_at(rows, row * size))
+
+
+def _marker_at(rows: bytes, position: int) -> int:
+    marker: int = TXN_ENTRY.unpack_from(rows, position)[_MARKER]
+    return marker
 
 
 def _whole_rows(fs: Fs, path: Path) -> bytes:
