@@ -128,11 +128,13 @@ def serve(
     services: Services, name: str, partition: PartitionImage, wanted: list[int] | Search, on_answer: OnAnswer
 ) -> None:
     """Look into one of our logs, one slice of a long search at a time."""
-    search = wanted if isinstance(wanted, Search) else Search(*wanted, TimestampSearch())
+    if not isinstance(wanted, Search):
+        timestamp, leader_epoch, isolation = wanted
+        wanted = Search(timestamp, leader_epoch, isolation, TimestampSearch())
     try:
-        answer = look_up(services, name, partition, search)
+        answer = look_up(services, name, partition, wanted)
     except SearchPaused:
-        raise Later(search) from None
+        raise Later(wanted) from None
     on_answer(answer)
 
 

@@ -430,20 +430,14 @@ class KnownFetchAnswer:
     def frame(
         self, correlation_id: bytes, end: int, stable: int, start: int, records_bytes: int
     ) -> tuple[bytes, bytes]:
-        """What stands before the records and what stands behind them, by the log's end, last stable offset and
-        start."""
+        """What stands before the records and what stands behind them, by the log's offsets."""
+        before, after, length = self._before, self._after, self._rest_bytes + records_bytes
         if self._is_flexible:
             size = encode_unsigned_varint(records_bytes + 1)
-            length = self._rest_bytes + len(size) + records_bytes
-            return (
-                self._pack(length, correlation_id, self._before, end, stable, start, self._after) + size,
-                _FLEXIBLE_END,
-            )
-        length = self._rest_bytes + records_bytes
-        head = self._pack(
-            length, correlation_id, self._before, end, stable, start, self._after, records_bytes
-        )
-        return head, b""
+            length += len(size)
+            head = self._pack(length, correlation_id, before, end, stable, start, after)
+            return head + size, _FLEXIBLE_END
+        return self._pack(length, correlation_id, before, end, stable, start, after, records_bytes), b""
 
 
 def _finish(parts: list[bytes | bytearray | FileRange], out: bytearray) -> list[bytes | FileRange]:
