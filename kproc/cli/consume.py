@@ -86,10 +86,7 @@ def consume(
     ] = None,
     isolation: Annotated[
         Isolation,
-        typer.Option(
-            "--isolation",
-            help="read-committed: only records of transactions that were committed, up to the first open one.",
-        ),
+        typer.Option(help="read-committed: without aborted transactions, up to the first open one."),
     ] = Isolation.UNCOMMITTED,
 ) -> None:
     """Write records to the standard output: up to the present end, or for ever with --follow."""

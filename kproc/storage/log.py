@@ -177,10 +177,10 @@ class Log(AppendingLog, ReadableLog, CompactableLog):
         if self.recovery_point <= self.active.base_offset:
             self._directories_dirty = [self.directory, self.directory.parent]
             self._files_dirty = [self.directory / checkpoints.PARTITION_METADATA_FILE]
-        indexes = [segment.txn_index_path for segment in (*self._unsynced, self.active)]
-        if found := [path for path in indexes if self._fs.exists(path)]:
-            self._files_dirty += found
-            self._directories_dirty = self._directories_dirty or [self.directory]  # One may be new.
+        segments = (*self._unsynced, self.active)
+        if indexes := [each.txn_index_path for each in segments if each.txn_index.exists]:
+            self._files_dirty += indexes
+            self._directories_dirty = self._directories_dirty or [self.directory]  # May be new, or cut.
 
     def close(self, *, clean: bool = True) -> None:
         """Close all files. Clean: first everything is synced and the producers' snapshot is written."""

@@ -38,6 +38,7 @@ from kproc.storage.format import (
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     parse_segment_file_name,
+    segment_file_name,
 )
 from kproc.storage.fs import Fs
 from kproc.storage.leader_epochs import LeaderEpochs
@@ -93,7 +94,7 @@ def load(
     trusted: TrustedEnd | None,
 ) -> Loaded | None:
     """Read a partition's directory; None when it holds no segment yet."""
-    names = finish_swaps(fs, directory)
+    names = set(finish_swaps(fs, directory))
     bases, snapshots = _tidy(fs, directory, names)
     if not bases:
         return None
@@ -106,6 +107,8 @@ def load(
             # Closed at once: a log may have more segments than a process may have descriptors.
             segments[-1].close()
         segments.append(LogSegment.open(fs, directory, base))
+        if segment_file_name(base, TXN_INDEX_SUFFIX) not in names:
+            segments[-1].txn_index.note_absent()
     try:
         loader = _Loader(fs, directory, config, segments)
         end_offset = loader.find_end(recovery_point=recovery_point, clean=clean, trusted=trusted)

@@ -122,6 +122,7 @@ class LogSegment:
         segment.close_indexes()
         segment.inode = fs.facts(segment.fd).st_ino
         segment.created_ms = now_ms
+        segment.txn_index.note_absent()
         return segment
 
     @classmethod

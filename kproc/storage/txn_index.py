@@ -23,12 +23,18 @@ class TxnIndex:
     Along the rows the markers' offsets grow, and so do the last stable offsets behind them.
     """
 
-    __slots__ = ("_fs", "_rows", "path")
+    __slots__ = ("_fs", "_is_absent", "_rows", "path")
 
     def __init__(self, fs: Fs, path: Path) -> None:
         self._fs = fs
         self._rows: bytes | None = None  # None: not read yet, or more than is kept.
+        self._is_absent = False
         self.path = path
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a file, perhaps without rows."""
+        return not self._is_absent and self._fs.exists(self.path)
 
     @property
     def is_empty(self) -> bool:
@@ -40,6 +46,10 @@ class TxnIndex:
         """The offset of the newest marker that has aborted a transaction, or -1."""
         rows = self._load()
         return _marker_at(rows, len(rows) - TXN_ENTRY.size) if rows else -1
+
+    def note_absent(self) -> None:
+        """There is no file: nobody need look for it."""
+        self._rows, self._is_absent = b"", True
 
     def overlapping(self, fetch_offset: int, upper_bound: int) -> tuple[list[AbortedTransaction], bool]:
         """(the aborted transactions that a reader of fetch_offset..upper_bound must skip, whether the markers of later
@@ -57,6 +67,7 @@ class TxnIndex:
 
     def append(self, aborted: AbortedTransaction) -> None:
         """Add a row, for a marker behind all others."""
+        self._is_absent = False
         append_aborted(self._fs, self.path, aborted)
         if self._rows is not None:
             rows = self._rows + _pack(aborted)

@@ -342,6 +342,26 @@ def test_row_of_a_marker_that_the_log_has_lost_says_nothing_of_later_transaction
     log.close()
 
 
+def test_row_that_was_dropped_is_gone_from_the_disk_when_later_records_are_on_it(rig: LogRig) -> None:
+    log = rig.open()
+    append_one(log, plain([b"plain"], b"k"))
+    log.sync()
+    put(log, in_transaction(7, b"never", key=b"k"))
+    put(log, marker(7, commit=False))
+    size = log.active.locate(1)
+    assert size is not None
+    index, path = log.active.txn_index_path, log.active.path(".log")
+    log.close(clean=False)
+    os.truncate(path, size[0])
+    log = rig.open(recovery_point=1)
+    assert index.read_bytes() == b""
+    append_one(log, plain([b"more"], b"k"))
+    point = log.sync_point()
+    assert str(index) in {os.readlink(f"/proc/self/fd/{each}") for each in point.fds}
+    log.mark_synced(point)
+    log.close()
+
+
 def test_rows_that_a_power_loss_has_mixed_up_are_made_again(rig: LogRig) -> None:
     log = rig.open()
     for number in (5, 6):
