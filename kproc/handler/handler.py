@@ -473,3 +473,4 @@ class Handler(LinkedAgent):
         )
         values[SLOT["parked"]] = len(self._purgatory)
         values[SLOT["logs_open"]] = len(self._partitions)
+        values[SLOT["hanging_transactions"]] = len(self._partitions.hanging)

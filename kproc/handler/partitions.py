@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 _SYNC_THREADS: Final = 32
 # Most logs that are closed at a time, because each has some descriptors open while it is synced.
 _CLOSED_TOGETHER: Final = 128
+# A transaction that was silent for its longest timeout is given this time to be ended, as by Kafka.
+_LATE_MS: Final = 300_000
 _SHORTAGES: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
@@ -81,6 +83,8 @@ class Partitions:
         self._damaged: dict[PartitionKey, str] = {}
         # Partitions that were not served at the last tick, with the reason.
         self.offline: dict[PartitionKey, str] = {}
+        # Transactions that were open for too long at the last tick: partition and producer id.
+        self.hanging: set[tuple[PartitionKey, int]] = set()
         self.traffic: dict[str, LogTraffic] = {}  # By topic.
         self.since_ns = clock.now_ns()
         self.syncs = 0
@@ -344,15 +348,33 @@ class Partitions:
         """Unlink files that are due, and sync logs whose flush.ms is over. Called about once a second."""
         now_ms = self._clock.wall_ms()
         offline = dict(self._damaged)
+        hanging: set[tuple[PartitionKey, int]] = set()
         for owned in self._open.values():
             owned.log.unlink_due(now_ms)
             log = owned.log
+            if log.producers.first_open_offset is not None:
+                hanging |= self._hanging_of(owned, now_ms)
             if log.offline_reason is not None:
                 offline[owned.key] = log.offline_reason
             # The round that uses the log may be enough; if not, the next tick finds it.
             if not log.is_offline and log not in self.syncing and log.is_flush_due(now_ms):
                 self.unsynced[owned] = None
         self.offline = offline
+        self.hanging = hanging
+
+    def _hanging_of(self, owned: OwnedPartition, now_ms: int) -> set[tuple[PartitionKey, int]]:
+        """The open transactions that their coordinator should have ended long ago. Nobody else ends one, but people."""
+        latest_ms = now_ms - self._config.transaction_max_timeout_ms - _LATE_MS
+        found: set[tuple[PartitionKey, int]] = set()
+        for entry in owned.log.producers.late_transactions(latest_ms):
+            found.add((owned.key, entry.producer_id))
+            if (owned.key, entry.producer_id) not in self.hanging:
+                logger.warning(
+                    "a transaction hangs in %s-%d: producer %d with epoch %d has one open from offset %d on, and "
+                    "nobody ends it; readers of what is committed wait there (kafka-transactions find-hanging, abort)",
+                    *owned.key, entry.producer_id, entry.epoch, entry.open_txn_offset,
+                )  # fmt: skip
+        return found
 
     def enforce_retention(self, key: PartitionKey) -> int:
         """Delete the segments of one partition that are past their retention; return how many."""

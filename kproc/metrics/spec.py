@@ -155,6 +155,12 @@ METRICS: Final = (
         "writes_without_room", Kind.COUNTER, "writes", "Writes that the disk had no room for: it is full."
     ),
     Metric("room_wanted_bytes", Kind.GAUGE, "bytes", "What the last of writes_without_room was to write."),
+    Metric(
+        "hanging_transactions",
+        Kind.GAUGE,
+        "transactions",
+        "Open in a partition 5 minutes and transaction.max.timeout.ms after their last record: must be 0.",
+    ),
 )
 SLOT: Final = {metric.name: slot for slot, metric in enumerate(METRICS)}
 SPEC_CRC: Final = zlib.crc32(repr(METRICS).encode())  # In the slab's header: readers refuse another table.

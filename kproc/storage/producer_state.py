@@ -175,6 +175,11 @@ class ProducerTable:
                 _check_first(entry, verification, first_sequence)
         return self.admit(producer_id, epoch, first_sequence, last_sequence, transactional=True)
 
+    def late_transactions(self, heard_before_ms: int) -> list[ProducerEntry]:
+        """Producers with a transaction open that were not heard of since then."""
+        entries = map(self._entries.__getitem__, self._open)
+        return [entry for entry in entries if entry.last_timestamp < heard_before_ms]
+
     def begin_verification(
         self, producer_id: int, epoch: int, sequence: int, *, needs_zero: bool, now_ms: int
     ) -> Verification:
