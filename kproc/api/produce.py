@@ -40,7 +40,7 @@ from kproc.api.produce_order import (
     Served,
 )
 from kproc.api.registry import api
-from kproc.api.verification import AskToJoin, TransactionalProduce
+from kproc.api.verification import TransactionalProduce
 from kproc.cluster.image import PartitionImage, TopicImage
 from kproc.errors import ErrorCode, KafkaError
 from kproc.storage.results import AppendResult
@@ -121,15 +121,10 @@ class ProduceBatcher:
     while `gathered` is not empty.
     """
 
-    def __init__(
-        self,
-        services: Services,
-        known_answers: KnownAnswers | None = None,
-        ask_to_join: AskToJoin | None = None,
-    ) -> None:
+    def __init__(self, services: Services, known_answers: KnownAnswers | None = None) -> None:
         self._services = services
         self._known_answers = known_answers
-        self._transactions = TransactionalProduce(services, self, ask_to_join)
+        self._transactions = TransactionalProduce(services, self)
         self.gathered: dict[OwnedPartition, Gathered] = {}
         self._open_forwards: dict[ForwardReply, None] = {}  # What other owners have not answered yet.
         # Order over changes of the owners: see "partitions of others" below.

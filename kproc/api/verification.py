@@ -14,11 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
+from kproc.api import transaction_call
 from kproc.api.context import OwnedPartition, PartitionKey, Services
 from kproc.api.produce_answers import Pending, failed
 from kproc.api.produce_order import Later
+from kproc.api.transaction_call import TxnProducer
 from kproc.errors import ErrorCode, KafkaError
 from kproc.storage.producer_state import Verification
 from kproc.storage.validate import TRANSACTION
@@ -44,14 +46,6 @@ _UNREACHED: Final = frozenset(
 )
 _MAGIC_AT: Final = 16
 _ATTRIBUTES_AT: Final = 22  # Their low byte.
-
-
-class TxnProducer(NamedTuple):
-    """A producer in a transaction."""
-
-    transactional_id: str
-    producer_id: int
-    epoch: int
 
 
 class AskToJoin(Protocol):
@@ -137,16 +131,16 @@ def _told(code: int, version: int) -> tuple[int, str | None]:
 class TransactionalProduce:
     """What of a Handler's Produce waits for coordinators of transactions. Part of its ProduceBatcher."""
 
-    def __init__(self, services: Services, appender: Appender, ask_to_join: AskToJoin | None) -> None:
+    def __init__(self, services: Services, appender: Appender) -> None:
         self._services = services
         self._appender = appender
-        self._ask_to_join = ask_to_join  # None: there is nobody to ask, and no transactions.
+        self._ask_to_join: AskToJoin = transaction_call.ask_to_join
         self._waiting: dict[tuple[OwnedPartition, int], _Waiting] = {}
         self._to_ask: list[_Waiting] = []  # Of the request that is being taken.
 
     def refusal_of(self, request: ProduceRequest) -> int:
         """Why a request with a transactional id or such batches is refused as a whole; 0 if it is not."""
-        if self._ask_to_join is None:
+        if not transaction_call.IS_OPEN:
             return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         producers: set[tuple[int, int]] = set()
         has_any = False
@@ -237,7 +231,6 @@ class TransactionalProduce:
 
     def _ask(self, asked: list[_Waiting]) -> None:
         first, answered = asked[0], partial(self._answered, asked)
-        assert self._ask_to_join is not None, "refused"
         work = partial(
             self._ask_to_join,
             self._services,

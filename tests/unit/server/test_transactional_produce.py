@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from kproc.api import transaction_call
 from kproc.api.context import PartitionKey, Services
 from kproc.api.produce_answers import Result
-from kproc.api.verification import TxnProducer
+from kproc.api.transaction_call import TxnProducer
 from kproc.errors import ErrorCode
 from kproc.storage.validate import TRANSACTION
 from kproc.transport.envelope import CLOSE
@@ -146,6 +147,11 @@ class Scene:
         return code
 
 
+@pytest.fixture(autouse=True)
+def is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transaction_call, "IS_OPEN", True)
+
+
 def scene_of(rig: HandlerRig, *, partitions: int = 1) -> Scene:
     scene = Scene(rig, Coordinator())
     for index in range(len(rig.handlers)):
@@ -163,7 +169,8 @@ def scene(start: Start) -> Scene:
 # -- who asks what -------------------------------------------------------------------------------------------
 
 
-def test_without_a_coordinator_to_ask_transactions_are_refused(start: Start) -> None:
+def test_before_transactions_are_open_they_are_refused(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transaction_call, "IS_OPEN", False)
     rig = start()
     rig.create_topic("t")
     refused = [[(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, -1)]]
