@@ -27,6 +27,7 @@ MODULES: Final = (
     "heartbeat",
     "leave_group",
     "offset_commit",
+    "txn_offset_commit",
     "offset_fetch",
     "offset_delete",
     "describe_groups",

@@ -37,6 +37,7 @@ ALWAYS = {
     # The second once a test has made the coordinators' topic.
     ApiKey.END_TXN: {ErrorCode.NOT_COORDINATOR, ErrorCode.INVALID_PRODUCER_ID_MAPPING},
     ApiKey.ADD_OFFSETS_TO_TXN: {ErrorCode.NOT_COORDINATOR, ErrorCode.INVALID_PRODUCER_ID_MAPPING},
+    ApiKey.TXN_OFFSET_COMMIT: {ErrorCode.NOT_COORDINATOR, ErrorCode.INVALID_PRODUCER_ID_MAPPING},
 }
 
 

@@ -77,7 +77,7 @@ class Scene:
     def load(self, chunk_bytes: int, *, compacts: bool) -> None:
         kind, clock = groups(Config(), ManualClock(wall_ms=NOW_MS)), ManualClock(wall_ms=NOW_MS)
         self.shard: Shard[GroupCoordinator] = Shard(
-            kind, OwnedLog(self.log), Config(), clock, Deadlines(), {}
+            kind, OwnedLog(self.log), Config(), clock, Deadlines(), {}, 0
         )
         with patch.object(coordinator_shard, "LOAD_CHUNK_BYTES", chunk_bytes):
             while not self.shard.is_loaded:

@@ -103,6 +103,18 @@ MINIMAL: dict[ApiKey, Callable[[str, bytes], Fields]] = {
         "producer_epoch": 0,
         "committed": True,
     },
+    ApiKey.TXN_OFFSET_COMMIT: lambda name, topic_id: {
+        "transactional_id": "t",
+        "group_id": fresh_name("g"),
+        "producer_id": 1,
+        "producer_epoch": 0,
+        "topics": [
+            {
+                "name": name,
+                "partitions": [{"partition_index": 0, "committed_offset": 0, "committed_metadata": None}],
+            }
+        ],
+    },
     ApiKey.FIND_COORDINATOR: lambda name, topic_id: {"key": "g", "key_type": 0, "coordinator_keys": ["g"]},
     ApiKey.JOIN_GROUP: lambda name, topic_id: join_fields(fresh_name("g")),
     ApiKey.SYNC_GROUP: lambda name, topic_id: {

@@ -28,7 +28,7 @@ A, B = Producer(7, 0), Producer(8, 3)
 class Notes:
     """Rules that note what they are told."""
 
-    def __init__(self, log: CoordinatorLog, _deadlines: Deadlines[DueOf]) -> None:
+    def __init__(self, log: CoordinatorLog, _deadlines: Deadlines[DueOf], _epoch: int) -> None:
         self.log = log
         self.told: list[tuple[Any, ...]] = []
 
@@ -82,7 +82,7 @@ class Rig:
             sweep_interval_ms=1,
             end_transaction=Notes.end_transaction if with_transactions else None,
         )
-        shard = Shard(kind, self.owned, Config(), ManualClock(), Deadlines(), {})
+        shard = Shard(kind, self.owned, Config(), ManualClock(), Deadlines(), {}, 0)
         shard.load_some(lambda name: TOPIC_ID)
         assert shard.is_loaded
         return shard

@@ -32,7 +32,7 @@ def fill(rig: LogRig) -> None:
     """Offset 1 outside, 2 and 3 in transactions of two producers; one commits, the other aborts."""
     with closing(rig.open()) as log:
         clock = ManualClock(wall_ms=NOW_MS)
-        shard = Shard(groups(Config(), clock), OwnedLog(log), Config(), clock, Deadlines(), {})
+        shard = Shard(groups(Config(), clock), OwnedLog(log), Config(), clock, Deadlines(), {}, 0)
         shard.load_some(lambda name: TOPIC_ID)
         for offset, producer in ((1, None), (2, Producer(7, 0)), (3, Producer(8, 4))):
             value = CommittedOffset(offset=offset, commit_timestamp_ms=NOW_MS, topic_id=TOPIC_ID)
