@@ -77,7 +77,7 @@ class Rig:
         """A coordinator that has loaded what the log holds."""
         kind = CoordinatorKind(
             topic="notes",
-            make=Notes,
+            make=lambda log, deadlines, _epoch: Notes(log, deadlines),
             codec=0,
             sweep_interval_ms=1,
             end_transaction=Notes.end_transaction if with_transactions else None,

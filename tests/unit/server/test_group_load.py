@@ -38,7 +38,7 @@ def test_a_piece_may_end_at_every_byte_of_a_batch(tmp_path: Path, monkeypatch: p
     for piece in range(size, 3 * size + HEADER_BYTES):
         monkeypatch.setattr(coordinator_shard, "LOAD_CHUNK_BYTES", piece)
         owned = cast(Any, SimpleNamespace(log=log, key=("__consumer_offsets", 0)))
-        shard = Shard(groups(Config(), clock), owned, Config(), clock, deadlines, {})
+        shard = Shard(groups(Config(), clock), owned, Config(), clock, deadlines, {}, 0)
         for _ in range(BATCHES + 1):
             if shard.is_loaded or shard.is_damaged:
                 break
