@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("pyarrow")
 
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka import TopicPartition as Assigned
 
 from bench.peers.kafka import KafkaPeer
+from kproc.clock import SystemClock
+from kproc.spark.brokers import LATEST, READ_COMMITTED, READ_UNCOMMITTED, cluster_of
 from kproc.spark.decode import Decoder
 from kproc.spark.local import local_files
 from kproc.spark.log_options import LogOptions
 from kproc.spark.log_plan import plan
 from kproc.spark.offsets import TopicPartition
 from kproc.spark.options import parse_source
+from kproc.storage.checkpoints import read_partition_metadata
+from kproc.storage.fs import OsFs
+from kproc.storage.log import Log, LogConfig
 from tests.support.kafka_jars import missing_reason
+from tests.support.transactions import Values, committed_fetch, read_committed
 
 pytestmark = [
     pytest.mark.usefixtures("own_connections"),
@@ -100,3 +109,68 @@ def test_the_source_believes_a_directory_that_is_the_leaders(kafka: KafkaPeer) -
     assert files.end_offset() == 2
     # Kafka does not say where its files are: what is not known is fetched.
     assert local_files(parse_source(given, is_stream=False), partition) is None
+
+
+def consumed(peer: KafkaPeer, topic: str) -> Values:
+    """(offset, value) of what Kafka's own broker gives a reader of committed records."""
+    settings = {"group.id": "g", "isolation.level": "read_committed", "enable.partition.eof": True}
+    consumer = Consumer({"bootstrap.servers": peer.bootstrap, **settings})
+    consumer.assign([Assigned(topic, 0, 0)])
+    found: Values = []
+    while True:
+        (message,) = consumer.consume(1, 30)
+        error = message.error()
+        if error is not None:
+            assert error.code() == KafkaError._PARTITION_EOF, error
+            consumer.close()
+            return found
+        found.append((message.offset(), message.value()))
+
+
+@pytest.mark.parametrize("has_index", [True, False], ids=["as it is", "without its index"])
+def test_kproc_opens_a_log_with_transactions_and_makes_the_index_that_kafka_made(
+    kafka: KafkaPeer, tmp_path: Path, has_index: bool
+) -> None:
+    topic = f"opened-{has_index}"
+    producers = [
+        Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": f"{topic}-{number}"})
+        for number in range(3)
+    ]
+    for producer in producers:
+        producer.init_transactions(30)
+        producer.begin_transaction()
+    chance = random.Random(5)
+    for number in range(60):
+        producer = producers[number % 3 if number > 56 else chance.randrange(3)]
+        producer.produce(topic, b"%d " % number + bytes(chance.choice((10, 3000))), partition=0)
+        assert producer.flush(30) == 0
+        if number % 3 == 0 and number < 55:
+            if chance.random() < 0.5:
+                producer.abort_transaction(30)
+            else:
+                producer.commit_transaction(30)
+            producer.begin_transaction()
+    partition = TopicPartition(topic, 0)
+    stable, end = (
+        cluster_of(kafka.bootstrap).list_offsets({partition: LATEST}, isolation=isolation)[partition]
+        for isolation in (READ_COMMITTED, READ_UNCOMMITTED)
+    )
+    seen = consumed(kafka, topic)
+    directory = tmp_path / f"{topic}-0"
+    shutil.copytree(kafka.data / directory.name, directory)
+    indexes = {path: path.read_bytes() for path in directory.glob("*.txnindex")}
+    assert any(indexes.values())
+    for path in () if has_index else indexes:
+        path.unlink()
+    topic_id = read_partition_metadata(OsFs(), directory)
+    assert topic_id is not None
+    log = Log.open(
+        directory, LogConfig(), topic=topic, topic_id=topic_id, partition=0, leader_epoch=1,
+        clock=SystemClock(), fs=OsFs(),
+    )  # fmt: skip
+    assert (log.last_stable_offset, log.end_offset) == (stable, end)
+    assert read_committed(committed_fetch(log, lambda: 1000), 0) == (seen, stable)
+    log.close()
+    assert {path: path.read_bytes() for path in indexes} == indexes
+    for producer in producers:
+        producer.abort_transaction(30)

@@ -5,7 +5,8 @@ No coordinator takes part: batches are appended with the broker's own hand (stor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable
 
 from kproc.storage.log import AppendResult, Log
 from kproc.storage.validate import COORDINATOR, read_marker
@@ -54,9 +55,25 @@ def put(log: Log, view: memoryview) -> AppendResult:
     return result
 
 
-def read_committed(
-    fetch: Callable[[int], tuple[bytes, Iterable[tuple[int, int]]]], offset: int
-) -> tuple[Values, int]:
+Fetch = Callable[[int], tuple[bytes, list[tuple[int, int]]]]
+
+
+def committed_fetch(log: Log, max_bytes: Callable[[], int]) -> Fetch:
+    """What a log gives a reader of committed records at an offset, as `read_committed` takes it."""
+
+    def fetch(offset: int) -> tuple[bytes, list[tuple[int, int]]]:
+        found = log.read(offset, max_bytes(), committed=True)
+        parts = []
+        for part in found.ranges:
+            with open(part.path, "rb") as file:
+                parts.append(os.pread(file.fileno(), part.length, part.position))
+        aborted = [(each.producer_id, each.first_offset) for each in log.aborted_in(offset, found)]
+        return b"".join(parts), aborted
+
+    return fetch
+
+
+def read_committed(fetch: Fetch, offset: int) -> tuple[Values, int]:
     """What Kafka's consumer hands out from an offset on, and how far it comes, with the rule of its Fetcher.
 
     `fetch` gives the bytes at an offset and the (producer id, first offset) of what was aborted in them.

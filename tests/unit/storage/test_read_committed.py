@@ -5,9 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -23,7 +21,7 @@ from kproc.wire.records import Record
 from tests.support.compaction import compact
 from tests.support.failing_fs import FailingFs
 from tests.support.logs import NOW_MS, TOPIC_ID, LogRig, append_one, batch
-from tests.support.transactions import Values, in_transaction, marker, put, read_committed
+from tests.support.transactions import Values, committed_fetch, in_transaction, marker, put, read_committed
 
 CONFIG = LogConfig(
     segment_bytes=900,
@@ -39,26 +37,11 @@ def rig(tmp_path: Path) -> LogRig:
     return LogRig(tmp_path / "t-0", config=CONFIG)
 
 
-def bytes_of(log: Log, ranges: list[Any]) -> bytes:
-    parts = []
-    for part in ranges:
-        with open(part.path, "rb") as file:
-            parts.append(os.pread(file.fileno(), part.length, part.position))
-    return b"".join(parts)
-
-
-def fetcher(log: Log, max_bytes: Callable[[], int]) -> Callable[[int], tuple[bytes, list[tuple[int, int]]]]:
-    def fetch(offset: int) -> tuple[bytes, list[tuple[int, int]]]:
-        found = log.read(offset, max_bytes(), committed=True)
-        aborted = [(each.producer_id, each.first_offset) for each in log.aborted_in(offset, found)]
-        return bytes_of(log, found.ranges), aborted
-
-    return fetch
-
-
 def committed(log: Log, offset: int | None = None, max_bytes: int = 1 << 20) -> Values:
     """All that a reader sees who begins at an offset."""
-    return read_committed(fetcher(log, lambda: max_bytes), log.start_offset if offset is None else offset)[0]
+    return read_committed(
+        committed_fetch(log, lambda: max_bytes), log.start_offset if offset is None else offset
+    )[0]
 
 
 class Model:
@@ -211,7 +194,7 @@ class Walk:
         assert log.last_stable_offset == model.stable
         for offset in {model.start, self.chance.randint(model.start, model.end)}:
             seen, stop = read_committed(
-                fetcher(log, lambda: self.chance.choice((1, 100, 400, 1 << 20))), offset
+                committed_fetch(log, lambda: self.chance.choice((1, 100, 400, 1 << 20))), offset
             )
             wanted = model.visible(offset)
             assert stop == max(offset, model.stable)
