@@ -28,6 +28,7 @@ CONFIG = LogConfig(
     index_interval_bytes=150,
     cleanup_policy=frozenset({"compact", "delete"}),
     retention_ms=-1,
+    delete_retention_ms=100,
 )
 KEYS = [b"k%d" % number for number in range(5)]
 
@@ -184,9 +185,14 @@ class Walk:
         self.log = self.rig.open(recovery_point=synced, start_offset=start)
 
     def compaction(self) -> None:
-        self.rig.clock.advance_ms(1)
+        self.rig.clock.advance_ms(self.chance.choice((1, 200)))  # Markers may go, too.
         compact(self.rig, self.log)
         self.model.compacted_to = self.log.active_base
+
+    def days(self) -> None:
+        """Producers are forgotten, but those with an open transaction."""
+        self.rig.clock.advance_ms(2 * 24 * 3600 * 1000)
+        self.log.expire_producers(self.rig.clock.wall_ms())
 
     def check(self) -> None:
         log, model = self.log, self.model
@@ -218,9 +224,10 @@ def test_last_stable_offset_and_committed_records_are_those_of_a_model(rig: LogR
     steps = [
         *[walk.append] * 12, walk.sync, walk.sync, walk.restart, walk.handover, walk.owners_death,
         walk.power_loss, walk.delete_records, walk.retention,
+        walk.days,
     ]  # fmt: skip
     if seed % 2:
-        steps.append(walk.compaction)
+        steps += [walk.compaction, walk.compaction]
     for _ in range(60):
         walk.chance.choice(steps)()
         walk.check()
