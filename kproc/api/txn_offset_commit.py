@@ -114,7 +114,7 @@ def _serve(services: Services, partition: int, caller: Caller, item: Item, on_ou
         GROUPS.serve_here(services, _APPEND, partition, caller, item, on_outcome)
         return
     verification = log.producers.begin_verification(
-        *producer, NO_SEQUENCE, needs_zero=False, now_ms=services.clock.wall_ms()
+        *producer, NO_SEQUENCE, owns_epoch=adds, now_ms=services.clock.wall_ms()
     )
 
     def on_code(code: int) -> None:

@@ -178,7 +178,7 @@ class TransactionalProduce:
             self._appender.gather(owned, records, pending, later.at, TRANSACTION)
             return
         guard = owned.log.producers.begin_verification(
-            producer_id, epoch, sequence, needs_zero=adds, now_ms=self._services.clock.wall_ms()
+            producer_id, epoch, sequence, owns_epoch=adds, now_ms=self._services.clock.wall_ms()
         )
         producer = TxnProducer(transactional_id, producer_id, epoch)
         waiting = _Waiting(owned, producer, guard, later._replace(records=bytearray(records)), adds=adds)

@@ -69,20 +69,28 @@ class Verification:
     and is sent again must not get into the log before it.
     """
 
-    __slots__ = ("epoch", "is_confirmed", "lowest_sequence", "needs_zero", "since_ms")
+    __slots__ = ("epoch", "is_confirmed", "lowest_sequence", "owns_epoch", "since_ms")
 
-    def __init__(self, epoch: int, sequence: int, *, needs_zero: bool, now_ms: int) -> None:
+    def __init__(self, epoch: int, sequence: int, *, owns_epoch: bool, now_ms: int) -> None:
         self.epoch = epoch
         self.lowest_sequence = sequence
-        # Each transaction has an epoch of its own, so none begins amid the sequences.
-        self.needs_zero = needs_zero
+        # Whether each transaction of this producer has an epoch of its own. Then none begins amid the sequences.
+        self.owns_epoch = owns_epoch
         self.since_ms = now_ms
         self.is_confirmed = False  # Only while what waited for the answer is appended.
 
-    def tried_again(self, epoch: int, sequence: int) -> None:
+    def is_ended_by(self, epoch: int) -> bool:
+        """Whether a marker with this epoch may be that of the transaction that was asked for.
+
+        It has raised the epoch, where each transaction has one: what has ours comes from the transaction before, whose
+        end the coordinator waited for before it answered.
+        """
+        return epoch > self.epoch or not self.owns_epoch
+
+    def tried_again(self, epoch: int, sequence: int, *, owns_epoch: bool) -> None:
         """Another batch asks the same."""
         if epoch > self.epoch or (epoch == self.epoch and sequence < self.lowest_sequence):
-            self.epoch, self.lowest_sequence = epoch, sequence
+            self.epoch, self.lowest_sequence, self.owns_epoch = epoch, sequence, owns_epoch
 
 
 class ProducerTable:
@@ -181,15 +189,15 @@ class ProducerTable:
         return [entry for entry in entries if entry.last_timestamp < heard_before_ms]
 
     def begin_verification(
-        self, producer_id: int, epoch: int, sequence: int, *, needs_zero: bool, now_ms: int
+        self, producer_id: int, epoch: int, sequence: int, *, owns_epoch: bool, now_ms: int
     ) -> Verification:
         """A batch with this first sequence waits for the coordinator of its transaction."""
         found = self._verifying.get(producer_id)
         if found is None:
-            found = Verification(epoch, sequence, needs_zero=needs_zero, now_ms=now_ms)
+            found = Verification(epoch, sequence, owns_epoch=owns_epoch, now_ms=now_ms)
             self._verifying[producer_id] = found
         else:
-            found.tried_again(epoch, sequence)
+            found.tried_again(epoch, sequence, owns_epoch=owns_epoch)
         return found
 
     def is_verifying(self, producer_id: int, verification: Verification) -> bool:
@@ -263,7 +271,9 @@ class ProducerTable:
         """End a producer's transaction with the marker at `offset`; returns what the .txnindex must know."""
         entry = self._entries.get(producer_id) or ProducerEntry(producer_id, epoch)
         started = entry.open_txn_offset
-        self._verifying.pop(producer_id, None)
+        verification = self._verifying.get(producer_id)
+        if verification is not None and verification.is_ended_by(epoch):
+            del self._verifying[producer_id]
         batches = entry.batches if epoch == entry.epoch else ()
         self._entries[producer_id] = ProducerEntry(
             producer_id, epoch, coordinator_epoch, timestamp, NO_OFFSET, batches
@@ -341,8 +351,8 @@ def _too_old(entry: ProducerEntry, epoch: int) -> KafkaError:
 def _check_first(entry: ProducerEntry | None, verification: Verification, sequence: int) -> None:
     """Whether a transaction's first batch here may have this sequence."""
     is_unknown = entry is None or not entry.batches
-    if sequence > verification.lowest_sequence or (sequence and verification.needs_zero and is_unknown):
-        expected = 0 if verification.needs_zero and is_unknown else verification.lowest_sequence
+    if sequence > verification.lowest_sequence or (sequence and verification.owns_epoch and is_unknown):
+        expected = 0 if verification.owns_epoch and is_unknown else verification.lowest_sequence
         raise KafkaError(
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
             f"a transaction begins with sequence {sequence}, not {expected}",

@@ -29,7 +29,13 @@ class ScriptedTransactions:
         self.waiting: list[Callable[[int], None]] = []
 
     def ask_to_join(
-        self, _services: Any, txn: Any, partitions: Iterable[Any], *, adds: bool, on_code: Callable[[int], None]
+        self,
+        _services: Any,
+        txn: Any,
+        partitions: Iterable[Any],
+        *,
+        adds: bool,
+        on_code: Callable[[int], None],
     ) -> None:
         self.asked.append((tuple(txn), list(partitions), adds))
         if self.code is None:
@@ -195,12 +201,12 @@ def test_a_transaction_that_ended_before_the_answer_came_begins_no_other_one(
     scene: Scene, epoch: int, told: ErrorCode
 ) -> None:
     scene.transactions.code = None
-    scene.send(5)
-    assert scene.answers() == []
+    scene.send(5, version=4)
+    assert scene.answers(4) == []
     scene.end(is_commit=False, epoch=epoch)
     (on_code,) = scene.transactions.waiting
     on_code(0)
-    assert scene.answers() == [told]
+    assert scene.answers(4) == [told]
     assert scene.fetch() == [(-1, "", 0)]
 
 
@@ -219,15 +225,29 @@ def test_two_commits_that_wait_for_the_same_answer_are_both_appended(scene: Scen
 
 def test_a_late_answer_is_not_one_to_the_next_transaction(scene: Scene) -> None:
     scene.transactions.code = None
-    scene.send(5)
-    scene.answers()
+    scene.send(5, version=4)
+    scene.answers(4)
     scene.end(is_commit=False)
     scene.transactions.code = 0
-    assert scene.commit(6) == 0  # Producers of before transaction.version 2 keep their epoch.
+    assert scene.commit(6, version=4) == 0  # Producers of before transaction.version 2 keep their epoch.
     (on_code,) = scene.transactions.waiting
     on_code(0)
-    assert scene.answers() == [ErrorCode.INVALID_TXN_STATE]
+    assert scene.answers(4) == [ErrorCode.INVALID_TXN_STATE]
     scene.end()
+    assert scene.fetch() == [(6, "m", 0)]
+
+
+def test_the_end_of_the_transaction_before_does_not_keep_the_next_one_from_beginning(scene: Scene) -> None:
+    """Its marker has raised the epoch to that of the next one, whose offsets wait for it."""
+    assert scene.commit(5) == 0
+    scene.transactions.code = None
+    scene.send(6, producer_epoch=1)
+    assert scene.answers() == []
+    scene.end(epoch=1)
+    (on_code,) = scene.transactions.waiting
+    on_code(0)
+    assert scene.answers() == [0]
+    scene.end(epoch=2)
     assert scene.fetch() == [(6, "m", 0)]
 
 

@@ -32,8 +32,8 @@ def log(rig: LogRig) -> Iterator[Log]:
     log.close()
 
 
-def begin(log: Log, sequence: int = 0, *, epoch: int = 0, needs_zero: bool = True) -> Verification:
-    return log.producers.begin_verification(PID, epoch, sequence, needs_zero=needs_zero, now_ms=NOW_MS)
+def begin(log: Log, sequence: int = 0, *, epoch: int = 0, owns_epoch: bool = True) -> Verification:
+    return log.producers.begin_verification(PID, epoch, sequence, owns_epoch=owns_epoch, now_ms=NOW_MS)
 
 
 def send(log: Log, sequence: int = 0, *, epoch: int = 0, guard: Verification | None = None) -> int:
@@ -85,7 +85,7 @@ def test_a_batch_without_a_transactional_id_is_refused_also_where_its_producer_h
 
 
 def test_a_marker_ends_the_guard_so_that_a_late_confirmation_begins_nothing(log: Log) -> None:
-    guard = begin(log)
+    guard = begin(log, owns_epoch=False)
     assert end(log).error_code == ErrorCode.NONE
     assert not log.producers.is_verifying(PID, guard)
     assert send(log, guard=guard) == ErrorCode.INVALID_TXN_STATE
@@ -93,6 +93,19 @@ def test_a_marker_ends_the_guard_so_that_a_late_confirmation_begins_nothing(log:
     assert again is not guard
     assert send(log, guard=guard) == ErrorCode.INVALID_TXN_STATE
     assert send(log, guard=again) == ErrorCode.NONE
+
+
+def test_a_late_marker_of_the_transaction_before_does_not_end_the_guard_of_one_with_its_own_epoch(
+    log: Log,
+) -> None:
+    assert send(log, guard=begin(log)) == ErrorCode.NONE
+    guard = begin(log, epoch=1)
+    assert end(log, 1, version=2).error_code == ErrorCode.NONE
+    assert send(log, epoch=1, guard=guard) == ErrorCode.NONE
+    guard = begin(log, epoch=2)
+    assert end(log, 3, version=2).error_code == ErrorCode.NONE
+    assert not log.producers.is_verifying(PID, guard)
+    assert send(log, epoch=2, guard=guard) == NEW_EPOCH
 
 
 def test_a_guard_is_forgotten_like_an_idle_producer(log: Log) -> None:
@@ -123,9 +136,9 @@ def test_a_batch_of_a_transaction_that_has_ended_is_still_known(log: Log) -> Non
 
 def test_a_batch_behind_one_that_failed_does_not_get_in_before_it(log: Log) -> None:
     """Producers do not raise the epoch here, so nothing else is known of the sequence."""
-    begin(log, 4, needs_zero=False)
-    begin(log, 3, needs_zero=False)
-    guard = begin(log, 4, needs_zero=False)
+    begin(log, 4, owns_epoch=False)
+    begin(log, 3, owns_epoch=False)
+    guard = begin(log, 4, owns_epoch=False)
     assert send(log, 4, guard=guard) == IN_ORDER
     assert send(log, 3, guard=guard) == ErrorCode.NONE
 
@@ -139,10 +152,10 @@ def test_a_transaction_with_an_epoch_of_its_own_begins_at_0(log: Log) -> None:
 
 
 def test_a_new_epoch_forgets_the_lowest_sequence_of_the_old_one(log: Log) -> None:
-    begin(log, 0, needs_zero=False)
-    guard = begin(log, 7, epoch=1, needs_zero=False)
+    begin(log, 0, owns_epoch=False)
+    guard = begin(log, 7, epoch=1, owns_epoch=False)
     assert (guard.epoch, guard.lowest_sequence) == (1, 7)
-    begin(log, 3, epoch=0, needs_zero=False)
+    begin(log, 3, epoch=0, owns_epoch=False)
     assert (guard.epoch, guard.lowest_sequence) == (1, 7)
 
 
@@ -194,6 +207,6 @@ def test_what_a_marker_leaves_is_known_after_a_crash(rig: LogRig) -> None:
 
 def test_replayed_markers_leave_no_guard() -> None:
     table = ProducerTable()
-    guard = table.begin_verification(PID, 0, 0, needs_zero=True, now_ms=0)
-    table.record_marker(PID, 0, 0, offset=1, timestamp=1, is_abort=True)
+    guard = table.begin_verification(PID, 0, 0, owns_epoch=True, now_ms=0)
+    table.record_marker(PID, 1, 0, offset=1, timestamp=1, is_abort=True)
     assert not table.is_verifying(PID, guard)
