@@ -157,7 +157,12 @@ def end(current: Transaction | None, request: EndRequest, now_ms: int, spare_id:
     """A producer commits or aborts."""
     if current is None:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    # In Kafka Complete* is pending while the markers are on their way: who ends the next transaction, which may have no
+    # partition yet, only has to wait.
+    is_ending = current.state in PREPARED
     if request.client_version >= EPOCH_PER_TRANSACTION:
+        if is_ending:
+            return ErrorCode.CONCURRENT_TRANSACTIONS
         return _end_with_next_epoch(current, request, now_ms, spare_id)
     if request.producer_id != current.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -166,11 +171,9 @@ def end(current: Transaction | None, request: EndRequest, now_ms: int, spare_id:
     prepared, completed = _ends_of(request)
     if current.state == State.ONGOING:
         return replace(current, state=prepared, updated_ms=now_ms, client_version=request.client_version)
-    if current.state == completed:
-        return ErrorCode.NONE
-    if current.state == prepared:
+    if is_ending:
         return ErrorCode.CONCURRENT_TRANSACTIONS
-    return ErrorCode.INVALID_TXN_STATE
+    return ErrorCode.NONE if current.state == completed else ErrorCode.INVALID_TXN_STATE
 
 
 def _ends_of(request: EndRequest) -> tuple[State, State]:
@@ -189,16 +192,12 @@ def _end_with_next_epoch(current: Transaction, request: EndRequest, now_ms: int,
     if request.producer_id != current.producer_id and not is_over_the_change:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     state = current.state
-    is_repeated = request.epoch == current.epoch - 1 and state not in (State.EMPTY, State.ONGOING)
-    if is_over_the_change:
-        is_repeated = state in COMPLETED
-    is_current = request.epoch == current.epoch and state not in PREPARED
+    is_repeated = state in COMPLETED and (is_over_the_change or request.epoch == current.epoch - 1)
+    is_current = request.epoch == current.epoch
     if not is_repeated and (is_over_the_change or not is_current):
         return ErrorCode.PRODUCER_FENCED
     prepared, completed = _ends_of(request)
     if is_repeated:
-        if state == prepared:
-            return ErrorCode.CONCURRENT_TRANSACTIONS
         return ErrorCode.NONE if state == completed else ErrorCode.INVALID_TXN_STATE
     if state != State.ONGOING and request.is_commit:
         return ErrorCode.INVALID_TXN_STATE
