@@ -1,18 +1,15 @@
 """FindCoordinator (key 10), versions 0-6.
 
-Every group is coordinated by this broker, whichever Handler does it. The first request makes `__consumer_offsets`
-and waits for it; Kafka answers COORDINATOR_NOT_AVAILABLE until it is there. Transactions are not coordinated yet:
-librdkafka retries every code but those of authorization until init_transactions() times out, so
-TRANSACTIONAL_ID_AUTHORIZATION_FAILED it is, fatal in librdkafka 2.16, the Java client 4.3, kafka-python 3.0 and
-aiokafka 0.14. Versions: v1 key types; v3 flexible; v4 many keys in one request (KIP-699); v6 share groups, which
-there are none of.
+Every group and every transactional id is coordinated by this broker, whichever Handler does it. The first request makes
+`__consumer_offsets` or `__transaction_state` and waits for it; Kafka answers COORDINATOR_NOT_AVAILABLE until it is
+there. Versions: v1 key types; v3 flexible; v4 many keys in one request (KIP-699); v6 share groups, which there are none
+of.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from kproc.api import transaction_call
 from kproc.api.coordinator_topic import when_made
 from kproc.api.registry import api
 from kproc.cluster.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
@@ -35,8 +32,6 @@ Fields = dict[str, Any]
 @api(ApiKey.FIND_COORDINATOR, versions=(0, 6))
 def handle_find_coordinator(context: RequestContext, request: Fields) -> None:
     key_type = request.get("key_type", _GROUP)
-    if key_type == _TRANSACTION and not transaction_call.IS_OPEN:
-        raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, transaction_call.NO_TRANSACTIONS)
     topic = _TOPICS.get(key_type)
     if topic is None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Coordinators of type {key_type} are not served.")

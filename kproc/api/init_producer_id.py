@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from kproc.api import transaction_call
 from kproc.api.coordinator_call import Caller, OnOutcome, Outcome
 from kproc.api.registry import api
 from kproc.api.transaction_call import TRANSACTIONS, as_known, fields_of
@@ -92,8 +91,6 @@ def handle_init_producer_id(context: RequestContext, request: dict[str, Any]) ->
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Producer id and epoch must be set together.")
     if transactional_id == "":
         raise KafkaError(ErrorCode.INVALID_REQUEST, "The transactional id is empty.")
-    if transactional_id is not None and not transaction_call.IS_OPEN:
-        raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, transaction_call.NO_TRANSACTIONS)
     if transactional_id is not None:
         _begin(context, request, InitRequest(request["transaction_timeout"], *current))
         return

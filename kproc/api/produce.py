@@ -4,8 +4,7 @@ Requests that arrive together are gathered by `ProduceBatcher` and appended per 
 Log.append, that is one writev. acks=0 answers nothing and closes the connection on an error; acks=1 is
 answered once the bytes are in the page cache; acks=all (-1) waits for fdatasync when kproc.flush=group.
 min.insync.replicas asks for no more replicas than there are, as in Kafka since 3.7 (apache/kafka#14594): for one.
-Batches of transactions: verification.py. Until the broker has coordinators for them, a request with a transactional id
-or with such a batch is refused as a whole (TRANSACTIONAL_ID_AUTHORIZATION_FAILED).
+Batches of transactions: verification.py.
 Versions: v3 record batch v2; v5 log start offset; v8 record errors; v9 flexible; v10 current leader; v13
 topic ids instead of names (KIP-516).
 """

@@ -19,10 +19,6 @@ TRANSACTIONS: Final[CoordinatorCalls[TransactionCoordinator]] = CoordinatorCalls
     "transaction", TRANSACTION_STATE_TOPIC
 )
 
-# Until all parts of transactions are there, none begins: clients are told at their first request.
-IS_OPEN = False
-NO_TRANSACTIONS: Final = "This broker does not coordinate transactions yet: leave transactional.id unset."
-
 ADD: Final = "add"
 VERIFY: Final = "verify"
 # A Handler asks, no client.

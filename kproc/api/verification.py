@@ -140,8 +140,6 @@ class TransactionalProduce:
 
     def refusal_of(self, request: ProduceRequest) -> int:
         """Why a request with a transactional id or such batches is refused as a whole; 0 if it is not."""
-        if not transaction_call.IS_OPEN:
-            return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         producers: set[tuple[int, int]] = set()
         has_any = False
         for topic in request.topics:

@@ -13,9 +13,8 @@ from tests.differential.steps import Step
 from tests.differential.symbols import Moment, Words
 
 _BROKER, _BROKER_LOGGER = 4, 8
-_TRANSACTIONS = 1
-_UNKNOWN_TOPIC, _NO_LEADER, _INVALID_TOPIC, _INVALID_CONFIG, _TXN_REFUSED = 3, 5, 17, 40, 53
-_NO_GROUP = 69
+_UNKNOWN_TOPIC, _NO_LEADER, _INVALID_TOPIC, _INVALID_CONFIG = 3, 5, 17, 40
+_NO_GROUP, _NO_TRANSACTION, _NOT_COORDINATOR = 69, 105, 16
 _LATEST_TIMESTAMP, _NO_TIMESTAMP = -3, -1
 
 
@@ -48,15 +47,8 @@ class Case(NamedTuple):
 
 
 def _transactions(case: Case) -> bool:
-    step, body = case.step, case.step.body
-    if step.api == "init_producer_id":
-        return body["transactional_id"] is not None and case.codes[0] == _TXN_REFUSED
-    if step.api == "find_coordinator":
-        return step.version > 0 and body["key_type"] == _TRANSACTIONS and case.codes[0] == _TXN_REFUSED
-    # None is there; in Kafka that of an InitProducerId that kproc refused may be.
-    return step.api == "describe_transactions" or (
-        step.api == "list_transactions" and case.difference.path == ("transaction_states", ITEMS)
-    )
+    # Before the first one, Kafka has nobody who would know.
+    return case.step.api == "describe_transactions" and case.codes == (_NO_TRANSACTION, _NOT_COORDINATOR)
 
 
 def _auto_creation(case: Case) -> bool:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from kproc.api import transaction_call
 from kproc.api.context import PartitionKey, Services
 from kproc.api.produce_answers import Result
 from kproc.api.transaction_call import TxnProducer
@@ -147,11 +146,6 @@ class Scene:
         return code
 
 
-@pytest.fixture(autouse=True)
-def is_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transaction_call, "IS_OPEN", True)
-
-
 def scene_of(rig: HandlerRig, *, partitions: int = 1) -> Scene:
     scene = Scene(rig, Coordinator())
     for index in range(len(rig.handlers)):
@@ -167,20 +161,6 @@ def scene(start: Start) -> Scene:
 
 
 # -- who asks what -------------------------------------------------------------------------------------------
-
-
-def test_before_transactions_are_open_they_are_refused(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transaction_call, "IS_OPEN", False)
-    rig = start()
-    rig.create_topic("t")
-    refused = [[(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, -1)]]
-    scene = Scene(rig, Coordinator())
-    scene.send(0)
-    assert scene.answers() == refused
-    scene.send(0, name=None)
-    assert scene.answers() == refused
-    scene.send(0, flags=0)
-    assert scene.answers() == refused
 
 
 @pytest.mark.parametrize(("version", "adds"), [(OLD, False), (WITH_ABORTABLE, False), (ADDING, True)])

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from kproc.api import transaction_call
 from kproc.api.transaction_call import TxnProducer, ask_to_join
 from kproc.cluster.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from kproc.coordinator.partitioning import partition_for
@@ -22,11 +21,6 @@ Fields = dict[str, Any]
 TOPIC = "orders"
 PARTITIONS = 4
 SETTINGS = {"transaction.state.log.num.partitions": "4", "offsets.topic.num.partitions": "2"}
-
-
-@pytest.fixture(autouse=True)
-def is_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transaction_call, "IS_OPEN", True)
 
 
 class Producer:
