@@ -242,13 +242,17 @@ class TransactionCoordinator:
         entry.pending = target.state
         entry.writes += 1
 
+        is_settled = False
+
         def on_appended(_offset: int) -> None:
+            nonlocal is_settled
             self._follow(entry, target)
             if target.state in COMPLETED:
-                self._settle(entry)  # Whatever is written next is behind it in the same log.
+                is_settled = True  # Whatever is written next is behind it in the same log.
+                self._settle(entry)
 
         def on_written(code: int) -> None:
-            if target.state not in COMPLETED or entry.now is not target:
+            if not is_settled:
                 self._settle(entry)
             on_done(write_error(code))
 

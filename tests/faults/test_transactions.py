@@ -51,7 +51,7 @@ class Ledger(threading.Thread):
         self.unknown: set[bytes] = set()  # The commit was not answered: all or nothing.
         self.stopping = threading.Event()
         self.problem: BaseException | None = None
-        self._bootstrap = bootstrap
+        self._address = bootstrap
         self._count = 0
 
     def run(self) -> None:
@@ -65,7 +65,7 @@ class Ledger(threading.Thread):
         """One producer's life: until it is told to stop, or fails for good and another one takes its id."""
         producer = Producer(
             {
-                "bootstrap.servers": self._bootstrap,
+                "bootstrap.servers": self._address,
                 "transactional.id": self.name,
                 "transaction.timeout.ms": 20_000,
                 "reconnect.backoff.max.ms": 200,

@@ -122,6 +122,21 @@ def test_an_add_that_comes_before_the_last_transaction_has_ended_waits_for_it() 
     assert rig.state().partitions == {P0}
 
 
+def test_the_next_transaction_that_begins_before_the_end_of_the_last_is_durable_ends_too() -> None:
+    rig = CoordinatorRig()
+    producer = ongoing(rig)
+    for _ in range(3):
+        (producer,) = rig.end(producer, COMMIT)
+        added = rig.add(producer)
+        rig.log.holds_syncs = True
+        rig.take_markers()
+        assert added == []
+        # CompleteCommit and the next Ongoing, one after the other.
+        rig.log.sync()
+        rig.log.holds_syncs = False
+        assert added == [NONE]
+
+
 def test_an_add_does_not_wait_for_ever() -> None:
     rig = CoordinatorRig()
     (next_one,) = rig.end(ongoing(rig), COMMIT)
