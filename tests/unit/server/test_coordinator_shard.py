@@ -26,7 +26,7 @@ A, B = Producer(7, 0), Producer(8, 3)
 
 
 class Notes:
-    """Rules that note what they are told."""
+    """Rules that note what they are told, in that order."""
 
     def __init__(self, log: CoordinatorLog, _deadlines: Deadlines[DueOf], _epoch: int) -> None:
         self.log = log
@@ -77,7 +77,7 @@ class Rig:
         """A coordinator that has loaded what the log holds."""
         kind = CoordinatorKind(
             topic="notes",
-            make=lambda log, deadlines, _epoch: Notes(log, deadlines),
+            make=Notes,
             codec=0,
             sweep_interval_ms=1,
             end_transaction=Notes.end_transaction if with_transactions else None,
