@@ -59,6 +59,7 @@ _TIMEOUTS, _MARKERS, _WAITING = "timeouts", "markers", "waiting"
 _FENCED: Final = frozenset(
     {int(ErrorCode.INVALID_PRODUCER_EPOCH), int(ErrorCode.TRANSACTION_COORDINATOR_FENCED)}
 )
+_CONCURRENT: Final = ErrorCode.CONCURRENT_TRANSACTIONS
 _HAS_IT: Final = frozenset({int(ErrorCode.NONE), int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)})
 
 
@@ -159,9 +160,9 @@ class TransactionCoordinator:
                 entry = self._entries[name] = _Entry(name)
             granted = Granted(ErrorCode.NONE, decision.producer_id, decision.epoch)
             self._write(entry, decision, lambda code: reply(Granted(code) if code else granted))
-        elif entry is not None and current is not None and _must_be_fenced(current, decision):
+        elif entry is not None and entry.name in self._ongoing and decision == _CONCURRENT:
             # The producer asks again, and finds the transaction aborted.
-            self._fence(entry, lambda code: reply(Granted(code or ErrorCode.CONCURRENT_TRANSACTIONS)))
+            self._fence(entry, lambda code: reply(Granted(code or _CONCURRENT)))
         else:
             assert isinstance(decision, ErrorCode)
             reply(Granted(decision))
@@ -179,12 +180,12 @@ class TransactionCoordinator:
         if entry is None:
             asked.on_code(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
             return
-        decision: Transaction | ErrorCode = ErrorCode.CONCURRENT_TRANSACTIONS
+        decision: Transaction | ErrorCode = _CONCURRENT
         if entry.pending in (None, State.ONGOING):
             decision = rules.add(entry.latest, asked.request, self._timing.wall_ms())
         if isinstance(decision, Transaction):
             self._write(entry, decision, asked.on_code)
-        elif decision == ErrorCode.CONCURRENT_TRANSACTIONS and asked.until_ms > self._timing.now_ms():
+        elif decision == _CONCURRENT and asked.until_ms > self._timing.now_ms():
             entry.waiting.append(asked)
             self._waiting[name] = None
             self._deadlines.bring_forward((self, _WAITING), asked.until_ms)
@@ -225,7 +226,7 @@ class TransactionCoordinator:
             reply(Granted(decision))
 
     def _refusal(self) -> ErrorCode:
-        return ErrorCode.NOT_COORDINATOR if self._is_over else ErrorCode.CONCURRENT_TRANSACTIONS
+        return ErrorCode.NOT_COORDINATOR if self._is_over else _CONCURRENT
 
     def _with_id(self, go_on: Callable[[int], None], reply: OnGranted) -> None:
         """Ask again with a new producer id; what was decided before may have changed by then."""
@@ -490,10 +491,6 @@ class TransactionCoordinator:
             self._deadlines.discard((self, name))
         for name in list(self._waiting):
             self._resume(self._entries[name])
-
-
-def _must_be_fenced(current: Transaction, decision: object) -> bool:
-    return current.state == State.ONGOING and decision == ErrorCode.CONCURRENT_TRANSACTIONS
 
 
 def _log_error(what: str, code: int) -> None:
