@@ -7,7 +7,7 @@ again. `RemoteReads` is the side of the home, `serve_forwarded` that of the owne
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -17,7 +17,7 @@ from kproc.api.context import PartitionKey, Services
 from kproc.api.fetch_read import PartitionRead, failed_read, partition_now, read_partition
 from kproc.api.served_calls import serves
 from kproc.cluster.image import PartitionImage, TopicImage
-from kproc.errors import ErrorCode
+from kproc.errors import ErrorCode, KafkaError
 from kproc.purgatory.purgatory import DelayedOperation
 from kproc.wire.hot import READ_COMMITTED, FetchPartition, FetchRequest
 
@@ -231,10 +231,41 @@ class _RemoteWatch(DelayedOperation):
         self._on_reply(PartsRead(is_over=True))
 
 
+class _CommittedWatch(_RemoteWatch):
+    """The same for a reader of committed records: appends to open transactions are no news."""
+
+    __slots__ = ("_read", "_services")
+
+    def __init__(
+        self,
+        deadline_ns: int,
+        on_reply: OnResult[PartsRead],
+        services: Services,
+        reads: Sequence[tuple[FetchPart, PartitionRead]],
+    ) -> None:
+        super().__init__(deadline_ns, on_reply)
+        self._services = services
+        self._read = [(part, (read.start, read.stable)) for part, read in reads]
+
+    def try_complete(self) -> bool:
+        return any(self._is_news(part, known) for part, known in self._read) and self.complete()
+
+    def _is_news(self, part: FetchPart, known: tuple[int, int]) -> bool:
+        services = self._services
+        if _has_moved(services, (part,)):
+            return True
+        partition = services.image.topics_by_id[part.topic_id].partitions[part.wanted.index]
+        try:
+            log = services.partitions.get(part.topic, partition).log
+            return (log.start_offset, log.last_stable_offset) != known
+        except (KafkaError, OSError):
+            return True  # The read that follows says what it is.
+
+
 @serves(END_WATCH)
 def end_watch(services: Services, body: WatchEnd, on_reply: OnResult[Reply]) -> None:
     """Let a watch end before its time."""
-    services.purgatory.check(("watch", *body.watch))
+    services.purgatory.end(("watch", *body.watch))
     on_reply(Reply())
 
 
@@ -271,7 +302,11 @@ def serve_forwarded(services: Services, body: PartsToRead, on_reply: OnResult[Pa
     on_reply(PartsRead(reads=reads, is_open=waits))
     if waits:
         keys = [*watched, ("watch", *body.watch)]
-        services.purgatory.watch(_RemoteWatch(body.wait_ns, on_reply), keys)
+        watch = _RemoteWatch(body.wait_ns, on_reply)
+        if body.committed:
+            parts = list(zip(body.parts, reads, strict=True))
+            watch = _CommittedWatch(body.wait_ns, on_reply, services, parts)
+        services.purgatory.watch(watch, keys)
 
 
 def _has_moved(services: Services, parts: Iterable[FetchPart]) -> bool:

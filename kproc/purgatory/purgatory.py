@@ -95,6 +95,12 @@ class Purgatory:
                 self._forget(operation)
         containment.owner = before
 
+    def end(self, key: Hashable) -> None:
+        """Complete every operation that watches `key`, whatever it waits for."""
+        for operation in list(self._watchers.get(key, ())):
+            operation.complete()
+            self._forget(operation)
+
     def cancel(self, operation: DelayedOperation) -> None:
         """Drop an operation whose answer nobody wants any more."""
         operation.is_completed = True

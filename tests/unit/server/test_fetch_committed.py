@@ -306,6 +306,57 @@ def test_fetch_over_several_owners_gives_committed_records_and_waits_for_markers
     assert aborted_in(rows[there]) == []
 
 
+def wait_for(rig: HandlerRig, partition: int, offset: int) -> None:
+    """A reader of committed records at the first Handler waits for a partition."""
+    fields = fetch_fields([("t", id_of(rig, "t"), [(partition, offset)])], max_wait_ms=WAIT_MS)
+    fields["isolation_level"] = COMMITTED
+    rig.processors[0].send(ApiKey.FETCH, 12, fields)
+    assert rig.processors[0].answers() == []
+
+
+def test_appends_to_open_transactions_are_told_to_no_other_handler(several: HandlerRig) -> None:
+    rig = several
+    there = next(index for index in range(4) if rig.owner("t", index) == 1)
+    wait_for(rig, there, 0)
+    append(rig, in_transaction(7, b"first"), partition=there)
+    rig.settle()
+    (watch,) = rig.handler(1)._purgatory._watchers["t", there]
+    append(rig, in_transaction(7, b"second"), batch("after"), partition=there)
+    rig.settle()
+    assert list(rig.handler(1)._purgatory._watchers["t", there]) == [watch]
+    append(rig, marker(7, commit=True), partition=there)
+    (answer,) = rig.processors[0].answers()
+    (row,) = answer.fields(ApiKey.FETCH, 12)["responses"][0]["partitions"]
+    assert seen_in(row) == [0, 1, 2, 3]
+    assert len(rig.handler(1)._purgatory) == 0
+
+
+def test_watch_of_a_reader_that_leaves_ends_before_any_marker(several: HandlerRig) -> None:
+    rig = several
+    there = next(index for index in range(4) if rig.owner("t", index) == 1)
+    append(rig, in_transaction(7, b"first"), partition=there)
+    wait_for(rig, there, 0)
+    assert len(rig.handler(1)._purgatory) == 1
+    rig.processors[0].disconnect()
+    rig.settle()
+    assert len(rig.handler(1)._purgatory) == len(rig.handler(0)._purgatory) == 0
+
+
+def test_reader_of_another_handlers_partition_is_told_when_it_is_deleted_up_to_its_end(
+    several: HandlerRig,
+) -> None:
+    rig = several
+    there = next(index for index in range(4) if rig.owner("t", index) == 1)
+    append(rig, in_transaction(7, b"first"), batch("after"), partition=there)
+    wait_for(rig, there, 0)
+    owned = rig.open("t", there)
+    owned.log.advance_start(2)
+    owned.after_append()
+    (answer,) = rig.processors[0].answers()
+    (row,) = answer.fields(ApiKey.FETCH, 12)["responses"][0]["partitions"]
+    assert row["error_code"] == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
 def test_what_an_open_transaction_holds_back_is_not_known_while_its_log_moves() -> None:
     def moving(*_: Any) -> Any:
         raise PartitionMoving(("t", 0), 2, 5)
