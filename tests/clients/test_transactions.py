@@ -20,7 +20,7 @@ from tests.support.topics import TopicFactory, fresh_name
 from tests.support.wait import wait_until
 
 pytest.importorskip("confluent_kafka", reason="confluent is not installed: it reads what the others write")
-pytestmark = [pytest.mark.clients, pytest.mark.transports("process", "thread")]
+pytestmark = [pytest.mark.clients, pytest.mark.transports("process")]
 
 PARTITIONS = 3
 SHORT_MS = 1_000

@@ -1,0 +1,76 @@
+"""Apache Kafka's own clients and tools in transactions: those with an epoch for each transaction (KIP-890)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kproc.wire.header import ApiKey
+from tests.clients.test_java_admin_tools import said, tool
+from tests.support.broker import BrokerUnderTest
+from tests.support.java_tools import PRODUCER_PERFORMANCE, run_tool
+from tests.support.kafka_jars import missing_reason
+from tests.support.raw import RawClient
+from tests.support.topics import fresh_name
+
+pytest.importorskip("confluent_kafka", reason="confluent is not installed: it reads what Java writes")
+
+from tests.support.adapters.transactional import Confluent, read_all
+
+pytestmark = [
+    pytest.mark.java,
+    pytest.mark.usefixtures("java_tools"),
+    pytest.mark.transports("process"),
+    pytest.mark.skipif(missing_reason() is not None, reason=missing_reason() or ""),
+]
+
+RECORDS = 600
+COMMAND = "TransactionsCommand"
+
+
+def state_of(bootstrap: str, name: str) -> dict[str, Any]:
+    with RawClient(bootstrap) as client:
+        answer = client.call(ApiKey.DESCRIBE_TRANSACTIONS, 0, {"transactional_ids": [name]})
+    (state,) = answer["transaction_states"]
+    return dict(state)
+
+
+def test_a_producer_with_an_epoch_for_each_transaction(broker: BrokerUnderTest) -> None:
+    name, tx = fresh_name("copied"), fresh_name("tx")
+    with RawClient(broker.bootstrap) as client:
+        client.create_topic(name, partitions=3)
+    run_tool(
+        PRODUCER_PERFORMANCE,
+        *("--topic", name, "--num-records", str(RECORDS), "--record-size", "50", "--throughput", "2000"),
+        *("--transactional-id", tx, "--transaction-duration-ms", "20"),
+        *("--bootstrap-server", broker.bootstrap),
+    )
+    assert len(read_all(broker.bootstrap, name, 3, isolation="read_committed")) == RECORDS
+    state = state_of(broker.bootstrap, tx)
+    assert state["transaction_state"] == "CompleteCommit"
+    assert state["producer_epoch"] > 3, "each transaction has raised it"
+
+
+def test_the_tool_of_transactions(broker: BrokerUnderTest) -> None:
+    name, tx = fresh_name("hanging"), fresh_name("tx")
+    with RawClient(broker.bootstrap) as client:
+        client.create_topic(name)
+    with Confluent(broker.bootstrap, tx) as producer:
+        producer.begin()
+        producer.send(name, 0, b"x")
+        producer.flush()
+        listed = tool(COMMAND, broker.bootstrap, "list").stdout
+        assert any(tx in line and "Ongoing" in line for line in listed.splitlines()), listed
+        shown = said(tool(COMMAND, broker.bootstrap, "describe", "--transactional-id", tx))
+        assert "Ongoing" in shown
+        assert f"{name}-0" in shown
+        where = ("--topic", name, "--partition", "0")
+        producers = tool(COMMAND, broker.bootstrap, "describe-producers", *where).stdout
+        assert "CurrentTransactionStartOffset" in producers
+        hanging = tool(COMMAND, broker.bootstrap, "find-hanging", "--broker-id", "1")
+        assert not [line for line in hanging.lines if name in line]
+        tool(COMMAND, broker.bootstrap, "abort", *where, "--start-offset", "0")
+        assert read_all(broker.bootstrap, name, 1, isolation="read_committed") == []
+        producer.abort()
+    assert state_of(broker.bootstrap, tx)["transaction_state"] in ("PrepareAbort", "CompleteAbort")
