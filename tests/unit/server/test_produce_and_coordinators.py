@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from kproc.api import transaction_call
 from kproc.errors import ErrorCode
 from kproc.storage.log import Log, SyncPoint
 from kproc.wire.header import ApiKey
@@ -21,11 +20,6 @@ NO_ID = bytes(16)
 # Produce, EndTxn: of producers that add partitions and keep their epoch, and of those with an epoch each transaction.
 KEEPS, RAISES = (11, 3), (12, 5)
 both = pytest.mark.parametrize("versions", [KEEPS, RAISES], ids=["keeps its epoch", "raises it"])
-
-
-@pytest.fixture(autouse=True)
-def is_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transaction_call, "IS_OPEN", True)
 
 
 @pytest.fixture(autouse=True)
@@ -143,6 +137,34 @@ def test_transactions_one_after_another(start: Start, versions: tuple[int, int])
         assert read(rig, index, committed=True) == committed
         assert len(read(rig, index, committed=False)) == 15
         assert rig.open(TOPIC, index).log.producers.first_open_offset is None
+
+
+def test_the_next_transaction_begins_while_the_markers_of_the_last_are_on_their_way(start: Start) -> None:
+    rig = synced(start)
+    writer = Writer(begun(rig), RAISES)
+    every = range(PARTITIONS)
+    writer.send(b"value-0", *every)
+    assert writer.codes() == [[0] * PARTITIONS]
+    for number in range(1, 4):
+        producer = writer.producer
+        fields = {
+            "transactional_id": producer.name,
+            "producer_id": producer.producer_id,
+            "producer_epoch": producer.epoch,
+            "committed": True,
+        }
+        rig.processors[0].send(ApiKey.END_TXN, 5, fields)
+        producer.epoch += 1
+        writer.sequences.clear()
+        writer.send(b"value-%d" % number, *every)
+        ended, written = rig.processors[0].answers()
+        assert ended.fields(ApiKey.END_TXN, 5)["error_code"] == 0
+        (row,) = written.fields(ApiKey.PRODUCE, 12)["responses"]
+        assert [each["error_code"] for each in row["partition_responses"]] == [0] * PARTITIONS
+    assert writer.end() == ErrorCode.NONE
+    settled(rig)
+    for index in every:
+        assert read(rig, index, committed=True) == [b"value-%d" % number for number in range(4)]
 
 
 def test_a_partition_that_was_not_added_is_refused_and_the_transaction_can_be_aborted(start: Start) -> None:
