@@ -374,6 +374,7 @@ class LogSegment:
         if self._closing:
             return
         self.close_indexes()
+        self.txn_index.close()
         if self.fd != CLOSED:
             self._fs.close(self.fd)
             self.fd = CLOSED

@@ -18,7 +18,8 @@ _MARKER: Final = 3  # The column with the offset of the abort marker; the rows a
 
 
 class TxnIndex:
-    """The transaction index of one segment. Its rows stay in memory: every read_committed Fetch asks for them.
+    """The transaction index of one segment. Its rows stay in memory while the segment is read: every read_committed
+    Fetch asks for them.
 
     Along the rows the markers' offsets grow, and so do the last stable offsets behind them.
     """
@@ -38,8 +39,16 @@ class TxnIndex:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no marker in the segment has aborted a transaction."""
-        return not self._load()
+        """Whether no marker in the segment has aborted a transaction. Loads nothing."""
+        if self._rows is not None:
+            return not self._rows
+        facts = self._fs.facts_at(self.path)
+        return facts is None or facts.st_size < TXN_ENTRY.size
+
+    def close(self) -> None:
+        """Forget the rows; the next use reads them again."""
+        if self._rows:  # That there are none is worth remembering.
+            self._rows = None
 
     @property
     def last_marker(self) -> int:

@@ -15,6 +15,7 @@ from kproc.storage import txn_index
 from kproc.storage.format import TXN_ENTRY, AbortedTransaction
 from kproc.storage.fs import OsFs
 from kproc.storage.log import Log, LogConfig, TrustedEnd
+from kproc.storage.segments import COLD_OPEN_MAX
 from kproc.storage.validate import COORDINATOR
 from kproc.wire.record_batch import encode_batch
 from kproc.wire.records import Record
@@ -275,6 +276,21 @@ def test_reader_far_behind_opens_no_transaction_index_at_each_fetch(rig: LogRig)
     found = log.read(0, 1, committed=True)
     assert log.aborted_in(0, found) == []
     assert fs.count == before
+    log.close()
+
+
+def test_rows_of_a_segment_that_is_read_no_more_are_not_kept(rig: LogRig) -> None:
+    rig.config = LogConfig(segment_bytes=400, index_interval_bytes=150)
+    log = rig.open()
+    for number in range(40):
+        put(log, in_transaction(number, b"never"))
+        put(log, marker(number, commit=False))
+    log.close()
+    log = rig.open(clean=True)
+    assert log.segment_count > 15
+    assert committed(log, max_bytes=300) == []
+    held = [segment for segment in log._segments.all() if segment.txn_index._rows]
+    assert len(held) <= COLD_OPEN_MAX + 1
     log.close()
 
 
