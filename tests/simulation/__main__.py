@@ -11,7 +11,7 @@ from collections import Counter
 
 from tests.simulation import broker
 from tests.simulation.mutations import hunt
-from tests.simulation.plan import POWER, plan_of
+from tests.simulation.plan import POWER, Plan, plan_of
 from tests.simulation.run import Outcome, simulate
 from tests.simulation.shrink import shrink
 
@@ -34,6 +34,11 @@ def main() -> int:
         "--power", type=float, default=POWER, help="how often the power goes, beside 5 deaths of roles"
     )
     parser.add_argument(
+        "--transactions",
+        action=argparse.BooleanOptionalAction,
+        help="every seed with transactional clients, or none; by default some",
+    )
+    parser.add_argument(
         "--mutation", help="run with a mutation of the code until a seed notices it; `all`: each"
     )
     options = parser.parse_args()
@@ -47,12 +52,12 @@ def main() -> int:
     if options.mutation:
         return hunt(options.mutation, first=options.first, seeds=options.seeds)
     if options.seed is not None:
-        return _one(options.seed, options.power, trace=options.trace, shrinks=options.shrink)
-    return _many(options.first, options.seeds, options.power, fail_fast=options.fail_fast)
+        plan = plan_of(options.seed, power=options.power, transactions=options.transactions)
+        return _one(plan, trace=options.trace, shrinks=options.shrink)
+    return _many(options)
 
 
-def _one(seed: int, power: float, *, trace: bool, shrinks: bool) -> int:
-    plan = plan_of(seed, power=power)
+def _one(plan: Plan, *, trace: bool, shrinks: bool) -> int:
     if shrinks:
         plan = shrink(plan)
     outcome = simulate(plan, tells=trace)
@@ -73,13 +78,14 @@ def _report(outcome: Outcome) -> None:
         print(f"  {violation}")
 
 
-def _many(first: int, count: int, power: float, *, fail_fast: bool) -> int:
+def _many(options: argparse.Namespace) -> int:
+    first, count = options.first, options.seeds
     began, cpu = time.monotonic(), time.process_time()
     failed: list[int] = []
     totals: Counter[str] = Counter()
     done = 0
     for seed in range(first, first + count):
-        outcome = simulate(plan_of(seed, power=power))
+        outcome = simulate(plan_of(seed, power=options.power, transactions=options.transactions))
         done += 1
         totals.update(outcome.counts)
         totals["turns"] += outcome.steps
@@ -87,7 +93,7 @@ def _many(first: int, count: int, power: float, *, fail_fast: bool) -> int:
             failed.append(seed)
             _report(outcome)
             sys.stdout.flush()
-            if fail_fast:
+            if options.fail_fast:
                 break
         if done % _COLLECT_EVERY == 0:
             gc.collect()

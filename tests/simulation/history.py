@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from tests.simulation.transaction_history import MARKER, TransactionHistory
+
 Key = tuple[bytes, int]  # (topic id, partition)
 
 
@@ -75,6 +77,7 @@ class History:
         self.partitions: dict[Key, PartitionHistory] = {}
         self.commits: dict[tuple[str, str, int], CommitHistory] = {}
         self.counts = {"acknowledged": 0, "read": 0, "commits": 0, "answers": 0, "power": 0, "deaths": 0}
+        self.transactions = TransactionHistory(violate)
         self.power_losses = self.restarts = 0
         self.is_synced = True  # Whether acks=all and committed offsets wait for the disk (kproc.flush=group).
 
@@ -158,6 +161,8 @@ class History:
                     f"and is {value!r}"
                 )
             owner = value.split(b"|")[0]
+            if value.startswith(MARKER):
+                continue
             if topic is not None and owner != topic_id.hex()[:8].encode() + b"-%d" % partition:
                 self._violate(f"{self._name(topic_id, partition)}: a foreign record at {offset}: {value!r}")
 
@@ -231,6 +236,7 @@ class History:
         """What was not promised to survive may be gone, and its offsets may be given again."""
         self.power_losses += 1
         self.counts["power"] += 1
+        self.transactions.lost_power()
         if not self.is_synced:
             self.commits.clear()
         for known in self.partitions.values():
@@ -266,6 +272,7 @@ class History:
                 self._violate(f"{name}: offsets {missing[:5]} of {log_start} to {end} are not there")
             if log_start > max(known.deleted_below, known.trimming_to) and not topic.trims:
                 self._violate(f"{name}: starts at {log_start}, deleted was below {known.deleted_below}")
+        got = {offset: value for offset, value in got.items() if not value.startswith(MARKER)}
         newest: dict[bytes, int] = {}
         for offset, value in got.items():
             newest[key_of(value)] = offset

@@ -47,6 +47,7 @@ class Plan:
     clients: tuple[ClientPlan, ...] = ()
     events: tuple[Event, ...] = ()
     segment_bytes: int = 2000
+    has_transactions: bool = False
 
     def without(self, part: ClientPlan | Event) -> Plan:
         """The same without one client or event."""
@@ -68,10 +69,18 @@ _ROLES: Final = (
     "acceptor",
 )
 _PAUSES_MS: Final = (2, 10, 40, 100, 400, 2500)
+_TRANSACTIONS_EVERY: Final = 4
 
 
-def plan_of(seed: int, *, power: float = POWER) -> Plan:
-    """The plan of a seed."""
+def plan_of(seed: int, *, power: float = POWER, transactions: bool | None = None) -> Plan:
+    """The plan of a seed; every fourth is of transactions, too, unless it is said whether."""
+    plan = _plan_of(seed, power)
+    if seed % _TRANSACTIONS_EVERY == 0 if transactions is None else transactions:
+        return _with_transactions(plan, power)
+    return plan
+
+
+def _plan_of(seed: int, power: float) -> Plan:
     rng = random.Random(f"plan {seed}")
     duration_ms = rng.choice((80, 150, 300))
     clients = [
@@ -118,6 +127,59 @@ def plan_of(seed: int, *, power: float = POWER) -> Plan:
         events=tuple(sorted(events, key=lambda each: each.at_ms)),
         segment_bytes=rng.choice((600, 1500, 5000, 1 << 20)),
     )
+
+
+def _with_transactions(plan: Plan, power: float) -> Plan:
+    """Few of the other clients, some transactional ones, more of those faults that their rules are about."""
+    rng = random.Random(f"transactions {plan.seed}")
+    others = [each for each in plan.clients if each.kind in ("admin", "operator") or rng.random() < 0.3]
+    clients = [replace(each, kind="admin-txn") if each.kind == "admin" else each for each in others]
+    for kind, counts in (
+        ("transactional-old", (0, 1, 2)),
+        ("transactional-new", (1, 1, 2)),
+        ("rival-old", (0, 0, 2)),
+        ("rival-new", (0, 0, 2)),
+        ("silent-old", (0, 0, 1)),
+        ("silent-new", (0, 1)),
+        ("copier-old", (0, 1)),
+        ("copier-new", (0, 1)),
+        ("committed", (1, 2)),
+    ):
+        clients += [ClientPlan(kind, f"{kind}-{n}", rng.getrandbits(30)) for n in range(rng.choice(counts))]
+    duration_ms = rng.choice((150, 300, 600))
+    # What was promised of a log whose writes or syncs fail for good is not told for coordinators' logs.
+    events = [
+        each for each in plan.events if each.kind != "disk" or each.arguments[0] not in ("write", "sync")
+    ]
+    events += [_event_of_transactions(rng, duration_ms, power) for _ in range(rng.choice((0, 2, 4, 8)))]
+    settings = {
+        **plan.settings,
+        "transaction.state.log.num.partitions": rng.choice(("1", "3")),
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": rng.choice(("20", "100")),
+    }
+    if any(each.kind == "power" for each in events):
+        settings["kproc.flush"] = "group"  # Without it a power loss may tear transactions.
+    return replace(
+        plan,
+        duration_ms=duration_ms,
+        settings=settings,
+        clients=tuple(clients),
+        events=tuple(sorted(events, key=lambda each: each.at_ms)),
+        has_transactions=True,
+    )
+
+
+def _event_of_transactions(rng: random.Random, duration_ms: int, power: float) -> Event:
+    at_ms = rng.randrange(duration_ms)
+    kind = rng.choices(("kill", "delay", "scale", "power"), (5, 3, 3, power))[0]
+    number = rng.randrange(1000)
+    if kind == "kill":
+        return Event(at_ms, kind, (rng.choice(("handler", "handler", "handler", "controller")), number))
+    if kind == "delay":
+        return Event(at_ms, kind, ("handler", number, rng.randrange(1000), rng.choice(_PAUSES_MS)))
+    if kind == "scale":
+        return Event(at_ms, kind, ("num.io.threads", rng.choice((1, 2, 3))))
+    return Event(at_ms, kind, (number,))
 
 
 def _moves(rng: random.Random, duration_ms: int) -> list[Event]:

@@ -30,29 +30,30 @@ _TURNS_MAX: Final = 64
 _FOREVER_NS: Final = 1 << 60
 
 
-def _nothing_came(_limit: int) -> tuple[()]:
-    return ()
-
-
-def _always() -> bool:
-    return True
-
-
 class Gate:
     """One direction of a link as its receiver sees it: while it is closed, nothing has arrived yet."""
 
     def __init__(self, receiver: Any) -> None:
         self._receiver = receiver
+        self._is_open = True
         self.release = receiver.release
-        self.open()
+
+    # Methods that stay the same: inboxes keep them.
+    def poll(self, limit: int) -> Any:
+        """What has arrived."""
+        return self._receiver.poll(limit) if self._is_open else ()
+
+    def is_empty(self) -> bool:
+        """Whether that is nothing."""
+        return not self._is_open or self._receiver.is_empty()
 
     def open(self) -> None:
         """What has arrived is seen."""
-        self.poll, self.is_empty = self._receiver.poll, self._receiver.is_empty
+        self._is_open = True
 
     def shut(self) -> None:
         """Nothing arrives until it is opened."""
-        self.poll, self.is_empty = _nothing_came, _always
+        self._is_open = False
 
 
 class SimulatedRole(ChildRole):

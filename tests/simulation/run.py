@@ -22,10 +22,12 @@ from tests.simulation import broker as broker_module
 from tests.simulation import doubles, processes
 from tests.simulation.broker import DATA, PORT, SimulatedBroker
 from tests.simulation.client import Client
+from tests.simulation.committed_readers import CommittedJudge, CommittedReader
 from tests.simulation.group_workload import Member
 from tests.simulation.history import History
 from tests.simulation.operator import Operator
 from tests.simulation.plan import Event, Plan
+from tests.simulation.transaction_workload import COPIES, KINDS
 from tests.simulation.workloads import Admin, Committer, Consumer, IdempotentProducer, Mixer, Producer, Reader
 from tests.simulation.world import MS, PowerLost, S, Violation, World
 from tests.support.memory_disk import MemoryDisk
@@ -128,7 +130,8 @@ class Run:
             world.violations.append(f"a turn has no end: {where.filename}:{where.lineno} {where.name}")
         finally:
             logger.removeHandler(listener)
-        return Outcome(self.plan, world.violations, world.story or [], world.steps, dict(self.history.counts))
+        counts = self.history.counts | self.history.transactions.counts
+        return Outcome(self.plan, world.violations, world.story or [], world.steps, counts)
 
     def _live(self) -> None:
         broker_module.use_world(self.world)
@@ -193,7 +196,16 @@ class Run:
             return Producer(*arguments, acks=1 if kind == "producer-1" else -1)
         if kind.startswith("idempotent"):
             return IdempotentProducer(*arguments, acks=1 if kind == "idempotent-1" else -1)
+        if kind.endswith(("-old", "-new")):
+            what, _, which = kind.rpartition("-")
+            # Rivals have one id.
+            return KINDS[what](
+                *arguments, is_new=which == "new", transactional_id=kind if what == "rival" else ""
+            )
+        if kind == "admin-txn":
+            return Admin(*arguments, more=[COPIES])
         kinds: dict[str, Any] = {
+            "committed": CommittedReader, "judge": CommittedJudge,
             "admin": Admin, "consumer": Consumer, "committer": Committer, "member": Member, "operator": Operator,
             "reader": Reader, "mixer": Mixer,
         }  # fmt: skip
@@ -384,7 +396,8 @@ class Run:
             self._rest()
 
     def _read_all(self) -> None:
-        reader = self._make_client("reader", "reader", self.plan.seed)
+        kind = "judge" if self.plan.has_transactions else "reader"
+        reader = self._make_client(kind, "reader", self.plan.seed)
         self.clients = [reader]
         self.world.add(reader)
         self._deadline_ns = self.world.now_ns() + _FINISH_NS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any, Final
 
 from kproc.errors import ErrorCode
@@ -11,6 +12,7 @@ from kproc.wire.record_batch import encode_batch
 from kproc.wire.records import Record
 from tests.simulation.client import Client, Fields, Gone, Late, Life
 from tests.simulation.history import Floor, History, TopicHistory, value_of
+from tests.simulation.transaction_history import rows_of
 from tests.simulation.world import World
 from tests.support.groups import commit_fields
 from tests.support.raw import (
@@ -19,7 +21,6 @@ from tests.support.raw import (
     list_offsets_fields,
     offset_behind,
     produce_fields,
-    values_of,
 )
 
 E: Final = ErrorCode
@@ -331,7 +332,7 @@ class Consumer(Worker):
         self.history.watermarks(
             topic.topic_id, self.partition, row["high_watermark"], row["log_start_offset"], floor
         )
-        records = [each for each in values_of(row["records"]) if each[0] >= self.position]
+        records = [each[:2] for each in rows_of(row["records"]) if each.offset >= self.position]
         if records and not topic.is_compacted and records[0][0] != self.position:
             self.world.violate(
                 f"{self.name}: asked {topic.name}-{self.partition} for {self.position}, got {records[0][0]}"
@@ -461,8 +462,9 @@ class Committer(Committing):
 class Admin(Worker):
     """Makes and deletes topics, deletes records, and makes the topics that stay."""
 
-    def __init__(self, *arguments: Any) -> None:
+    def __init__(self, *arguments: Any, more: Sequence[str] = ()) -> None:
         self.has_made = False
+        self.more = more  # Topics that stay, too.
         self.makes_anew = ""  # A topic, at once after its deletion, whether that was answered or not.
         super().__init__(*arguments)
 
@@ -470,6 +472,8 @@ class Admin(Worker):
         if not self.has_made:
             yield from self.make("stable", 3, {})
             yield from self.make("compacted", 2, COMPACTED)
+            for name in self.more:
+                yield from self.make(name, 2, {})
             self.has_made = True
             return
         if self.makes_anew:
@@ -565,7 +569,8 @@ class Admin(Worker):
     def finish(self) -> Life:
         if not self.has_made:
             self.must_finish = False
-            yield from self.make("stable", 3, {})
+            for name in ("stable", *self.more):
+                yield from self.make(name, 3 if name == "stable" else 2, {})
 
 
 COMPACTED: Final = {
@@ -607,15 +612,16 @@ class Reader(Worker):
                 yield from self.pause(50)
                 continue
             empty = 0
-            records = [each for each in values_of(row["records"]) if each[0] >= position]
+            records = [each[:2] for each in rows_of(row["records"]) if each.offset >= position]
             self.history.read(topic.topic_id, partition, records)
-            got.update({offset: value or b"" for offset, value in records})
+            got.update(records)
             position = behind
         self.history.judge(topic, partition, start, end, got)
 
-    def find(self, topic: TopicHistory, partition: int, timestamp: int) -> Life:
+    def find(self, topic: TopicHistory, partition: int, timestamp: int, *, isolation: int = 0) -> Life:
         while True:
             fields = list_offsets_fields(topic.name, [(partition, timestamp)])
+            fields["isolation_level"] = isolation
             answer = yield from self.call(ApiKey.LIST_OFFSETS, 9, fields)
             row = answer["topics"][0]["partitions"][0]
             if not row["error_code"]:
