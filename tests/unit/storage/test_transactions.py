@@ -13,6 +13,7 @@ from kproc.storage.log import AppendResult, Log, LogConfig
 from kproc.storage.producer_state import EPOCH_MAX, ProducerTable, Verification
 from kproc.storage.validate import TRANSACTION
 from kproc.wire.record_batch import TRANSACTIONAL
+from tests.support.failing_fs import FailingFs
 from tests.support.logs import NOW_MS, LogRig, append_one, batch, read_all, sequenced
 
 PID = 9
@@ -210,3 +211,21 @@ def test_replayed_markers_leave_no_guard() -> None:
     guard = table.begin_verification(PID, 0, 0, owns_epoch=True, now_ms=0)
     table.record_marker(PID, 1, 0, offset=1, timestamp=1, is_abort=True)
     assert not table.is_verifying(PID, guard)
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_a_marker_that_finds_no_room_ends_nothing_and_can_be_sent_again(
+    rig: LogRig, *, is_commit: bool
+) -> None:
+    rig.fs = fs = FailingFs()
+    log = rig.open()
+    assert send(log, guard=begin(log)) == ErrorCode.NONE
+    before = log.producers.entries()
+    fs.fail_write(after_bytes=10)
+    assert end(log, 1, is_commit=is_commit, version=2).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert (log.producers.entries(), log.last_stable_offset, log.end_offset) == (before, 0, 1)
+    assert not log.is_offline
+    fs.heal()
+    assert end(log, 1, is_commit=is_commit, version=2).error_code == ErrorCode.NONE
+    assert (log.last_stable_offset, len(log.aborted_transactions(0, 2))) == (2, not is_commit)
+    log.close()
