@@ -12,7 +12,8 @@ from kproc.cluster.features import transaction_version
 from kproc.cluster.topic_names import TRANSACTION_STATE_TOPIC
 from kproc.coordinator.rules import Timing
 from kproc.handler.coordinator_shard import CoordinatorKind
-from kproc.transaction.coordinator import Environment, TransactionCoordinator
+from kproc.transaction.coordinator import TransactionCoordinator
+from kproc.transaction.entry import Environment
 
 _UNCOMPRESSED = 0
 

@@ -18,15 +18,15 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
-from kproc.config import Config
 from kproc.coordinator.deadlines import Deadlines
 from kproc.coordinator.marker import Marker
-from kproc.coordinator.rules import CoordinatorLog, DueOf, OnCode, Producer, Timing, TopicIdOf, Write
+from kproc.coordinator.rules import CoordinatorLog, DueOf, OnCode, Producer, TopicIdOf, Write
 from kproc.coordinator.write_errors import write_error
-from kproc.errors import ErrorCode, KafkaError
+from kproc.errors import ErrorCode
 from kproc.transaction import rules
+from kproc.transaction.entry import Entry, Environment, Waiting
 from kproc.transaction.messages import AddRequest, EndRequest, Granted, InitRequest, Overview
 from kproc.transaction.records import FLEXIBLE, PLAIN, UnknownKey, decode_record, encode_key, encode_value
 from kproc.transaction.state import (
@@ -44,10 +44,6 @@ from kproc.transaction.state import (
 logger = logging.getLogger(__name__)
 
 OnGranted = Callable[[Granted], None]
-OnCodes = Callable[[Sequence[int]], None]
-SendMarkers = Callable[[Sequence[tuple[PartitionKey, Marker]], OnCodes], None]
-OnId = Callable[[int], None]
-OnFailure = Callable[[KafkaError], None]
 
 # Ids looked at in one go when unused ones expire: some ms.
 SWEPT_AT_ONCE: Final = 256
@@ -63,39 +59,6 @@ _CONCURRENT: Final = ErrorCode.CONCURRENT_TRANSACTIONS
 _HAS_IT: Final = frozenset({int(ErrorCode.NONE), int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)})
 
 
-class Environment(NamedTuple):
-    """What a coordinator is given by the Handler that runs it."""
-
-    config: Config
-    timing: Timing
-    cluster_version: Callable[[], int]  # The level of the feature transaction.version.
-    new_producer_id: Callable[[OnId, OnFailure], None]
-    send_markers: SendMarkers
-
-
-class _Waiting(NamedTuple):
-    """An add that meets the end of the transaction before."""
-
-    until_ms: int
-    request: AddRequest
-    on_code: OnCode
-
-
-class _Entry:
-    """One transactional id."""
-
-    __slots__ = ("latest", "name", "now", "pending", "unmarked", "waiting", "writes")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.now: Transaction | None = None  # As the log has it; None until the first record.
-        self.latest: Transaction | None = None  # With the writes that are on their way.
-        self.pending: State | None = None
-        self.writes = 0
-        self.unmarked: set[PartitionKey] = set()  # Of Prepare*: who has no marker yet.
-        self.waiting: deque[_Waiting] = deque()
-
-
 class TransactionCoordinator:
     """One instance for each partition that its Handler owns; `epoch` is higher than that of any before it."""
 
@@ -108,7 +71,7 @@ class TransactionCoordinator:
         self._log = log
         self._deadlines = deadlines
         self._epoch = epoch
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, Entry] = {}
         self._ongoing: dict[str, None] = {}
         self._owed: dict[str, int] = {}  # Whose markers are to be sent, and from when on.
         self._waiting: dict[str, None] = {}  # Ids with adds that wait.
@@ -130,7 +93,7 @@ class TransactionCoordinator:
             return
         entry = self._entries.get(name)
         if entry is None:
-            entry = self._entries[name] = _Entry(name)
+            entry = self._entries[name] = Entry(name)
         entry.now = entry.latest = transaction
 
     def finish_loading(self, topic_id_of: TopicIdOf) -> None:
@@ -157,7 +120,7 @@ class TransactionCoordinator:
             self._with_id(partial(self.init, name, request, reply), reply)
         elif isinstance(decision, Transaction):
             if entry is None:
-                entry = self._entries[name] = _Entry(name)
+                entry = self._entries[name] = Entry(name)
             granted = Granted(ErrorCode.NONE, decision.producer_id, decision.epoch)
             self._write(entry, decision, lambda code: reply(Granted(code) if code else granted))
         elif entry is not None and entry.name in self._ongoing and decision == _CONCURRENT:
@@ -170,9 +133,9 @@ class TransactionCoordinator:
     def add(self, name: str, request: AddRequest, on_code: OnCode) -> None:
         """Partitions join; `on_code` when that is durable. Early for the next transaction, it waits some ms."""
         limit_ms = self._config.add_partitions_to_txn_retry_backoff_max_ms
-        self._add(name, _Waiting(self._timing.now_ms() + limit_ms, request, on_code))
+        self._add(name, Waiting(self._timing.now_ms() + limit_ms, request, on_code))
 
-    def _add(self, name: str, asked: _Waiting) -> None:
+    def _add(self, name: str, asked: Waiting) -> None:
         if self._is_over:
             asked.on_code(ErrorCode.NOT_COORDINATOR)
             return
@@ -234,7 +197,7 @@ class TransactionCoordinator:
 
     # -- from state to state -----------------------------------------------------------------------------------
 
-    def _write(self, entry: _Entry, target: Transaction, on_done: OnCode) -> None:
+    def _write(self, entry: Entry, target: Transaction, on_done: OnCode) -> None:
         """Write a state; `on_done` when it is durable, or with what the client is told."""
         assert entry.latest is None or entry.latest.state in PREDECESSORS[target.state], (
             f"{entry.name}: {entry.latest.state.word} to {target.state.word}"
@@ -261,7 +224,7 @@ class TransactionCoordinator:
         record = encode_key(entry.name), encode_value(target, version)
         self._log.write(Write([record], on_written, on_appended))
 
-    def _settle(self, entry: _Entry) -> None:
+    def _settle(self, entry: Entry) -> None:
         """One of the writes has ended."""
         entry.writes -= 1
         if entry.writes or self._is_over:
@@ -272,7 +235,7 @@ class TransactionCoordinator:
             del self._entries[entry.name]  # Its first record could not be written.
         self._resume(entry)
 
-    def _follow(self, entry: _Entry, target: Transaction) -> None:
+    def _follow(self, entry: Entry, target: Transaction) -> None:
         """The log has it."""
         entry.now = target
         if target.state == State.ONGOING:
@@ -283,14 +246,14 @@ class TransactionCoordinator:
         else:
             self._ongoing.pop(entry.name, None)
 
-    def _resume(self, entry: _Entry) -> None:
+    def _resume(self, entry: Entry) -> None:
         """Adds that waited are asked again, in their order."""
         waiting, entry.waiting = entry.waiting, deque()
         self._waiting.pop(entry.name, None)
         for asked in waiting:
             self._add(entry.name, asked)
 
-    def _prepare(self, entry: _Entry, target: Transaction, on_done: OnCode) -> None:
+    def _prepare(self, entry: Entry, target: Transaction, on_done: OnCode) -> None:
         """Write Prepare*, then send the markers."""
 
         def on_written(code: int) -> None:
@@ -300,7 +263,7 @@ class TransactionCoordinator:
 
         self._write(entry, target, on_written)
 
-    def _fence(self, entry: _Entry, on_done: OnCode, spare_id: int = NO_ID) -> None:
+    def _fence(self, entry: Entry, on_done: OnCode, spare_id: int = NO_ID) -> None:
         """Abort an ongoing transaction with a raised epoch."""
         if (
             self._is_over
@@ -322,13 +285,13 @@ class TransactionCoordinator:
 
     # -- markers -----------------------------------------------------------------------------------------------
 
-    def _owe_markers(self, entry: _Entry) -> None:
+    def _owe_markers(self, entry: Entry) -> None:
         """A decision is durable: its markers are sent with those of all others of this duty cycle."""
         assert entry.now is not None
         entry.unmarked = set(entry.now.partitions)
         self._owe(entry, 0)
 
-    def _owe(self, entry: _Entry, delay_ms: int) -> None:
+    def _owe(self, entry: Entry, delay_ms: int) -> None:
         at_ms = self._timing.now_ms() + delay_ms
         self._owed[entry.name] = at_ms
         self._deadlines.bring_forward((self, _MARKERS), at_ms)
@@ -337,7 +300,7 @@ class TransactionCoordinator:
         now_ms = self._timing.now_ms()
         due = [self._entries[name] for name, at_ms in self._owed.items() if at_ms <= now_ms]
         parts: list[tuple[PartitionKey, Marker]] = []
-        entries: list[_Entry] = []
+        entries: list[Entry] = []
         for entry in due:
             del self._owed[entry.name]
             if not entry.unmarked:
@@ -362,7 +325,7 @@ class TransactionCoordinator:
             self._environment.send_markers(parts, partial(self._take_codes, entries, keys))
 
     def _take_codes(
-        self, entries: Sequence[_Entry], keys: Sequence[PartitionKey], codes: Sequence[int]
+        self, entries: Sequence[Entry], keys: Sequence[PartitionKey], codes: Sequence[int]
     ) -> None:
         """What became of the markers of some transactions."""
         if self._is_over:
@@ -387,7 +350,7 @@ class TransactionCoordinator:
             else:
                 self._complete(entry)
 
-    def _complete(self, entry: _Entry) -> None:
+    def _complete(self, entry: Entry) -> None:
         """Every partition has its marker."""
         prepared = entry.now
         assert prepared is not None
@@ -448,7 +411,7 @@ class TransactionCoordinator:
                 self._forget(entry)
         return count
 
-    def _forget(self, entry: _Entry) -> None:
+    def _forget(self, entry: Entry) -> None:
         entry.pending = State.DEAD
         entry.writes += 1
 

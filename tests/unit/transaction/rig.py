@@ -11,7 +11,8 @@ from kproc.coordinator.deadlines import Deadlines
 from kproc.coordinator.marker import Marker
 from kproc.coordinator.rules import DueOf, KeyAndValue, Timing, Write
 from kproc.errors import ErrorCode, KafkaError
-from kproc.transaction.coordinator import Environment, TransactionCoordinator
+from kproc.transaction.coordinator import TransactionCoordinator
+from kproc.transaction.entry import Environment
 from kproc.transaction.messages import AddRequest, EndRequest, Granted, InitRequest
 from kproc.transaction.state import PartitionKey, Transaction
 
