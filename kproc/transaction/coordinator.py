@@ -202,6 +202,8 @@ class TransactionCoordinator:
         assert entry.latest is None or entry.latest.state in PREDECESSORS[target.state], (
             f"{entry.name}: {entry.latest.state.word} to {target.state.word}"
         )
+        version = FLEXIBLE if self._environment.cluster_version() >= FLEXIBLE_RECORDS else PLAIN
+        record = encode_key(entry.name), encode_value(target, version)
         entry.latest = target
         entry.pending = target.state
         entry.writes += 1
@@ -220,8 +222,6 @@ class TransactionCoordinator:
                 self._settle(entry)
             on_done(write_error(code))
 
-        version = FLEXIBLE if self._environment.cluster_version() >= FLEXIBLE_RECORDS else PLAIN
-        record = encode_key(entry.name), encode_value(target, version)
         self._log.write(Write([record], on_written, on_appended))
 
     def _settle(self, entry: Entry) -> None:

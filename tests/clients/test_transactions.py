@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.adapters.transactional import (
     MAKES,
+    Confluent,
     Fenced,
     Transactional,
     committed_offset,
@@ -100,14 +101,17 @@ def test_a_groups_offsets_count_when_their_transaction_commits(
 
 
 def test_a_transaction_that_nobody_ends_is_aborted_after_its_timeout(
-    start_broker: Callable[..., BrokerUnderTest], make: Make
+    start_broker: Callable[..., BrokerUnderTest],
 ) -> None:
     settings: dict[str, Any] = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 100}
     broker = start_broker(settings)
     name = "abandoned"
     with RawClient(broker.bootstrap) as client:
         client.create_topic(name, partitions=PARTITIONS)
-    with make(broker.bootstrap, "left-alone", SHORT_MS) as first, make(broker.bootstrap, "other") as other:
+    with (
+        Confluent(broker.bootstrap, "left-alone", SHORT_MS) as first,
+        Confluent(broker.bootstrap, "other") as other,
+    ):
         first.begin()
         send(first, name, 0)
         first.flush()

@@ -11,6 +11,7 @@ import random
 import signal
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,8 @@ pytest.importorskip("confluent_kafka", reason="confluent is not installed")
 
 from confluent_kafka import KafkaException, Producer
 
+from bench.peers.base import free_ports
+from kproc.client import Client
 from tests.support.adapters.transactional import SECONDS, read_all
 from tests.support.broker import ServedBroker
 from tests.support.raw import RawClient
@@ -91,20 +94,20 @@ class Ledger(threading.Thread):
             for partition in range(PARTITIONS):
                 producer.produce(TOPIC, value, partition=partition)
             if commits:
-                _again(lambda: producer.commit_transaction(SECONDS))
+                _again(lambda: producer.commit_transaction(10))
                 self.committed.add(value)
                 return
         except KafkaException as problem:
             if not problem.args[0].txn_requires_abort():
                 raise
-        _again(lambda: producer.abort_transaction(SECONDS))
+        _again(lambda: producer.abort_transaction(10))
         self.aborted.add(value)
 
 
 def _again(work: object) -> None:
     """Repeat what librdkafka says may be repeated."""
     assert callable(work)
-    for _ in range(20):
+    for _ in range(4):
         try:
             work()
         except KafkaException as problem:
@@ -115,35 +118,65 @@ def _again(work: object) -> None:
     raise AssertionError("the end of a transaction is retriable for ever")
 
 
+@contextlib.contextmanager
+def ledgers_of(broker: ServedBroker, what: str) -> Iterator[None]:
+    """Producers that write while the block does something to the broker; then what they wrote is judged."""
+    with RawClient(broker.bootstrap) as client:
+        client.create_topic(TOPIC, partitions=PARTITIONS)
+    ledgers = [Ledger(broker.bootstrap, f"p{number}") for number in range(PRODUCERS)]
+    for ledger in ledgers:
+        ledger.start()
+    try:
+        pause(0.3)
+        yield
+        pause(0.3)
+    finally:
+        for ledger in ledgers:
+            ledger.stopping.set()
+        for ledger in ledgers:
+            ledger.join(SECONDS)
+    for ledger in ledgers:
+        assert not ledger.is_alive(), f"{what}: {ledger.name} hangs"
+        assert ledger.problem is None, f"{what}: {ledger.problem!r}"
+    judge(broker.bootstrap, ledgers, what)
+
+
 def test_kill_9_of_random_roles_tears_and_doubles_no_transaction(
     tmp_path: Path, transport: str, pytestconfig: pytest.Config
 ) -> None:
     rounds, seed = int(pytestconfig.getoption("rounds")), int(pytestconfig.getoption("seed"))
     source = random.Random(seed)
-    with ServedBroker(tmp_path / "data", transport=transport, settings=SETTINGS) as broker:
-        with RawClient(broker.bootstrap) as client:
-            client.create_topic(TOPIC, partitions=PARTITIONS)
-        ledgers = [Ledger(broker.bootstrap, f"p{number}") for number in range(PRODUCERS)]
-        for ledger in ledgers:
-            ledger.start()
-        try:
-            for _ in range(rounds):
-                pause(source.uniform(0.2, 0.6))
-                alive = processes(broker.bootstrap)
-                role = source.choice(sorted(role for role, pid in alive.items() if pid != broker.pid))
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(alive[role], signal.SIGKILL)
-                wait_replaced(broker.bootstrap, role, alive[role])
-            pause(0.3)
-        finally:
-            for ledger in ledgers:
-                ledger.stopping.set()
-            for ledger in ledgers:
-                ledger.join(4 * SECONDS)
-        for ledger in ledgers:
-            assert not ledger.is_alive(), f"{ledger.name} hangs"
-            assert ledger.problem is None, f"seed {seed}: {ledger.problem!r}"
-        judge(broker.bootstrap, ledgers, f"seed {seed}")
+    with (
+        ServedBroker(tmp_path / "data", transport=transport, settings=SETTINGS) as broker,
+        ledgers_of(broker, f"seed {seed}"),
+    ):
+        for _ in range(rounds):
+            pause(source.uniform(0.2, 0.6))
+            alive = processes(broker.bootstrap)
+            role = source.choice(sorted(role for role, pid in alive.items() if pid != broker.pid))
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(alive[role], signal.SIGKILL)
+            wait_replaced(broker.bootstrap, role, alive[role])
+
+
+def test_transactions_go_on_while_handlers_come_and_go_and_everything_is_killed(
+    tmp_path: Path, transport: str
+) -> None:
+    (port,) = free_ports(1)  # It comes back where its clients look for it.
+    with (
+        ServedBroker(tmp_path / "data", transport=transport, settings=SETTINGS, port=port) as broker,
+        ledgers_of(broker, "other counts of Handlers"),
+    ):
+        for count in (3, 1, 2):
+            with Client.connect("127.0.0.1", port) as client:
+                client.scale(handlers=count)
+            pause(0.4)
+        for pid in processes(broker.bootstrap).values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        broker.wait()
+        broker.stop()
+        broker.start()
 
 
 def judge(bootstrap: str, ledgers: list[Ledger], what: str) -> None:
