@@ -252,6 +252,9 @@ class TransactionalProduce:
                 self._services.containment.run(_SETTLING, each, self._settle, each, code)
 
     def _settle(self, waiting: _Waiting, code: int) -> None:
+        if code == ErrorCode.INVALID_PRODUCER_ID_MAPPING:
+            # Nobody has this id, and there are 2^63 of them: no try of it is to be remembered.
+            waiting.owned.log.producers.end_verification(waiting.producer.producer_id)
         if code:
             waiting.refuse(code)
             return

@@ -390,6 +390,19 @@ def test_what_is_sent_again_after_a_refusal_gets_in_in_order(scene: Scene, versi
     assert scene.answers(version) == [[(0, 0)], [(0, 1)], [(0, 2)]]
 
 
+@pytest.mark.parametrize(
+    ("code", "remembered"), [(ErrorCode.INVALID_PRODUCER_ID_MAPPING, 0), (ErrorCode.NOT_COORDINATOR, 3)]
+)
+def test_tries_of_unknown_producers_leave_nothing_behind(
+    scene: Scene, code: ErrorCode, remembered: int
+) -> None:
+    scene.coordinator.always = code
+    for pid in range(1, 4):
+        scene.send(0, pid=pid)
+    assert len(scene.answers()) == 3
+    assert len(scene.rig.open("t").log.producers._verifying) == remembered
+
+
 def test_a_silent_producer_hears_of_a_refusal_by_the_end_of_its_connection(scene: Scene) -> None:
     scene.send(0, acks=0)
     scene.rig.settle()
