@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 
 from kproc.wire.header import ApiKey
-from tests.clients.test_java_admin_tools import said, tool
+from tests.clients.test_java_admin_tools import TOOLS, said, tool
 from tests.support.broker import BrokerUnderTest
-from tests.support.java_tools import PRODUCER_PERFORMANCE, run_tool
+from tests.support.java_tools import PRODUCER_PERFORMANCE, run_process, run_tool
 from tests.support.kafka_jars import missing_reason
-from tests.support.raw import RawClient
+from tests.support.raw import RawClient, batch
 from tests.support.topics import fresh_name
 
 pytest.importorskip("confluent_kafka", reason="confluent is not installed: it reads what Java writes")
 
-from tests.support.adapters.transactional import Confluent, read_all
+from tests.support.adapters.transactional import Confluent, committed_offset, read_all
 
 pytestmark = [
     pytest.mark.java,
@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.skipif(missing_reason() is not None, reason=missing_reason() or ""),
 ]
 
-RECORDS = 600
+RECORDS, COPIED = 600, 100
 COMMAND = "TransactionsCommand"
 
 
@@ -50,6 +50,35 @@ def test_a_producer_with_an_epoch_for_each_transaction(broker: BrokerUnderTest) 
     state = state_of(broker.bootstrap, tx)
     assert state["transaction_state"] == "CompleteCommit"
     assert state["producer_epoch"] > 3, "each transaction has raised it"
+
+
+def test_a_loop_that_reads_and_writes_in_transactions_copies_each_record_once(
+    broker: BrokerUnderTest,
+) -> None:
+    """With aborts in between, and the group's offsets in each transaction."""
+    source, copy, group = fresh_name("source"), fresh_name("copy"), fresh_name("group")
+    with RawClient(broker.bootstrap) as client:
+        for name in (source, copy):
+            client.create_topic(name)
+        for number in range(COPIED):
+            assert client.produce(source, batch(b"%d" % number))["error_code"] == 0
+    run_process(
+        f"{TOOLS}.TransactionalMessageCopier",
+        *("--input-topic", source, "--input-partition", "0", "--output-topic", copy),
+        *(
+            "--broker-list",
+            broker.bootstrap,
+            "--consumer-group",
+            group,
+            "--transactional-id",
+            fresh_name("tx"),
+        ),
+        *("--transaction-size", "10", "--max-messages", str(COPIED)),
+        *("--enable-random-aborts", "--group-mode", "--use-group-metadata"),
+    )
+    copied = read_all(broker.bootstrap, copy, 1, isolation="read_committed")
+    assert sorted(copied) == sorted(b"%d" % number for number in range(COPIED))
+    assert committed_offset(broker.bootstrap, group, source, 0) == COPIED
 
 
 def test_the_tool_of_transactions(broker: BrokerUnderTest) -> None:
