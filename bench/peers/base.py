@@ -97,6 +97,11 @@ class Peer:
         self._launch()
         return took
 
+    def start_after_kill(self) -> None:
+        """Starts a broker that was killed with what it left."""
+        self.forget()
+        self._launch()
+
     def forget(self) -> None:
         """Drop what was known of the process that has ended."""
 

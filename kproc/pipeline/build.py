@@ -92,6 +92,8 @@ class Builder:
             )
         reader = reader.format(source.connector).option("kafka.bootstrap.servers", source.bootstrap)
         subscribe = {"pattern": "subscribePattern", "assign": "assign"}.get(source.kind, "subscribe")
+        # What was rolled back, or may be yet, is nothing to work on; the specification may say otherwise.
+        reader = reader.option("kafka.isolation.level", "read_committed")
         reader = reader.option(subscribe, ",".join(source.values)).options(**source.options)
         if source.connector == "kproc":
             reader = reader.schema(self._topic_schema(source))

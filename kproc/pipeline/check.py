@@ -79,6 +79,8 @@ def _check_sink_options(pipeline: Pipeline, sink: Sink) -> None:
         return
     try:
         given = {name.lower(): text for name, text in sink.options.items()}
+        if sink.delivery is not None:
+            given.setdefault("delivery", sink.delivery)
         parse_sink_options({**given, "kafka.bootstrap.servers": sink.bootstrap})
     except OptionError as error:
         raise pipeline.error(sink, "options", str(error)) from error

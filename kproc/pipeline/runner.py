@@ -17,6 +17,7 @@ from kproc.pipeline.broker_watch import BrokerWatch
 from kproc.pipeline.build import Builder
 from kproc.pipeline.check import source_warnings
 from kproc.pipeline.checkpoint import check_file_logs, driver_directory, is_local
+from kproc.pipeline.delivery import with_deliveries
 from kproc.pipeline.errors import PipelineError, reason_of
 from kproc.pipeline.lock import STATE_DIRECTORY, CheckpointLock
 from kproc.pipeline.model import Pipeline, Sink
@@ -199,6 +200,7 @@ class Run:
         for warning in source_warnings(self._pipeline, self._brokers.away):
             # The sources say the same, after Spark's start and half a minute of waiting.
             self._screen.note(f"warning: {warning}")
+        self._pipeline = with_deliveries(self._pipeline, self._screen.note)
         self._screen.note("starting Spark (8-15 s)")
         began_ns = self._clock.now_ns()
         self._spark = start_spark(

@@ -43,6 +43,7 @@ from kproc.pipeline.spec_values import (
     watermark_of,
 )
 from kproc.pipeline.toml_table import SpecError, Table, did_you_mean, parse_toml, read_text
+from kproc.spark.sink_options import AT_LEAST_ONCE, EXACTLY_ONCE
 
 _Part = TypeVar("_Part", Source, Transform, Sink)
 
@@ -212,17 +213,28 @@ def _sink(table: Table, defaults: Defaults) -> Sink:
         headers=table.text("headers") if is_topic else None,
         partition=table.text("partition") if is_topic else None,
         partition_by=table.texts("partition_by") if is_files else (),
-        delivery=table.choice("delivery", ("at_least_once", "exactly_once")) if is_topic else None,
+        delivery=_delivery(table) if is_topic else None,
         trigger=trigger_of(table) or defaults.trigger,
         rows=(table.integer("rows") if kind == "console" else None) or 20,
         options=options,
     )
     if is_files and sink.mode not in (None, "append"):
         raise table.error("mode", f"files are written once: append, not {sink.mode}")
-    if sink.delivery == "exactly_once" and sink.mode not in (None, "append"):
-        raise table.error("delivery", f"exactly_once goes with mode append, not {sink.mode}")
+    if sink.delivery == EXACTLY_ONCE and sink.mode not in (None, "append"):
+        raise table.error("delivery", f"{EXACTLY_ONCE} goes with mode append, not {sink.mode}")
+    if sink.delivery == EXACTLY_ONCE and sink.connector != "kproc":
+        raise table.error(
+            "delivery", f"Spark's own connector writes at least once: {EXACTLY_ONCE} is kproc's"
+        )
     table.finish()
     return sink
+
+
+def _delivery(table: Table) -> str | None:
+    """With `_` as well, as options of Python are written."""
+    known = (AT_LEAST_ONCE, EXACTLY_ONCE)
+    chosen = table.choice("delivery", (*known, *(each.replace("-", "_") for each in known)))
+    return None if chosen is None else chosen.replace("_", "-")
 
 
 # -- names across the parts

@@ -318,6 +318,16 @@ class Cluster:
 
         return self.retrying("FindCoordinator", ask, limit_ms=limit_ms)
 
+    def nodes(self) -> list[int]:
+        """Every broker of the cluster."""
+
+        def ask() -> list[int]:
+            fields = {"topics": [], "allow_auto_topic_creation": False}
+            self._take_metadata(self._ask_any(ApiKey.METADATA, fields), everything=False)
+            return sorted(self._known.nodes)
+
+        return self.retrying("Metadata", ask)
+
     def connection(self, node: int) -> Client:
         """The connection to a node, for a caller with several requests under way; `discard` it when it fails."""
         return self._client(self.address(node))

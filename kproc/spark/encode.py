@@ -28,7 +28,7 @@ from kproc.spark.partitioner import Int32s, Int64s, ragged
 from kproc.wire import records as record_format
 from kproc.wire.batch_header import CRC_FROM, HEADER, HEADER_BYTES
 from kproc.wire.compression import compress, decompress
-from kproc.wire.record_batch import LOG_OVERHEAD_BYTES, MAGIC
+from kproc.wire.record_batch import LOG_OVERHEAD_BYTES, MAGIC, TRANSACTIONAL
 
 # What Kafka's clients reckon for a record besides its key, value and headers: the length, the attributes, two
 # deltas, two lengths and the header count, each as long as it can get.
@@ -98,7 +98,9 @@ class Draft:
         """Bytes of the batch."""
         return HEADER_BYTES + len(self.payload)
 
-    def stamp(self, producer_id: int, producer_epoch: int, base_sequence: int) -> list[bytes | memoryview]:
+    def stamp(
+        self, producer_id: int, producer_epoch: int, base_sequence: int, *, is_transactional: bool = False
+    ) -> list[bytes | memoryview]:
         """The batch as parts to be sent one after the other: its header, its records as they are."""
         header = bytearray(
             HEADER.pack(
@@ -107,7 +109,7 @@ class Draft:
                 -1,
                 MAGIC,
                 0,
-                self.codec,
+                self.codec | (TRANSACTIONAL if is_transactional else 0),
                 self.count - 1,
                 self.base_timestamp,
                 self.max_timestamp,

@@ -21,10 +21,11 @@ class ProduceFailed(ClientError):
 
 
 class ProducerIdentity(NamedTuple):
-    """What the broker knows a producer by; (-1, -1) without idempotence."""
+    """What the broker knows a producer by; (-1, -1) without idempotence, an id of its own with transactions."""
 
     producer_id: int
     epoch: int
+    transactional_id: str | None = None
 
 
 NOBODY: Final = ProducerIdentity(-1, -1)
@@ -86,7 +87,10 @@ class Lane:
                 batch.sequence = self.next_sequence
                 self.next_sequence = (self.next_sequence + batch.draft.count) % SEQUENCE_COUNT
         if batch.parts is None:
-            batch.parts = batch.draft.stamp(*batch.identity, batch.sequence)
+            producer_id, epoch, transactional_id = batch.identity
+            batch.parts = batch.draft.stamp(
+                producer_id, epoch, batch.sequence, is_transactional=transactional_id is not None
+            )
         return batch
 
     def follows_another(self, batch: Batch) -> bool:

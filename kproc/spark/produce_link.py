@@ -23,7 +23,9 @@ from kproc.wire.primitives import (
     encode_unsigned_varint,
 )
 
-NEWEST_VERSION: Final = 12  # 13 names topics by ids, which change when a topic is made again under its name
+# 12 looks the same and says that transactions go by their second version; 13 names topics by ids, which change when a
+# topic is made again under its name.
+NEWEST_VERSION: Final = 11
 OLDEST_VERSION: Final = 3  # The first with record batches of version 2
 _FLEXIBLE: Final = 9
 # Below the kernel's limit of vectors in one call.
@@ -43,12 +45,16 @@ def produce_frame(
     acks: int,
     timeout_ms: int,
     topics: Iterable[tuple[str, Sequence[Placed]]],
+    transactional_id: str | None = None,
 ) -> Parts:
-    """A Produce request, versions 3 to 12, as parts to be sent one after the other."""
+    """A Produce request, versions 3 to 11, as parts to be sent one after the other."""
     is_flexible = version >= _FLEXIBLE
     rows = list(topics)
     head = encode_request_header(ApiKey.PRODUCE, version, correlation_id, client_id)
-    head += b"\0" if is_flexible else INT16.pack(-1)  # No transactional id
+    if transactional_id is None:
+        head += b"\0" if is_flexible else INT16.pack(-1)
+    else:
+        head += encode_compact_string(transactional_id) if is_flexible else encode_string(transactional_id)
     head += INT16.pack(acks) + INT32.pack(timeout_ms) + _count(len(rows), is_flexible)
     parts: Parts = []
     for topic, batches in rows:
@@ -110,7 +116,14 @@ class ProduceLink:
         """Whether bytes wait for room in the socket."""
         return bool(self._out)
 
-    def send(self, *, acks: int, timeout_ms: int, topics: Iterable[tuple[str, Sequence[Placed]]]) -> int:
+    def send(
+        self,
+        *,
+        acks: int,
+        timeout_ms: int,
+        topics: Iterable[tuple[str, Sequence[Placed]]],
+        transactional_id: str | None = None,
+    ) -> int:
         """Queue a request; its correlation id. `write` sends it."""
         self._correlation_id += 1
         frame = produce_frame(
@@ -120,6 +133,7 @@ class ProduceLink:
             acks=acks,
             timeout_ms=timeout_ms,
             topics=topics,
+            transactional_id=transactional_id,
         )
         self._out.extend(memoryview(part) for part in frame if len(part))
         return self._correlation_id

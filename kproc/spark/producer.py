@@ -22,7 +22,7 @@ import selectors
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from kproc.client import ApiError, ClientError, code_name
 from kproc.clock import NS_PER_MS, Clock, SystemClock
@@ -30,6 +30,7 @@ from kproc.errors import RETRIABLE, ErrorCode
 from kproc.spark.brokers import Cluster, Unreachable, pause
 from kproc.spark.encode import Draft
 from kproc.spark.lane import NOBODY, Batch, Lane, ProduceFailed, ProducerIdentity
+from kproc.spark.offsets import TopicPartition
 from kproc.spark.produce_link import ProduceLink
 from kproc.spark.sink_options import ProducerSettings
 from kproc.spark.topic_leaders import TopicLeaders
@@ -51,6 +52,7 @@ _MOVED: Final = frozenset(
 _ADVICE: Final = {
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: "records that were acknowledged before are missing on the broker",
     ErrorCode.MESSAGE_TOO_LARGE: "one record is larger than the topic's max.message.bytes",
+    ErrorCode.INVALID_PRODUCER_EPOCH: "another attempt of the task has begun, or its transaction has timed out",
     ErrorCode.INVALID_RECORD: "a compacted topic takes no record without a key",
 }
 
@@ -83,6 +85,17 @@ class _Node:
     backoff_ms: int = 0
 
 
+class Transaction(Protocol):
+    """What the batches are written in; somebody else begins and ends it."""
+
+    @property
+    def identity(self) -> ProducerIdentity:
+        """By which brokers know the transaction."""
+
+    def add(self, places: Iterable[TopicPartition]) -> None:
+        """Partitions that are to be written to; ProduceFailed where it is not open any more."""
+
+
 class Producer:
     """Writes batches to the partitions' leaders. Owned by one task; after ProduceFailed it is of no more use."""
 
@@ -98,6 +111,7 @@ class Producer:
         self._identity: ProducerIdentity | None = None if settings.is_idempotent else NOBODY
         self._waiting_bytes = 0
         self._written: dict[tuple[str, int], Written] = {}
+        self._transaction: Transaction | None = None
         self.batch_bytes: dict[str, int] = {}
         """Topics that refused a batch as too large: how large the next ones should be."""
 
@@ -120,6 +134,11 @@ class Producer:
             node.address = address
 
     # -- batches
+
+    def begin(self, transaction: Transaction) -> None:
+        """Write what follows in a transaction. What was sent before must be acknowledged, or this must be new."""
+        self._transaction = transaction
+        self._identity = transaction.identity
 
     def send(self, topic: str, draft: Draft) -> None:
         """Queue a batch behind those of its partition."""
@@ -217,6 +236,9 @@ class Producer:
                 self._put_off(lane, lane.queued[0])
         if by_node and self._identity is None and not self._identify(by_node):
             return
+        if by_node and self._transaction is not None:
+            lanes_to_send = (lane for lanes in by_node.values() for lane in lanes)
+            self._transaction.add([TopicPartition(lane.topic, lane.partition) for lane in lanes_to_send])
         for number, lanes in by_node.items():
             node = self._nodes[number]
             if node.not_before_ns > now_ns or not self._connect(node):
@@ -279,7 +301,10 @@ class Producer:
             topics.setdefault(lane.topic, []).append((lane.partition, batch.parts))
         assert node.link is not None
         correlation_id = node.link.send(
-            acks=self._settings.acks, timeout_ms=self._settings.request_timeout_ms, topics=topics.items()
+            acks=self._settings.acks,
+            timeout_ms=self._settings.request_timeout_ms,
+            topics=topics.items(),
+            transactional_id=self._identity.transactional_id,
         )
         batches = {(lane.topic, lane.partition): (lane, batch) for lane, batch in chosen}
         if self._settings.acks:
@@ -342,8 +367,10 @@ class Producer:
             return
         text = f"{code_name(code)}{': ' + row['error_message'] if row.get('error_message') else ''}"
         is_gap = code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-        if self._settings.is_idempotent and (
-            code in _NEW_PRODUCER or (is_gap and batch.identity != self._identity)
+        if (
+            self._transaction is None
+            and self._settings.is_idempotent
+            and (code in _NEW_PRODUCER or (is_gap and batch.identity != self._identity))
         ):
             # Another producer from now on. Batches elsewhere whose fate is not known keep what they were sent by:
             # under a new id, a broker that has stored them would store them again.

@@ -15,10 +15,14 @@ from kproc.spark.option_values import OptionError, read_bootstrap
 from kproc.wire.compression import Compression
 
 MiB: Final = 1024 * 1024
-AT_LEAST_ONCE: Final = "at_least_once"
-EXACTLY_ONCE: Final = ("exactly_once", "exactly_once_partition")
+AT_LEAST_ONCE: Final = "at-least-once"
+EXACTLY_ONCE: Final = "exactly-once"
 # As many batches of a producer as a broker remembers to recognise them when they come again.
 IDEMPOTENT_WINDOW_MAX: Final = 5
+
+# The longest that brokers allow (transaction.max.timeout.ms). A batch may not take longer; and when a run dies while it
+# commits a batch, the next one completes it without writing anything again if it comes within this time.
+TRANSACTION_TIMEOUT_MS: Final = 15 * 60_000
 
 _USE_STOCK: Final = "Spark's own connector has it: format('kafka')"
 # Option -> why not, and what to do instead.
@@ -27,7 +31,7 @@ _REFUSED: Final[Mapping[str, str]] = {
     "kafka.key.serializer": "keys are bytes already: cast the column to string or binary",
     "kafka.value.serializer": "values are bytes already: cast the column to string or binary",
     "kafka.interceptor.classes": "a Java class cannot run here: change the columns instead",
-    "kafka.transactional.id": "transactions are not in this sink: leave it out, writes are at least once",
+    "kafka.transactional.id": f"the sink names its transactions by the query: use delivery={EXACTLY_ONCE}",
     "kafka.sasl.jaas.config": _USE_STOCK,
 }
 _REFUSED_PREFIXES: Final[Mapping[str, str]] = {"kafka.ssl.": _USE_STOCK, "kafka.sasl.": _USE_STOCK}
@@ -53,7 +57,6 @@ _WITHOUT_EFFECT: Final = frozenset(
         "kafka.reconnect.backoff.ms",
         "kafka.send.buffer.bytes",
         "kafka.socket.connection.setup.timeout.max.ms",
-        "kafka.transaction.timeout.ms",
     }
 )
 # What Spark itself passes on to every streaming sink.
@@ -90,12 +93,23 @@ class ProducerSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ExactlyOnce:
+    """How transactions are used. By `app_id` and `version` a batch write that comes again is recognised."""
+
+    timeout_ms: int
+    app_id: str | None = None
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class SinkOptions:
     """Everything that a write was asked for."""
 
     bootstrap: str
     topic: str | None
     producer: ProducerSettings
+    exactly_once: ExactlyOnce | None = None
+    """None: at least once."""
 
 
 def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
@@ -105,24 +119,36 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
         {"kafka.bootstrap.servers": reader.text("kafka.bootstrap.servers", "")}, "producer"
     )
     topic = reader.text("topic", "") or None
-    _check_delivery(reader.text("delivery", AT_LEAST_ONCE))
+    exactly_once = _exactly_once(reader)
     creates = reader.one_of("onunknowntopic", ("create", "error"), "create") == "create"
     protocol = reader.text("kafka.security.protocol", "PLAINTEXT")
     if protocol.upper() != "PLAINTEXT":
         raise OptionError(f"kafka.security.protocol={protocol} is not supported here; {_USE_STOCK}")
     producer = _producer(reader, creates)
+    if exactly_once is not None and not producer.is_idempotent:
+        raise OptionError(f"delivery={EXACTLY_ONCE} needs kafka.acks=all and kafka.enable.idempotence=true")
     reader.finish()
-    return SinkOptions(bootstrap, topic, producer)
+    return SinkOptions(bootstrap, topic, producer, exactly_once)
 
 
-def _check_delivery(delivery: str) -> None:
-    if delivery in EXACTLY_ONCE:
-        raise OptionError(
-            f"delivery={delivery} needs transactions, which the broker does not have yet: "
-            f"use delivery={AT_LEAST_ONCE}"
-        )
-    if delivery != AT_LEAST_ONCE:
-        raise OptionError(f"delivery={delivery} is unknown; there is {AT_LEAST_ONCE}")
+def _exactly_once(reader: _Reader) -> ExactlyOnce | None:
+    delivery = reader.text("delivery", AT_LEAST_ONCE)
+    chosen = delivery.lower().replace("_", "-")
+    if chosen not in (AT_LEAST_ONCE, EXACTLY_ONCE):
+        raise OptionError(f"delivery={delivery} is none of {AT_LEAST_ONCE}, {EXACTLY_ONCE}")
+    # At least once it changes nothing: there is no transaction.
+    timeout_ms = reader.count("kafka.transaction.timeout.ms", TRANSACTION_TIMEOUT_MS)
+    app_id = reader.text("txnappid", "") or None
+    version = reader.integer("txnversion", None)
+    if (app_id is None) != (version is None):
+        raise OptionError("txnAppId and txnVersion go together: who writes, and the number of this write")
+    if chosen == AT_LEAST_ONCE:
+        if app_id is not None:
+            raise OptionError(f"txnAppId goes with delivery={EXACTLY_ONCE}")
+        return None
+    if version is not None and version < 0:
+        raise OptionError(f"txnVersion={version} is less than 0")
+    return ExactlyOnce(timeout_ms, app_id, version or 0)
 
 
 def _producer(reader: _Reader, creates_topics: bool) -> ProducerSettings:

@@ -6,23 +6,25 @@
 At least once: a task that Spark runs again, because it or its executor died, writes its rows again; what a broker
 stored and a lost connection hid from us is stored once, because the producer is idempotent.
 
-Every message carries the query's id (it outlives restarts) and the number of the micro-batch. They are the marker
-by which a broker with transactions can tell a batch that was published from one that was not.
+Exactly once: a task leaves its rows in a transaction that is open, and the driver commits those of all tasks. How, and
+what follows when one of them dies, says `exactly_once`. There a batch is known by its query's id, which outlives
+restarts, and its number; a batch write by what its options say.
 """
 
 from __future__ import annotations
 
 import atexit
+import itertools
 import logging
 import os
+import uuid
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final, NamedTuple
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql import types
 from pyspark.sql.datasource import (
@@ -31,20 +33,23 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from kproc.clock import SystemClock
+from kproc.client import ClientError
 from kproc.spark.brokers import Connecting, cluster_of
-from kproc.spark.encode import HEADER_TYPE, NullHeader, RecordEncoder, RecordTooLarge, Rows, rows_bytes
+from kproc.spark.exactly_once import Commit, Prepared
+from kproc.spark.lane import ProducerIdentity
 from kproc.spark.option_values import OptionError
-from kproc.spark.partitioner import Int32s, Int64s, Spread, partitions_by_key
 from kproc.spark.producer import Producer
-from kproc.spark.sink_options import ProducerSettings, SinkOptions, parse_sink_options
+from kproc.spark.sink_options import EXACTLY_ONCE, SinkOptions, parse_sink_options
+from kproc.spark.task_writer import TaskWriter, WriteFailed
+from kproc.spark.transactions import OpenTransaction, Transactions
 
 logger = logging.getLogger(__name__)
 
-# Rows of a topic wait until they fill a batch in each of its partitions, or are this much.
-GATHER_BYTES_MAX: Final = 8 * 1024 * 1024
-# All topics of a task together, with what Arrow keeps for their sake; then the one with most goes out.
-GATHER_ALL_BYTES_MAX: Final = 32 * 1024 * 1024
+_NAME: Final = "kproc-spark"
+_BACKOFF_MS: Final = 10
+# For what would be done later without us.
+_DROP_MS: Final = 5_000
+
 _HEADERS: Final = types.ArrayType(
     types.StructType(
         [types.StructField("key", types.StringType()), types.StructField("value", types.BinaryType())]
@@ -54,10 +59,6 @@ _HEADERS: Final = types.ArrayType(
 
 class SchemaError(ValueError):
     """A DataFrame that cannot become records, in the words of Spark's own connector."""
-
-
-class WriteFailed(Exception):
-    """A row that no record can be made of; what a broker refuses is a ProduceFailed."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,12 @@ class KprocCommitMessage(WriterCommitMessage):
     task: int
     attempt: int
     written: list[PartitionWritten] = field(default_factory=list)
+    prepared: Prepared | None = None
+    """The open transaction with the task's rows, exactly once."""
+    is_done: bool = False
+    """Whether the rows were committed before the task ran, which has written nothing."""
+    is_decided: bool = False
+    """Whether the batch was decided before the task ran."""
 
     @property
     def records(self) -> int:
@@ -168,201 +175,34 @@ def _are_headers(kind: types.DataType) -> bool:
 # -- a task
 
 
-class _Topic:
-    """Rows of one topic that wait to be encoded, and where its records without a key go."""
-
-    def __init__(self, begin: int) -> None:
-        self.spread = Spread(begin)
-        self.rows: list[tuple[Rows, pa.Array | None]] = []
-        self.bytes = 0
-        """About what they take on the wire."""
-        self.held_bytes = 0
-        """What they hold in memory: columns that are left out came in the same buffer as those that wait."""
+_producers: dict[tuple[int, SinkOptions], Producer] = {}
 
 
-class TaskWriter:
-    """Arrow batches of one task to a Producer. Made and used up by one `write`."""
-
-    def __init__(self, options: SinkOptions, producer: Producer, task: int) -> None:
-        self._options = options
-        self._producer = producer
-        self._task = task
-        self._clock = SystemClock()
-        self._topics: dict[str, _Topic] = {}
-        self._held_bytes = 0
-
-    def write(self, batches: Iterator[pa.RecordBatch]) -> None:
-        """Write everything and wait until it is acknowledged."""
-        for batch in batches:
-            for topic, part in self._by_topic(batch):
-                # A part is a copy; of the whole batch what is left out stays in memory, too.
-                self._gather(topic, *self._rows(part), held_bytes=batch.nbytes if part is batch else 0)
-            self._producer.poll()
-        for name in self._topics:
-            self._encode(name)
-        self._producer.flush()
-
-    def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-        if not batch.num_rows:
-            return
-        if self._options.topic is not None:
-            yield self._options.topic, batch
-            return
-        topics = batch.column("topic")
-        if topics.null_count:
-            raise WriteFailed(
-                f"null topic present in the data: {topics.null_count} of {batch.num_rows} rows. "
-                "Use the topic option for setting a topic."
-            )
-        names = topics.unique()
-        for name in names.to_pylist():
-            yield name, batch if len(names) == 1 else batch.filter(pc.equal(topics, name))
-
-    def _rows(self, batch: pa.RecordBatch) -> tuple[Rows, pa.Array | None]:
-        """The columns as records need them, and the wanted partitions, if there is such a column."""
-        columns = {name: batch.column(at) for at, name in enumerate(batch.schema.names)}
-        keys = columns.get("key")
-        headers = columns.get("headers")
-        if headers is not None:
-            headers = None if headers.null_count == len(headers) else headers.cast(pa.list_(HEADER_TYPE))
-        rows = Rows(
-            columns["value"].cast(pa.binary()),
-            None if keys is None or keys.null_count == len(keys) else keys.cast(pa.binary()),
-            headers,
-            self._timestamps(columns.get("timestamp"), batch.num_rows),
-        )
-        return rows, columns.get("partition")
-
-    def _timestamps(self, column: pa.Array | None, count: int) -> Int64s:
-        now_ms = self._clock.wall_ms()
-        if column is None:
-            return np.full(count, now_ms, np.int64)
-        microseconds = column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64())
-        # Towards the past, like Spark's own casts, also before 1970.
-        stamps: Int64s = np.floor_divide(np.asarray(microseconds.fill_null(now_ms * 1000)), 1000)
-        return stamps
-
-    def _gather(self, name: str, rows: Rows, wanted: pa.Array | None, *, held_bytes: int) -> None:
-        topic = self._topics.get(name)
-        if topic is None:
-            topic = self._topics[name] = _Topic(self._task)
-        topic.rows.append((rows, wanted))
-        size = rows_bytes(rows)
-        held_bytes = max(held_bytes, size)
-        topic.bytes += size
-        topic.held_bytes += held_bytes
-        self._held_bytes += held_bytes
-        enough = self._options.producer.batch_bytes * self._producer.partition_count(name)
-        if topic.bytes >= min(enough, GATHER_BYTES_MAX):
-            self._encode(name)
-        while self._held_bytes >= GATHER_ALL_BYTES_MAX:
-            self._encode(max(self._topics, key=lambda each: self._topics[each].held_bytes))
-
-    def _encode(self, name: str) -> None:
-        topic = self._topics[name]
-        gathered, topic.rows = topic.rows, []
-        self._held_bytes -= topic.held_bytes
-        topic.bytes = topic.held_bytes = 0
-        if not gathered:
-            return
-        rows = _joined([each for each, _ in gathered])
-        wanted = _joined_wanted(gathered)
-        partitions = self._place(name, topic, rows, wanted)
-        settings = self._options.producer
-        encoder = RecordEncoder(
-            batch_bytes=min(settings.batch_bytes, self._producer.batch_bytes.get(name, settings.batch_bytes)),
-            bytes_max=settings.request_bytes,
-            codec=settings.codec,
-            level=settings.level,
-        )
-        try:
-            for draft in encoder.encode(rows, partitions):
-                self._producer.send(name, draft)
-        except (RecordTooLarge, NullHeader) as error:
-            raise WriteFailed(f"topic {name}: {error}") from None
-
-    def _place(self, name: str, topic: _Topic, rows: Rows, wanted: pa.Array | None) -> Int32s:
-        """The partition of each row: the wanted one, else by its key, else spread."""
-        count = self._producer.partition_count(name)
-        size = len(rows.values)
-        if wanted is not None and not wanted.null_count:
-            return _in_range(np.asarray(wanted).astype(np.int32), name, count)
-        if rows.keys is None:
-            chosen = topic.spread.take(size, count)
-        else:
-            chosen = partitions_by_key(rows.keys, count)
-            if rows.keys.null_count:
-                without = np.flatnonzero(np.asarray(rows.keys.is_null()))
-                chosen[without] = topic.spread.take(len(without), count)
-        if wanted is not None and wanted.null_count < size:
-            given = np.asarray(wanted.is_valid())
-            chosen[given] = _in_range(np.asarray(wanted.drop_null()).astype(np.int32), name, count)
-        return chosen
-
-
-def _in_range(partitions: Int32s, topic: str, count: int) -> Int32s:
-    wrong = (partitions < 0) | (partitions >= count)
-    if wrong.any():
-        first = int(partitions[int(wrong.argmax())])
-        raise WriteFailed(f"topic {topic} has no partition {first}: it has {count}, numbered from 0")
-    return partitions
-
-
-def _joined(gathered: Sequence[Rows]) -> Rows:
-    """Pieces as one; a column that only some pieces have is null in the others."""
-    if len(gathered) == 1:
-        return gathered[0]
-
-    def column(name: str, kind: pa.DataType) -> pa.Array | None:
-        parts = [getattr(rows, name) for rows in gathered]
-        if all(part is None for part in parts):
-            return None
-        return pa.concat_arrays(
-            [
-                pa.nulls(len(rows.values), kind) if part is None else part
-                for part, rows in zip(parts, gathered, strict=True)
-            ]
-        )
-
-    values = column("values", pa.binary())
-    assert values is not None
-    stamps = np.concatenate([rows.timestamps_ms for rows in gathered])
-    return Rows(values, column("keys", pa.binary()), column("headers", pa.list_(HEADER_TYPE)), stamps)
-
-
-def _joined_wanted(gathered: Sequence[tuple[Rows, pa.Array | None]]) -> pa.Array | None:
-    """The partition column; it is in every piece or in none."""
-    parts = [wanted for _, wanted in gathered if wanted is not None]
-    return pa.concat_arrays(parts) if parts else None
-
-
-# -- what Spark calls
-
-
-_producers: dict[tuple[int, str, ProducerSettings], Producer] = {}
-
-
-def _take_producer(options: SinkOptions) -> Producer:
-    """This process's producer for these settings, kept for later tasks: its connections and its producer id."""
-    key = (os.getpid(), options.bootstrap, options.producer)
-    producer = _producers.pop(key, None)
-    if producer is not None:
-        return producer
+def _connecting(options: SinkOptions, *, backoff_ms: int) -> Connecting:
     settings = options.producer
-    connecting = Connecting(
+    return Connecting(
         client_id=settings.client_id,
         connect_ms=settings.connect_ms,
         request_ms=settings.request_timeout_ms,
-        backoff_ms=settings.backoff_ms,
+        backoff_ms=backoff_ms,
         backoff_ms_max=settings.backoff_ms_max,
     )
+
+
+def _take_producer(options: SinkOptions) -> Producer:
+    """This process's producer for these options, kept for later tasks: its connections and its producer id."""
+    producer = _producers.pop((os.getpid(), options), None)
+    if producer is not None:
+        return producer
+    settings = options.producer
+    connecting = _connecting(options, backoff_ms=settings.backoff_ms)
     return Producer(cluster_of(options.bootstrap, connecting), settings)
 
 
 def _give_back(options: SinkOptions, producer: Producer) -> None:
     """Only after a task that went well: another one's producer may have batches that were never acknowledged."""
     _close_at_exit()
-    _producers[os.getpid(), options.bootstrap, options.producer] = producer
+    _producers[os.getpid(), options] = producer
 
 
 @cache
@@ -371,28 +211,158 @@ def _close_at_exit() -> None:
 
 
 def _close_all() -> None:
-    for (pid, _, _), producer in _producers.items():
+    for (pid, _), producer in _producers.items():
         if pid == os.getpid():
             producer.close()
     _producers.clear()
 
 
+def _place() -> tuple[int, int]:
+    """The number of the running task in its batch, and which attempt at it this is."""
+    context = TaskContext.get()
+    return (context.partitionId(), context.attemptNumber()) if context is not None else (0, 0)
+
+
 def write_task(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> KprocCommitMessage:
     """One task's rows to their topics; returns when the brokers have acknowledged all of them."""
-    context = TaskContext.get()
-    task, attempt = (context.partitionId(), context.attemptNumber()) if context is not None else (0, 0)
+    task, attempt = _place()
     producer = _take_producer(options)
     try:
         TaskWriter(options, producer, task).write(batches)
     except BaseException:
         producer.close()
         raise
-    written = [
+    message = KprocCommitMessage(*marker(), task, attempt, _written(producer))
+    _give_back(options, producer)
+    return message
+
+
+def _written(producer: Producer) -> list[PartitionWritten]:
+    return [
         PartitionWritten(topic, partition, row.records, row.bytes, row.first_offset, row.last_offset)
         for (topic, partition), row in sorted(producer.take_written().items())
     ]
+
+
+# -- exactly once
+
+
+class Write(NamedTuple):
+    """What a batch is known by when it comes again. Without marks it does not come again, or would be another one."""
+
+    name: str
+    batch: int
+    has_marks: bool = True
+
+
+def stream_write(query_id: str | None, batch_id: int | None) -> Write:
+    """Of a micro-batch."""
+    if query_id is None or batch_id is None:
+        raise WriteFailed(
+            f"delivery={EXACTLY_ONCE}: Spark does not tell the query's id and its batch's number"
+        )
+    return Write(f"{_NAME}-{query_id}", batch_id)
+
+
+def _transactions(options: SinkOptions, *, limit_ms: int | None = None) -> Transactions:
+    assert options.exactly_once is not None
+    # Markers of a transaction that has just ended take some milliseconds; the next one waits for them.
+    connecting = _connecting(options, backoff_ms=min(options.producer.backoff_ms, _BACKOFF_MS))
+    return Transactions(
+        cluster_of(options.bootstrap, connecting),
+        timeout_ms=options.exactly_once.timeout_ms,
+        limit_ms=options.producer.delivery_timeout_ms if limit_ms is None else limit_ms,
+    )
+
+
+def write_task_once(
+    options: SinkOptions, write: Write, batches: Iterator[pa.RecordBatch], *, is_stream: bool
+) -> KprocCommitMessage:
+    """One task's rows into a transaction that stays open; nothing where they are committed already."""
+    task, attempt = _place()
+    message = KprocCommitMessage(*marker(), task, attempt)
+    transactions = _transactions(options)
+    commit = Commit(transactions, write.name, write.batch, has_marks=write.has_marks)
+    message.is_done = commit.is_done(task)
+    message.is_decided = commit.is_decided
+    first = None if message.is_done else next((batch for batch in batches if batch.num_rows), None)
+    identity = None if first is None else commit.begin(task)
+    if identity is None:
+        message.is_done |= first is not None
+        if is_stream:
+            # Operators with a state keep it when they come to their end.
+            deque(batches, maxlen=0)
+        return message
+    assert first is not None
+    producer = _take_producer(options)
+    transaction = OpenTransaction(transactions, identity)
+    try:
+        producer.begin(transaction)
+        writer = TaskWriter(options, producer, task, has_digest=write.has_marks)
+        writer.write(itertools.chain([first], batches))
+        message.written = _written(producer)
+        place = next(iter(transaction.places))
+        message.prepared = commit.prepare(
+            task, identity, place, records=message.records, digest=writer.digest
+        )
+    except BaseException:
+        producer.close()
+        _drop(options, write, identity)
+        raise
     _give_back(options, producer)
-    return KprocCommitMessage(*marker(), task, attempt, written)
+    return message
+
+
+def _drop(options: SinkOptions, write: Write, identity: ProducerIdentity) -> None:
+    """Abort what a task that fails has written. The next attempt would, or the timeout; readers wait until then."""
+    commit = Commit(_transactions(options, limit_ms=_DROP_MS), write.name, write.batch)
+    try:
+        commit.drop(identity)
+    except ClientError as error:
+        logger.warning("the transaction %s stays open: %s", identity.transactional_id, error)
+
+
+_swept: set[str] = set()
+
+
+def commit_write(options: SinkOptions, write: Write, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Commit what the tasks have prepared; at the first batch also abort what a run before has left open."""
+    told = [message for message in messages if isinstance(message, KprocCommitMessage)]
+    prepared = [message.prepared for message in told if message.prepared is not None]
+    done = [message.task for message in told if message.is_done]
+    transactions = _transactions(options)
+    commit = Commit(transactions, write.name, write.batch, has_marks=write.has_marks)
+    if prepared or any(message.is_decided for message in told):
+        commit.commit(prepared, done)
+    if write.has_marks and write.name not in _swept:
+        try:
+            for name in commit.sweep(prepared):
+                logger.info("aborted the open transaction %s of an earlier run", name)
+            _swept.add(write.name)
+        except ClientError as error:
+            logger.warning(
+                "open transactions of earlier runs of %s stay until they time out: %s", write.name, error
+            )
+
+
+def abort_write(options: SinkOptions, write: Write, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Abort what the tasks have prepared, unless the batch is decided."""
+    told = [message for message in messages if isinstance(message, KprocCommitMessage)]
+    prepared = [message.prepared for message in told if message.prepared is not None]
+    # Messages are in the order of the tasks, with None for one that has not come to its end.
+    failed = [task for task, message in enumerate(messages) if message is None]
+    commit = Commit(
+        _transactions(options, limit_ms=_DROP_MS), write.name, write.batch, has_marks=write.has_marks
+    )
+    try:
+        commit.abort(prepared, failed)
+    except ClientError as error:
+        logger.warning(
+            "transactions of %s stay open until it runs again, or they time out: %s", write.name, error
+        )
+
+
+# -- what Spark calls
 
 
 class KprocBatchWriter(DataSourceArrowWriter):
@@ -400,37 +370,63 @@ class KprocBatchWriter(DataSourceArrowWriter):
 
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
+        once = options.exactly_once
+        self._write: Write | None = None
+        if once is not None:
+            # A write that nobody can recognise has a name of its own, for its tasks' attempts only.
+            name = f"{_NAME}-{once.app_id or uuid.uuid4()}"
+            self._write = Write(name, once.version, has_marks=once.app_id is not None)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> KprocCommitMessage:
         """One task."""
-        return write_task(self.options, iterator)
+        if self._write is None:
+            return write_task(self.options, iterator)
+        return write_task_once(self.options, self._write, iterator, is_stream=False)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Every task's records are acknowledged: there is nothing left to do."""
+        """At least once every task's records are acknowledged, and there is nothing left to do."""
+        if self._write is not None:
+            commit_write(self.options, self._write, messages)
         logger.info("wrote %s", summary(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """What was acknowledged stays: a topic is only appended to."""
+        """At least once what was acknowledged stays: a topic is only appended to."""
+        if self._write is not None:
+            abort_write(self.options, self._write, messages)
+            return
         logger.warning("failed; of this write stays in its topics: %s", summary(messages))
 
 
 class KprocStreamWriter(DataSourceStreamArrowWriter):
-    """`df.writeStream`. Made on the driver, sent to every task of every micro-batch."""
+    """`df.writeStream`. Made on the driver, sent to every task of every micro-batch, and made anew for each commit."""
 
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> KprocCommitMessage:
         """One task of a micro-batch."""
-        return write_task(self.options, iterator)
+        if self.options.exactly_once is None:
+            return write_task(self.options, iterator)
+        return write_task_once(self.options, stream_write(*marker()), iterator, is_stream=True)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Every task's records are acknowledged. May come again for a batch after a restart."""
+        """May come again for a batch after a restart. At least once every task's records are acknowledged."""
+        if self.options.exactly_once is not None:
+            commit_write(self.options, stream_write(_query_id(messages), batchId), messages)
         logger.info("batch %d: wrote %s", batchId, summary(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """What was acknowledged stays, and is written again when Spark runs the batch again."""
-        logger.warning("batch %d failed; of it stays in its topics: %s", batchId, summary(messages))
+        """At least once what was acknowledged stays, and is written again when Spark runs the batch again."""
+        if self.options.exactly_once is None:
+            logger.warning("batch %d failed; of it stays in its topics: %s", batchId, summary(messages))
+        elif (query_id := _query_id(messages)) is not None:
+            abort_write(self.options, stream_write(query_id, batchId), messages)
+
+
+def _query_id(messages: Sequence[WriterCommitMessage | None]) -> str | None:
+    """None where no task has reported."""
+    told = [message for message in messages if isinstance(message, KprocCommitMessage)]
+    return next((message.query_id for message in told), None)
 
 
 def summary(messages: Sequence[WriterCommitMessage | None]) -> dict[str, Any]:

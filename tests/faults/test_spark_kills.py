@@ -67,6 +67,9 @@ class JobEnded(Exception):
 class Copying:
     """The job, started again whenever it was killed, and the broker under it."""
 
+    delivery = "at-least-once"
+    may_double = True
+
     def __init__(
         self, directory: Path, *, master: str, records: int, batch_records: int, source: random.Random
     ) -> None:
@@ -98,6 +101,10 @@ class Copying:
         except (OSError, Closed, KeyError) as problem:
             raise AssertionError(f"no end offset: {problem!r}") from problem
 
+    def read(self) -> Counter[bytes]:
+        """How often each value is in the sink's topic."""
+        return read_all(self.broker.bootstrap, "copy")
+
     def roles(self) -> dict[Role, int]:
         """The broker's processes; AssertionError while it does not say."""
         try:
@@ -115,6 +122,7 @@ class Copying:
             "directory": str(self.directory),
             "master": self._master,
             "batch_records": str(self._batch_records),
+            "delivery": self.delivery,
         }
         self.driver_starts += 1
         with self._log.open("ab") as log:
@@ -340,7 +348,7 @@ def copy_under_kills(copying: Copying, order: Sequence[str]) -> str:
 
         wait_until(ended, seconds=10 * PROGRESS_SECONDS, what="the job ends")
         print(f"{time.monotonic() - begun:.0f} s: the job has ended", flush=True)
-        found = read_all(copying.broker.bootstrap, "copy")
+        found = copying.read()
         lost = [number for number in range(records) if b"%012d" % number not in found]
         duplicates = found.total() - len(found)
         told = (
@@ -350,6 +358,7 @@ def copy_under_kills(copying: Copying, order: Sequence[str]) -> str:
         print(told, *copying.failures, sep="\n")
         assert not lost, f"{told}; first {lost[:5]}"
         assert len(found) == records, "values that were never sent"
+        assert copying.may_double or not duplicates, f"{told}; {found.most_common(5)}"
         assert kills == Counter(order)
         wait_until(lambda: not living(copying.seen), seconds=60, what="every process of the job is gone")
         return told

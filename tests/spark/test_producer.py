@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ pa = pytest.importorskip("pyarrow")
 from kproc.errors import ErrorCode  # noqa: E402
 from kproc.spark.brokers import Cluster, Connecting  # noqa: E402
 from kproc.spark.encode import Draft, RecordEncoder, Rows  # noqa: E402
+from kproc.spark.lane import ProducerIdentity  # noqa: E402
+from kproc.spark.offsets import TopicPartition  # noqa: E402
 from kproc.spark.producer import ProduceFailed, Producer  # noqa: E402
 from kproc.spark.sink_options import ProducerSettings  # noqa: E402
 from kproc.wire.record_batch import parse_header  # noqa: E402
@@ -313,3 +315,47 @@ def test_a_restart_of_the_broker_costs_time_and_nothing_else(tmp_path: Path, tra
                     for partition in (0, 1):
                         fetched = client.fetch(TOPIC, 0, partition=partition, partition_max_bytes=1 << 24)
                         assert [value for _, value in values_of(fetched["records"])] == run.given[partition]
+
+
+class Joined:
+    """A transaction that remembers what was added to it, and when: after how many requests."""
+
+    identity = ProducerIdentity(77, 5, "query-0")
+
+    def __init__(self, broker: ScriptedBroker) -> None:
+        self.added: list[tuple[int, TopicPartition]] = []
+        self._broker = broker
+
+    def add(self, places: Iterable[TopicPartition]) -> None:
+        self.added += [(len(self._broker.requests), place) for place in places]
+
+
+def test_batches_of_a_transaction_name_it_and_their_partitions_are_added_before() -> None:
+    verdicts = iter([HANG_UP_AFTER, ErrorCode.NOT_LEADER_OR_FOLLOWER])
+    with ScriptedBroker(TOPIC, 2, scripted(verdicts)) as broker, running(broker.bootstrap) as run:
+        for identity in (Joined.identity, ProducerIdentity(77, 6, "query-0")):
+            transaction = Joined(broker)
+            transaction.identity = identity
+            run.producer.begin(transaction)
+            before = len(broker.requests)
+            for partition in (0, 1, 0):
+                run.send(partition, 7)
+            run.producer.flush()
+            assert set(transaction.added[:2]) == {(before, TopicPartition(TOPIC, each)) for each in (0, 1)}
+            headers = [parse_header(batch) for request in broker.requests[before:] for _, batch in request]
+            assert all(header.is_transactional for header in headers)
+            assert {(header.producer_id, header.producer_epoch) for header in headers} == {identity[:2]}
+            assert {header.base_sequence for header in headers} == {0, 7}
+        assert set(broker.transactional_ids) == {"query-0"}
+        assert broker.producer_ids == 0
+        check(broker, run)
+
+
+def test_a_producer_whose_transaction_another_attempt_has_fenced_takes_no_other_id() -> None:
+    fenced = scripted(iter([ErrorCode.INVALID_PRODUCER_EPOCH]))
+    with ScriptedBroker(TOPIC, 1, fenced) as broker, running(broker.bootstrap) as run:
+        run.producer.begin(Joined(broker))
+        run.send(0)
+        with pytest.raises(ProduceFailed, match="INVALID_PRODUCER_EPOCH"):
+            run.producer.flush()
+        assert broker.producer_ids == 0

@@ -13,16 +13,14 @@ pa = pytest.importorskip("pyarrow")
 
 from pyspark.sql import types  # noqa: E402
 
+from kproc.spark import writer as writer_module  # noqa: E402
 from kproc.spark.encode import Draft  # noqa: E402
 from kproc.spark.sink_options import parse_sink_options  # noqa: E402
-from kproc.spark.writer import (  # noqa: E402
-    GATHER_ALL_BYTES_MAX,
-    TaskWriter,
-    batch_writer,
-    stream_writer,
-)
+from kproc.spark.task_writer import GATHER_ALL_BYTES_MAX, TaskWriter  # noqa: E402
+from kproc.spark.writer import Marker, batch_writer, stream_writer  # noqa: E402
 
 MiB = 1024 * 1024
+ONCE = {"delivery": "exactly-once"}
 BROKER = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
 
 
@@ -104,8 +102,13 @@ TO = {**BROKER, "topic": "t"}
         (VALUE, {**TO, "kafka.acks": "2"}, "kafka.acks=2 is none of all, -1, 1, 0"),
         (VALUE, {**TO, "kafka.batch.size": "many"}, "kafka.batch.size=many is no number"),
         (VALUE, {**TO, "kafka.partitioner.class": "X"}, "a column named partition"),
-        (VALUE, {**TO, "kafka.transactional.id": "x"}, "writes are at least once"),
-        (VALUE, {**TO, "delivery": "exactly_once"}, "needs transactions"),
+        (VALUE, {**TO, "kafka.transactional.id": "x"}, "use delivery=exactly-once"),
+        (VALUE, {**TO, "delivery": "often"}, "delivery=often is none of at-least-once, exactly-once"),
+        (VALUE, {**TO, **ONCE, "kafka.acks": "1"}, "delivery=exactly-once needs kafka.acks=all"),
+        (VALUE, {**TO, **ONCE, "txnAppId": "me"}, "txnAppId and txnVersion go together"),
+        (VALUE, {**TO, **ONCE, "txnVersion": "1"}, "txnAppId and txnVersion go together"),
+        (VALUE, {**TO, **ONCE, "txnAppId": "me", "txnVersion": "-1"}, "txnVersion=-1 is less than 0"),
+        (VALUE, {**TO, "txnAppId": "me", "txnVersion": "1"}, "txnAppId goes with delivery=exactly-once"),
         (VALUE, {**TO, "kafka.security.protocol": "SSL"}, r"format\('kafka'\)"),
     ],
 )
@@ -123,3 +126,36 @@ def test_a_topic_is_only_appended_to() -> None:
     for writer in (batch_writer, stream_writer):
         with pytest.raises(ValueError, match="a topic is only appended to"):
             writer(TO, types.StructType([types.StructField("value", STRING)]), True)
+
+
+class Done:
+    """A commit that finds the rows of its task committed already: at once, or when it has fenced the others."""
+
+    is_decided = True
+
+    def __init__(self, *, at_once: bool) -> None:
+        self._at_once = at_once
+
+    def is_done(self, task: int) -> bool:
+        return self._at_once
+
+    def begin(self, task: int) -> None:
+        return None
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_rows_that_are_committed_already_are_not_written_and_those_of_a_stream_are_read_to_their_end(
+    at_once: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without its end an operator before the sink would not keep its state for the next batch."""
+    monkeypatch.setattr(writer_module, "Commit", lambda *_, **__: Done(at_once=at_once))
+    monkeypatch.setattr(writer_module, "_transactions", lambda _options: None)
+    monkeypatch.setattr(writer_module, "marker", lambda: Marker("query", 3))
+    schema = types.StructType([types.StructField("value", STRING)])
+    for make, is_read in ((stream_writer, True), (batch_writer, False)):
+        batches = (pa.record_batch({"value": [text]}) for text in ("one", "two", "three"))
+        message: Any = make({**TO, **ONCE}, schema, False).write(batches)
+        assert message.is_done
+        assert message.is_decided
+        assert not message.written
+        assert (next(batches, None) is None) is is_read

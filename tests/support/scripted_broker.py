@@ -62,6 +62,7 @@ class ScriptedBroker:
         self.logs = [Log() for _ in range(partitions)]
         self.producer_ids = 0
         self.requests: list[list[tuple[int, bytes]]] = []
+        self.transactional_ids: list[str | None] = []
         self.errors: list[BaseException] = []
         self._verdict = verdict
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -173,6 +174,7 @@ class ScriptedBroker:
         rows = []
         hang_up = is_silent = False
         self.requests.append([])
+        self.transactional_ids.append(fields["transactional_id"])
         for topic in fields["topic_data"]:
             assert topic["name"] == self.topic
             for each in topic["partition_data"]:

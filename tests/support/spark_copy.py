@@ -63,6 +63,7 @@ def main(arguments: dict[str, str]) -> None:
             .writeStream.format("kproc")
             .option("kafka.bootstrap.servers", arguments["bootstrap"])
             .option("topic", arguments["sink"])
+            .option("delivery", arguments.get("delivery", "at-least-once"))
             .option("checkpointLocation", str(directory / "checkpoint"))
             .trigger(availableNow=True)
             .start()

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from kproc.pipeline.demo.events import PAGES, SPAN_MS, START_MS, WINDOW_MS, Expected
-from kproc.spark.brokers import EARLIEST, LATEST, Cluster
+from kproc.spark.brokers import EARLIEST, LATEST, READ_COMMITTED, Cluster
 from kproc.spark.offsets import TopicPartition
 from kproc.wire.record_batch import decode_records, parse_header
 
@@ -30,21 +30,28 @@ class Check(NamedTuple):
 
 
 def read_topic(cluster: Cluster, topic: str, partitions: int) -> Iterator[dict[str, Any]]:
-    """Every record's JSON, partition by partition."""
+    """The JSON of every record that is committed, partition by partition."""
     every = [TopicPartition(topic, index) for index in range(partitions)]
     starts = cluster.list_offsets(dict.fromkeys(every, EARLIEST))
-    ends = cluster.list_offsets(dict.fromkeys(every, LATEST))
+    ends = cluster.list_offsets(dict.fromkeys(every, LATEST), isolation=READ_COMMITTED)
     for partition in every:
         offset = starts[partition]
         while offset < ends[partition]:
-            data = memoryview(cluster.fetch(partition, offset, max_bytes=_FETCH_BYTES).records)
+            fetched = cluster.fetch(partition, offset, max_bytes=_FETCH_BYTES, isolation=READ_COMMITTED)
+            data = memoryview(fetched.records)
+            coming = sorted(((first, producer) for producer, first in fetched.aborted), reverse=True)
+            aborted: set[int] = set()
             position = 0
             while position < len(data):
                 header = parse_header(data, position)
                 end = position + header.total_bytes
                 if end > len(data):
                     break  # The answer ends inside of a batch.
-                if not header.is_control:
+                while coming and coming[-1][0] <= header.last_offset:
+                    aborted.add(coming.pop()[1])
+                if header.is_control:
+                    aborted.discard(header.producer_id)
+                elif not (header.is_transactional and header.producer_id in aborted):
                     for record in decode_records(data[position:end]):
                         yield json.loads(record.value or b"{}")
                 offset, position = header.last_offset + 1, end

@@ -1,0 +1,64 @@
+"""How often a topic gets a row when the specification does not say: exactly once where the broker can do that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from kproc.client import ApiError, ClientError
+from kproc.pipeline.model import Pipeline, Sink
+from kproc.pipeline.status import QUICK
+from kproc.spark.brokers import Cluster
+from kproc.spark.option_values import OptionError
+from kproc.spark.sink_options import AT_LEAST_ONCE, EXACTLY_ONCE, parse_sink_options
+
+
+def with_deliveries(pipeline: Pipeline, note: Callable[[str], None]) -> Pipeline:
+    """The pipeline with the delivery of every topic sink; `note` hears of each that gets less than it might."""
+    able: dict[str, bool] = {}
+    sinks = []
+    for sink in pipeline.sinks:
+        if sink.kind == "topic" and sink.connector == "kproc" and _is_open(sink):
+            if sink.bootstrap not in able:
+                able[sink.bootstrap] = has_transactions(sink.bootstrap)
+            reason = "" if able[sink.bootstrap] else f"{sink.bootstrap} has no transactions"
+            reason = reason or _conflict(sink)
+            if reason:
+                note(
+                    f"warning: sink {sink.name} writes at least once, a failure may double rows: {reason}; "
+                    f'delivery = "{AT_LEAST_ONCE}" is the same without this warning'
+                )
+            sink = replace(sink, delivery=AT_LEAST_ONCE if reason else EXACTLY_ONCE)
+        sinks.append(sink)
+    return replace(pipeline, sinks=tuple(sinks))
+
+
+def _is_open(sink: Sink) -> bool:
+    """Whether nothing decides it: rows of an update are written by `foreachBatch`, where a batch is not known."""
+    is_said = sink.delivery is not None or any(name.lower() == "delivery" for name in sink.options)
+    return not is_said and sink.mode in (None, "append")
+
+
+def has_transactions(bootstrap: str) -> bool:
+    """Whether brokers coordinate transactions. True while they are away."""
+    cluster = Cluster(bootstrap, QUICK)
+    try:
+        cluster.coordinator("kproc-pipeline", of_transactions=True)
+    except ApiError:
+        return False
+    except ClientError:
+        # They are waited for, by the tasks too. What is promised must not depend on when they come.
+        return True
+    finally:
+        cluster.close()
+    return True
+
+
+def _conflict(sink: Sink) -> str:
+    """Why its own options exclude it; empty where they do not."""
+    options = {name.lower(): text for name, text in sink.options.items()}
+    try:
+        parse_sink_options({**options, "kafka.bootstrap.servers": sink.bootstrap, "delivery": EXACTLY_ONCE})
+    except OptionError as error:
+        return str(error)
+    return ""

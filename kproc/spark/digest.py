@@ -1,0 +1,73 @@
+"""A number for the rows of a task that does not depend on their order: do they come out the same when it runs again?
+
+The sum of a hash of each row's key and value. Shuffles bring the same rows in another order; times and places of rows
+are not part of it, because a row without its own gets the present time and the next place. Of values longer than
+64 bytes eight words are looked at, the first and last among them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from kproc.spark.partitioner import Int64s, ragged
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from kproc.spark.encode import Rows
+
+DIGEST_COUNT: Final = 1 << 32
+_WORD: Final = 8
+_WORDS_MAX: Final = 8
+_FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
+_SHIFT: Final = np.uint64(29)
+
+UInt64s = np.ndarray[Any, np.dtype[np.uint64]]
+
+
+def digest(rows: Rows) -> int:
+    """Of these rows; digests of several batches are added, modulo DIGEST_COUNT."""
+    hashes = _hashes(rows.values)
+    if rows.keys is not None:
+        _mix(hashes, _hashes(rows.keys))
+    return int(((hashes * _FACTOR) >> np.uint64(32)).sum()) % DIGEST_COUNT
+
+
+def _hashes(column: pa.Array) -> UInt64s:
+    """A hash of each row of a binary column."""
+    starts, lengths, data = ragged(column)
+    padded = np.concatenate((data, np.zeros(_WORD, np.uint8)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, _WORD)
+    sizes = lengths.copy()
+    if column.null_count:
+        sizes[np.asarray(column.is_null())] = -1
+    hashes = np.zeros(len(lengths), np.uint64)
+    _mix(hashes, sizes.astype(np.uint64))
+    longest = int(lengths.max(initial=0))
+    count = min(_WORDS_MAX, -(-longest // _WORD))
+    last = np.maximum(lengths - _WORD, 0)
+    # Words side by side where they cover the row; over a longer one they are spread.
+    apart = np.where(lengths <= count * _WORD, _WORD, last // max(count - 1, 1))
+    masks = None if int(lengths.min(initial=_WORD)) >= _WORD else _masks(lengths)
+    for number in range(count):
+        at = last if number == count - 1 else np.minimum(number * apart, last)
+        words = np.ascontiguousarray(windows[starts + at]).view("<u8")[:, 0]
+        _mix(hashes, words if masks is None else words & masks)
+    return hashes
+
+
+def _masks(lengths: Int64s) -> UInt64s:
+    """What of a word is the row's own."""
+    bits = (np.minimum(lengths, _WORD) * 8).astype(np.uint64)
+    # A shift by all 64 bits is none.
+    full = np.uint64(0xFFFFFFFFFFFFFFFF)
+    return np.where(bits == 0, np.uint64(0), full >> ((np.uint64(64) - bits) & np.uint64(63)))
+
+
+def _mix(hashes: UInt64s, words: UInt64s) -> None:
+    """Take a word into each row's hash."""
+    hashes ^= words
+    hashes *= _FACTOR
+    hashes ^= hashes >> _SHIFT

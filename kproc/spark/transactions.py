@@ -1,0 +1,260 @@
+"""Transactions of a Kafka cluster, request by request: what `exactly_once` asks of a broker.
+
+Everything waits for its answer and is tried again while it fails by what may pass. By the first version of the protocol
+(TV1), which brokers of `transaction.version` 2 speak, too: an epoch then stands for one transaction of a task from its
+beginning to its end, and EndTxn for it may be sent by whoever knows it, any number of times. In the second version each
+end raises the epoch, and only the one who got the answer knows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from kproc.client import ApiError, ClientError, code_name
+from kproc.errors import ErrorCode
+from kproc.spark.brokers import RETRIABLE, Cluster, Unreachable, pause
+from kproc.spark.exactly_once import Mark, Unsettled
+from kproc.spark.lane import ProduceFailed, ProducerIdentity
+from kproc.spark.offsets import TopicPartition
+from kproc.wire.header import ApiKey
+
+# The topic under which marks are committed: it is always there, and no sink loses its marks with a topic of its own.
+MARK_TOPIC: Final = "__consumer_offsets"
+# After them the transaction is not open any more under this epoch.
+_ENDED: Final = frozenset(
+    {
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.TRANSACTION_ABORTABLE,
+    }
+)
+# The coordinator is another one, or will be.
+_ELSEWHERE: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
+_WAIT_MS: Final = 100
+_ADVICE: Final = {
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
+        ": the broker has no transactions, or none for us; delivery=at-least-once does without"
+    ),
+    ErrorCode.INVALID_TRANSACTION_TIMEOUT: (
+        ": kafka.transaction.timeout.ms is above the broker's transaction.max.timeout.ms"
+    ),
+    ErrorCode.OFFSET_METADATA_TOO_LARGE: ": the broker's offset.metadata.max.bytes is below 4096",
+}
+
+
+class Transactions:
+    """The coordinators of a cluster. Owned by one thread, as its Cluster is."""
+
+    def __init__(self, cluster: Cluster, *, timeout_ms: int, limit_ms: int) -> None:
+        """`timeout_ms`: after it a broker aborts what is open. `limit_ms`: how long requests are tried."""
+        self._cluster = cluster
+        self._timeout_ms = timeout_ms
+        self._limit_ms = limit_ms
+        self._coordinators: dict[tuple[str, bool], int] = {}
+
+    def init(self, transactional_id: str) -> ProducerIdentity:
+        """A new epoch; waits for the end of what another one had begun."""
+        fields = {"transactional_id": transactional_id, "transaction_timeout": self._timeout_ms}
+        answer = self._ask(ApiKey.INIT_PRODUCER_ID, transactional_id, fields, newest=4)
+        self._check(answer["error_code"], f"InitProducerId of {transactional_id}")
+        return ProducerIdentity(answer["producer_id"], answer["producer_epoch"], transactional_id)
+
+    def add(self, identity: ProducerIdentity, places: Iterable[TopicPartition]) -> None:
+        """Partitions that records of the transaction will be in; ProduceFailed where it is not open any more."""
+        code = self._add(identity, places)
+        if code in _ENDED:
+            raise ProduceFailed(
+                f"the transaction {identity.transactional_id} is not open any more ({code_name(code)}): another "
+                "attempt of the task has begun, or kafka.transaction.timeout.ms is over"
+            )
+        self._check(code, f"AddPartitionsToTxn of {identity.transactional_id}")
+
+    def is_open(self, identity: ProducerIdentity, place: TopicPartition) -> bool:
+        """Asked by adding what is in it already."""
+        code = self._add(identity, [place])
+        if code not in _ENDED:
+            self._check(code, f"AddPartitionsToTxn of {identity.transactional_id}")
+        return code not in _ENDED
+
+    def _add(self, identity: ProducerIdentity, places: Iterable[TopicPartition]) -> int:
+        by_topic: dict[str, list[int]] = {}
+        for topic, partition in places:
+            by_topic.setdefault(topic, []).append(partition)
+        fields = {
+            "v3_and_below_transactional_id": identity.transactional_id,
+            "v3_and_below_producer_id": identity.producer_id,
+            "v3_and_below_producer_epoch": identity.epoch,
+            "v3_and_below_topics": [
+                {"name": topic, "partitions": partitions} for topic, partitions in by_topic.items()
+            ],
+        }
+        answer = self._ask(
+            ApiKey.ADD_PARTITIONS_TO_TXN, _name(identity), fields, newest=3, codes_of=_partition_codes
+        )
+        # Where one cannot be added none is: the others' code says only that.
+        codes = [code for code in _partition_codes(answer) if code]
+        return next((code for code in codes if code != ErrorCode.OPERATION_NOT_ATTEMPTED), 0)
+
+    def mark(self, identity: ProducerIdentity, marks: Mapping[int, Mark]) -> None:
+        """Offsets for the group of the transaction's name, that its end commits or drops."""
+        group = _name(identity)
+        fields: dict[str, Any] = {
+            "transactional_id": group,
+            "producer_id": identity.producer_id,
+            "group_id": group,
+            "producer_epoch": identity.epoch,
+        }
+        answer = self._ask(ApiKey.ADD_OFFSETS_TO_TXN, group, fields, newest=3)
+        self._check(answer["error_code"], f"AddOffsetsToTxn of {group}")
+        rows = [
+            {
+                "partition_index": partition,
+                "committed_offset": mark.offset,
+                "committed_leader_epoch": -1,
+                "committed_metadata": mark.text,
+            }
+            for partition, mark in marks.items()
+        ]
+        fields |= {
+            "generation_id": -1,
+            "member_id": "",
+            "group_instance_id": None,
+            "topics": [{"name": MARK_TOPIC, "partitions": rows}],
+        }
+        answer = self._ask(
+            ApiKey.TXN_OFFSET_COMMIT, group, fields, newest=3, codes_of=_topic_codes, is_group=True
+        )
+        for code in _topic_codes(answer):
+            self._check(code, f"TxnOffsetCommit of {group}")
+
+    def end(self, identity: ProducerIdentity, *, commit: bool) -> bool:
+        """Commit or abort; False where it was ended otherwise, or has never begun."""
+        fields = {
+            "transactional_id": identity.transactional_id,
+            "producer_id": identity.producer_id,
+            "producer_epoch": identity.epoch,
+            "committed": commit,
+        }
+        code = self._ask(ApiKey.END_TXN, _name(identity), fields, newest=3)["error_code"]
+        if code in _ENDED:
+            return False
+        self._check(code, f"EndTxn of {identity.transactional_id}")
+        return True
+
+    def marks(self, group: str, partitions: Sequence[int]) -> dict[int, Mark]:
+        """Committed offsets of the group; Unsettled while an open transaction holds others."""
+        wanted = [{"name": MARK_TOPIC, "partition_indexes": list(partitions)}]
+        fields = {"groups": [{"group_id": group, "topics": wanted}], "require_stable": True}
+        answer = self._ask(ApiKey.OFFSET_FETCH, group, fields, newest=8, codes_of=_group_codes, is_group=True)
+        if "groups" not in answer:
+            raise ClientError(
+                f"{self._cluster.bootstrap} is too old for delivery=exactly-once: Kafka 3.0 is needed"
+            )
+        found: dict[int, Mark] = {}
+        for code in _group_codes(answer):
+            self._check(code, f"OffsetFetch of {group}")
+        for topic in answer["groups"][0]["topics"]:
+            for row in topic["partitions"]:
+                if row["error_code"] == ErrorCode.UNSTABLE_OFFSET_COMMIT:
+                    raise Unsettled(f"an open transaction has offsets of {group}")
+                self._check(row["error_code"], f"OffsetFetch of {group}")
+                found[row["partition_index"]] = Mark(row["committed_offset"], row["metadata"] or "")
+        return {partition: found.get(partition, Mark(-1, "")) for partition in partitions}
+
+    def open_ids(self, prefix: str) -> list[str]:
+        """Transactional ids with an open transaction; of all coordinators."""
+        found: list[str] = []
+        for node in self._cluster.nodes():
+            fields = {"state_filters": ["Ongoing"], "producer_id_filters": []}
+            answer = self._cluster.call(ApiKey.LIST_TRANSACTIONS, fields, node=node, limit_ms=self._limit_ms)
+            self._check(answer["error_code"], "ListTransactions")
+            found += [row["transactional_id"] for row in answer["transaction_states"]]
+        return sorted(each for each in found if each.startswith(prefix))
+
+    def wait(self) -> None:
+        """A moment."""
+        pause(_WAIT_MS)
+
+    # -- how
+
+    def _ask(
+        self,
+        api_key: ApiKey,
+        name: str,
+        fields: Mapping[str, Any],
+        *,
+        newest: int,
+        codes_of: Callable[[Mapping[str, Any]], list[int]] | None = None,
+        is_group: bool = False,
+    ) -> dict[str, Any]:
+        """The coordinator's answer, when it says something that lasts."""
+        key = (name, is_group)
+
+        def attempt() -> dict[str, Any]:
+            node = self._coordinators.get(key)
+            if node is None:
+                node = self._cluster.coordinator(name, of_transactions=not is_group, limit_ms=self._limit_ms)
+                self._coordinators[key] = node
+            try:
+                answer = self._cluster.call(api_key, fields, node=node, newest=newest, limit_ms=0)
+            except Unreachable as error:
+                del self._coordinators[key]
+                raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from None
+            codes = [answer["error_code"]] if codes_of is None else codes_of(answer)
+            for code in codes:
+                if code in RETRIABLE:
+                    if code in _ELSEWHERE:
+                        del self._coordinators[key]
+                    raise ApiError(code, f"{api_key.name} of {name}: {code_name(code)}")
+            return answer
+
+        try:
+            return self._cluster.retrying(f"{api_key.name} of {name}", attempt, limit_ms=self._limit_ms)
+        except ApiError as error:
+            raise _advised(error.code, str(error)) from None
+
+    def _check(self, code: int, what: str) -> None:
+        if code:
+            raise _advised(code, f"{what}: {code_name(code)}")
+
+
+class OpenTransaction:
+    """A task's transaction, as its producer needs it: partitions are added before they are written to."""
+
+    def __init__(self, transactions: Transactions, identity: ProducerIdentity) -> None:
+        self.identity = identity
+        self.places: dict[TopicPartition, None] = {}
+        """The partitions in it, in the order in which they were added."""
+        self._transactions = transactions
+
+    def add(self, places: Iterable[TopicPartition]) -> None:
+        """Those that are not in it yet; ProduceFailed where it is not open any more."""
+        new = [place for place in places if place not in self.places]
+        if new:
+            self._transactions.add(self.identity, new)
+            self.places |= dict.fromkeys(new)
+
+
+def _advised(code: int, text: str) -> ApiError:
+    return ApiError(code, text + next((advice for each, advice in _ADVICE.items() if each == code), ""))
+
+
+def _name(identity: ProducerIdentity) -> str:
+    assert identity.transactional_id is not None
+    return identity.transactional_id
+
+
+def _partition_codes(answer: Mapping[str, Any]) -> list[int]:
+    topics = answer["results_by_topic_v3_and_below"]
+    return [row["partition_error_code"] for topic in topics for row in topic["results_by_partition"]]
+
+
+def _topic_codes(answer: Mapping[str, Any]) -> list[int]:
+    return [row["error_code"] for topic in answer["topics"] for row in topic["partitions"]]
+
+
+def _group_codes(answer: Mapping[str, Any]) -> list[int]:
+    return [group["error_code"] for group in answer.get("groups", ())]

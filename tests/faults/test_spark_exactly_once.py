@@ -1,0 +1,137 @@
+"""kill -9 of everything under a Spark job that copies a topic exactly once: no record is lost, none is doubled.
+
+As in test_spark_kills, against Apache Kafka as well as kproc, and for a reader of committed records. What each death
+between two steps of the commit leads to is in tests/spark/test_exactly_once_model.py, for every step; this shows that
+Spark, brokers and the sink are what the model says they are. A round is a kill.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bench.peers.kafka import KafkaPeer
+from kproc.pipeline.delivery import has_transactions
+from tests.faults.test_spark_kills import KINDS_OF_ONE_JVM, ONE_JVM, PARTITIONS, Copying, copy_under_kills
+from tests.support.broker import ServedBroker
+from tests.support.kafka_jars import missing_reason as no_kafka
+from tests.support.spark_session import missing_reason
+
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.slow,
+    pytest.mark.spark,
+    pytest.mark.own_broker,
+    pytest.mark.no_leak_guard,
+    pytest.mark.timeout(3_600),
+    pytest.mark.skipif(missing_reason() is not None, reason=str(missing_reason())),
+]
+
+BATCH_RECORDS = 500
+RECORDS_PER_KILL = 4_000
+READ_SECONDS = 300.0
+JVM = ("-Xmx512m", "-Xms256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
+SETTINGS = {
+    "offsets.topic.num.partitions": "4",
+    "transaction.state.log.num.partitions": "4",
+    "controller.quorum.append.linger.ms": "0",
+}
+
+
+class OnceCopying(Copying):
+    """The job with delivery=exactly-once."""
+
+    delivery = "exactly-once"
+    may_double = False
+
+    def read(self) -> Counter[bytes]:
+        return read_committed(self.broker.bootstrap, "copy")
+
+
+class Kafka(KafkaPeer):
+    """Apache Kafka with the few names by which a job's broker is asked."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(settings=SETTINGS, under=directory, jvm=JVM)
+
+    def stop(self) -> float:
+        self.kill()
+        self._remove_directory()
+        return 0.0
+
+
+class OnceCopyingOnKafka(OnceCopying):
+    """The same on Apache Kafka, which has no roles."""
+
+    def __init__(self, directory: Path, **arguments: object) -> None:
+        super().__init__(directory, **arguments)  # type: ignore[arg-type]
+        self.kafka = Kafka(directory)
+        self.broker = self.kafka  # type: ignore[assignment]
+
+    def kill_broker(self) -> bool:
+        self.kafka.kill()
+        self.kafka.start_after_kill()
+        return True
+
+
+def read_committed(bootstrap: str, topic: str) -> Counter[bytes]:
+    """How often each value is in the topic, up to the last stable offsets; the key must be the value."""
+    from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+    settings = {"bootstrap.servers": bootstrap, "group.id": "check", "enable.auto.commit": False}
+    consumer = Consumer({**settings, "isolation.level": "read_committed", "enable.partition.eof": True})
+    found: Counter[bytes] = Counter()
+    try:
+        left = set(range(PARTITIONS))
+        consumer.assign([TopicPartition(topic, number, 0) for number in left])
+        deadline = time.monotonic() + READ_SECONDS
+        while left and time.monotonic() < deadline:
+            for message in consumer.consume(10_000, timeout=1.0):
+                error = message.error()
+                if error is not None:
+                    assert error.code() == KafkaError._PARTITION_EOF, error
+                    left.discard(message.partition())
+                    continue
+                assert message.key() == message.value()
+                found[message.value()] += 1
+        assert not left
+    finally:
+        consumer.close()
+    return found
+
+
+@pytest.fixture(params=["kafka", "kproc"])
+def copying_class(request: pytest.FixtureRequest, tmp_path: Path) -> type[OnceCopying]:
+    if request.param == "kafka":
+        if (reason := no_kafka()) is not None:
+            pytest.skip(reason)
+        return OnceCopyingOnKafka
+    with ServedBroker(tmp_path / "probe", transport="process") as broker:
+        if not has_transactions(broker.bootstrap):
+            pytest.skip("this kproc has no transactions")
+    return OnceCopying
+
+
+def test_kill_9_of_driver_worker_and_broker_loses_and_doubles_no_record(
+    copying_class: type[OnceCopying],
+    tmp_path: Path,
+    pytestconfig: pytest.Config,
+    record_property: Callable[[str, object], None],
+) -> None:
+    source = random.Random(int(pytestconfig.getoption("seed")))
+    kinds = KINDS_OF_ONE_JVM if copying_class is OnceCopying else ("driver", "worker", "driver", "broker")
+    rounds = max(1, int(pytestconfig.getoption("rounds")) // len(kinds))
+    order = [kind for _ in range(rounds) for kind in source.sample(kinds, len(kinds))]
+    copying = copying_class(
+        tmp_path,
+        master=ONE_JVM,
+        records=RECORDS_PER_KILL * len(order),
+        batch_records=BATCH_RECORDS,
+        source=source,
+    )
+    record_property("outcome", copy_under_kills(copying, order))

@@ -1,0 +1,540 @@
+"""The commit protocol of the exactly-once sink against a model of transactions: every death between two steps.
+
+A query of two batches runs over a broker of a few lines, with Spark's part (tasks, their retries, the log of committed
+batches) as short. Whoever acts dies before a step, which is after the one before it; what is visible at the end must
+be each row once. Zombies are those who do not know that they are dead, and go on at any later step.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow")
+
+from kproc.client import ClientError
+from kproc.spark.exactly_once import (
+    Commit,
+    Mark,
+    OtherRows,
+    Prepared,
+    Slot,
+    TransactionLost,
+    Unsettled,
+    chunk_count,
+    decode_slots,
+    encode_slots,
+)
+from kproc.spark.lane import ProducerIdentity
+from kproc.spark.offsets import TopicPartition
+
+NAME = "query"
+BATCHES = 2
+ROWS = 6
+PLACE = TopicPartition("t", 0)
+ATTEMPTS_MAX = 4
+RUNS_MAX = 8
+
+
+class Died(BaseException):
+    """Whoever acts is gone."""
+
+
+@dataclass
+class Transaction:
+    """What a coordinator knows of an id."""
+
+    epoch: int = -1
+    state: str = "empty"
+    rows: list[tuple[int, int]] = field(default_factory=list)
+    marks: dict[tuple[str, int], Mark] = field(default_factory=dict)
+
+
+class AnswerLost(ClientError):
+    """A request was done, or was not, and was given up."""
+
+
+class Fenced(ClientError):
+    """The epoch is not the newest one's."""
+
+
+class ModelBroker:
+    """Transactions, offsets and one topic. `on_step` is called before each step: it may raise, or wait."""
+
+    def __init__(self) -> None:
+        self.transactions: dict[str, Transaction] = {}
+        self.offsets: dict[tuple[str, int], Mark] = {}
+        self.visible: list[tuple[int, int]] = []
+        self.on_step: Callable[[], None] = lambda: None
+
+    # -- what happens by itself
+
+    def time_out(self) -> None:
+        """Everything open is aborted, under a raised epoch."""
+        for transaction in self.transactions.values():
+            if transaction.state == "open":
+                self._end(transaction, commit=False)
+                transaction.epoch += 1
+
+    def _end(self, transaction: Transaction, *, commit: bool) -> None:
+        if commit:
+            self.visible += transaction.rows
+            self.offsets |= transaction.marks
+        transaction.rows, transaction.marks = [], {}
+        transaction.state = "committed" if commit else "aborted"
+
+    def _step(self, do: Callable[[], Any]) -> Any:
+        self.on_step()
+        return do()
+
+    def _current(self, identity: ProducerIdentity) -> Transaction:
+        transaction = self.transactions[str(identity.transactional_id)]
+        if transaction.epoch != identity.epoch or transaction.state in ("committed", "aborted"):
+            raise Fenced("not the newest")
+        return transaction
+
+    # -- requests
+
+    def init(self, transactional_id: str) -> ProducerIdentity:
+        def do() -> ProducerIdentity:
+            transaction = self.transactions.setdefault(transactional_id, Transaction())
+            if transaction.state == "open":
+                self._end(transaction, commit=False)
+            transaction.epoch += 1
+            transaction.state = "empty"
+            return ProducerIdentity(1, transaction.epoch, transactional_id)
+
+        return self._step(do)
+
+    def write(self, identity: ProducerIdentity, rows: Sequence[tuple[int, int]]) -> None:
+        def do() -> None:
+            transaction = self._current(identity)
+            transaction.state = "open"
+            transaction.rows += rows
+
+        self._step(do)
+
+    def mark(self, identity: ProducerIdentity, marks: Mapping[int, Mark]) -> None:
+        def do() -> None:
+            transaction = self._current(identity)
+            transaction.state = "open"
+            group = str(identity.transactional_id)
+            transaction.marks |= {(group, partition): mark for partition, mark in marks.items()}
+
+        self._step(do)
+
+    def is_open(self, identity: ProducerIdentity, place: TopicPartition) -> bool:
+        def do() -> bool:
+            transaction = self.transactions[str(identity.transactional_id)]
+            return transaction.epoch == identity.epoch and transaction.state == "open"
+
+        return self._step(do)
+
+    def end(self, identity: ProducerIdentity, *, commit: bool) -> bool:
+        def do() -> bool:
+            transaction = self.transactions[str(identity.transactional_id)]
+            if transaction.epoch != identity.epoch:
+                return False
+            if transaction.state == "open":
+                self._end(transaction, commit=commit)
+            return transaction.state == ("committed" if commit else "aborted")
+
+        return self._step(do)
+
+    def marks(self, group: str, partitions: Sequence[int]) -> dict[int, Mark]:
+        def do() -> dict[int, Mark]:
+            pending = [key for each in self.transactions.values() for key in each.marks]
+            if any((group, partition) in pending for partition in partitions):
+                raise Unsettled(group)
+            return {each: self.offsets.get((group, each), Mark(-1, "")) for each in partitions}
+
+        return self._step(do)
+
+    def open_ids(self, prefix: str) -> list[str]:
+        found = [name for name, each in self.transactions.items() if each.state == "open"]
+        return self._step(lambda: [name for name in found if name.startswith(prefix)])
+
+    def wait(self) -> None: ...
+
+
+Cut = Callable[[int, int], list[list[int]]]
+
+
+def two_tasks(batch: int, run: int) -> list[list[int]]:
+    return [list(range(3)), list(range(3, ROWS))]
+
+
+def another_number_of_tasks(batch: int, run: int) -> list[list[int]]:
+    """Two, then three, then one."""
+    count = (2, 3, 1)[run % 3]
+    return [list(range(ROWS))[number::count] for number in range(count)]
+
+
+class Spark:
+    """What Spark does around the sink. `committed` is its own log, which outlives it."""
+
+    def __init__(self, broker: ModelBroker, cut: Cut) -> None:
+        self.broker = broker
+        self.cut = cut
+        self.committed = -1
+        self.runs = 0
+        self.run_task: Callable[..., tuple[Prepared | None, bool, bool]] = self.task
+        self.run_commit: Callable[..., None] = self.driver
+
+    def task(self, batch: int, task: int, rows: list[int]) -> tuple[Prepared | None, bool, bool]:
+        """An attempt: (what it prepared, whether it found all done, whether the batch was decided)."""
+        commit = Commit(self.broker, NAME, batch)
+        if commit.is_done(task):
+            return None, True, True
+        if not rows:
+            return None, False, commit.is_decided
+        identity = commit.begin(task)
+        if identity is None:
+            return None, True, commit.is_decided
+        self.broker.write(identity, [(batch, row) for row in rows])
+        digest = sum(rows)
+        prepared = commit.prepare(task, identity, PLACE, records=len(rows), digest=digest)
+        return prepared, False, commit.is_decided
+
+    def driver(self, batch: int, told: list[tuple[Prepared | None, bool, bool]]) -> None:
+        commit = Commit(self.broker, NAME, batch)
+        prepared = [each for each, _, _ in told if each is not None]
+        if prepared or any(is_decided for _, _, is_decided in told):
+            commit.commit(prepared, [task for task, (_, is_done, _) in enumerate(told) if is_done])
+        if not batch:
+            commit.sweep(prepared)
+
+    def run(self) -> None:
+        """From the log on to the last batch; Died when the driver is killed, ClientError when the query fails."""
+        self.runs += 1
+        for batch in range(self.committed + 1, BATCHES):
+            told = []
+            for task, rows in enumerate(self.cut(batch, self.runs - 1)):
+                told.append(self._attempts(batch, task, rows))
+            try:
+                self.run_commit(batch, told)
+            except ClientError:
+                Commit(self.broker, NAME, batch).abort([each for each, _, _ in told if each is not None], [])
+                raise
+            self.broker.on_step()
+            self.committed = batch
+
+    def _attempts(self, batch: int, task: int, rows: list[int]) -> tuple[Prepared | None, bool, bool]:
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                return self.run_task(batch, task, rows)
+            except ClientError:
+                continue
+        raise ClientError("the task fails")
+
+    def run_to_the_end(self, between: Callable[[], None] = lambda: None) -> None:
+        """As whoever starts a job anew that has ended."""
+        for _ in range(RUNS_MAX):
+            try:
+                self.run()
+                return
+            except (Died, TransactionLost, Fenced, AnswerLost):
+                between()
+        raise AssertionError("it does not come to an end")
+
+
+def dying(*deaths: int) -> Callable[[], None]:
+    """Dies at these steps; the count of a death begins with the one before it."""
+    left = list(deaths)
+    count = 0
+
+    def on_step() -> None:
+        nonlocal count
+        if left and count == left[0]:
+            left.pop(0)
+            count = 0
+            raise Died
+        count += 1
+
+    return on_step
+
+
+def failing(*failures: int) -> Callable[[], None]:
+    """Gives up a request at these steps; what comes next is done by whoever has to clear up."""
+    deaths = dying(*failures)
+
+    def on_step() -> None:
+        try:
+            deaths()
+        except Died:
+            raise AnswerLost("no answer") from None
+
+    return on_step
+
+
+def steps_of(cut: Cut) -> int:
+    """How many places to die a run without a death has."""
+    spark = Spark(ModelBroker(), cut)
+    count = 0
+
+    def on_step() -> None:
+        nonlocal count
+        count += 1
+
+    spark.broker.on_step = on_step
+    spark.run()
+    check(spark.broker)
+    return count
+
+
+def check(broker: ModelBroker) -> None:
+    """Each row once, and nothing left open for readers to wait for."""
+    assert Counter(broker.visible) == Counter((batch, row) for batch in range(BATCHES) for row in range(ROWS))
+
+
+def pairs(count: int) -> Iterator[tuple[int, int]]:
+    return ((first, second) for first in range(count) for second in range(count))
+
+
+@pytest.mark.parametrize("cut", [two_tasks, another_number_of_tasks])
+def test_two_deaths_of_everything_at_any_steps_leave_each_row_once(cut: Cut) -> None:
+    count = steps_of(cut)
+    assert count > 30
+    for deaths in pairs(count):
+        spark = Spark(ModelBroker(), cut)
+        spark.broker.on_step = dying(*deaths)
+        spark.run_to_the_end()
+        check(spark.broker)
+
+
+def test_two_deaths_with_time_outs_of_transactions_between_leave_each_row_once() -> None:
+    for deaths in pairs(steps_of(two_tasks)):
+        spark = Spark(ModelBroker(), two_tasks)
+        spark.broker.on_step = dying(*deaths)
+        spark.run_to_the_end(spark.broker.time_out)
+        check(spark.broker)
+
+
+def test_two_requests_of_a_commit_that_are_given_up_at_any_steps_leave_each_row_once() -> None:
+    def with_failures(spark: Spark, *failures: int) -> Callable[..., None]:
+        def run_commit(batch: int, told: Any) -> None:
+            if spark.runs == 1:
+                # Also in what follows: the driver clears up, or cannot.
+                spark.broker.on_step = failing(*failures)
+            spark.driver(batch, told)
+
+        return run_commit
+
+    for failures in pairs(16):
+        spark = Spark(ModelBroker(), another_number_of_tasks)
+        spark.run_commit = with_failures(spark, *failures)
+        spark.run_to_the_end()
+        check(spark.broker)
+
+
+def test_what_is_half_committed_and_cut_otherwise_after_a_time_out_is_refused_and_never_doubled() -> None:
+    refused = 0
+    for death in range(steps_of(another_number_of_tasks)):
+        spark = Spark(ModelBroker(), another_number_of_tasks)
+        spark.broker.on_step = dying(death)
+        try:
+            spark.run_to_the_end(spark.broker.time_out)
+        except OtherRows:
+            refused += 1
+            assert max(Counter(spark.broker.visible).values(), default=1) == 1
+        else:
+            check(spark.broker)
+    # Between the decision and the last transaction of a batch, twice.
+    assert 4 <= refused <= 12
+
+
+def test_a_task_that_dies_anywhere_is_run_again_in_the_same_batch() -> None:
+    def attempt_of(spark: Spark, number: int, death: int) -> Callable[..., Any]:
+        attempts = 0
+
+        def run_task(*arguments: Any) -> Any:
+            nonlocal attempts
+            attempts += 1
+            if attempts - 1 != number:
+                return spark.task(*arguments)
+            spark.broker.on_step = dying(death)
+            try:
+                return spark.task(*arguments)
+            except Died:
+                raise ClientError("the executor is gone") from None
+            finally:
+                spark.broker.on_step = lambda: None
+
+        return run_task
+
+    for number in range(4):
+        for death in range(7):
+            spark = Spark(ModelBroker(), two_tasks)
+            spark.run_task = attempt_of(spark, number, death)
+            spark.run()
+            check(spark.broker)
+
+
+@pytest.mark.parametrize("is_decided", [False, True])
+def test_a_batch_of_which_a_task_fails_leaves_nothing_open_unless_it_is_decided(is_decided: bool) -> None:
+    broker = ModelBroker()
+    spark = Spark(broker, two_tasks)
+    told = [spark.task(0, 0, [0, 1]), spark.task(0, 1, [2, 3])]
+    prepared = [each for each, _, _ in told if each is not None]
+    if is_decided:
+        broker.on_step = dying(6)  # Behind the decision, before what follows from it.
+        with pytest.raises(Died):
+            Commit(broker, NAME, 0).commit(prepared, [])
+        broker.on_step = lambda: None
+    else:
+        spark.task(0, 1, [2, 3])  # Another attempt, which does not come to report.
+    Commit(broker, NAME, 0).abort(prepared[:1], [1])
+    assert (not broker.open_ids(NAME)) is not is_decided
+    spark.run()
+    assert Counter(broker.visible)[0, 0] == 1
+    assert max(Counter(broker.visible).values()) == 1
+
+
+class Zombie:
+    """A part of a run that is stopped at a step, is taken for dead, and goes on when `wake` is called."""
+
+    def __init__(self, broker: ModelBroker, act: Callable[[], Any], at: int) -> None:
+        self._broker = broker
+        self._act = act
+        self._left = at
+        self._stopped = threading.Event()
+        self._go_on = threading.Event()
+        self.is_stopped = False
+        self.answer: Any = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> bool:
+        """Run up to the step; whether it stopped there, and did not end before."""
+        self._broker.on_step = self._on_step
+        self._thread.start()
+        self._stopped.wait()
+        self._broker.on_step = lambda: None
+        return self.is_stopped
+
+    def wake(self) -> None:
+        """Run to its end."""
+        if self.is_stopped:
+            before, self._broker.on_step = self._broker.on_step, lambda: None
+            self._go_on.set()
+            self._thread.join()
+            self._broker.on_step = before
+
+    def _run(self) -> None:
+        try:
+            self.answer = self._act()
+        except ClientError:
+            self.answer = None  # Fenced, as it should be.
+        self._stopped.set()
+
+    def _on_step(self) -> None:
+        self._left -= 1
+        if self._left < 0 and not self.is_stopped:
+            self.is_stopped = True
+            self._stopped.set()
+            self._go_on.wait()
+
+
+def waking(zombie: Zombie, at: int) -> Callable[[], None]:
+    """Wakes the zombie at this step from now."""
+    left = at
+
+    def on_step() -> None:
+        nonlocal left
+        left -= 1
+        if left == -1:
+            zombie.wake()
+
+    return on_step
+
+
+def attempt_beside_its_successor(task: int, at: int, later: int) -> None:
+    """The first attempt at a task stops at a step and goes on at one of its successor, or of what follows."""
+    spark = Spark(ModelBroker(), two_tasks)
+    seen: list[Zombie] = []
+
+    def run_task(batch: int, number: int, rows: list[int]) -> Any:
+        if number != task or seen:
+            return spark.task(batch, number, rows)
+        seen.append(Zombie(spark.broker, lambda: spark.task(batch, number, rows), at))
+        if not seen[0].start():
+            return seen[0].answer
+        spark.broker.on_step = waking(seen[0], later)
+        raise ClientError("its executor is lost")
+
+    spark.run_task = run_task
+    spark.run_to_the_end()
+    seen[0].wake()
+    check(spark.broker)
+
+
+def driver_beside_its_successor(at: int, later: int) -> None:
+    """The same of a driver that commits."""
+    spark = Spark(ModelBroker(), two_tasks)
+    seen: list[Zombie] = []
+
+    def run_commit(batch: int, told: Any) -> None:
+        if seen:
+            spark.driver(batch, told)
+            return
+        seen.append(Zombie(spark.broker, lambda: spark.driver(batch, told), at))
+        if seen[0].start():
+            spark.broker.on_step = waking(seen[0], later)
+            raise Died
+
+    spark.run_commit = run_commit
+    spark.run_to_the_end()
+    seen[0].wake()
+    check(spark.broker)
+
+
+@pytest.mark.parametrize("task", [0, 1])
+def test_an_attempt_that_goes_on_after_its_successor_at_any_step_doubles_nothing(task: int) -> None:
+    for at in range(6):
+        for later in range(40):
+            attempt_beside_its_successor(task, at, later)
+
+
+def test_a_driver_that_goes_on_beside_its_successor_at_any_step_doubles_nothing() -> None:
+    for at in range(12):
+        for later in range(40):
+            driver_beside_its_successor(at, later)
+
+
+def test_a_decision_of_many_tasks_is_several_texts_that_fit_an_offsets_metadata() -> None:
+    slots = [Slot(task, 2**62 + task, task % 2**15, 10**9 + task, 2**32 - 1 - task) for task in range(1_000)]
+    texts = encode_slots(slots)
+    assert len(texts) == chunk_count(texts[0]) > 5
+    assert max(map(len, texts)) <= 4_096
+    assert decode_slots(texts) == slots
+    assert decode_slots(encode_slots([])) == []
+
+
+@pytest.mark.parametrize("text", ["", "x", "0 ", "1 !!!!", "1 AAAA"])
+def test_what_is_no_decision_is_an_error_that_says_so(text: str) -> None:
+    with pytest.raises(ClientError, match="not a decision"):
+        decode_slots([text] * chunk_count(text))
+
+
+def test_a_large_decision_is_read_as_it_was_written() -> None:
+    broker = ModelBroker()
+    count = 250
+    for batch in range(2):
+        tasks = [Commit(broker, NAME, batch) for _ in range(count)]
+        prepared = []
+        for task, commit in enumerate(tasks):
+            assert not commit.is_done(task)
+            identity = commit.begin(task)
+            assert identity is not None
+            broker.write(identity, [(batch, task)])
+            prepared.append(commit.prepare(task, identity, PLACE, records=1, digest=task))
+        Commit(broker, NAME, batch).commit(prepared, [])
+        again = Commit(broker, NAME, batch)
+        assert all(again.is_done(task) for task in range(count))
+        count = 10  # Fewer tasks are one text: of the older one's others nothing may be taken.
+    assert Commit(broker, NAME, 0).is_done(200)
+    assert Counter(broker.visible).most_common(1)[0][1] == 1
