@@ -118,6 +118,9 @@ def _serve(services: Services, partition: int, caller: Caller, item: Item, on_ou
     )
 
     def on_code(code: int) -> None:
+        if code == ErrorCode.INVALID_PRODUCER_ID_MAPPING:
+            # Nobody has this id, and there are 2^63 of them: no try of it is to be remembered.
+            log.producers.end_verification(producer.producer_id)
         code = code or _refusal(services, partition, log, producer, verification)
         if code:
             on_outcome(int(write_error(_TOLD.get(code, code))))

@@ -178,6 +178,13 @@ def test_what_the_transactions_coordinator_refuses_is_told_and_not_appended(
     assert scene.fetch() == [(-1, "", 0)]
 
 
+def test_tries_of_producers_that_no_coordinator_knows_leave_nothing_behind(scene: Scene) -> None:
+    scene.transactions.code = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    for producer_id in range(3):
+        assert scene.commit(5, producer_id=producer_id) == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert not scene.rig.open(GROUP_METADATA_TOPIC, scene.index).log.producers._verifying
+
+
 @pytest.mark.parametrize(
     ("version", "code", "told"),
     [
