@@ -141,7 +141,7 @@ class AppendingLog(LogState):
         """
         segment, config, is_append_time = self.active, self.config, self.config.is_append_time
         run = _Run()
-        views, lasts, positions, is_clients = run.views, run.lasts, run.positions, origin is not COORDINATOR
+        views, lasts, positions = run.views, run.lasts, run.positions
         position, next_offset, since = segment.size, self.end_offset, segment.bytes_since_index
         largest, largest_offset = segment.max_timestamp, segment.max_timestamp_offset
         interval, segment_bytes = config.index_interval_bytes, config.segment_bytes
@@ -163,8 +163,8 @@ class AppendingLog(LogState):
                 ):  # fmt: skip
                     view, total, header, marker = self._examine(batches, number, origin, now_ms)
                     _, length, _, _, _, _, delta, _, timestamp, pid, _, _, _ = header
-                if pid >= 0 and is_clients and (duplicate := self._find_duplicate(header)) is not None:
-                    results.append(duplicate)
+                if pid >= 0 and origin is not COORDINATOR and (known := self._stored(header)) is not None:
+                    results.append(known)
                     continue
             except Exception as error:  # noqa: BLE001 - refused or contained: nothing of it was stored or noted
                 results.append(self._refusal_of(error))
@@ -211,7 +211,7 @@ class AppendingLog(LogState):
         self.on_surprise(f"checking a batch for {self.topic}-{self.partition}", error)
         return self._refused(ErrorCode.UNKNOWN_SERVER_ERROR, None)
 
-    def _find_duplicate(self, header: Header) -> AppendResult | None:
+    def _stored(self, header: Header) -> AppendResult | None:
         """The result for a batch that is in the log already; KafkaError if it is out of sequence."""
         _, _, _, _, _, attributes, delta, _, _, producer_id, epoch, sequence, _ = header
         last_sequence = (sequence + delta) & _SEQUENCE_MAX
