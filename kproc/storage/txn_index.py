@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -102,17 +101,16 @@ class TxnIndex:
         self._rows = None
 
     def truncate_to(self, offset: int) -> None:
-        """Drop the rows of markers from an offset on, and from the first one that is out of order: a power loss may
-        have taken a page of the file, and the log's end."""
+        """Drop the rows of markers from an offset on, and from the first one that cannot be right: a power loss may
+        have taken a page of the file, which is then zeros, and the log's end."""
         rows = self._load()
         if not rows:
             return
-        markers = [-1, *(entry[_MARKER] for entry in TXN_ENTRY.iter_unpack(rows))]
-        kept = 0
-        for before, marker in pairwise(markers):
-            if not before < marker < offset:
+        kept, before = 0, -1
+        for _, _, first_offset, marker, _ in TXN_ENTRY.iter_unpack(rows):
+            if not max(before, first_offset) < marker < offset:
                 break
-            kept += 1
+            kept, before = kept + 1, marker
         size = kept * TXN_ENTRY.size
         descriptor = self._fs.open(self.path)
         try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 from kproc.storage.log import AppendResult, Log
 from kproc.storage.validate import COORDINATOR, read_marker
@@ -65,8 +66,9 @@ def committed_fetch(log: Log, max_bytes: Callable[[], int]) -> Fetch:
         found = log.read(offset, max_bytes(), committed=True)
         parts = []
         for part in found.ranges:
-            with open(part.path, "rb") as file:
-                parts.append(os.pread(file.fileno(), part.length, part.position))
+            descriptor = log._fs.open(Path(os.fsdecode(part.path)), writable=False)
+            parts.append(log._fs.read(descriptor, part.length, position=part.position))
+            log._fs.close(descriptor)
         aborted = [(each.producer_id, each.first_offset) for each in log.aborted_in(offset, found)]
         return b"".join(parts), aborted
 
