@@ -14,7 +14,9 @@ from kproc.storage.fs import StorageFailure
 from kproc.storage.log import Log
 from kproc.wire.record_batch import decode_records, parse_header
 from tests.powerloss.disk import RecordingFs
+from tests.powerloss.judge_transactions import judge_transactions
 from tests.powerloss.scene import GROUP_TOPIC, Content, Ledger, Scene, Violation
+from tests.powerloss.transactions import STATE_TOPIC
 
 
 class Batch(NamedTuple):
@@ -30,6 +32,7 @@ def judge(
 ) -> None:
     """Open an image as a broker does at its start, and check every promise; `second` seeds a crash after it."""
     ledger = scene.ledger
+    committed: set[tuple[str, int]] = set()
     for again in range(2):
         try:
             broker = Scene(fs, clock, 1, handlers=handlers, settings={})
@@ -39,10 +42,15 @@ def judge(
         for name, topic_id in ledger.topics.items():
             if found.get(name) != topic_id:
                 raise Violation(f"topic {name} is not there as it was answered")
-            if name != GROUP_TOPIC:
+            if name not in (GROUP_TOPIC, STATE_TOPIC):
                 _judge_log(broker, name, topic_id, ledger)
         for group_id in ledger.commits:
             _judge_group(broker, group_id, ledger)
+        if STATE_TOPIC in ledger.topics:
+            now_committed = judge_transactions(broker, scene.transactions.clients)
+            if committed - now_committed:
+                raise Violation(f"{committed - now_committed} were committed, and are not any more")
+            committed = now_committed
         if ledger.gone & set(found.values()):
             raise Violation("a deleted topic is there again")
         if not again:
@@ -149,10 +157,13 @@ def _all_of(log: Log) -> tuple[dict[int, Content], dict[int, list[Batch]]]:
             if end > len(data):
                 break
             header = parse_header(data, position)
+            if header.is_control:
+                offset, position = header.last_offset + 1, end
+                continue
             if header.record_count:
                 for record in decode_records(data[position:end]):
                     content[record.offset] = record.key, record.value
-            if header.producer_id >= 0:
+            if header.producer_id >= 0 and not header.is_transactional:
                 batch = Batch(header.base_sequence, header.last_sequence, header.base_offset)
                 producers.setdefault(header.producer_id, []).append(batch)
             offset = header.last_offset + 1

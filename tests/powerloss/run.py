@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Final, NamedTuple
 from unittest import mock
 
@@ -18,9 +19,10 @@ from kproc.storage.segment import LogSegment
 from tests.powerloss.disk import RecordingFs
 from tests.powerloss.judge import judge
 from tests.powerloss.scene import GROUP_TOPIC, NAMES, NOW_MS, Scene, Violation
+from tests.powerloss.transactions import PARTITIONS, STATE_TOPIC
 from tests.powerloss.workloads import WORKLOADS, drive
+from tests.simulation.mutations import OF_TRANSACTIONS, mutated
 
-_STEPS: Final = 60
 _IMAGES_PER_RUN: Final = 12
 _CONTENTS: Final = ("synced", "all", "pages", "pages", "pages")
 _ORDERED: Final = ("synced", "all", "prefix", "prefix")
@@ -52,6 +54,8 @@ def run(workload: str, seed: int, *, only: int | None = None) -> tuple[int, Foun
         scene.create(name, configs=kind.configs)
     if kind.has_groups:
         scene.create(GROUP_TOPIC, 2)
+    if kind.has_transactions:
+        scene.create(STATE_TOPIC, PARTITIONS)
     for handler in scene.handlers:
         while handler.deltas:
             scene.hear(handler)
@@ -61,7 +65,7 @@ def run(workload: str, seed: int, *, only: int | None = None) -> tuple[int, Foun
         nonlocal count, rest
         rest -= 1
         if rest <= 0 and count < _IMAGES_PER_RUN:
-            rest = rng.randint(1, 40)
+            rest = rng.randint(1, kind.apart_max)
             count += 1
             image_seed = rng.getrandbits(32)
             if only is None or count == only:
@@ -70,7 +74,7 @@ def run(workload: str, seed: int, *, only: int | None = None) -> tuple[int, Foun
 
     fs.on_change = on_change
     try:
-        for _ in range(_STEPS):
+        for _ in range(kind.steps_per_run):
             drive(scene, kind)
     except Violation as problem:
         return count, Found(workload, seed, count, count, str(problem))
@@ -155,6 +159,7 @@ MUTATIONS: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
         "kproc.storage.failed_sync.write_again", return_value=0
     ),
     "log-is-not-synced": lambda: mock.patch.object(LogSegment, "pin", _no_sync),
+    **{name: partial(mutated, name) for name in OF_TRANSACTIONS},
 }
 
 

@@ -49,6 +49,7 @@ from kproc.storage.log_config import LogConfig
 from kproc.wire.record_batch import encode_batch
 from kproc.wire.records import Record
 from tests.powerloss.disk import RecordingFs
+from tests.powerloss.transactions import HandlerServices, Transactions, kind_of
 from tests.unit.cluster.in_memory import NO_ID, topic
 from tests.unit.net.rig import new_slab
 
@@ -152,11 +153,14 @@ class Handler:
             table=scene.table, purgatory=Purgatory(now_ns), syncer=self.syncer,
             checkpoint=Checkpoint(scene.fs, DATA), is_clean=False, fs=scene.fs,
         )  # fmt: skip
+        self.services: Any = HandlerServices(scene, self)
+        kinds = [groups(scene.config, clock), kind_of(scene, self, self.services)]
         self.coordinators = CoordinatorRuntime(
-            [groups(scene.config, clock)], config=scene.config, clock=clock,
+            kinds, config=scene.config, clock=clock,
             image=lambda: self.image, partitions=self.partitions, handler_index=index, containment=Containment(),
-            call_controller=lambda _op, _body, on_reply: on_reply({"lost": True}),
+            call_controller=scene.call_controller,
         )  # fmt: skip
+        self.coordinators.load_eagerly()
         self.transfers = PartitionTransfer(
             handler_index=index, image=lambda: self.image, partitions=self.partitions, ask=scene.claim,
             is_linked=lambda _index: True, now_ns=now_ns,
@@ -174,6 +178,7 @@ class Handler:
         if change.moved:
             self.coordinators.on_moved(change.moved)
             self.transfers.on_moved(change.moved)
+            self.coordinators.load_eagerly()
         self.transfers.on_image()
         for topic_ in change.configured:
             self.partitions.reconfigure(topic_)
@@ -244,6 +249,7 @@ class Scene:
         self.names = FreedNames(clock.now_ns, unsure_until=None)
         self.sequences: dict[tuple[bytes, int], int] = {}
         self.last_batches: dict[tuple[bytes, int], tuple[bytes, int]] = {}
+        self.transactions = Transactions(NAMES)
         self.cleaner: Compactor | None = None
         self.acting: int | None = None  # The Handler whose code runs now, if it may be killed in it,
         self.dies_after = 0  # and before which of its operations it is; 0: before none.
@@ -269,6 +275,23 @@ class Scene:
             config=self.config, clock=self.clock, fs=self.fs, table=self.table, image=lambda: self.image,
             call=self.ask, metrics=MetricsRow(new_slab(), 0, 1),
         )  # fmt: skip
+
+    def call_controller(self, op: str, body: dict[str, Any], on_reply: OnReply) -> None:
+        """A Handler's call; whoever dies, it is not the controller."""
+        before, self.acting = self.acting, None
+        reply = self.do(op, **body)
+        self.acting = before
+        on_reply(reply)
+
+    def run_at(self, handler: Handler, action: Callable[[], None]) -> None:
+        """A Handler does something, and may die of it; whoever caused it goes on."""
+        before, self.acting = self.acting, handler.index
+        try:
+            action()
+        except Died as death:
+            self.kill(death.handler)
+        finally:
+            self.acting = before
 
     def ask(self, index: int, op: str, body: dict[str, Any], on_reply: OnReply) -> None:
         """A call to a Handler."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from tests.powerloss.scene import GROUP_TOPIC, NAMES, Died, Handler, Scene
+from tests.powerloss.scene import NAMES, Died, Handler, Scene
 
 Step = Callable[[Scene], None]
 _PRODUCERS: Final = (7, 8)
@@ -13,7 +13,7 @@ _GROUPS: Final = ("g", "h", "i")
 
 
 def _pick(scene: Scene) -> str | None:
-    names = sorted(name for name in scene.ledger.topics if name != GROUP_TOPIC)
+    names = sorted(name for name in scene.ledger.topics if not name.startswith("__"))
     return scene.rng.choice(names) if names else None
 
 
@@ -128,6 +128,26 @@ def _compact(scene: Scene) -> None:
         handler.swap()
 
 
+def _transact(scene: Scene) -> None:
+    scene.transactions.step(scene)
+
+
+def _coordinate(scene: Scene) -> None:
+    """A Handler's coordinators do what is due, and a round of its syncs begins or ends."""
+    handler = _handler(scene)
+
+    def work() -> None:
+        handler.coordinators.work(scene.clock.now_ns())
+        handler.coordinators.flush()
+        handler.sync()
+
+    scene.run_at(handler, work)
+
+
+def _deliver(scene: Scene) -> None:
+    scene.transactions.deliver(scene)
+
+
 _PLAIN: Final[Mapping[str, str]] = {}
 
 
@@ -138,15 +158,19 @@ class Workload(NamedTuple):
     steps: list[tuple[int, Step]]
     configs: Mapping[str, str] = _PLAIN
     has_groups: bool = False
+    has_transactions: bool = False
     dies: bool = False
     sync_fails: float = 0.0
     needs_order: bool = False
     settings: tuple[Mapping[str, Any], ...] = (_PLAIN,)
+    steps_per_run: int = 60
+    apart_max: int = 40  # Operations from one image to the next.
 
 
 _NO_DELAY: Final = {"log.segment.delete.delay.ms": "0"}
 _COMPACTED: Final = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
 _BASE: Final[list[tuple[int, Step]]] = [(12, _produce), (6, _sync), (1, _checkpoint), (1, _clock)]
+_TRANSACTIONS: Final[list[tuple[int, Step]]] = [(30, _transact), (30, _coordinate), (4, _deliver), (3, _clock)]
 
 WORKLOADS: Final[dict[str, Workload]] = {
     "rolls": Workload(_BASE),
@@ -172,6 +196,21 @@ WORKLOADS: Final[dict[str, Workload]] = {
     "hand-over": Workload([*_BASE, (2, _scale), (6, _hear), (2, _produce_in_order)]),
     "scale": Workload(
         [*_BASE, (2, _scale), (6, _hear), (1, _kill), (1, _churn), (2, _commit), (1, _tick)], has_groups=True
+    ),
+    "transactions": Workload(
+        [*_TRANSACTIONS, (1, _produce), (1, _checkpoint), (1, _kill)],
+        has_groups=True,
+        has_transactions=True,
+        dies=True,
+        steps_per_run=400,
+        apart_max=100,
+    ),
+    "transactions-hand-over": Workload(
+        [*_TRANSACTIONS, (6, _hear), (2, _scale), (1, _tick)],
+        has_groups=True,
+        has_transactions=True,
+        steps_per_run=400,
+        apart_max=100,
     ),
 }
 

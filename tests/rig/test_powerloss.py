@@ -32,6 +32,11 @@ def test_what_was_found_once_is_not_found_again(workload: str, seed: int) -> Non
         ("successor-syncs-no-names", "producers", 6, 100),
         ("lost-deletion-refused", "deaths", 6, 20),
         ("failed-sync-is-forgotten", "failed-syncs", 5, 20),
+        ("marker-before-decision-durable", "transactions", 1, 40),
+        ("complete-before-markers-durable", "transactions", 1, 40),
+        ("joined-before-durable", "transactions", 1, 60),
+        ("markers-not-sent-after-loading", "transactions", 1, 20),
+        ("pending-offsets-lost-with-handler", "transactions", 1, 40),
     ],
 )
 def test_what_is_taken_out_is_found(mutation: str, workload: str, seed: int, images: int) -> None:

@@ -9,9 +9,13 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from msgspec import structs
+
 from kproc.cleaner.cleaner import Cleaner
 from kproc.cluster.image import ClusterImage
 from kproc.controller.freed_names import FreedNames
+from kproc.group.coordinator import GroupCoordinator
+from kproc.handler.coordinator_epochs import CoordinatorEpochs
 from kproc.handler.coordinator_shard import Shard
 from kproc.handler.handler import Handler
 from kproc.handler.owned_partition import OwnedPartition
@@ -30,6 +34,8 @@ from kproc.server.children import Children
 from kproc.storage import log as log_module
 from kproc.storage.log import Log
 from kproc.storage.producer_state import ProducerTable
+from kproc.transaction.coordinator import TransactionCoordinator
+from kproc.transaction.state import PREPARED, State
 from tests.simulation import doubles
 from tests.simulation.plan import plan_of
 from tests.simulation.run import simulate
@@ -44,6 +50,10 @@ _APPLY: Final = ClusterImage.apply_records
 _STALL: Final = ConnectionTable.stall
 _HAS_ANSWERS: Final = HandlerSet.has_answers
 _ADMIT: Final = ProducerTable.admit
+_EXPORT: Final = ProducerTable.export
+_REPLAY: Final = GroupCoordinator.replay
+_SEND_OWED: Final = TransactionCoordinator._send_owed
+_WRITE_STATE: Final = TransactionCoordinator._write
 
 
 def _nothing(*_: Any, **__: Any) -> None:
@@ -150,6 +160,66 @@ def _detach_unheard(self: Any, role: Any, *, is_final: bool) -> None:
     self.regions.forget(role.agent, is_final=is_final)
 
 
+def _markers_sent_at_once(self: Any, entry: Any, target: Any, on_done: Any) -> None:
+    self._write(entry, target, on_done)
+    self._log.flush()
+    if entry.now is target:
+        self._owe_markers(entry)
+
+
+def _completed_at_once(self: Any) -> None:
+    due = [self._entries[name] for name, at_ms in self._owed.items() if at_ms <= self._timing.now_ms()]
+    _SEND_OWED(self)
+    for entry in due:
+        if entry.now.state in PREPARED and entry.pending is None:
+            self._complete(entry)
+
+
+def _loaded_without_markers(self: Any, _topic_id_of: Any) -> None:
+    for entry in self._entries.values():
+        self._follow(entry, entry.now)
+
+
+def _answered_when_written(state: State) -> Any:
+    def write(self: Any, entry: Any, target: Any, on_done: Any) -> None:
+        if target.state == state:
+            on_done(0)
+            on_done = _nothing
+        _WRITE_STATE(self, entry, target, on_done)
+
+    return write
+
+
+def _without_pending_offsets(self: Any, key: Any, value: Any, offset: int, producer: Any) -> None:
+    if producer is None:
+        _REPLAY(self, key, value, offset, producer)
+
+
+def _without_open_transactions(self: Any) -> Any:
+    kept, self._open = self._open, {}
+    entries = dict(self._entries)
+    self._entries = {each: structs.replace(entry, open_txn_offset=-1) for each, entry in entries.items()}
+    try:
+        return _EXPORT(self)
+    finally:
+        self._open, self._entries = kept, entries
+
+
+# Those of transactions are looked for by seeds that have some.
+OF_TRANSACTIONS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
+    "marker-before-decision-durable": [(TransactionCoordinator, "_prepare", _markers_sent_at_once)],
+    "complete-before-markers-durable": [
+        (TransactionCoordinator, "_send_owed", _completed_at_once),
+        (TransactionCoordinator, "_take_codes", _nothing),
+    ],
+    "coordinator-epoch-not-raised": [(CoordinatorEpochs, "take", lambda *_: 0)],
+    "markers-not-sent-after-loading": [(TransactionCoordinator, "finish_loading", _loaded_without_markers)],
+    "pending-offsets-lost-with-handler": [(GroupCoordinator, "replay", _without_pending_offsets)],
+    "joined-before-durable": [(TransactionCoordinator, "_write", _answered_when_written(State.ONGOING))],
+    "new-epoch-before-durable": [(TransactionCoordinator, "_write", _answered_when_written(State.EMPTY))],
+    "hand-over-forgets-open-transactions": [(ProducerTable, "export", _without_open_transactions)],
+}
+
 MUTATIONS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
     "fsync-skipped": [(Log, "run_sync", _nothing)],
     "answer-before-sync": [(OwnedPartition, "when_synced", _answered_at_once)],
@@ -180,6 +250,7 @@ MUTATIONS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
         (FreedNames, "held", lambda *_: frozenset()),
     ],
     "death-untold": [(Children, "_detach", _detach_unheard)],
+    **OF_TRANSACTIONS,
 }
 
 
@@ -201,7 +272,7 @@ def hunt(name: str, *, first: int, seeds: int) -> int:
     missed = 0
     for each in MUTATIONS if name == "all" else [name]:
         for seed in range(first, first + seeds):
-            plan = plan_of(seed, power=MUTATED_POWER)
+            plan = plan_of(seed, power=MUTATED_POWER, transactions=each in OF_TRANSACTIONS or None)
             with mutated(each):
                 violations = simulate(plan).violations
             if violations and not simulate(plan).violations:
