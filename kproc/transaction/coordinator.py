@@ -24,7 +24,7 @@ from kproc.coordinator.deadlines import Deadlines
 from kproc.coordinator.marker import Marker
 from kproc.coordinator.rules import CoordinatorLog, DueOf, OnCode, Producer, TopicIdOf, Write
 from kproc.coordinator.write_errors import write_error
-from kproc.errors import ErrorCode
+from kproc.errors import RETRIABLE, ErrorCode, KafkaError
 from kproc.transaction import rules
 from kproc.transaction.entry import Entry, Environment, Waiting
 from kproc.transaction.messages import AddRequest, EndRequest, Granted, InitRequest, Overview
@@ -193,7 +193,7 @@ class TransactionCoordinator:
 
     def _with_id(self, go_on: Callable[[int], None], reply: OnGranted) -> None:
         """Ask again with a new producer id; what was decided before may have changed by then."""
-        self._environment.new_producer_id(go_on, lambda error: reply(Granted(error.code)))
+        self._environment.new_producer_id(go_on, lambda error: reply(Granted(_no_id(error))))
 
     # -- from state to state -----------------------------------------------------------------------------------
 
@@ -280,7 +280,7 @@ class TransactionCoordinator:
             self._prepare(entry, decision, on_done)
             return
         self._environment.new_producer_id(
-            partial(self._fence, entry, on_done), lambda error: on_done(error.code)
+            partial(self._fence, entry, on_done), lambda error: on_done(_no_id(error))
         )
 
     # -- markers -----------------------------------------------------------------------------------------------
@@ -454,6 +454,11 @@ class TransactionCoordinator:
             self._deadlines.discard((self, name))
         for name in list(self._waiting):
             self._resume(self._entries[name])
+
+
+def _no_id(error: KafkaError) -> ErrorCode:
+    """There is no producer id now: as in Kafka, in a word that makes every client ask again."""
+    return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if error.code in RETRIABLE else error.code
 
 
 def _log_error(what: str, code: int) -> None:

@@ -76,3 +76,15 @@ def test_a_minimum_of_zero_is_only_told_to_those_who_can_read_it(cluster):
         "transaction.version",
     ], "0 is off"
     assert newer["finalized_features_epoch"] == cluster.image.version
+
+
+def test_a_new_cluster_has_an_epoch_for_each_transaction_and_an_old_one_when_it_is_raised():
+    new = InMemoryController()
+    assert features.transaction_version(new.image) == 2
+    old = InMemoryController()
+    del old.image.feature_levels[features.TRANSACTION_VERSION]  # As it was before there were transactions.
+    assert features.transaction_version(old.image) == 0
+    assert update(old, (features.TRANSACTION_VERSION, 2, features.UPGRADE))["error_code"] == 0
+    assert features.transaction_version(old.image) == 2
+    assert update(old, (features.TRANSACTION_VERSION, 1, features.SAFE_DOWNGRADE))["error_code"] == 0
+    assert features.transaction_version(ClusterImage.from_snapshot(old.image.snapshot())) == 1

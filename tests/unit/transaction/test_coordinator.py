@@ -303,6 +303,16 @@ def test_a_write_that_fails_changes_nothing(failed: ErrorCode, told: ErrorCode) 
     assert len(rig.take_markers()) == 1
 
 
+def test_who_begins_while_there_is_no_producer_id_is_told_to_ask_again() -> None:
+    rig = CoordinatorRig()
+    rig.id_error = KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+    assert codes(rig.init()) == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
+    rig.id_error = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
+    assert codes(rig.init()) == [ErrorCode.UNKNOWN_SERVER_ERROR]
+    rig.id_error = None
+    assert codes(rig.init()) == [NONE]
+
+
 def test_an_abort_of_nothing_sends_no_markers() -> None:
     rig = CoordinatorRig()
     producer = rig.producer()
@@ -321,7 +331,7 @@ def test_an_exhausted_epoch_changes_the_producer_id() -> None:
     worn = Granted(NONE, producer.producer_id, EXHAUSTED_EPOCH)
     rig.add(worn)
     rig.id_error = KafkaError(ErrorCode.REQUEST_TIMED_OUT)
-    assert codes(rig.end(worn, COMMIT)) == [ErrorCode.REQUEST_TIMED_OUT]
+    assert codes(rig.end(worn, COMMIT)) == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
     rig.id_error = None
     (fresh,) = rig.end(worn, COMMIT)
     assert (fresh.error_code, fresh.epoch) == (NONE, 0)
