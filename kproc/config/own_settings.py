@@ -39,7 +39,7 @@ class OwnSettings:
         STRING,
         "group",
         "group: acks=all is answered after fdatasync, many batches to one. "
-        "none: from the page cache, as Kafka does.",
+        "none: from the page cache, as Kafka does; a power loss may then leave a part of a transaction.",
         one_of("group", "none"),
     )
     kproc_transport: str = setting(
