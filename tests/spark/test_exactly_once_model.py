@@ -178,8 +178,9 @@ def another_number_of_tasks(batch: int, run: int) -> list[list[int]]:
 class Spark:
     """What Spark does around the sink. `committed` is its own log, which outlives it."""
 
-    def __init__(self, broker: ModelBroker, cut: Cut) -> None:
+    def __init__(self, broker: ModelBroker, cut: Cut, name: str = NAME) -> None:
         self.broker = broker
+        self.name = name
         self.cut = cut
         self.committed = -1
         self.runs = 0
@@ -188,7 +189,7 @@ class Spark:
 
     def task(self, batch: int, task: int, rows: list[int]) -> tuple[Prepared | None, bool, bool]:
         """An attempt: (what it prepared, whether it found all done, whether the batch was decided)."""
-        commit = Commit(self.broker, NAME, batch)
+        commit = Commit(self.broker, self.name, batch)
         if commit.is_done(task):
             return None, True, True
         if not rows:
@@ -202,7 +203,7 @@ class Spark:
         return prepared, False, commit.is_decided
 
     def driver(self, batch: int, told: list[tuple[Prepared | None, bool, bool]]) -> None:
-        commit = Commit(self.broker, NAME, batch)
+        commit = Commit(self.broker, self.name, batch)
         prepared = [each for each, _, _ in told if each is not None]
         if prepared or any(is_decided for _, _, is_decided in told):
             commit.commit(prepared, [task for task, (_, is_done, _) in enumerate(told) if is_done])
@@ -219,7 +220,9 @@ class Spark:
             try:
                 self.run_commit(batch, told)
             except ClientError:
-                Commit(self.broker, NAME, batch).abort([each for each, _, _ in told if each is not None], [])
+                Commit(self.broker, self.name, batch).abort(
+                    [each for each, _, _ in told if each is not None], []
+                )
                 raise
             self.broker.on_step()
             self.committed = batch
