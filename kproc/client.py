@@ -46,6 +46,10 @@ NEWEST: Final[Mapping[ApiKey, int]] = {
     ApiKey.OFFSET_COMMIT: 8,
     ApiKey.DELETE_GROUPS: 2,
     ApiKey.DELETE_RECORDS: 2,
+    ApiKey.DESCRIBE_PRODUCERS: 0,
+    ApiKey.LIST_TRANSACTIONS: 2,
+    ApiKey.DESCRIBE_TRANSACTIONS: 0,
+    ApiKey.WRITE_TXN_MARKERS: 1,
 }
 
 

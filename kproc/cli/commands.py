@@ -30,6 +30,7 @@ from kproc.cli import (
     top,
     topic_changes,
     topics,
+    transactions,
     tune,
 )
 from kproc.cli.completion import complete_settings, mend_bash_words
@@ -77,6 +78,7 @@ topics.app.command("alter")(topic_changes.alter)
 topics.app.command("trim")(topic_changes.trim)
 app.add_typer(topics.app, name="topic")
 app.add_typer(groups.app, name="group")
+app.add_typer(transactions.app, name="txn")
 app.add_typer(configs.app, name="config")
 app.command("produce", short_help="Send each line of the standard input as a record.")(produce.produce)
 app.command("consume", short_help="Write records to the standard output.")(consume.consume)

@@ -56,6 +56,11 @@ def complete_groups(context: typer.Context, incomplete: str) -> list[str]:
     return _asked(context, incomplete, _groups)
 
 
+def complete_transactional_ids(context: typer.Context, incomplete: str) -> list[str]:
+    """Transactional ids that begin so."""
+    return _asked(context, incomplete, _transactional_ids)
+
+
 def complete_setting_names(context: typer.Context, incomplete: str) -> list[str]:
     """Settings of what the command line names so far: a topic, a group, the loggers, or the broker."""
     if context.params.get("loggers"):
@@ -107,6 +112,14 @@ def _groups(client: Client) -> list[str]:
 
     answer = client.call_latest(ApiKey.LIST_GROUPS, {"states_filter": [], "types_filter": []})
     return [str(row["group_id"]) for row in answer["groups"]]
+
+
+def _transactional_ids(client: Client) -> list[str]:
+    from kproc.wire.header import ApiKey
+
+    fields = {"state_filters": [], "producer_id_filters": [], "duration_filter": -1}
+    answer = client.call_latest(ApiKey.LIST_TRANSACTIONS, fields, newest=1)
+    return [str(row["transactional_id"]) for row in answer["transaction_states"]]
 
 
 def _loggers(client: Client) -> list[str]:

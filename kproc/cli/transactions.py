@@ -1,0 +1,380 @@
+"""`kproc txn list|describe|abort|find-hanging`: transactional ids, and transactions that nobody will end."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from kproc.cli.common import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    Failure,
+    Format,
+    OutputFormat,
+    connect,
+    facts_in_lines,
+    print_done,
+    print_json,
+    print_table,
+    topic_metadata,
+    usage_error,
+)
+from kproc.cli.completion import complete_topics, complete_transactional_ids
+from kproc.cli.topics import checked_topics, explain
+from kproc.clock import SystemClock
+
+if TYPE_CHECKING:
+    from kproc.client import Client
+
+app = typer.Typer(help="List, describe and abort transactions.", no_args_is_help=True)
+
+STATES: Final = (
+    "Empty",
+    "Ongoing",
+    "PrepareCommit",
+    "PrepareAbort",
+    "CompleteCommit",
+    "CompleteAbort",
+    "PrepareEpochFence",
+)
+# transaction.max.timeout.ms by default: no transaction that a coordinator knows is open for longer.
+_LONGEST_MINUTES: Final = 15.0
+_ABORT_SECONDS: Final = 30.0
+_ABORT_STEP_SECONDS: Final = 0.1
+_ABORT: Final = False  # In WriteTxnMarkers.
+
+Row = dict[str, Any]
+
+
+@app.command("list")
+def list_transactions(
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: OutputFormat = Format.TABLE,
+    state: Annotated[
+        list[str] | None, typer.Option("--state", help=f"Only these: {', '.join(STATES)}.")
+    ] = None,
+    longer_than: Annotated[
+        float, typer.Option("--longer-than", metavar="S", help="Only what is open for so many seconds.")
+    ] = -1.0,
+    pattern: Annotated[
+        str | None, typer.Option("--pattern", metavar="REGEX", help="Only ids that match as a whole.")
+    ] = None,
+) -> None:
+    """List transactional ids with their states."""
+    known = {name.lower(): name for name in STATES}
+    for name in state or ():
+        if name.lower() not in known:
+            usage_error(f"--state {name!r}: expected one of {', '.join(STATES)}")
+    with connect(bootstrap) as client:
+        found = _listed(
+            client,
+            states=[known[name.lower()] for name in state or ()],
+            duration_ms=int(longer_than * 1000) if longer_than >= 0 else -1,
+            pattern=pattern,
+        )
+    rows = [
+        {
+            "transactional_id": row["transactional_id"],
+            "producer_id": row["producer_id"],
+            "state": row["transaction_state"],
+        }
+        for row in sorted(found, key=lambda row: str(row["transactional_id"]))
+    ]
+    if output is Format.JSON:
+        print_json(rows)
+    else:
+        header = ("TRANSACTIONAL-ID", "PRODUCER-ID", "STATE")
+        print_table(header, [list(row.values()) for row in rows], cut=("TRANSACTIONAL-ID",))
+
+
+Ids = Annotated[
+    list[str],
+    typer.Argument(metavar="ID", help="Transactional ids.", autocompletion=complete_transactional_ids),
+]
+
+
+@app.command()
+def describe(ids: Ids, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: OutputFormat = Format.TABLE) -> None:
+    """Show the transaction of each id: its producer, timeout, age and partitions."""
+    with connect(bootstrap) as client:
+        described = [_facts(row) for row in _described(client, ids)]
+    if output is Format.JSON:
+        print_json(described)
+        return
+    for position, row in enumerate(described):
+        sys.stdout.write("\n" * bool(position))
+        age_s = row["age_s"]
+        facts = [
+            f"transactional id {row['transactional_id']}",
+            f"state {row['state']}",
+            f"producer {row['producer_id']} epoch {row['producer_epoch']}",
+            f"timeout {row['timeout_ms'] / 1000:g} s",
+            f"open for {age_s:.1f} s" if age_s is not None else "not open",
+        ]
+        sys.stdout.write(f"{facts_in_lines(facts)}\n")
+        if row["partitions"]:
+            cells = [[each["topic"], each["partition"]] for each in row["partitions"]]
+            print_table(("TOPIC", "PARTITION"), cells, cut=("TOPIC",))
+
+
+@app.command()
+def abort(
+    transactional_id: Annotated[
+        str | None,
+        typer.Argument(metavar="[ID]", help="A transactional id.", autocompletion=complete_transactional_ids),
+    ] = None,
+    topic: Annotated[
+        str | None,
+        typer.Option("--topic", "-t", help="With a hanging transaction.", autocompletion=complete_topics),
+    ] = None,
+    partition: Annotated[int, typer.Option("--partition", "-p", min=0, help="Of that topic.")] = 0,
+    start_offset: Annotated[
+        int | None,
+        typer.Option("--start-offset", min=0, help="Where it begins, as find-hanging shows it."),
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: OutputFormat = Format.TABLE,
+) -> None:
+    """Abort the open transaction of an id, or a hanging one in one partition.
+
+    By id the coordinator does it and the producer of that id is fenced: its next request fails, a new producer of the
+    same id may begin at once. A hanging transaction, which no coordinator knows, is named by topic, partition and start
+    offset, and the abort is written to that partition alone.
+    """
+    if (transactional_id is None) == (topic is None):
+        usage_error("name a transactional id, or --topic, --partition and --start-offset")
+    with connect(bootstrap) as client:
+        if transactional_id is not None:
+            _fence(client, transactional_id)
+            done: Row = {"transactional_id": transactional_id, "result": "aborted"}
+            words = "{result} the transaction of {transactional_id}"
+        else:
+            if start_offset is None:
+                usage_error("--start-offset: find-hanging shows it")
+            assert topic is not None
+            _write_abort(client, topic, partition, start_offset)
+            done = {"topic": topic, "partition": partition, "start_offset": start_offset, "result": "aborted"}
+            words = "{result} the transaction at {topic}-{partition} from offset {start_offset} on"
+    print_done([done], words, output)
+
+
+@app.command("find-hanging")
+def find_hanging(
+    topic: Annotated[
+        list[str] | None,
+        typer.Option("--topic", "-t", help="Only these topics.", autocompletion=complete_topics),
+    ] = None,
+    longer_than: Annotated[
+        float,
+        typer.Option("--longer-than", metavar="MINUTES", min=0, help="Without a record for so long."),
+    ] = _LONGEST_MINUTES,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: OutputFormat = Format.TABLE,
+) -> None:
+    """Find open transactions that no coordinator knows: readers of committed records wait behind them for ever.
+
+    `kproc txn abort --topic T --partition N --start-offset O` ends one. The exit status is 1 if there is any.
+    """
+    with connect(bootstrap) as client:
+        found = _hanging(client, topic, int(longer_than * 60_000))
+    if output is Format.JSON:
+        print_json(found)
+    elif found:
+        header = [name.upper().replace("_", "-") for name in found[0]]
+        print_table(header, [list(row.values()) for row in found], cut=("TOPIC",))
+    else:
+        print("no hanging transaction")
+    if found:
+        raise typer.Exit(1)
+
+
+# -- what is asked ---------------------------------------------------------------------------------------------
+
+
+def _listed(
+    client: Client,
+    *,
+    states: list[str] | None = None,
+    producer_ids: list[int] | None = None,
+    duration_ms: int = -1,
+    pattern: str | None = None,
+) -> list[Row]:
+    """The rows of ListTransactions."""
+    from kproc.wire.header import ApiKey
+
+    fields = {
+        "state_filters": states or [],
+        "producer_id_filters": producer_ids or [],
+        "duration_filter": duration_ms,
+        "transactional_id_pattern": pattern,
+    }
+    answer = client.call_latest(ApiKey.LIST_TRANSACTIONS, fields)
+    if answer["error_code"]:
+        raise Failure(explain("transactions", answer["error_code"]))
+    rows: list[Row] = answer["transaction_states"]
+    return rows
+
+
+def _states(client: Client, ids: list[str]) -> list[Row]:
+    """The rows of DescribeTransactions."""
+    from kproc.wire.header import ApiKey
+
+    rows: list[Row] = client.call_latest(ApiKey.DESCRIBE_TRANSACTIONS, {"transactional_ids": ids})[
+        "transaction_states"
+    ]
+    return rows
+
+
+def _described(client: Client, ids: list[str]) -> list[Row]:
+    """The same; an id that is not known ends the command."""
+    from kproc.errors import ErrorCode
+
+    rows = _states(client, ids)
+    words = {ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "unknown transactional id"}
+    refusals = [
+        explain(row["transactional_id"], row["error_code"], words.get(row["error_code"]))
+        for row in rows
+        if row["error_code"]
+    ]
+    if refusals:
+        raise Failure("; ".join(refusals))
+    return rows
+
+
+def _facts(row: Row) -> Row:
+    began_ms = row["transaction_start_time"]
+    is_open = row["transaction_state"] == "Ongoing" and began_ms >= 0
+    return {
+        "transactional_id": row["transactional_id"],
+        "state": row["transaction_state"],
+        "producer_id": row["producer_id"],
+        "producer_epoch": row["producer_epoch"],
+        "timeout_ms": row["transaction_timeout"],
+        "start_ms": began_ms if began_ms >= 0 else None,
+        "age_s": max(0, _now_ms() - began_ms) / 1000 if is_open else None,
+        "partitions": [
+            {"topic": each["topic"], "partition": number}
+            for each in sorted(row["topics"], key=lambda each: str(each["topic"]))
+            for number in sorted(each["partitions"])
+        ],
+    }
+
+
+def _fence(client: Client, transactional_id: str) -> None:
+    """Abort as a new producer of that id would (Admin.fenceProducers of KIP-664), and wait until it is done."""
+    from kproc.errors import ErrorCode
+    from kproc.wire.header import ApiKey
+
+    (described,) = _described(client, [transactional_id])
+    fields = {
+        "transactional_id": transactional_id,
+        "transaction_timeout": described["transaction_timeout"],
+        "producer_id": -1,
+        "producer_epoch": -1,
+    }
+    waits = (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    tries = round(_ABORT_SECONDS / _ABORT_STEP_SECONDS)
+    while code := client.call_latest(ApiKey.INIT_PRODUCER_ID, fields)["error_code"]:
+        if code not in waits:
+            raise Failure(explain(transactional_id, code))
+        tries -= 1
+        if not tries:
+            raise Failure(
+                f"{transactional_id}: still being aborted after {_ABORT_SECONDS:g} s; "
+                f"kproc txn describe shows its partitions"
+            )
+        time.sleep(_ABORT_STEP_SECONDS)
+
+
+def _producers(client: Client, partitions: dict[str, list[int]]) -> list[tuple[str, int, Row]]:
+    """Topic, partition and producer for every one that has a transaction open, by DescribeProducers."""
+    from kproc.wire.header import ApiKey
+
+    topics = [{"name": name, "partition_indexes": numbers} for name, numbers in partitions.items()]
+    answer = client.call_latest(ApiKey.DESCRIBE_PRODUCERS, {"topics": topics})
+    found = []
+    for topic in answer["topics"]:
+        for part in topic["partitions"]:
+            name = f"{topic['name']}-{part['partition_index']}"
+            if part["error_code"]:
+                raise Failure(explain(name, part["error_code"], part["error_message"]))
+            found += [
+                (str(topic["name"]), int(part["partition_index"]), row)
+                for row in part["active_producers"]
+                if row["current_txn_start_offset"] >= 0
+            ]
+    return found
+
+
+def _write_abort(client: Client, topic: str, partition: int, start_offset: int) -> None:
+    """End one producer's transaction at one partition by WriteTxnMarkers."""
+    from kproc.wire.header import ApiKey
+
+    checked_topics(client, [topic])
+    found = [
+        row
+        for _, _, row in _producers(client, {topic: [partition]})
+        if row["current_txn_start_offset"] == start_offset
+    ]
+    if not found:
+        raise Failure(f"{topic}-{partition}: no open transaction begins at offset {start_offset}")
+    marker = {
+        "producer_id": found[0]["producer_id"],
+        "producer_epoch": found[0]["producer_epoch"],
+        "transaction_result": _ABORT,
+        "topics": [{"name": topic, "partition_indexes": [partition]}],
+        "coordinator_epoch": max(0, found[0]["coordinator_epoch"]),
+    }
+    answer = client.call_latest(ApiKey.WRITE_TXN_MARKERS, {"markers": [marker]})
+    (result,) = answer["markers"][0]["topics"][0]["partitions"]
+    if result["error_code"]:
+        raise Failure(explain(f"{topic}-{partition}", result["error_code"]))
+
+
+def _hanging(client: Client, names: list[str] | None, idle_ms: int) -> list[Row]:
+    """As in KIP-664: open at a partition, silent for long, and not among what a coordinator knows of it."""
+    topics = topic_metadata(client, None) if names is None else checked_topics(client, names)
+    partitions = {
+        str(topic["name"]): [each["partition_index"] for each in topic["partitions"]] for topic in topics
+    }
+    now_ms = _now_ms()
+    candidates = [
+        each for each in _producers(client, partitions) if each[2]["last_timestamp"] <= now_ms - idle_ms
+    ]
+    if not candidates:
+        return []
+    known = _known_partitions(client, sorted({row["producer_id"] for _, _, row in candidates}))
+    return [
+        {
+            "topic": topic,
+            "partition": number,
+            "producer_id": row["producer_id"],
+            "producer_epoch": row["producer_epoch"],
+            "coordinator_epoch": row["coordinator_epoch"],
+            "start_offset": row["current_txn_start_offset"],
+            "idle_minutes": round((now_ms - row["last_timestamp"]) / 60_000, 1),
+        }
+        for topic, number, row in candidates
+        if (row["producer_id"], topic, number) not in known
+    ]
+
+
+def _known_partitions(client: Client, producer_ids: list[int]) -> set[tuple[int, str, int]]:
+    """Producer id, topic and partition of all that the coordinators know of these producers."""
+    listed = _listed(client, producer_ids=producer_ids)
+    if not listed:
+        return set()
+    return {
+        (int(row["producer_id"]), str(each["topic"]), int(number))
+        for row in _states(client, [str(row["transactional_id"]) for row in listed])
+        if not row["error_code"]  # Else it has expired since.
+        for each in row["topics"]
+        for number in each["partitions"]
+    }
+
+
+def _now_ms() -> int:
+    return SystemClock().wall_ms()

@@ -1,0 +1,140 @@
+"""`kproc txn` against a running broker."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+
+from kproc.wire.header import ApiKey
+from tests.support.broker import ServedBroker
+from tests.support.command_line import call_kproc
+from tests.support.raw import RawClient, batch, produce_fields
+from tests.support.wait import wait_until
+
+pytestmark = [pytest.mark.long, pytest.mark.transports("process")]
+
+Kproc = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def kproc(broker, capsys) -> Kproc:
+    """`kproc("txn list")` on the shared broker: what it wrote, and its exit code."""
+
+    def call(command: str) -> subprocess.CompletedProcess[str]:
+        return call_kproc(capsys, *command.split(), "--bootstrap", broker.bootstrap)
+
+    return call
+
+
+@pytest.fixture
+def open_id(broker, topic) -> Iterator[tuple[str, str, Producer]]:
+    """A transactional id with an open transaction over two partitions of a topic: id, topic, producer."""
+    name, transactional_id = topic(partitions=2), f"txn-{uuid.uuid4()}"
+    producer = Producer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": 50_000,
+            "log_level": 0,
+        }
+    )
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for partition in (0, 1):
+        producer.produce(name, b"v", partition=partition)
+    assert producer.flush(10) == 0
+    yield transactional_id, name, producer
+    with suppress(KafkaException):
+        producer.abort_transaction(10)
+
+
+def rows(answer: subprocess.CompletedProcess[str]):
+    assert answer.returncode == 0, answer.stderr
+    return json.loads(answer.stdout)
+
+
+def refused(answer: subprocess.CompletedProcess[str], code: int = 1) -> str:
+    assert answer.returncode == code, answer.stdout
+    assert answer.stderr.count("\n") == 1
+    return answer.stderr
+
+
+def test_open_transaction_is_listed_and_described(kproc: Kproc, open_id: tuple[str, str, Producer]) -> None:
+    name, topic, producer = open_id
+    (row,) = rows(kproc(f"txn list --pattern {name} --format json"))
+    assert (row["transactional_id"], row["state"]) == (name, "Ongoing")
+    assert rows(kproc(f"txn list --pattern {name} --state empty --format json")) == []
+    assert rows(kproc(f"txn list --pattern {name} --longer-than 3600 --format json")) == []
+    (described,) = rows(kproc(f"txn describe {name} --format json"))
+    assert described["state"] == "Ongoing"
+    assert described["timeout_ms"] == 50_000
+    assert described["producer_id"] == row["producer_id"]
+    assert 0 <= described["age_s"] < 50
+    assert described["partitions"] == [{"topic": topic, "partition": number} for number in (0, 1)]
+    table = kproc(f"txn describe {name}").stdout
+    assert "state Ongoing" in table
+    assert "timeout 50 s" in table
+    producer.commit_transaction(30)
+
+    def is_complete() -> bool:
+        (state,) = rows(kproc(f"txn describe {name} --format json"))
+        assert (state["age_s"], state["partitions"]) == (None, [])
+        return bool(state["state"] == "CompleteCommit")
+
+    wait_until(is_complete, what="the markers are written")
+
+
+def test_abort_by_id_ends_the_transaction_and_fences_its_producer(
+    kproc: Kproc, open_id: tuple[str, str, Producer]
+) -> None:
+    name, _, producer = open_id
+    assert kproc(f"txn abort {name}").stdout == f"aborted the transaction of {name}\n"
+    (described,) = rows(kproc(f"txn describe {name} --format json"))
+    assert described["state"] == "Empty", "as a new producer of that id finds it"
+    assert described["timeout_ms"] == 50_000, "it is still its own"
+    with pytest.raises(KafkaException, match=r"(?i)fenced|epoch"):
+        producer.commit_transaction(30)
+
+
+def test_unknown_ids_and_half_a_place_are_refused(kproc: Kproc) -> None:
+    assert "no-such: unknown transactional id" in refused(kproc("txn describe no-such"))
+    assert "no-such: unknown transactional id" in refused(kproc("txn abort no-such"))
+    assert "name a transactional id, or --topic" in refused(kproc("txn abort"), code=2)
+    assert "--start-offset" in refused(kproc("txn abort --topic t"), code=2)
+    assert "expected one of Empty" in refused(kproc("txn list --state odd"), code=2)
+
+
+@pytest.mark.own_broker
+def test_hanging_transaction_is_found_and_aborted(tmp_path: Path, capsys) -> None:
+    settings = {"transaction.partition.verification.enable": False}
+    with ServedBroker(tmp_path / "data", settings=settings) as served, RawClient(served.bootstrap) as client:
+
+        def kproc(command: str) -> subprocess.CompletedProcess[str]:
+            return call_kproc(capsys, *command.split(), "--bootstrap", served.bootstrap)
+
+        client.create_topic("t", partitions=1)
+        producer = client.call(ApiKey.INIT_PRODUCER_ID, 1, {"transactional_id": None, "transaction_timeout": 0})
+        parts = [
+            (0, batch(b"v", producer=(producer["producer_id"], 0, 0), is_transactional=True)),
+        ]
+        fields = produce_fields([("t", bytes(16), parts)], transactional_id="nobody")
+        (row,) = client.call(ApiKey.PRODUCE, 7, fields)["responses"][0]["partition_responses"]
+        assert row["error_code"] == 0
+        assert kproc("txn find-hanging --longer-than 60").stdout == "no hanging transaction\n"
+        found = kproc("txn find-hanging --longer-than 0 --format json")
+        assert found.returncode == 1
+        (hanging,) = json.loads(found.stdout)
+        assert (hanging["topic"], hanging["partition"], hanging["start_offset"]) == ("t", 0, 0)
+        assert "no open transaction begins at offset 7" in refused(
+            kproc("txn abort --topic t --partition 0 --start-offset 7")
+        )
+        done = kproc("txn abort --topic t --partition 0 --start-offset 0")
+        assert done.stdout == "aborted the transaction at t-0 from offset 0 on\n"
+        assert kproc("txn find-hanging --longer-than 0").stdout == "no hanging transaction\n"
