@@ -26,6 +26,8 @@ from kproc.cli.refusals import DEBUG, Refusals
 
 PROPAGATION_MS = 3_000
 """How long librdkafka hopes that an unknown topic appears: here auto-creation is immediate."""
+STEP_SECONDS = 30.0
+"""How long a transaction's beginning, commit or abort may take."""
 RECORD_BYTES_MAX = 1_000_000_000
 """The most that librdkafka can be told: how large a record may be is the broker's to say, of each topic."""
 
@@ -89,15 +91,30 @@ def produce(
     idempotent: Annotated[
         bool, typer.Option("--idempotent", help="No duplicates by retries; needs acks=all.")
     ] = False,
+    transactional_id: Annotated[
+        str | None,
+        typer.Option("--transactional-id", metavar="ID", help="One transaction: all lines or none."),
+    ] = None,
+    transaction_timeout: Annotated[
+        float,
+        typer.Option(
+            "--transaction-timeout", metavar="S", min=0.001, help="When the broker aborts it by itself."
+        ),
+    ] = 60.0,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say how many records were sent.")] = False,
 ) -> None:
-    """Send each line of the standard input as a record."""
+    """Send each line of the standard input as a record.
+
+    With --transactional-id they are committed when the input ends, and aborted if a line is refused.
+    """
     if key is not None and key_separator is not None:
         usage_error("--key and --key-separator exclude each other")
     if key_separator == "":
         usage_error("--key-separator: must not be empty")
-    if idempotent and acks is not Acks.ALL:
-        usage_error("--idempotent needs --acks all")
+    if (idempotent or transactional_id is not None) and acks is not Acks.ALL:
+        usage_error(f"{'--idempotent' if idempotent else '--transactional-id'} needs --acks all")
+    if transactional_id == "":
+        usage_error("--transactional-id: must not be empty")
     if json and (key is not None or key_separator is not None or header or null):
         usage_error("--json: each line has its own key, value and headers, no option gives them")
     read = read_line if json else _reading(key, key_separator, _given_headers(header), is_null=null)
@@ -105,8 +122,20 @@ def produce(
     connect_for_records(bootstrap).close()
     if sys.stdin.isatty() and sys.stderr.isatty():
         sys.stderr.write(f"kproc: each line goes to {topic}; Ctrl-D ends\n")
-    sender = _Sender(bootstrap, topic, partition, compression.value, acks.value, idempotent)
-    count = _send_all(sender, _lines(sys.stdin.buffer), read, skips_blanks=json)
+    settings: dict[str, Any] = {
+        "acks": acks.value,
+        "compression.type": compression.value,
+        "enable.idempotence": idempotent or transactional_id is not None,
+    }
+    if transactional_id is not None:
+        settings["transactional.id"] = transactional_id
+        settings["transaction.timeout.ms"] = int(transaction_timeout * 1000)
+    sender = _Sender(bootstrap, topic, partition, settings)
+    try:
+        count = _send_all(sender, _lines(sys.stdin.buffer), read, skips_blanks=json)
+    except KeyboardInterrupt:
+        sender.interrupt()
+        raise
     if verbose:
         sys.stderr.write(f"kproc: sent {count} record{'s' * (count != 1)} to {topic}\n")
 
@@ -121,10 +150,7 @@ def _send_all(
         try:
             sender.send(number, read(line))
         except BadLine as bad:
-            count = sender.finish()
-            raise Failure(
-                f"line {number}: {bad}; {count} records before it were delivered, nothing from it on was sent"
-            ) from None
+            raise Failure(f"line {number}: {bad}; {sender.give_up()}") from None
     return sender.finish()
 
 
@@ -174,9 +200,7 @@ class _Sender:
         bootstrap: str,
         topic: str,
         partition: int | None,
-        compression: str,
-        acks: str,
-        idempotent: bool,
+        settings: dict[str, Any],
     ) -> None:
         from confluent_kafka import Producer
 
@@ -191,10 +215,8 @@ class _Sender:
         self._producer = Producer(
             {
                 "bootstrap.servers": bootstrap,
+                **settings,
                 "client.id": "kproc",
-                "acks": acks,
-                "compression.type": compression,
-                "enable.idempotence": idempotent,
                 "linger.ms": 5,
                 "message.max.bytes": RECORD_BYTES_MAX,
                 "topic.metadata.propagation.max.ms": PROPAGATION_MS,
@@ -203,6 +225,10 @@ class _Sender:
             },
             logger=self._refusals.logger,
         )
+        self._is_transactional = "transactional.id" in settings
+        if self._is_transactional:
+            self._run_step("the transaction was not begun", self._producer.init_transactions, STEP_SECONDS)
+            self._producer.begin_transaction()
 
     def send(self, number: int, record: Outgoing) -> None:
         """Queue the record of a line; waits while the queue is full. BadLine for one that cannot be sent at all."""
@@ -229,11 +255,49 @@ class _Sender:
         self._check()
 
     def finish(self) -> int:
-        """Wait for every answer; the number of records delivered."""
+        """Wait for every answer, and commit; the number of records delivered."""
+        self._flush()
+        if self._is_transactional:
+            what = "it is not known whether the transaction was committed"
+            self._run_step(what, self._producer.commit_transaction, STEP_SECONDS)
+        return self._count
+
+    def give_up(self) -> str:
+        """Send nothing more; what became of the records before."""
+        if self._is_transactional:
+            return self._abort()
+        self._flush()
+        return f"{self._count} records before it were delivered, nothing from it on was sent"
+
+    def interrupt(self) -> None:
+        """End an open transaction: it would hold readers of committed records up until its timeout."""
+        if self._is_transactional:
+            self._abort()
+
+    def _flush(self) -> None:
         while self._producer.flush(0.5):
             self._check()
         self._check()
-        return self._count
+
+    def _abort(self) -> str:
+        from confluent_kafka import KafkaException
+
+        try:
+            self._producer.abort_transaction(STEP_SECONDS)
+        except KafkaException as error:
+            return f"the transaction ends by its timeout: {describe_error(error.args[0])}"
+        return "the transaction was aborted"
+
+    def _run_step(self, if_failed: str, step: Callable[[float], None], seconds: float) -> None:
+        """A step of the transaction, which librdkafka retries by itself."""
+        from confluent_kafka import KafkaException
+
+        try:
+            step(seconds)
+        except KafkaException as error:
+            problem = error.args[0]
+            done = self._abort() if problem.txn_requires_abort() else if_failed
+            raise Failure(f"{done}: {describe_error(problem)}") from error
 
     def _on_delivery(self, line: int, error: Any, _message: Any) -> None:
         if error is not None:
@@ -262,9 +326,8 @@ class _Sender:
         if self._error is not None:
             last = f"; the broker's last error was {self._refusals.last}" if self._refusals.last else ""
             where = f"line {self._line}: " if self._line is not None else ""
-            raise Failure(
-                f"{self._topic}: {where}{describe_error(self._error)}{last} ({self._count} records were delivered)"
-            )
+            done = self._abort() if self._is_transactional else f"{self._count} records were delivered"
+            raise Failure(f"{self._topic}: {where}{describe_error(self._error)}{last} ({done})")
         self._refusals.tell()
 
 

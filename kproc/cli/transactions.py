@@ -203,6 +203,7 @@ def _listed(
     pattern: str | None = None,
 ) -> list[Row]:
     """The rows of ListTransactions."""
+    from kproc.errors import ErrorCode
     from kproc.wire.header import ApiKey
 
     fields = {
@@ -212,6 +213,8 @@ def _listed(
         "transactional_id_pattern": pattern,
     }
     answer = client.call_latest(ApiKey.LIST_TRANSACTIONS, fields)
+    if answer["error_code"] == ErrorCode.INVALID_REGULAR_EXPRESSION:
+        usage_error(f"--pattern {pattern!r}: no regular expression")
     if answer["error_code"]:
         raise Failure(explain("transactions", answer["error_code"]))
     rows: list[Row] = answer["transaction_states"]

@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 
 from kproc.wire.header import ApiKey
+from kproc.wire.record_batch import TRANSACTIONAL
 from tests.support.broker import ServedBroker
 from tests.support.command_line import call_kproc
 from tests.support.raw import RawClient, batch, produce_fields
@@ -108,6 +109,7 @@ def test_unknown_ids_and_half_a_place_are_refused(kproc: Kproc) -> None:
     assert "no-such: unknown transactional id" in refused(kproc("txn abort no-such"))
     assert "name a transactional id, or --topic" in refused(kproc("txn abort"), code=2)
     assert "--start-offset" in refused(kproc("txn abort --topic t"), code=2)
+    assert "--pattern '['" in refused(kproc("txn list --pattern ["), code=2)
     assert "expected one of Empty" in refused(kproc("txn list --state odd"), code=2)
 
 
@@ -121,10 +123,14 @@ def test_hanging_transaction_is_found_and_aborted(tmp_path: Path, capsys) -> Non
 
         client.create_topic("t", partitions=1)
         producer = client.call(ApiKey.INIT_PRODUCER_ID, 1, {"transactional_id": None, "transaction_timeout": 0})
-        parts = [
-            (0, batch(b"v", producer=(producer["producer_id"], 0, 0), is_transactional=True)),
-        ]
-        fields = produce_fields([("t", bytes(16), parts)], transactional_id="nobody")
+        records = batch(
+            b"v",
+            producer_id=producer["producer_id"],
+            producer_epoch=0,
+            base_sequence=0,
+            flags=TRANSACTIONAL,
+        )
+        fields = produce_fields([("t", bytes(16), [(0, records)])]) | {"transactional_id": "nobody"}
         (row,) = client.call(ApiKey.PRODUCE, 7, fields)["responses"][0]["partition_responses"]
         assert row["error_code"] == 0
         assert kproc("txn find-hanging --longer-than 60").stdout == "no hanging transaction\n"
