@@ -1,0 +1,49 @@
+"""The bank in small: `python -m tests.bank` is the one of 300 rounds, with all makes of clients."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("aiokafka", reason="aiokafka is not installed")
+from tests.bank.ledger import ABORTED, COMMITTED, UNKNOWN, Ledger, Posting
+from tests.bank.run import Bank
+from tests.bank.strikes import Strikes
+from tests.bank.tellers import AiokafkaTeller, ConfluentTeller
+from tests.support.broker import ServedBroker
+
+ROUNDS = 8
+
+
+@pytest.mark.faults
+@pytest.mark.own_broker
+@pytest.mark.transports("process")
+def test_no_transfer_is_torn_lost_or_doubled_while_roles_die(
+    tmp_path: Path, transport: str, pytestconfig: pytest.Config
+) -> None:
+    del transport
+    seed = int(pytestconfig.getoption("seed"))
+    with ServedBroker(tmp_path / "data", settings=Strikes.SETTINGS) as broker:
+        strikes = Strikes(broker, random.Random(seed), tell=lambda _text: None)
+        bank = Bank(broker.bootstrap, seed=seed, makes=(ConfluentTeller, AiokafkaTeller), each=1, copiers=1)
+        report = bank.run(ROUNDS, strikes.strike)
+        problems = report.problems + strikes.problems()
+        assert not problems, f"{report.text()}\n{broker.log()[-8000:]}"
+    assert report.counts["transfers committed"] > 10, report.text()
+    assert report.counts["postings copied"] == report.counts["postings read"], report.text()
+
+
+def test_ledger_finds_what_is_torn_lost_doubled_or_came_back() -> None:
+    ledger = Ledger()
+    for transfer, outcome in (("a", COMMITTED), ("b", ABORTED), ("c", UNKNOWN), ("d", COMMITTED)):
+        ledger.tell(transfer, outcome)
+    whole = {name: [Posting(name, 1, -5), Posting(name, 2, 5)] for name in "abcd"}
+    assert ledger.problems(whole["a"] + whole["c"] + whole["d"]) == []
+    assert ledger.problems(whole["a"] + whole["d"]) == [], "nobody was told of the third"
+    assert "torn" in ledger.problems(whole["a"] + whole["d"][:1])[0]
+    assert "torn or doubled" in ledger.problems(whole["a"] + whole["d"] * 2)[0]
+    assert ledger.problems(whole["a"]) == ["d was committed and is lost"]
+    assert ledger.problems(whole["a"] + whole["b"] + whole["d"]) == ["b was aborted and is there"]
+    assert Posting.decode(Posting("x", 3, -7).encode()) == Posting("x", 3, -7)
