@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("kafka", reason="kafka_python is not installed")
 pytest.importorskip("aiokafka", reason="aiokafka is not installed")
 from tests.bank.ledger import ABORTED, COMMITTED, UNKNOWN, Ledger, Posting
 from tests.bank.run import Bank
