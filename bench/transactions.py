@@ -4,7 +4,8 @@
     python -m bench.transactions --rounds 3 --flush none
 
 Both brokers run all the time; the rounds are interleaved and their ratios paired. A transaction's time is from its
-begin to the answer of its commit. The clients share the cores with the brokers: at 16 producers much of the time is theirs.
+begin to the answer of its commit. The clients share the cores with the brokers: at 16 producers much of the time is
+theirs.
 """
 
 from __future__ import annotations

@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Message, TopicPartition
 
 from kproc.wire.header import ApiKey
 from tests.bank.copiers import GROUP, Copier
 from tests.bank.ledger import Ledger, Posting
 from tests.bank.tellers import MAKES, Teller
 from tests.support.groups import offsets_of
-from tests.support.raw import RawClient
+from tests.support.raw import RawClient, RawConnection
 from tests.support.wait import wait_until
 
 PARTITIONS = 6
@@ -164,7 +164,7 @@ class Bank:
         def is_read() -> bool:
             for message in consumer.consume(1000, timeout=0.2):
                 if message.error() is None:
-                    rows.append((message.partition(), message.offset(), message.value()))
+                    rows.append(_row(message))
                 else:
                     left.discard(message.partition())
             return not left
@@ -176,7 +176,15 @@ class Bank:
         return rows
 
 
-def _ends(client: RawClient, topic: str, *, isolation: int) -> dict[int, int]:
+def _row(message: Message) -> tuple[int, int, bytes]:
+    partition, offset, value = message.partition(), message.offset(), message.value()
+    assert partition is not None
+    assert offset is not None
+    assert value is not None
+    return partition, offset, value
+
+
+def _ends(client: RawConnection, topic: str, *, isolation: int) -> dict[int, int]:
     partitions = [
         {"partition_index": number, "current_leader_epoch": -1, "timestamp": -1}
         for number in range(PARTITIONS)
