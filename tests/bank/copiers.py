@@ -7,7 +7,7 @@ from collections import Counter
 
 from confluent_kafka import Consumer, KafkaException, Message, Producer
 
-from tests.bank.tellers import STEP_SECONDS, TIMEOUT_MS, retried
+from tests.bank.tellers import END_SECONDS, STEP_SECONDS, TIMEOUT_MS, retried, stack_of
 
 GROUP = "copiers"
 _BATCH = 100
@@ -23,7 +23,7 @@ class Copier:
         self.copied = 0
         self.is_ending = threading.Event()
         self._bootstrap, self._source, self._target = bootstrap, source, target
-        self._thread = threading.Thread(target=self._run, name=self.name)
+        self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
 
     def start(self) -> None:
         """Begin."""
@@ -32,7 +32,9 @@ class Copier:
     def join(self) -> None:
         """Finish what is under way."""
         self.is_ending.set()
-        self._thread.join()
+        self._thread.join(END_SECONDS)
+        if self._thread.is_alive():
+            self.problems.append(f"{self.name} does not end: {stack_of(self._thread)}")
 
     def _run(self) -> None:
         while not self.is_ending.is_set():

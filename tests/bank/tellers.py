@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import random
 import subprocess
+import sys
 import threading
+import traceback
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -26,8 +28,15 @@ from tests.support.wait import pause
 ACCOUNTS = 50
 TIMEOUT_MS = 20_000
 STEP_SECONDS = 30.0
+END_SECONDS = 50.0
 ABORTS = 0.2  # So many of the transfers are aborted on purpose.
 _PAUSE_SECONDS = 0.02
+
+
+def stack_of(thread: threading.Thread) -> str:
+    """Where a thread is."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    return "".join(traceback.format_stack(frame)[-6:]) if frame is not None else "over"
 
 
 class Teller:
@@ -45,7 +54,7 @@ class Teller:
         self.bootstrap, self.topic, self.partitions = bootstrap, topic, partitions
         self.source = random.Random(f"{seed} {self.name}")
         self.is_ending = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=self.name)
+        self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
         self._count = 0
 
     def start(self) -> None:
@@ -55,7 +64,9 @@ class Teller:
     def join(self) -> None:
         """Finish the transfer that is under way."""
         self.is_ending.set()
-        self._thread.join()
+        self._thread.join(END_SECONDS)
+        if self._thread.is_alive():
+            self.problems.append(f"{self.name} does not end: {stack_of(self._thread)}")
 
     def next_transfer(self) -> tuple[list[tuple[int, Posting]], bool]:
         """(partition, posting) of both halves, and whether it is to be committed."""
