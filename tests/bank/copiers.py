@@ -60,6 +60,7 @@ class Copier:
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
                 "isolation.level": "read_committed",
+                "client.id": f"{self.name}-consumer",
                 "session.timeout.ms": 10_000,
             }
         )
@@ -67,6 +68,7 @@ class Copier:
             {
                 **common,
                 "transactional.id": self.name,
+                "client.id": self.name,
                 "transaction.timeout.ms": TIMEOUT_MS,
                 "message.timeout.ms": TIMEOUT_MS,
             }
