@@ -51,6 +51,9 @@ class Copier:
             "bootstrap.servers": self._bootstrap,
             "reconnect.backoff.ms": 50,
             "reconnect.backoff.max.ms": 500,
+            # After a new bootstrap librdkafka 2.16 asks the group's coordinator over the broker that it gave up, and
+            # waits for ever: TxnOffsetCommit is never sent.
+            "metadata.recovery.strategy": "none",
             "log_level": 0,
         }
         consumer = Consumer(
