@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
@@ -42,11 +43,12 @@ STATES: Final = (
 )
 # transaction.max.timeout.ms by default: no transaction that a coordinator knows is open for longer.
 _LONGEST_MINUTES: Final = 15.0
-_ABORT_SECONDS: Final = 30.0
-_ABORT_STEP_SECONDS: Final = 0.1
+_WAIT_SECONDS: Final = 30.0  # For a coordinator that loads, or that writes the markers of an abort.
+_STEP_SECONDS: Final = 0.1
 _ABORT: Final = False  # In WriteTxnMarkers.
 
 Row = dict[str, Any]
+T = TypeVar("T")
 
 
 @app.command("list")
@@ -212,7 +214,12 @@ def _listed(
         "duration_filter": duration_ms,
         "transactional_id_pattern": pattern,
     }
-    answer = client.call_latest(ApiKey.LIST_TRANSACTIONS, fields)
+
+    def ask() -> tuple[Row, set[int]]:
+        answer = client.call_latest(ApiKey.LIST_TRANSACTIONS, fields)
+        return answer, {answer["error_code"]}
+
+    answer = _when_loaded(ask)
     if answer["error_code"] == ErrorCode.INVALID_REGULAR_EXPRESSION:
         usage_error(f"--pattern {pattern!r}: no regular expression")
     if answer["error_code"]:
@@ -225,10 +232,12 @@ def _states(client: Client, ids: list[str]) -> list[Row]:
     """The rows of DescribeTransactions."""
     from kproc.wire.header import ApiKey
 
-    rows: list[Row] = client.call_latest(ApiKey.DESCRIBE_TRANSACTIONS, {"transactional_ids": ids})[
-        "transaction_states"
-    ]
-    return rows
+    def ask() -> tuple[list[Row], set[int]]:
+        answer = client.call_latest(ApiKey.DESCRIBE_TRANSACTIONS, {"transactional_ids": ids})
+        rows: list[Row] = answer["transaction_states"]
+        return rows, {row["error_code"] for row in rows}
+
+    return _when_loaded(ask)
 
 
 def _described(client: Client, ids: list[str]) -> list[Row]:
@@ -278,18 +287,19 @@ def _fence(client: Client, transactional_id: str) -> None:
         "producer_id": -1,
         "producer_epoch": -1,
     }
-    waits = (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-    tries = round(_ABORT_SECONDS / _ABORT_STEP_SECONDS)
-    while code := client.call_latest(ApiKey.INIT_PRODUCER_ID, fields)["error_code"]:
-        if code not in waits:
-            raise Failure(explain(transactional_id, code))
-        tries -= 1
-        if not tries:
-            raise Failure(
-                f"{transactional_id}: still being aborted after {_ABORT_SECONDS:g} s; "
-                f"kproc txn describe shows its partitions"
-            )
-        time.sleep(_ABORT_STEP_SECONDS)
+
+    def ask() -> tuple[int, set[int]]:
+        code: int = client.call_latest(ApiKey.INIT_PRODUCER_ID, fields)["error_code"]
+        return code, {code}
+
+    code = _when_loaded(ask, also={ErrorCode.CONCURRENT_TRANSACTIONS})
+    if code == ErrorCode.CONCURRENT_TRANSACTIONS:
+        raise Failure(
+            f"{transactional_id}: still being aborted after {_WAIT_SECONDS:g} s; "
+            f"kproc txn describe shows its partitions"
+        )
+    if code:
+        raise Failure(explain(transactional_id, code))
 
 
 def _producers(client: Client, partitions: dict[str, list[int]]) -> list[tuple[str, int, Row]]:
@@ -377,6 +387,19 @@ def _known_partitions(client: Client, producer_ids: list[int]) -> set[tuple[int,
         for each in row["topics"]
         for number in each["partitions"]
     }
+
+
+def _when_loaded(ask: Callable[[], tuple[T, Collection[int]]], also: Collection[int] = ()) -> T:
+    """Ask until no code of the answer says that it is only early; the last answer if that takes too long."""
+    from kproc.errors import ErrorCode
+
+    early = {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, *also}
+    for _ in range(round(_WAIT_SECONDS / _STEP_SECONDS)):
+        answer, codes = ask()
+        if not early.intersection(codes):
+            break
+        time.sleep(_STEP_SECONDS)
+    return answer
 
 
 def _now_ms() -> int:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaException, Producer
 
+from kproc.clock import SystemClock
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import TRANSACTIONAL
 from tests.support.broker import ServedBroker
@@ -34,9 +37,18 @@ def kproc(broker, capsys) -> Kproc:
     return call
 
 
+@dataclass
+class Opened:
+    """An open transaction over two partitions of a topic."""
+
+    id: str
+    topic: str
+    producer: Producer | None  # Its connections are closed when nobody holds it any more.
+
+
 @pytest.fixture
-def open_id(broker, topic) -> Iterator[tuple[str, str, Producer]]:
-    """A transactional id with an open transaction over two partitions of a topic: id, topic, producer."""
+def opened(broker, topic) -> Iterator[Opened]:
+    """An open transaction."""
     name, transactional_id = topic(partitions=2), f"txn-{uuid.uuid4()}"
     producer = Producer(
         {
@@ -51,9 +63,14 @@ def open_id(broker, topic) -> Iterator[tuple[str, str, Producer]]:
     for partition in (0, 1):
         producer.produce(name, b"v", partition=partition)
     assert producer.flush(10) == 0
-    yield transactional_id, name, producer
+    opened = Opened(transactional_id, name, producer)
+    del producer
+    yield opened
+    assert opened.producer is not None
     with suppress(KafkaException):
-        producer.abort_transaction(10)
+        opened.producer.abort_transaction(10)
+    opened.producer = None
+    gc.collect()
 
 
 def rows(answer: subprocess.CompletedProcess[str]):
@@ -67,8 +84,8 @@ def refused(answer: subprocess.CompletedProcess[str], code: int = 1) -> str:
     return answer.stderr
 
 
-def test_open_transaction_is_listed_and_described(kproc: Kproc, open_id: tuple[str, str, Producer]) -> None:
-    name, topic, producer = open_id
+def test_open_transaction_is_listed_and_described(kproc: Kproc, opened: Opened) -> None:
+    name = opened.id
     (row,) = rows(kproc(f"txn list --pattern {name} --format json"))
     assert (row["transactional_id"], row["state"]) == (name, "Ongoing")
     assert rows(kproc(f"txn list --pattern {name} --state empty --format json")) == []
@@ -78,11 +95,12 @@ def test_open_transaction_is_listed_and_described(kproc: Kproc, open_id: tuple[s
     assert described["timeout_ms"] == 50_000
     assert described["producer_id"] == row["producer_id"]
     assert 0 <= described["age_s"] < 50
-    assert described["partitions"] == [{"topic": topic, "partition": number} for number in (0, 1)]
+    assert described["partitions"] == [{"topic": opened.topic, "partition": number} for number in (0, 1)]
     table = kproc(f"txn describe {name}").stdout
     assert "state Ongoing" in table
     assert "timeout 50 s" in table
-    producer.commit_transaction(30)
+    assert opened.producer is not None
+    opened.producer.commit_transaction(30)
 
     def is_complete() -> bool:
         (state,) = rows(kproc(f"txn describe {name} --format json"))
@@ -92,16 +110,15 @@ def test_open_transaction_is_listed_and_described(kproc: Kproc, open_id: tuple[s
     wait_until(is_complete, what="the markers are written")
 
 
-def test_abort_by_id_ends_the_transaction_and_fences_its_producer(
-    kproc: Kproc, open_id: tuple[str, str, Producer]
-) -> None:
-    name, _, producer = open_id
+def test_abort_by_id_ends_the_transaction_and_fences_its_producer(kproc: Kproc, opened: Opened) -> None:
+    name = opened.id
     assert kproc(f"txn abort {name}").stdout == f"aborted the transaction of {name}\n"
     (described,) = rows(kproc(f"txn describe {name} --format json"))
     assert described["state"] == "Empty", "as a new producer of that id finds it"
     assert described["timeout_ms"] == 50_000, "it is still its own"
+    assert opened.producer is not None
     with pytest.raises(KafkaException, match=r"(?i)fenced|epoch"):
-        producer.commit_transaction(30)
+        opened.producer.commit_transaction(30)
 
 
 def test_unknown_ids_and_half_a_place_are_refused(kproc: Kproc) -> None:
@@ -113,6 +130,23 @@ def test_unknown_ids_and_half_a_place_are_refused(kproc: Kproc) -> None:
     assert "expected one of Empty" in refused(kproc("txn list --state odd"), code=2)
 
 
+def test_all_lines_are_committed_or_none(kproc: Kproc, broker, topic, capsys) -> None:
+    name = topic(partitions=1)
+
+    def produce(stdin: str) -> subprocess.CompletedProcess[str]:
+        words = ["produce", name, "--transactional-id", f"cli-{name}", "--json", "-v"]
+        return call_kproc(capsys, *words, "--bootstrap", broker.bootstrap, stdin=stdin)
+
+    def committed() -> list[str]:
+        return kproc(f"consume {name} --isolation read-committed -f %s|").stdout.split("|")[:-1]
+
+    done = produce('{"value": "one"}\n{"value": "two"}\n')
+    assert (done.returncode, done.stderr) == (0, f"kproc: sent 2 records to {name}\n")
+    assert "the transaction was aborted" in refused(produce('{"value": "three"}\nno json\n'))
+    assert committed() == ["one", "two"]
+    assert "needs --acks all" in refused(kproc(f"produce {name} --transactional-id i --acks 1"), code=2)
+
+
 @pytest.mark.own_broker
 def test_hanging_transaction_is_found_and_aborted(tmp_path: Path, capsys) -> None:
     settings = {"transaction.partition.verification.enable": False}
@@ -122,9 +156,12 @@ def test_hanging_transaction_is_found_and_aborted(tmp_path: Path, capsys) -> Non
             return call_kproc(capsys, *command.split(), "--bootstrap", served.bootstrap)
 
         client.create_topic("t", partitions=1)
-        producer = client.call(ApiKey.INIT_PRODUCER_ID, 1, {"transactional_id": None, "transaction_timeout": 0})
+        producer = client.call(
+            ApiKey.INIT_PRODUCER_ID, 1, {"transactional_id": None, "transaction_timeout": 0}
+        )
         records = batch(
             b"v",
+            timestamp_ms=SystemClock().wall_ms(),
             producer_id=producer["producer_id"],
             producer_epoch=0,
             base_sequence=0,
