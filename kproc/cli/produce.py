@@ -107,50 +107,57 @@ def produce(
 
     With --transactional-id they are committed when the input ends, and aborted if a line is refused.
     """
-    if key is not None and key_separator is not None:
-        usage_error("--key and --key-separator exclude each other")
-    if key_separator == "":
-        usage_error("--key-separator: must not be empty")
-    if (idempotent or transactional_id is not None) and acks is not Acks.ALL:
-        usage_error(f"{'--idempotent' if idempotent else '--transactional-id'} needs --acks all")
-    if transactional_id == "":
-        usage_error("--transactional-id: must not be empty")
     if json and (key is not None or key_separator is not None or header or null):
         usage_error("--json: each line has its own key, value and headers, no option gives them")
+    settings = _settings(acks, compression, transactional_id, transaction_timeout, is_idempotent=idempotent)
     read = read_line if json else _reading(key, key_separator, _given_headers(header), is_null=null)
     # A refused connection is told by the system at once; librdkafka would only say that all brokers are down.
     connect_for_records(bootstrap).close()
     if sys.stdin.isatty() and sys.stderr.isatty():
         sys.stderr.write(f"kproc: each line goes to {topic}; Ctrl-D ends\n")
+    sender = _Sender(bootstrap, topic, partition, settings)
+    count = _send_all(sender, _lines(sys.stdin.buffer), read, skips_blanks=json)
+    if verbose:
+        sys.stderr.write(f"kproc: sent {count} record{'s' * (count != 1)} to {topic}\n")
+
+
+def _settings(
+    acks: Acks,
+    compression: Compression,
+    transactional_id: str | None,
+    timeout_s: float,
+    *,
+    is_idempotent: bool,
+) -> dict[str, Any]:
+    """What the options mean for librdkafka."""
+    if (is_idempotent or transactional_id is not None) and acks is not Acks.ALL:
+        usage_error(f"{'--idempotent' if is_idempotent else '--transactional-id'} needs --acks all")
+    if transactional_id == "":
+        usage_error("--transactional-id: must not be empty")
     settings: dict[str, Any] = {
         "acks": acks.value,
         "compression.type": compression.value,
-        "enable.idempotence": idempotent or transactional_id is not None,
+        "enable.idempotence": is_idempotent or transactional_id is not None,
     }
     if transactional_id is not None:
         settings["transactional.id"] = transactional_id
-        settings["transaction.timeout.ms"] = int(transaction_timeout * 1000)
-    sender = _Sender(bootstrap, topic, partition, settings)
-    try:
-        count = _send_all(sender, _lines(sys.stdin.buffer), read, skips_blanks=json)
-    except KeyboardInterrupt:
-        sender.interrupt()
-        raise
-    if verbose:
-        sys.stderr.write(f"kproc: sent {count} record{'s' * (count != 1)} to {topic}\n")
+        settings["transaction.timeout.ms"] = int(timeout_s * 1000)
+    return settings
 
 
 def _send_all(
     sender: _Sender, lines: Iterator[bytes], read: Callable[[bytes], Outgoing], *, skips_blanks: bool
 ) -> int:
     """Send until a line is no record, which ends the command when those before it have arrived."""
-    for number, line in enumerate(lines, 1):
-        if skips_blanks and not line.strip():
-            continue
-        try:
-            sender.send(number, read(line))
-        except BadLine as bad:
-            raise Failure(f"line {number}: {bad}; {sender.give_up()}") from None
+    try:
+        for number, line in enumerate(lines, 1):
+            if not skips_blanks or line.strip():
+                sender.send(number, read(line))
+    except BadLine as bad:
+        raise Failure(f"line {number}: {bad}; {sender.give_up()}") from None
+    except KeyboardInterrupt:
+        sender.interrupt()
+        raise
     return sender.finish()
 
 
@@ -170,6 +177,10 @@ def _reading(
     key: str | None, key_separator: str | None, headers: Headers, *, is_null: bool
 ) -> Callable[[bytes], Outgoing]:
     """What a line becomes without --json."""
+    if key is not None and key_separator is not None:
+        usage_error("--key and --key-separator exclude each other")
+    if key_separator == "":
+        usage_error("--key-separator: must not be empty")
     every_key = os.fsencode(key) if key is not None else None
     separator = os.fsencode(key_separator) if key_separator is not None else None
 
