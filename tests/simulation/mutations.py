@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -273,6 +274,7 @@ def hunt(name: str, *, first: int, seeds: int) -> int:
     for each in MUTATIONS if name == "all" else [name]:
         for seed in range(first, first + seeds):
             plan = plan_of(seed, power=MUTATED_POWER, transactions=each in OF_TRANSACTIONS or None)
+            gc.collect()
             with mutated(each):
                 violations = simulate(plan).violations
             if violations and not simulate(plan).violations:

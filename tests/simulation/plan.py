@@ -152,6 +152,8 @@ def _with_transactions(plan: Plan, power: float) -> Plan:
         each for each in plan.events if each.kind != "disk" or each.arguments[0] not in ("write", "sync")
     ]
     events += [_event_of_transactions(rng, duration_ms, power) for _ in range(rng.choice((0, 2, 4, 8)))]
+    if rng.random() < 0.3:
+        events += _late_markers(rng, duration_ms)
     settings = {
         **plan.settings,
         "transaction.state.log.num.partitions": rng.choice(("1", "3")),
@@ -180,6 +182,20 @@ def _event_of_transactions(rng: random.Random, duration_ms: int, power: float) -
     if kind == "scale":
         return Event(at_ms, kind, ("num.io.threads", rng.choice((1, 2, 3))))
     return Event(at_ms, kind, (number,))
+
+
+def _late_markers(rng: random.Random, duration_ms: int) -> list[Event]:
+    """Coordinators move on while what they sent to another Handler is on its way."""
+    at_ms = rng.randrange(duration_ms // 2)
+    links = [
+        Event(at_ms, "late", (rng.randrange(1000), rng.randrange(1000), rng.choice((40, 100, 200))))
+        for _ in range(rng.choice((1, 2)))
+    ]
+    counts = rng.choice(((2, 3), (3, 2), (3, 2, 3)))
+    at_ms += rng.randrange(5, 30)
+    return links + [
+        Event(at_ms + 25 * n, "scale", ("num.io.threads", count)) for n, count in enumerate(counts)
+    ]
 
 
 def _moves(rng: random.Random, duration_ms: int) -> list[Event]:

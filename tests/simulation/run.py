@@ -255,10 +255,21 @@ class Run:
 
     def _do_delay(self, role: str, number: int, gate_number: int, duration_ms: int) -> None:
         process = self._pick(role, number)
-        if process is None or not process.role.gates:
+        if process is not None:
+            self._shut_gate(process, sorted(process.role.gates), gate_number, duration_ms)
+
+    def _do_late(self, number: int, gate_number: int, duration_ms: int) -> None:
+        process = self._pick("handler", number)
+        if process is not None:
+            peers = [each for each in sorted(process.role.gates) if each.role == "handler"]
+            self._shut_gate(process, peers, gate_number, duration_ms)
+
+    def _shut_gate(
+        self, process: processes.Process, peers: list[AgentId], number: int, duration_ms: int
+    ) -> None:
+        if not peers:
             return
-        peers = sorted(process.role.gates)
-        peer = peers[gate_number % len(peers)]
+        peer = peers[number % len(peers)]
         gate = process.role.gates[peer]
         self.world.tell("late", peer, "->", process.name)
         gate.shut()
