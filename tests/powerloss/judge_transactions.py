@@ -37,6 +37,7 @@ def judge_transactions(broker: Scene, clients: list[Client]) -> set[tuple[str, i
     visible = {name: _committed(name, _log_of(broker, name)) for name in NAMES}
     committed = set()
     for client in clients:
+        _judge_epoch(broker, client)
         numbers = [each.number for each in client.history if _is_committed(each, visible)]
         _judge_offset(broker, client, max(numbers, default=None))
         committed.update((client.name, number) for number in numbers)
@@ -139,6 +140,17 @@ def _is_committed(transaction: Transaction, visible: dict[str, set[Content]]) ->
     if transaction.outcome and not seen:
         raise Violation(f"{name} was committed, and is not visible")
     return bool(seen)
+
+
+def _judge_epoch(broker: Scene, client: Client) -> None:
+    """Nobody else gets what it was given: its producer id and epoch are known, or later ones."""
+    index = partition_for(client.name, PARTITIONS)
+    partition = broker.image.topics_by_name[STATE_TOPIC].partitions[index]
+    runtime = broker.handlers[partition.owner].coordinators
+    found = runtime.by_topic[STATE_TOPIC].coordinator(index).describe(client.name)  # type: ignore[attr-defined]
+    now = (-1, -1) if found is None else (found.transaction.producer_id, found.transaction.epoch)
+    if now < client.granted:
+        raise Violation(f"{client.name} was given {client.granted}, its coordinator knows {now}")
 
 
 def _judge_offset(broker: Scene, client: Client, last: int | None) -> None:

@@ -146,6 +146,7 @@ class Client:
         self.topics = topics
         self.version = TRANSACTION_VERSION if is_new else 0
         self.identity: tuple[int, int] | None = None
+        self.granted = (-1, -1)  # The last producer id and epoch that it was given.
         self.sequences: dict[str, int] = {}
         self.current: Transaction | None = None
         self.history: list[Transaction] = []
@@ -208,8 +209,7 @@ class Client:
 
         def on_granted(granted: Granted) -> None:
             if not granted.error_code:
-                self.identity = granted.producer_id, granted.epoch
-                self.sequences.clear()
+                self._take(granted)
 
         self._ask(
             scene,
@@ -219,6 +219,10 @@ class Client:
             on_granted,
             Granted(_LOST),
         )
+
+    def _take(self, granted: Granted) -> None:
+        self.identity = self.granted = granted.producer_id, granted.epoch
+        self.sequences.clear()
 
     def _join(self, scene: Scene) -> None:
         assert self.identity is not None
@@ -353,8 +357,7 @@ class Client:
                 transaction.outcome = commits
                 self.current, self.has_joined, self.commits = None, False, None
                 if self.version:
-                    self.identity = granted.producer_id, granted.epoch
-                    self.sequences.clear()
+                    self._take(granted)
                 elif transaction.failed:
                     self.identity = None  # What is late of it must not count for the next one.
             elif code not in _AGAIN:
@@ -377,7 +380,7 @@ class Transactions:
 
     def __init__(self, topics: Sequence[str] = ()) -> None:
         self.clients = [
-            Client(name, topics, is_new=is_new) for name, is_new in (("a", True), ("b", True), ("c", False))
+            Client(name, topics, is_new=is_new) for name, is_new in (("a", True), ("b", False), ("c", False))
         ]
         self.late: list[Callable[[], None]] = []  # Markers that are still under way.
         self._last_id = 1000
