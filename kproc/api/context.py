@@ -171,6 +171,12 @@ class Coordinators(Protocol[C_co]):
     def coordinator(self, index: int) -> C_co:
         """The coordinator of a partition of ours. KafkaError with what its clients must be told otherwise."""
 
+    def when_settled(self, index: int, on_settled: Callable[[], None]) -> None:
+        """For who was told COORDINATOR_LOAD_IN_PROGRESS: call back, once and soon, when it is worth asking again."""
+
+    def give_up(self, index: int) -> None:
+        """An operation of that coordinator of ours raised and left it half changed: it is loaded anew."""
+
     def append_marker(self, index: int, marker: Marker, on_code: OnCode) -> None:
         """End a transaction at a partition of ours: `on_code(NONE)` when the marker is durable, else its error.
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from kproc.api.calls import Answers, Call, FromImage, OnResult
-from kproc.api.owners import Gather, Join, OnOwnersReply
+from kproc.api.owners import Gather, Gone, Join, OnOwnersReply
 from kproc.api.served_calls import serves
 from kproc.cluster.image import PartitionImage
 from kproc.errors import ErrorCode, KafkaError
@@ -48,6 +48,24 @@ Part = tuple[PartitionImage | None, Item]  # And where its name is kept.
 Serve = Callable[[C, Caller, str, Any, OnOutcome], None]
 # (services, the topic's partition, who asks, the item, where the outcome goes)
 ServeAtPartition = Callable[["Services", int, Caller, Item, OnOutcome], None]
+
+
+def _is_never_gone() -> bool:
+    return False
+
+
+class _Answer:
+    """Where one outcome goes, and whether it has."""
+
+    __slots__ = ("_on_outcome", "is_given")
+
+    def __init__(self, on_outcome: OnOutcome) -> None:
+        self._on_outcome = on_outcome
+        self.is_given = False
+
+    def __call__(self, outcome: Outcome) -> None:
+        self.is_given = True
+        self._on_outcome(outcome)
 
 
 class ItemsAsked(FromImage):
@@ -121,9 +139,10 @@ class CoordinatorCalls(Generic[C]):
             # Whoever completed it, a timer or another client, has nothing to do with it.
             services.containment.run(f"the answer about a {self.name}", context, on_done, outcomes)
 
-        question = _Question(services, self, operation, caller)
+        gone = Gone()
+        question = _Question(services, self, operation, caller, gone)
         parts = [(coordinators.partition_of(item.name), item) for item in items]
-        return Gather(services, question, parts, answer)
+        return Gather(services, question, parts, answer, gone)
 
     def ask_one(
         self, context: RequestContext, operation: str, name: str, wanted: Any, on_done: OnOutcome
@@ -139,26 +158,49 @@ class CoordinatorCalls(Generic[C]):
         caller: Caller,
         item: Item,
         on_outcome: OnOutcome,
+        *,
+        is_gone: Callable[[], bool] = _is_never_gone,
+        may_wait: bool = True,
     ) -> None:
-        """Let our coordinator answer, or say why it cannot."""
+        """Let our coordinator answer, or say why it cannot. One that is being loaded is waited for, for a short time,
+        unless the client has left by then."""
+        answer = _Answer(on_outcome)
+        coordinators, serve = self.of(services), self.operations.get(operation)
+
+        def ask_again() -> None:
+            if not is_gone():
+                self.serve_here(services, operation, partition, caller, item, on_outcome, may_wait=False)
+
         try:
-            coordinator = self.of(services).coordinator(partition)
-            if (serve := self.operations.get(operation)) is not None:
-                serve(coordinator, caller, item.name, item.wanted, on_outcome)
-            else:
-                self._partition_operations[operation](services, partition, caller, item, on_outcome)
+            coordinator = coordinators.coordinator(partition)
         except KafkaError as error:
-            on_outcome(int(error.code))
+            if may_wait and error.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                coordinators.when_settled(partition, ask_again)
+            else:
+                on_outcome(int(error.code))
+            return
+        try:
+            if serve is not None:
+                serve(coordinator, caller, item.name, item.wanted, answer)
+            else:
+                self._partition_operations[operation](services, partition, caller, item, answer)
+        except KafkaError as error:
+            answer(int(error.code))
         except Exception as error:  # noqa: BLE001 - contained
             # It stays inside this one request, also when another Handler passed that on to us.
             services.containment.caught(f"{operation} of {self.name} {item.name!r}", error)
-            on_outcome(int(ErrorCode.UNKNOWN_SERVER_ERROR))
+            if serve is not None:
+                coordinators.give_up(partition)  # Which may answer this request, too.
+            if not answer.is_given:
+                answer(int(ErrorCode.UNKNOWN_SERVER_ERROR))
 
     def serve_call(self, services: Services, body: ItemsAsked, on_reply: OnResult[Answers]) -> None:
         """Another Handler's items, for partitions that it takes for ours."""
         call = ForwardedCall(body.home, len(body.items), services, on_reply)
         for at, (partition, item) in enumerate(body.items):
-            self.serve_here(services, body.operation, partition, body.caller, item, call.taker(at))
+            self.serve_here(
+                services, body.operation, partition, body.caller, item, call.taker(at), is_gone=call.is_over
+            )
         send_back(services)  # It came from a Handler that leaves.
 
 
@@ -197,6 +239,10 @@ class ForwardedCall:
         """Where the outcome of one item goes."""
         return self._join.taker(at)
 
+    def is_over(self) -> bool:
+        """It has been replied to."""
+        return self not in self._services.forwarded
+
     def finish(self) -> None:
         """Reply once, with what there is: whatever is missing is to be asked again."""
         if self in self._services.forwarded:
@@ -212,6 +258,7 @@ class _Question(NamedTuple):
     calls: CoordinatorCalls[Any]
     operation: str
     caller: Caller
+    gone: Gone
 
     def owner_of(self, part: Part) -> int:
         return self.services.handler_index if part[0] is None else part[0].owner
@@ -222,7 +269,13 @@ class _Question(NamedTuple):
             on_outcome(int(ErrorCode.NOT_COORDINATOR))
         else:
             self.calls.serve_here(
-                self.services, self.operation, partition.index, self.caller, item, on_outcome
+                self.services,
+                self.operation,
+                partition.index,
+                self.caller,
+                item,
+                on_outcome,
+                is_gone=lambda: self.gone.is_so,
             )
 
     def ask(self, owner: int, parts: Sequence[Part], on_reply: OnOwnersReply) -> None:

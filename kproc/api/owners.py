@@ -51,6 +51,15 @@ class Join(Generic[A]):
         return partial(self.take, at)
 
 
+class Gone:
+    """Whether the client of a question has left."""
+
+    __slots__ = ("is_so",)
+
+    def __init__(self) -> None:
+        self.is_so = False
+
+
 class Question(Protocol[P_contra, A_co]):
     """What an API asks about each part."""
 
@@ -70,7 +79,7 @@ class Question(Protocol[P_contra, A_co]):
 class Gather(Generic[P, A]):
     """The answers to one question. `on_done` gets them when all are there, in the order of the parts."""
 
-    __slots__ = ("_is_gone", "_join", "_parts", "_question", "_services")
+    __slots__ = ("_gone", "_join", "_parts", "_question", "_services")
 
     def __init__(
         self,
@@ -78,11 +87,12 @@ class Gather(Generic[P, A]):
         question: Question[P, A],
         parts: Sequence[P],
         on_done: Callable[[list[Any]], None],
+        gone: Gone | None = None,
     ) -> None:
         self._services = services
         self._question = question
         self._parts = parts
-        self._is_gone = False
+        self._gone = gone or Gone()
         self._join: Join[A | None] = Join([None] * len(parts), on_done)
         if not parts:
             on_done([])
@@ -98,7 +108,7 @@ class Gather(Generic[P, A]):
             context.when_gone(self._on_gone)
 
     def _on_gone(self) -> None:
-        self._is_gone = True
+        self._gone.is_so = True
 
     def _place(self, ats: Iterable[int]) -> None:
         """Have each answered where it is."""
@@ -115,7 +125,7 @@ class Gather(Generic[P, A]):
             question.ask(owner, [parts[at] for at in asked], partial(self._take_reply, asked, version))
 
     def _take(self, at: int, answer: A | None) -> None:
-        if self._is_gone:
+        if self._gone.is_so:
             return
         if answer is None:  # It waited here for its log, which went on to another owner.
             self._place([at])

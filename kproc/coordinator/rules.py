@@ -51,6 +51,9 @@ class CoordinatorLog(Protocol):
     def flush(self) -> None:
         """Append now what waits, so that the state holds it."""
 
+    def guarded(self, callback: Callable[..., object]) -> Callable[..., None]:
+        """`callback` for who calls it later: if it raises unexpectedly, the coordinator is dropped and loaded anew."""
+
 
 class Timing(msgspec.Struct, frozen=True):
     """The clocks and the random numbers of coordinators."""

@@ -1,9 +1,9 @@
 """CoordinatorRuntime: the coordinators of one Handler, of all internal topics, and the logs that store their state.
 
 A coordinator is made at the first use of its partition, or of an eager kind as soon as the partition is ours, and
-replays the log; requests meanwhile get COORDINATOR_LOAD_IN_PROGRESS. It is dropped when the partition gets another
-owner, which does the same. What the coordinators of a topic do is defined by their rules (coordinator/rules.py); the
-topics are listed in coordinators.py.
+replays the log; requests wait for that for a short time (coordinator_waits.py). It is dropped when the partition gets
+another owner, which does the same. What the coordinators of a topic do is defined by their rules
+(coordinator/rules.py); the topics are listed in coordinators.py.
 All of them share one heap of deadlines and one list of pending writes: a duty cycle without work costs the same
 however many topics there are.
 """
@@ -28,7 +28,8 @@ from kproc.coordinator.partitioning import partition_for
 from kproc.coordinator.rules import Code, Coordinator, DueOf, OnCode
 from kproc.errors import ErrorCode, KafkaError
 from kproc.handler.coordinator_epochs import CallController, CoordinatorEpochs
-from kproc.handler.coordinator_shard import C, CoordinatorKind, Shard
+from kproc.handler.coordinator_shard import C, CoordinatorKind, Guard, Shard
+from kproc.handler.coordinator_waits import CoordinatorWaits, OnSettled
 from kproc.handler.partitions import Partitions
 
 logger = logging.getLogger(__name__)
@@ -70,6 +71,7 @@ class CoordinatorRuntime:
         # one for some time are apart.
         self._owed: dict[PartitionKey, int] = {}
         self._offline: dict[PartitionKey, int] = {}
+        self._waits = CoordinatorWaits(containment)
         self._on_loaded: list[tuple[str, Callable[[], None]]] = []  # By topic.
         self._sweeping: deque[Coordinator] = deque()
         now_ms = clock.now_ns() // NS_PER_MS
@@ -77,6 +79,7 @@ class CoordinatorRuntime:
         self._next_sweep_ms = min(self._sweep_at_ms.values(), default=NEVER)
         self._is_stopping = False
         self.dirty: dict[Shard[Any], None] = {}
+        self._guard = Guard(containment, self._give_up)
         self.due_ms = 0  # Milliseconds until `work` has something to do again.
 
     # -- shards ------------------------------------------------------------------------------------------------
@@ -105,9 +108,25 @@ class CoordinatorRuntime:
     def loaded_shard(self, key: PartitionKey) -> Shard[Any]:
         """The same of one that can be asked."""
         shard = self.shard(key)
-        if not shard.is_loaded:
+        if not shard.is_loaded or self._waits.holds(key):
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return shard
+
+    def when_settled(self, key: PartitionKey, on_settled: OnSettled) -> None:
+        """For a request that met a coordinator that is being loaded: call back when it should ask again, once."""
+        now_ms = self._clock.now_ns() // NS_PER_MS
+        self._waits.add(key, now_ms, on_settled)
+        if key in self._shards:
+            if self._shards[key].is_loaded:
+                self._waits.settle(key)
+        elif key not in self._owed:
+            self._owe(key, _TRY_AGAIN_MS)  # Its log is on its way.
+
+    def give_up(self, key: PartitionKey) -> None:
+        """An operation of that coordinator raised unexpectedly."""
+        shard = self._shards.get(key)
+        if shard is not None:
+            self._give_up(shard.coordinator)
 
     def append_marker(self, key: PartitionKey, marker: Marker, on_code: OnCode) -> None:
         """End a transaction at a partition of ours; KafkaError if it has no coordinator that can be asked."""
@@ -136,15 +155,17 @@ class CoordinatorRuntime:
         if epoch is None:
             self._owe(key, _TRY_AGAIN_MS)
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        shard = Shard(kind, owned, self._config, self._clock, self._deadlines, self.dirty, epoch)
+        shard = Shard(kind, owned, self._config, self._clock, self._deadlines, self.dirty, epoch, self._guard)
         self._shards[key] = shard
         self._load_some(key, shard)
         return shard
 
     def _load_some(self, key: PartitionKey, shard: Shard[Any]) -> None:
-        shard.load_some(self._topic_id)
+        if not self._containment.run("loading a coordinator", None, shard.load_some, self._topic_id):
+            shard.is_damaged = True  # The next try would end there, too.
         if shard.is_loaded or shard.is_damaged:
             self._loading.pop(key, None)
+            self._waits.settle(key)
         else:
             self._loading[key] = shard
 
@@ -208,6 +229,7 @@ class CoordinatorRuntime:
         shard = self._shards.pop(key, None)
         self._loading.pop(key, None)
         self._epochs.forget(key)
+        self._waits.settle(key)
         if shard is not None:
             shard.coordinator.resign()
             shard.flush()
@@ -240,7 +262,7 @@ class CoordinatorRuntime:
             if key[0] in names:
                 self.release(key)
         for coordinator in self.loaded():
-            coordinator.topics_deleted(self._topic_id)
+            self._guard.run(coordinator, "the end of a topic", coordinator.topics_deleted, self._topic_id)
 
     def begin_stop(self) -> None:
         """Answer all waiting requests: the broker stops, so there is no other coordinator."""
@@ -250,6 +272,8 @@ class CoordinatorRuntime:
         self._to_open.clear()
         self._owed.clear()
         self._offline.clear()
+        self._waits.settle_all()
+        self._waits.run(self._clock.now_ns() // NS_PER_MS)
         self._report_loaded()
 
     # -- the duty cycle ----------------------------------------------------------------------------------------
@@ -272,6 +296,7 @@ class CoordinatorRuntime:
             due_ms = first_ms
         if self._owed or self._offline:
             due_ms = min(due_ms, *self._owed.values(), *self._offline.values())
+        due_ms = min(due_ms, self._waits.due_ms)
         return max(0, due_ms - now_ns // NS_PER_MS)
 
     def work(self, now_ns: int) -> int:
@@ -284,8 +309,7 @@ class CoordinatorRuntime:
         work = 0
         if self._deadlines.first_ms <= now_ms:
             for coordinator, name in self._deadlines.pop_due(now_ms):
-                if not self._containment.run("a timer of a coordinator", None, coordinator.tick, name):
-                    self._give_up(coordinator)
+                self._guard.run(coordinator, "a timer of a coordinator", coordinator.tick, name)
                 work += 1
         if self._owed or self._offline:
             work += self._load_owed(now_ms)
@@ -299,6 +323,7 @@ class CoordinatorRuntime:
         if self._sweeping:
             work += 1
             self._go_on_sweeping()
+        work += self._waits.run(now_ms)
         self.flush()
         self.due_ms = self._next_deadline_ms(now_ns)
         return work
@@ -329,7 +354,10 @@ class CoordinatorRuntime:
             partition = self._image().partition(*key)
             if error.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
                 self._owe(key, _TRY_AGAIN_MS)
-            elif partition is not None and partition.owner == self._handler_index and key not in self._shards:
+                return 1
+            self._waits.settle(key)
+            is_ours = partition is not None and partition.owner == self._handler_index
+            if is_ours and key not in self._shards and self.by_topic[key[0]].kind.is_eager:
                 self._offline[key] = now_ms + _OFFLINE_MS
         self._report_loaded()
         return 1
@@ -343,14 +371,12 @@ class CoordinatorRuntime:
 
     def _begin_sweep(self, name: str) -> None:
         for coordinator in self.loaded(name):
-            coordinator.begin_sweep()
-            self._sweeping.append(coordinator)
+            if self._guard.run(coordinator, "a sweep", coordinator.begin_sweep):
+                self._sweeping.append(coordinator)
 
     def _go_on_sweeping(self) -> None:
         coordinator = self._sweeping[0]
-        if coordinator.is_sweeping:
-            coordinator.sweep_some()
-        else:
+        if not coordinator.is_sweeping or not self._guard.run(coordinator, "a sweep", coordinator.sweep_some):
             self._sweeping.popleft()
 
 
@@ -376,6 +402,16 @@ class TopicCoordinators(Generic[C]):
         """The coordinator of a partition of ours. KafkaError with the code for the client if there is none."""
         shard: Shard[C] = self._runtime.loaded_shard((self.kind.topic, index))
         return shard.coordinator
+
+    def when_settled(self, index: int, on_settled: OnSettled) -> None:
+        """Call back when a coordinator that was being loaded can be asked, or is another Handler's, or a short time
+        is over: whoever asks then takes what it is told.
+        """
+        self._runtime.when_settled((self.kind.topic, index), on_settled)
+
+    def give_up(self, index: int) -> None:
+        """An operation of that coordinator of ours raised and left it half changed: it is loaded anew."""
+        self._runtime.give_up((self.kind.topic, index))
 
     def append_marker(self, index: int, marker: Marker, on_code: OnCode) -> None:
         """End a transaction at a partition of ours: `on_code(NONE)` when the marker is durable, else its error.

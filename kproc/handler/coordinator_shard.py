@@ -14,6 +14,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from kproc.api.context import OwnedPartition
 from kproc.clock import Clock
 from kproc.config import Config
+from kproc.containment import Containment
 from kproc.coordinator.deadlines import Deadlines
 from kproc.coordinator.marker import Marker
 from kproc.coordinator.rules import (
@@ -66,6 +67,20 @@ class CoordinatorKind(NamedTuple, Generic[C]):
     end_transaction: Callable[[C, int, bool], None] | None = None
 
 
+class Guard(NamedTuple):
+    """Runs what changes a coordinator: if that raises unexpectedly, the coordinator is given up, and loaded anew."""
+
+    containment: Containment
+    give_up: Callable[[Coordinator], None]
+
+    def run(self, coordinator: Coordinator, what: str, work: Callable[..., object], *arguments: Any) -> bool:
+        """False if it raised."""
+        if self.containment.run(what, None, work, *arguments):
+            return True
+        self.give_up(coordinator)
+        return False
+
+
 class _Place(NamedTuple):
     """Where a write's records are: in batches `first` to `last` - 1, from record number `at` of the first one on."""
 
@@ -86,8 +101,10 @@ class Shard(Generic[C]):
         deadlines: Deadlines[DueOf],
         dirty: dict[Shard[Any], None],
         epoch: int,
+        guard: Guard,
     ) -> None:
         self.owned = owned
+        self._guard = guard
         self.coordinator = kind.make(self, deadlines, epoch)
         self.is_loaded = False
         self.is_damaged = False
@@ -153,6 +170,14 @@ class Shard(Generic[C]):
         """Append in the order of the calls, at the end of the duty cycle at the latest."""
         self._writes.append(write)
         self._dirty[self] = None
+
+    def guarded(self, callback: Callable[..., object]) -> Callable[..., None]:
+        """`callback` of the coordinator, for who calls it later: if it raises, the coordinator is given up."""
+
+        def later(*arguments: Any) -> None:
+            self._guard.run(self.coordinator, "what a coordinator waited for", callback, *arguments)
+
+        return later
 
     def abandon(self) -> None:
         """Drop the gathered writes: nothing more is written."""
@@ -245,7 +270,7 @@ class Shard(Generic[C]):
     def _when_durable(self, callbacks: Sequence[OnCode]) -> None:
         def on_synced(code: int) -> None:
             for on_code in callbacks:
-                on_code(code)
+                self._guard.run(self.coordinator, "a coordinator's write", on_code, code)
 
         if self._waits_for_sync:
             self.owned.when_synced(self.owned.log.end_offset, on_synced)

@@ -304,10 +304,12 @@ class Handler(LinkedAgent):
             self._transfers.retire()
         if self._compaction.swaps and not self._partitions.syncing:
             work += self._compaction.work()
+        # The coordinators last: they return when they have something to do next.
+        work += self._purgatory.expire() + self._coordinators.work(self._clock.now_ns())
+        # After them, or what they have written by themselves would wait for the next pass, which may be 100 ms away.
         if self._partitions.unsynced:
             self._partitions.start_sync()
-        # The coordinators last: they return when they have something to do next.
-        return work + self._purgatory.expire() + self._coordinators.work(self._clock.now_ns())
+        return work
 
     # -- other roles -------------------------------------------------------------------------------------------
 

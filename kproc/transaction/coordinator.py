@@ -193,7 +193,8 @@ class TransactionCoordinator:
 
     def _with_id(self, go_on: Callable[[int], None], reply: OnGranted) -> None:
         """Ask again with a new producer id; what was decided before may have changed by then."""
-        self._environment.new_producer_id(go_on, lambda error: reply(Granted(_no_id(error))))
+        on_id = self._log.guarded(go_on)
+        self._environment.new_producer_id(on_id, lambda error: reply(Granted(_no_id(error))))
 
     # -- from state to state -----------------------------------------------------------------------------------
 
@@ -279,9 +280,8 @@ class TransactionCoordinator:
         if isinstance(decision, Transaction):
             self._prepare(entry, decision, on_done)
             return
-        self._environment.new_producer_id(
-            partial(self._fence, entry, on_done), lambda error: on_done(_no_id(error))
-        )
+        on_id = self._log.guarded(partial(self._fence, entry, on_done))
+        self._environment.new_producer_id(on_id, lambda error: on_done(_no_id(error)))
 
     # -- markers -----------------------------------------------------------------------------------------------
 
@@ -322,7 +322,8 @@ class TransactionCoordinator:
             self._deadlines.bring_forward((self, _MARKERS), min(self._owed.values()))
         if parts:
             keys = [key for key, _ in parts]
-            self._environment.send_markers(parts, partial(self._take_codes, entries, keys))
+            on_codes = self._log.guarded(partial(self._take_codes, entries, keys))
+            self._environment.send_markers(parts, on_codes)
 
     def _take_codes(
         self, entries: Sequence[Entry], keys: Sequence[PartitionKey], codes: Sequence[int]

@@ -28,6 +28,7 @@ from kproc.handler.coordinator_shard import Shard
 from kproc.handler.groups import groups
 from kproc.storage.log import LogConfig
 from tests.support.compaction import compact
+from tests.support.coordinators import UNGUARDED
 from tests.support.logs import NOW_MS, TOPIC_ID, LogRig
 from tests.support.owned_log import OwnedLog
 
@@ -77,7 +78,7 @@ class Scene:
     def load(self, chunk_bytes: int, *, compacts: bool) -> None:
         kind, clock = groups(Config(), ManualClock(wall_ms=NOW_MS)), ManualClock(wall_ms=NOW_MS)
         self.shard: Shard[GroupCoordinator] = Shard(
-            kind, OwnedLog(self.log), Config(), clock, Deadlines(), {}, 0
+            kind, OwnedLog(self.log), Config(), clock, Deadlines(), {}, 0, UNGUARDED
         )
         with patch.object(coordinator_shard, "LOAD_CHUNK_BYTES", chunk_bytes):
             while not self.shard.is_loaded:

@@ -30,6 +30,8 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, OnOutcome]]:
 
 @pytest.fixture
 def services() -> Any:
+    given_up: list[int] = []
+
     def coordinator(index: int) -> object:
         if index == LOADING:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -37,7 +39,14 @@ def services() -> Any:
 
     return SimpleNamespace(
         containment=Containment(),
-        coordinators={GROUPS.topic: SimpleNamespace(coordinator=coordinator)},
+        coordinators={
+            GROUPS.topic: SimpleNamespace(
+                coordinator=coordinator,
+                when_settled=lambda _index, on_settled: on_settled(),
+                give_up=given_up.append,
+            )
+        },
+        given_up=given_up,
         forwarded={},
         image=SimpleNamespace(handler_count=3, version=7),
     )

@@ -15,10 +15,12 @@ from kproc.clock import NS_PER_MS
 from kproc.cluster.topic_names import GROUP_METADATA_TOPIC
 from kproc.coordinator.deadlines import Deadlines
 from kproc.coordinator.marker import Marker
+from kproc.coordinator.partitioning import partition_for
 from kproc.coordinator.rules import CoordinatorLog, DueOf, Producer, TopicIdOf, Write
 from kproc.errors import ErrorCode, KafkaError
 from kproc.handler.coordinator_runtime import CoordinatorRuntime
 from kproc.handler.coordinator_shard import CoordinatorKind
+from kproc.handler.coordinator_waits import WAIT_MS
 from kproc.handler.coordinators import all_kinds
 from kproc.role.roles import CONTROLLER
 from tests.unit.server.rig import HandlerRig
@@ -27,6 +29,7 @@ Start = Callable[..., HandlerRig]
 TOPIC, SLOW_TOPIC, EAGER_TOPIC = "counters", "slow-counters", "eager-counters"
 SWEEP_MS = 5_000
 STUMBLING = "13 aborts"
+ERROR_OF_STUMBLING = int(ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 class Counters:
@@ -60,6 +63,22 @@ class Counters:
             on_outcome(code or {"value": value})
 
         self.log.write(Write([(name.encode(), str(value).encode())], on_done, on_appended))
+
+    def stumble(self, on_outcome: OnOutcome) -> None:
+        self.values["half"] = 1
+        raise ZeroDivisionError
+
+    def stumble_when_written(self, on_outcome: OnOutcome) -> None:
+        def on_done(_code: int) -> None:
+            self.values["half"] = 1
+            raise ZeroDivisionError
+
+        self.waiting.append(on_outcome)
+        self.log.write(Write([(b"n", b"5")], on_done))
+
+    def stumble_later(self, on_outcome: OnOutcome) -> None:
+        self.waiting.append(on_outcome)
+        self.log.guarded(self.stumble)(on_outcome)
 
     def end_transaction(self, producer_id: int, is_commit: bool) -> None:
         self.events.append(f"{producer_id} {'commits' if is_commit else 'aborts'}")
@@ -106,6 +125,18 @@ def calls() -> Iterator[CoordinatorCalls[Counters]]:
     def wait(coordinator: Counters, _caller: Any, _name: str, _wanted: Any, on_outcome: OnOutcome) -> None:
         coordinator.waiting.append(on_outcome)
 
+    @made.operation("stumble")
+    def stumble(coordinator: Counters, _caller: Any, name: str, _wanted: Any, on_outcome: OnOutcome) -> None:
+        getattr(coordinator, name)(on_outcome)
+
+    yield made
+    del SERVED[made.name]
+
+
+@pytest.fixture
+def eager_calls(calls: CoordinatorCalls[Counters]) -> Iterator[CoordinatorCalls[Counters]]:
+    made: CoordinatorCalls[Counters] = CoordinatorCalls("eager counter", EAGER_TOPIC)
+    made.operations.update(calls.operations)
     yield made
     del SERVED[made.name]
 
@@ -161,7 +192,7 @@ class Client:
         calls.ask(context, operation, [Item(name, None) for name in names], self.outcomes.extend)
 
     def when_gone(self, on_gone: Callable[[], None]) -> None:
-        """It stays."""
+        self.leave = on_gone
 
     def fail(self) -> None:
         raise AssertionError("a surprise")
@@ -465,3 +496,163 @@ def test_rules_that_stumble_over_a_marker_are_loaded_anew_before_it_is_sent_agai
     assert raised.value.code == ErrorCode.NOT_COORDINATOR
     assert first.events == ["loaded", STUMBLING, "resigned"]
     assert not runtime(rig)._shards
+
+
+# ---- requests that meet a coordinator which is being loaded -----------------------------------------------
+
+
+def unasked(start: Start, *, handlers: int = 1) -> HandlerRig:
+    """Handlers of an eager topic without coordinators, whose controller does not answer yet."""
+    rig = start(handlers=handlers)
+    rig.create_topic(EAGER_TOPIC, partitions=4)
+    return rig
+
+
+def answer_epochs(rig: HandlerRig) -> None:
+    """The controller is back."""
+    rig.controller_serves.add("raise_leader_epochs")
+    for handler in rig.handlers:
+        if handler:
+            handler._calls.lose(CONTROLLER)
+    rig.settle()
+
+
+def test_the_first_request_for_a_coordinator_waits_until_it_has_its_epoch(
+    start: Start, eager_calls: CoordinatorCalls[Counters]
+) -> None:
+    rig = unasked(start, handlers=2)
+    client = Client(rig)
+    assert client.ask(rig, eager_calls, "add", *NAMES) == []
+    answer_epochs(rig)
+    rig.advance_ms(60)
+    assert client.outcomes == [{"value": 1}] * len(NAMES)
+
+
+def test_a_request_waits_for_a_coordinator_for_a_bounded_time(
+    start: Start, eager_calls: CoordinatorCalls[Counters]
+) -> None:
+    rig = unasked(start)
+    client = Client(rig)
+    client.begin(eager_calls, "add", "n")
+    rig.advance_ms(WAIT_MS - 1)
+    assert client.outcomes == []
+    assert runtime(rig).due_ms > 0, "nobody looks all the time"
+    rig.advance_ms(1)
+    assert client.outcomes == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
+    answer_epochs(rig)
+    rig.advance_ms(60)
+    assert Client(rig).ask(rig, eager_calls, "add", "n") == [{"value": 1}]
+
+
+def test_requests_that_waited_are_served_in_their_order_before_later_ones(
+    start: Start, calls: CoordinatorCalls[Counters], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = start()
+    rig.create_topic(TOPIC)
+    for _ in range(2):
+        Client(rig).ask(rig, calls, "add", *NAMES)
+    runtime(rig).release((TOPIC, 0))
+    monkeypatch.setattr("kproc.handler.coordinator_shard.LOAD_CHUNK_BYTES", 1)
+    clients = [Client(rig) for _ in range(4)]
+    for client in clients[:3]:
+        client.begin(calls, "add", "n0")
+    (shard,) = runtime(rig)._shards.values()
+    while not shard.is_loaded:
+        runtime(rig)._go_on_loading()
+    clients[3].begin(calls, "add", "n0")
+    rig.settle()
+    assert [client.outcomes for client in clients] == [[{"value": 3}]] * 4
+    clients[3].begin(calls, "add", "n0")
+    rig.settle()
+    assert clients[3].outcomes[-1] == {"value": 4}
+
+
+def test_a_client_that_leaves_while_it_waits_for_a_coordinator_changes_nothing(
+    start: Start, eager_calls: CoordinatorCalls[Counters]
+) -> None:
+    rig = unasked(start)
+    client = Client(rig)
+    client.begin(eager_calls, "add", "n")
+    client.leave()
+    answer_epochs(rig)
+    rig.advance_ms(60)
+    assert client.outcomes == []
+    assert Client(rig).ask(rig, eager_calls, "add", "n") == [{"value": 1}]
+
+
+def test_who_waits_for_a_coordinator_that_moves_is_told_at_once(
+    start: Start, eager_calls: CoordinatorCalls[Counters]
+) -> None:
+    rig = unasked(start, handlers=2)
+    name = next(each for each in NAMES if rig.owner(EAGER_TOPIC, partition_for(each, 4)) == 1)
+    there = Client(rig, 1)
+    assert there.ask(rig, eager_calls, "add", name) == []
+    rig.set_handler_count(1)
+    assert there.outcomes == [ErrorCode.NOT_COORDINATOR]
+
+
+def test_who_waits_for_a_coordinator_of_a_broker_that_stops_is_answered(
+    start: Start, eager_calls: CoordinatorCalls[Counters]
+) -> None:
+    rig = unasked(start)
+    client = Client(rig)
+    client.begin(eager_calls, "add", "n")
+    runtime(rig).begin_stop()
+    assert client.outcomes == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+
+
+# ---- coordinators that stumble ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["stumble", "stumble_when_written", "stumble_later"])
+def test_a_coordinator_that_raises_is_loaded_anew_and_everybody_who_waits_is_answered(
+    start: Start, calls: CoordinatorCalls[Counters], way: str
+) -> None:
+    rig = start()
+    rig.create_topic(TOPIC)
+    first, waiting, stumbling = coordinator(rig), Client(rig), Client(rig)
+    Client(rig).ask(rig, calls, "add", "n")
+    waiting.ask(rig, calls, "wait", "n")
+    outcome = ERROR_OF_STUMBLING if way == "stumble" else int(ErrorCode.NOT_COORDINATOR)
+    assert stumbling.ask(rig, calls, "stumble", way) == [outcome]
+    assert waiting.outcomes == [ErrorCode.NOT_COORDINATOR]
+    assert coordinator(rig) is not first
+    assert "half" not in coordinator(rig).values
+
+
+def test_a_sweep_that_raises_gives_its_coordinator_up(
+    start: Start, calls: CoordinatorCalls[Counters], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = start()
+    rig.create_topic(TOPIC)
+    Client(rig).ask(rig, calls, "add", "n")
+    first = coordinator(rig)
+    monkeypatch.setattr(first, "sweep_some", lambda: 1 // 0)
+    rig.advance_ms(SWEEP_MS)
+    assert first.events[-1] == "resigned"
+    assert coordinator(rig) is not first
+
+
+def test_a_record_that_nobody_expected_leaves_its_coordinator_unloaded_and_the_handler_alive(
+    start: Start, calls: CoordinatorCalls[Counters], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = start()
+    rig.create_topic(TOPIC)
+    Client(rig).ask(rig, calls, "add", "n")
+    runtime(rig).release((TOPIC, 0))
+    monkeypatch.setattr(Counters, "replay", lambda *_: 1 // 0)
+    assert Client(rig).ask(rig, calls, "add", "n") == [ErrorCode.NOT_COORDINATOR]
+
+
+def test_what_a_timer_of_a_coordinator_writes_goes_to_the_disk_before_the_handler_sleeps(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = start()
+    rig.create_topic(TOPIC)
+    ours = coordinator(rig)
+    monkeypatch.setattr(ours, "tick", lambda name: ours.add(name, lambda _outcome: None))
+    ours.deadlines.bring_forward((ours, "n"), rig.clock.now_ns() // NS_PER_MS + 5)
+    rig.clock.advance_ms(5)
+    rig.handler(0)._work()
+    assert ours.values == {"n": 1}
+    assert not rig.partitions().unsynced

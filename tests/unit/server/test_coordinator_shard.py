@@ -18,6 +18,7 @@ from kproc.handler.coordinator_shard import CoordinatorKind, Shard
 from kproc.storage.log import LogConfig
 from kproc.wire.batch_header import HEADER_BYTES
 from kproc.wire.record_batch import BatchHeader, decode_records, parse_header
+from tests.support.coordinators import UNGUARDED
 from tests.support.failing_fs import FailingFs
 from tests.support.logs import TOPIC_ID, LogRig
 from tests.support.owned_log import OwnedLog
@@ -82,7 +83,7 @@ class Rig:
             sweep_interval_ms=1,
             end_transaction=Notes.end_transaction if with_transactions else None,
         )
-        shard = Shard(kind, self.owned, Config(), ManualClock(), Deadlines(), {}, 0)
+        shard = Shard(kind, self.owned, Config(), ManualClock(), Deadlines(), {}, 0, UNGUARDED)
         shard.load_some(lambda name: TOPIC_ID)
         assert shard.is_loaded
         return shard

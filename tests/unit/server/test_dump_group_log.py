@@ -16,6 +16,7 @@ from kproc.group.coordinator import CommitRequest
 from kproc.group.records import CommittedOffset, OffsetKey
 from kproc.handler.coordinator_shard import Shard
 from kproc.handler.groups import groups
+from tests.support.coordinators import UNGUARDED
 from tests.support.java_tools import DUMP_LOG_SEGMENTS, run_tool
 from tests.support.kafka_jars import missing_reason
 from tests.support.logs import NOW_MS, TOPIC_ID, LogRig
@@ -32,7 +33,7 @@ def fill(rig: LogRig) -> None:
     """Offset 1 outside, 2 and 3 in transactions of two producers; one commits, the other aborts."""
     with closing(rig.open()) as log:
         clock = ManualClock(wall_ms=NOW_MS)
-        shard = Shard(groups(Config(), clock), OwnedLog(log), Config(), clock, Deadlines(), {}, 0)
+        shard = Shard(groups(Config(), clock), OwnedLog(log), Config(), clock, Deadlines(), {}, 0, UNGUARDED)
         shard.load_some(lambda name: TOPIC_ID)
         for offset, producer in ((1, None), (2, Producer(7, 0)), (3, Producer(8, 4))):
             value = CommittedOffset(offset=offset, commit_timestamp_ms=NOW_MS, topic_id=TOPIC_ID)

@@ -20,6 +20,7 @@ from kproc.storage.validate import COORDINATOR
 from kproc.wire.batch_header import HEADER_BYTES
 from kproc.wire.record_batch import encode_batch
 from kproc.wire.records import Record
+from tests.support.coordinators import UNGUARDED
 from tests.support.logs import TOPIC_ID, LogRig
 
 BATCHES = 12
@@ -38,7 +39,7 @@ def test_a_piece_may_end_at_every_byte_of_a_batch(tmp_path: Path, monkeypatch: p
     for piece in range(size, 3 * size + HEADER_BYTES):
         monkeypatch.setattr(coordinator_shard, "LOAD_CHUNK_BYTES", piece)
         owned = cast(Any, SimpleNamespace(log=log, key=("__consumer_offsets", 0)))
-        shard = Shard(groups(Config(), clock), owned, Config(), clock, deadlines, {}, 0)
+        shard = Shard(groups(Config(), clock), owned, Config(), clock, deadlines, {}, 0, UNGUARDED)
         for _ in range(BATCHES + 1):
             if shard.is_loaded or shard.is_damaged:
                 break

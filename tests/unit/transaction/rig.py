@@ -40,6 +40,9 @@ class Log:
     def flush(self) -> None:
         self.append()
 
+    def guarded(self, callback: Callable[..., object]) -> Callable[..., None]:
+        return callback  # A surprise is to end the test.
+
     def append(self) -> None:
         while self.gathered:
             write = self.gathered.pop(0)
