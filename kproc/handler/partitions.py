@@ -195,7 +195,8 @@ class Partitions:
             trusted=trusted,
             recovery_point=recovery_point,
             start_offset=start_offset,
-            clean=self._is_clean,
+            # Somebody had it open since the start: what was not synced then is not synced now.
+            clean=self._is_clean and row is None,
         )
 
     def _log_config(self, topic: TopicImage) -> LogConfig:

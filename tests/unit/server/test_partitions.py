@@ -131,6 +131,23 @@ def test_what_a_dead_handler_wrote_and_did_not_publish_is_found_too(start: Start
     assert fetch(rig, "t") == (0, [b"published", b"unpublished"])
 
 
+def test_what_a_dead_handler_did_not_sync_is_synced_by_another_after_a_clean_start(start: Start) -> None:
+    """The clean start says what the broker before has synced, and nothing of who had the log open since."""
+    rig = start(handlers=2, was_clean=True)
+    rig.create_topic("t", partitions=2)
+    (index,) = (each for each in range(2) if rig.owner("t", each) == 1)
+    fields = produce_fields([("t", NO_ID, [(index, batch(b"v"))])], acks=1)
+    rig.processors[1].ask(ApiKey.PRODUCE, 9, fields)
+    rig.kill(1)
+    rig.set_handler_count(1)
+    log = rig.open("t", index).log
+    assert (log.end_offset, log.recovery_point) == (1, 0)
+    point = log.sync_point()
+    inodes = {os.fstat(descriptor).st_ino for descriptor in point.fds}
+    assert (log.directory / "partition.metadata").stat().st_ino in inodes
+    log.mark_synced(point)
+
+
 def test_row_says_whether_there_are_producers_to_look_for(start: Start) -> None:
     """A successor looks at every batch since the last snapshot for them; without any it need not."""
     rig = start()
