@@ -70,6 +70,7 @@ _ROLES: Final = (
 )
 _PAUSES_MS: Final = (2, 10, 40, 100, 400, 2500)
 _TRANSACTIONS_EVERY: Final = 4
+_LATE_MARKERS: Final = 0.2
 
 
 def plan_of(seed: int, *, power: float = POWER, transactions: bool | None = None) -> Plan:
@@ -147,6 +148,8 @@ def _with_transactions(plan: Plan, power: float) -> Plan:
     ):
         clients += [ClientPlan(kind, f"{kind}-{n}", rng.getrandbits(30)) for n in range(rng.choice(counts))]
     duration_ms = rng.choice((150, 300, 600))
+    if rng.random() < _LATE_MARKERS:
+        return _with_late_markers(plan, clients[:2], rng)
     # What was promised of a log whose writes or syncs fail for good is not told for coordinators' logs.
     events = [
         each for each in plan.events if each.kind != "disk" or each.arguments[0] not in ("write", "sync")
@@ -166,6 +169,21 @@ def _with_transactions(plan: Plan, power: float) -> Plan:
         duration_ms=duration_ms,
         settings=settings,
         clients=tuple(clients),
+        events=tuple(sorted(events, key=lambda each: each.at_ms)),
+        has_transactions=True,
+    )
+
+
+def _with_late_markers(plan: Plan, others: list[ClientPlan], rng: random.Random) -> Plan:
+    """Producers without an epoch for each transaction, whose next one a late marker of the last could end."""
+    kinds = ("transactional-old",) * 4 + ("committed",) * 2
+    clients = [ClientPlan(kind, f"{kind}-{n}", rng.getrandbits(30)) for n, kind in enumerate(kinds)]
+    events = [event for _ in range(4) for event in _late_markers(rng, 600)]
+    return replace(
+        plan,
+        duration_ms=600,
+        handlers=3,
+        clients=(*others, *clients),
         events=tuple(sorted(events, key=lambda each: each.at_ms)),
         has_transactions=True,
     )
