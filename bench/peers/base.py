@@ -92,7 +92,7 @@ class Peer:
 
     def restart(self) -> float:
         """Stops the broker in order and starts it with the same data; returns how long the stop took."""
-        took = self._end()
+        took = self.end()
         self.forget()
         self._launch()
         return took
@@ -135,11 +135,12 @@ class Peer:
     def stop(self) -> float:
         """Asks the broker to stop, waits, removes its directory; returns how long it took."""
         try:
-            return self._end()
+            return self.end()
         finally:
             self._remove_directory()
 
-    def _end(self) -> float:
+    def end(self) -> float:
+        """Asks the broker to stop and waits; its data stay. Returns how long it took."""
         begun = time.monotonic()
         tree = self.pids
         child, self._child = self._child, None

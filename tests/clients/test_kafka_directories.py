@@ -1,0 +1,263 @@
+"""Partitions with transactions change the broker: from Apache Kafka's data directory to kproc's, and back.
+
+The metadata logs of the two differ, so no directory is taken over whole: the topics are made at the taker, and the
+files of their partitions are put in place while both are down, those of `__transaction_state` and
+`__consumer_offsets` among them.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from bench.peers.kafka import KafkaPeer
+from kproc.storage.checkpoints import write_partition_metadata
+from kproc.storage.fs import OsFs
+from kproc.wire.header import ApiKey
+from tests.support.broker import ServedBroker
+from tests.support.java_tools import PRODUCER_PERFORMANCE, run_tool
+from tests.support.kafka_jars import missing_reason
+from tests.support.raw import RawClient
+from tests.support.wait import wait_until
+
+pytest.importorskip("confluent_kafka", reason="confluent is not installed: it makes the transactions")
+
+from tests.support.adapters.transactional import Confluent, committed_offset, read_all
+
+pytestmark = [
+    pytest.mark.java,
+    pytest.mark.slow,
+    pytest.mark.usefixtures("java_tools"),
+    pytest.mark.transports("process"),
+    pytest.mark.skipif(missing_reason() is not None, reason=missing_reason() or ""),
+]
+
+TOPIC, PERFORMED, GROUP = "orders", "performed", "readers"
+PARTITIONS = 2
+TIMEOUT_MS = 5_000
+COORDINATED = {"transaction.state.log.num.partitions": "3", "offsets.topic.num.partitions": "3"}
+TIMED_OUT = "transaction.abort.timed.out.transaction.cleanup.interval.ms"
+# Who writes leaves the transaction open whose timeout passes, who takes over ends it.
+WRITER, TAKER = {**COORDINATED, TIMED_OUT: "600000"}, {**COORDINATED, TIMED_OUT: "500"}
+
+
+class Side(Protocol):
+    """A broker that is started and stopped with one data directory."""
+
+    @property
+    def bootstrap(self) -> str: ...
+    @property
+    def directory(self) -> Path: ...
+    def up(self) -> None: ...
+    def down(self) -> None: ...
+
+
+class Kafka:
+    """Apache Kafka."""
+
+    def __init__(self, settings: dict[str, str]) -> None:
+        self._peer = KafkaPeer(settings=settings)
+        self._peer.start()
+
+    @property
+    def bootstrap(self) -> str:
+        return self._peer.bootstrap
+
+    @property
+    def directory(self) -> Path:
+        return self._peer.data
+
+    def up(self) -> None:
+        self._peer.start_after_kill()
+
+    def down(self) -> None:
+        self._peer.end()
+
+    def close(self) -> None:
+        self._peer.__exit__(None, None, None)
+
+
+class Kproc:
+    """`kproc serve`."""
+
+    def __init__(self, directory: Path, settings: dict[str, str]) -> None:
+        self.directory = directory
+        self._settings = settings
+        self._broker: ServedBroker | None = None
+        self.up()
+
+    @property
+    def bootstrap(self) -> str:
+        assert self._broker is not None
+        return self._broker.bootstrap
+
+    def up(self) -> None:
+        self._broker = ServedBroker(self.directory, settings=self._settings).start()
+
+    def down(self) -> None:
+        assert self._broker is not None
+        self._broker.stop()
+        self._broker = None
+
+    def close(self) -> None:
+        if self._broker is not None:
+            self.down()
+
+
+@contextmanager
+def sides(tmp_path: Path, *, kafka_writes: bool) -> Iterator[tuple[Side, Side]]:
+    """(writer, taker), both running."""
+    kafka = Kafka(WRITER if kafka_writes else TAKER)
+    try:
+        kproc = Kproc(tmp_path / "kproc", TAKER if kafka_writes else WRITER)
+        try:
+            yield (kafka, kproc) if kafka_writes else (kproc, kafka)
+        finally:
+            kproc.close()
+    finally:
+        kafka.close()
+
+
+def make_topics(bootstrap: str) -> dict[str, bytes]:
+    """Those of the test, and the coordinators' by their first use; the id of each."""
+    with RawClient(bootstrap) as client:
+        client.create_topic(TOPIC, partitions=PARTITIONS)
+        client.create_topic(PERFORMED)
+    with Confluent(bootstrap, "first") as producer:
+        producer.begin()
+        producer.send_offsets("first", TOPIC, 0, 1)
+        producer.commit()
+    with RawClient(bootstrap) as client:
+        return {
+            name: client.topic_id(name)
+            for name in (TOPIC, PERFORMED, "__transaction_state", "__consumer_offsets")
+        }
+
+
+def write(bootstrap: str) -> None:
+    """Transactions of each end, and two of none."""
+    run_tool(
+        PRODUCER_PERFORMANCE,
+        *("--topic", PERFORMED, "--num-records", "60", "--record-size", "20", "--throughput", "400"),
+        *("--transactional-id", "performer", "--transaction-duration-ms", "20"),
+        *("--bootstrap-server", bootstrap),
+    )
+    with (
+        Confluent(bootstrap, "done") as done,
+        Confluent(bootstrap, "undone") as undone,
+        Confluent(bootstrap, "returning") as returning,
+        Confluent(bootstrap, "forgotten", TIMEOUT_MS) as forgotten,
+    ):
+        done.begin()
+        for partition in range(PARTITIONS):
+            done.send(TOPIC, partition, b"done %d" % partition)
+        done.send_offsets(GROUP, TOPIC, 0, 11)
+        done.commit()
+        undone.begin()
+        undone.send(TOPIC, 0, b"undone")
+        undone.send_offsets(GROUP, TOPIC, 0, 99)
+        undone.flush()
+        undone.abort()
+        returning.begin()
+        returning.send(TOPIC, 0, b"of the one that returns")
+        returning.flush()
+        returning.send_offsets(GROUP, TOPIC, 1, 77)
+        forgotten.begin()
+        forgotten.send(TOPIC, 1, b"of the one that is forgotten")
+        forgotten.flush()
+        done.begin()
+        for partition in range(PARTITIONS):
+            done.send(TOPIC, partition, b"behind %d" % partition)
+        done.commit()
+
+
+def carry(writer: Path, taker: Path, ids: dict[str, bytes]) -> None:
+    """Put the files of the writer's partitions in the place of the taker's, where each topic has another id."""
+    carried = 0
+    for name, topic_id in ids.items():
+        for source in writer.glob(f"{name}-[0-9]"):
+            target = taker / source.name
+            shutil.rmtree(target, ignore_errors=True)  # kproc makes one with its first use.
+            shutil.copytree(source, target)
+            write_partition_metadata(OsFs(), target, topic_id)
+            carried += 1
+    assert carried >= PARTITIONS + 3
+
+
+def described(bootstrap: str, name: str) -> dict[str, Any]:
+    """A transaction as its coordinator describes it, once that has loaded."""
+
+    def answer() -> dict[str, Any]:
+        with RawClient(bootstrap) as client:
+            rows = client.call(ApiKey.DESCRIBE_TRANSACTIONS, 0, {"transactional_ids": [name]})
+        (row,) = rows["transaction_states"]
+        assert row["error_code"] == 0, row
+        return dict(row)
+
+    return wait_until(answer, seconds=30, what=f"a description of {name}")
+
+
+def state_of(bootstrap: str, name: str) -> str:
+    return str(described(bootstrap, name)["transaction_state"])
+
+
+def values(bootstrap: str, isolation: str) -> list[bytes]:
+    return read_all(bootstrap, TOPIC, PARTITIONS, isolation=isolation)
+
+
+def check_taken(bootstrap: str) -> None:
+    """What the writer left is there, and goes on."""
+    assert state_of(bootstrap, "done") == "CompleteCommit"
+    assert state_of(bootstrap, "undone") == "CompleteAbort"
+    assert state_of(bootstrap, "performer") == "CompleteCommit"
+    left = described(bootstrap, "returning")
+    assert left["transaction_state"] == "Ongoing"
+    parts = {(row["topic"], index) for row in left["topics"] for index in row["partitions"]}
+    assert (TOPIC, 0) in parts
+    assert {name for name, _ in parts} == {TOPIC, "__consumer_offsets"}
+    assert read_all(bootstrap, TOPIC, 1, isolation="read_committed") == [b"done 0"]
+    assert len(values(bootstrap, "read_uncommitted")) == 7
+    assert len(read_all(bootstrap, PERFORMED, 1, isolation="read_committed")) == 60
+
+    with Confluent(bootstrap, "returning") as returning:
+        assert state_of(bootstrap, "returning") == "Empty", (
+            "its transaction is aborted before it may begin another"
+        )
+        assert described(bootstrap, "returning")["producer_epoch"] > left["producer_epoch"]
+        returning.begin()
+        returning.send(TOPIC, 1, b"returned")
+        returning.commit()
+    wait_until(
+        lambda: state_of(bootstrap, "forgotten") == "CompleteAbort",
+        seconds=30,
+        what="the timeout ends the transaction that was forgotten",
+    )
+    committed = [b"done 0", b"behind 0", b"done 1", b"behind 1", b"returned"]
+    assert values(bootstrap, "read_committed") == committed
+    assert committed_offset(bootstrap, GROUP, TOPIC, 0) == 11
+    assert committed_offset(bootstrap, GROUP, TOPIC, 1) is None
+    with Confluent(bootstrap, "done") as done:
+        done.begin()
+        done.send(TOPIC, 1, b"again")
+        done.send_offsets(GROUP, TOPIC, 1, 12)
+        done.commit()
+    assert values(bootstrap, "read_committed") == [*committed, b"again"]
+    assert committed_offset(bootstrap, GROUP, TOPIC, 1) == 12
+
+
+@pytest.mark.parametrize("kafka_writes", [True, False], ids=["from Kafka to kproc", "from kproc to Kafka"])
+def test_partitions_with_transactions_of_every_end_are_taken_over(tmp_path: Path, kafka_writes: bool) -> None:
+    with sides(tmp_path, kafka_writes=kafka_writes) as (writer, taker):
+        ids = make_topics(taker.bootstrap)
+        taker.down()
+        make_topics(writer.bootstrap)
+        write(writer.bootstrap)
+        writer.down()
+        carry(writer.directory, taker.directory, ids)
+        taker.up()
+        check_taken(taker.bootstrap)
