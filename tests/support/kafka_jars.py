@@ -6,6 +6,7 @@ business of the machine's Maven settings: nothing here names one. Whoever only w
 are there calls `missing_reason()`, which never fetches: a test run must not start a download by surprise.
 
     python -m tests.support.kafka_jars        # fetch, print the directory
+    python -m tests.support.kafka_jars --streams      # those of Kafka Streams, too
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+Artifacts = tuple[tuple[str, str, str], ...]
+
 KAFKA_VERSION: Final = "4.3.0"
 # slf4j-nop silences the tools: with no binding each prints a warning that would end up in compared output.
 ARTIFACTS: Final = (
@@ -26,6 +29,11 @@ ARTIFACTS: Final = (
     ("org.apache.kafka", "kafka-tools", KAFKA_VERSION),
     ("org.apache.kafka", "kafka-clients", KAFKA_VERSION),
     ("org.slf4j", "slf4j-nop", "1.7.36"),
+)
+# What Kafka Streams needs beside them, on its own: the rest is among them.
+STREAMS_ARTIFACTS: Final = (
+    ("org.apache.kafka", "kafka-streams", KAFKA_VERSION),
+    ("org.rocksdb", "rocksdbjni", "10.1.3"),
 )
 # Cold caches fetch about 90 files one after the other through a proxy.
 FETCH_SECONDS_MAX: Final = 900.0
@@ -39,6 +47,11 @@ def jars_dir() -> Path:
     return cache / "kproc" / f"kafka-{KAFKA_VERSION}" / "lib"
 
 
+def streams_dir() -> Path:
+    """Where the jars of Kafka Streams are, or would be."""
+    return jars_dir().with_name("streams")
+
+
 def missing_reason() -> str | None:
     """Why Java tools cannot run here, in words for a skip; None when they can. Never fetches."""
     if shutil.which("java") is None:
@@ -48,14 +61,36 @@ def missing_reason() -> str | None:
     return None
 
 
+def streams_missing_reason() -> str | None:
+    """Why Kafka Streams cannot run here, in words for a skip; None when it can. Never fetches."""
+    reason = missing_reason()
+    if reason is None and not (streams_dir() / COMPLETE_MARK).exists():
+        command = "python -m tests.support.kafka_jars --streams"
+        return f"no jars of Kafka Streams in {streams_dir()}: `{command}` fetches them"
+    return reason
+
+
 def classpath() -> str:
     """The class path of every jar, for `java -cp`."""
     return f"{jars_dir()}/*"
 
 
+def streams_classpath() -> str:
+    """The class path of every jar and of those of Kafka Streams."""
+    return f"{classpath()}:{streams_dir()}/*"
+
+
 def fetch_jars() -> Path:
     """The directory of the jars, fetched when not complete; raises RuntimeError when that is impossible."""
-    lib = jars_dir()
+    return _fetch(jars_dir(), ARTIFACTS)
+
+
+def fetch_streams_jars() -> Path:
+    """The directory of the jars of Kafka Streams, fetched when not complete, as fetch_jars does."""
+    return _fetch(streams_dir(), STREAMS_ARTIFACTS, "-DexcludeTransitive=true")
+
+
+def _fetch(lib: Path, artifacts: Artifacts, *options: str) -> Path:
     if (lib / COMPLETE_MARK).exists():
         return lib
     if shutil.which("mvn") is None:
@@ -65,31 +100,32 @@ def fetch_jars() -> Path:
         # Two test runs that start together must not copy into one directory.
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (lib / COMPLETE_MARK).exists():
-            _copy_dependencies(lib)
+            _copy_dependencies(lib, artifacts, options)
     return lib
 
 
-def _copy_dependencies(lib: Path) -> None:
+def _copy_dependencies(lib: Path, artifacts: Artifacts, options: tuple[str, ...]) -> None:
     with tempfile.TemporaryDirectory(prefix="kproc-pom-") as directory:
         pom = Path(directory) / "pom.xml"
-        pom.write_text(_pom(), encoding="utf-8")
+        pom.write_text(_pom(artifacts), encoding="utf-8")
         command = ["mvn", "-q", "-B", "-f", str(pom)]
-        command += ["dependency:copy-dependencies", f"-DoutputDirectory={lib}"]
+        command += ["dependency:copy-dependencies", f"-DoutputDirectory={lib}", *options]
         done = subprocess.run(
             command, cwd=directory, capture_output=True, text=True, timeout=FETCH_SECONDS_MAX, check=False
         )
     if done.returncode != 0:
         raise RuntimeError(f"mvn could not fetch the Kafka jars:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-    if not (lib / f"kafka_2.13-{KAFKA_VERSION}.jar").exists():
-        raise RuntimeError(f"mvn succeeded but left no kafka_2.13-{KAFKA_VERSION}.jar in {lib}")
+    first = f"{artifacts[0][1]}-{artifacts[0][2]}.jar"
+    if not (lib / first).exists():
+        raise RuntimeError(f"mvn succeeded but left no {first} in {lib}")
     (lib / COMPLETE_MARK).touch()
 
 
-def _pom() -> str:
+def _pom(artifacts: Artifacts) -> str:
     dependencies = "".join(
         f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
         f"<version>{version}</version></dependency>"
-        for group, artifact, version in ARTIFACTS
+        for group, artifact, version in artifacts
     )
     return (
         "<project><modelVersion>4.0.0</modelVersion><groupId>kproc.test</groupId>"
@@ -100,3 +136,5 @@ def _pom() -> str:
 
 if __name__ == "__main__":
     sys.stdout.write(f"{fetch_jars()}\n")
+    if "--streams" in sys.argv[1:]:
+        sys.stdout.write(f"{fetch_streams_jars()}\n")
