@@ -10,12 +10,15 @@ import uuid
 from pathlib import Path
 from typing import Final
 
+from kproc.cluster import metadata_log
 from kproc.config import Config
 from kproc.errors import Corrupt, FatalError
 from kproc.storage import checkpoints
 from kproc.storage.fs import Fs, OsFs, StorageFailure
 
 LOCK_FILE: Final = ".lock"  # Kafka's name.
+# Raft's, beside Apache Kafka's own metadata log. kproc has none.
+_QUORUM_STATE: Final = "quorum-state"
 
 
 class DataDirectory:
@@ -45,8 +48,12 @@ class DataDirectory:
             raise FatalError(f"log.dirs: cannot use {self.path}: {error}") from error
 
     def _identify(self, node_id: int) -> str:
-        """Read meta.properties, or write it at the first start. A directory of another node is refused."""
+        """Read meta.properties, or write it at the first start. One of another node, or of Kafka, is refused."""
         fs = self._fs
+        if fs.exists(self.path / metadata_log.DIRECTORY_NAME / _QUORUM_STATE):
+            raise Corrupt(
+                "its metadata are Apache Kafka's; kproc can take over its partitions, not all of it"
+            )
         meta = checkpoints.read_meta_properties(fs, self.path)
         if meta is None:
             meta = checkpoints.MetaProperties(

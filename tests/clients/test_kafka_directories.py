@@ -258,6 +258,9 @@ def test_partitions_with_transactions_of_every_end_are_taken_over(tmp_path: Path
         make_topics(writer.bootstrap)
         write(writer.bootstrap)
         writer.down()
+        if kafka_writes:
+            with pytest.raises(RuntimeError, match="Apache Kafka's"):
+                ServedBroker(writer.directory).start()
         carry(writer.directory, taker.directory, ids)
         taker.up()
         check_taken(taker.bootstrap)

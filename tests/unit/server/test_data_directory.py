@@ -102,6 +102,17 @@ def test_unreadable_identity_is_refused(tmp_path: Path) -> None:
     assert "cannot use" in refusal(tmp_path)
 
 
+def test_a_directory_of_apache_kafka_is_refused_as_it_is(tmp_path: Path) -> None:
+    """Its metadata log has the name of ours. Nothing is taken for a broken file of ours, or changed."""
+    metadata = tmp_path / "__cluster_metadata-0"
+    metadata.mkdir()
+    (metadata / "quorum-state").write_text("{}")
+    (tmp_path / ".kafka_cleanshutdown").write_text("{}")
+    assert "Apache Kafka's" in refusal(tmp_path)
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
+    assert not (tmp_path / "meta.properties").exists()
+
+
 def test_file_in_place_of_the_directory_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert "cannot use" in refusal(tmp_path / "file")
