@@ -65,12 +65,12 @@ def _ask(context: RequestContext, transaction: Fields, on_codes: Callable[[Seque
     """Ask the coordinator of one transaction, unless a partition is unknown."""
     keys = _keys(transaction)
     image, version = context.services.image, context.api_version
-    if not transaction["transactional_id"]:
-        on_codes([int(ErrorCode.INVALID_REQUEST)] * len(keys))
-        return
     if any(image.partition(*key) is None for key in keys):
         unknown, other = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OPERATION_NOT_ATTEMPTED
         on_codes([int(unknown if image.partition(*key) is None else other) for key in keys])
+        return
+    if not transaction["transactional_id"]:
+        on_codes([int(ErrorCode.INVALID_REQUEST)] * len(keys))
         return
 
     def on_outcomes(outcomes: list[Outcome]) -> None:

@@ -46,6 +46,9 @@ def ask_to_join(
     `on_code` gets the coordinator's code, once: NONE, or why not all of them are. Producers with an epoch for each
     transaction add by writing; others have added before, and are verified.
     """
+    if not txn.transactional_id:
+        on_code(int(ErrorCode.INVALID_REQUEST))
+        return
     request = AddRequest(txn.producer_id, txn.epoch, tuple(partitions), EPOCH_PER_TRANSACTION if adds else 0)
     item = to_add(txn.transactional_id, request)
 

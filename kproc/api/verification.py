@@ -172,6 +172,9 @@ class TransactionalProduce:
             waiting.laters.append(later._replace(records=bytearray(records)))
             return
         adds = later.version >= _FIRST_THAT_ADDS
+        if self._is_fenced(owned, producer_id, epoch, adds=adds):
+            pending.decide(later.at, failed(later.partition, ErrorCode.INVALID_PRODUCER_EPOCH))
+            return
         if not self._is_first(owned, producer_id, epoch, records, adds=adds):
             self._appender.gather(owned, records, pending, later.at, TRANSACTION)
             return
@@ -199,16 +202,20 @@ class TransactionalProduce:
         return None
 
     @staticmethod
+    def _is_fenced(owned: OwnedPartition, producer_id: int, epoch: int, *, adds: bool) -> bool:
+        """Whether the coordinator need not be asked: the log knows a successor. Its records are not looked at."""
+        entry = owned.log.producers.get(producer_id)
+        return entry is not None and epoch < entry.epoch and (adds or owned.log.config.verifies_transactions)
+
+    @staticmethod
     def _is_first(
         owned: OwnedPartition, producer_id: int, epoch: int, records: memoryview, *, adds: bool
     ) -> bool:
         """Whether the coordinator must be asked, and the log would not refuse the batch anyway."""
         log = owned.log
-        entry = log.producers.get(producer_id)
         if (
             producer_id < 0
             or log.producers.in_transaction(producer_id, epoch)
-            or (entry is not None and epoch < entry.epoch)
             or not (adds or log.config.verifies_transactions)
         ):
             return False

@@ -18,6 +18,9 @@ _HEADER_BYTES = 61
 _LENGTH_COVERS_FROM = 12
 _CRC_COVERS_FROM = 21
 _SEQUENCES = 2**31
+_CODEC, _CONTROL = 7, 32
+# In a marker: the lengths of key and value, a key of four bytes, the value's version.
+_EPOCH_AT = 8
 _GZIP, _SNAPPY, _LZ4 = 1, 2, 3
 
 
@@ -59,7 +62,7 @@ def build(batch: Batch, real: Callable[[Any], Any]) -> bytes:
     sequence = real(batch.get("sequence", -1))
     if sequence >= 0:
         sequence %= _SEQUENCES
-    producer = real(batch.get("pid", -1)), batch.get("epoch", -1), sequence
+    producer = real(batch.get("pid", -1)), real(batch.get("epoch", -1)), sequence
     attributes = codec | batch.get("attributes", 0)
     tail = struct.pack(">hiqqqhii", attributes, len(records) - 1, base_time, latest, *producer, len(records))
     tail += packed
@@ -94,7 +97,7 @@ def read(data: bytes, stamp: Callable[[int], Any], producer: Callable[[int], Any
                 "epoch": pid_epoch,
                 "sequence": sequence,
                 "count": count,
-                "records": _records(data[at + _HEADER_BYTES : end], attributes & 7, count, first, stamp),
+                "records": _records(data[at + _HEADER_BYTES : end], attributes, count, first, stamp),
             }
         )
         at = end
@@ -104,9 +107,10 @@ def read(data: bytes, stamp: Callable[[int], Any], producer: Callable[[int], Any
 
 
 def _records(
-    body: bytes, codec: int, count: int, base_time: int, stamp: Callable[[int], Any]
+    body: bytes, attributes: int, count: int, base_time: int, stamp: Callable[[int], Any]
 ) -> list[tuple[Any, int, str]]:
-    """(time, offset delta, the rest) of each."""
+    """(time, offset delta, the rest) of each; without the epoch of the coordinator that wrote a marker."""
+    codec, is_control = attributes & _CODEC, attributes & _CONTROL
     if codec:
         body = decompress(codec, body)
     records: list[tuple[Any, int, str]] = []
@@ -117,6 +121,8 @@ def _records(
         after_ms, at = read_varint(body, at + 1)
         delta, at = read_varint(body, at)
         rest = body[at:end]
+        if is_control:
+            rest = rest[:_EPOCH_AT] + b"epoch" + rest[_EPOCH_AT + 4 :]
         told = rest.hex() if len(rest) < 99 else f"{len(rest)} bytes {zlib.crc32(rest)}"
         records.append((stamp(base_time + after_ms), delta, told))
         at = end

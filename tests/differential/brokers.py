@@ -20,6 +20,7 @@ SETTINGS = {
     "node.id": "1",
     "num.partitions": "2",
     "offsets.topic.num.partitions": "4",
+    "transaction.state.log.num.partitions": "4",
     "group.initial.rebalance.delay.ms": "0",
 }
 # Its controller would wait this long for more to write.
@@ -48,7 +49,8 @@ def warm_up(bootstrap: str) -> None:
     """Until groups of all partitions and producer ids are served: Kafka begins with them at the first request."""
     side = Side(bootstrap)
     end = time.monotonic() + _READY_SECONDS
-    side.ask("find_coordinator", 1, {"key": "warm"})
+    for key_type in (0, 1):
+        side.ask("find_coordinator", 1, {"key": "warm", "key_type": key_type})
     while not _is_warm(side) and time.monotonic() < end:
         select.select([], [], [], 0.2)
     side.close()
@@ -58,7 +60,11 @@ def _is_warm(side: Side) -> bool:
     groups = ({"group_id": f"warm{number}", "topics": None} for number in range(16))
     if any(side.ask("offset_fetch", 5, group)["error_code"] for group in groups):
         return False
-    return not side.ask("init_producer_id", 0, {"transactional_id": None})["error_code"]
+    producers = ({"transactional_id": name} for name in (None, *(f"warm{number}" for number in range(16))))
+    return not any(
+        side.ask("init_producer_id", 0, {"transaction_timeout": 60000, **each})["error_code"]
+        for each in producers
+    )
 
 
 def common_versions(pair: Pair) -> dict[str, list[int]]:

@@ -15,6 +15,8 @@ from tests.differential.symbols import Moment, Words
 _BROKER, _BROKER_LOGGER = 4, 8
 _UNKNOWN_TOPIC, _NO_LEADER, _INVALID_TOPIC, _INVALID_CONFIG = 3, 5, 17, 40
 _NO_GROUP, _NO_TRANSACTION, _NOT_COORDINATOR = 69, 105, 16
+_OUT_OF_ORDER = 45
+_LISTS = ("topics", "topic_data", "entries", "transactions", "v3_and_below_topics", "markers")
 _LATEST_TIMESTAMP, _NO_TIMESTAMP = -3, -1
 
 
@@ -47,14 +49,29 @@ class Case(NamedTuple):
 
 
 def _transactions(case: Case) -> bool:
+    if case.step.api == "produce":
+        # The sequence of a batch that was refused for want of such an id: Kafka remembers it.
+        return case.codes == (0, _OUT_OF_ORDER) and _has_named_no_producer(case.before)
     # Before the first one, Kafka has nobody who would know.
     return case.step.api == "describe_transactions" and case.codes == (_NO_TRANSACTION, _NOT_COORDINATOR)
+
+
+def _has_named_no_producer(steps: Sequence[Step]) -> bool:
+    """A Produce has said a transactional id that does not have that producer id."""
+    named = [(step.api, step.body.get("transactional_id"), step.body) for step in steps]
+    begun = {name for api, name, _ in named if api == "init_producer_id"}
+    return any(
+        name not in begun or getattr(batch.get("pid"), "name", None) != name
+        for api, name, body in named
+        if api == "produce" and name is not None
+        for batch in _batches_of(body)
+    )
 
 
 def _auto_creation(case: Case) -> bool:
     return (
         case.step.api == "metadata"
-        and case.step.body["allow_auto_topic_creation"]
+        and bool(case.step.body["allow_auto_topic_creation"])
         and case.codes in ((0, _UNKNOWN_TOPIC), (0, _NO_LEADER), (_INVALID_TOPIC, _UNKNOWN_TOPIC))
     )
 
@@ -87,6 +104,8 @@ def _of_fetch(case: Case) -> bool:
     if difference.path[-2:] == ("records", ITEMS):  # Kafka's are of one segment, ours go on in the next.
         kproc, kafka = difference.rows[-1]["records"], _records_of_kafka(case)
         return 0 < len(kafka) < len(kproc) and kproc[: len(kafka)] == kafka
+    if difference.path[-2:] == ("aborted_transactions", ITEMS):  # What Kafka would have read.
+        return not (difference.rows[-1]["records"] or difference.rows[-1]["aborted_transactions"])
     is_list = difference.path[-1:] == ("aborted_transactions",)
     return is_list and not (difference.kproc or difference.kafka)
 
@@ -118,18 +137,22 @@ def _kafka_fails(case: Case) -> bool:
     if step.api == "describe_topic_partitions":  # A limit or a cursor that it does not expect.
         return not isinstance(difference.kafka, dict) and "'error_code': -1" in repr(case.kafka)
     if step.is_unanswered:
-        return difference.kafka == "closed" and _cannot_be_compressed_anew(step.body)
-    return case.codes[1] == -1
+        return bool(difference.kafka == "closed") and _cannot_be_compressed_anew(step.body)
+    return bool(case.codes[1] == -1)
 
 
-def _cannot_be_compressed_anew(body: dict[str, Any]) -> bool:
-    """By Kafka: a batch of a producer's id without an epoch, a record that is dated before 1970."""
-    batches = [
+def _batches_of(body: dict[str, Any]) -> list[Any]:
+    return [
         batch
         for topic in body["topic_data"]
         for row in topic["partition_data"]
         for batch in row["records"] or ()
     ]
+
+
+def _cannot_be_compressed_anew(body: dict[str, Any]) -> bool:
+    """By Kafka: a batch of a producer's id without an epoch, a record that is dated before 1970."""
+    batches = _batches_of(body)
     times = [
         batch["time"] + record[2]
         for batch in batches
@@ -171,7 +194,12 @@ def _asked_twice(case: Case) -> bool:
     """A partition, or what else is answered row by row, that the request names more than once."""
     if case.difference.path[-1:] != (ITEMS,):
         return False
-    return any(_has_twins(case.step.body.get(key)) for key in ("topics", "topic_data", "entries"))
+    return any(_has_twins(case.step.body.get(key)) for key in _LISTS)
+
+
+def _markers_without_an_answer(case: Case) -> bool:
+    is_silent = case.step.api == "write_txn_markers" and case.difference.kafka == "no answer"
+    return is_silent and _has_twins(case.step.body["markers"])
 
 
 def _has_twins(rows: Any) -> bool:
@@ -274,6 +302,7 @@ RULES: dict[str, Callable[[Case], bool]] = {
     "a group request that a later one of the same member replaces": _replaced_group_request,
     "UNKNOWN_SERVER_ERROR": _kafka_fails,
     "AlterConfigs without an answer": _kafka_is_silent,
+    "WriteTxnMarkers without an answer": _markers_without_an_answer,
     "error messages": _has_a_message,
     "what one request names twice": _asked_twice,
     "DescribeLogDirs": _sizes_on_disk,

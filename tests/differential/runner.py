@@ -22,7 +22,7 @@ _BEFORE_NOW_MS = 1_800_000
 # From a difference in one of these on the brokers' states may differ,
 _STATE_FIELDS = {
     "error_code", "base_offset", "generation_id", "session_id", "member_id", "leader", "protocol_name",
-    "low_watermark",
+    "low_watermark", "partition_error_code",
 }  # fmt: skip
 # but not after these.
 _READS = {
@@ -36,6 +36,7 @@ _CHANGES = {
     "create_topics", "create_partitions", "alter_configs", "incremental_alter_configs", "alter_client_quotas",
 }  # fmt: skip
 # but not these: one names topics by ids that are looked up first, one makes topics after its answer.
+_ENDS = {"end_txn", "init_producer_id"}  # Of transactions, whose markers are written after the answer.
 _LATE_CHANGES = {"delete_topics", "metadata"}
 _SETTLE_SECONDS = 10.0
 _ANSWER_SECONDS, _SECOND_ANSWER_SECONDS = 10.0, 4.0
@@ -112,6 +113,7 @@ class _Run:
         self._notes = notes
         self._found: list[Found] = []
         self._is_settled = True
+        self._ending: set[str] = set()  # Transactional ids.
         self._waiting: dict[int, tuple[int, Step]] = {}  # By connection.
         self._steps: Sequence[Step] = ()
 
@@ -136,6 +138,7 @@ class _Run:
         """Send one and judge what has come. True: the states may differ from now on."""
         if not self._is_settled and step.api not in _CHANGES:
             self._settle(so_far)
+        self._await_markers()
         connection = next(
             number for number in itertools.count(step.connection, _CONNECTIONS) if number not in self._waiting
         )
@@ -149,6 +152,8 @@ class _Run:
                 self._waiting[connection] = at, step
                 return False
             answers = taken
+        if step.api in _ENDS and step.body["transactional_id"]:
+            self._ending.add(step.body["transactional_id"])
         if self._judge(at, step, answers):
             return True
         if step.api in _CHANGES | _LATE_CHANGES and _may_have_changed(step, answers):
@@ -213,6 +218,18 @@ class _Run:
         self._upkeep.pass_barrier()
         _give(self._pace.settle)
         self._is_settled = True
+
+    def _await_markers(self) -> None:
+        """Until no transaction is being ended."""
+        body = {"transactional_ids": sorted(self._ending)}
+        self._ending.clear()
+        end = time.monotonic() + _SETTLE_SECONDS
+        for side in self._sides * bool(body["transactional_ids"]):
+            while time.monotonic() < end:
+                rows = side.ask("describe_transactions", 0, side.real(body))["transaction_states"]
+                if not any(row["transaction_state"].startswith("Prepare") for row in rows):
+                    break
+                _give(0.005)
 
     def _shape(self, side: Side, body: dict[str, Any]) -> tuple[tuple[str, int], ...]:
         topics = side.ask("metadata", 12, body)["topics"]

@@ -38,6 +38,9 @@ class Scene:
         kinds = self.random.sample(list(KINDS), self.pick((1, 1, 2, 3)))
         self.topics = {f"~{kind}": self.pick((1, 2, 2, 3)) for kind in kinds}  # Partitions of each.
         self.sequences: dict[tuple[str, str, int], tuple[int, int]] = {}  # Epoch and next one, by producer.
+        self.transactional: dict[
+            str, Any
+        ] = {}  # Producers with such an id, as themes/transactions.py has them.
         self.sessions: list[list[Any]] = []  # Of Fetch: name, epoch, connection.
         self.members_known: set[int] = set()
         # The brokers compress to sizes that differ by a few bytes: no request may depend on them.

@@ -28,10 +28,11 @@ _STAMPS = {
     "last_timestamp",
     "last_fetch_timestamp",
     "last_caught_up_timestamp",
+    "transaction_start_time",
 }
 _WORDS = {"error_message", "message", "batch_index_error_message", "documentation"}
 # Compared by their sign only; some in one API only.
-_SIZES = {"total_bytes", "usable_bytes", "finalized_features_epoch"}
+_SIZES = {"total_bytes", "usable_bytes", "finalized_features_epoch", "coordinator_epoch"}
 _SIZES_OF_QUORUM = {"high_watermark", "log_end_offset", "leader_epoch"}
 # What a broker chooses, by field.
 CHOSEN = {

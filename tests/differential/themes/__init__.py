@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tests.differential.scene import Scene
 from tests.differential.steps import Step
-from tests.differential.themes import cluster, configs, groups, quotas, records, topics
+from tests.differential.themes import cluster, configs, groups, quotas, records, topics, transactions
 from tests.differential.themes.records import add_producers
 
 Maker = Callable[[Scene], None]
@@ -75,6 +75,25 @@ THEMES: dict[str, dict[Maker, int]] = {
         cluster.find_coordinator: 1,
         topics.delete_topics: 1,
     },
+    "transactions": {
+        transactions.whole_transaction: 6,
+        transactions.produce: 5,
+        transactions.init_producer_id: 2,
+        transactions.add_partitions_to_txn: 3,
+        transactions.add_offsets_to_txn: 2,
+        transactions.txn_offset_commit: 3,
+        transactions.end_txn: 5,
+        transactions.write_txn_markers: 1,
+        transactions.describe_transactions: 3,
+        transactions.list_transactions: 2,
+        transactions.find_coordinator: 1,
+        groups.offset_fetch: 2,
+        groups.describe_groups: 1,
+        records.fetch: 3,
+        records.list_offsets: 3,
+        records.describe_producers: 2,
+        records.delete_records: 1,
+    },
     "quotas": {
         quotas.describe_client_quotas: 3,
         quotas.alter_client_quotas: 4,
@@ -113,6 +132,8 @@ def sequence(theme: str, seed: str, versions: dict[str, list[int]]) -> list[Step
     scene = Scene(seed, versions)
     if theme in _WITH_PRODUCERS:
         add_producers(scene)
+    if theme == "transactions":
+        transactions.add_producers(scene)
     size = len(scene.steps) + scene.random.randint(*_LENGTHS)
     makers = THEMES[theme]
     while len(scene.steps) < size:

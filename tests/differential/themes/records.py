@@ -35,7 +35,8 @@ def add_producers(scene: Scene) -> None:
         scene.add("init_producer_id", body, learning={("pid", f"p{number}"): "producer_id"})
 
 
-def _batch(scene: Scene, topic: str, partition: int) -> Batch:
+def a_batch(scene: Scene, topic: str, partition: int, *, numbers: bool = True) -> Batch:
+    """One of a few records; with `numbers` now and then an idempotent producer's."""
     needs_keys = "compact" in topic or "both" in topic
     keys = ["k0", "k1", "k2", "k3" if needs_keys and not scene.chance(0.08) else None]
     records = [
@@ -53,7 +54,7 @@ def _batch(scene: Scene, topic: str, partition: int) -> Batch:
     batch = Batch(records=records, time=time)
     if scene.chance(0.05):
         batch["time"] = scene.pick((-1, Moment(9_000_000), Moment(-(10**10)), 0, _LARGEST - 10**6))
-    if scene.chance(0.55):
+    if numbers and scene.chance(0.55):
         _number(scene, batch, topic, partition)
     if scene.chance(0.2):
         batch["codec"] = scene.pick((1, 1, 2, 3, 4))
@@ -95,11 +96,11 @@ def _number(scene: Scene, batch: Batch, topic: str, partition: int) -> None:
 
 def _records(scene: Scene, topic: str, partition: int) -> Any:
     if not scene.chance(0.02):
-        return [_batch(scene, topic, partition)]
+        return [a_batch(scene, topic, partition)]
     return scene.pick(
         (
             b"",
-            [_batch(scene, topic, partition), _batch(scene, topic, partition)],
+            [a_batch(scene, topic, partition), a_batch(scene, topic, partition)],
             [Batch(records=[], time=Moment(0))],
             [Batch(records=[("k", 1_100_000, 0, [])], time=Moment(0))],
         )

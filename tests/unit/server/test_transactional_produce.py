@@ -463,6 +463,16 @@ def test_an_older_epoch_than_the_log_knows_asks_nobody(scene: Scene) -> None:
     assert not scene.coordinator.asked
 
 
+def test_the_records_of_an_older_epoch_are_not_looked_at(scene: Scene) -> None:
+    assert scene.end(5) == ErrorCode.NONE
+    far = 2**62
+    records = batch(
+        b"v", timestamp_ms=far, producer_id=PID, producer_epoch=4, base_sequence=0, flags=TRANSACTIONAL
+    )
+    scene.send(0, records=records)
+    assert scene.answers() == [[(ErrorCode.INVALID_PRODUCER_EPOCH, -1)]]
+
+
 def test_a_damaged_batch_asks_nobody(scene: Scene) -> None:
     good = batch(b"v", producer_id=PID, producer_epoch=0, base_sequence=0, flags=TRANSACTIONAL)
     scene.send(0, records=good[:-1] + bytes([good[-1] ^ 1]))

@@ -258,6 +258,18 @@ def test_all_partitions_join_or_none(start: Start) -> None:
     assert producer.add(0, version=1) == [ErrorCode.INVALID_PRODUCER_EPOCH]
 
 
+def test_an_empty_transactional_id_is_refused_after_partitions_that_are_unknown(start: Start) -> None:
+    rig = cluster(start)
+    producer = begun(rig)
+    producer.name = ""
+    assert producer.add(0, 1) == [ErrorCode.INVALID_REQUEST] * 2
+    assert producer.add(0, 7) == [ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    codes: list[int] = []
+    services, nobody = rig.handler(0)._services, TxnProducer("", producer.producer_id, 0)
+    ask_to_join(services, nobody, [(TOPIC, 0)], adds=True, on_code=codes.append)
+    assert codes == [ErrorCode.INVALID_REQUEST]
+
+
 def test_brokers_add_and_verify_partitions_of_several_transactions(start: Start) -> None:
     rig = cluster(start)
     producers = [begun(rig, name) for name in ("a", "b")]
