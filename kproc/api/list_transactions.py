@@ -5,15 +5,14 @@ Versions: v1 filter by duration (KIP-994); v2 by a pattern of ids (KIP-1152).
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.api.calls import Answers, Call, FromImage, OnResult
 from kproc.api.every_handler import EveryHandler, Row
+from kproc.api.name_pattern import NamePattern
 from kproc.api.registry import api
 from kproc.api.served_calls import serves
 from kproc.api.transaction_call import TRANSACTIONS
-from kproc.errors import ErrorCode, KafkaError
 from kproc.transaction.state import State
 from kproc.wire.header import ApiKey
 
@@ -47,10 +46,7 @@ def handle_list_transactions(context: RequestContext, request: dict[str, Any]) -
         request.get("duration_filter", _NO_DURATION),
         request.get("transactional_id_pattern") or "",
     )
-    try:
-        re.compile(filters.pattern)
-    except re.error as error:
-        raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from error
+    NamePattern(filters.pattern)  # Refused before anybody is asked.
 
     def on_done(code: int, rows: list[Row]) -> None:
         unknown = [word for word in filters.states if word not in _WORDS]
@@ -80,7 +76,7 @@ def _question(services: Services, filters: Filters) -> EveryHandler:
 
 
 def _ours(services: Services, filters: Filters) -> list[Row]:
-    now_ms = services.clock.wall_ms()
+    now_ms, pattern = services.clock.wall_ms(), NamePattern(filters.pattern)
     return [
         {
             "transactional_id": each.transactional_id,
@@ -89,7 +85,7 @@ def _ours(services: Services, filters: Filters) -> list[Row]:
         }
         for coordinator in TRANSACTIONS.of(services).loaded()
         for each in coordinator.overviews()
-        if _is_wanted(each, filters, now_ms)
+        if _is_wanted(each, filters, now_ms) and pattern.matches(each.transactional_id)
     ]
 
 
@@ -99,6 +95,4 @@ def _is_wanted(each: Overview, filters: Filters, now_ms: int) -> bool:
         return False
     if filters.producer_ids and transaction.producer_id not in filters.producer_ids:
         return False
-    if filters.duration_ms >= 0 and now_ms - transaction.started_ms <= filters.duration_ms:
-        return False
-    return not filters.pattern or re.fullmatch(filters.pattern, each.transactional_id) is not None
+    return filters.duration_ms < 0 or now_ms - transaction.started_ms > filters.duration_ms
