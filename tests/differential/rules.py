@@ -16,6 +16,7 @@ _BROKER, _BROKER_LOGGER = 4, 8
 _UNKNOWN_TOPIC, _NO_LEADER, _INVALID_TOPIC, _INVALID_CONFIG = 3, 5, 17, 40
 _NO_GROUP, _NO_TRANSACTION, _NOT_COORDINATOR = 69, 105, 16
 _OUT_OF_ORDER = 45
+_TRANSACTIONAL = 16
 _LISTS = ("topics", "topic_data", "entries", "transactions", "v3_and_below_topics", "markers")
 _LATEST_TIMESTAMP, _NO_TIMESTAMP = -3, -1
 
@@ -54,7 +55,11 @@ def _transactions(case: Case) -> bool:
         return is_time and case.difference.rows[-1]["coordinator_epoch"] == -1
     if case.step.api == "produce":
         # The sequence of a batch that was refused for want of such an id: Kafka remembers it.
-        return case.codes == (0, _OUT_OF_ORDER) and _has_named_no_producer(case.before)
+        # And it holds a sequence that waited for a transaction against batches outside of transactions, too.
+        is_outside = any(
+            not batch.get("attributes", 0) & _TRANSACTIONAL for batch in _batches_of(case.step.body)
+        )
+        return case.codes == (0, _OUT_OF_ORDER) and (is_outside or _has_named_no_producer(case.before))
     # Before the first one, Kafka has nobody who would know.
     return case.step.api == "describe_transactions" and case.codes == (_NO_TRANSACTION, _NOT_COORDINATOR)
 
