@@ -11,6 +11,7 @@ import os
 import random
 import signal
 import subprocess
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,11 +22,13 @@ import pytest
 from tests.support.broker import ServedBroker
 from tests.support.java_tools import JVM
 from tests.support.kafka_jars import streams_classpath, streams_missing_reason
-from tests.support.raw import RawClient, batch
+from tests.support.raw import RawClient
 from tests.support.status import processes, wait_replaced
-from tests.support.wait import pause, wait_until
+from tests.support.wait import wait_until
 
 pytest.importorskip("confluent_kafka", reason="confluent is not installed: it reads what Java writes")
+
+from confluent_kafka import Producer
 
 from tests.support.adapters.transactional import read_all
 
@@ -41,7 +44,9 @@ pytestmark = [
 PROGRAM = Path(__file__).parents[1] / "support" / "WordCount.java"
 LINES, COUNTS, PARTITIONS = "lines", "counts", 3
 WORDS = [f"word-{number}" for number in range(12)]
-LINES_A_ROUND, WORDS_A_LINE = 60, 5
+WORDS_A_LINE = 5
+# Idempotent: what is tested is not lost or doubled on its way in.
+PRODUCER = {"enable.idempotence": True, "linger.ms": 5, "reconnect.backoff.max.ms": 200}
 SETTINGS = {
     "num.network.threads": 1,
     "num.io.threads": 2,
@@ -110,13 +115,38 @@ def kill_a_handler(broker: ServedBroker, source: random.Random) -> None:
     wait_replaced(broker.control, role, pid)
 
 
-def add_lines(bootstrap: str, source: random.Random, expected: Counter[str]) -> None:
-    with RawClient(bootstrap) as client:
-        for _ in range(LINES_A_ROUND):
-            words = source.choices(WORDS, k=WORDS_A_LINE)
-            records = batch(" ".join(words).encode())
-            assert client.produce(LINES, records, partition=source.randrange(PARTITIONS))["error_code"] == 0
-            expected.update(words)
+class Load(threading.Thread):
+    """Lines, one after the other, until `stop`: whoever is killed has work in its hands."""
+
+    def __init__(self, bootstrap: str, source: random.Random) -> None:
+        super().__init__(name="lines", daemon=True)
+        self.sent: Counter[str] = Counter()
+        self._source = source
+        self._stopping = threading.Event()
+        self._producer = Producer({"bootstrap.servers": bootstrap, **PRODUCER})
+
+    def run(self) -> None:
+        while not self._stopping.wait(0.01):
+            words = self._source.choices(WORDS, k=WORDS_A_LINE)
+            self._producer.produce(LINES, " ".join(words), partition=self._source.randrange(PARTITIONS))
+            self.sent.update(words)
+
+    def stop(self) -> None:
+        """All that was sent is in the topic."""
+        self._stopping.set()
+        self.join()
+        assert self._producer.flush(60) == 0
+
+
+def wait_for_work(bootstrap: str) -> None:
+    """Until new results are written, committed or not."""
+
+    def end() -> int:
+        with RawClient(bootstrap) as client:
+            return sum(client.end_offset(COUNTS, partition=index) for index in range(PARTITIONS))
+
+    before = end()
+    wait_until(lambda: end() > before + 100, seconds=90, what="it goes on")
 
 
 def counts_of(bootstrap: str) -> dict[str, list[int]]:
@@ -131,41 +161,31 @@ def counts_of(bootstrap: str) -> dict[str, list[int]]:
 def test_every_word_is_counted_once_whoever_is_killed(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     rounds, seed = int(pytestconfig.getoption("rounds")), int(pytestconfig.getoption("seed"))
     source = random.Random(seed)
-    expected: Counter[str] = Counter()
     with ServedBroker(tmp_path / "data", settings=SETTINGS) as broker:
         with RawClient(broker.bootstrap) as client:
             for name in (LINES, COUNTS):
                 client.create_topic(name, partitions=PARTITIONS)
         with counting(broker.bootstrap, tmp_path) as program:
-            for number in range(rounds):
-                add_lines(broker.bootstrap, source, expected)
-                if number:
-                    # In the middle of what it does, not after it.
-                    pause(source.uniform(0.0, 0.5))
-                else:
-                    wait_until(lambda: counts_of(broker.bootstrap), seconds=60, what="the first counts")
-                if number % 2:
-                    program.kill()
-                else:
-                    kill_a_handler(broker, source)
-                if number % 3 == 2:
-                    done = sum(map(len, counts_of(broker.bootstrap).values()))
-                    wait_until(
-                        lambda before=done: sum(map(len, counts_of(broker.bootstrap).values())) > before,
-                        seconds=90,
-                        what="it goes on",
-                    )
-            total = sum(expected.values())
-
-            def is_done() -> bool:
-                return sum(map(len, counts_of(broker.bootstrap).values())) >= total
-
-            wait_until(is_done, seconds=120, what=f"{total} words are counted")
-            add_lines(broker.bootstrap, source, expected)
-            total = sum(expected.values())
-            wait_until(is_done, seconds=60, what=f"{total} words are counted")
+            load = Load(broker.bootstrap, random.Random(seed))
+            load.start()
+            try:
+                for number in range(rounds):
+                    wait_for_work(broker.bootstrap)
+                    if number % 2:
+                        program.kill()
+                    else:
+                        kill_a_handler(broker, source)
+                wait_for_work(broker.bootstrap)
+            finally:
+                load.stop()
+            total = load.sent.total()
+            wait_until(
+                lambda: sum(map(len, counts_of(broker.bootstrap).values())) >= total,
+                seconds=120,
+                what=f"{total} words are counted",
+            )
             assert program.close() == 0
         assert counts_of(broker.bootstrap) == {
-            word: list(range(1, count + 1)) for word, count in expected.items()
+            word: list(range(1, count + 1)) for word, count in load.sent.items()
         }
         assert "Traceback" not in broker.log()

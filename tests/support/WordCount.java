@@ -16,7 +16,7 @@ public final class WordCount {
         settings.put("state.dir", args[4]);
         settings.put("processing.guarantee", "exactly_once_v2");
         settings.put("num.stream.threads", "2");
-        settings.put("commit.interval.ms", "100");
+        settings.put("commit.interval.ms", "500");
         settings.put("statestore.cache.max.bytes", "0"); // Every count goes out, not the last of a commit alone.
         settings.put("replication.factor", "1");
         settings.put("default.key.serde", Serdes.StringSerde.class.getName());
