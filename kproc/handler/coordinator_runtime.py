@@ -296,7 +296,8 @@ class CoordinatorRuntime:
             due_ms = first_ms
         if self._owed or self._offline:
             due_ms = min(due_ms, *self._owed.values(), *self._offline.values())
-        due_ms = min(due_ms, self._waits.due_ms)
+        if self._waits.waiting:
+            due_ms = min(due_ms, self._waits.due_ms)
         return max(0, due_ms - now_ns // NS_PER_MS)
 
     def work(self, now_ns: int) -> int:

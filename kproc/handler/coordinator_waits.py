@@ -26,7 +26,7 @@ class CoordinatorWaits:
 
     def __init__(self, containment: Containment) -> None:
         self._containment = containment
-        self._waiting: dict[PartitionKey, list[OnSettled]] = {}
+        self.waiting: dict[PartitionKey, list[OnSettled]] = {}  # Looked at by every duty cycle.
         self._settled: dict[PartitionKey, None] = {}
         # When the first one of each has waited long enough: the others go with it.
         self._ends: deque[tuple[int, PartitionKey, OnSettled]] = deque()
@@ -35,23 +35,23 @@ class CoordinatorWaits:
     def add(self, key: PartitionKey, now_ms: int, on_settled: OnSettled) -> None:
         """Call back once, contained, for the request that is being served now."""
         kept = self._containment.kept("a request that waited for a coordinator", on_settled)
-        waiting = self._waiting.setdefault(key, [])
+        waiting = self.waiting.setdefault(key, [])
         if not waiting:
             self._ends.append((now_ms + WAIT_MS, key, kept))
         waiting.append(kept)
 
     def holds(self, key: PartitionKey) -> bool:
         """Whether somebody waits for that coordinator, whose turn it is not."""
-        return key in self._waiting and key != self._running
+        return key in self.waiting and key != self._running
 
     def settle(self, key: PartitionKey) -> None:
         """The coordinator can be asked, or there is none any more."""
-        if key in self._waiting:
+        if key in self.waiting:
             self._settled[key] = None
 
     def settle_all(self) -> None:
         """There are none any more."""
-        self._settled.update(dict.fromkeys(self._waiting))
+        self._settled.update(dict.fromkeys(self.waiting))
 
     @property
     def due_ms(self) -> int:
@@ -70,12 +70,12 @@ class CoordinatorWaits:
         while self._settled:
             key = next(iter(self._settled))
             self._running = key
-            for on_settled in self._waiting[key]:
+            for on_settled in self.waiting[key]:
                 on_settled()
                 work += 1
             self._running = None
-            del self._waiting[key], self._settled[key]
+            del self.waiting[key], self._settled[key]
         return work
 
     def _is_first(self, key: PartitionKey, on_settled: OnSettled) -> bool:
-        return self._waiting.get(key, [None])[0] is on_settled
+        return self.waiting.get(key, [None])[0] is on_settled
