@@ -10,11 +10,10 @@ from kproc.api.owners import Gather, OnOwnersReply, serve_parts
 from kproc.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from kproc.api.context import RequestContext, Services
+    from kproc.api.context import Coordinators, RequestContext, Services
 
 Row = dict[str, Any]
 Rows = list[Row] | int  # One Handler's, or why they are not known.
-OwnRows = Callable[[Callable[[Rows], None]], None]
 
 
 class EveryHandler(NamedTuple):
@@ -23,7 +22,8 @@ class EveryHandler(NamedTuple):
     services: Services
     call: Call[Any, Answers]
     body: Any  # Of the call.
-    own_rows: OwnRows
+    coordinators: Coordinators[Any]
+    own_rows: Callable[[], list[Row]]  # When all of ours are loaded.
 
     def owner_of(self, handler: int) -> int:
         """The Handler itself."""
@@ -31,7 +31,7 @@ class EveryHandler(NamedTuple):
 
     def serve(self, _handler: int, on_answer: Callable[[Rows | None], None]) -> None:
         """Answer for this one."""
-        self.own_rows(on_answer)
+        self.coordinators.when_loaded(lambda: on_answer(self.own_rows()))
 
     def ask(self, owner: int, _handlers: Sequence[int], on_reply: OnOwnersReply) -> None:
         """Ask another one."""

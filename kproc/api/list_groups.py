@@ -7,6 +7,7 @@ filter (KIP-518); v5 types filter (KIP-848). Both filters take no notice of case
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.api.calls import Answers, Call, FromImage, OnResult
@@ -59,13 +60,7 @@ def serve_call(services: Services, body: Filters, on_reply: OnResult[Answers]) -
 
 
 def _question(services: Services, filters: Filters) -> EveryHandler:
-    groups = GROUPS.of(services)
-    return EveryHandler(
-        services,
-        LIST_OWN,
-        filters,
-        lambda on_rows: groups.when_loaded(lambda: on_rows(_ours(services, filters))),
-    )
+    return EveryHandler(services, LIST_OWN, filters, GROUPS.of(services), partial(_ours, services, filters))
 
 
 def _ours(services: Services, filters: Filters) -> list[Row]:

@@ -5,6 +5,7 @@ Versions: v1 filter by duration (KIP-994); v2 by a pattern of ids (KIP-1152).
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.api.calls import Answers, Call, FromImage, OnResult
@@ -66,12 +67,8 @@ def serve_call(services: Services, body: Filters, on_reply: OnResult[Answers]) -
 
 
 def _question(services: Services, filters: Filters) -> EveryHandler:
-    transactions = TRANSACTIONS.of(services)
     return EveryHandler(
-        services,
-        LIST_OWN,
-        filters,
-        lambda on_rows: transactions.when_loaded(lambda: on_rows(_ours(services, filters))),
+        services, LIST_OWN, filters, TRANSACTIONS.of(services), partial(_ours, services, filters)
     )
 
 

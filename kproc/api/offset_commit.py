@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kproc.api.coordinator_call import Caller, Fields, OnOutcome
 from kproc.api.group_call import GROUPS
-from kproc.api.offsets_to_commit import OffsetsToCommit, offsets_of
+from kproc.api.offsets_to_commit import OffsetsToCommit, offsets_of, same_for_all
 from kproc.api.registry import api
 from kproc.config.values import LONG_MAX
 from kproc.errors import ErrorCode
@@ -45,9 +45,7 @@ def handle_offset_commit(context: RequestContext, request: Fields) -> None:
 
     def on_done(outcome: Fields | int) -> None:
         assert isinstance(outcome, int)
-        fields = error_response(request, outcome, None)
-        commit.fill_in(fields, outcome)
-        context.reply(fields)
+        context.reply(commit.answer(outcome))
 
     if not commit.has_any:
         on_done(ErrorCode.NONE)
@@ -78,19 +76,7 @@ def _expires_ms(context: RequestContext, request: Fields) -> int:
 
 def error_response(request: Fields, code: int, message: str | None) -> Fields:
     del message  # The response has no room for it.
-    return {
-        "topics": [
-            {
-                "name": topic.get("name", ""),
-                "topic_id": topic.get("topic_id"),
-                "partitions": [
-                    {"partition_index": each["partition_index"], "error_code": int(code)}
-                    for each in topic["partitions"]
-                ],
-            }
-            for topic in request["topics"]
-        ]
-    }
+    return same_for_all(request, code)
 
 
 @GROUPS.operation(_NAME)

@@ -31,6 +31,7 @@ class OffsetsToCommit:
         unknown_topic: int,
         expires_ms: int = NO_EXPIRY,
     ) -> None:
+        self._request = request
         self._refused: dict[tuple[int, int], int] = {}
         self._too_large: list[tuple[int, int]] = []
         self.rows: list[Row] = []
@@ -60,13 +61,31 @@ class OffsetsToCommit:
         """Whether the group must be asked: also for texts that are too long, as it may have its own complaint."""
         return bool(self.rows or self._too_large)
 
-    def fill_in(self, fields: Fields, code: int) -> None:
-        """Into an answer that has `code` everywhere: what those are told that the group was not asked about."""
-        refused = self._refused
+    def answer(self, code: int) -> Fields:
+        """The response: `code`, but for those that the group was not asked about."""
+        fields, refused = same_for_all(self._request, code), self._refused
         if not code:
             refused = {**refused, **dict.fromkeys(self._too_large, ErrorCode.OFFSET_METADATA_TOO_LARGE)}
         for (topic_at, part_at), refusal in refused.items():
             fields["topics"][topic_at]["partitions"][part_at]["error_code"] = int(refusal)
+        return fields
+
+
+def same_for_all(request: Fields, code: int) -> Fields:
+    """The response that has one code for all partitions of a request."""
+    return {
+        "topics": [
+            {
+                # By name or by id, as the request has it.
+                **{key: topic[key] for key in ("name", "topic_id") if key in topic},
+                "partitions": [
+                    {"partition_index": each["partition_index"], "error_code": int(code)}
+                    for each in topic["partitions"]
+                ],
+            }
+            for topic in request["topics"]
+        ]
+    }
 
 
 def offsets_of(group_id: str, rows: list[Row]) -> list[tuple[OffsetKey, CommittedOffset]]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kproc.api.coordinator_call import Caller, Fields, Item, OnOutcome
 from kproc.api.group_call import GROUPS
-from kproc.api.offsets_to_commit import OffsetsToCommit, offsets_of
+from kproc.api.offsets_to_commit import OffsetsToCommit, offsets_of, same_for_all
 from kproc.api.registry import api
 from kproc.api.transaction_call import TxnProducer, ask_to_join
 from kproc.coordinator.rules import Producer
@@ -52,10 +52,7 @@ def handle_txn_offset_commit(context: RequestContext, request: Fields) -> None:
 
     def on_done(outcome: Fields | int) -> None:
         assert isinstance(outcome, int)
-        code = _as_known(context.api_version, outcome)
-        fields = error_response(request, code, None)
-        commit.fill_in(fields, code)
-        context.reply(fields)
+        context.reply(commit.answer(_as_known(context.api_version, outcome)))
 
     if not commit.has_any:
         on_done(ErrorCode.NONE)
@@ -89,18 +86,7 @@ def _as_known(version: int, code: int) -> int:
 
 def error_response(request: Fields, code: int, message: str | None) -> Fields:
     del message  # The response has no room for it.
-    return {
-        "topics": [
-            {
-                "name": topic["name"],
-                "partitions": [
-                    {"partition_index": each["partition_index"], "error_code": int(code)}
-                    for each in topic["partitions"]
-                ],
-            }
-            for topic in request["topics"]
-        ]
-    }
+    return same_for_all(request, code)
 
 
 @GROUPS.partition_operation(_NAME)
