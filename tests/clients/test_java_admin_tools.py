@@ -191,10 +191,10 @@ def test_client_metrics_command(broker: BrokerUnderTest) -> None:
     tool("ClientMetricsCommand", broker.bootstrap, "--delete", "--name", name)
 
 
-def test_acls_are_refused_in_words_and_transactions_are_none(broker: BrokerUnderTest) -> None:
+def test_acls_are_refused_in_words_and_transactions_are_listed(broker: BrokerUnderTest) -> None:
     acls = tool("AclCommand", broker.bootstrap, "--list", check=False)
     assert "SecurityDisabledException" in said(acls)
     assert "No Authorizer is configured on the broker" in said(acls)
     listed = tool("TransactionsCommand", broker.bootstrap, "list")
+    # Other tests on the shared broker leave transactional ids, so the rows are whatever they left.
     assert listed.lines[0].split() == ["TransactionalId", "Coordinator", "ProducerId", "TransactionState"]
-    assert len(listed.lines) == 1
