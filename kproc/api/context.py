@@ -21,6 +21,8 @@ from kproc.coordinator.rules import OnCode
 from kproc.errors import ErrorCode, KafkaError
 from kproc.metrics.requests import ERRORS, Counts
 from kproc.purgatory.purgatory import Purgatory
+from kproc.security.acl import Operation, ResourceType
+from kproc.security.principal import Identity, Principal
 from kproc.storage.log import Log
 from kproc.storage.log_traffic import LogTraffic
 from kproc.wire import codec
@@ -60,6 +62,8 @@ class Endpoint(Protocol):
     def advertised_host(self) -> str: ...
     @property
     def advertised_port(self) -> int: ...
+    @property
+    def protocol(self) -> str: ...
 
 
 class OwnedPartition(Protocol):
@@ -190,6 +194,20 @@ class Coordinators(Protocol[C_co]):
         """Load every partition of ours that has been written to, then call back."""
 
 
+class Authorizer(Protocol):
+    """What clients may do, by the access control lists of the metadata in force: security/authorizer.py."""
+
+    def is_allowed(
+        self, client: Identity, operation: Operation, resource: ResourceType, name: str, *, api_key: int
+    ) -> bool:
+        """Whether the client may do that; the answer goes into the audit log with the request's API key."""
+
+    def is_allowed_for_any(
+        self, client: Identity, operation: Operation, resource: ResourceType, *, api_key: int
+    ) -> bool:
+        """Whether there is some resource of that type, which need not exist, with which the client may do that."""
+
+
 class Samples(Protocol):
     """The requests that telemetry tells of (handler/handler_telemetry.py); asked of timed requests alone."""
 
@@ -205,6 +223,7 @@ class Services:
     """Everything a Handler offers to the APIs. One per Handler, made by handler/handler.py."""
 
     __slots__ = (
+        "authorizer",
         "client_rates",
         "clock",
         "config",
@@ -254,6 +273,7 @@ class Services:
         self.waits_for_sync = config.kproc_flush == "group"
         # The API keys that are served here; None: all. The control listener serves few.
         self.served: frozenset[int] | None = None
+        self.authorizer: Authorizer | None = None  # None: everybody may do everything.
         self.producer_ids: ProducerIds
         self.session_cache: SessionCache
         self.transfers: PartitionTransfer
@@ -341,6 +361,24 @@ class RequestContext:
     @property
     def client_host(self) -> str:
         """The client's address as Kafka shows it to those who describe groups: `/127.0.0.1`."""
+        raise NotImplementedError
+
+    @property
+    def identity(self) -> Identity:
+        """The client's address and principal."""
+        raise NotImplementedError
+
+    @property
+    def principal(self) -> Principal:
+        """Who the client is; ANONYMOUS if nobody asked."""
+        return self.identity.principal
+
+    def is_allowed(self, operation: Operation, resource: ResourceType, name: str) -> bool:
+        """Whether the client may do that to that resource. True without an authorizer, and for the broker's own."""
+        raise NotImplementedError
+
+    def is_allowed_for_any(self, operation: Operation, resource: ResourceType) -> bool:
+        """Whether the client may do that to some resource of that type."""
         raise NotImplementedError
 
     def count_error(self, code: int) -> None:

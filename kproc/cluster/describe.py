@@ -28,7 +28,16 @@ SOURCE_DEFAULT: Final = 5
 SOURCE_BROKER_LOGGER: Final = 6
 SOURCE_CLIENT_METRICS: Final = 7
 SOURCE_GROUP: Final = 8
-_TYPES: Final = {"BOOLEAN": 1, "STRING": 2, "INT": 3, "SHORT": 4, "LONG": 5, "DOUBLE": 6, "LIST": 7}
+_TYPES: Final = {
+    "BOOLEAN": 1,
+    "STRING": 2,
+    "INT": 3,
+    "SHORT": 4,
+    "LONG": 5,
+    "DOUBLE": 6,
+    "LIST": 7,
+    "PASSWORD": 9,
+}
 
 Synonyms = list[dict[str, Any]]
 
@@ -174,7 +183,7 @@ def _row(
         "value": value,
         "read_only": read_only,
         "config_source": source,
-        "is_sensitive": False,  # No setting of ours holds a secret.
+        "is_sensitive": kind is Kind.PASSWORD,
         "synonyms": synonyms,
         "config_type": _TYPES.get(kind.kafka_name, 0),
         "documentation": doc,

@@ -57,7 +57,7 @@ def _count(config: Config, overrides: Mapping[str, str], key: str) -> int:
             return int(overrides[key])
         static = config.listener_value(listener, name)
         if static is not None:
-            return static
+            return int(static)
     if name in overrides:
         return int(overrides[name])
     return int(config.num_io_threads if name == IO_THREADS else config.num_network_threads)

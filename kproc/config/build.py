@@ -6,6 +6,7 @@ work on plain values by setting name; Config.build() is the only caller.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -27,8 +28,8 @@ MS_PER_MINUTE: Final = 60_000
 MS_PER_HOUR: Final = 3_600_000
 
 _LISTENER_PREFIX: Final = re.compile(r"listener\.name\.([^.]+)\.(.+)")
-# What Kafka lets a listener have for itself in this layer.
-LISTENER_SETTINGS: Final = ("num.network.threads", "max.connections", "max.connection.creation.rate")
+# A listener with none of these would serve nobody.
+LISTENER_COUNTS: Final = ("num.network.threads", "max.connections", "max.connection.creation.rate")
 _EMBEDDED_PREFIXES: Final = ("confluent.", "rlmm.config.", "rsm.config.", "config.providers.")
 
 
@@ -83,8 +84,8 @@ def parse_given(
                 values[name] = row.parse(raw)
                 if row.unhonoured is not None and values[name] != row.default:
                     warnings.append(f"{place}{name}={show(raw)} has no effect: {row.unhonoured}")
-            elif own is not None and own[2] in LISTENER_SETTINGS:
-                value = _parse_own(name, raw, table[own[2]])
+            elif own is not None and (row := _row_of_listener(own[2], table)) is not None:
+                value = _parse_own(name, raw, row)
                 values.setdefault("listener.overrides", []).append((own[1].lower(), own[2], value))
             else:
                 warnings.append(place + _place_unknown(name, origin, table, takes_unknown=takes_unknown))
@@ -117,12 +118,21 @@ def together(*steps: Callable[[], object]) -> None:
     raise_all(mistakes)
 
 
-def _parse_own(name: str, raw: object, row: Setting) -> int:
+def _row_of_listener(plain: str, table: Mapping[str, Setting]) -> Setting | None:
+    """The row of what stands behind a listener's prefix, perhaps behind a mechanism's, too."""
+    row = table.get(plain)
+    if row is not None:
+        return row if row.per_listener else None
+    row = table.get(plain.partition(".")[2])
+    return row if row is not None and row.per_mechanism else None
+
+
+def _parse_own(name: str, raw: object, row: Setting) -> Any:
     """The value of a listener's own setting. Kafka refuses 0 on updates only; with it nobody could connect."""
-    value = row.parse(raw)
-    if value < 1:
+    value = dataclasses.replace(row, name=name).parse(raw)
+    if row.name in LISTENER_COUNTS and value < 1:
         raise ConfigError(f"{name}={show(raw)}: must be at least 1")
-    return int(value)
+    return value
 
 
 def _place_unknown(name: str, origin: str, table: Mapping[str, Setting], *, takes_unknown: bool) -> str:
@@ -138,7 +148,8 @@ def _place_unknown(name: str, origin: str, table: Mapping[str, Setting], *, take
             or plain.startswith(("ssl.", "sasl."))
             or ".sasl." in plain
         ):
-            return f"{name} has no effect: only {', '.join(LISTENER_SETTINGS)} take a listener's prefix"
+            takes = ", ".join(name for name, row in table.items() if row.per_listener)
+            return f"{name} has no effect: only {takes} take a listener's prefix"
     if name.count(".sasl.") or name.startswith(("sasl.", "ssl.")):
         # Mechanism-prefixed keys are an open set in Kafka.
         return f"{name} has no effect: kproc does not speak TLS or SASL yet"

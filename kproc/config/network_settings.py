@@ -86,6 +86,7 @@ class NetworkSettings:
         "Processors. Default: half of the CPUs, at least 1.",
         at_least(1),
         dynamic=CLUSTER,
+        per_listener=True,
     )
     num_io_threads: int = setting(
         INT,
@@ -126,6 +127,7 @@ class NetworkSettings:
         "Connections at a time, of the broker and of each listener; above, accepting waits.",
         at_least(0),
         dynamic=CLUSTER,
+        per_listener=True,
     )
     max_connections_per_ip: int = setting(
         INT,
@@ -147,6 +149,7 @@ class NetworkSettings:
         "New connections per second, of the broker and of each listener; above, accepting waits.",
         at_least(0),
         dynamic=CLUSTER,
+        per_listener=True,
     )
     quota_window_num: int = setting(INT, 11, "Samples of a rate that is limited.", between(1, 1000))
     quota_window_size_seconds: int = setting(

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from kproc.config.build import check_together, derive, merge, parse_given
 from kproc.config.group_settings import GroupSettings
@@ -31,7 +31,7 @@ class Config(OwnSettings, TransactionSettings, GroupSettings, LogSettings, Netwo
 
     explicit_settings: frozenset[str] = frozenset()
     """Names that were set by a source; DescribeConfigs tells them from defaults."""
-    listener_overrides: tuple[tuple[str, str, int], ...] = ()
+    listener_overrides: tuple[tuple[str, str, Any], ...] = ()
     """(listener in lower case, setting, value) of each `listener.name.<listener>.<setting>`."""
 
     @classmethod
@@ -68,8 +68,11 @@ class Config(OwnSettings, TransactionSettings, GroupSettings, LogSettings, Netwo
         """What each listener tells its clients; `bound` is getsockname() by listener name."""
         return resolve_advertised(self.listeners, self.advertised_listeners, bound)
 
-    def listener_value(self, listener: str, name: str) -> int | None:
-        """What `listener.name.<listener>.<name>` was set to, or None: the plain setting holds."""
+    def listener_value(self, listener: str, name: str) -> Any:
+        """What `listener.name.<listener>.<name>` was set to, or None: the plain setting holds.
+
+        `name` may begin with a SASL mechanism in lower case, as in `plain.sasl.jaas.config`.
+        """
         wanted = (listener.lower(), name)
         return next((value for *key, value in self.listener_overrides if tuple(key) == wanted), None)
 

@@ -16,6 +16,8 @@ from typing import Any, Final
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 
+HIDDEN: Final = "[hidden]"  # What Kafka shows of a password.
+
 Check = Callable[[Any], str | None]
 """Says what is wrong with a value, or None."""
 
@@ -34,12 +36,35 @@ class Kind(Enum):
     LONG = "LONG"
     DOUBLE = "DOUBLE"
     LIST = "LIST"
+    PASSWORD = "PASSWORD"  # noqa: S105 - the name of a type
     SIZE = "LONG "  # The blank keeps the member distinct from LONG: an alias would lose its units.
 
     @property
     def kafka_name(self) -> str:
         """Kafka's name of this type; sizes are longs to a client."""
         return self.value.strip()
+
+
+class Secret:
+    """A value of kind PASSWORD. No form of it that may reach a log, an answer or an error says what it is."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        """The value itself, for the one who needs it."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return HIDDEN
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and self._value == other._value
+
+    def __hash__(self) -> int:
+        return hash(self._value)
 
 
 class Dynamic(Enum):
@@ -51,12 +76,13 @@ class Dynamic(Enum):
 
 
 # Short names for the tables, where each of them stands in many rows.
-BOOLEAN, DOUBLE, INT, LIST, LONG, SIZE, STRING = (
+BOOLEAN, DOUBLE, INT, LIST, LONG, PASSWORD, SIZE, STRING = (
     Kind.BOOLEAN,
     Kind.DOUBLE,
     Kind.INT,
     Kind.LIST,
     Kind.LONG,
+    Kind.PASSWORD,
     Kind.SIZE,
     Kind.STRING,
 )
@@ -77,6 +103,12 @@ class Setting:
     dynamic: Dynamic
     unhonoured: str | None
     is_internal: bool
+    per_listener: bool
+    per_mechanism: bool
+
+    @property
+    def is_secret(self) -> bool:
+        return self.kind is Kind.PASSWORD
 
     @property
     def field_name(self) -> str:
@@ -93,7 +125,7 @@ class Setting:
         value = parse_value(self.kind, raw, self.name)
         complaint = self.check(value) if self.check is not None else None
         if complaint is not None:
-            raise ConfigError(f"{self.name}={show(raw)}: {complaint}")
+            raise ConfigError(f"{self.name}={HIDDEN if self.is_secret else show(raw)}: {complaint}")
         return value
 
 
@@ -106,9 +138,15 @@ def setting(
     dynamic: Dynamic = Dynamic.NO,
     unhonoured: str | None = None,
     internal: bool = False,
+    per_listener: bool = False,
+    per_mechanism: bool = False,
 ) -> Any:
-    """A field of Config; `default` may be a function. `unhonoured` says why another value warns."""
-    row = Setting("", kind, default, doc, check, dynamic, unhonoured, internal)
+    """A field of Config; `default` may be a function. `unhonoured` says why another value warns.
+
+    `per_listener`: `listener.name.<listener>.<name>` is for one listener; `per_mechanism`: and
+    `listener.name.<listener>.<mechanism>.<name>` for one SASL mechanism there.
+    """
+    row = Setting("", kind, default, doc, check, dynamic, unhonoured, internal, per_listener, per_mechanism)
     if callable(default):
         return field(default_factory=default, metadata={"setting": row})
     return field(default=default, metadata={"setting": row})
@@ -131,6 +169,12 @@ def parse_value(kind: Kind, raw: object, name: str) -> Any:
         if isinstance(raw, str):
             return raw.strip()
         raise ConfigError(f"{name}={show(raw)}: expected text")
+    if kind is Kind.PASSWORD:
+        if isinstance(raw, str):
+            return Secret(raw.strip())
+        if isinstance(raw, Secret):
+            return raw
+        raise ConfigError(f"{name}: expected text")
     if kind is Kind.DOUBLE:
         return _parse_double(raw, name)
     return _parse_integer(kind, raw, name)
@@ -179,8 +223,8 @@ def _parse_integer(kind: Kind, raw: object, name: str) -> int:
 
 
 def wire_text(value: object) -> str | None:
-    """A value as Kafka writes it in DescribeConfigs and files; None stays null."""
-    if value is None:
+    """A value as Kafka writes it in DescribeConfigs and files; None stays null, and so does a secret."""
+    if value is None or isinstance(value, Secret):
         return None
     if isinstance(value, bool):
         return "true" if value else "false"

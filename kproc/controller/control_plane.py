@@ -32,12 +32,12 @@ from kproc.role.request import ClientPeer, HandlerRequest
 from kproc.storage.log_traffic import LogTraffic
 from kproc.transport.agent import Link
 from kproc.transport.envelope import (
-    ADDRESS,
     BLOCK,
     DISCONNECTED,
     FLAG_TIMED,
     HEAD,
     HEAD_BYTES,
+    IDENTITY,
     REQUEST,
     REQUEST_BLOCK,
     SEQUENCE_MASK,
@@ -132,7 +132,7 @@ class ControlPlane:
         connection_id, sequence, listener, flags = HEAD.unpack_from(view)
         requests = self._requests
         assert requests is not None
-        if kind == ADDRESS:
+        if kind == IDENTITY:
             requests.introduce(connection_id, view[HEAD_BYTES:])
         elif kind == DISCONNECTED:
             requests.forget(connection_id)

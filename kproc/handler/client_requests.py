@@ -28,7 +28,6 @@ from kproc.role.request import ClientPeer, HandlerRequest
 from kproc.role.routing import OWNER, body_key
 from kproc.transport.agent import Link
 from kproc.transport.envelope import (
-    ADDRESS,
     BLOCK,
     DISCONNECTED,
     FLAG_MOVED,
@@ -37,6 +36,7 @@ from kproc.transport.envelope import (
     HEAD,
     HEAD_BYTES,
     HINT,
+    IDENTITY,
     MOVE_OUT,
     REQUEST,
     REQUEST_BLOCK,
@@ -315,7 +315,7 @@ class ClientRequests:
     def _take_news(self, client: Client, kind: int, view: memoryview) -> None:
         """A connection of that Processor is new, has ended, leaves or has arrived: see migrating_connections.py."""
         connection_id, attempt, _, flags = HEAD.unpack_from(view)
-        if kind == ADDRESS:
+        if kind == IDENTITY:
             client.requests.introduce(connection_id, view[HEAD_BYTES:])
         elif kind == MOVE_OUT:
             # Append and answer the gathered requests first, by the old state of the connection.

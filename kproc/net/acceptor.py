@@ -30,7 +30,7 @@ from kproc.net.handoff import NO_ADDRESS, address_text, pack_address
 from kproc.net.handoff_queue import Accepted, HandoffQueue
 from kproc.net.lookups import Found, Lookups
 from kproc.transport.agent import REST_MS, STORE_MS, AgentId, Doze, Link
-from kproc.transport.envelope import FLAG_LOOPBACK
+from kproc.transport.envelope import FLAG_LOOPBACK, FLAG_SASL, FLAG_TLS
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +63,7 @@ class Acceptor:
         metrics: MetricsRow,
         clock: Clock,
         send_buffer_bytes: int = -1,
+        protocol: str = "PLAINTEXT",
         limits_for: LimitsFor = lambda settings, resolve: ConnectionLimits(),
         rate_samples: int = 11,
         rate_sample_ns: int = 1_000_000_000,
@@ -80,6 +81,7 @@ class Acceptor:
         self._containment = Containment()
         self._clock = clock
         self._send_buffer_bytes = send_buffer_bytes
+        self._protocol_flags = flags_of(protocol)
         self._limits_for = limits_for
         self._counts = ConnectionCounts()
         self._settings = DynamicSettings()
@@ -373,7 +375,7 @@ class Acceptor:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if self._send_buffer_bytes > 0:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_bytes)
-        return FLAG_LOOPBACK if _is_loopback(sock) else 0
+        return self._protocol_flags | (FLAG_LOOPBACK if _is_loopback(sock) else 0)
 
     def _on_no_descriptors(self, error: OSError, now_ns: int) -> None:
         """Free descriptors by closing the sockets whose close is only delayed; then wait before accepting again."""
@@ -414,6 +416,11 @@ class Acceptor:
                 values[_BLOCKED] += now_ns - self._blocked_since_ns
                 self._blocked_since_ns = now_ns
             self._metrics.store()
+
+
+def flags_of(protocol: str) -> int:
+    """What travels with every connection of a listener with this security protocol."""
+    return FLAG_TLS * protocol.endswith("SSL") | FLAG_SASL * protocol.startswith("SASL")
 
 
 def _remote(address: object) -> tuple[bytes, int]:

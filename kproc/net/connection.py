@@ -21,6 +21,7 @@ from kproc.net.files import FileCache, OpenFile, StaleFile
 from kproc.net.handler_peer import HandlerPeer
 from kproc.net.migration_state import MigrationState
 from kproc.net.transport_layer import FILE_TOO_SHORT, PlaintextTransport
+from kproc.security.principal import ANONYMOUS, Principal
 from kproc.transport.envelope import range_answer_of
 from kproc.wire.file_range import FileRange
 
@@ -126,6 +127,7 @@ class Connection:
         "next_sequence",
         "origin",
         "out",
+        "principal",
         "ready",
         "recv_into",
         "send",
@@ -154,6 +156,7 @@ class Connection:
         self.books = books
         self.listener = origin.listener
         self.flags = origin.flags
+        self.principal: Principal = ANONYMOUS
         self.client: tuple[str, str, str] | None = (
             None  # Client id, software name, software version; once known.
         )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from kproc.net.connection import Connection
 from kproc.net.handler_peer import HandlerPeer, Router
 from kproc.transport.agent import AgentId, Sender
-from kproc.transport.envelope import ADDRESS, DISCONNECTED, HEAD
+from kproc.transport.envelope import DISCONNECTED, HEAD, IDENTITY
 from kproc.transport.outbox import Inbox
 
 
@@ -66,14 +66,16 @@ class HandlerSet:
         return False
 
     def introduce(self, connection: Connection) -> bool:
-        """Send the client's address to every Handler, before the first request; False if a ring has no room.
+        """Send the client's address and principal to every Handler, before the first request; False if a ring has no
+        room.
 
-        Each request could carry the address instead, but hardly any request needs it.
+        Each request could carry them instead, but hardly any request needs them.
         """
         head = HEAD.pack(connection.id, 0, 0, 0)
+        identity = connection.origin.address + connection.principal.pack()
         for handler in self.by_id.values():
             if handler.link is not None:  # Otherwise the link to its successor brings us here again.
-                if not handler.link.sender.try_push(ADDRESS, head, connection.origin.address):
+                if not handler.link.sender.try_push(IDENTITY, head, identity):
                     return False
                 self.unpublished[handler] = None
         connection.is_introduced = True

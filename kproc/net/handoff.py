@@ -37,7 +37,8 @@ CHANGES_MAX: Final = 180  # Most changes in one report.
 REPORT_BYTES_MAX: Final = _REPORT.size + CREDITS * _ANSWER.size + CHANGES_MAX * _CHANGE.size
 
 _V4_MAPPED: Final = bytes(10) + b"\xff\xff"
-NO_ADDRESS: Final = bytes(16)
+ADDRESS_BYTES: Final = 16
+NO_ADDRESS: Final = bytes(ADDRESS_BYTES)
 
 
 def pack_address(host: str) -> bytes:

@@ -163,6 +163,7 @@ class ConnectionMigration:
         if state.kept:
             connection.target = self._handlers.by_index[state.target]
         connection.client = state.client
+        connection.principal = state.principal
         connection.next_sequence, connection.next_send = state.next_sequence, state.next_send
         connection.stash = {sequence: (kind, record) for sequence, kind, record in state.stash}
         connection.inflight = len(state.kept) + len(state.stash)

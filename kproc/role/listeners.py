@@ -29,13 +29,14 @@ from kproc.role.port_holder import holder_of
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """One open listener: its name, bound address and advertised address."""
+    """One open listener: its name, bound address and advertised address, and its security protocol."""
 
     name: str
     bound_host: str
     bound_port: int
     advertised_host: str
     advertised_port: int
+    protocol: str = "PLAINTEXT"
 
     @property
     def bound(self) -> str:
@@ -69,6 +70,7 @@ def open_listeners(config: Config) -> list[tuple[Endpoint, socket.socket]]:
                 int(bound[end_point.name][1]),
                 advertised[end_point.name].host,
                 advertised[end_point.name].port,
+                end_point.protocol,
             ),
             sock,
         )
@@ -147,7 +149,9 @@ def open_listener(
         sock.close()
         raise
     advertised = told[end_point.name]
-    return Endpoint(end_point.name, str(host), int(port), advertised.host, advertised.port), sock
+    return Endpoint(
+        end_point.name, str(host), int(port), advertised.host, advertised.port, end_point.protocol
+    ), sock
 
 
 def close_listener(sock: socket.socket) -> None:

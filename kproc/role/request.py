@@ -11,10 +11,13 @@ import msgspec
 from kproc.api.context import RequestContext, Services
 from kproc.api.registry import lookup
 from kproc.errors import ErrorCode
-from kproc.net.handoff import address_text
+from kproc.net.handoff import ADDRESS_BYTES, address_text
+from kproc.security.acl import Operation, ResourceType
+from kproc.security.principal import ANONYMOUS, Identity, Principal
 from kproc.transport.envelope import (
     CLOSE,
     FLAG_LOOPBACK,
+    FLAG_PROBE,
     FLAG_TIMED,
     HEAD,
     MOVED,
@@ -34,6 +37,7 @@ from kproc.transport.envelope import (
 from kproc.wire.file_range import FileRange
 
 UNKNOWN_HOST: Final = "/unknown"
+_UNKNOWN: Final = Identity(UNKNOWN_HOST, ANONYMOUS)
 _HOSTS_KEPT: Final = 4096  # Most addresses whose text is cached: all connections of one host share one text.
 
 
@@ -46,6 +50,12 @@ def host_text(packed: bytes) -> str:
     return f"/{text}"
 
 
+@lru_cache(_HOSTS_KEPT)
+def _principal(packed: bytes) -> Principal:
+    """All connections of one user share one object."""
+    return Principal.unpack(packed)
+
+
 class Answers(Protocol):
     """Where answers go: a Processor's Outbox, or the store of answers that are kept while a connection migrates."""
 
@@ -55,20 +65,21 @@ class Answers(Protocol):
 class ClientPeer:
     """One Processor as its Handlers see it: where answers go, and which requests of which client still wait."""
 
-    __slots__ = ("hosts", "moving", "outbox", "waiting")
+    __slots__ = ("identities", "moving", "outbox", "waiting")
 
     def __init__(self, outbox: Answers) -> None:
         self.outbox = outbox
-        self.hosts: dict[int, str] = {}  # Connection id -> its client's address.
+        self.identities: dict[int, Identity] = {}  # Connection id -> its client.
         # Connections that are leaving this Processor: the store of their answers, and the attempt; see
         # migrating_connections.py.
         self.moving: dict[int, tuple[ClientPeer, int]] = {}
         # Connection id -> what to cancel when the client leaves. Only parked requests are in here.
         self.waiting: dict[int, dict[HandlerRequest, Callable[[], None]]] = {}
 
-    def introduce(self, connection_id: int, address: memoryview) -> None:
-        """Store the client's address of a connection whose requests will follow."""
-        self.hosts[connection_id] = host_text(bytes(address))
+    def introduce(self, connection_id: int, identity: memoryview) -> None:
+        """Store who the client of a connection is whose requests will follow."""
+        host, packed = host_text(bytes(identity[:ADDRESS_BYTES])), bytes(identity[ADDRESS_BYTES:])
+        self.identities[connection_id] = Identity(host, _principal(packed))
 
     def forget(self, connection_id: int) -> None:
         """Cancel the parked requests of a client that has disconnected.
@@ -76,7 +87,7 @@ class ClientPeer:
         Each of them is still answered: the Processor may have lent us a block for the request, and it frees the block
         when the answer comes, not when the connection ends.
         """
-        self.hosts.pop(connection_id, None)
+        self.identities.pop(connection_id, None)
         for request, on_gone in list(self.waiting.pop(connection_id, {}).items()):
             on_gone()
             request.no_op()
@@ -133,7 +144,23 @@ class HandlerRequest(RequestContext):
 
     @property
     def client_host(self) -> str:
-        return self.peer.hosts.get(self.connection_id, UNKNOWN_HOST)
+        return self.identity.host
+
+    @property
+    def identity(self) -> Identity:
+        return self.peer.identities.get(self.connection_id, _UNKNOWN)
+
+    def is_allowed(self, operation: Operation, resource: ResourceType, name: str) -> bool:
+        authorizer = self.services.authorizer
+        if authorizer is None or self.flags & FLAG_PROBE:
+            return True
+        return authorizer.is_allowed(self.identity, operation, resource, name, api_key=self.api_key)
+
+    def is_allowed_for_any(self, operation: Operation, resource: ResourceType) -> bool:
+        authorizer = self.services.authorizer
+        if authorizer is None or self.flags & FLAG_PROBE:
+            return True
+        return authorizer.is_allowed_for_any(self.identity, operation, resource, api_key=self.api_key)
 
     @property
     def is_timed(self) -> bool:

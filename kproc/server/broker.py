@@ -75,6 +75,7 @@ def make_acceptor(
         metrics=metrics,
         clock=plan.clock,
         send_buffer_bytes=config.socket_send_buffer_bytes,
+        protocol="PLAINTEXT" if is_control(agent) else plan.endpoints[index].protocol,
         limits_for=lambda settings, resolve: _connection_limits(plan, agent, settings, resolve),
         rate_samples=config.quota_window_num,
         rate_sample_ns=config.quota_window_size_seconds * NS_PER_S,

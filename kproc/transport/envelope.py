@@ -6,7 +6,7 @@ REQUEST_BLOCK  head, block offset, frame length        SEND_PARTS   head, parts 
 DISCONNECTED   head                                    NO_OP        head (acks=0: nothing is sent)
                                                        CLOSE        head (close the connection)
                                                        SENDS        several times what SEND has, equally long
-ADDRESS        head, the client's address              HINT         what the Processor's router may learn
+IDENTITY       head, the client's address, principal   HINT         what the Processor's router may learn
 MOVE_OUT       head (sequence: attempt)                MOVED        head (sequence: attempt), sequences
 MOVE_IN        head, sequences                         THROTTLE     head, milliseconds
                                                        NOTE         head, client software
@@ -28,8 +28,9 @@ others are answered as ever. MOVE_IN, from whichever Processor holds the socket 
 expects; their answers go there, and what the Handler does not know any more is answered by CLOSE. DISCONNECTED with
 FLAG_MOVED comes from the Processor that gave the connection away, whose client has not left.
 
-ADDRESS, 16 bytes as net/handoff.py packs them, comes once to each Handler, before a connection's first request. It is
-dropped with DISCONNECTED, and comes again from the next Processor and when there is another Handler.
+IDENTITY, an address of 16 bytes as net/handoff.py packs them and a Principal, comes once to each Handler, before a
+connection's first request. It is dropped with DISCONNECTED, and comes again from the next Processor and when there is
+another Handler.
 THROTTLE is Kafka's StartThrottling: pushed before the answer of the same sequence, which leaves at once; the
 Processor reads nothing more of that connection until the time is over (its own timer is EndThrottling).
 NOTE says what ApiVersions told of the client: msgpack [client id, software name, software version].
@@ -69,7 +70,7 @@ MOVE_IN: Final = 17
 THROTTLE: Final = 18
 NOTE: Final = 19
 TIMES: Final = 20
-ADDRESS: Final = 21
+IDENTITY: Final = 21
 SENDS: Final = 22
 
 HEAD: Final = struct.Struct("=QIHH")
@@ -82,6 +83,8 @@ FLAG_TIMED: Final = 2  # Of REQUEST and REQUEST_BLOCK: TIMES is wanted.
 FLAG_PROBE: Final = (
     4  # The broker's own connection, by which it asks whether it serves: no quota or count knows it.
 )
+FLAG_TLS: Final = 8  # Its listener is SSL or SASL_SSL.
+FLAG_SASL: Final = 16  # Its listener is SASL_PLAINTEXT or SASL_SSL.
 FLAG_MOVED: Final = 0x8000  # Of DISCONNECTED only: the connection lives on in another Processor.
 THROTTLE_MS: Final = struct.Struct("=I")
 TIMES_BODY: Final = struct.Struct("=HxxIQQQ")  # API key, throttle in ms; taken, done locally, answered: in ns

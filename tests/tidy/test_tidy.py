@@ -23,7 +23,7 @@ from tests.tidy.sources import (
 GROUND = {"errors", "clock", "config", "containment", "log_levels"}
 BELOW_ROLES = GROUND | {
     "wire", "ipc", "metrics", "storage", "cluster", "purgatory", "coordinator", "group", "transaction", "api",
-    "transport", "net",
+    "transport", "net", "security",
 }  # fmt: skip
 # Package or top-level module -> what it may import besides itself. Imports point down only.
 LAYERS: dict[str, set[str]] = {
@@ -33,10 +33,12 @@ LAYERS: dict[str, set[str]] = {
     "log_levels": set(),
     "config": {"errors"},
     "wire": {"errors"},
+    # Who a client is and what it may do: rules, and what clients of ours need to log in.
+    "security": GROUND,
     "ipc": GROUND,
     "metrics": GROUND | {"ipc"},
     "storage": GROUND | {"wire", "metrics"},
-    "cluster": GROUND | {"wire", "storage"},
+    "cluster": GROUND | {"wire", "storage", "security"},
     "purgatory": GROUND | {"metrics"},
     # State machines and their records; who runs them and where the records go is the server's.
     "coordinator": GROUND,
@@ -45,9 +47,9 @@ LAYERS: dict[str, set[str]] = {
     # api never learns how its bytes came, transport never learns what they mean; roles join them.
     "api": GROUND
     | {"wire", "metrics", "storage", "cluster", "purgatory"}
-    | {"coordinator", "group", "transaction"},
+    | {"coordinator", "group", "transaction", "security"},
     "transport": GROUND | {"ipc", "metrics"},
-    "net": GROUND | {"wire", "metrics", "transport"},
+    "net": GROUND | {"wire", "metrics", "transport", "security"},
     # What all roles share; what a broker shows of itself; three roles that never import each other; who runs them.
     "role": BELOW_ROLES,
     "observe": BELOW_ROLES | {"role"},
@@ -55,18 +57,18 @@ LAYERS: dict[str, set[str]] = {
     "controller": BELOW_ROLES | {"role", "observe"},
     "cleaner": BELOW_ROLES | {"role", "observe"},
     "server": BELOW_ROLES | {"role", "observe", "handler", "controller", "cleaner"},
-    "client": GROUND | {"wire"},
+    "client": GROUND | {"wire", "security"},
     # Starts a program that speaks the protocol by itself; wire is for the compressed batches that it sends.
-    "load": {"wire"},
-    "tune": GROUND | {"metrics", "client", "embedded", "load"},
-    "embedded": GROUND | {"wire", "client"},
-    "pytest_plugin": GROUND | {"wire", "client", "embedded"},
+    "load": {"wire", "security"},
+    "tune": GROUND | {"metrics", "client", "embedded", "load", "security"},
+    "embedded": GROUND | {"wire", "client", "security"},
+    "pytest_plugin": GROUND | {"wire", "client", "embedded", "security"},
     # Runs in Spark's driver and workers, against any broker: a client, never a part of the server.
-    "spark": GROUND | {"wire", "client", "storage"},
-    "pipeline": GROUND | {"wire", "metrics", "client", "embedded", "load", "spark"},
+    "spark": GROUND | {"wire", "client", "storage", "security"},
+    "pipeline": GROUND | {"wire", "metrics", "client", "embedded", "load", "spark", "security"},
     "cli": GROUND
     | {"wire", "metrics", "storage", "cluster", "api", "server", "client", "embedded", "load"}
-    | {"spark", "pipeline", "tune"},
+    | {"spark", "pipeline", "tune", "security"},
     "__main__": {"cli"},
     "__init__": {"embedded"},
 }

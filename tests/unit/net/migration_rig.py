@@ -24,12 +24,12 @@ from kproc.net.processor import Processor
 from kproc.role.request import ClientPeer, HandlerRequest
 from kproc.transport.agent import AgentId, Link
 from kproc.transport.envelope import (
-    ADDRESS,
     BLOCK,
     DISCONNECTED,
     FLAG_MOVED,
     HEAD,
     HEAD_BYTES,
+    IDENTITY,
     MOVE_IN,
     MOVE_OUT,
     REQUEST,
@@ -93,7 +93,7 @@ class ParkingHandler:
 
     def _take(self, requests: ClientPeer, link: Link, kind: int, view: memoryview) -> None:
         connection_id, sequence, listener, flags = HEAD.unpack_from(view)
-        if kind == ADDRESS:
+        if kind == IDENTITY:
             requests.introduce(connection_id, view[HEAD_BYTES:])
         elif kind == MOVE_OUT:
             self.moving.move_out(requests, connection_id, sequence)

@@ -23,17 +23,17 @@ from kproc.ipc.wait import Sleeper, Waker, make_eventfd
 from kproc.metrics.slab import SLAB_BYTES, MetricsRow, Slab
 from kproc.metrics.spec import SLOT
 from kproc.net.handler_peer import Router
-from kproc.net.handoff import EVICT, HANDOFF, REPORT_BYTES_MAX, Report, pack_address
+from kproc.net.handoff import ADDRESS_BYTES, EVICT, HANDOFF, REPORT_BYTES_MAX, Report, pack_address
 from kproc.net.processor import Processor
 from kproc.transport.agent import AgentId, Link
 from kproc.transport.envelope import (
-    ADDRESS,
     BLOCK,
     CLOSE,
     DISCONNECTED,
     HEAD,
     HEAD_BYTES,
     HINT,
+    IDENTITY,
     NO_OP,
     REQUEST,
     REQUEST_BLOCK,
@@ -98,8 +98,9 @@ class ScriptedHandler:
         """All requests that are in the ring."""
         requests: list[Request] = []
         for kind, view in self.inbox.poll(limit):
-            if kind == ADDRESS:
-                self.addresses[HEAD.unpack_from(view)[0]] = bytes(view[HEAD_BYTES:])
+            if kind == IDENTITY:
+                identity = bytes(view[HEAD_BYTES:])
+                self.addresses[HEAD.unpack_from(view)[0]] = identity[:ADDRESS_BYTES]
                 continue
             self._records += 1
             connection_id, sequence, listener, flags = HEAD.unpack_from(view)

@@ -35,11 +35,11 @@ from kproc.role.listeners import Endpoint
 from kproc.role.partition_table import PartitionTable
 from kproc.role.plan import Plan
 from kproc.role.roles import CONTROLLER, handler_id, processor_id
+from kproc.security.principal import ANONYMOUS, Principal
 from kproc.server import broker
 from kproc.storage.log import Log, SyncPoint
 from kproc.transport.agent import Link
 from kproc.transport.envelope import (
-    ADDRESS,
     BLOCK,
     CALL,
     CLOSE,
@@ -49,6 +49,7 @@ from kproc.transport.envelope import (
     HEAD,
     HEAD_BYTES,
     HINT,
+    IDENTITY,
     NO_OP,
     REQUEST,
     REQUEST_BLOCK,
@@ -183,9 +184,12 @@ class ScriptedProcessor:
         self._outbox.flush()
         return sequence
 
-    def introduce(self, address: str, *, connection: int = 1) -> None:
-        """Say where the client of a connection is."""
-        self._outbox.push(ADDRESS, HEAD.pack(connection, 0, 0, 0), pack_address(address))
+    def introduce(
+        self, address: str, *, connection: int = 1, principal: Principal = ANONYMOUS
+    ) -> None:
+        """Say where the client of a connection is, and who."""
+        identity = pack_address(address) + principal.pack()
+        self._outbox.push(IDENTITY, HEAD.pack(connection, 0, 0, 0), identity)
         self._outbox.flush()
 
     def disconnect(self, connection: int = 1) -> None:

@@ -89,7 +89,7 @@ def test_heads_carry_their_largest_values() -> None:
 
 def test_every_kind_has_a_number_of_its_own() -> None:
     names = "REQUEST REQUEST_BLOCK DISCONNECTED SEND SEND_PARTS NO_OP CLOSE HINT CALL REPLY DELTA SNAPSHOT"
-    names += " DELTA_ACK CHUNK MOVE_OUT MOVED MOVE_IN THROTTLE NOTE ADDRESS TIMES"
+    names += " DELTA_ACK CHUNK MOVE_OUT MOVED MOVE_IN THROTTLE NOTE IDENTITY TIMES"
     numbers = [getattr(envelope, name) for name in names.split()]
     assert len(set(numbers)) == len(numbers)
     assert 0 not in numbers, "a ring's padding"

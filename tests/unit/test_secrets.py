@@ -1,0 +1,59 @@
+"""Values of kind PASSWORD, and settings that one listener or one SASL mechanism has for itself."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from kproc.config import SETTINGS, ConfigError
+from kproc.config.build import Given, parse_given
+from kproc.config.values import PASSWORD, STRING, Secret, Setting, parse_value, setting, wire_text
+
+WORD = "s3cr3t-word"
+
+
+def row(name: str, kind: object = STRING, **options: bool) -> Setting:
+    made = setting(kind, None, "", **options)  # type: ignore[arg-type]
+    return dataclasses.replace(made.metadata["setting"], name=name)
+
+
+def test_no_form_of_a_secret_says_what_it_is() -> None:
+    value = parse_value(PASSWORD, f" {WORD} ", "ssl.key.password")
+    assert value.reveal() == WORD
+    for shown in (repr(value), str(value), f"{value}", repr([value]), str(wire_text(value))):
+        assert WORD not in shown
+    assert value == Secret(WORD)
+    assert value != Secret("other")
+    assert len({value, Secret(WORD)}) == 1
+
+
+def test_a_secret_that_cannot_be_used_is_not_in_the_complaint() -> None:
+    refusing = dataclasses.replace(row("x.password", PASSWORD), check=lambda value: "is too short")
+    with pytest.raises(ConfigError) as refused:
+        refusing.parse(WORD)
+    assert str(refused.value) == "x.password=[hidden]: is too short"
+
+
+@pytest.mark.parametrize(
+    ("name", "stored"),
+    [
+        ("listener.name.OUT.ssl.x", ("out", "ssl.x", "v")),
+        ("listener.name.out.sasl.x", ("out", "sasl.x", "v")),
+        ("listener.name.out.scram-sha-256.sasl.x", ("out", "scram-sha-256.sasl.x", "v")),
+    ],
+)
+def test_settings_of_a_listener_and_of_a_mechanism(name: str, stored: tuple[str, str, str]) -> None:
+    table = dict(SETTINGS)
+    table["ssl.x"] = row("ssl.x", per_listener=True)
+    table["sasl.x"] = row("sasl.x", per_listener=True, per_mechanism=True)
+    warnings: list[str] = []
+    values = parse_given({name: Given("v", "here")}, table, warnings)
+    assert values == {"listener.overrides": [stored]}
+    assert warnings == []
+
+
+def test_a_mechanism_has_no_settings_but_its_own() -> None:
+    table = {**SETTINGS, "ssl.x": row("ssl.x", per_listener=True)}
+    with pytest.raises(ConfigError, match=r"listener\.name\.out\.plain\.ssl\.x"):
+        parse_given({"listener.name.out.plain.ssl.x": Given("v", "here")}, table, [])
