@@ -198,9 +198,20 @@ class Authorizer(Protocol):
     """What clients may do, by the access control lists of the metadata in force: security/authorizer.py."""
 
     def is_allowed(
-        self, client: Identity, operation: Operation, resource: ResourceType, name: str, *, api_key: int
+        self,
+        client: Identity,
+        operation: Operation,
+        resource: ResourceType,
+        name: str,
+        *,
+        api_key: int,
+        is_question: bool = False,
     ) -> bool:
-        """Whether the client may do that; the answer goes into the audit log with the request's API key."""
+        """Whether the client may do that; the answer goes into the audit log with the request's API key.
+
+        With `is_question` the client attempts nothing (a list leaves out what it may not see): as in Kafka that is
+        logged at TRACE alone, whatever the answer.
+        """
 
     def is_allowed_for_any(
         self, client: Identity, operation: Operation, resource: ResourceType, *, api_key: int
@@ -373,8 +384,13 @@ class RequestContext:
         """Who the client is; ANONYMOUS if nobody asked."""
         return self.identity.principal
 
-    def is_allowed(self, operation: Operation, resource: ResourceType, name: str) -> bool:
-        """Whether the client may do that to that resource. True without an authorizer, and for the broker's own."""
+    def is_allowed(
+        self, operation: Operation, resource: ResourceType, name: str, *, is_question: bool = False
+    ) -> bool:
+        """Whether the client may do that to that resource. True without an authorizer, and for the broker's own.
+
+        `is_question`: it does not attempt it, so a denial is not for the audit log.
+        """
         raise NotImplementedError
 
     def is_allowed_for_any(self, operation: Operation, resource: ResourceType) -> bool:

@@ -150,11 +150,15 @@ class HandlerRequest(RequestContext):
     def identity(self) -> Identity:
         return self.peer.identities.get(self.connection_id, _UNKNOWN)
 
-    def is_allowed(self, operation: Operation, resource: ResourceType, name: str) -> bool:
+    def is_allowed(
+        self, operation: Operation, resource: ResourceType, name: str, *, is_question: bool = False
+    ) -> bool:
         authorizer = self.services.authorizer
         if authorizer is None or self.flags & FLAG_PROBE:
             return True
-        return authorizer.is_allowed(self.identity, operation, resource, name, api_key=self.api_key)
+        return authorizer.is_allowed(
+            self.identity, operation, resource, name, api_key=self.api_key, is_question=is_question
+        )
 
     def is_allowed_for_any(self, operation: Operation, resource: ResourceType) -> bool:
         authorizer = self.services.authorizer
