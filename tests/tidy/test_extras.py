@@ -18,6 +18,7 @@ OURS = {"kproc", "bench", "tests", "scripts"}
 # Modules that are not called after what brings them.
 BROUGHT_BY = {
     "py4j": "pyspark",
+    "re2": "google-re2",
     "PIL": "matplotlib",
     "kafka": "kafka-python",
     "xdist": "pytest-xdist",
