@@ -95,10 +95,10 @@ class ClientRates(Protocol):
 
     is_on: bool
 
-    def on_fetch(self, client_id: bytes | None, count: int) -> int:
+    def on_fetch(self, user: str, client_id: bytes | None, count: int) -> int:
         """How long the client is throttled when it gets that many bytes, in ms; then it gets none."""
 
-    def fetch_bytes_max(self, client_id: bytes | None) -> int | None:
+    def fetch_bytes_max(self, user: str, client_id: bytes | None) -> int | None:
         """What one answer may hold; None: no limit."""
 
 
@@ -107,10 +107,10 @@ class _NoRates:
 
     is_on = False
 
-    def on_fetch(self, client_id: bytes | None, count: int) -> int:
+    def on_fetch(self, user: str, client_id: bytes | None, count: int) -> int:
         raise NotImplementedError
 
-    def fetch_bytes_max(self, client_id: bytes | None) -> int | None:
+    def fetch_bytes_max(self, user: str, client_id: bytes | None) -> int | None:
         raise NotImplementedError
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from kproc.api.registry import ErrorResponse
 from kproc.cluster.controller import failure_of
+from kproc.cluster.mutation_quotas import CLIENT
+from kproc.cluster.topic_changes import THROTTLE
 
 if TYPE_CHECKING:
     from kproc.api.context import RequestContext
@@ -23,6 +25,24 @@ def answer_with_reply(
 
     def on_reply(reply: Fields) -> None:
         error = failure_of(reply)
+        if error is None:
+            begin_throttle(context, reply)
         context.reply(reply if error is None else error_response(request, error.code, error.message))
 
     context.call_controller(op, body, on_reply)
+
+
+def with_client(context: RequestContext, body: Fields, *, strict_since: int) -> Fields:
+    """The body of an operation that makes or deletes partitions, which counts for its client.
+
+    Since that version of the API, what is above the client's quota is refused; before, its connection is throttled.
+    """
+    client_id = (context.client_id_bytes or b"").decode("utf-8", "replace")
+    return {**body, CLIENT: [context.principal.name, client_id, context.api_version >= strict_since]}
+
+
+def begin_throttle(context: RequestContext, reply: Fields) -> None:
+    """Throttle a client that has changed more than its quota allows, as the controller's reply says."""
+    throttle_ms = reply.get(THROTTLE, 0)
+    if throttle_ms:
+        context.throttle(throttle_ms)

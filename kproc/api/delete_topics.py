@@ -2,14 +2,15 @@
 
 The topic is gone from Metadata when the answer comes; its files are renamed at once and removed after
 file.delete.delay.ms. delete.topic.enable=false refuses all of it.
-Versions: v4 flexible; v5 error messages; v6 topics by id (KIP-516).
+Versions: v4 flexible; v5 error messages, and refuses what is above the client's
+controller_mutation_rate; v6 topics by id (KIP-516).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kproc.api.controller_call import answer_with_reply
+from kproc.api.controller_call import answer_with_reply, with_client
 from kproc.api.registry import api
 from kproc.cluster.topic_changes import NO_TOPIC_ID
 from kproc.errors import ErrorCode
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 # Below v3 TOPIC_DELETION_DISABLED has no meaning for a client.
 _DELETION_DISABLED_SINCE = 3
+_REFUSED_SINCE = 5  # The first version whose clients know THROTTLING_QUOTA_EXCEEDED.
 
 
 @api(ApiKey.DELETE_TOPICS, versions=(1, 6))
@@ -28,7 +30,7 @@ def handle_delete_topics(context: RequestContext, request: dict[str, Any]) -> di
         known = context.api_version >= _DELETION_DISABLED_SINCE
         code = ErrorCode.TOPIC_DELETION_DISABLED if known else ErrorCode.INVALID_REQUEST
         return error_response(request, code, "Topic deletion is disabled.")
-    body = {"topics": _wishes(request)}
+    body = with_client(context, {"topics": _wishes(request)}, strict_since=_REFUSED_SINCE)
     answer_with_reply(context, "delete_topics", body, request=request, error_response=error_response)
     return None
 

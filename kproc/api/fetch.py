@@ -230,7 +230,9 @@ class DelayedFetch(DelayedOperation):
         services = self._context.services
         budget = min(self.request.max_bytes, services.config.fetch_max_bytes)
         if services.client_rates.is_on:
-            limit = services.client_rates.fetch_bytes_max(self._context.client_id_bytes)
+            limit = services.client_rates.fetch_bytes_max(
+                self._context.principal.name, self._context.client_id_bytes
+            )
             budget = budget if limit is None else min(budget, limit)
         return budget
 
@@ -324,7 +326,9 @@ class DelayedFetch(DelayedOperation):
         """A client above its quota is told so, without records, and reads on when it may."""
         context = self._context
         count = sum(read.bytes for read in self._reads.values())
-        throttle_ms = context.services.client_rates.on_fetch(context.client_id_bytes, count)
+        throttle_ms = context.services.client_rates.on_fetch(
+            context.principal.name, context.client_id_bytes, count
+        )
         if not throttle_ms:
             return False
         session_id = self._session.id if self._session is not None and self._is_incremental else 0

@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.api.authorized_operations import ALL_ON_CLUSTER, ALL_ON_TOPIC, NOT_TOLD
+from kproc.api.controller_call import with_client
 from kproc.api.registry import api
 from kproc.cluster.controller import failure_of
 from kproc.cluster.image import ClusterImage, TopicImage
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 _BY_ID_SINCE: Final = 12
 _NULL_MEANS_ALL_SINCE: Final = 1
+# Of a topic to be made: not an error; above the client's quota, which asks again as for one that is not there yet.
+_LATER: Final = (ErrorCode.NONE, ErrorCode.THROTTLING_QUOTA_EXCEEDED)
 
 Fields = dict[str, Any]
 
@@ -50,10 +53,11 @@ def handle_metadata(context: RequestContext, request: Fields) -> Fields | None:
     def on_reply(reply: Fields) -> None:
         # A controller that could not create anything leaves the topics unknown, which clients retry.
         created = [] if failure_of(reply) else reply["topics"]
-        errors = {row["name"]: row["error_code"] for row in created if row["error_code"] != ErrorCode.NONE}
+        errors = {row["name"]: row["error_code"] for row in created if row["error_code"] not in _LATER}
         context.reply(_answer(context, request, _look_up(context, wanted, errors)))
 
-    context.call_controller("auto_create_topics", {"names": missing}, on_reply)
+    body = with_client(context, {"names": missing}, strict_since=0)
+    context.call_controller("auto_create_topics", body, on_reply)
     return None
 
 

@@ -94,6 +94,18 @@ class ClientQuotas:
                 return entity, value
         return None
 
+    def account_of(self, user: str, client_id: str, key: str) -> tuple[tuple[str, str], float] | None:
+        """Whose use is summed for a client's quota, as (user, client id), and the quota; None: no limit.
+
+        "" stands for all users, or all client ids, that share it.
+        """
+        found = self.in_force(user, client_id, key)
+        if found is None:
+            return None
+        entity, limit = found
+        kinds = [kind for kind, _ in entity]
+        return (user if USER in kinds else "", client_id if CLIENT_ID in kinds else ""), limit
+
     def ip_rates(self) -> dict[str, float]:
         """connection_creation_rate by address or host name; "" is the default of all."""
         return {

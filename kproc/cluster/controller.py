@@ -4,7 +4,7 @@ The controller process asks `handle` what to do, writes the records to the Metad
 image, sends the delta to every Handler, and answers once all of them have acknowledged it. So a client that
 was told "created" finds its topic on every connection.
 
-Deterministic: the answer depends on the image, the Config and the injected source of topic ids alone.
+Deterministic: the answer depends on the image, the Config, the injected clock and source of topic ids alone.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any, Final
 
+from kproc.clock import Clock
 from kproc.cluster import features
 from kproc.cluster import records as r
 from kproc.cluster.client_quotas import QuotaChanges
@@ -74,12 +75,17 @@ class ControllerState:
     __slots__ = ("_config", "_config_changes", "_image", "_operations", "_random_id", "_topic_changes")
 
     def __init__(
-        self, config: Config, image: ClusterImage, *, random_id: Callable[[], bytes] = random_topic_id
+        self,
+        config: Config,
+        image: ClusterImage,
+        clock: Clock,
+        *,
+        random_id: Callable[[], bytes] = random_topic_id,
     ) -> None:
         self._config = config
         self._image = image
         self._random_id = random_id
-        self._topic_changes = TopicChanges(config, image, self._new_topic_id)
+        self._topic_changes = TopicChanges(config, image, self._new_topic_id, clock.now_ns)
         self._config_changes = ConfigChanges(config, image)
         self._operations: dict[str, Callable[[dict[str, Any]], Handled]] = {
             "create_topics": self._topic_changes.create,

@@ -13,6 +13,7 @@ from kproc.cluster import records as r
 from kproc.cluster.describe import describe_topic
 from kproc.cluster.image import SLOT_COUNT, ClusterImage, TopicImage
 from kproc.cluster.internal_topics import automatic_wish
+from kproc.cluster.mutation_quotas import MutationQuotas, Mutations
 from kproc.cluster.replication import complaint_about_assignment, complaint_about_factor
 from kproc.cluster.topic_config import check_all
 from kproc.cluster.topic_names import check_new_name, collision_key
@@ -23,6 +24,7 @@ from kproc.errors import ErrorCode, KafkaError
 PARTITIONS_PER_REQUEST_MAX: Final = 10_000
 NO_TOPIC_ID: Final = bytes(16)
 USE_DEFAULT: Final = -1
+THROTTLE: Final = "throttle_time"  # The answers' field.
 # In the body of an operation: names of deleted topics whose directories some Handler may still have open.
 HELD: Final = "held"
 # The fields of a config in CreateTopics' answer, by their names in DescribeConfigs.
@@ -34,10 +36,11 @@ Reply = dict[str, Any]
 class Pending:
     """What earlier topics of the same request have used already, and what all of them share."""
 
-    __slots__ = ("held", "names_by_collision_key", "partition_count", "records", "shown")
+    __slots__ = ("held", "mutations", "names_by_collision_key", "partition_count", "records", "shown")
 
-    def __init__(self, held: Collection[str] = ()) -> None:
+    def __init__(self, mutations: Mutations, held: Collection[str] = ()) -> None:
         self.held = held
+        self.mutations = mutations
         self.names_by_collision_key: dict[str, str] = {}
         self.partition_count = 0
         self.records: list[r.Record] = []
@@ -46,20 +49,29 @@ class Pending:
 
 
 class TopicChanges:
-    """Validates topic changes against an image and turns them into records. Holds no state of its own."""
+    """Validates topic changes against an image and turns them into records. Holds no state but what clients have done
+    of late."""
 
-    __slots__ = ("_config", "_image", "_new_topic_id")
+    __slots__ = ("_config", "_image", "_new_topic_id", "_quotas")
 
-    def __init__(self, config: Config, image: ClusterImage, new_topic_id: Callable[[], bytes]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        image: ClusterImage,
+        new_topic_id: Callable[[], bytes],
+        now_ns: Callable[[], int],
+    ) -> None:
         self._config = config
         self._image = image
         self._new_topic_id = new_topic_id
+        seconds = config.controller_quota_window_num * config.controller_quota_window_size_seconds
+        self._quotas = MutationQuotas(lambda: image.client_quotas, now_ns, seconds=seconds)
 
     def create(self, body: dict[str, Any]) -> tuple[Reply, list[r.Record]]:
         """Serve CreateTopics; `body` is the request."""
         topics: list[dict[str, Any]] = body["topics"]
         times = Counter(topic["name"] for topic in topics)
-        pending = Pending(body.get(HELD, ()))
+        pending = self._begin(body)
         results: list[dict[str, Any]] = []
         for topic in _each_once(topics, _name):
             name = topic["name"]
@@ -69,14 +81,15 @@ class TopicChanges:
                 results.append(self._create_one(topic, pending))
             except KafkaError as error:
                 results.append(creation_error(name, error.code, error.message))
-        return {"topics": results}, [] if body["validate_only"] else pending.records
+        reply = {"topics": results, THROTTLE: pending.mutations.throttle_ms}
+        return reply, [] if body["validate_only"] else pending.records
 
     def create_automatically(self, body: dict[str, Any]) -> tuple[Reply, list[r.Record]]:
         """Topics that a client or a coordinator needs and nobody created: {"names": [...]} with the defaults.
 
         One that exists by now is no error: two clients may have named it at once.
         """
-        pending = Pending(body.get(HELD, ()))
+        pending = self._begin(body)
         results: list[dict[str, Any]] = []
         for name in dict.fromkeys(body["names"]):
             code, message = ErrorCode.NONE, None
@@ -86,7 +99,7 @@ class TopicChanges:
                 except KafkaError as error:
                     code, message = error.code, error.message
             results.append({"name": name, "error_code": int(code), "error_message": message})
-        return {"topics": results}, pending.records
+        return {"topics": results, THROTTLE: pending.mutations.throttle_ms}, pending.records
 
     def delete(self, body: dict[str, Any]) -> tuple[Reply, list[r.Record]]:
         """DeleteTopics: {"topics": [{"name", "topic_id"}]}, one of the two set in each."""
@@ -98,6 +111,7 @@ class TopicChanges:
         by_both = by_id & {topic.topic_id for name in times if (topic := self._image.topic(str(name)))}
         responses = [_deletion(*error) for wish in wishes if (error := _unclear(wish)) is not None]
         records: list[r.Record] = []
+        mutations = self._quotas.of(body)
         for wish in _each_once(clear, _wished):
             name, topic_id = wish["name"], wish["topic_id"]
             try:
@@ -113,18 +127,19 @@ class TopicChanges:
                         ErrorCode.INVALID_REQUEST,
                         "The provided topic name maps to an ID that was already supplied.",
                     )
+                mutations.take(len(topic.partitions))
                 records.append(r.TopicDeleted(topic_id))
             except KafkaError as error:
                 responses.append(_deletion(name, topic_id, error.code, error.message))
             else:
                 responses.append(_deletion(name, topic_id, ErrorCode.NONE, None))
-        return {"responses": responses}, records
+        return {"responses": responses, THROTTLE: mutations.throttle_ms}, records
 
     def add_partitions(self, body: dict[str, Any]) -> tuple[Reply, list[r.Record]]:
         """Serve CreatePartitions; `body` is the request."""
         topics: list[dict[str, Any]] = body["topics"]
         times = Counter(topic["name"] for topic in topics)
-        pending = Pending()
+        pending = self._begin(body)
         results: list[dict[str, Any]] = []
         for wish in _each_once(topics, _name):
             name = wish["name"]
@@ -136,7 +151,11 @@ class TopicChanges:
             except KafkaError as error:
                 code, message = error.code, error.message
             results.append({"name": name, "error_code": int(code), "error_message": message})
-        return {"results": results}, [] if body["validate_only"] else pending.records
+        reply = {"results": results, THROTTLE: pending.mutations.throttle_ms}
+        return reply, [] if body["validate_only"] else pending.records
+
+    def _begin(self, body: dict[str, Any]) -> Pending:
+        return Pending(self._quotas.of(body), body.get(HELD, ()))
 
     def _create_one(self, wish: dict[str, Any], pending: Pending) -> dict[str, Any]:
         name = wish["name"]
@@ -258,6 +277,7 @@ class TopicChanges:
                 f"This broker can hold {SLOT_COUNT} partitions and has {self._image.partition_count}; "
                 f"{count} more do not fit.",
             )
+        pending.mutations.take(count)
         places = self._image.next_slots(count, skip=pending.partition_count)
         pending.partition_count += count
         slots, generations = zip(*places, strict=True)

@@ -155,6 +155,15 @@ class NetworkSettings:
     quota_window_size_seconds: int = setting(
         INT, 1, "Length of each; no connection waits longer for a rate.", at_least(1)
     )
+    controller_quota_window_num: int = setting(
+        INT,
+        11,
+        "Times controller.quota.window.size.seconds: how much of its controller_mutation_rate a client may save.",
+        between(1, 1000),
+    )
+    controller_quota_window_size_seconds: int = setting(
+        INT, 1, "See controller.quota.window.num.", at_least(1)
+    )
     connections_max_idle_ms: int = setting(
         LONG,
         600_000,

@@ -2,8 +2,8 @@
 
 As in Kafka, a client above its quota is answered at once, with throttle_time_ms, and is not read until its rate is
 back at the quota (StartThrottling; the Processor ends it). A Produce counts with its request's bytes and is stored. A
-Fetch counts with the bytes of its records, and one that comes too early is answered without any. Every client is the
-user ANONYMOUS until the broker knows users.
+Fetch counts with the bytes of its records, and one that comes too early is answered without any. The user is the name
+of the connection's principal: ANONYMOUS where nobody is authenticated.
 
 Differs from Kafka: each byte takes its time at the quota's rate, and a client that was quiet may be one
 quota.window.size.seconds ahead. Kafka's window of 11 s lets 10 s worth of bytes through at once and then nothing for
@@ -21,11 +21,10 @@ from typing import Any, Final
 import msgspec
 
 from kproc.api.calls import Call, OnResult, Reply
-from kproc.cluster.client_quotas import CLIENT_ID, CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, USER, ClientQuotas
+from kproc.cluster.client_quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, ClientQuotas
 
-ANONYMOUS: Final = "ANONYMOUS"
 _KINDS: Final = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE)
-_CLIENTS_MAX: Final = 10_000  # Most cached look-ups by client id; with more, the cache is cleared.
+_CLIENTS_MAX: Final = 10_000  # Most cached look-ups by user and client id; with more, the cache is cleared.
 _NS_PER_MS: Final = 1_000_000
 _NS_PER_S: Final = 1_000_000_000
 _THROTTLE_MS_MAX: Final = 2**31 - 1  # An int32 on the wire.
@@ -69,7 +68,7 @@ class ClientRates:
         self._ahead_ns = sample_s * _NS_PER_S
         self._fetch_s_max = max(1, sample_count - 1) * sample_s
         self._accounts: dict[Key, _Account] = {}
-        self._found: dict[tuple[str, bytes | None], tuple[Key, float] | None] = {}
+        self._found: dict[tuple[str, str, bytes | None], tuple[Key, float] | None] = {}
         self._version = -1
         self.is_on = False
 
@@ -83,18 +82,18 @@ class ClientRates:
         self._found.clear()
         self.is_on = any(kind in limits for _, limits in self._quotas().entities() for kind in _KINDS)
 
-    def on_produce(self, client_id: bytes | None, count: int) -> int:
+    def on_produce(self, user: str, client_id: bytes | None, count: int) -> int:
         """Count a Produce of that many bytes; return for how many ms its connection must not be read."""
-        found = self._find(PRODUCER_BYTE_RATE, client_id)
+        found = self._find(PRODUCER_BYTE_RATE, user, client_id)
         if found is None:
             return 0
         now_ns = self._now_ns()
         return _to_ms(self._charge(*found, count, now_ns) - now_ns)
 
-    def on_fetch(self, client_id: bytes | None, count: int) -> int:
+    def on_fetch(self, user: str, client_id: bytes | None, count: int) -> int:
         """Count an answer with that many bytes of records; return by how many ms it comes too early. Then it is sent
         without records, and they do not count."""
-        found = self._find(CONSUMER_BYTE_RATE, client_id)
+        found = self._find(CONSUMER_BYTE_RATE, user, client_id)
         if found is None:
             return 0
         now_ns = self._now_ns()
@@ -104,9 +103,9 @@ class ClientRates:
         self._charge(*found, count, now_ns)
         return 0
 
-    def fetch_bytes_max(self, client_id: bytes | None) -> int | None:
+    def fetch_bytes_max(self, user: str, client_id: bytes | None) -> int | None:
         """The most bytes of one answer, a window's worth as in Kafka; None: no limit."""
-        found = self._find(CONSUMER_BYTE_RATE, client_id)
+        found = self._find(CONSUMER_BYTE_RATE, user, client_id)
         return None if found is None else max(1, int(found[1] * self._fetch_s_max))
 
     # -- what the Handlers tell each other ---------------------------------------------------------------------
@@ -149,24 +148,20 @@ class ClientRates:
         account.due_ns = max(account.due_ns, now_ns - self._ahead_ns) + cost_ns
         return account
 
-    def _find(self, kind: str, client_id: bytes | None) -> tuple[Key, float] | None:
-        at = (kind, client_id)
+    def _find(self, kind: str, user: str, client_id: bytes | None) -> tuple[Key, float] | None:
+        at = (kind, user, client_id)
         try:
             return self._found[at]
         except KeyError:
             if len(self._found) >= _CLIENTS_MAX:
                 self._found.clear()
-            found = self._found[at] = self._look_up(kind, (client_id or b"").decode("utf-8", "replace"))
+            found = self._found[at] = self._look_up(kind, user, (client_id or b"").decode("utf-8", "replace"))
             return found
 
-    def _look_up(self, kind: str, client_id: str) -> tuple[Key, float] | None:
+    def _look_up(self, kind: str, user: str, client_id: str) -> tuple[Key, float] | None:
         """The quota in force for a client, and the key of the clients that share it."""
-        found = self._quotas().in_force(ANONYMOUS, client_id, kind)
-        if found is None:
-            return None
-        entity, limit = found
-        kinds = [name for name, _ in entity]
-        return (kind, ANONYMOUS if USER in kinds else "", client_id if CLIENT_ID in kinds else ""), limit
+        found = self._quotas().account_of(user, client_id, kind)
+        return None if found is None else ((kind, *found[0]), found[1])
 
 
 def _to_ms(duration_ns: int) -> int:

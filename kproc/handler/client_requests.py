@@ -374,7 +374,7 @@ class ClientRequests:
         """Count a Produce; a client that is above its quota is not read for a while, beginning now."""
         client_id = request.client_id_bytes
         size = _HEADER.size + len(client_id or b"") + body_bytes
-        request.throttle_ms = self.rates.on_produce(client_id, size)
+        request.throttle_ms = self.rates.on_produce(request.principal.name, client_id, size)
         if request.throttle_ms:
             request.throttle(request.throttle_ms)
 

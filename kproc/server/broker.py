@@ -192,7 +192,7 @@ def make_controller(
     `handler_count` is how many Handlers there are; None: none yet, and the settings in force decide.
     """
     log, image = MetadataLog.open(Path(plan.config.log_dirs), plan.clock, plan.fs)
-    state = ControllerState(plan.config, image)
+    state = ControllerState(plan.config, image, plan.clock)
 
     def settings() -> DynamicSettings:
         return settings_in_force(image, plan.config)

@@ -245,7 +245,9 @@ class Scene:
         if fs.make_directory(DATA):
             sync_directory(fs, DATA.parent)
         self.log, self.image = MetadataLog.open(DATA, clock, fs)
-        self.state = ControllerState(self.config, self.image, random_id=lambda: self.rng.randbytes(16))
+        self.state = ControllerState(
+            self.config, self.image, clock, random_id=lambda: self.rng.randbytes(16)
+        )
         self.names = FreedNames(clock.now_ns, unsure_until=None)
         self.sequences: dict[tuple[bytes, int], int] = {}
         self.last_batches: dict[tuple[bytes, int], tuple[bytes, int]] = {}

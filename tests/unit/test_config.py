@@ -293,6 +293,9 @@ REFUSED = [
     ("quota.window.num", "0"),
     ("quota.window.num", "2147483647"),
     ("quota.window.size.seconds", "0"),
+    ("controller.quota.window.num", "0"),
+    ("controller.quota.window.num", "1001"),
+    ("controller.quota.window.size.seconds", "0"),
     ("kproc.metrics.listener", "9464"),
 ]
 

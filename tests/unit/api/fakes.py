@@ -16,6 +16,7 @@ from kproc.api.init_producer_id import ProducerIdAllocator
 from kproc.cluster.controller import failure_reply
 from kproc.containment import Containment
 from kproc.errors import ErrorCode, KafkaError
+from kproc.security.principal import ANONYMOUS
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, parse_request_header
 from tests.unit.cluster.in_memory import InMemoryController
@@ -57,6 +58,8 @@ class Broker:
         answer = PendingAnswer(key, version)
         context = SimpleNamespace(
             api_version=version,
+            client_id_bytes=b"test",
+            principal=ANONYMOUS,
             services=self.services,
             advertised_host=HOST,
             advertised_port=PORT,

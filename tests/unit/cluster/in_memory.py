@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+from kproc.clock import ManualClock
 from kproc.cluster import records as r
 from kproc.cluster.controller import ControllerState
 from kproc.cluster.image import ClusterImage
@@ -25,7 +26,8 @@ class InMemoryController:
     def __init__(self, settings: dict[str, object] | None = None, *, handlers: int = 1) -> None:
         self.config = Config.build(settings)
         self.image = ClusterImage()
-        self.state = ControllerState(self.config, self.image, random_id=counted_ids())
+        self.clock = ManualClock()
+        self.state = ControllerState(self.config, self.image, self.clock, random_id=counted_ids())
         self.deltas: list[bytes] = []
         self.do("register_cluster", cluster_id="test-cluster")
         self.do("start_broker")

@@ -4,6 +4,7 @@ import base64
 
 import pytest
 
+from kproc.clock import ManualClock
 from kproc.cluster.controller import ControllerState, failure_of, failure_reply, random_topic_id
 from kproc.cluster.image import ClusterImage
 from kproc.config import Config
@@ -22,7 +23,7 @@ def test_topic_ids_look_like_kafkas():
 def test_an_id_that_is_taken_or_zero_is_not_given_out_again():
     ids = iter([b"a" * 16, bytes(16), b"a" * 16, b"b" * 16])
     image = ClusterImage()
-    state = ControllerState(Config.build(), image, random_id=lambda: next(ids))
+    state = ControllerState(Config.build(), image, ManualClock(), random_id=lambda: next(ids))
     for name, expected in (("one", b"a" * 16), ("two", b"b" * 16)):
         reply, records = state.handle("create_topics", {"topics": [topic(name)], "validate_only": False})
         image.apply_records(records, image.version + len(records))

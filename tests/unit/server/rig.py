@@ -184,9 +184,7 @@ class ScriptedProcessor:
         self._outbox.flush()
         return sequence
 
-    def introduce(
-        self, address: str, *, connection: int = 1, principal: Principal = ANONYMOUS
-    ) -> None:
+    def introduce(self, address: str, *, connection: int = 1, principal: Principal = ANONYMOUS) -> None:
         """Say where the client of a connection is, and who."""
         identity = pack_address(address) + principal.pack()
         self._outbox.push(IDENTITY, HEAD.pack(connection, 0, 0, 0), identity)
