@@ -6,8 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kproc.api.coordinator_call import Caller, CoordinatorCalls, Fields, Item, OnOutcome, Outcome
+from kproc.clock import NS_PER_US
 from kproc.cluster.topic_names import TRANSACTION_STATE_TOPIC
 from kproc.errors import ErrorCode
+from kproc.metrics.histogram import bucket_of
+from kproc.metrics.requests import UNVERIFIED, VERIFIED, VERIFYING
 from kproc.transaction.coordinator import TransactionCoordinator
 from kproc.transaction.messages import AddRequest, Granted
 from kproc.transaction.state import EPOCH_PER_TRANSACTION, PartitionKey
@@ -51,10 +54,15 @@ def ask_to_join(
         return
     request = AddRequest(txn.producer_id, txn.epoch, tuple(partitions), EPOCH_PER_TRANSACTION if adds else 0)
     item = to_add(txn.transactional_id, request)
+    counts, clock, began_ns = services.counts, services.clock, services.clock.now_ns()
 
     def on_outcomes(outcomes: list[Outcome]) -> None:
         (outcome,) = outcomes
-        codes = outcome["codes"] if isinstance(outcome, dict) else [outcome]
+        codes = outcome["codes"] if isinstance(outcome, dict) else [outcome] * len(partitions)
+        took_us = (clock.now_ns() - began_ns) // NS_PER_US
+        counts.add(VERIFIED, bucket_of(took_us))
+        counts.add(VERIFYING, 0, count=took_us)
+        counts.add(UNVERIFIED, 0, count=sum(code != ErrorCode.NONE for code in codes))
         on_code(next((code for code in codes if code), int(ErrorCode.NONE)))
 
     TRANSACTIONS.ask_for(services, _BROKER, ADD if adds else VERIFY, [item], on_outcomes)

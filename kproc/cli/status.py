@@ -100,6 +100,9 @@ def _print_status(answer: dict[str, Any]) -> None:
         f"topics {_known(answer['topics'])}",
         f"partitions {_known(answer['partitions'])}",
     ]
+    states = [f"{count} {state}" for state, count in (answer.get("transactions") or {}).items() if count]
+    if states:
+        what.append("transactional ids " + ", ".join(states))
     sys.stdout.write(f"{facts_in_lines(list(filter(None, where)))}\n{facts_in_lines(what)}\n\n")
     if answer.get("problem"):
         sys.stdout.write(f"problem: {answer['problem']}\n\n")

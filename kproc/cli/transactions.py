@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
@@ -90,6 +91,9 @@ def list_transactions(
     else:
         header = ("TRANSACTIONAL-ID", "PRODUCER-ID", "STATE")
         print_table(header, [list(row.values()) for row in rows], cut=("TRANSACTIONAL-ID",))
+        counts = Counter(str(row["state"]) for row in rows)
+        if rows:
+            sys.stdout.write(f"\n{', '.join(f'{counts[name]} {name}' for name in STATES if counts[name])}\n")
 
 
 Ids = Annotated[

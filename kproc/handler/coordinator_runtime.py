@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, Generic
 
 from kproc.api.context import PartitionKey, PartitionMoving
-from kproc.clock import NS_PER_MS, Clock
+from kproc.clock import NS_PER_MS, NS_PER_S, Clock
 from kproc.cluster.image import ClusterImage, MovedPartition, PartitionImage, TopicImage
 from kproc.config import Config
 from kproc.containment import Containment
@@ -38,6 +38,9 @@ logger = logging.getLogger(__name__)
 # the longer one.
 _TRY_AGAIN_MS: Final = 50
 _OFFLINE_MS: Final = 5_000
+# The loads that metrics tell of: as in Kafka those of the last 30 s, and no more than so many.
+_LOADS_KEPT_NS: Final = 30 * NS_PER_S
+_LOADS_MAX: Final = 1_000
 
 
 class CoordinatorRuntime:
@@ -80,6 +83,10 @@ class CoordinatorRuntime:
         self._is_stopping = False
         self.dirty: dict[Shard[Any], None] = {}
         self._guard = Guard(containment, self._give_up)
+        # Of each topic, when a coordinator had been loaded, and how long that took.
+        self._loads: dict[str, deque[tuple[int, int]]] = {
+            kind.topic: deque(maxlen=_LOADS_MAX) for kind in kinds
+        }
         self.due_ms = 0  # Milliseconds until `work` has something to do again.
 
     # -- shards ------------------------------------------------------------------------------------------------
@@ -164,6 +171,8 @@ class CoordinatorRuntime:
         if not self._containment.run("loading a coordinator", None, shard.load_some, self._topic_id):
             shard.is_damaged = True  # The next try would end there, too.
         if shard.is_loaded or shard.is_damaged:
+            now_ns = self._clock.now_ns()
+            self._loads[key[0]].append((now_ns, now_ns - shard.began_ns))
             self._loading.pop(key, None)
             self._waits.settle(key)
         else:
@@ -180,6 +189,11 @@ class CoordinatorRuntime:
             for key, shard in self._shards.items()
             if shard.is_loaded and (name is None or key[0] == name)
         ]
+
+    def recent_loads(self, name: str) -> list[int]:
+        """How long the loads of a topic's coordinators took that ended in the last 30 s, in ns."""
+        since_ns = self._clock.now_ns() - _LOADS_KEPT_NS
+        return [took_ns for ended_ns, took_ns in self._loads[name] if ended_ns > since_ns]
 
     def when_loaded(self, name: str, on_loaded: Callable[[], None]) -> None:
         """Load every partition of ours of a topic that has been written to, then call back."""

@@ -106,6 +106,7 @@ class Shard(Generic[C]):
         self.owned = owned
         self._guard = guard
         self.coordinator = kind.make(self, deadlines, epoch)
+        self.began_ns = clock.now_ns()
         self.is_loaded = False
         self.is_damaged = False
         self._codec = kind.codec

@@ -32,6 +32,7 @@ from kproc.handler.partition_transfer import PartitionTransfer, moved_between
 from kproc.handler.partitions import Partitions
 from kproc.handler.produce_fast_path import FastAnswers
 from kproc.handler.syncer import Syncer
+from kproc.handler.transaction_figures import store_transaction_figures
 from kproc.metrics.requests import HANDLERS_PART
 from kproc.metrics.slab import MetricsRow
 from kproc.metrics.spec import SLOT
@@ -452,6 +453,7 @@ class Handler(LinkedAgent):
             self.containment.run("what partitions do now and then", None, self._partitions.tick)
             self._offline.tell(self._partitions.offline)
             self.containment.run("what transfers of partitions do now and then", None, self._transfers.tick)
+            store_transaction_figures(self._metrics.values, self._coordinators, self._partitions)
         if self._rates.is_on and (told := self._rates.take_untold()):
             for peer in self._peers:
                 if peer.role == HANDLER:
@@ -475,4 +477,3 @@ class Handler(LinkedAgent):
         )
         values[SLOT["parked"]] = len(self._purgatory)
         values[SLOT["logs_open"]] = len(self._partitions)
-        values[SLOT["hanging_transactions"]] = len(self._partitions.hanging)

@@ -14,6 +14,9 @@ tag: | kind u16 | zero u16 | a u16 | b u16 |, plus 1 in the highest bit, so that
     OPENED     a: listener                       (Processor) connections that came from an Acceptor
     CLOSED     a: listener                       (Processor) connections that ended, here or by their Processor's death
     OPEN       a: listener                       (Processor) connections that it holds, a gauge
+    VERIFIED   a: bucket of the time             (Handler) answers of transactions' coordinators to partitions' owners
+    VERIFYING                                    (Handler) microseconds that those took together
+    UNVERIFIED                                   (Handler) partitions that were refused by them
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from typing import Final, NamedTuple
 
 from kproc.metrics.histogram import HISTOGRAM_WORDS, Histogram, add
 
-REQUESTS, ERRORS, OPENED, CLOSED, OPEN = 1, 2, 3, 4, 5
+REQUESTS, ERRORS, OPENED, CLOSED, OPEN, VERIFIED, VERIFYING, UNVERIFIED = range(1, 9)
 # The histograms of one API, by Kafka's names. Times are in microseconds, the last is in bytes.
 TIMINGS: Final = (
     "RequestQueueTimeMs",

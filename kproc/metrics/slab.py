@@ -1,6 +1,6 @@
 """The slab: one shared-memory row per role instance, written only by that role, read by anybody.
 
-    region payload:  | spec crc u64 | row 0: 64 words | row 1: 64 words | ... | counts and timings of requests.py |
+    region payload:  | spec crc u64 | row 0: 128 words | row 1: 128 words | ... | counts and timings of requests.py |
     row:             | sleeping | pid | reserved x 6 | one word per declared metric |
 
 The sleeping word is how producers learn whether the role must be woken (ipc/wait.py). A row belongs to one
@@ -18,11 +18,11 @@ from kproc.metrics.histogram import Histogram
 from kproc.metrics.requests import REQUEST_WORDS, Count, Counts, Timings
 from kproc.metrics.spec import METRICS, SLOT, SPEC_CRC
 
-ROW_WORDS: Final = 64
+ROW_WORDS: Final = 128
 SLEEPING_WORD: Final = 0
 PID_WORD: Final = 1
 METRIC_WORD: Final = 8
-ROWS_MAX: Final = 1024  # 512 KiB of address space; only rows in use cost memory.
+ROWS_MAX: Final = 1024  # 1 MiB of address space; only rows in use cost memory.
 _HEAD_WORDS: Final = 8
 _PAGE_WORDS: Final = 512
 REQUESTS_WORD: Final = -(-(_HEAD_WORDS + ROWS_MAX * ROW_WORDS) // _PAGE_WORDS) * _PAGE_WORDS

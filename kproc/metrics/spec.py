@@ -161,6 +161,32 @@ METRICS: Final = (
         "transactions",
         "Open in a partition 5 minutes and transaction.max.timeout.ms after their last record: must be 0.",
     ),
+    Metric("late_transaction_partitions", Kind.GAUGE, "partitions", "Partitions with hanging_transactions."),
+    Metric("transactions_empty", Kind.GAUGE, "ids", "Transactional ids without a transaction so far."),
+    Metric("transactions_ongoing", Kind.GAUGE, "ids", "Transactional ids with an open transaction."),
+    Metric(
+        "transactions_prepare_commit", Kind.GAUGE, "ids", "Commits that are decided, not in all logs yet."
+    ),
+    Metric("transactions_prepare_abort", Kind.GAUGE, "ids", "Aborts that are decided, not in all logs yet."),
+    Metric("transactions_complete_commit", Kind.GAUGE, "ids", "Transactional ids that committed last."),
+    Metric("transactions_complete_abort", Kind.GAUGE, "ids", "Transactional ids that aborted last."),
+    Metric(
+        "transactions_unmarked",
+        Kind.GAUGE,
+        "transactions",
+        "Ended, and the owner of a partition was away or could not write that: it is asked again.",
+    ),
+    Metric(
+        "transactions_unfinished",
+        Kind.GAUGE,
+        "transactions",
+        "In all logs, and their last state could not be written: it is written again.",
+    ),
+    Metric(
+        "transaction_loads", Kind.GAUGE, "loads", "Loads of coordinators of transactions in the last 30 s."
+    ),
+    Metric("transaction_load_us", Kind.GAUGE, "us", "Time that the transaction_loads took together."),
+    Metric("transaction_load_us_max", Kind.GAUGE, "us", "Time that the longest of transaction_loads took."),
 )
 SLOT: Final = {metric.name: slot for slot, metric in enumerate(METRICS)}
 SPEC_CRC: Final = zlib.crc32(repr(METRICS).encode())  # In the slab's header: readers refuse another table.

@@ -25,6 +25,9 @@ from kproc.metrics.requests import (
     REQUESTS,
     TIMINGS,
     TOTAL,
+    UNVERIFIED,
+    VERIFIED,
+    VERIFYING,
 )
 from kproc.metrics.slab import Slab
 from kproc.role.roles import (
@@ -159,6 +162,8 @@ class NetworkFigures:
             elif agent.role == HANDLER or agent == CONTROLLER:
                 part = CONTROLLER_PART if agent == CONTROLLER else HANDLERS_PART + agent.index
                 for count in self._slab.read_counts(part):
+                    if count.kind not in (REQUESTS, ERRORS):
+                        continue
                     api = found.setdefault(count.a, ApiFigures(count.a))
                     if count.kind == REQUESTS:
                         api.requests[count.b] = api.requests.get(count.b, 0) + count.value
@@ -168,6 +173,23 @@ class NetworkFigures:
         for key, histograms in times.items():
             found.setdefault(key, ApiFigures(key)).times = histograms
         return [found[key] for key in sorted(found)]
+
+    def verifications(self) -> tuple[Histogram, int]:
+        """How long coordinators of transactions took to answer owners of partitions, in microseconds; and how many
+        partitions they refused."""
+        buckets: dict[int, int] = {}
+        time_us = refused = 0
+        for agent in self._seen:
+            for count in self._slab.read_counts(HANDLERS_PART + agent.index) if agent.role == HANDLER else ():
+                if count.kind == VERIFIED:
+                    buckets[count.a] = buckets.get(count.a, 0) + count.value
+                elif count.kind == VERIFYING:
+                    time_us += count.value
+                elif count.kind == UNVERIFIED:
+                    refused += count.value
+        times = Histogram.of_buckets(sorted(buckets.items()))
+        times.total = time_us
+        return times, refused
 
     # -- parts -------------------------------------------------------------------------------------------------
 

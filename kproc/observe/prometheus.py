@@ -12,9 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from kproc.metrics.histogram import Histogram
 from kproc.metrics.requests import TIMINGS
 from kproc.metrics.spec import METRICS, Kind
 from kproc.observe.network_figures import ApiFigures, NetworkFigures
+from kproc.role.roles import HANDLER
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import HistogramMetricFamily, Metric
@@ -24,6 +26,9 @@ _TIME_BOUNDS_US: Final = tuple(1 << power for power in range(4, 27))  # 16 us to
 _SIZE_BOUNDS: Final = tuple(1 << power for power in range(6, 29, 2))  # 64 B to 256 MiB
 _BYTES: Final = "RequestBytes"
 _REQUESTS: Final = "kafka_network_requestmetrics_"
+_LOAD_TIME: Final = "kafka_server_transaction_coordinator_metrics_partition_load_time_"
+_MARKERS: Final = "kafka_coordinator_transaction_transactionmarkerchannelmanager_"
+_VERIFICATION: Final = "kafka_server_addpartitionstotxnmanager_verification"
 _SOCKETS: Final = "kafka_server_socket_server_metrics_"
 
 _Figure = tuple[str, str, float | None]
@@ -56,6 +61,7 @@ class Exposition:
         yield from _processors(status["processes"])
         yield from _roles(status["processes"])
         yield from _broker(status)
+        yield from _transactions(status["processes"], self._figures)
 
 
 def text_of(family: Metric) -> str:
@@ -66,7 +72,8 @@ def text_of(family: Metric) -> str:
     from prometheus_client.utils import floatToGoString
 
     name = f"{family.name}_total" if family.type == "counter" else family.name
-    lines = [f"# HELP {name} {family.documentation}\n# TYPE {name} {family.type}\n"]
+    kind = "untyped" if family.type == "unknown" else family.type
+    lines = [f"# HELP {name} {family.documentation}\n# TYPE {name} {kind}\n"]
     for sample in family.samples:
         labels = ",".join(f'{key}="{quoted(value)}"' for key, value in sorted(sample.labels.items()))
         braced = f"{{{labels}}}" if labels else ""
@@ -105,14 +112,18 @@ def _requests(apis: list[ApiFigures]) -> Iterator[Metric]:
 
 
 def _add_histogram(family: HistogramMetricFamily, api: ApiFigures, number: int, *, is_time: bool) -> None:
-    histogram = api.times[number]
-    if not histogram.count:
-        return
+    if api.times[number].count:
+        _add_times(family, [api.name], api.times[number], is_time=is_time)
+
+
+def _add_times(
+    family: HistogramMetricFamily, labels: list[str], histogram: Histogram, *, is_time: bool
+) -> None:
     unit = _US_PER_MS if is_time else 1
     bounds = _TIME_BOUNDS_US if is_time else _SIZE_BOUNDS
     below = histogram.below(bounds)
     buckets = [(str(bound / unit), float(count)) for bound, count in zip(bounds, below, strict=True)]
-    family.add_metric([api.name], [*buckets, ("+Inf", float(histogram.count))], histogram.total / unit)
+    family.add_metric(labels, [*buckets, ("+Inf", float(histogram.count))], histogram.total / unit)
 
 
 def _network(network: Mapping[str, Any]) -> Iterator[Metric]:
@@ -230,6 +241,45 @@ def _broker(status: Mapping[str, Any]) -> Iterator[Metric]:
         ("kproc_disk_used_bytes", "Used bytes of the data directory's disk.", status["disk"]["used_bytes"]),
         ("kproc_disk_full", "1 while there is no room for what clients write.", int(status["disk"]["is_full"])),
     )  # fmt: skip
+
+
+def _transactions(processes: Iterable[Mapping[str, Any]], figures: NetworkFigures) -> Iterator[Metric]:
+    """Kafka's names; kproc_transactions_... of _roles have the states of transactional ids, which it does not tell."""
+    from prometheus_client.metrics_core import HistogramMetricFamily, Metric
+
+    rows = [row["counters"] for row in processes if row["role"] == HANDLER]
+
+    def total(name: str) -> int:
+        return sum(row[name] for row in rows)
+
+    loads = total("transaction_loads")
+    longest_us = max((row["transaction_load_us_max"] for row in rows), default=0)
+    yield from _gauges(
+        (_LOAD_TIME + "max", "Longest load of a coordinator of transactions in the last 30 s, in milliseconds.",
+         longest_us / _US_PER_MS if loads else None),
+        (_LOAD_TIME + "avg", "Mean time of these loads, in milliseconds.",
+         total("transaction_load_us") / loads / _US_PER_MS if loads else None),
+        (_MARKERS + "unknowndestinationqueuesize", "Transactions that have ended and whose markers are sent again: the "
+         "owner of a partition was away, or could not write one.", total("transactions_unmarked")),
+        (_MARKERS + "logappendretryqueuesize", "Transactions whose last state is written again.",
+         total("transactions_unfinished")),
+        ("kafka_server_replicamanager_partitionswithlatetransactionscount", "Partitions with a transaction that nobody "
+         "ends.", total("late_transaction_partitions")),
+    )  # fmt: skip
+    times, refused = figures.verifications()
+    failures = Metric(
+        _VERIFICATION + "failurerate_count",
+        "Partitions that a transaction's coordinator refused when their owner asked.",
+        "unknown",
+    )
+    failures.add_sample(failures.name, {}, refused)
+    yield failures
+    family = HistogramMetricFamily(
+        _VERIFICATION + "timems",
+        "Time that a transaction's coordinator took to answer owners, in milliseconds.",
+    )
+    _add_times(family, [], times, is_time=True)
+    yield family
 
 
 def _gauges(*figures: _Figure) -> Iterator[Metric]:

@@ -20,6 +20,7 @@ from kproc.observe.network_figures import NetworkFigures
 from kproc.observe.offline_partitions import OfflinePartitions
 from kproc.role.plan import Plan
 from kproc.role.roles import HANDLER, slab_row
+from kproc.transaction.state import STORED
 from kproc.transport.agent import AgentId
 
 _TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
@@ -89,6 +90,10 @@ class Status:
             "topics": len(image.topics_by_name) if image else 0,
             "partitions": image.partition_count if image else 0,
             "offline": self.offline.describe(),
+            "transactions": {
+                state.word: sum(row["counters"][f"transactions_{state.name.lower()}"] for row in rows)
+                for state in STORED
+            },
             "network": self.figures.describe(self.processes, names),
         }
 

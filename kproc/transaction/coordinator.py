@@ -77,6 +77,7 @@ class TransactionCoordinator:
         self._waiting: dict[str, None] = {}  # Ids with adds that wait.
         self._to_sweep: deque[str] = deque()
         self._is_over = False
+        self.state_counts = [0] * len(State)  # How many ids are in each.
 
     # -- loading -----------------------------------------------------------------------------------------------
 
@@ -88,13 +89,13 @@ class TransactionCoordinator:
         except UnknownKey as unknown:
             logger.warning("a record of __transaction_state is skipped: %s", unknown)
             return
-        if transaction is None:
-            self._entries.pop(name, None)
-            return
         entry = self._entries.get(name)
         if entry is None:
             entry = self._entries[name] = Entry(name)
-        entry.now = entry.latest = transaction
+        self._see(entry, transaction)
+        entry.latest = transaction
+        if transaction is None:
+            del self._entries[name]
 
     def finish_loading(self, topic_id_of: TopicIdOf) -> None:
         """All was replayed: markers that may not have been sent are, timeouts run."""
@@ -238,7 +239,7 @@ class TransactionCoordinator:
 
     def _follow(self, entry: Entry, target: Transaction) -> None:
         """The log has it."""
-        entry.now = target
+        self._see(entry, target)
         if target.state == State.ONGOING:
             if not self._ongoing:
                 interval_ms = self._config.transaction_abort_timed_out_transaction_cleanup_interval_ms
@@ -246,6 +247,13 @@ class TransactionCoordinator:
             self._ongoing[entry.name] = None
         else:
             self._ongoing.pop(entry.name, None)
+
+    def _see(self, entry: Entry, target: Transaction | None) -> None:
+        if entry.now is not None:
+            self.state_counts[entry.now.state] -= 1
+        if target is not None:
+            self.state_counts[target.state] += 1
+        entry.now = target
 
     def _resume(self, entry: Entry) -> None:
         """Adds that waited are asked again, in their order."""
@@ -417,7 +425,7 @@ class TransactionCoordinator:
         entry.writes += 1
 
         def on_appended(_offset: int) -> None:
-            entry.now = None
+            self._see(entry, None)
 
         def on_written(code: int) -> None:
             self._settle(entry)
@@ -437,6 +445,13 @@ class TransactionCoordinator:
         """ListTransactions: all of them."""
         self._log.flush()
         return [Overview(entry.name, entry.now) for entry in self._entries.values() if entry.now is not None]
+
+    def owed_again(self) -> tuple[int, int]:
+        """How many transactions wait to send markers again, and how many to write Complete* again."""
+        now_ms = self._timing.now_ms()
+        again = [self._entries[name] for name, at_ms in self._owed.items() if at_ms > now_ms]
+        unmarked = sum(bool(entry.unmarked) for entry in again)
+        return unmarked, len(again) - unmarked
 
     # -- the end -----------------------------------------------------------------------------------------------
 

@@ -47,6 +47,7 @@ class State(IntEnum):
 
 
 COMPLETED: Final = frozenset({State.COMPLETE_COMMIT, State.COMPLETE_ABORT})
+STORED: Final = tuple(state for state in State if state < State.DEAD)
 IDLE: Final = COMPLETED | {State.EMPTY}
 PREPARED: Final = frozenset({State.PREPARE_COMMIT, State.PREPARE_ABORT})
 # By each state, those that it may follow. Abort of a transaction without records follows an idle state.

@@ -98,6 +98,8 @@ def test_open_transaction_is_listed_and_described(kproc: Kproc, opened: Opened) 
     assert described["partitions"] == [{"topic": opened.topic, "partition": number} for number in (0, 1)]
     table = kproc(f"txn describe {name}").stdout
     assert "state Ongoing" in table
+    assert kproc(f"txn list --pattern {name}").stdout.endswith("\n\n1 Ongoing\n")
+    wait_until(lambda: "Ongoing" in kproc("status").stdout.partition("ROLE")[0])
     assert "timeout 50 s" in table
     assert opened.producer is not None
     opened.producer.commit_transaction(30)

@@ -75,6 +75,14 @@ def test_status_shows_each_process_and_the_memory_in_all(capsys):
     assert lines[-1] == "memory 4.0 MB: PSS 3.5, shared and not mapped 0.5"
 
 
+def test_status_counts_transactional_ids_by_state_where_there_are_any(capsys):
+    counts = {"Empty": 0, "Ongoing": 2, "CompleteCommit": 10}
+    _print_status({**STATUS, "transactions": counts})
+    assert "partitions 4  transactional ids 2 Ongoing, 10 CompleteCommit\n" in capsys.readouterr().out
+    _print_status({**STATUS, "transactions": dict.fromkeys(counts, 0)})
+    assert "transactional ids" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("ms", "text"), [(0, "0:00:00"), (59_999, "0:00:59"), (90_061_000, "1d 1:01:01")])
 def test_durations(ms, text):
     assert _duration(ms) == text

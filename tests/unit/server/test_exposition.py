@@ -40,6 +40,12 @@ def histogram() -> Metric:
     return family
 
 
+def untyped() -> Metric:
+    family = Metric("kproc_refused_count", "Refused.", "unknown")
+    family.add_sample(family.name, {}, 3)
+    return family
+
+
 @pytest.mark.parametrize(
     "family",
     [
@@ -48,6 +54,7 @@ def histogram() -> Metric:
         histogram(),
         GaugeMetricFamily("kproc_one", "One.", value=3),
         Metric("m", "None.", "gauge"),
+        untyped(),
     ],
     ids=lambda family: family.name,
 )

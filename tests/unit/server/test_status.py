@@ -79,6 +79,15 @@ def test_broker_is_described(rig: StatusRig, tmp_path: Path) -> None:
     assert (rig.ask()["topics"], rig.ask()["partitions"]) == (0, 0)
 
 
+def test_transactional_ids_are_counted_by_state_over_all_handlers(rig: StatusRig) -> None:
+    for index in range(2):
+        rig.describe("handler", index)
+        rig.count(handler_id(index), transactions_ongoing=2, transactions_complete_abort=index)
+    found = rig.ask()["transactions"]
+    assert {word: count for word, count in found.items() if count} == {"Ongoing": 4, "CompleteAbort": 1}
+    assert list(found)[:3] == ["Empty", "Ongoing", "PrepareCommit"]
+
+
 def test_stored_settings_that_are_left_out_are_a_problem(rig: StatusRig) -> None:
     image = ClusterImage()
     image.apply(encode_delta(0, [BrokerConfigSet("1", "num.io.threads", "many")]))

@@ -457,3 +457,53 @@ def test_looking_in_shows_each_id() -> None:
     (seen,) = rig.coordinator.overviews()
     assert (seen.transactional_id, seen.transaction.state, seen.is_open) == (NAME, State.ONGOING, True)
     assert seen.transaction.started_ms == rig.clock.wall_ms()
+
+
+def test_the_counts_by_state_are_those_of_the_ids_whatever_happens_to_them() -> None:
+    rig = CoordinatorRig(transactional_id_expiration_ms=1_000)
+
+    def counts() -> dict[str, int]:
+        found = {state.word: count for state, count in zip(State, rig.coordinator.state_counts, strict=True)}
+        seen = [each.transaction.state.word for each in rig.coordinator.overviews()]
+        assert found == {word: seen.count(word) for word in found}
+        return {word: count for word, count in found.items() if count}
+
+    assert counts() == {}
+    producers = {name: rig.producer(name) for name in ("a", "b", "c", "d")}
+    assert counts() == {"Empty": 4}
+    for name in ("b", "c", "d"):
+        rig.add(producers[name], P0, name=name)
+    rig.end(producers["c"], COMMIT, name="c")
+    rig.end(producers["d"], ABORT, name="d")
+    assert counts() == {"Empty": 1, "Ongoing": 1, "PrepareCommit": 1, "PrepareAbort": 1}
+    rig.log.error = ErrorCode.KAFKA_STORAGE_ERROR
+    rig.init(name="e")
+    assert counts() == {"Empty": 1, "Ongoing": 1, "PrepareCommit": 1, "PrepareAbort": 1}
+    rig.log.error = ErrorCode.NONE
+    rig.restart(rig.log.records)
+    assert counts() == {"Empty": 1, "Ongoing": 1, "PrepareCommit": 1, "PrepareAbort": 1}
+    rig.take_markers()
+    assert counts() == {"Empty": 1, "Ongoing": 1, "CompleteCommit": 1, "CompleteAbort": 1}
+    rig.clock.advance_ms(2_000)
+    rig.coordinator.begin_sweep()
+    while rig.coordinator.is_sweeping:
+        rig.coordinator.sweep_some()
+    assert counts() == {"Ongoing": 1}
+    rig.restart(rig.log.records)
+    assert counts() == {"Ongoing": 1}
+
+
+def test_what_waits_to_be_sent_or_written_again_is_counted() -> None:
+    rig = CoordinatorRig()
+    rig.end(ongoing(rig), COMMIT)
+    assert rig.coordinator.owed_again() == (0, 0)
+    rig.take_markers(p1=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert rig.coordinator.owed_again() == (1, 0)
+    rig.clock.advance_ms(RETRY_MS)
+    rig.log.error = ErrorCode.KAFKA_STORAGE_ERROR
+    rig.take_markers()
+    assert rig.coordinator.owed_again() == (0, 1)
+    rig.log.error = ErrorCode.NONE
+    rig.pass_ms(RETRY_MS)
+    assert rig.coordinator.owed_again() == (0, 0)
+    assert rig.word == "CompleteCommit"
