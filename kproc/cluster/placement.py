@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from crc32c import crc32c
+from kproc.wire.checksum import crc32c
 
 _MASK_32: Final = 0xFFFF_FFFF
 # The golden ratio's bits: consecutive Handler indexes become seeds that differ in many bits.

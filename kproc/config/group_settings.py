@@ -15,7 +15,7 @@ from kproc.config.values import (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class GroupSettings:
     """Sessions, sizes, and the topic of committed offsets."""
 

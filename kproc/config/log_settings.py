@@ -26,7 +26,7 @@ ONE_CLEANER: Final = "one process compacts"
 DOUBLE_MAX: Final = 1.7976931348623157e308  # Java's Double.MAX_VALUE.
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class LogSettings:
     """Topics, segments, retention, compaction, fetching, producing."""
 

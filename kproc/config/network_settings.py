@@ -32,7 +32,7 @@ def _check_overrides(text: str) -> str | None:
     return None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class NetworkSettings:
     """Identity, data directory, listeners, connections and their limits."""
 

@@ -31,7 +31,7 @@ def _check_address(text: str) -> str | None:
     return None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class OwnSettings:
     """Durability, transports, control and metrics listeners, request log, telemetry."""
 

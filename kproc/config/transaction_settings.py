@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from kproc.config.values import INT, at_least, setting
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class TransactionSettings:
     """Timeouts, expiry, and the topic of transactional ids."""
 

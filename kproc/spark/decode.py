@@ -19,7 +19,6 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 import numpy as np
 import pyarrow as pa
-from crc32c import crc32c
 
 from kproc.errors import ErrorCode, KafkaError
 from kproc.spark.binary import binary_array, bytes_scalar, number_array
@@ -29,6 +28,7 @@ from kproc.spark.schema import COLUMNS, arrow_schema
 from kproc.spark.walk import PADDING, Fields, Wanted, find_fields
 from kproc.wire import records as record_format
 from kproc.wire.batch_header import CRC_FROM, HEADER, HEADER_BYTES
+from kproc.wire.checksum import crc32c
 from kproc.wire.compression import DECOMPRESSED_BYTES_MAX, Compression, decompress
 from kproc.wire.record_batch import (
     CODEC_MASK,

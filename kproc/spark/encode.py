@@ -21,12 +21,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from crc32c import crc32c
 
 from kproc.spark.binary import bytes_scalar, number_array
 from kproc.spark.partitioner import Int32s, Int64s, ragged
 from kproc.wire import records as record_format
 from kproc.wire.batch_header import CRC_FROM, HEADER, HEADER_BYTES
+from kproc.wire.checksum import crc32c
 from kproc.wire.compression import compress, decompress
 from kproc.wire.record_batch import LOG_OVERHEAD_BYTES, MAGIC, TRANSACTIONAL
 

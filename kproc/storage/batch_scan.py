@@ -11,8 +11,6 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
-from crc32c import crc32c
-
 from kproc.storage.fs import Fs
 from kproc.wire.batch_header import (
     BASE_OFFSET,
@@ -25,6 +23,7 @@ from kproc.wire.batch_header import (
     MAGIC_BYTE,
     Header,
 )
+from kproc.wire.checksum import crc32c
 from kproc.wire.record_batch import LOG_OVERHEAD_BYTES, MAGIC
 
 _unpack = HEADER.unpack_from

@@ -14,8 +14,6 @@ from itertools import repeat
 from struct import Struct
 from typing import Final
 
-from crc32c import crc32c
-
 from kproc.errors import Corrupt, KafkaError, ProtocolError
 from kproc.wire.batch_header import (
     ATTRIBUTES,
@@ -31,6 +29,7 @@ from kproc.wire.batch_header import (
     Header,
     last_offset_of,
 )
+from kproc.wire.checksum import crc32c
 from kproc.wire.compression import Compression, compress, decompress
 from kproc.wire.primitives import as_int64, encode_varint, read_unsigned_varint, read_unsigned_varlong
 from kproc.wire.record_batch import (

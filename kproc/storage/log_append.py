@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from crc32c import crc32c
-
 from kproc.errors import ErrorCode, FatalError, KafkaError, RecordErrors
 from kproc.storage.format import INT32_MAX, AbortedTransaction
 from kproc.storage.fs import StorageFailure
@@ -16,6 +14,7 @@ from kproc.storage.results import NO_OFFSET, AppendResult
 from kproc.storage.segment import LogSegment
 from kproc.storage.validate import CLIENT, COORDINATOR, examine, read_marker
 from kproc.wire.batch_header import HEADER, HEADER_BYTES, STAMP, Header
+from kproc.wire.checksum import crc32c
 from kproc.wire.record_batch import (
     CONTROL,
     TRANSACTIONAL,

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from crc32c import crc32c
-
 from kproc.errors import Corrupt, KafkaError
 from kproc.storage.batch_scan import BadBatch, find_good_batch, walk_headers
 from kproc.storage.format import (
@@ -28,6 +26,7 @@ from kproc.storage.fs import Fs
 from kproc.storage.producer_state import decode_snapshot
 from kproc.storage.txn_index import read_aborted
 from kproc.wire.batch_header import CRC_FROM
+from kproc.wire.checksum import crc32c
 from kproc.wire.compression import Compression
 from kproc.wire.record_batch import BatchHeader, ControlType, control_type, decode_records
 

@@ -22,7 +22,6 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
-from crc32c import crc32c
 
 from kproc.errors import Corrupt, ErrorCode, KafkaError
 from kproc.storage.format import (
@@ -32,6 +31,7 @@ from kproc.storage.format import (
     SNAPSHOT_VERSION,
     AbortedTransaction,
 )
+from kproc.wire.checksum import crc32c
 
 BATCHES_KEPT: Final = 5
 SEQUENCE_MAX: Final = 2**31 - 1

@@ -29,11 +29,10 @@ from struct import Struct
 from struct import error as StructError
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
 from kproc.errors import ErrorCode, KafkaError
 from kproc.wire import records as record_format
 from kproc.wire.batch_header import BATCH_LENGTH, CRC_AT, CRC_FROM, HEADER, HEADER_BYTES, MAGIC_BYTE, STAMP
+from kproc.wire.checksum import crc32c
 from kproc.wire.compression import DECOMPRESSED_BYTES_MAX, compress, decompress
 from kproc.wire.primitives import Buffer
 from kproc.wire.records import Record
