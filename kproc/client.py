@@ -14,17 +14,25 @@ import struct
 from collections import deque
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Self
 
 from kproc.clock import NS_PER_MS, NS_PER_S, Clock, SystemClock
 from kproc.errors import ErrorCode, ProtocolError
-from kproc.wire.header import ApiKey
+from kproc.wire.header import ApiKey, encode_request_header
+
+if TYPE_CHECKING:
+    from kproc.client_security.settings import ClientSecurity
 
 STATUS_KEY: Final = 30_000
 """kproc's own operations: unadvertised, JSON, versioned; far above any number that Kafka may give out."""
 STATUS_VERSION: Final = 0
 FRAME_BYTES_MAX: Final = 1 << 30
 """Above any answer with Kafka's limits; a larger one means that the peer speaks something else."""
+_HINT: Final = "--command-config FILE (in Spark kafka.security.protocol) says so"
+_TLS_ALERT: Final = b"\x15\x03"
+"""How a listener with TLS begins its answer to who does not use it."""
+# Of a session's life; then the client logs in again, as Kafka's do (KIP-368).
+_LOGIN_AGAIN_PERCENT: Final = 85
 
 # The newest version of each API that this client asks for; the broker's range may lower it.
 NEWEST: Final[Mapping[ApiKey, int]] = {
@@ -59,6 +67,10 @@ class ClientError(Exception):
 
 class ConnectionFailed(ClientError):
     """No connection could be made."""
+
+
+class AuthenticationFailed(ClientError):
+    """The broker does not trust us, or we do not trust it: trying again changes nothing."""
 
 
 class ConnectionLost(ClientError):
@@ -107,10 +119,22 @@ class Client:
         self._correlation_id = 0
         self._unread = 0  # Answers that nobody waits for.
         self._versions: dict[int, tuple[int, int]] | None = None
+        self._security: ClientSecurity | None = None
+        self._answers = 0  # How many have come: a broker that sends none may speak something else.
+        self._login_again_ns: int | None = None
 
     @classmethod
-    def connect(cls, host: str, port: int, *, timeout_ms: int = 10_000, client_id: str = "kproc") -> Self:
-        """Connect, or raise ConnectionFailed with the reason. The timeout holds for each later call too."""
+    def connect(
+        cls,
+        host: str,
+        port: int,
+        *,
+        timeout_ms: int = 10_000,
+        client_id: str = "kproc",
+        security: ClientSecurity | None = None,
+    ) -> Self:
+        """Connect, encrypt and log in as `security` says, or raise ConnectionFailed, ConnectionLost or
+        AuthenticationFailed with the reason. The timeout holds for each later call too."""
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
             sock = socket.create_connection((host, port), timeout=timeout_ms / 1000)
@@ -121,7 +145,71 @@ class Client:
         except UnicodeError as error:  # A part of the name is empty, or too long.
             raise ConnectionFailed(f"cannot connect to {address}: that is no host name") from error
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return cls(sock, address=address, timeout_ms=timeout_ms, client_id=client_id)
+        client = cls(sock, address=address, timeout_ms=timeout_ms, client_id=client_id)
+        if security is not None:
+            try:
+                client._secure(security, host)
+            except BaseException:
+                client.close()
+                raise
+        return client
+
+    def _secure(self, security: ClientSecurity, host: str) -> None:
+        """Encrypt, and log in."""
+        self._security = security
+        if security.tls is not None:
+            from kproc.client_security import tls
+            from kproc.client_security.failures import ConnectionBroken, SecurityFailed
+            from kproc.config.values import ConfigError
+
+            try:
+                self._socket = tls.start_tls(self._socket, host, self.address, security.tls)
+            except (SecurityFailed, ConfigError) as error:
+                raise AuthenticationFailed(str(error)) from None
+            except ConnectionBroken as error:
+                raise ConnectionLost(str(error)) from None
+            except TimeoutError:
+                raise AnswerTimeout(
+                    f"{self.address} did not finish the TLS handshake in {self.timeout_ms} ms"
+                ) from None
+        self._log_in()
+
+    def _log_in(self) -> None:
+        """Log in, for the first time or again; nothing where there is no login."""
+        if self._security is None or self._security.login is None:
+            return
+        from kproc.client_security.failures import SecurityFailed
+        from kproc.client_security.sasl import log_in
+
+        begin_ns = self._clock.now_ns()
+        try:
+            lifetime_ms = log_in(self._ask_bytes, self._security.login, self.address)
+        except SecurityFailed as error:
+            raise AuthenticationFailed(str(error)) from None
+        share_ns = lifetime_ms * NS_PER_MS * _LOGIN_AGAIN_PERCENT // 100
+        self._login_again_ns = begin_ns + share_ns if lifetime_ms else None
+
+    def _ask_bytes(self, api_key: int, version: int, body: bytes) -> bytes:
+        """A request whose header and body's schema are known, and the answer behind its correlation id."""
+        self._correlation_id += 1
+        header = encode_request_header(api_key, version, self._correlation_id, self.client_id)
+        self.send_bytes(struct.pack(">i", len(header) + len(body)) + header + body)
+        frame = self.receive_frame()
+        self._check_correlation(
+            int.from_bytes(frame[:4], "big", signed=True), _Pending(api_key, version, self._correlation_id)
+        )
+        return frame[4:]
+
+    def log_in_if_due(self) -> None:
+        """Log in again before the broker's patience ends; not while answers are awaited, which would come first."""
+        if self.must_log_in_again and not self._pending and not self._received and not self._unread:
+            self._login_again_ns = None
+            self._log_in()
+
+    @property
+    def must_log_in_again(self) -> bool:
+        """Whether most of the session's life is over."""
+        return self._login_again_ns is not None and self._clock.now_ns() >= self._login_again_ns
 
     def __enter__(self) -> Self:
         return self
@@ -155,7 +243,7 @@ class Client:
         except TimeoutError:
             raise AnswerTimeout(f"{self.address} took no data for {self.timeout_ms} ms") from None
         except OSError as error:
-            raise ConnectionLost(f"{self.address} closed the connection: {reason(error)}") from error
+            self._fail(error)
 
     def receive_frame(self) -> bytes:
         """The next frame without its length prefix."""
@@ -167,6 +255,10 @@ class Client:
 
     def _frame(self, deadline_ns: int) -> bytes:
         self._fill(4, deadline_ns)
+        if not self._answers and self._received.startswith(_TLS_ALERT):
+            raise AuthenticationFailed(
+                f"{self.address} speaks TLS: security.protocol is SSL or SASL_SSL there; {_HINT}"
+            )
         length = int.from_bytes(self._received[:4], "big", signed=True)
         if not 4 <= length <= FRAME_BYTES_MAX:
             start = bytes(self._received[:4])
@@ -176,6 +268,7 @@ class Client:
         self._fill(4 + length, deadline_ns)
         frame = bytes(memoryview(self._received)[4 : 4 + length])
         del self._received[: 4 + length]
+        self._answers += 1
         return frame
 
     def _fill(self, wanted_bytes: int, deadline_ns: int) -> None:
@@ -190,10 +283,32 @@ class Client:
             except TimeoutError:
                 continue  # The loop's own check says it with the right words.
             except OSError as error:
-                raise ConnectionLost(f"{self.address} closed the connection: {reason(error)}") from error
+                self._fail(error)
             if not piece:
-                raise ConnectionLost(f"{self.address} closed the connection")
+                raise ConnectionLost(f"{self.address} closed the connection{self._hint()}")
             self._received += piece
+
+    def _fail(self, error: OSError) -> NoReturn:
+        """The connection has failed: by whose fault, where TLS tells."""
+        if self._security is not None and self._security.tls is not None:
+            from kproc.client_security import tls
+            from kproc.client_security.failures import SecurityFailed
+
+            refusal = tls.refusal_of(tls.first_cause(self._socket, error), self.address)
+            if isinstance(refusal, SecurityFailed):
+                raise AuthenticationFailed(str(refusal)) from None
+            if refusal is not None:
+                raise ConnectionLost(str(refusal)) from error
+        raise ConnectionLost(
+            f"{self.address} closed the connection: {reason(error)}{self._hint()}"
+        ) from error
+
+    def _hint(self) -> str:
+        """What may be wrong where a broker closes without a word: it wants TLS, or a login."""
+        has_login = self._security is not None and self._security.login is not None
+        if self._answers > 1 or has_login:
+            return ""
+        return f"; if its listener wants TLS or a login, {_HINT}"
 
     def introduce(self, software: str, version: str) -> None:
         """Say who we are, as KIP-511 has it: ApiVersions, version 3, whose answer is read past by whoever reads next.
@@ -212,6 +327,7 @@ class Client:
         """Send one request without waiting; its correlation id comes back with the answer."""
         from kproc.wire import codec  # Here: kio costs tens of ms, and status does not need it.
 
+        self.log_in_if_due()
         self._correlation_id += 1
         frame = codec.encode_request(api_key, version, self._correlation_id, self.client_id, dict(fields))
         self.send_bytes(frame)
@@ -279,6 +395,7 @@ class Client:
         """
         if self._pending:
             raise ClientError("answers to earlier requests have not been read")
+        self.log_in_if_due()
         self._correlation_id += 1
         pending = _Pending(STATUS_KEY, STATUS_VERSION, self._correlation_id)
         name = self.client_id.encode()

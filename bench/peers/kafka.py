@@ -35,6 +35,7 @@ class KafkaPeer(Peer):
         super().__init__(keep_data=keep_data, under=under)
         self._settings = settings or {}
         self._jvm = jvm
+        self.format_options: list[str] = []
 
     @property
     def _properties(self) -> Path:
@@ -66,7 +67,7 @@ class KafkaPeer(Peer):
         # A leading dash would be read as an option by the tool.
         cluster_id = cluster_id.replace("-", "A")
         command = ["java", "-cp", classpath(), "kafka.tools.StorageTool", "format"]
-        command += ["-t", cluster_id, "-c", str(self._properties)]
+        command += ["-t", cluster_id, "-c", str(self._properties), *self.format_options]
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=FORMAT_SECONDS_MAX, check=False
         )

@@ -33,6 +33,7 @@ from kproc.cli import (
     transactions,
     tune,
 )
+from kproc.cli.common import with_command_config
 from kproc.cli.completion import complete_settings, mend_bash_words
 from kproc.cli.failure import Failure, one_line
 
@@ -100,6 +101,20 @@ app.command("dump-log", short_help="Show, or check, batches and index entries in
 )
 app.command("api", short_help="Show which APIs are served, in which versions.")(api_ledger.api)
 app.add_typer(bench.app, name="bench")
+
+
+def _offer_command_config(group: typer.Typer) -> None:
+    """Every command that connects says in the same way how."""
+    commands: list[Any] = [*group.registered_commands, group.registered_callback]
+    for command in commands:
+        if command is not None and command.callback is not None:
+            command.callback = with_command_config(command.callback)
+    for part in group.registered_groups:
+        if part.typer_instance is not None:
+            _offer_command_config(part.typer_instance)
+
+
+_offer_command_config(app)
 
 
 def _show_version(wanted: bool) -> None:

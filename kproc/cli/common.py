@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,6 +21,7 @@ from kproc.cli.failure import usage_error as usage_error
 
 if TYPE_CHECKING:
     from kproc.client import Client
+    from kproc.client_security.settings import ClientSecurity
 
 
 class Format(StrEnum):
@@ -32,9 +37,66 @@ Bootstrap = Annotated[
         "--bootstrap", "-b", metavar="HOST:PORT", envvar="KPROC_BOOTSTRAP", help="The broker to talk to."
     ),
 ]
+COMMAND_CONFIG_VARIABLE = "KPROC_COMMAND_CONFIG"
+CommandConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--command-config",
+        metavar="FILE",
+        envvar=COMMAND_CONFIG_VARIABLE,
+        help="How to encrypt and log in, by Kafka's names: security.protocol, sasl.*, ssl.*.",
+    ),
+]
 OutputFormat = Annotated[Format, typer.Option("--format", "-f", help="How to show the answer.")]
 _CUT_LEAST = 10  # A name of fewer letters is none.
 DEFAULT_BOOTSTRAP = f"127.0.0.1:{DEFAULT_PORT}"
+
+
+def use_command_config(path: Path | None) -> None:
+    """What `--command-config` names, for all that this command connects to; None: what the environment names."""
+    _command_config.path = path
+
+
+class _CommandConfig:
+    """The file of this command, read when something connects."""
+
+    path: Path | None = None
+
+    def properties(self) -> dict[str, str]:
+        named = self.path or (Path(text) if (text := os.environ.get(COMMAND_CONFIG_VARIABLE)) else None)
+        if named is None:
+            return {}
+        from kproc.client_security.settings import read_client_config
+
+        return read_client_config(named, os.environ.get)
+
+
+_command_config = _CommandConfig()
+
+
+def client_properties() -> dict[str, str]:
+    """What the file of `--command-config` holds; nothing where there is none."""
+    return _command_config.properties()
+
+
+def client_security() -> ClientSecurity | None:
+    """How to encrypt and log in; None: neither."""
+    properties = client_properties()
+    if not properties:
+        return None
+    from kproc.client_security.settings import parse_client_security
+
+    return parse_client_security(properties)
+
+
+def librdkafka_security() -> Mapping[str, Any]:
+    """The same for confluent_kafka."""
+    security = client_security()
+    if security is None:
+        return {}
+    from kproc.client_security.librdkafka import librdkafka_settings
+
+    return librdkafka_settings(security)
 
 
 def connect(bootstrap: str, *, timeout_ms: int = 10_000) -> Client:
@@ -47,13 +109,14 @@ def connect(bootstrap: str, *, timeout_ms: int = 10_000) -> Client:
         addresses = [split_address(item, default_port=DEFAULT_PORT) for item in bootstrap.split(",")]
     except ConfigError as error:
         usage_error(f"--bootstrap: {error}")
+    security = client_security()
     for host, port in addresses[:-1]:
         try:
-            return _introduced(Client.connect(host, port, timeout_ms=timeout_ms))
+            return _introduced(Client.connect(host, port, timeout_ms=timeout_ms, security=security))
         except ConnectionFailed:
             continue  # The next one may be up; if none is, the last one's reason is shown.
     host, port = addresses[-1]
-    return _introduced(Client.connect(host, port, timeout_ms=timeout_ms))
+    return _introduced(Client.connect(host, port, timeout_ms=timeout_ms, security=security))
 
 
 def _introduced(client: Client) -> Client:
@@ -82,6 +145,26 @@ def connect_for_records(bootstrap: str) -> Client:
     raise Failure(
         f"{client.address} is a control listener, for status, top, scale, topic and config; records go by {by}"
     )
+
+
+def with_command_config(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The command with the option --command-config, if it connects to a broker, which its --bootstrap tells."""
+    parameters = inspect.signature(command, eval_str=True).parameters
+    if "bootstrap" not in parameters:
+        return command
+
+    @functools.wraps(command)
+    def run(*arguments: Any, command_config: Path | None = None, **options: Any) -> Any:
+        use_command_config(command_config)
+        return command(*arguments, **options)
+
+    option = inspect.Parameter(
+        "command_config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=CommandConfig
+    )
+    everything = (*parameters.values(), option)
+    run.__signature__ = inspect.Signature(everything)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in everything}
+    return run
 
 
 def topic_metadata(client: Client, names: list[str] | None) -> list[dict[str, Any]]:

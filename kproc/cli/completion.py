@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import typer
 
-from kproc.cli.common import DEFAULT_BOOTSTRAP, Failure, connect, topic_metadata
+from kproc.cli.common import DEFAULT_BOOTSTRAP, Failure, connect, topic_metadata, use_command_config
 
 if TYPE_CHECKING:
     from kproc.client import Client
@@ -144,12 +145,14 @@ def _asked(context: typer.Context, incomplete: str, ask: Callable[[Client], list
 
     def run() -> None:
         from kproc.client import ClientError
+        from kproc.config.values import ConfigError
         from kproc.errors import KafkaError
 
         try:
+            use_command_config(Path(given) if (given := context.params.get("command_config")) else None)
             with connect(bootstrap, timeout_ms=int(1000 * WAIT_S)) as client:
                 found.extend(ask(client))
-        except (ClientError, KafkaError, Failure):
+        except (ClientError, ConfigError, KafkaError, Failure):
             return  # No broker, no names: whoever runs the command is told why.
 
     thread = threading.Thread(target=run, daemon=True, name="completion")

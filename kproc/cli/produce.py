@@ -17,6 +17,7 @@ from kproc.cli.common import (
     Failure,
     connect,
     connect_for_records,
+    librdkafka_security,
     pairs,
     usage_error,
 )
@@ -226,6 +227,7 @@ class _Sender:
         self._producer = Producer(
             {
                 "bootstrap.servers": bootstrap,
+                **librdkafka_security(),
                 **settings,
                 "client.id": "kproc",
                 "linger.ms": 5,

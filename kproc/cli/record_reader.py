@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-from kproc.cli.common import Failure, connect
+from kproc.cli.common import Failure, connect, librdkafka_security
 from kproc.cli.record_json import Consumed
 
 Partition = tuple[str, int]
@@ -159,6 +159,7 @@ class Reader:
                 "fetch.queue.backoff.ms": 10,  # Its own second of rest halves the speed of a short read.
                 "log_level": 0,
                 "error_cb": self._on_error,
+                **librdkafka_security(),
                 **source.settings,
             }
         )

@@ -57,18 +57,20 @@ LAYERS: dict[str, set[str]] = {
     "controller": BELOW_ROLES | {"role", "observe"},
     "cleaner": BELOW_ROLES | {"role", "observe"},
     "server": BELOW_ROLES | {"role", "observe", "handler", "controller", "cleaner"},
-    "client": GROUND | {"wire", "security"},
+    # How a client, any client, encrypts and logs in.
+    "client_security": GROUND | {"security"},
+    "client": GROUND | {"wire", "security", "client_security"},
     # Starts a program that speaks the protocol by itself; wire is for the compressed batches that it sends.
     "load": {"wire", "security"},
-    "tune": GROUND | {"metrics", "client", "embedded", "load", "security"},
-    "embedded": GROUND | {"wire", "client", "security"},
-    "pytest_plugin": GROUND | {"wire", "client", "embedded", "security"},
+    "tune": GROUND | {"metrics", "client", "embedded", "load", "security", "client_security"},
+    "embedded": GROUND | {"wire", "client", "security", "client_security"},
+    "pytest_plugin": GROUND | {"wire", "client", "embedded", "security", "client_security"},
     # Runs in Spark's driver and workers, against any broker: a client, never a part of the server.
-    "spark": GROUND | {"wire", "client", "storage", "security"},
-    "pipeline": GROUND | {"wire", "metrics", "client", "embedded", "load", "spark", "security"},
+    "spark": GROUND | {"wire", "client", "storage", "security", "client_security"},
+    "pipeline": GROUND | {"wire", "metrics", "client", "embedded", "load", "spark", "security", "client_security"},
     "cli": GROUND
     | {"wire", "metrics", "storage", "cluster", "api", "server", "client", "embedded", "load"}
-    | {"spark", "pipeline", "tune", "security"},
+    | {"spark", "pipeline", "tune", "security", "client_security"},
     "__main__": {"cli"},
     "__init__": {"embedded"},
 }
