@@ -95,11 +95,21 @@ class ClientRates(Protocol):
 
     is_on: bool
 
-    def on_fetch(self, user: str, client_id: bytes | None, count: int) -> int:
-        """How long the client is throttled when it gets that many bytes, in ms; then it gets none."""
+    def fetch_wait_ms(self, user: str, client_id: bytes | None) -> int:
+        """How long the client is throttled before it gets any records."""
+
+    def on_fetch(self, user: str, client_id: bytes | None, count: int) -> None:
+        """The client gets that many bytes of records."""
 
     def fetch_bytes_max(self, user: str, client_id: bytes | None) -> int | None:
         """What one answer may hold; None: no limit."""
+
+
+class Meter(Protocol):
+    """The Handler's time for a request of a client that has a request_percentage."""
+
+    def settle(self) -> int:
+        """Charge the client; how long it is throttled, in ms."""
 
 
 class _NoRates:
@@ -107,7 +117,10 @@ class _NoRates:
 
     is_on = False
 
-    def on_fetch(self, user: str, client_id: bytes | None, count: int) -> int:
+    def fetch_wait_ms(self, user: str, client_id: bytes | None) -> int:
+        raise NotImplementedError
+
+    def on_fetch(self, user: str, client_id: bytes | None, count: int) -> None:
         raise NotImplementedError
 
     def fetch_bytes_max(self, user: str, client_id: bytes | None) -> int | None:
@@ -334,6 +347,7 @@ class RequestContext:
         "correlation_id",
         "decoded",
         "listener_index",
+        "meter",
         "services",
         "throttle_ms",
     )
@@ -347,6 +361,7 @@ class RequestContext:
     listener_index: int
     decoded: Any  # The request's fields, for an answer that names them; None until they are read.
     throttle_ms: int  # What the answer says of it; 0 unless the client is above its quota.
+    meter: Meter | None  # Until the request is answered; None for a client without a request_percentage.
 
     @property
     def header(self) -> RequestHeader:
@@ -405,7 +420,26 @@ class RequestContext:
         """Answer with the response's fields in any version's shape."""
         for code in error_codes(fields):
             self.count_error(code)
-        self.send(codec.encode_response(self.api_key, self.api_version, self.correlation_id, dict(fields)))
+        if self.meter is not None:
+            self.settle()
+        answer = dict(fields)
+        if self.throttle_ms:
+            answer["throttle_time"] = self.throttle_ms
+        self.send(codec.encode_response(self.api_key, self.api_version, self.correlation_id, answer))
+
+    def settle(self) -> None:
+        """Charge the time for this request, right before its answer is encoded, whose `throttle_ms` may grow by it."""
+        meter = self.meter
+        if meter is None:
+            return
+        self.meter = None
+        self.begin_throttle(meter.settle())
+
+    def begin_throttle(self, duration_ms: int) -> None:
+        """Throttle the client if that is longer than what it is throttled for already."""
+        if duration_ms > self.throttle_ms:
+            self.throttle_ms = duration_ms
+            self.throttle(duration_ms)
 
     def send(self, frame: bytes) -> None:
         """Answer with a whole frame."""
@@ -428,7 +462,8 @@ class RequestContext:
         raise NotImplementedError
 
     def throttle(self, duration_ms: int) -> None:
-        """Let nothing more be read of this connection for that long. At most once, before the answer, which says so."""
+        """Let nothing more be read of this connection for that long: before the answer, which says so. The longest one
+        counts."""
         raise NotImplementedError
 
     def note_client(self, software_name: str, software_version: str) -> None:

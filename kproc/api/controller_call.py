@@ -26,7 +26,7 @@ def answer_with_reply(
     def on_reply(reply: Fields) -> None:
         error = failure_of(reply)
         if error is None:
-            begin_throttle(context, reply)
+            context.begin_throttle(reply.get(THROTTLE, 0))
         context.reply(reply if error is None else error_response(request, error.code, error.message))
 
     context.call_controller(op, body, on_reply)
@@ -39,10 +39,3 @@ def with_client(context: RequestContext, body: Fields, *, strict_since: int) -> 
     """
     client_id = (context.client_id_bytes or b"").decode("utf-8", "replace")
     return {**body, CLIENT: [context.principal.name, client_id, context.api_version >= strict_since]}
-
-
-def begin_throttle(context: RequestContext, reply: Fields) -> None:
-    """Throttle a client that has changed more than its quota allows, as the controller's reply says."""
-    throttle_ms = reply.get(THROTTLE, 0)
-    if throttle_ms:
-        context.throttle(throttle_ms)

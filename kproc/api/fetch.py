@@ -55,8 +55,11 @@ def handle_fetch(context: RequestContext, request: FetchRequest) -> None:
         targets, session, is_incremental = cache.resolve(request, context.api_version, now_ns)
     except KafkaError as error:
         context.count_error(error.code)
+        context.settle()
         context.send_parts(
-            encode_fetch_response(context.api_version, context.correlation_id, 0, error.code, 0, [])
+            encode_fetch_response(
+                context.api_version, context.correlation_id, context.throttle_ms, error.code, 0, []
+            )
         )
         return
     operation = DelayedFetch(context, request, targets, session, is_incremental=is_incremental, now_ns=now_ns)
@@ -325,15 +328,22 @@ class DelayedFetch(DelayedOperation):
     def _is_throttled(self) -> bool:
         """A client above its quota is told so, without records, and reads on when it may."""
         context = self._context
-        count = sum(read.bytes for read in self._reads.values())
-        throttle_ms = context.services.client_rates.on_fetch(
-            context.principal.name, context.client_id_bytes, count
+        rates, user, client_id = (
+            context.services.client_rates,
+            context.principal.name,
+            context.client_id_bytes,
         )
-        if not throttle_ms:
+        count = sum(read.bytes for read in self._reads.values())
+        context.settle()
+        if count:
+            context.begin_throttle(rates.fetch_wait_ms(user, client_id))
+        if not context.throttle_ms:
+            rates.on_fetch(user, client_id, count)
             return False
         session_id = self._session.id if self._session is not None and self._is_incremental else 0
-        context.throttle(throttle_ms)
         context.send_parts(
-            encode_fetch_response(context.api_version, context.correlation_id, throttle_ms, 0, session_id, [])
+            encode_fetch_response(
+                context.api_version, context.correlation_id, context.throttle_ms, 0, session_id, []
+            )
         )
         return True

@@ -93,6 +93,8 @@ class OneProduce:
         else:
             version, correlation_id = context.api_version, context.correlation_id
             name, topic_id = self._name, self._topic_id
+            if context.meter is not None:
+                context.settle()
             if context.throttle_ms:
                 topics = [(name, topic_id, [result])]
                 context.send(encode_produce_response(version, correlation_id, topics, context.throttle_ms))
@@ -173,6 +175,7 @@ class ManyAnswer:
             for name, topic_id, count in self._request
         ]
         version, correlation_id = context.api_version, context.correlation_id
+        context.settle()
         context.send(encode_produce_response(version, correlation_id, topics, context.throttle_ms))
 
 

@@ -1,13 +1,18 @@
-"""ClientRates: producer_byte_rate and consumer_byte_rate of one Handler's clients (KIP-13, KIP-546).
+"""ClientRates: producer_byte_rate, consumer_byte_rate, request_percentage of one Handler's clients (KIP-13, 124, 546).
 
 As in Kafka, a client above its quota is answered at once, with throttle_time_ms, and is not read until its rate is
 back at the quota (StartThrottling; the Processor ends it). A Produce counts with its request's bytes and is stored. A
 Fetch counts with the bytes of its records, and one that comes too early is answered without any. The user is the name
 of the connection's principal: ANONYMOUS where nobody is authenticated.
 
+A request of a client with a request_percentage costs the time that its Handler worked on it, and the time that the
+Processor spent on the connection's socket, which comes later. One percent is 10 ms of a second, of one process. Where
+the client is above it, its answer is as late as ever, a Fetch's has no records, and the connection rests for a window
+at most. Exempt are, as in Kafka, what brokers ask of each other and SASL.
+
 Differs from Kafka: each byte takes its time at the quota's rate, and a client that was quiet may be one
 quota.window.size.seconds ahead. Kafka's window of 11 s lets 10 s worth of bytes through at once and then nothing for
-as long. request_percentage and controller_mutation_rate are stored and described, not enforced.
+as long.
 
 A client's connections may be at several Handlers. Ten times a second each Handler tells the others what it has
 counted, so that each has the sum. At most 100 ms' worth is missing from it, which the next throttle makes up for.
@@ -21,9 +26,18 @@ from typing import Any, Final
 import msgspec
 
 from kproc.api.calls import Call, OnResult, Reply
-from kproc.cluster.client_quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, ClientQuotas
+from kproc.api.context import RequestContext
+from kproc.cluster.client_quotas import (
+    CONSUMER_BYTE_RATE,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+    ClientQuotas,
+)
+from kproc.wire.header import ApiKey
 
-_KINDS: Final = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE)
+_KINDS: Final = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE)
+_EXEMPT: Final = frozenset((ApiKey.WRITE_TXN_MARKERS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE))
+_PER_CENT: Final = 100
 _CLIENTS_MAX: Final = 10_000  # Most cached look-ups by user and client id; with more, the cache is cleared.
 _NS_PER_MS: Final = 1_000_000
 _NS_PER_S: Final = 1_000_000_000
@@ -66,7 +80,8 @@ class ClientRates:
         self._quotas = quotas
         self._now_ns = now_ns
         self._ahead_ns = sample_s * _NS_PER_S
-        self._fetch_s_max = max(1, sample_count - 1) * sample_s
+        self._window_s = max(1, sample_count - 1) * sample_s
+        self._has_percentage = False
         self._accounts: dict[Key, _Account] = {}
         self._found: dict[tuple[str, str, bytes | None], tuple[Key, float] | None] = {}
         self._version = -1
@@ -80,7 +95,13 @@ class ClientRates:
         self._version = version
         self._accounts.clear()
         self._found.clear()
-        self.is_on = any(kind in limits for _, limits in self._quotas().entities() for kind in _KINDS)
+        kinds = {kind for _, limits in self._quotas().entities() for kind in limits}
+        self.is_on = not kinds.isdisjoint(_KINDS)
+        self._has_percentage = REQUEST_PERCENTAGE in kinds
+
+    def limits(self, user: str, client_id: bytes | None) -> bool:
+        """Whether a client has any quota here."""
+        return any(self._find(kind, user, client_id) is not None for kind in _KINDS)
 
     def on_produce(self, user: str, client_id: bytes | None, count: int) -> int:
         """Count a Produce of that many bytes; return for how many ms its connection must not be read."""
@@ -90,23 +111,50 @@ class ClientRates:
         now_ns = self._now_ns()
         return _to_ms(self._charge(*found, count, now_ns) - now_ns)
 
-    def on_fetch(self, user: str, client_id: bytes | None, count: int) -> int:
-        """Count an answer with that many bytes of records; return by how many ms it comes too early. Then it is sent
-        without records, and they do not count."""
+    def fetch_wait_ms(self, user: str, client_id: bytes | None) -> int:
+        """By how many ms an answer with records comes too early. Then it is sent without records."""
         found = self._find(CONSUMER_BYTE_RATE, user, client_id)
-        if found is None:
-            return 0
-        now_ns = self._now_ns()
-        account = self._accounts.get(found[0])
-        if count and account is not None and account.due_ns > now_ns:
-            return _to_ms(account.due_ns - now_ns)
-        self._charge(*found, count, now_ns)
-        return 0
+        account = None if found is None else self._accounts.get(found[0])
+        return 0 if account is None else _to_ms(account.due_ns - self._now_ns())
+
+    def on_fetch(self, user: str, client_id: bytes | None, count: int) -> None:
+        """Count an answer with that many bytes of records."""
+        found = self._find(CONSUMER_BYTE_RATE, user, client_id)
+        if found is not None:
+            self._charge(*found, count, self._now_ns())
 
     def fetch_bytes_max(self, user: str, client_id: bytes | None) -> int | None:
         """The most bytes of one answer, a window's worth as in Kafka; None: no limit."""
         found = self._find(CONSUMER_BYTE_RATE, user, client_id)
-        return None if found is None else max(1, int(found[1] * self._fetch_s_max))
+        return None if found is None else max(1, int(found[1] * self._window_s))
+
+    # -- time --------------------------------------------------------------------------------------------------
+
+    def is_metered(self, request: RequestContext) -> bool:
+        """Whether the time for a request counts for its client."""
+        return (
+            self._has_percentage
+            and request.api_key not in _EXEMPT
+            and self._find(REQUEST_PERCENTAGE, request.principal.name, request.client_id_bytes) is not None
+        )
+
+    def meter(self, request: RequestContext) -> _Meter:
+        """Begin to measure a request that `is_metered`, right before it is served."""
+        found = self._find(REQUEST_PERCENTAGE, request.principal.name, request.client_id_bytes)
+        assert found is not None
+        meter = request.meter = _Meter(self, *found, self._now_ns())
+        return meter
+
+    def on_socket_time(self, user: str, client_id: bytes | None, used_ns: int) -> None:
+        """Charge a client for what a Processor did for it."""
+        found = self._find(REQUEST_PERCENTAGE, user, client_id)
+        if found is not None:
+            self._charge_time(*found, used_ns, self._now_ns())
+
+    def _charge_time(self, key: Key, percentage: float, used_ns: int, now_ns: int) -> int:
+        """Charge a client; return for how many ms its connection must not be read."""
+        due_ns = self._charge(key, percentage * _NS_PER_S / _PER_CENT, used_ns, now_ns)
+        return _to_ms(min(due_ns - now_ns, self._ahead_ns))
 
     # -- what the Handlers tell each other ---------------------------------------------------------------------
 
@@ -146,6 +194,9 @@ class ClientRates:
         if account is None:
             account = self._accounts[key] = _Account()
         account.due_ns = max(account.due_ns, now_ns - self._ahead_ns) + cost_ns
+        if key[0] == REQUEST_PERCENTAGE:
+            # A window at most is owed: no throttle is longer than a sample of it, so that requests in work add up.
+            account.due_ns = min(account.due_ns, now_ns + self._window_s * _NS_PER_S)
         return account
 
     def _find(self, kind: str, user: str, client_id: bytes | None) -> tuple[Key, float] | None:
@@ -162,6 +213,28 @@ class ClientRates:
         """The quota in force for a client, and the key of the clients that share it."""
         found = self._quotas().account_of(user, client_id, kind)
         return None if found is None else ((kind, *found[0]), found[1])
+
+
+class _Meter:
+    """The Handler's time for one request."""
+
+    __slots__ = ("_begun_ns", "_key", "_percentage", "_rates", "_stopped_ns")
+
+    def __init__(self, rates: ClientRates, key: Key, percentage: float, begun_ns: int) -> None:
+        self._rates = rates
+        self._key = key
+        self._percentage = percentage
+        self._begun_ns = begun_ns
+        self._stopped_ns = 0
+
+    def stop(self) -> None:
+        """The Handler does something else now, and the request waits."""
+        self._stopped_ns = self._rates._now_ns()
+
+    def settle(self) -> int:
+        now_ns = self._rates._now_ns()
+        used_ns = (self._stopped_ns or now_ns) - self._begun_ns
+        return self._rates._charge_time(self._key, self._percentage, used_ns, now_ns)
 
 
 def _to_ms(duration_ns: int) -> int:

@@ -253,11 +253,16 @@ class ClientRequests:
             self._refuse(request, "a frame shorter than its header")
             return False
         body = frame[body_at:]
-        placed = self._serve(request, body)
+        if self.rates.is_on and services is self._services:
+            placed = self._serve_limited(request, body)
+            is_limited = self.rates.limits(request.principal.name, client_id)
+        else:
+            placed = self._serve(request, body)
+            is_limited = False
         if request.is_closed:
             return False
         # Fast paths neither count a client's bytes nor note answers, and the broker's own requests count nowhere.
-        if self.rates.is_on or self.log is not None or services is not self._services or flags & FLAG_TIMED:
+        if is_limited or self.log is not None or services is not self._services or flags & FLAG_TIMED:
             return True
         if placed is not None:
             if record is None or path is None or isinstance(path, NoFastPath):
@@ -350,7 +355,7 @@ class ClientRequests:
                 request.services.counts.add(REQUESTS, _PRODUCE, request.api_version)
                 if request.api_version >= _PRODUCE_FLEXIBLE:
                     body = after_header_tags(body)
-                if self.rates.is_on:
+                if self.rates.is_on and services is request.services:
                     self._throttle(request, len(body))
                 placed = self._produce.add(request, body)
                 if placed is not None and placed.owned is None:
@@ -370,13 +375,22 @@ class ClientRequests:
             containment.owner = None
         return None
 
+    def _serve_limited(self, request: HandlerRequest, body: memoryview) -> Placed | None:
+        """Serve a request of somebody who may have a quota; apart from all others if its time counts."""
+        if not self.rates.is_metered(request):
+            return self._serve(request, body)
+        self._produce.flush()
+        meter = self.rates.meter(request)
+        placed = self._serve(request, body)
+        self._produce.flush()
+        meter.stop()
+        return placed
+
     def _throttle(self, request: HandlerRequest, body_bytes: int) -> None:
         """Count a Produce; a client that is above its quota is not read for a while, beginning now."""
         client_id = request.client_id_bytes
         size = _HEADER.size + len(client_id or b"") + body_bytes
-        request.throttle_ms = self.rates.on_produce(request.principal.name, client_id, size)
-        if request.throttle_ms:
-            request.throttle(request.throttle_ms)
+        request.begin_throttle(self.rates.on_produce(request.principal.name, client_id, size))
 
     def _hint(self, request: HandlerRequest, body: memoryview, owner: int) -> None:
         """Tell the Processor where the next Produce of this partition belongs."""

@@ -131,6 +131,7 @@ class HandlerRequest(RequestContext):
         self.correlation_id = correlation_id
         self.client_id_bytes = client_id_bytes
         self.throttle_ms = 0
+        self.meter = None
         self._is_waiting = self.is_answered = False
         self.decoded = None
         self.is_closed = False  # The connection is being closed: its further frames are ignored.
@@ -241,7 +242,7 @@ class HandlerRequest(RequestContext):
             self.close()
 
     def throttle(self, duration_ms: int) -> None:
-        """Tell the Processor not to read this connection for that long. At most once, before the answer."""
+        """Tell the Processor not to read this connection for that long, before the answer. The longest one counts."""
         head = HEAD.pack(self.connection_id, self.sequence, 0, 0)
         self.peer.outbox.push(THROTTLE, head, THROTTLE_MS.pack(duration_ms))
 

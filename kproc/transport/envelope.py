@@ -32,7 +32,8 @@ IDENTITY, an address of 16 bytes as net/handoff.py packs them and a Principal, c
 connection's first request. It is dropped with DISCONNECTED, and comes again from the next Processor and when there is
 another Handler.
 THROTTLE is Kafka's StartThrottling: pushed before the answer of the same sequence, which leaves at once; the
-Processor reads nothing more of that connection until the time is over (its own timer is EndThrottling).
+Processor reads nothing more of that connection until the time is over (its own timer is EndThrottling). There may be
+several, of which the longest counts.
 NOTE says what ApiVersions told of the client: msgpack [client id, software name, software version].
 
 FLAG_TIMED on REQUEST or REQUEST_BLOCK asks the Handler to time the (first) frame: TIMES, pushed before its answer,

@@ -60,6 +60,7 @@ class Broker:
             api_version=version,
             client_id_bytes=b"test",
             principal=ANONYMOUS,
+            begin_throttle=lambda _duration_ms: None,
             services=self.services,
             advertised_host=HOST,
             advertised_port=PORT,

@@ -115,10 +115,11 @@ def test_fetch_above_the_quota_does_not_count(quotas: ClientQuotas, clock: Clock
     rates = make_rates(quotas, clock)
     assert rates.fetch_bytes_max(ANONYMOUS, b"a") == 10_000
     assert rates.fetch_bytes_max(ANONYMOUS, b"b") is None
-    assert rates.on_fetch(ANONYMOUS, b"a", 1_500) == 0
-    assert rates.on_fetch(ANONYMOUS, b"a", 500) == 500
-    assert rates.on_fetch(ANONYMOUS, b"a", 500) == 500, "the one before was not sent"
-    assert rates.on_fetch(ANONYMOUS, b"a", 0) == 0, "an answer without records may leave"
+    assert rates.fetch_wait_ms(ANONYMOUS, b"a") == 0
+    rates.on_fetch(ANONYMOUS, b"a", 1_500)
+    assert rates.fetch_wait_ms(ANONYMOUS, b"a") == 500
+    assert rates.fetch_wait_ms(ANONYMOUS, b"a") == 500, "the one before was not sent"
+    assert rates.fetch_wait_ms(ANONYMOUS, b"b") == 0
 
 
 def test_precedence_and_who_is_counted_together(quotas: ClientQuotas, clock: Clock) -> None:
