@@ -1,14 +1,16 @@
-"""CreateAcls (key 30), versions 1-3: SECURITY_DISABLED for each, as Kafka answers without an authorizer.
+"""CreateAcls (key 30), versions 1-3: rules about who may do what; see cluster/acls.py for the checks.
 
-Versions: v2 flexible; v3 user resources.
+SECURITY_DISABLED for each without an authorizer. Versions: v2 flexible; v3 user resources.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kproc.api.controller_call import answer_with_reply
 from kproc.api.registry import api
 from kproc.errors import ErrorCode, KafkaError
+from kproc.security.acl import CLUSTER_NAME, Operation, ResourceType
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
@@ -16,8 +18,12 @@ if TYPE_CHECKING:
 
 
 @api(ApiKey.CREATE_ACLS, versions=(1, 3))
-def handle_create_acls(_context: RequestContext, _request: dict[str, Any]) -> dict[str, Any]:
-    raise KafkaError(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
+def handle_create_acls(context: RequestContext, request: dict[str, Any]) -> None:
+    if not context.is_allowed(Operation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME):
+        raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    if context.services.authorizer is None:
+        raise KafkaError(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
+    answer_with_reply(context, "create_acls", request, request=request, error_response=error_response)
 
 
 def error_response(request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""DescribeAcls (key 29), versions 1-3: SECURITY_DISABLED, as Kafka answers without an authorizer.
+"""DescribeAcls (key 29), versions 1-3: the rules that a filter means.
 
-Tools ask for ACLs at their start, and take this code as "there are none here" (any other as a broken cluster).
-Versions: v2 flexible; v3 user resources.
+SECURITY_DISABLED without an authorizer: tools ask for ACLs at their start, and take this code as "there are none here"
+(any other as a broken cluster). Versions: v2 flexible; v3 user resources.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kproc.api.registry import api
+from kproc.cluster.acls import describe
 from kproc.errors import ErrorCode, KafkaError
+from kproc.security.acl import CLUSTER_NAME, Operation, ResourceType
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
@@ -17,8 +19,13 @@ if TYPE_CHECKING:
 
 
 @api(ApiKey.DESCRIBE_ACLS, versions=(1, 3))
-def handle_describe_acls(_context: RequestContext, _request: dict[str, Any]) -> dict[str, Any]:
-    raise KafkaError(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured on the broker")
+def handle_describe_acls(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
+    if not context.is_allowed(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
+        raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    if context.services.authorizer is None:
+        raise KafkaError(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured on the broker")
+    resources = describe(context.services.image.acls, request)
+    return {"error_code": int(ErrorCode.NONE), "error_message": "", "resources": resources}
 
 
 def error_response(_request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import Any, Final
 from kproc.clock import Clock
 from kproc.cluster import features
 from kproc.cluster import records as r
+from kproc.cluster.acls import AclChanges
 from kproc.cluster.client_quotas import QuotaChanges
 from kproc.cluster.config_changes import ConfigChanges
 from kproc.cluster.image import ClusterImage
@@ -87,6 +88,7 @@ class ControllerState:
         self._random_id = random_id
         self._topic_changes = TopicChanges(config, image, self._new_topic_id, clock.now_ns)
         self._config_changes = ConfigChanges(config, image)
+        acl_changes = AclChanges(lambda: image.acls, random_id)
         self._operations: dict[str, Callable[[dict[str, Any]], Handled]] = {
             "create_topics": self._topic_changes.create,
             "auto_create_topics": self._topic_changes.create_automatically,
@@ -94,6 +96,8 @@ class ControllerState:
             "create_partitions": self._topic_changes.add_partitions,
             "alter_configs": lambda body: self._config_changes.alter(body, incremental=False),
             "incremental_alter_configs": lambda body: self._config_changes.alter(body, incremental=True),
+            "create_acls": acl_changes.create,
+            "delete_acls": acl_changes.delete,
             "alter_client_quotas": QuotaChanges(lambda: image.client_quotas).alter,
             "override_broker_configs": self._override_broker_configs,
             "update_features": lambda body: features.update(image, config.node_id, body),

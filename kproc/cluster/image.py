@@ -14,11 +14,13 @@ from typing import Final
 import msgspec
 
 from kproc.cluster import records as r
+from kproc.cluster.acls import acl_in, acl_records
 from kproc.cluster.broker_config import complaint_about
 from kproc.cluster.client_quotas import ClientQuotas
 from kproc.cluster.placement import owners_of_block
 from kproc.cluster.topic_names import INTERNAL_TOPICS, collision_key
 from kproc.errors import FatalError
+from kproc.security.acl_table import AclTable
 
 # Rows of the shared partition table. Kafka recommends at most 4,000 partitions a broker; this is far above (8 MiB of
 # sparse rows of 64 bytes), so that no single host needs more.
@@ -86,6 +88,7 @@ class ClusterImage:
     """
 
     __slots__ = (
+        "acls",
         "broker_configs",
         "broker_epoch",
         "client_quotas",
@@ -119,6 +122,7 @@ class ClusterImage:
         # stay stored until they are changed or removed.
         self.unusable_configs: dict[str, dict[str, str]] = {}
         self.client_quotas = ClientQuotas()
+        self.acls = AclTable()
         # (resource type, name) of groups and client-metrics subscriptions to their configs.
         self.resource_configs: dict[tuple[int, str], dict[str, str]] = {}
         # Only what UpdateFeatures has set: see cluster/features.py.
@@ -205,6 +209,7 @@ class ClusterImage:
         for feature, level in self.feature_levels.items():
             yield r.FeatureLevelSet(feature, level)
         yield from self.client_quotas.records()
+        yield from acl_records(self.acls)
         if self.retired_slots:
             slots, generations = zip(*self.retired_slots, strict=True)
             yield r.SlotsRetired(slots, generations)
@@ -243,6 +248,10 @@ class ClusterImage:
             case r.ClientQuotaSet():
                 self.client_quotas.set(record.entity, record.key, record.value)
                 change.client_quotas_changed = True
+            case r.AclAdded():
+                self.acls.add(record.acl_id, acl_in(record))
+            case r.AclRemoved():
+                self.acls.remove(record.acl_id)
             case r.ProducerIdsTaken():
                 self.next_producer_id = record.next_producer_id
             case r.LeaderEpochRaised():

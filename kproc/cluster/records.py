@@ -143,6 +143,25 @@ class ClientQuotaSet(msgspec.Struct, frozen=True, array_like=True, tag=12):
     value: float | None
 
 
+class AclAdded(msgspec.Struct, frozen=True, array_like=True, tag=16):
+    """A rule about who may do what, under an id; the numbers are Kafka's codes (security/acl.py)."""
+
+    acl_id: bytes
+    resource_type: int
+    resource_name: str
+    pattern_type: int
+    principal: str
+    host: str
+    operation: int
+    permission: int
+
+
+class AclRemoved(msgspec.Struct, frozen=True, array_like=True, tag=17):
+    """The rule with that id holds no more."""
+
+    acl_id: bytes
+
+
 Record = (
     ClusterRegistered
     | BrokerStarted
@@ -158,6 +177,8 @@ Record = (
     | ClientQuotaSet
     | ResourceConfigSet
     | FeatureLevelSet
+    | AclAdded
+    | AclRemoved
 )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from kproc.config.authorizer_settings import AuthorizerSettings
 from kproc.config.build import check_together, derive, merge, parse_given
 from kproc.config.group_settings import GroupSettings
 from kproc.config.listeners import EndPoint, resolve_advertised
@@ -27,7 +28,9 @@ from kproc.config.values import Setting, wire_text
 # A dataclass orders its fields by the bases from last to first: the table begins with the network. Of the methods that
 # it could generate only __init__ is used, and of the bases' none: each costs a millisecond of every start.
 @dataclass(frozen=True, repr=False, eq=False)
-class Config(OwnSettings, TransactionSettings, GroupSettings, LogSettings, NetworkSettings):
+class Config(
+    OwnSettings, AuthorizerSettings, TransactionSettings, GroupSettings, LogSettings, NetworkSettings
+):
     """Every setting of one broker, checked. Built once, passed down, never changed."""
 
     explicit_settings: frozenset[str] = frozenset()

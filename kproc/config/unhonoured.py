@@ -11,9 +11,9 @@ from typing import Final
 KNOWN_UNHONOURED: Final = frozenset(
     """
     add.partitions.to.txn.retry.backoff.ms advertised.host.name
-    advertised.port allow.everyone.if.no.acl.found alter.config.policy.class.name
+    advertised.port alter.config.policy.class.name
     alter.log.dirs.replication.quota.window.num alter.log.dirs.replication.quota.window.size.seconds
-    authorizer.class.name authorizer.properties auto.include.jmx.reporter auto.leader.rebalance.enable
+    authorizer.properties auto.include.jmx.reporter auto.leader.rebalance.enable
     background.threads broker.heartbeat.interval.ms broker.id.generation.enable broker.rack
     broker.session.timeout.ms client.quota.callback.class
     config.providers connection.failed.authentication.delay.ms
@@ -127,7 +127,7 @@ KNOWN_UNHONOURED: Final = frozenset(
     ssl.key.password ssl.keymanager.algorithm ssl.keystore.certificate.chain ssl.keystore.key
     ssl.keystore.location ssl.keystore.password ssl.keystore.type ssl.principal.mapping.rules ssl.protocol
     ssl.provider ssl.secure.random.implementation ssl.trustmanager.algorithm ssl.truststore.certificates
-    ssl.truststore.location ssl.truststore.password ssl.truststore.type super.users telemetry.max.bytes
+    ssl.truststore.location ssl.truststore.password ssl.truststore.type telemetry.max.bytes
     transaction.state.log.load.buffer.size
     transaction.state.log.min.isr transaction.state.log.replication.factor
     transaction.two.phase.commit.enable

@@ -41,6 +41,7 @@ from kproc.purgatory.purgatory import Purgatory
 from kproc.role.calls import serve_raw_call
 from kproc.role.linked_agent import LinkedAgent, LinkedPeer
 from kproc.role.roles import CLEANER, CONTROLLER, HANDLER, PROCESSOR, handler_id
+from kproc.security.authorizer import make_authorizer
 from kproc.transport.agent import STORE_MS, AgentId, Doze, Link
 from kproc.transport.envelope import (
     CALL,
@@ -50,6 +51,7 @@ from kproc.transport.envelope import (
     SNAPSHOT,
     TOKEN,
 )
+from kproc.wire.header import kafka_name
 
 logger = logging.getLogger(__name__)
 
@@ -117,6 +119,7 @@ class Handler(LinkedAgent):
             counts=metrics.slab.counts(HANDLERS_PART + agent_id.index),
             containment=self.containment,
         )
+        self._services.authorizer = make_authorizer(config, lambda: self._services.image.acls, kafka_name)
         self._services.session_cache = SessionCache(config.max_incremental_fetch_session_cache_slots)
         self._services.producer_ids = ProducerIdAllocator(
             self._services.peers.call_controller, self.containment

@@ -51,6 +51,7 @@ from kproc.role.roles import (
     processor_id,
     slab_row,
 )
+from kproc.security.authorizer import locks_everybody_out
 from kproc.storage.room import counting
 from kproc.transport.agent import AgentId, BlockOwner, Doze, Link
 
@@ -199,6 +200,11 @@ def make_controller(
 
     for problem in left_out(image, plan.config).values():
         logger.error("%s", problem)
+    if locks_everybody_out(plan.config, image.acls):
+        logger.warning(
+            "there is an authorizer, and nobody may change its rules: name somebody in super.users "
+            "(super.users=User:NAME), or set allow.everyone.if.no.acl.found=true until there is a rule"
+        )
     if handler_count is None:
         handler_count = settings().integer("num.io.threads", plan.config.num_io_threads)
     starting: list[tuple[str, dict[str, Any]]] = [

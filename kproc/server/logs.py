@@ -8,6 +8,7 @@ import sys
 from typing import Final
 
 from kproc import log_levels
+from kproc.security.audit import LOGGER_NAME, WithoutWaiting
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +67,19 @@ def _formatter(role: str) -> logging.Formatter:
 def configure(level: int) -> None:
     """Once per broker process, before anything is forked."""
     logging.basicConfig(level=level, stream=sys.stderr, force=True)
+    logging.getLogger(LOGGER_NAME).addFilter(WithoutWaiting(_descriptor))
     set_role("supervisor")
+
+
+def _descriptor() -> int | None:
+    """Where lines go; None: not to a file of the system."""
+    stream = next(
+        (each.stream for each in logging.root.handlers if isinstance(each, logging.StreamHandler)), None
+    )
+    try:
+        return stream.fileno() if stream is not None else None
+    except (OSError, ValueError):
+        return None
 
 
 def set_levels(levels: log_levels.Levels) -> None:

@@ -115,6 +115,14 @@ class ApiKey(IntEnum):
     DELETE_SHARE_GROUP_OFFSETS = 92
 
 
+def kafka_name(api_key: int) -> str:
+    """An API as Kafka's logs name it: ListOffsets. What is none of Kafka's is named by its number."""
+    try:
+        return ApiKey(api_key).name.title().replace("_", "")
+    except ValueError:
+        return str(api_key)
+
+
 NEVER_FLEXIBLE: Final = 0x7FFF
 
 # Plain numbers find their row too: an IntEnum hashes as its number.

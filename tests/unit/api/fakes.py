@@ -16,9 +16,11 @@ from kproc.api.init_producer_id import ProducerIdAllocator
 from kproc.cluster.controller import failure_reply
 from kproc.containment import Containment
 from kproc.errors import ErrorCode, KafkaError
-from kproc.security.principal import ANONYMOUS
+from kproc.security.acl import Operation, ResourceType
+from kproc.security.authorizer import make_authorizer
+from kproc.security.principal import ANONYMOUS, Identity
 from kproc.wire import codec
-from kproc.wire.header import ApiKey, parse_request_header
+from kproc.wire.header import ApiKey, kafka_name, parse_request_header
 from tests.unit.cluster.in_memory import InMemoryController
 
 Fields = dict[str, Any]
@@ -32,9 +34,11 @@ class Broker:
         self.cluster = InMemoryController(settings, handlers=handlers)
         self.calls: deque[tuple[str, Fields, Callable[[Fields], None]]] = deque()
         self.controller_failure: Fields | None = None
+        self.client = Identity("/127.0.0.1", ANONYMOUS)  # Who asks.
         self.services = SimpleNamespace(
             config=self.cluster.config,
             image=self.cluster.image,
+            authorizer=make_authorizer(self.cluster.config, lambda: self.cluster.image.acls, kafka_name),
             producer_ids=ProducerIdAllocator(self.call_controller, Containment()),
         )
 
@@ -59,13 +63,14 @@ class Broker:
         context = SimpleNamespace(
             api_version=version,
             client_id_bytes=b"test",
-            principal=ANONYMOUS,
+            principal=self.client.principal,
             begin_throttle=lambda _duration_ms: None,
             services=self.services,
             advertised_host=HOST,
             advertised_port=PORT,
             call_controller=self.call_controller,
             reply=answer.reply,
+            is_allowed=lambda *what, **how: self._is_allowed(key, *what, **how),
         )
         try:
             immediate = api.handler(context, request)
@@ -75,6 +80,12 @@ class Broker:
         if immediate is not None:
             answer.reply(immediate)
         return answer
+
+    def _is_allowed(self, key: ApiKey, operation: Operation, resource: ResourceType, name: str) -> bool:
+        authorizer = self.services.authorizer
+        return authorizer is None or authorizer.is_allowed(
+            self.client, operation, resource, name, api_key=int(key)
+        )
 
     def ask(self, key: ApiKey, version: int, /, **fields: Any) -> Fields:
         """`send`, and the answer once the controller has done its part."""

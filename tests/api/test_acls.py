@@ -1,0 +1,151 @@
+"""Access control lists on a running broker: rules hold on every connection once they are answered, and for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kproc.errors import ErrorCode
+from kproc.wire.header import ApiKey
+from tests.support.broker import ServedBroker
+from tests.support.configs import set_config
+from tests.support.raw import RawClient
+
+STANDARD = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+OPEN = {"authorizer.class.name": STANDARD, "allow.everyone.if.no.acl.found": "true", "num.io.threads": "2"}
+CLUSTER, ALTER, DESCRIBE, DENY, ALLOW = 4, 7, 8, 2, 3
+LOGGERS = 8
+AUDIT = "kafka.authorizer.logger"
+ANYTHING: dict[str, Any] = {
+    "resource_type_filter": 1,
+    "resource_name_filter": None,
+    "pattern_type_filter": 1,
+    "principal_filter": None,
+    "host_filter": None,
+    "operation": 1,
+    "permission_type": 1,
+}
+LOCKED_OUT = "nobody may change its rules"
+
+
+def rule(**fields: Any) -> dict[str, Any]:
+    """ALLOW somebody else to read the topic `t`, but for what is named."""
+    return {
+        "resource_type": 2,
+        "resource_name": "t",
+        "resource_pattern_type": 3,
+        "principal": "User:somebody",
+        "host": "*",
+        "operation": 3,
+        "permission_type": ALLOW,
+    } | fields
+
+
+def create(client: RawClient, *rules: dict[str, Any]) -> list[int]:
+    answer = client.call(ApiKey.CREATE_ACLS, 3, {"creations": list(rules)})
+    return [row["error_code"] for row in answer["results"]]
+
+
+def names(client: RawClient) -> list[str]:
+    answer = client.call(ApiKey.DESCRIBE_ACLS, 3, ANYTHING)
+    assert answer["error_code"] == 0
+    return [resource["resource_name"] for resource in answer["resources"]]
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedBroker]:
+    """Two Handlers; whoever comes is a super user."""
+    settings = {**OPEN, "super.users": "User:ANONYMOUS"}
+    with ServedBroker(tmp_path_factory.mktemp("data"), settings=settings) as broker:
+        yield broker
+
+
+def test_rules_are_seen_on_every_connection(guarded: ServedBroker) -> None:
+    clients = [RawClient(guarded.bootstrap) for _ in range(4)]
+    try:
+        for number, client in enumerate(clients):
+            assert create(client, rule(resource_name=f"r{number}"), rule(resource_name="")) == [
+                0,
+                ErrorCode.INVALID_REQUEST,
+            ]
+            for other in clients:
+                assert f"r{number}" in names(other)
+        fields = {"filters": [ANYTHING | {"resource_name_filter": "r1"}, ANYTHING | {"operation": 0}]}
+        gone, refused = clients[0].call(ApiKey.DELETE_ACLS, 3, fields)["filter_results"]
+        assert [acl["resource_name"] for acl in gone["matching_acls"]] == ["r1"]
+        assert refused["error_code"] == ErrorCode.INVALID_REQUEST
+        for other in clients:
+            assert names(other) == ["r0", "r2", "r3"]
+    finally:
+        for client in clients:
+            client.close()
+
+
+def test_thousands_of_rules_come_and_go_with_one_request_each(guarded: ServedBroker) -> None:
+    with RawClient(guarded.bootstrap) as client:
+        before = len(names(client))
+        rules = [rule(resource_name=f"many-{number}") for number in range(5000)]
+        assert set(create(client, *rules)) == {0}
+        assert len(names(client)) == before + 5000
+        prefix = ANYTHING | {"principal_filter": "User:somebody", "resource_name_filter": None}
+        (result,) = client.call(ApiKey.DELETE_ACLS, 3, {"filters": [prefix]})["filter_results"]
+        assert len(result["matching_acls"]) >= 5000
+        assert names(client) == []
+
+
+def test_level_of_the_audit_log_is_a_loggers(guarded: ServedBroker) -> None:
+    with RawClient(guarded.bootstrap) as client:
+        allowed = (
+            "Principal = User:ANONYMOUS is Allowed operation = DESCRIBE from host = 127.0.0.1 on resource"
+        )
+        names(client)
+        assert allowed not in guarded.log()
+        assert set_config(client, AUDIT, "DEBUG", kind=LOGGERS) == (0, None)
+        names(client)
+        assert f"{allowed} = Cluster:LITERAL:kafka-cluster for request = DescribeAcls with " in guarded.log()
+        assert set_config(client, AUDIT, None, kind=LOGGERS) == (0, None)
+
+
+def test_rules_hold_at_once_and_after_a_restart(tmp_path: Path) -> None:
+    """Everybody may do everything until there is a rule about the cluster, which is for somebody else."""
+    with ServedBroker(tmp_path, settings=OPEN) as broker:
+        assert LOCKED_OUT not in broker.log()
+        with RawClient(broker.bootstrap) as client, RawClient(broker.bootstrap) as other:
+            cluster = rule(resource_type=CLUSTER, resource_name="kafka-cluster", operation=DESCRIBE)
+            assert create(client, rule(), cluster) == [0, 0]
+            for each in (client, other):
+                assert create(each, rule()) == [ErrorCode.CLUSTER_AUTHORIZATION_FAILED]
+        assert (
+            "kafka.authorizer.logger: Principal = User:ANONYMOUS is Denied operation = ALTER from host = 127.0.0.1 "
+            "on resource = Cluster:LITERAL:kafka-cluster for request = CreateAcls with resourceRefCount = 1 "
+            "based on rule DefaultDeny"
+        ) in broker.log()
+    with ServedBroker(tmp_path, settings=OPEN) as broker, RawClient(broker.bootstrap) as client:
+        assert LOCKED_OUT in broker.log()
+        described = client.call(ApiKey.DESCRIBE_ACLS, 3, ANYTHING)
+        assert described["error_code"] == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    settings = {**OPEN, "super.users": "User:ANONYMOUS"}
+    with ServedBroker(tmp_path, settings=settings) as broker, RawClient(broker.bootstrap) as client:
+        assert LOCKED_OUT not in broker.log()
+        assert names(client) == ["t", "kafka-cluster"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer"}, "Kafka 4 has it no more"),
+        ({"authorizer.class.name": "com.example.Mine"}, "only Kafka's"),
+        (
+            {"authorizer.class.name": STANDARD, "super.users": "User:a;bob"},
+            "'bob' has no type, such as User:bob",
+        ),
+    ],
+)
+def test_authorizer_that_cannot_be_had_is_refused_at_start(
+    tmp_path: Path, settings: dict[str, str], words: str
+) -> None:
+    with pytest.raises(RuntimeError, match=words):
+        ServedBroker(tmp_path, settings=settings).start()
