@@ -297,6 +297,9 @@ REFUSED = [
     ("controller.quota.window.num", "1001"),
     ("controller.quota.window.size.seconds", "0"),
     ("kproc.metrics.listener", "9464"),
+    ("authorizer.class.name", "kafka.security.authorizer.AclAuthorizer"),
+    ("authorizer.class.name", "com.example.Mine"),
+    ("super.users", "User:a;bob"),
 ]
 
 
