@@ -11,6 +11,7 @@ import errno
 import signal
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from kproc.errors import FatalError, KafkaError
@@ -316,7 +317,7 @@ class SimulatedSleeper(Sleeper):
 
 
 class SimulatedSyncer:
-    """The sync thread: a round's points are synced one after the other, each begins and ends at a time of its own."""
+    """The sync threads: the points of a round are synced side by side, each begins and ends at a time of its own."""
 
     def __init__(self, _name: str, wake: Callable[[], None]) -> None:
         self._wake = wake
@@ -324,57 +325,65 @@ class SimulatedSyncer:
         self._process: Process = doubles.host.kernel.current
         self._rounds: list[list[tuple[Log, SyncPoint]]] = []
         self._done: list[Outcome] = []
-        self._running: tuple[Outcome, list[Any]] | None = None
+        self._waiting: list[tuple[Log, SyncPoint]] = []  # Of the round in work.
+        self._running: list[tuple[Outcome, list[Any]]] = []
 
     def submit(self, points: Sequence[tuple[Log, SyncPoint]]) -> None:
         self._rounds.append(list(points))
-        if len(self._rounds) == 1 and self._running is None:
-            self._later(self._begin)
+        if not self._waiting and not self._running:
+            self._begin_round()
 
     def take(self) -> list[Outcome]:
         done, self._done = self._done, []
         return done
 
     def close(self) -> None:
-        while self._rounds or self._running:
-            if self._running is None:
-                self._begin(is_alone=False)
-            self._end(is_alone=False)
+        while self._waiting or self._running:
+            for point in list(self._waiting):
+                self._begin(point)
+            for running in list(self._running):
+                self._end(running)
 
-    def _later(self, action: Callable[[], None]) -> None:
+    @staticmethod
+    def _later(action: Callable[[], None]) -> None:
         keeper.world.after(keeper.sync_ns(), action)
 
-    def _begin(self, *, is_alone: bool = True) -> None:
+    def _begin_round(self) -> None:
+        self._waiting = self._rounds.pop(0)
+        for point in self._waiting:
+            self._later(partial(self._begin, point))
+
+    def _begin(self, point: tuple[Log, SyncPoint]) -> None:
         host = doubles.host
-        if not self._process.is_alive or self._running is not None or not self._rounds:
+        if not self._process.is_alive or point not in self._waiting:
             return
+        self._waiting.remove(point)
         before, host.kernel.current = host.kernel.current, self._process
         host.begun = begun = []
         try:
-            outcome = sync_one(*self._rounds[0].pop(0))
+            outcome = sync_one(*point)
         finally:
             host.begun = None
             host.kernel.current = before
-        self._running = (outcome, begun)
-        if is_alone:
-            self._later(self._end)
+        running = (outcome, begun)
+        self._running.append(running)
+        self._later(partial(self._end, running))
 
-    def _end(self, *, is_alone: bool = True) -> None:
-        if self._running is None or self._keeper is not keeper:
+    def _end(self, running: tuple[Outcome, list[Any]]) -> None:
+        if running not in self._running or self._keeper is not keeper:
             return
-        (outcome, begun), self._running = self._running, None
+        self._running.remove(running)
         disk = doubles.host.disk
         is_written = self._process.is_alive or keeper.world.chance(0.5)
-        for each in begun:
+        for each in running[1]:
             (disk.end_sync if is_written else disk.end_unseen)(each)
         if not self._process.is_alive:
             return
-        self._done.append(outcome)
-        if not self._rounds[0]:
-            self._rounds.pop(0)
+        self._done.append(running[0])
+        if not self._waiting and not self._running:
             self._wake()
-        if is_alone and self._rounds:
-            self._later(self._begin)
+            if self._rounds:
+                self._begin_round()
 
 
 class SimulatedExecutor:

@@ -21,10 +21,12 @@ class ScriptedLog:
     name: str
     error: OSError | None = None
     gate: threading.Event = field(default_factory=threading.Event)
+    begun: threading.Event = field(default_factory=threading.Event)
     threads: list[str] = field(default_factory=list)
 
     def run_sync(self, _point: Any) -> None:
         self.threads.append(threading.current_thread().name)
+        self.begun.set()
         assert self.gate.wait(DEADLINE_S)
         if self.error is not None:
             raise self.error
@@ -70,13 +72,71 @@ def test_thread_syncs_away_from_the_caller_and_wakes_it_once_per_round() -> None
     logs = [opened("a"), opened("b", OSError(errno.EIO, "bad disk")), opened("c")]
     syncer.submit([(log, number) for number, log in enumerate(logs)])
     assert wakes.wait()
-    assert [(log.name, point, error) for log, point, error in syncer.take()] == [
-        ("a", 0, None),
-        ("b", 1, logs[1].error),
-        ("c", 2, None),
-    ]
-    assert [log.threads for log in logs] == [["handler-0-sync"]] * 3
+    outcomes = sorted((log.name, point, error) for log, point, error in syncer.take())
+    assert outcomes == [("a", 0, None), ("b", 1, logs[1].error), ("c", 2, None)]
+    assert logs[0].threads == ["handler-0-sync"]
+    assert all(thread.startswith("handler-0-sync") for log in logs for thread in log.threads)
     assert wakes.is_silent()
+    syncer.close()
+
+
+@pytest.mark.parametrize("count", [1, 3, 8])
+def test_the_logs_of_a_round_are_synced_side_by_side(count: int) -> None:
+    wakes = Wakes()
+    syncer = ThreadSyncer("sync", wakes)
+    together = threading.Barrier(count)
+
+    class Together(ScriptedLog):
+        def run_sync(self, _point: Any) -> None:
+            together.wait(DEADLINE_S)  # Broken, and so raised, unless all of them are being synced at once.
+
+    for _ in range(3):
+        syncer.submit([(Together(str(number)), number) for number in range(count)])
+        assert wakes.wait()
+        assert sorted(point for _, point, error in syncer.take() if error is None) == list(range(count))
+    assert wakes.is_silent()
+    syncer.close()
+    assert not any(thread.name.startswith("sync") for thread in threading.enumerate())
+
+
+def test_a_round_of_many_logs_is_done_by_few_threads_and_each_log_by_one() -> None:
+    wakes = Wakes()
+    syncer = ThreadSyncer("sync", wakes)
+    for _ in range(20):
+        logs = [opened(str(number)) for number in range(100)]
+        syncer.submit([(log, 0) for log in logs])
+        assert wakes.wait()
+        assert sorted(log.name for log, _, _ in syncer.take()) == sorted(log.name for log in logs)
+        assert all(len(log.threads) == 1 for log in logs)
+        assert len({log.threads[0] for log in logs}) <= 8
+    assert wakes.is_silent()
+    syncer.close()
+
+
+def test_a_round_of_one_log_starts_no_thread() -> None:
+    wakes = Wakes()
+    syncer = ThreadSyncer("sync", wakes)
+    for _ in range(3):
+        syncer.submit([(opened("a"), 1)])
+        assert wakes.wait()
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("sync")] == ["sync"]
+    syncer.close()
+
+
+def test_a_round_that_helpers_have_not_ended_is_not_over() -> None:
+    wakes = Wakes()
+    syncer = ThreadSyncer("sync", wakes)
+    slow = ScriptedLog("slow")
+    syncer.submit([(opened("a"), 1), (slow, 2), (opened("b"), 3)])
+    later = opened("c")
+    syncer.submit([(later, 4)])
+    assert slow.begun.wait(DEADLINE_S)
+    assert wakes.is_silent()
+    assert later.threads == []
+    slow.gate.set()
+    assert wakes.wait()
+    assert wakes.wait()
+    assert sorted(log.name for log, _, _ in syncer.take()) == ["a", "b", "c", "slow"]
     syncer.close()
 
 
