@@ -43,8 +43,8 @@ CommandConfig = Annotated[
     typer.Option(
         "--command-config",
         metavar="FILE",
-        envvar=COMMAND_CONFIG_VARIABLE,
-        help="How to encrypt and log in, by Kafka's names: security.protocol, sasl.*, ssl.*.",
+        help="How to encrypt and log in, by Kafka's names: security.protocol, sasl.*, ssl.*. "
+        f"[env var: {COMMAND_CONFIG_VARIABLE}]",
     ),
 ]
 OutputFormat = Annotated[Format, typer.Option("--format", "-f", help="How to show the answer.")]
@@ -57,13 +57,27 @@ def use_command_config(path: Path | None) -> None:
     _command_config.path = path
 
 
+def command_config() -> Path | None:
+    """The file that `--command-config` names; None where it is not given."""
+    return _command_config.path
+
+
+def command_config_in_force() -> Path | None:
+    """That, or what the environment names."""
+    return _command_config.in_force()
+
+
 class _CommandConfig:
     """The file of this command, read when something connects."""
 
     path: Path | None = None
 
+    def in_force(self) -> Path | None:
+        named = os.environ.get(COMMAND_CONFIG_VARIABLE)
+        return self.path or (Path(named) if named else None)
+
     def properties(self) -> dict[str, str]:
-        named = self.path or (Path(text) if (text := os.environ.get(COMMAND_CONFIG_VARIABLE)) else None)
+        named = self.in_force()
         if named is None:
             return {}
         from kproc.client_security.settings import read_client_config

@@ -15,11 +15,21 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
-from kproc.cli.common import DEFAULT_BOOTSTRAP, Failure, Format, OutputFormat, print_json, print_table
+from kproc.cli.common import (
+    COMMAND_CONFIG_VARIABLE,
+    DEFAULT_BOOTSTRAP,
+    Failure,
+    Format,
+    OutputFormat,
+    command_config,
+    print_json,
+    print_table,
+)
 
 if TYPE_CHECKING:
     from kproc.pipeline.model import Pipeline
     from kproc.pipeline.progress import QueryFigures
+    from kproc.pipeline.spec import Outside
 
 app = typer.Typer(
     help="Run data pipelines on Spark: topics, files, SQL, Python.",
@@ -198,8 +208,19 @@ def _chosen(pipeline: Pipeline, names: Sequence[str] | None) -> tuple[Any, ...]:
 def _load(spec: Path, bootstrap: str | None) -> Pipeline:
     from kproc.pipeline.spec import load_spec
 
-    return load_spec(
-        spec, bootstrap=bootstrap, default_bootstrap=os.environ.get("KPROC_BOOTSTRAP") or DEFAULT_BOOTSTRAP
+    return load_spec(spec, outside(bootstrap))
+
+
+def outside(bootstrap: str | None) -> Outside:
+    """What the command line and the environment say of the broker."""
+    from kproc.pipeline.spec import Outside
+
+    given, named = command_config(), os.environ.get(COMMAND_CONFIG_VARIABLE)
+    return Outside(
+        bootstrap=bootstrap,
+        client_config=None if given is None else str(given.absolute()),
+        default_bootstrap=os.environ.get("KPROC_BOOTSTRAP") or DEFAULT_BOOTSTRAP,
+        default_client_config=str(Path(named).absolute()) if named else None,
     )
 
 

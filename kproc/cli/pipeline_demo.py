@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from kproc.cli.common import Failure, print_table
+from kproc.cli.common import COMMAND_CONFIG_VARIABLE, Failure, command_config_in_force, print_table
 
 if TYPE_CHECKING:
     from kproc.pipeline.demo.run import Result
@@ -124,13 +124,18 @@ def _run(
     from kproc.pipeline.demo.run import PREFIX, Demo
 
     prefix = PREFIX
+    config = None
     if bootstrap is None:
         _note("starting a broker")
+        environ = {name: value for name, value in environ.items() if name != COMMAND_CONFIG_VARIABLE}
         settings = {"log.retention.ms": -1}  # The events are of January 2026.
         bootstrap = stack.enter_context(Broker(settings, data=directory / "broker")).bootstrap
     else:
         prefix = f"{PREFIX}{os.getpid()}."
-    demo = Demo(bootstrap, directory, records, prefix=prefix, environ=environ, note=_note)
+        config = command_config_in_force()
+    demo = Demo(
+        bootstrap, directory, records, prefix=prefix, environ=environ, note=_note, client_config=config
+    )
     try:
         result = demo.run()
     finally:

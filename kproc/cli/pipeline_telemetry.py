@@ -118,6 +118,7 @@ class _Screen:
 
 
 def _run(text: str, directory: Path, bootstrap: str) -> None:
+    from kproc.cli.pipeline import outside
     from kproc.pipeline.errors import PipelineError
     from kproc.pipeline.runner import Run
     from kproc.pipeline.session import worker_environment
@@ -128,7 +129,7 @@ def _run(text: str, directory: Path, bootstrap: str) -> None:
     spec.write_text(text, "utf-8")
     os.environ.update(worker_environment(os.environ))
     try:
-        Run(load_spec(spec, bootstrap=bootstrap), _Screen(), os.environ).run()
+        Run(load_spec(spec, outside(bootstrap)), _Screen(), os.environ).run()
     except (PipelineError, SpecError) as error:
         raise Failure(str(error)) from error
 

@@ -331,7 +331,7 @@ class _Parser:
         if not username or not password:
             raise self._error(
                 "sasl.jaas.config",
-                f'it has no username and password: {line.module or _module(mechanism)} required username="..." '
+                f'it has no username and password: {line.module or login_module(mechanism)} required username="..." '
                 'password="..."; (or give sasl.username and sasl.password)',
             )
         is_token = line.options.get("tokenauth", "false").lower() == "true"
@@ -367,6 +367,9 @@ class _Parser:
         return Login("OAUTHBEARER", username=subject, extensions=extensions)
 
 
-def _module(mechanism: str) -> str:
+def login_module(mechanism: str) -> str:
+    """The Java class that a line of JAAS names for a mechanism."""
+    if mechanism == "OAUTHBEARER":
+        return "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
     kind, package = ("Plain", "plain") if mechanism == "PLAIN" else ("Scram", "scram")
     return f"org.apache.kafka.common.security.{package}.{kind}LoginModule"

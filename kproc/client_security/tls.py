@@ -136,6 +136,11 @@ def _other_protocol() -> str:
 # ---- certificates and keys ------------------------------------------------------------------------------------
 
 
+def is_pem_file(location: str) -> bool:
+    """Whether a store is PEM, by its content; ConfigError where it cannot be read."""
+    return b"-----BEGIN" in _content(Store(location), "a store of certificates")
+
+
 def trusted_pem(store: Store) -> str:
     """The certificates of a trust store, as PEM."""
     name = "ssl.truststore.location" if store.location else "ssl.truststore.certificates"

@@ -7,11 +7,13 @@ nothing while all is well; its end is the news.
 from __future__ import annotations
 
 import socket
+import ssl
 from collections.abc import Callable, Iterable
 from typing import Final
 
 from kproc.client import Client, ClientError
 from kproc.clock import NS_PER_MS, NS_PER_S, Clock
+from kproc.pipeline.access import Access
 from kproc.spark.brokers import parse_bootstrap
 
 _LOOK_NS: Final = NS_PER_S
@@ -21,10 +23,11 @@ _LATELY_NS: Final = 120 * NS_PER_S  # Spark's tasks try four times before their 
 
 
 class _Seen:
-    """One bootstrap list."""
+    """One list of brokers."""
 
-    def __init__(self, bootstrap: str) -> None:
-        self.bootstrap = bootstrap
+    def __init__(self, access: Access) -> None:
+        self.access = access
+        self.bootstrap = access.bootstrap
         self.sock: socket.socket | None = None
         self.reason = ""
         self.away_ns = 0  # Since when; 0: it is there.
@@ -36,7 +39,8 @@ class _Seen:
             return
         for host, port in parse_bootstrap(self.bootstrap):
             try:
-                sock = Client.connect(host, port, timeout_ms=_CONNECT_MS).detach()
+                security = self.access.security
+                sock = Client.connect(host, port, timeout_ms=_CONNECT_MS, security=security).detach()
             except ClientError as error:
                 self.reason = str(error)
             else:
@@ -49,7 +53,7 @@ class _Seen:
         try:
             if self.sock.recv(1):
                 return False
-        except BlockingIOError:
+        except (BlockingIOError, ssl.SSLWantReadError):
             return False
         except OSError as error:
             self.reason = str(error)
@@ -65,8 +69,8 @@ class _Seen:
 class BrokerWatch:
     """One per run. `look` is called as often as somebody has time for it."""
 
-    def __init__(self, bootstraps: Iterable[str], note: Callable[[str], None], clock: Clock) -> None:
-        self._seen = [_Seen(each) for each in sorted(set(bootstraps))]
+    def __init__(self, accesses: Iterable[Access], note: Callable[[str], None], clock: Clock) -> None:
+        self._seen = [_Seen(each) for each in sorted(set(accesses), key=str)]
         self._note = note
         self._clock = clock
         self._next_ns = 0

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from kproc.pipeline.access import security_options
 from kproc.pipeline.errors import reason_of
 from kproc.pipeline.model import Pipeline, Sink, Source, Transform
 from kproc.pipeline.python_code import CodeError, call, resolve
@@ -94,6 +95,7 @@ class Builder:
         subscribe = {"pattern": "subscribePattern", "assign": "assign"}.get(source.kind, "subscribe")
         # What was rolled back, or may be yet, is nothing to work on; the specification may say otherwise.
         reader = reader.option("kafka.isolation.level", "read_committed")
+        reader = reader.options(**security_options(source))
         reader = reader.option(subscribe, ",".join(source.values)).options(**source.options)
         if source.connector == "kproc":
             reader = reader.schema(self._topic_schema(source))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kproc.client import ClientError
+from kproc.pipeline.access import Access, access_of, security_options
 from kproc.pipeline.build import Builder
 from kproc.pipeline.checkpoint import check_file_logs, is_local, local_checkpoint
 from kproc.pipeline.errors import reason_of
@@ -19,9 +20,7 @@ from kproc.pipeline.mistakes import Mistakes
 from kproc.pipeline.model import Pipeline, Sink, Source
 from kproc.pipeline.python_code import CodeError, resolve
 from kproc.pipeline.session import check_java, check_packages, start_spark
-from kproc.pipeline.status import QUICK
 from kproc.pipeline.toml_table import did_you_mean
-from kproc.spark.brokers import Cluster
 from kproc.spark.option_values import OptionError
 from kproc.spark.options import parse_source
 from kproc.spark.sink_options import parse_sink_options
@@ -68,6 +67,7 @@ def _check_options(pipeline: Pipeline, source: Source) -> None:
     subscribe = {"pattern": "subscribepattern", "assign": "assign"}.get(source.kind, "subscribe")
     given = {name.lower(): text for name, text in source.options.items()}
     given |= {"kafka.bootstrap.servers": source.bootstrap, subscribe: ",".join(source.values)}
+    given |= security_options(source)
     try:
         parse_source(given, is_stream=source.is_stream)
     except OptionError as error:
@@ -81,6 +81,7 @@ def _check_sink_options(pipeline: Pipeline, sink: Sink) -> None:
         given = {name.lower(): text for name, text in sink.options.items()}
         if sink.delivery is not None:
             given.setdefault("delivery", sink.delivery)
+        given |= security_options(sink)
         parse_sink_options({**given, "kafka.bootstrap.servers": sink.bootstrap})
     except OptionError as error:
         raise pipeline.error(sink, "options", str(error)) from error
@@ -88,36 +89,36 @@ def _check_sink_options(pipeline: Pipeline, sink: Sink) -> None:
 
 def _check_topics(pipeline: Pipeline) -> Iterator[str]:
     """Topics that are read must be there; one that is written to may be made by its first record."""
-    parts: dict[str, list[Source | Sink]] = {}
+    parts: dict[Access, list[Source | Sink]] = {}
     for source in pipeline.sources:
         if source.is_topic:
-            parts.setdefault(source.bootstrap, []).append(source)
+            parts.setdefault(access_of(source), []).append(source)
     for sink in pipeline.sinks:
         if sink.kind == "topic":
-            parts.setdefault(sink.bootstrap, []).append(sink)
-    for bootstrap, users in parts.items():
+            parts.setdefault(access_of(sink), []).append(sink)
+    for access, users in parts.items():
         try:
-            topics = _topics(bootstrap)
+            topics = _topics(access)
         except (ClientError, ValueError) as error:
             yield f"topics are not checked: {error}"
             continue
         for user in users:
-            yield from _check_user(pipeline, user, topics, bootstrap)
+            yield from _check_user(pipeline, user, topics, access.bootstrap)
 
 
 def source_warnings(pipeline: Pipeline, away: Container[str] = ()) -> Iterator[str]:
     """Brokers that do not answer at present and topics that are not there, of the sources. `away` are known to be."""
     sources = [source for source in pipeline.sources if source.is_topic]
-    for bootstrap in sorted({source.bootstrap for source in sources}):
-        if bootstrap in away:
+    for access in sorted({access_of(source) for source in sources}, key=str):
+        if access.bootstrap in away:
             continue
         try:
-            topics = _topics(bootstrap)
+            topics = _topics(access)
         except (ClientError, ValueError) as error:
             yield f"{error}; it is waited for"
             continue
         for source in sources:
-            if source.bootstrap == bootstrap:
+            if access_of(source) == access:
                 yield from _absent(source, topics)
 
 
@@ -140,8 +141,8 @@ def _check_user(pipeline: Pipeline, user: Source | Sink, topics: list[str], boot
             raise pipeline.error(user, user.kind, problem)
 
 
-def _topics(bootstrap: str) -> list[str]:
-    cluster = Cluster(bootstrap, QUICK)
+def _topics(access: Access) -> list[str]:
+    cluster = access.cluster()
     try:
         return sorted(cluster.metadata())
     finally:

@@ -6,22 +6,22 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from kproc.client import ApiError, ClientError
+from kproc.pipeline.access import Access, access_of
 from kproc.pipeline.model import Pipeline, Sink
-from kproc.pipeline.status import QUICK
-from kproc.spark.brokers import Cluster
 from kproc.spark.option_values import OptionError
 from kproc.spark.sink_options import AT_LEAST_ONCE, EXACTLY_ONCE, parse_sink_options
 
 
 def with_deliveries(pipeline: Pipeline, note: Callable[[str], None]) -> Pipeline:
     """The pipeline with the delivery of every topic sink; `note` hears of each that gets less than it might."""
-    able: dict[str, bool] = {}
+    able: dict[Access, bool] = {}
     sinks = []
     for sink in pipeline.sinks:
         if sink.kind == "topic" and sink.connector == "kproc" and _is_open(sink):
-            if sink.bootstrap not in able:
-                able[sink.bootstrap] = has_transactions(sink.bootstrap)
-            reason = "" if able[sink.bootstrap] else f"{sink.bootstrap} has no transactions"
+            access = access_of(sink)
+            if access not in able:
+                able[access] = has_transactions(access)
+            reason = "" if able[access] else f"{access} has no transactions"
             reason = reason or _conflict(sink)
             if reason:
                 note(
@@ -39,9 +39,9 @@ def _is_open(sink: Sink) -> bool:
     return not is_said and sink.mode in (None, "append")
 
 
-def has_transactions(bootstrap: str) -> bool:
+def has_transactions(access: Access) -> bool:
     """Whether brokers coordinate transactions. True while they are away."""
-    cluster = Cluster(bootstrap, QUICK)
+    cluster = access.cluster()
     try:
         cluster.coordinator("kproc-pipeline", of_transactions=True)
     except ApiError:

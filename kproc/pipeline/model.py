@@ -66,7 +66,9 @@ class Source:
     malformed: str = "fail"
     parse: Mapping[str, str] = field(default_factory=dict)
     watermark: Watermark | None = None
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    client_config: str | None = None
+    """A properties file that says how to encrypt and log in."""
 
     @property
     def is_topic(self) -> bool:
@@ -111,7 +113,8 @@ class Sink:
     delivery: str | None = None
     trigger: Trigger = Trigger()
     rows: int = 20
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    client_config: str | None = None
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from kproc.clock import NS_PER_S, SystemClock
+from kproc.pipeline.access import Access, access_of
 from kproc.pipeline.broker_watch import BrokerWatch
 from kproc.pipeline.build import Builder
 from kproc.pipeline.check import source_warnings
@@ -155,7 +156,7 @@ class Run:
         self._queries: list[_Query] = []
         self._clock = SystemClock()
         self._keeps_trying = keeps_trying
-        self._brokers = BrokerWatch(_bootstraps(pipeline), screen.note, self._clock)
+        self._brokers = BrokerWatch(_accesses(pipeline), screen.note, self._clock)
 
     def run(self) -> None:
         """Until the end; PipelineError or SpecError when something was wrong."""
@@ -396,9 +397,9 @@ class Run:
         return True
 
 
-def _bootstraps(pipeline: Pipeline) -> set[str]:
-    parts = [each.bootstrap for each in pipeline.sources if each.is_topic]
-    return {*parts, *(each.bootstrap for each in pipeline.sinks if each.kind == "topic")}
+def _accesses(pipeline: Pipeline) -> set[Access]:
+    parts = [access_of(each) for each in pipeline.sources if each.is_topic]
+    return {*parts, *(access_of(each) for each in pipeline.sinks if each.kind == "topic")}
 
 
 def _terminated(jvm: Any) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kproc.pipeline.access import security_options
 from kproc.pipeline.model import FILE_FORMATS, Pipeline, Sink
 from kproc.pipeline.python_code import call, resolve
 
@@ -66,6 +67,7 @@ def _configured(writer: Any, sink: Sink) -> Any:
     """The options that say where; the specification's own come last."""
     if sink.kind == "topic":
         writer = writer.option("kafka.bootstrap.servers", sink.bootstrap).option("topic", sink.target)
+        writer = writer.options(**security_options(sink))
         if sink.headers is not None:
             writer = writer.option("includeHeaders", "true")
         if sink.delivery is not None and sink.connector == "kproc":

@@ -10,7 +10,14 @@ from typing import Final
 
 from kproc.pipeline.file_options import check_parser_options, check_source_options
 from kproc.pipeline.model import COLUMNS, CONNECTORS, FILE_FORMATS, FORMATS, MALFORMED, SOURCE_KINDS, Source
-from kproc.pipeline.spec_values import VIEW, Defaults, local_path, name_of, watermark_of
+from kproc.pipeline.spec_values import (
+    VIEW,
+    Defaults,
+    client_config_of,
+    local_path,
+    name_of,
+    watermark_of,
+)
 from kproc.pipeline.toml_table import Table, did_you_mean
 
 _BINARY_TYPES: Final = (
@@ -56,6 +63,7 @@ def source_of(table: Table, defaults: Defaults) -> Source:
         is_stream=is_stream,
         connector=(table.choice("connector", CONNECTORS) if is_topic else None) or defaults.connector,
         bootstrap=(table.text("bootstrap") if is_topic else None) or defaults.bootstrap,
+        client_config=client_config_of(table, defaults) if is_topic else None,
         schema=schema,
         watermark=watermark_of(table),
         options=options,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from kproc.pipeline.file_options import check_sink_options
 from kproc.pipeline.mistakes import Mistakes
@@ -36,6 +36,7 @@ from kproc.pipeline.spec_values import (
     DIRECTORY,
     VIEW,
     Defaults,
+    client_config_of,
     function_of,
     local_path,
     name_of,
@@ -48,18 +49,24 @@ from kproc.spark.sink_options import AT_LEAST_ONCE, EXACTLY_ONCE
 _Part = TypeVar("_Part", Source, Transform, Sink)
 
 
-def load_spec(
-    path: Path, *, bootstrap: str | None = None, default_bootstrap: str = DEFAULT_BOOTSTRAP
-) -> Pipeline:
-    """The pipeline of a file; `bootstrap` goes over what its [pipeline] says, `default_bootstrap` under it."""
-    return parse_spec(
-        read_text(path, str(path)), path, bootstrap=bootstrap, default_bootstrap=default_bootstrap
-    )
+class Outside(NamedTuple):
+    """What was said beside the specification: the first two go over what its [pipeline] says, the others under it."""
+
+    bootstrap: str | None = None
+    client_config: str | None = None
+    default_bootstrap: str = DEFAULT_BOOTSTRAP
+    default_client_config: str | None = None
 
 
-def parse_spec(
-    text: str, path: Path, *, bootstrap: str | None = None, default_bootstrap: str = DEFAULT_BOOTSTRAP
-) -> Pipeline:
+NOTHING_OUTSIDE: Final = Outside()
+
+
+def load_spec(path: Path, outside: Outside = NOTHING_OUTSIDE) -> Pipeline:
+    """The pipeline of a file."""
+    return parse_spec(read_text(path, str(path)), path, outside)
+
+
+def parse_spec(text: str, path: Path, outside: Outside = NOTHING_OUTSIDE) -> Pipeline:
     """The pipeline of a text that stands, or would stand, in a file."""
     values, places = parse_toml(text, str(path))
     root = Table(values, places, ())
@@ -68,8 +75,9 @@ def parse_spec(
         raise root.error(None, "[pipeline] is missing")
     directory = path.resolve().parent
     mistakes = Mistakes()
-    made = mistakes.of(lambda table: _head(table, directory, bootstrap or "", default_bootstrap), head)
-    name, checkpoint, defaults = made or ("", "", Defaults(directory, default_bootstrap, "kproc", Trigger()))
+    made = mistakes.of(lambda table: _head(table, directory, outside), head)
+    nothing = Defaults(directory, outside.default_bootstrap, "kproc", Trigger())
+    name, checkpoint, defaults = made or ("", "", nothing)
     spark_table = root.table("spark")
     spark = SparkSettings()
     if spark_table is not None:
@@ -105,15 +113,18 @@ def _parts(mistakes: Mistakes, root: Table, what: str, make: Callable[[Table], _
     return tuple(part for part in found if part is not None)
 
 
-def _head(head: Table, directory: Path, bootstrap: str, default_bootstrap: str) -> tuple[str, str, Defaults]:
+def _head(head: Table, directory: Path, outside: Outside) -> tuple[str, str, Defaults]:
     name = name_of(head, DIRECTORY)
     checkpoint = local_path(directory, head.need_text("checkpoint", ": the directory of what has been done"))
-    written = head.text("bootstrap")
+    bootstrap, client_config = head.text("bootstrap"), head.text("client_config")
+    if client_config is not None:
+        client_config = local_path(directory, client_config)
     defaults = Defaults(
         directory=directory,
-        bootstrap=bootstrap or written or default_bootstrap,
+        bootstrap=outside.bootstrap or bootstrap or outside.default_bootstrap,
         connector=head.choice("connector", CONNECTORS) or "kproc",
         trigger=trigger_of(head) or Trigger(),
+        client_config=outside.client_config or client_config or outside.default_client_config,
     )
     head.finish()
     return name, checkpoint, defaults
@@ -206,6 +217,7 @@ def _sink(table: Table, defaults: Defaults) -> Sink:
         target=target,
         connector=(table.choice("connector", CONNECTORS) if is_topic else None) or defaults.connector,
         bootstrap=(table.text("bootstrap") if is_topic else None) or defaults.bootstrap,
+        client_config=client_config_of(table, defaults) if is_topic else None,
         mode=table.choice("mode", MODES),
         save=table.choice("save", SAVE_MODES) if is_files else None,
         key=table.text("key") if is_topic else None,

@@ -20,11 +20,19 @@ _UNITS_MS_LONG: Final = {"m": 60_000, "min": 60_000, "minute": 60_000, "h": 3_60
 class Defaults:
     """What the parts take over from [pipeline]."""
 
-    def __init__(self, directory: Path, bootstrap: str, connector: str, trigger: Trigger) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        bootstrap: str,
+        connector: str,
+        trigger: Trigger,
+        client_config: str | None = None,
+    ) -> None:
         self.directory = directory
         self.bootstrap = bootstrap
         self.connector = connector
         self.trigger = trigger
+        self.client_config = client_config
 
 
 def name_of(table: Table, allowed: re.Pattern[str]) -> str:
@@ -75,6 +83,12 @@ def interval_ms(text: str) -> int | None:
 def local_path(directory: Path, path: str) -> str:
     """A path against the specification's directory; what has a scheme (hdfs://, s3a://) stays as it is."""
     return path if re.match(r"[a-z][a-z0-9]*:", path) else str(directory / path)
+
+
+def client_config_of(table: Table, defaults: Defaults) -> str | None:
+    """The file that says how to encrypt and log in: the part's own, or the pipeline's."""
+    written = table.text("client_config")
+    return local_path(defaults.directory, written) if written else defaults.client_config
 
 
 def watermark_of(table: Table) -> Watermark | None:

@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from kproc.client import ClientError
+from kproc.pipeline.access import Access, access_of
 from kproc.pipeline.checkpoint import as_json, local_checkpoint, query_state
 from kproc.pipeline.lock import running_pid
 from kproc.pipeline.model import Pipeline
-from kproc.spark.brokers import EARLIEST, LATEST, Cluster, Connecting
+from kproc.spark.brokers import EARLIEST, LATEST
 from kproc.spark.offsets import TopicPartition
-
-QUICK = Connecting(client_id="kproc-pipeline", connect_ms=2_000, request_ms=5_000, retry_ms=2_000)
 
 
 class Extent(NamedTuple):
@@ -84,27 +83,27 @@ def _extents(pipeline: Pipeline, topics: set[str]) -> tuple[dict[str, dict[int, 
     """Logs by topic and partition, as far as brokers answer, and a line for each that does not."""
     extents: dict[str, dict[int, Extent]] = {}
     warnings = []
-    by_bootstrap: dict[str, set[str]] = {}
+    by_access: dict[Access, set[str]] = {}
     for source in pipeline.sources:
         if source.is_topic:
             named = set(source.values) & topics if source.kind in ("topic", "topics") else topics
-            by_bootstrap.setdefault(source.bootstrap, set()).update(named)
-    for bootstrap, wanted in by_bootstrap.items():
+            by_access.setdefault(access_of(source), set()).update(named)
+    for access, wanted in by_access.items():
         if not wanted:
             continue
         try:
-            found = log_extents(bootstrap, sorted(wanted))
+            found = log_extents(access, sorted(wanted))
         except ClientError as error:
             warnings.append(str(error))
             continue
         extents |= found
-        warnings += [f"{bootstrap} has no topic {topic}" for topic in sorted(wanted - found.keys())]
+        warnings += [f"{access} has no topic {topic}" for topic in sorted(wanted - found.keys())]
     return extents, warnings
 
 
-def log_extents(bootstrap: str, topics: list[str]) -> dict[str, dict[int, Extent]]:
+def log_extents(access: Access, topics: list[str]) -> dict[str, dict[int, Extent]]:
     """Start and end of each partition of the topics that exist."""
-    cluster = Cluster(bootstrap, QUICK)
+    cluster = access.cluster()
     try:
         found = cluster.metadata(topics)
         wanted = [TopicPartition(name, number) for name, topic in found.items() for number in topic.leaders]

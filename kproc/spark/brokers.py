@@ -27,6 +27,7 @@ from kproc.client import (
     ConnectionLost,
     code_name,
 )
+from kproc.client_security.settings import PLAINTEXT, ClientSecurity
 from kproc.clock import NS_PER_MS, SystemClock
 from kproc.errors import ErrorCode
 from kproc.spark.offsets import TopicPartition
@@ -74,6 +75,7 @@ class Connecting:
     backoff_ms: int = 50  # retry.backoff.ms; doubled each time up to the next
     backoff_ms_max: int = 1_000  # retry.backoff.max.ms
     attempts_max: int | None = None  # in place of retry_ms
+    security: ClientSecurity = PLAINTEXT  # security.protocol, ssl.*, sasl.*
 
 
 class Topic(NamedTuple):
@@ -381,7 +383,10 @@ class Cluster:
         client = self._clients.get(address)
         if client is None:
             client = Client.connect(
-                *address, timeout_ms=self.connecting.connect_ms, client_id=self.connecting.client_id
+                *address,
+                timeout_ms=self.connecting.connect_ms,
+                client_id=self.connecting.client_id,
+                security=self.connecting.security,
             )
             client.timeout_ms = self.connecting.request_ms
             self._clients[address] = client

@@ -1,7 +1,8 @@
 """The leader's segment files, where this task's host has them: read in place of Fetch, with nothing in between.
 
 `kproc.data.dir` is a path, `none`, or `auto`: then a leader on a loopback address is asked, and answers if it is
-kproc's (Apache Kafka closes that connection, which is asked once for each Python process). A directory is believed
+kproc's (Apache Kafka closes that connection, which is asked once for each Python process) and has no authorizer: files
+go past access control lists, so against a broker that has them a path must be given. A directory is believed
 when its cluster id is that of the leader's cluster and the topic's id is the partition's: a container's loopback, a
 copy or a namesake is none of them. What a path that a user gave lacks is an error; what `auto` finds wanting means
 Fetch.
@@ -81,8 +82,13 @@ def _asked(cluster: Cluster, node: int) -> Path | None:
         return None
     # Not over the connection that Fetch uses: a broker that is not kproc's closes it.
     try:
-        with Client.connect(host, port, timeout_ms=_ASK_MS) as client:
-            directory = Path(str(client.operate("status")["data"]))
+        security = cluster.connecting.security
+        with Client.connect(host, port, timeout_ms=_ASK_MS, security=security) as client:
+            status = client.operate("status")
+        if status.get("authorizer"):
+            logger.debug("node %d has an authorizer, which files go past: they are not read unasked", node)
+            return None
+        directory = Path(str(status["data"]))
         return _checked(directory, cluster, node)
     except (ClientError, KeyError, WrongDirectory) as error:
         logger.debug("records of node %d are fetched: %s", node, error)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final, Literal
 
+from kproc.spark.access import CLIENT_CONFIG, is_about_security, read_security
 from kproc.spark.brokers import EARLIEST, LATEST, READ_UNCOMMITTED, Connecting, parse_bootstrap
 from kproc.spark.offsets import Offsets, TopicPartition, from_json
 from kproc.spark.option_values import (
@@ -35,7 +36,6 @@ logger = logging.getLogger(__name__)
 
 FETCH_BYTES: Final = 4 << 20
 """What one Fetch of a task asks for: enough that a request's cost does not show, little beside a task's memory."""
-_STOCK: Final = 'format("kafka"), Spark\'s own connector, can'
 
 
 class Kind(Enum):
@@ -177,6 +177,10 @@ _OTHERS: Final = (
     "kafka.fetch.max.bytes",
     "kafka.max.partition.fetch.bytes",
     "kafka.security.protocol",
+    "kafka.sasl.mechanism",
+    "kafka.sasl.jaas.config",
+    "kafka.ssl.truststore.location",
+    CLIENT_CONFIG,
 )
 # What Kafka's consumer has and this source has no use for: accepted, so that a job moves over, and said once.
 _WITHOUT_EFFECT: Final = (
@@ -196,9 +200,6 @@ _REFUSED: Final = {
     "kafka.auto.offset.reset": "startingOffsets says where a new query begins",
     "kafka.enable.auto.commit": "Spark's checkpoint has the offsets; commitGroup=<group> commits them as well",
     "kafka.interceptor.classes": "there is no Java consumer; transform the DataFrame instead",
-    "kafka.sasl.": f"this source speaks PLAINTEXT alone; {_STOCK} authenticate",
-    "kafka.ssl.": f"this source speaks PLAINTEXT alone; {_STOCK} use TLS",
-    "kafka.security.providers": f"this source speaks PLAINTEXT alone; {_STOCK} use TLS",
     "path": "load() takes no path: subscribe=<topic> names what is read",
     "topic": "that is the sink's; a source has subscribe=<topic>",
     "topics": "subscribe=<topic>,<topic> names what is read",
@@ -211,7 +212,7 @@ _KNOWN: Final = (*_SIMPLE, *_CONNECTING, *_OTHERS, *_WITHOUT_EFFECT)
 def _check_names(options: Mapping[str, str]) -> None:
     known = {name.lower(): name for name in _KNOWN}
     for name in options:
-        if name in known:
+        if name in known or is_about_security(name):
             continue
         for refused, why in _REFUSED.items():
             if name == refused or (refused.endswith(".") and name.startswith(refused)):
@@ -219,7 +220,7 @@ def _check_names(options: Mapping[str, str]) -> None:
         close = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
         hint = f"did you mean {known[close[0]]}?" if close else "kproc/SPARK.md lists all of them"
         raise OptionError(f"there is no option {name}: {hint}")
-    unused = [known[name] for name in options if known[name] in _WITHOUT_EFFECT]
+    unused = [known[name] for name in options if known.get(name) in _WITHOUT_EFFECT]
     if unused:
         logger.warning("without effect in this source: %s", ", ".join(sorted(unused)))
 
@@ -314,17 +315,12 @@ def parse_connecting(options: Mapping[str, str]) -> tuple[str, Connecting]:
         parse_bootstrap(bootstrap)
     except ValueError as error:
         raise OptionError(f"kafka.bootstrap.servers: {error}") from None
-    protocol = options.get("kafka.security.protocol", "PLAINTEXT").strip().upper()
-    if protocol != "PLAINTEXT":
-        raise OptionError(
-            f"kafka.security.protocol {protocol}: kproc's formats speak PLAINTEXT alone; {_STOCK}"
-        )
     settings = {
         key: read(name, options[name.lower()])
         for name, (key, read) in _CONNECTING.items()
         if name.lower() in options
     }
-    return bootstrap, Connecting(**settings)
+    return bootstrap, Connecting(security=read_security(options), **settings)
 
 
 def parse_source(options: Mapping[str, str], *, is_stream: bool) -> SourceOptions:

@@ -7,11 +7,13 @@ batch is copied on its way into the socket. What the answers mean is the Produce
 from __future__ import annotations
 
 import errno
+import ssl
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from kproc.client import Client, ClientError, ConnectionLost, reason
+from kproc.client_security.settings import PLAINTEXT, ClientSecurity
 from kproc.errors import ProtocolError
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, encode_request_header
@@ -31,6 +33,11 @@ _FLEXIBLE: Final = 9
 # Below the kernel's limit of vectors in one call.
 _PARTS_MAX: Final = 64
 _READ_BYTES: Final = 256 * 1024
+# What TLS encrypts at a time.
+_TLS_RECORD_BYTES: Final = 16 * 1024
+_TLS_PIECE_BYTES: Final = 16 * _TLS_RECORD_BYTES
+# The socket has no room, or nothing to read; TLS may want to read before it writes.
+_NOT_NOW: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 Parts = list[bytes | memoryview]
 # (partition, the batch's parts)
@@ -91,9 +98,16 @@ class ProduceLink:
         self._received = bytearray()
 
     @classmethod
-    def connect(cls, address: tuple[str, int], *, connect_ms: int, client_id: str) -> ProduceLink:
-        """Connect and agree on a version, blocking."""
-        client = Client.connect(*address, timeout_ms=connect_ms, client_id=client_id)
+    def connect(
+        cls,
+        address: tuple[str, int],
+        *,
+        connect_ms: int,
+        client_id: str,
+        security: ClientSecurity = PLAINTEXT,
+    ) -> ProduceLink:
+        """Connect, encrypt, log in and agree on a version, blocking."""
+        client = Client.connect(*address, timeout_ms=connect_ms, client_id=client_id, security=security)
         try:
             version = client.negotiate(ApiKey.PRODUCE, newest=NEWEST_VERSION)
             if version < OLDEST_VERSION:
@@ -110,6 +124,11 @@ class ProduceLink:
     def fileno(self) -> int:
         """For a selector."""
         return self._socket.fileno()
+
+    @property
+    def is_expiring(self) -> bool:
+        """Whether the session ends soon: a new link, which logs in anew, is due."""
+        return self._client.must_log_in_again
 
     @property
     def wants_write(self) -> bool:
@@ -141,10 +160,9 @@ class ProduceLink:
     def write(self) -> None:
         """Send as much as the socket takes."""
         while self._out:
-            parts = [self._out[at] for at in range(min(len(self._out), _PARTS_MAX))]
             try:
-                sent = self._socket.sendmsg(parts)
-            except BlockingIOError:
+                sent = self._send_some()
+            except _NOT_NOW:
                 return
             except OSError as error:
                 raise self._lost(error) from error
@@ -156,17 +174,44 @@ class ProduceLink:
                 sent -= len(first)
                 self._out.popleft()
 
+    def _send_some(self) -> int:
+        """How many bytes the socket took."""
+        if not isinstance(self._socket, ssl.SSLSocket):
+            return self._socket.sendmsg([self._out[at] for at in range(min(len(self._out), _PARTS_MAX))])
+        first = self._out[0]
+        if len(first) >= _TLS_RECORD_BYTES:
+            return self._socket.send(first[:_TLS_PIECE_BYTES])
+        # Small parts share a record. What was not taken is offered again, perhaps with more behind it.
+        joined = bytearray()
+        for part in self._out:
+            if joined and len(joined) + len(part) > _TLS_RECORD_BYTES:
+                break
+            joined += part
+        return self._socket.send(joined)
+
+    def _receive(self) -> None:
+        """Take what has come. With TLS all of it: what lies decrypted in the library wakes nobody."""
+        is_all = not isinstance(self._socket, ssl.SSLSocket)
+        has_some = False
+        while True:
+            try:
+                piece = self._socket.recv(_READ_BYTES)
+            except _NOT_NOW:
+                return
+            except OSError as error:
+                raise self._lost(error) from error
+            if not piece:
+                if has_some:
+                    return  # Answers that came before the end; the next read tells of it.
+                raise ConnectionLost(f"{self.address} closed the connection")
+            self._received += piece
+            has_some = True
+            if is_all:
+                return
+
     def read(self) -> list[tuple[int, dict[str, Any]]]:
         """Answers that have come: (correlation id, fields)."""
-        try:
-            piece = self._socket.recv(_READ_BYTES)
-        except BlockingIOError:
-            return []
-        except OSError as error:
-            raise self._lost(error) from error
-        if not piece:
-            raise ConnectionLost(f"{self.address} closed the connection")
-        self._received += piece
+        self._receive()
         answers = []
         while len(self._received) >= INT32.size:
             (length,) = INT32.unpack_from(self._received)

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from kproc.client import ApiError, ClientError, code_name
+from kproc.client import ApiError, AuthenticationFailed, ClientError, code_name
 from kproc.clock import NS_PER_MS, Clock, SystemClock
 from kproc.errors import RETRIABLE, ErrorCode
 from kproc.spark.brokers import Cluster, Unreachable, pause
@@ -247,12 +247,21 @@ class Producer:
                 lanes = self._send_request(node, lanes, now_ns)
 
     def _connect(self, node: _Node) -> bool:
+        if node.link is not None and node.link.is_expiring:
+            if node.requests or node.link.wants_write:
+                return False  # When these are answered.
+            self._unlink(node)
         if node.link is not None:
             return True
         try:
             node.link = ProduceLink.connect(
-                node.address, connect_ms=self._settings.connect_ms, client_id=self._settings.client_id
+                node.address,
+                connect_ms=self._settings.connect_ms,
+                client_id=self._settings.client_id,
+                security=self._settings.security,
             )
+        except AuthenticationFailed as error:  # Waiting for delivery.timeout.ms changes nothing.
+            raise ProduceFailed(str(error)) from None
         except ClientError as error:
             self._lose(node, str(error))
             return False

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from kproc.client_security.settings import PLAINTEXT, ClientSecurity
+from kproc.spark.access import CLIENT_CONFIG, is_about_security, read_security
 from kproc.spark.option_values import OptionError, read_bootstrap
 from kproc.wire.compression import Compression
 
@@ -24,7 +26,6 @@ IDEMPOTENT_WINDOW_MAX: Final = 5
 # commits a batch, the next one completes it without writing anything again if it comes within this time.
 TRANSACTION_TIMEOUT_MS: Final = 15 * 60_000
 
-_USE_STOCK: Final = "Spark's own connector has it: format('kafka')"
 # Option -> why not, and what to do instead.
 _REFUSED: Final[Mapping[str, str]] = {
     "kafka.partitioner.class": "a Java class cannot run here: put the partition into a column named partition",
@@ -32,9 +33,7 @@ _REFUSED: Final[Mapping[str, str]] = {
     "kafka.value.serializer": "values are bytes already: cast the column to string or binary",
     "kafka.interceptor.classes": "a Java class cannot run here: change the columns instead",
     "kafka.transactional.id": f"the sink names its transactions by the query: use delivery={EXACTLY_ONCE}",
-    "kafka.sasl.jaas.config": _USE_STOCK,
 }
-_REFUSED_PREFIXES: Final[Mapping[str, str]] = {"kafka.ssl.": _USE_STOCK, "kafka.sasl.": _USE_STOCK}
 # Producer settings that change nothing here: sockets, metrics and back-off of connections are this client's own.
 _WITHOUT_EFFECT: Final = frozenset(
     {
@@ -85,6 +84,7 @@ class ProducerSettings:
     max_block_ms: int = 60_000  # max.block.ms
     metadata_age_ms: int = 300_000  # metadata.max.age.ms
     creates_topics: bool = True
+    security: ClientSecurity = PLAINTEXT
 
     @property
     def window_max(self) -> int:
@@ -121,9 +121,6 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     topic = reader.text("topic", "") or None
     exactly_once = _exactly_once(reader)
     creates = reader.one_of("onunknowntopic", ("create", "error"), "create") == "create"
-    protocol = reader.text("kafka.security.protocol", "PLAINTEXT")
-    if protocol.upper() != "PLAINTEXT":
-        raise OptionError(f"kafka.security.protocol={protocol} is not supported here; {_USE_STOCK}")
     producer = _producer(reader, creates)
     if exactly_once is not None and not producer.is_idempotent:
         raise OptionError(f"delivery={EXACTLY_ONCE} needs kafka.acks=all and kafka.enable.idempotence=true")
@@ -195,6 +192,7 @@ def _producer(reader: _Reader, creates_topics: bool) -> ProducerSettings:
         max_block_ms=reader.count("kafka.max.block.ms", default.max_block_ms),
         metadata_age_ms=reader.count("kafka.metadata.max.age.ms", default.metadata_age_ms),
         creates_topics=creates_topics,
+        security=reader.security(),
     )
 
 
@@ -234,12 +232,15 @@ class _Reader:
             raise OptionError(f"{name}={value} is less than {least}")
         return value
 
+    def security(self) -> ClientSecurity:
+        """How to encrypt and log in."""
+        self._asked |= {"kafka.security.protocol", CLIENT_CONFIG, *filter(is_about_security, self._options)}
+        return read_security(self._options)
+
     def finish(self) -> None:
         """Refuse what is left."""
         for name in sorted(self._options.keys() - self._asked - _WITHOUT_EFFECT - _SPARKS_OWN):
-            why = _REFUSED.get(name) or next(
-                (text for prefix, text in _REFUSED_PREFIXES.items() if name.startswith(prefix)), None
-            )
+            why = _REFUSED.get(name)
             if why is not None:
                 raise OptionError(f"option {name} is not supported here: {why}")
             known = sorted(self._asked | _WITHOUT_EFFECT)

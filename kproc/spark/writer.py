@@ -186,6 +186,7 @@ def _connecting(options: SinkOptions, *, backoff_ms: int) -> Connecting:
         request_ms=settings.request_timeout_ms,
         backoff_ms=backoff_ms,
         backoff_ms_max=settings.backoff_ms_max,
+        security=settings.security,
     )
 
 

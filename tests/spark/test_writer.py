@@ -109,7 +109,8 @@ TO = {**BROKER, "topic": "t"}
         (VALUE, {**TO, **ONCE, "txnVersion": "1"}, "txnAppId and txnVersion go together"),
         (VALUE, {**TO, **ONCE, "txnAppId": "me", "txnVersion": "-1"}, "txnVersion=-1 is less than 0"),
         (VALUE, {**TO, "txnAppId": "me", "txnVersion": "1"}, "txnAppId goes with delivery=exactly-once"),
-        (VALUE, {**TO, "kafka.security.protocol": "SSL"}, r"format\('kafka'\)"),
+        (VALUE, {**TO, "kafka.security.protocol": "SASL_SSL"}, "kafka.sasl.mechanism: is missing"),
+        (VALUE, {**TO, "kproc.client.config": "/none"}, "cannot read /none"),
     ],
 )
 def test_what_cannot_be_written_is_refused_in_one_line(

@@ -24,7 +24,8 @@ from kproc.pipeline.demo.events import END_MS, LATEST_MS, SESSION_GAP_MS, Events
 from kproc.pipeline.demo.send import CLICKS, ORDERS, PARTITIONS, VIEWS, Sender
 from kproc.pipeline.demo.verify import Check, check_conversions, check_pages, check_sessions, read_topic
 from kproc.pipeline.errors import PipelineError
-from kproc.spark.brokers import Cluster
+from kproc.spark.access import CLIENT_CONFIG, read_security
+from kproc.spark.brokers import Cluster, Connecting
 from kproc.wire.header import ApiKey
 
 INPUTS: Final = (VIEWS, CLICKS, ORDERS)
@@ -92,8 +93,12 @@ class Demo:
         prefix: str = PREFIX,
         environ: Mapping[str, str],
         note: Callable[[str], None],
+        client_config: Path | None = None,
     ) -> None:
         self._bootstrap = bootstrap
+        self._client_config = client_config
+        named = {} if client_config is None else {CLIENT_CONFIG: str(client_config)}
+        self._security = read_security(named)
         self._directory = directory
         self._records = records
         self._topics = {name: prefix + name for name in (*INPUTS, *OUTPUTS)}
@@ -113,7 +118,8 @@ class Demo:
         """All of it. PipelineError when something went wrong; a KeyboardInterrupt ends it in order."""
         self.make_topics()
         events = Events(self._records)
-        sender = Sender(self._bootstrap, {name: self._topics[name] for name in INPUTS}, events)
+        topics = {name: self._topics[name] for name in INPUTS}
+        sender = Sender(self._bootstrap, topics, events, self._security)
         sending = threading.Thread(target=self._send, args=(sender,), name="demo-sender")
         with open(self._log, "wb") as log:
             pipeline = subprocess.Popen(  # noqa: S603 - this package by this interpreter
@@ -121,6 +127,7 @@ class Demo:
                     *(sys.executable, "-m", "kproc", "pipeline", "run", str(self._spec)),
                     *("--bootstrap", self._bootstrap, "--json", str(self._lines)),
                     *("--exit-with-parent", str(os.getpid())),
+                    *(("--command-config", str(self._client_config)) if self._client_config else ()),
                 ],
                 env={**self._environ, "TMPDIR": str(self._directory)},  # Removed with it, even after kill -9.
                 stdin=subprocess.DEVNULL,
@@ -147,7 +154,7 @@ class Demo:
 
     def make_topics(self) -> None:
         """The five topics, new."""
-        cluster = Cluster(self._bootstrap)
+        cluster = Cluster(self._bootstrap, Connecting(security=self._security))
         rows = [
             {
                 "name": topic,
@@ -172,7 +179,7 @@ class Demo:
 
     def remove_topics(self) -> None:
         """Delete them again."""
-        cluster = Cluster(self._bootstrap)
+        cluster = Cluster(self._bootstrap, Connecting(security=self._security))
         try:
             fields = {"topic_names": list(self._topics.values()), "timeout": 30_000}
             cluster.call(ApiKey.DELETE_TOPICS, fields)
@@ -249,7 +256,7 @@ class Demo:
 
     def _checks(self, events: Events) -> list[Check]:
         expected = events.expected()
-        cluster = Cluster(self._bootstrap)
+        cluster = Cluster(self._bootstrap, Connecting(security=self._security))
         try:
             pages = check_pages(read_topic(cluster, self._topics["pages"], PARTITIONS), expected)
             joined = check_conversions(read_topic(cluster, self._topics["conversions"], PARTITIONS), expected)

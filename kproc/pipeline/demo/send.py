@@ -10,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kproc.client_security.settings import PLAINTEXT, ClientSecurity
 from kproc.pipeline.demo.events import END_MS, Events, Longs
-from kproc.spark.brokers import Cluster
+from kproc.spark.brokers import Cluster, Connecting
 from kproc.spark.encode import RecordEncoder, Rows
 from kproc.spark.producer import Producer
 from kproc.spark.sink_options import ProducerSettings
@@ -28,12 +29,18 @@ _QUOTE: Final = {
 class Sender:
     """Sends all events in the order of their time, then what closes the windows; `stop` ends it early."""
 
-    def __init__(self, bootstrap: str, topics: dict[str, str], events: Events) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        topics: dict[str, str],
+        events: Events,
+        security: ClientSecurity = PLAINTEXT,
+    ) -> None:
         self._bootstrap = bootstrap
         self._topics = topics
         self._events = events
         self._stop = threading.Event()
-        settings = ProducerSettings(client_id="kproc-demo")
+        settings = ProducerSettings(client_id="kproc-demo", security=security)
         self._settings = settings
         self._encoder = RecordEncoder(batch_bytes=settings.batch_bytes, bytes_max=settings.request_bytes)
         self.sent = dict.fromkeys(KEYS, 0)
@@ -44,7 +51,7 @@ class Sender:
 
     def run(self, on_sent: Callable[[dict[str, int]], None]) -> None:
         """`on_sent(records of each kind so far)` after each chunk."""
-        cluster = Cluster(self._bootstrap)
+        cluster = Cluster(self._bootstrap, Connecting(security=self._settings.security))
         producer = Producer(cluster, self._settings)
         try:
             for topic in self._topics.values():

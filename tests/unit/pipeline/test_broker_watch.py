@@ -12,9 +12,10 @@ import pytest
 
 from kproc.clock import NS_PER_S, ManualClock
 from kproc.pipeline import runner
+from kproc.pipeline.access import Access
 from kproc.pipeline.broker_watch import BrokerWatch
 from kproc.pipeline.errors import PipelineError
-from kproc.pipeline.spec import parse_spec
+from kproc.pipeline.spec import Outside, parse_spec
 
 SPEC = """
 pipeline = { name = "p", checkpoint = "state" }
@@ -33,7 +34,7 @@ class Scene:
         self.refused = f"cannot connect to {self.address}: connection refused"
         self.clock = ManualClock()
         self.notes: list[str] = []
-        self.watch = BrokerWatch([self.address], self.notes.append, self.clock)
+        self.watch = BrokerWatch([Access(self.address)], self.notes.append, self.clock)
 
     def look(self, seconds: int = 1) -> list[str]:
         """Look once a second; what was said."""
@@ -80,7 +81,7 @@ def test_a_broker_that_goes_is_told_at_once_then_every_few_seconds_and_when_it_i
 def run_of(scene: Scene, tmp_path: Path, *, keeps_trying: bool) -> tuple[runner.Run, Any]:
     """A run with a query that failed while its broker was away."""
     run = runner.Run(
-        parse_spec(SPEC, tmp_path / "p.toml", bootstrap=scene.address),
+        parse_spec(SPEC, tmp_path / "p.toml", Outside(bootstrap=scene.address)),
         SimpleNamespace(note=scene.notes.append, refresh=lambda _figures: None),  # type: ignore[arg-type]
         {},
         keeps_trying=keeps_trying,

@@ -9,6 +9,7 @@ import pytest
 from kproc.client import ApiError
 from kproc.errors import ErrorCode
 from kproc.pipeline import delivery
+from kproc.pipeline.access import Access
 from kproc.pipeline.spec import parse_spec
 from kproc.pipeline.toml_table import SpecError
 from kproc.spark.brokers import Cluster, Unreachable
@@ -85,4 +86,4 @@ def test_brokers_have_transactions_when_they_say_who_coordinates_them_and_while_
         return 1
 
     monkeypatch.setattr(Cluster, "coordinator", coordinator)
-    assert delivery.has_transactions("127.0.0.1:9") is wanted
+    assert delivery.has_transactions(Access("127.0.0.1:9")) is wanted

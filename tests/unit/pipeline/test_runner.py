@@ -17,7 +17,7 @@ from py4j.protocol import Py4JError
 
 from kproc.pipeline import runner
 from kproc.pipeline.errors import PipelineError
-from kproc.pipeline.spec import parse_spec
+from kproc.pipeline.spec import Outside, parse_spec
 
 SPEC = """
 pipeline = { name = "p", checkpoint = "state" }
@@ -79,7 +79,7 @@ def test_a_broker_that_is_away_is_told_of_before_spark_starts(
     monkeypatch.setattr(runner, "check_java", lambda _environ: None)
     monkeypatch.setattr(runner, "start_spark", start_spark)
     notes = Notes()
-    pipeline = parse_spec(SPEC, tmp_path / "p.toml", bootstrap="127.0.0.1:1")
+    pipeline = parse_spec(SPEC, tmp_path / "p.toml", Outside(bootstrap="127.0.0.1:1"))
     with pytest.raises(PipelineError, match="far enough"):
         runner.Run(pipeline, notes, {}).run()  # type: ignore[arg-type]
     warning, starting = notes.notes

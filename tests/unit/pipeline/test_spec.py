@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kproc.pipeline.model import Pipeline, Trigger, Watermark
-from kproc.pipeline.spec import load_spec, parse_spec
+from kproc.pipeline.spec import Outside, load_spec, parse_spec
 from kproc.pipeline.toml_table import SpecError, key_lines
 
 ORDERS = """\
@@ -110,10 +110,10 @@ def test_a_whole_specification_becomes_a_pipeline() -> None:
 
 def test_the_bootstrap_given_with_the_command_goes_before_the_files_and_that_before_the_default() -> None:
     path = Path("/work/p.toml")
-    assert parse_spec(ORDERS, path, default_bootstrap="d:1").sources[0].bootstrap == "d:1"
+    assert parse_spec(ORDERS, path, Outside(default_bootstrap="d:1")).sources[0].bootstrap == "d:1"
     named = ORDERS.replace("[spark]", 'bootstrap = "f:1"\n[spark]')
-    assert parse_spec(named, path, default_bootstrap="d:1").sources[0].bootstrap == "f:1"
-    given = parse_spec(named, path, bootstrap="c:1", default_bootstrap="d:1")
+    assert parse_spec(named, path, Outside(default_bootstrap="d:1")).sources[0].bootstrap == "f:1"
+    given = parse_spec(named, path, Outside(bootstrap="c:1", default_bootstrap="d:1"))
     assert (given.sources[0].bootstrap, given.sinks[0].bootstrap) == ("c:1", "c:1")
 
 
