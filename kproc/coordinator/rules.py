@@ -40,6 +40,7 @@ class Write(msgspec.Struct):
     on_done: OnCode  # NONE when durable, else the error; after on_appended
     on_appended: OnAppended | None = None  # the state follows
     producer: Producer | None = None
+    is_awaited: bool = True  # Else on_done does not wait for the disk: what is lost is written anew.
 
 
 class CoordinatorLog(Protocol):

@@ -205,7 +205,10 @@ class Shard(Generic[C]):
                 continue
             if write.on_appended is not None:
                 write.on_appended(results[first].base_offset + at if first < last else log.end_offset)
-            appended.append(write.on_done)
+            if write.is_awaited:
+                appended.append(write.on_done)
+            else:
+                write.on_done(ErrorCode.NONE)
         if appended:
             self._when_durable(appended)
 

@@ -3,7 +3,7 @@
 What must be durable before what:
 
     add, init       answered when their record is durable
-    EndTxn          answered, and the first marker sent, when Prepare* is durable
+    EndTxn          answered, and the first marker sent, when Prepare* is durable, also by who loads it
     Complete*       written when every partition has its marker, durable; nothing waits for it to be durable
 
 State follows the log: it changes when a record is appended. Until the record is durable the id has a *pending* state,
@@ -100,11 +100,20 @@ class TransactionCoordinator:
     def finish_loading(self, topic_id_of: TopicIdOf) -> None:
         """All was replayed: markers that may not have been sent are, timeouts run."""
         del topic_id_of  # A partition that is gone is noticed when its marker is sent.
+        decided: list[Entry] = []
         for entry in self._entries.values():
             assert entry.now is not None
             self._follow(entry, entry.now)
             if entry.now.state in PREPARED:
+                decided.append(entry)
+
+        def on_durable(code: int) -> None:
+            for entry in decided if not code and not self._is_over else ():
                 self._owe_markers(entry)
+
+        # The last coordinator may have died before its decisions were durable.
+        if decided:
+            self._log.write(Write([], on_durable))
 
     # -- requests ----------------------------------------------------------------------------------------------
 
@@ -210,21 +219,16 @@ class TransactionCoordinator:
         entry.pending = target.state
         entry.writes += 1
 
-        is_settled = False
-
         def on_appended(_offset: int) -> None:
-            nonlocal is_settled
             self._follow(entry, target)
-            if target.state in COMPLETED:
-                is_settled = True  # Whatever is written next is behind it in the same log.
-                self._settle(entry)
 
         def on_written(code: int) -> None:
-            if not is_settled:
-                self._settle(entry)
+            self._settle(entry)
             on_done(write_error(code))
 
-        self._log.write(Write([record], on_written, on_appended))
+        # Whatever follows Complete* is behind it in the same log.
+        is_awaited = target.state not in COMPLETED
+        self._log.write(Write([record], on_written, on_appended, is_awaited=is_awaited))
 
     def _settle(self, entry: Entry) -> None:
         """One of the writes has ended."""
@@ -431,7 +435,8 @@ class TransactionCoordinator:
             self._settle(entry)
             _log_error("tombstone of a transactional id", code)
 
-        self._log.write(Write([(encode_key(entry.name), None)], on_written, on_appended))
+        tombstone = encode_key(entry.name), None
+        self._log.write(Write([tombstone], on_written, on_appended, is_awaited=False))
 
     # -- looking in --------------------------------------------------------------------------------------------
 

@@ -52,7 +52,10 @@ class Log:
             self.records += write.records
             if write.on_appended is not None:
                 write.on_appended(len(self.records))
-            self.unsynced.append(write)
+            if write.is_awaited:
+                self.unsynced.append(write)
+            else:
+                write.on_done(ErrorCode.NONE)
         if not self.holds_syncs:
             self.sync()
 
@@ -74,9 +77,10 @@ class CoordinatorRig:
         self.sent: list[tuple[list[tuple[PartitionKey, Marker]], Callable[[list[int]], None]]] = []
         self.restart(records)
 
-    def restart(self, records: Sequence[KeyAndValue], epoch: int = 7) -> None:
+    def restart(self, records: Sequence[KeyAndValue], epoch: int = 7, *, holds_syncs: bool = False) -> None:
         """Load a new coordinator from a log."""
         self.log = Log()
+        self.log.holds_syncs = holds_syncs
         self.log.records = list(records)
         self.sent = []
         self.deadlines: Deadlines[DueOf] = Deadlines()

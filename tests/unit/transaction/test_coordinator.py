@@ -357,6 +357,32 @@ def test_a_coordinator_that_loads_a_decision_sends_its_markers_again() -> None:
     assert codes(rig.end(producer, COMMIT)) == [NONE]
 
 
+def test_a_decision_that_is_loaded_sends_no_marker_before_it_is_durable() -> None:
+    rig = CoordinatorRig()
+    rig.end(ongoing(rig), COMMIT)
+    rig.restart(rig.log.records, holds_syncs=True)
+    assert rig.take_markers() == []
+    rig.pass_ms(10 * RETRY_MS)
+    assert rig.take_markers() == []
+    rig.log.sync()
+    assert [key for key, _ in rig.take_markers()] == [P0, P1]
+    assert rig.word == "CompleteCommit"
+
+
+def test_nothing_waits_for_the_last_state_and_for_a_tombstone() -> None:
+    rig = CoordinatorRig(transactional_id_expiration_ms=1_000)
+    rig.end(ongoing(rig), COMMIT)
+    rig.log.holds_syncs = True
+    rig.take_markers()
+    assert rig.word == "CompleteCommit"
+    rig.clock.advance_ms(2_000)
+    rig.coordinator.begin_sweep()
+    rig.coordinator.sweep_some()
+    assert words(rig)[-2:] == ["CompleteCommit", "-"]
+    assert rig.coordinator.overviews() == []
+    assert rig.log.unsynced == []
+
+
 def test_a_transaction_whose_timeout_passes_while_nobody_coordinates_is_aborted_once() -> None:
     rig = CoordinatorRig()
     ongoing(rig)
