@@ -20,6 +20,7 @@ from kproc.cluster import records as r
 from kproc.cluster.acls import AclChanges
 from kproc.cluster.client_quotas import QuotaChanges
 from kproc.cluster.config_changes import ConfigChanges
+from kproc.cluster.delegation_tokens import REMOVE_EXPIRED, TokenChanges
 from kproc.cluster.image import ClusterImage
 from kproc.cluster.topic_changes import NO_TOPIC_ID, TopicChanges
 from kproc.config import Config
@@ -89,6 +90,7 @@ class ControllerState:
         self._topic_changes = TopicChanges(config, image, self._new_topic_id, clock.now_ns)
         self._config_changes = ConfigChanges(config, image)
         acl_changes = AclChanges(lambda: image.acls, random_id)
+        tokens = TokenChanges(config, image, clock, random_id)
         self._operations: dict[str, Callable[[dict[str, Any]], Handled]] = {
             "create_topics": self._topic_changes.create,
             "auto_create_topics": self._topic_changes.create_automatically,
@@ -99,6 +101,10 @@ class ControllerState:
             "create_acls": acl_changes.create,
             "delete_acls": acl_changes.delete,
             "alter_client_quotas": QuotaChanges(lambda: image.client_quotas).alter,
+            "create_delegation_token": tokens.create,
+            "renew_delegation_token": tokens.renew,
+            "expire_delegation_token": tokens.expire,
+            REMOVE_EXPIRED: tokens.remove_expired,
             "override_broker_configs": self._override_broker_configs,
             "update_features": lambda body: features.update(image, config.node_id, body),
             "allocate_producer_ids": self._allocate_producer_ids,

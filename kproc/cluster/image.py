@@ -93,6 +93,7 @@ class ClusterImage:
         "broker_epoch",
         "client_quotas",
         "cluster_id",
+        "delegation_tokens",
         "feature_levels",
         "handler_count",
         "names_by_collision_key",
@@ -123,6 +124,7 @@ class ClusterImage:
         self.unusable_configs: dict[str, dict[str, str]] = {}
         self.client_quotas = ClientQuotas()
         self.acls = AclTable()
+        self.delegation_tokens: dict[str, r.DelegationTokenSet] = {}  # By id.
         # (resource type, name) of groups and client-metrics subscriptions to their configs.
         self.resource_configs: dict[tuple[int, str], dict[str, str]] = {}
         # Only what UpdateFeatures has set: see cluster/features.py.
@@ -210,6 +212,7 @@ class ClusterImage:
             yield r.FeatureLevelSet(feature, level)
         yield from self.client_quotas.records()
         yield from acl_records(self.acls)
+        yield from self.delegation_tokens.values()
         if self.retired_slots:
             slots, generations = zip(*self.retired_slots, strict=True)
             yield r.SlotsRetired(slots, generations)
@@ -252,6 +255,10 @@ class ClusterImage:
                 self.acls.add(record.acl_id, acl_in(record))
             case r.AclRemoved():
                 self.acls.remove(record.acl_id)
+            case r.DelegationTokenSet():
+                self.delegation_tokens[record.token_id] = record
+            case r.DelegationTokenRemoved():
+                self.delegation_tokens.pop(record.token_id, None)
             case r.ProducerIdsTaken():
                 self.next_producer_id = record.next_producer_id
             case r.LeaderEpochRaised():

@@ -162,6 +162,28 @@ class AclRemoved(msgspec.Struct, frozen=True, array_like=True, tag=17):
     acl_id: bytes
 
 
+Name = tuple[str, str]
+"""A principal: its type and its name."""
+
+
+class DelegationTokenSet(msgspec.Struct, frozen=True, array_like=True, tag=24):
+    """A delegation token, new or renewed. Its secret is stored nowhere. Times are in ms since 1970."""
+
+    token_id: str
+    owner: Name
+    requester: Name
+    renewers: tuple[Name, ...]
+    issued_ms: int
+    expires_ms: int
+    max_ms: int
+
+
+class DelegationTokenRemoved(msgspec.Struct, frozen=True, array_like=True, tag=25):
+    """The delegation token has expired, or was taken back."""
+
+    token_id: str
+
+
 Record = (
     ClusterRegistered
     | BrokerStarted
@@ -179,6 +201,8 @@ Record = (
     | FeatureLevelSet
     | AclAdded
     | AclRemoved
+    | DelegationTokenSet
+    | DelegationTokenRemoved
 )
 
 

@@ -21,6 +21,7 @@ from kproc.config.log_settings import LogSettings
 from kproc.config.network_settings import NetworkSettings
 from kproc.config.own_settings import OwnSettings
 from kproc.config.sources import Flag, read_settings_file
+from kproc.config.token_settings import TokenSettings
 from kproc.config.transaction_settings import TransactionSettings
 from kproc.config.values import Setting, wire_text
 
@@ -29,7 +30,13 @@ from kproc.config.values import Setting, wire_text
 # it could generate only __init__ is used, and of the bases' none: each costs a millisecond of every start.
 @dataclass(frozen=True, repr=False, eq=False)
 class Config(
-    OwnSettings, AuthorizerSettings, TransactionSettings, GroupSettings, LogSettings, NetworkSettings
+    OwnSettings,
+    AuthorizerSettings,
+    TokenSettings,
+    TransactionSettings,
+    GroupSettings,
+    LogSettings,
+    NetworkSettings,
 ):
     """Every setting of one broker, checked. Built once, passed down, never changed."""
 

@@ -26,9 +26,8 @@ KNOWN_UNHONOURED: Final = frozenset(
     controller.quorum.fetch.snapshot.max.bytes controller.quorum.fetch.timeout.ms
     controller.quorum.request.timeout.ms controller.quorum.retry.backoff.ms controller.quorum.voters
     controller.socket.timeout.ms
-    cordoned.log.dirs create.topic.policy.class.name delegation.token.expiry.check.interval.ms
-    delegation.token.expiry.time.ms delegation.token.master.key delegation.token.max.lifetime.ms
-    delegation.token.secret.key delete.records.purgatory.purge.interval.requests
+    cordoned.log.dirs create.topic.policy.class.name delegation.token.master.key
+    delete.records.purgatory.purge.interval.requests
     eligible.leader.replicas.enable fetch.purgatory.purge.interval.requests
     follower.fetch.last.tiered.offset.enable follower.replication.throttled.rate
     group.consumer.assignment.interval.ms group.consumer.assignors group.consumer.heartbeat.interval.ms

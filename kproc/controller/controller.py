@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kproc.api.context import OnReply
+from kproc.clock import NS_PER_MS
 from kproc.cluster.controller import SET_LOG_LEVELS, ControllerState, failure_reply
+from kproc.cluster.delegation_tokens import REMOVE_EXPIRED
 from kproc.cluster.host_names import RESOLVABLE, host_names
 from kproc.cluster.image import ClusterImage
 from kproc.cluster.metadata_log import MetadataLog
@@ -105,6 +107,7 @@ class Controller(LinkedAgent):
         )
         self._commits: deque[_Commit] = deque()
         self._names = FreedNames(plan.clock.now_ns, unsure_until=image.version if is_restart else None)
+        self._next_token_check_ns = 0
         self._leftovers = Leftovers(plan.fs, Path(plan.config.log_dirs))
         # Acceptors and Processors have no image: the supervisor tells them about changed settings.
         self._settings_in_force = settings_in_force
@@ -160,6 +163,21 @@ class Controller(LinkedAgent):
         self.counts.store()
         if not self._is_stopping:
             self._telemetry.tick(now_ns)
+            if now_ns >= self._next_token_check_ns:
+                self._remove_expired_tokens(now_ns)
+
+    def _remove_expired_tokens(self, now_ns: int) -> None:
+        interval_ms = self._plan.config.delegation_token_expiry_check_interval_ms
+        self._next_token_check_ns = now_ns + interval_ms * NS_PER_MS
+        if not self.image.delegation_tokens:
+            return
+
+        def on_reply(reply: dict[str, Any]) -> None:
+            for token_id in reply.get("removed", ()):
+                logger.info("the delegation token %s has expired", token_id)
+                self._next_token_check_ns = 0  # There may be more.
+
+        self.serve(REMOVE_EXPIRED, {}, on_reply, waits_for_handlers=False)
 
     def _ask_handler(self, index: int, body: dict[str, Any], on_reply: OnReply, batch: bytes) -> None:
         owner = handler_id(index)

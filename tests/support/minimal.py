@@ -205,6 +205,10 @@ MINIMAL: dict[ApiKey, Callable[[str, bytes], Fields]] = {
         "topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]
     },
     ApiKey.UPDATE_FEATURES: lambda name, topic_id: {"timeout": 1_000, "feature_updates": []},
+    ApiKey.CREATE_DELEGATION_TOKEN: lambda name, topic_id: {"renewers": [], "max_lifetime": -1},
+    ApiKey.RENEW_DELEGATION_TOKEN: lambda name, topic_id: {"hmac": b"no token's", "renew_period": -1},
+    ApiKey.EXPIRE_DELEGATION_TOKEN: lambda name, topic_id: {"hmac": b"no token's", "expiry_time_period": -1},
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: lambda name, topic_id: {"owners": None},
     ApiKey.UNREGISTER_BROKER: lambda name, topic_id: {"broker_id": 12_321},
     ApiKey.DESCRIBE_TRANSACTIONS: lambda name, topic_id: {"transactional_ids": []},
     ApiKey.LIST_TRANSACTIONS: lambda name, topic_id: {"state_filters": [], "producer_id_filters": []},
