@@ -95,12 +95,16 @@ def test_first_request_of_a_client_is_the_first_that_is_counted(transport: str) 
             # Taken by the Processor and the Handler, answered by the Processor: each publishes in its own time.
             totals = {f'kproc_requests_total{{index="0",role="{role}"}}' for role in ("processor", "handler")}
             totals.add('kproc_responses_total{index="0",role="processor"}')
-            wait_until(lambda: {own, *totals} <= figures().keys(), what="the client's request to be seen by all")
+            wait_until(
+                lambda: {own, *totals} <= figures().keys(), what="the client's request to be seen by all"
+            )
             found = figures()
     assert {name: number for name, number in found.items() if name.startswith(REQUESTS)} == {own: 1}
     assert not [name for name in found if "error" in name.lower()]
     counted = ("kproc_requests_total", "kproc_responses_total")
-    assert {name: number for name, number in found.items() if name.startswith(counted)} == dict.fromkeys(totals, 1)
+    assert {name: number for name, number in found.items() if name.startswith(counted)} == dict.fromkeys(
+        totals, 1
+    )
 
 
 def test_requests_and_errors_are_counted_by_api_and_version(measured: BrokerUnderTest) -> None:

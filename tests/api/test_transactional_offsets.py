@@ -106,9 +106,7 @@ class Transactions:
 
 
 @pytest.fixture(params=[False, True], ids=["added first", "added by the commit"])
-def transactions(
-    request: pytest.FixtureRequest, client: RawClient, log: tuple[str, bytes]
-) -> Transactions:
+def transactions(request: pytest.FixtureRequest, client: RawClient, log: tuple[str, bytes]) -> Transactions:
     return Transactions(client, log[0], is_new=request.param)
 
 

@@ -128,7 +128,9 @@ def test_kafka_python_cluster(broker: BrokerUnderTest, filled: str) -> None:
         assert admin.alter_partition_reassignments({part: [1]}) == {part: None}
         elected = admin.elect_leaders(PREFERRED, {filled: [0]}, raise_errors=False)
         assert "Leader election not needed" in str(elected)
-        assert list(admin.list_transactions()) == [1]  # The broker's id; other tests may have transactional ids.
+        assert list(admin.list_transactions()) == [
+            1
+        ]  # The broker's id; other tests may have transactional ids.
         assert admin.find_hanging_transactions() == []
         assert admin.describe_user_scram_credentials() == {}
         everything = ACLFilter(

@@ -153,7 +153,9 @@ def test_kill_9_of_random_roles_loses_and_doubles_no_record_of_a_copy(
             given = committed(broker.bootstrap, SOURCE)
             assert sum(map(len, given.values())) == count
             wait_until(
-                lambda: sum(map(len, committed(broker.bootstrap, TARGET).values())) >= count or copier.problem,
+                lambda: (
+                    sum(map(len, committed(broker.bootstrap, TARGET).values())) >= count or copier.problem
+                ),
                 seconds=4 * SECONDS,
                 what=f"seed {seed}: all is copied",
             )

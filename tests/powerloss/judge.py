@@ -133,7 +133,11 @@ def _judge_group(broker: Scene, group_id: str, ledger: Ledger) -> None:
     found: CommittedOffset | None = None
     while True:
         try:
-            found = runtime.by_topic[GROUP_TOPIC].coordinator(partition.index).offsets.get(group_id, GROUP_TOPIC, 0)
+            found = (
+                runtime.by_topic[GROUP_TOPIC]
+                .coordinator(partition.index)
+                .offsets.get(group_id, GROUP_TOPIC, 0)
+            )
             break
         except KafkaError as error:
             if error.code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:

@@ -145,7 +145,9 @@ class Handler:
         self.image = image
         self.index = index
         self.deltas: deque[bytes] = deque()
-        self.asked: dict[Callable[[Any], None], Any] = {}  # Who has no answer of ours, and is told what if we die.
+        self.asked: dict[
+            Callable[[Any], None], Any
+        ] = {}  # Who has no answer of ours, and is told what if we die.
         self.syncer = RoundSyncer(scene)
         clock, now_ns = scene.clock, scene.clock.now_ns
         self.partitions = SmallPartitions(
@@ -205,9 +207,7 @@ class Handler:
 
         self.desk.serve(op, body, reply)
 
-    def serve_claim(
-        self, body: PartitionsClaimed, on_reply: Callable[[StatesGiven | Lost], None]
-    ) -> None:
+    def serve_claim(self, body: PartitionsClaimed, on_reply: Callable[[StatesGiven | Lost], None]) -> None:
         """Another Handler's, with the states it gets; they, too, are lost with us."""
         self.asked[on_reply] = Lost()
 
@@ -245,9 +245,7 @@ class Scene:
         if fs.make_directory(DATA):
             sync_directory(fs, DATA.parent)
         self.log, self.image = MetadataLog.open(DATA, clock, fs)
-        self.state = ControllerState(
-            self.config, self.image, clock, random_id=lambda: self.rng.randbytes(16)
-        )
+        self.state = ControllerState(self.config, self.image, clock, random_id=lambda: self.rng.randbytes(16))
         self.names = FreedNames(clock.now_ns, unsure_until=None)
         self.sequences: dict[tuple[bytes, int], int] = {}
         self.last_batches: dict[tuple[bytes, int], tuple[bytes, int]] = {}

@@ -170,7 +170,12 @@ class Workload(NamedTuple):
 _NO_DELAY: Final = {"log.segment.delete.delay.ms": "0"}
 _COMPACTED: Final = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
 _BASE: Final[list[tuple[int, Step]]] = [(12, _produce), (6, _sync), (1, _checkpoint), (1, _clock)]
-_TRANSACTIONS: Final[list[tuple[int, Step]]] = [(30, _transact), (30, _coordinate), (4, _deliver), (3, _clock)]
+_TRANSACTIONS: Final[list[tuple[int, Step]]] = [
+    (30, _transact),
+    (30, _coordinate),
+    (4, _deliver),
+    (3, _clock),
+]
 
 WORKLOADS: Final[dict[str, Workload]] = {
     "rolls": Workload(_BASE),

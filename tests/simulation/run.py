@@ -397,7 +397,9 @@ class Run:
             self.phase = "reading"
             if self._must_restart:
                 self.broker.stop()  # What a failing disk took offline comes back with the broker's next start.
-            elif self.world.chance(0.3) and self.broker.is_ready:  # A role that dies in the start ends the broker.
+            elif (
+                self.world.chance(0.3) and self.broker.is_ready
+            ):  # A role that dies in the start ends the broker.
                 # What counts is in files and rows, not in what Handlers have open.
                 for agent, process in sorted(self.broker.keeper.processes.items()):
                     if agent.role == "handler":

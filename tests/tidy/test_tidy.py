@@ -67,7 +67,8 @@ LAYERS: dict[str, set[str]] = {
     "pytest_plugin": GROUND | {"wire", "client", "embedded", "security", "client_security"},
     # Runs in Spark's driver and workers, against any broker: a client, never a part of the server.
     "spark": GROUND | {"wire", "client", "storage", "security", "client_security"},
-    "pipeline": GROUND | {"wire", "metrics", "client", "embedded", "load", "spark", "security", "client_security"},
+    "pipeline": GROUND
+    | {"wire", "metrics", "client", "embedded", "load", "spark", "security", "client_security"},
     "cli": GROUND
     | {"wire", "metrics", "storage", "cluster", "api", "server", "client", "embedded", "load"}
     | {"spark", "pipeline", "tune", "security", "client_security"},

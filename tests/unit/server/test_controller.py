@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from kproc.clock import ManualClock
 from kproc.cluster.image import ClusterImage
 from kproc.cluster.metadata_log import MetadataLog
+from kproc.cluster.records import DelegationTokenSet
 from kproc.config import Config
 from kproc.config.dynamic import DynamicSettings
 from kproc.containment import Containment
@@ -528,6 +530,21 @@ def test_what_was_changed_is_told_at_once_and_at_the_next_start(tmp_path: Path) 
         again = ControllerRig(stack, tmp_path)
         assert again.settings == [DynamicSettings({"num.io.threads": "5"})]
         assert again.controller.image.handler_count == 5, "what was changed beats what it is started with"
+
+
+def test_tokens_that_have_expired_are_removed_once_an_interval(rig: ControllerRig) -> None:
+    """The first time right after the start, whatever became due while there was no controller."""
+    rig.settle()
+    token = DelegationTokenSet("id", ("User", "a"), ("User", "a"), (), 0, rig.clock.wall_ms() + 5000, 2**62)
+    rig.controller._commit(
+        {}, [token, replace(token, token_id="lasts", expires_ms=2**62)], lambda _reply: None, False
+    )
+    peer = rig.attach(handler_id(0))
+    assert peer.image is not None
+    for seconds, left in ((6, ["id", "lasts"]), (3593, ["id", "lasts"]), (2, ["lasts"])):
+        rig.clock.advance_ms(seconds * 1000)
+        rig.settle()
+        assert list(peer.image.delegation_tokens) == left
 
 
 def test_controller_is_drained_when_every_change_is_answered(
