@@ -394,6 +394,7 @@ class Handler(LinkedAgent):
             self._produce.on_unknown()
             self._switch_logs()
         self._forget_fast_paths()
+        begin_transfers = self._transfers.on_moved(moved)  # First: what follows calls requests back.
         for topic in deleted:
             self._transfers.forget(topic)
             self._partitions.delete(topic)
@@ -403,7 +404,7 @@ class Handler(LinkedAgent):
             self._coordinators.on_moved(moved)
             send_back(self._services)
             self._produce.on_moved((each.topic.name, each.partition.index) for each in moved)
-            self._transfers.on_moved(moved)
+            begin_transfers()
         self._rates.on_image()
         self._transfers.on_image()
 

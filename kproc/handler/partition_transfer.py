@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from kproc.api.calls import Call, FromImage, Lost, OnResult, Reply
@@ -179,9 +180,14 @@ class PartitionTransfer:
 
     # -- the metadata changed ----------------------------------------------------------------------------------
 
-    def on_moved(self, moved: Iterable[MovedPartition]) -> None:
-        """Begin the transfers that the new placement of partitions requires."""
+    def on_moved(self, moved: Iterable[MovedPartition]) -> Callable[[], None]:
+        """Note the transfers that the new placement of partitions requires; return what begins them.
+
+        Nobody is called back here, and nobody may be before it: a request that goes on and touches a partition which
+        has become ours would open it from its files, while its former owner has its state.
+        """
         claimed: dict[int, list[PartitionKey]] = {}
+        lost: list[PartitionKey] = []
         for each in moved:
             key = (each.topic.name, each.partition.index)
             self._denied.pop(key, None)
@@ -189,8 +195,7 @@ class PartitionTransfer:
             if each.partition.owner != self._handler_index:
                 if self._partitions.find(key) is not None:
                     self._retiring[key] = None
-                # Waiting requests find the new owner before any later request does.
-                self._release_waiters(key)
+                lost.append(key)
             elif key in self._retiring:
                 del self._retiring[key]  # It comes back before it was closed.
             elif key in self._retired:
@@ -199,9 +204,16 @@ class PartitionTransfer:
                 self._arrivals[key].later_holder = each.owner_before
             else:
                 claimed.setdefault(each.owner_before, []).append(key)
+        asks = [ask for holder, keys in claimed.items() for ask in self._await(holder, keys)]
+        return lambda: self._begin(lost, asks)
+
+    def _begin(self, lost: Iterable[PartitionKey], asks: Iterable[Callable[[], None]]) -> None:
+        for key in lost:
+            # Waiting requests find the new owner before any later request does.
+            self._release_waiters(key)
         self.retire()
-        for holder, keys in claimed.items():
-            self._claim(holder, keys)
+        for ask in asks:
+            ask()
 
     def on_image(self) -> None:
         """Continue what waited for this version of the metadata."""
@@ -322,8 +334,14 @@ class PartitionTransfer:
         )
 
     def _claim(self, holder: int, keys: list[PartitionKey]) -> None:
+        for ask in self._await(holder, keys):
+            ask()
+
+    def _await(self, holder: int, keys: list[PartitionKey]) -> list[Callable[[], None]]:
+        """Let requests for these partitions wait from now on; return what asks `holder` for their states."""
         image = self._image()
         now_ns = self._now_ns()
+        asks: list[Callable[[], None]] = []
         for start in range(0, len(keys), _CLAIMED_AT_ONCE):
             asked = _Asked(self.when_image, self._arrived)
             parts: list[tuple[bytes, int]] = []
@@ -332,7 +350,8 @@ class PartitionTransfer:
                 parts.append((topic_id, key[1]))
                 asked.arrivals[topic_id, key[1]] = self._arrivals[key] = _Arrival(key, holder, now_ns)
             body = PartitionsClaimed(image.version, self._handler_index, parts)
-            self._ask(holder, TAKE_PARTITIONS, body, asked)
+            asks.append(partial(self._ask, holder, TAKE_PARTITIONS, body, asked))
+        return asks
 
     def _arrived(self, arrival: _Arrival, topic_id: bytes, state: dict[str, Any] | None) -> None:
         """A partition has arrived: its holder gave it up, never had it, or died, which leaves row and files."""

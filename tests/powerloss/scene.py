@@ -172,6 +172,7 @@ class Handler:
     def hear(self) -> int:
         """Take the next delta in, as Handler._apply does; the version then."""
         change = self.image.apply(self.deltas.popleft())
+        begin_transfers = self.transfers.on_moved(change.moved)
         for gone in change.deleted:
             self.transfers.forget(gone)
             self.partitions.delete(gone)
@@ -179,7 +180,7 @@ class Handler:
             self.coordinators.topics_deleted(change.deleted)
         if change.moved:
             self.coordinators.on_moved(change.moved)
-            self.transfers.on_moved(change.moved)
+            begin_transfers()
             self.coordinators.load_eagerly()
         self.transfers.on_image()
         for topic_ in change.configured:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from kproc.api.context import PartitionMoving
+from kproc.cluster.placement import owners_of_block
 from kproc.errors import ErrorCode
 from kproc.role.partition_table import NOBODY
 from kproc.transport.envelope import NO_OP
@@ -291,6 +294,54 @@ def test_fetch_of_a_partition_on_its_way_waits_for_its_records(start: Start, hom
     rig.handler(home).do_work(0)
     assert polled(rig, home) == [(0, [b"there"])]
     assert_at_rest(rig)
+
+
+def test_request_that_a_lost_partition_wakes_waits_for_the_one_that_comes_back(start: Start) -> None:
+    """One delta takes a partition away and brings one back whose state is on its way to its owner meanwhile.
+
+    Who asks for both goes on when the first is known to be lost. The other one's row still names this Handler.
+    """
+    rig = start(handlers=3)
+    name, lost, coming = _topic_with(rig, lambda two, three: two == 1 and three == 0)
+    fields = produce_fields([(name, NO_ID, [(coming, batch(b"v"))])], acks=1)
+    rig.processors[0].ask(ApiKey.PRODUCE, PRODUCE_VERSION, fields)
+    rig.set_handler_count(3, settles=False)
+    for handler in (0, 2, 0):
+        rig.handler(handler).do_work(0)
+    handler, heard = rig.handler(0), []
+
+    def touch(_is_ready: bool) -> None:
+        partition = handler._services.image.partition(name, coming)
+        assert partition is not None
+        try:
+            heard.append(handler._partitions.get(name, partition))
+        except PartitionMoving as moving:
+            heard.append(moving.key)
+
+    handler._transfers.when_ready((name, lost), touch)
+    rig.set_handler_count(2, settles=False)
+    handler.do_work(0)
+    assert heard == [(name, coming)], "Handler 2 has its state"
+    rig.settle()
+    fields = produce_fields([(name, NO_ID, [(coming, batch(b"more"))])], acks=1)
+    answer = rig.processors[0].ask(ApiKey.PRODUCE, PRODUCE_VERSION, fields)
+    assert answer["responses"][0]["partition_responses"][0]["base_offset"] == 1
+    assert_at_rest(rig)
+
+
+def _topic_with(rig: HandlerRig, is_leaving: Callable[[int, int], bool]) -> tuple[str, int, int]:
+    """A topic under two Handlers: its name, a partition whose owners under two and three Handlers are like that, and
+    one that is Handler 0's under two and Handler 2's under three."""
+    rig.set_handler_count(2)
+    for number in itertools.count():
+        name = f"t{number}"
+        topic_id = rig.create_topic(name, partitions=7)
+        owners = [owners_of_block(topic_id, first_index=0, count=7, handler_count=n) for n in (2, 3)]
+        pairs = list(zip(*owners, strict=True))
+        leaving = [at for at, pair in enumerate(pairs) if is_leaving(*pair)]
+        if leaving and (0, 2) in pairs:
+            return name, leaving[0], pairs.index((0, 2))
+    raise AssertionError
 
 
 def test_fetch_that_may_not_wait_is_answered_with_what_is_known(start: Start) -> None:
