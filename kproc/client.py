@@ -58,6 +58,9 @@ NEWEST: Final[Mapping[ApiKey, int]] = {
     ApiKey.LIST_TRANSACTIONS: 2,
     ApiKey.DESCRIBE_TRANSACTIONS: 0,
     ApiKey.WRITE_TXN_MARKERS: 1,
+    ApiKey.DESCRIBE_ACLS: 3,
+    ApiKey.CREATE_ACLS: 3,
+    ApiKey.DELETE_ACLS: 3,
 }
 
 

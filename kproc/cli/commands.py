@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from kproc.cli import (
+    acls,
     api_ledger,
     bench,
     clients,
@@ -81,6 +82,7 @@ app.add_typer(topics.app, name="topic")
 app.add_typer(groups.app, name="group")
 app.add_typer(transactions.app, name="txn")
 app.add_typer(configs.app, name="config")
+app.add_typer(acls.app, name="acl")
 app.command("produce", short_help="Send each line of the standard input as a record.")(produce.produce)
 app.command("consume", short_help="Write records to the standard output.")(consume.consume)
 app.command("ping", short_help="Ask a broker whether it answers.")(lifecycle.ping)

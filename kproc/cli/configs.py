@@ -200,6 +200,12 @@ def all_settings(client: Client) -> list[dict[str, Any]]:
     return _configs(client, _resource(client, None, None, loggers=False), None)
 
 
+def broker_settings(client: Client, names: list[str]) -> dict[str, str]:
+    """These settings of the broker, as far as it tells."""
+    rows = _configs(client, _resource(client, None, None, loggers=False), names)
+    return {row["name"]: row["value"] for row in rows if row["value"] is not None}
+
+
 def _resource(client: Client, topic: str | None, group: str | None, *, loggers: bool) -> Resource:
     from kproc.wire.header import ApiKey
 

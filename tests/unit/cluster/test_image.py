@@ -126,6 +126,10 @@ def test_the_record_layout_does_not_change_by_accident():
         "9605c410" + id_.hex() + "0191079102" + "9100"
     )
     assert r.encode_record(r.BrokerConfigSet("", "n", None)).hex() == "9408a0a16ec0"
+    assert r.encode_record(r.AclAdded(id_, 2, "t", 3, "User:a", "*", 4, 3)).hex() == (
+        "9910c410" + id_.hex() + "02a17403a6557365723a61a12a0403"
+    )
+    assert r.encode_record(r.AclRemoved(id_)).hex() == "9211c410" + id_.hex()
 
 
 # -- property: a newcomer with a snapshot, a follower of every delta, and a replay are the same
@@ -140,6 +144,8 @@ OPERATIONS = st.one_of(
     st.tuples(st.just("handlers"), st.just(""), st.integers(1, 5)),
     st.tuples(st.just("start"), st.just(""), st.just(0)),
     st.tuples(st.just("ids"), st.just(""), st.just(0)),
+    st.tuples(st.just("allow"), st.sampled_from(NAMES), st.integers(3, 5)),
+    st.tuples(st.just("disallow"), st.sampled_from([*NAMES, None]), st.integers(3, 4)),
     st.tuples(st.just("truncated"), st.sampled_from(NAMES), st.integers(0, 4)),
 )
 
@@ -163,6 +169,13 @@ def run(cluster: InMemoryController, operation: tuple[str, str, int]) -> None:
         cluster.do("start_broker")
     elif kind == "ids":
         cluster.do("allocate_producer_ids")
+    elif kind == "allow":
+        rule = {"resource_type": 2, "resource_name": name, "resource_pattern_type": 3, "principal": "User:a"}
+        cluster.do("create_acls", creations=[rule | {"host": "*", "operation": number, "permission_type": 3}])
+    elif kind == "disallow":
+        wanted = {"resource_type_filter": 1, "resource_name_filter": name, "pattern_type_filter": 1}
+        wanted |= {"principal_filter": None, "host_filter": None, "operation": number, "permission_type": 1}
+        cluster.do("delete_acls", filters=[wanted])
     elif kind == "truncated":
         found = cluster.image.topic(name)
         topic_id = found.topic_id if found is not None else bytes(16)

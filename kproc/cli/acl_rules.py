@@ -1,0 +1,177 @@
+"""What `kproc acl` asks of a broker, and how it shows rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from kproc.cli.common import Failure
+from kproc.cli.configs import broker_settings
+from kproc.cli.topics import explain
+from kproc.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from kproc.client import Client
+    from kproc.security.acl import Acl, AclFilter, Operation, ResourceType
+    from kproc.security.authorizer import Verdict
+
+
+def _refused(code: int, message: str | None, what: str = "rules") -> Failure:
+    words = {
+        ErrorCode.SECURITY_DISABLED: "the broker has no authorizer: everybody may do everything",
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "you may not do that: it takes ALTER, or DESCRIBE, on the cluster",
+    }
+    return Failure(explain(what, code, words.get(ErrorCode(code), message)))
+
+
+def create(client: Client, rules: Sequence[Acl]) -> None:
+    """Add rules; a Failure says which could not be."""
+    from kproc.wire.header import ApiKey
+
+    creations = [
+        {
+            "resource_type": int(rule.resource_type),
+            "resource_name": rule.resource_name,
+            "resource_pattern_type": int(rule.pattern_type),
+            "principal": rule.principal,
+            "host": rule.host,
+            "operation": int(rule.operation),
+            "permission_type": int(rule.permission),
+        }
+        for rule in rules
+    ]
+    results = client.call_latest(ApiKey.CREATE_ACLS, {"creations": creations})["results"]
+    for rule, result in zip(rules, results, strict=True):
+        if result["error_code"]:
+            raise _refused(result["error_code"], result["error_message"], row_of(rule)["rule"])
+
+
+def _wire(wanted: AclFilter) -> dict[str, Any]:
+    return {
+        "resource_type_filter": int(wanted.resource_type),
+        "resource_name_filter": wanted.resource_name,
+        "pattern_type_filter": int(wanted.pattern_type),
+        "principal_filter": wanted.principal,
+        "host_filter": wanted.host,
+        "operation": int(wanted.operation),
+        "permission_type": int(wanted.permission),
+    }
+
+
+def described(client: Client, wanted: AclFilter) -> list[Acl]:
+    """The rules that a filter means."""
+    found = _described(client, wanted)
+    if found is None:
+        raise _refused(ErrorCode.SECURITY_DISABLED, None)
+    return found
+
+
+def _described(client: Client, wanted: AclFilter) -> list[Acl] | None:
+    """The same; None if the broker has no authorizer."""
+    from kproc.wire.header import ApiKey
+
+    answer = client.call_latest(ApiKey.DESCRIBE_ACLS, _wire(wanted))
+    if answer["error_code"] == ErrorCode.SECURITY_DISABLED:
+        return None
+    if answer["error_code"]:
+        raise _refused(answer["error_code"], answer["error_message"])
+    return [_acl(resource | acl) for resource in answer["resources"] for acl in resource["acls"]]
+
+
+def deleted(client: Client, filters: Sequence[AclFilter]) -> list[Acl]:
+    """Delete the rules that some filter means; they are returned."""
+    from kproc.wire.header import ApiKey
+
+    answer = client.call_latest(ApiKey.DELETE_ACLS, {"filters": [_wire(each) for each in filters]})
+    for result in answer["filter_results"]:
+        if result["error_code"]:
+            raise _refused(result["error_code"], result["error_message"])
+    return [_acl(row) for result in answer["filter_results"] for row in result["matching_acls"]]
+
+
+def _acl(row: dict[str, Any]) -> Acl:
+    from kproc.security.acl import Acl, Operation, PatternType, Permission, ResourceType
+
+    return Acl(
+        ResourceType(row["resource_type"]),
+        row["resource_name"],
+        PatternType(row["pattern_type"]),
+        row["principal"],
+        row["host"],
+        Operation(row["operation"]),
+        Permission(row["permission_type"]),
+    )
+
+
+def asked(
+    client: Client, principal: str, host: str, operation: Operation, kind: ResourceType, name: str
+) -> dict[str, Any]:
+    """The authorizer's own decision, from the rules and settings that the broker tells."""
+    verdict, why = _verdict(client, principal, host, operation, kind, name)
+    return {
+        "principal": principal,
+        "operation": operation.name,
+        "resource_type": kind.name,
+        "resource_name": name,
+        "host": host,
+        "allowed": verdict.is_allowed,
+        "acl": row_of(verdict.acl) if verdict.acl is not None else None,
+        "why": why,
+    }
+
+
+def _verdict(
+    client: Client, principal: str, host: str, operation: Operation, kind: ResourceType, name: str
+) -> tuple[Verdict, str]:
+    from kproc.config.authorizer_settings import principals_in
+    from kproc.security.acl import AclFilter, Operation, PatternType, Permission
+    from kproc.security.acl_table import AclTable
+    from kproc.security.authorizer import DEFAULT_ALLOW, DEFAULT_DENY, SUPER_USER, decide
+
+    wanted = AclFilter(kind, name, PatternType.MATCH, None, None, Operation.ANY, Permission.ANY)
+    covering = _described(client, wanted)
+    if covering is None:
+        return DEFAULT_ALLOW, "the broker has no authorizer"
+    settings = broker_settings(client, ["super.users", "allow.everyone.if.no.acl.found"])
+    if principal in principals_in(settings.get("super.users", "")):
+        return SUPER_USER, "it is one of super.users"
+    rules = AclTable()
+    for number, rule in enumerate(covering):
+        rules.add(number.to_bytes(4, "big"), rule)
+    is_open = settings.get("allow.everyone.if.no.acl.found") == "true"
+    default = DEFAULT_ALLOW if is_open else DEFAULT_DENY
+    verdict = decide(rules, principal, host, operation, kind, name, default=default)
+    if verdict.acl is not None:
+        return verdict, str(row_of(verdict.acl)["rule"])
+    if verdict is DEFAULT_ALLOW:
+        return verdict, "no rule covers it, and allow.everyone.if.no.acl.found is true"
+    return verdict, "no rule allows it" if covering else "no rule covers it"
+
+
+def row_of(rule: Acl) -> dict[str, Any]:
+    """The rule's fields, and the rule as a sentence."""
+    from kproc.security.acl import ANY_NAME, PatternType
+
+    kind = in_words(rule.resource_type.name)
+    if rule.pattern_type == PatternType.PREFIXED:
+        what = f"{kind}s that begin with {rule.resource_name}"
+    elif rule.resource_name == ANY_NAME:
+        what = f"every {kind}"
+    else:
+        what = f"{kind} {rule.resource_name}"
+    at = "any host" if rule.host == ANY_NAME else rule.host
+    return {
+        "resource_type": rule.resource_type.name,
+        "resource_name": rule.resource_name,
+        "pattern_type": rule.pattern_type.name,
+        "principal": rule.principal,
+        "host": rule.host,
+        "operation": rule.operation.name,
+        "permission": rule.permission.name,
+        "rule": f"{rule.permission.name} {rule.principal} {rule.operation.name} on {what} from {at}",
+    }
+
+
+def in_words(kind: str) -> str:
+    """A type of resources in a sentence."""
+    return kind.lower().replace("_", " ")

@@ -1,0 +1,350 @@
+"""`kproc acl add|list|delete|check`: rules about who may do what, with a broker that has an authorizer."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kproc.cli.acl_rules import asked, create, deleted, described, in_words, row_of
+from kproc.cli.common import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    Failure,
+    Format,
+    OutputFormat,
+    connect,
+    print_done,
+    print_json,
+    print_table,
+    usage_error,
+)
+from kproc.cli.completion import complete_groups, complete_topics, complete_transactional_ids
+
+if TYPE_CHECKING:
+    from kproc.security.acl import AclFilter, Operation, ResourceType
+
+app = typer.Typer(help="Show, change and ask for rules about who may do what.", no_args_is_help=True)
+
+Topics = Annotated[
+    list[str] | None,
+    typer.Option("--topic", "-t", metavar="TOPIC", help="A topic; * all.", autocompletion=complete_topics),
+]
+Groups = Annotated[
+    list[str] | None,
+    typer.Option("--group", "-g", metavar="GROUP", help="A group; * all.", autocompletion=complete_groups),
+]
+TransactionalIds = Annotated[
+    list[str] | None,
+    typer.Option("--transactional-id", metavar="ID", help="Or *.", autocompletion=complete_transactional_ids),
+]
+Cluster = Annotated[bool, typer.Option("--cluster", help="The cluster: its settings, ACLs, quotas, ids.")]
+Tokens = Annotated[list[str] | None, typer.Option("--token", metavar="ID", help="A delegation token.")]
+Users = Annotated[
+    list[str] | None, typer.Option("--user", metavar="TYPE:NAME", help="A user whose tokens are meant.")
+]
+Prefixed = Annotated[
+    bool, typer.Option("--prefixed", help="The names are what those of the resources begin with.")
+]
+Operations = Annotated[
+    list[str] | None,
+    typer.Option("--operation", "-o", metavar="OPERATION", help="read, write, describe ...; repeatable."),
+]
+Deny = Annotated[bool, typer.Option("--deny", help="Rules that deny. They win over those that allow.")]
+Principals = Annotated[
+    list[str], typer.Argument(metavar="PRINCIPAL...", help="alice, which is User:alice; '*' is everybody.")
+]
+Hosts = Annotated[
+    list[str] | None,
+    typer.Option("--host", metavar="ADDRESS", help="Only from there: an IP address, as text."),
+]
+ForProducers = Annotated[
+    bool, typer.Option("--producer", help="What a producer of the topics, and transactional ids, needs.")
+]
+ForConsumers = Annotated[
+    bool, typer.Option("--consumer", help="What a consumer of the topics in the groups needs.")
+]
+ForOldProducers = Annotated[
+    bool, typer.Option("--idempotent", help="With --producer: IDEMPOTENT_WRITE, for Kafka before 2.8.")
+]
+OfPrincipal = Annotated[
+    str | None, typer.Option("--principal", "-p", metavar="PRINCIPAL", help="Only rules that name it.")
+]
+OfPrincipals = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[PRINCIPAL...]", help="Only rules that name them; '*' is User:* alone."),
+]
+OfHost = Annotated[str | None, typer.Option("--host", metavar="ADDRESS", help="Only rules for that address.")]
+Covering = Annotated[
+    bool,
+    typer.Option("--covering", help="Also rules of prefixes and of * that hold for the named resources."),
+]
+_ANY_HOST = "*"
+
+
+@app.command("add")
+def add_acls(
+    principals: Principals,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    topic: Topics = None,
+    group: Groups = None,
+    transactional_id: TransactionalIds = None,
+    cluster: Cluster = False,
+    token: Tokens = None,
+    user: Users = None,
+    prefixed: Prefixed = False,
+    operation: Operations = None,
+    host: Hosts = None,
+    deny: Deny = False,
+    producer: ForProducers = False,
+    consumer: ForConsumers = False,
+    idempotent: ForOldProducers = False,
+    output: OutputFormat = Format.TABLE,
+) -> None:
+    """Add rules: every principal, every host, every operation, every resource. Those that are there already stay.
+
+    `kproc acl add alice --producer --topic orders`, `kproc acl add bob --consumer --topic orders --group billing`,
+    `kproc acl add carol --operation read --topic logs- --prefixed --host 10.0.0.7`.
+    """
+    from kproc.security.acl import ANY_NAME, CLUSTER_NAME, Acl, PatternType, Permission
+
+    if (producer or consumer) and deny:
+        usage_error("--producer and --consumer are for what is allowed")
+    if consumer and not (topic and group):
+        usage_error("--consumer: name topics and groups")
+    if producer and not (topic or transactional_id):
+        usage_error("--producer: name topics, transactional ids, or both")
+    if idempotent and not producer:
+        usage_error("--idempotent is for --producer")
+    named = _resources(topic, group, transactional_id, token, user, cluster=cluster or idempotent)
+    if not named:
+        usage_error("name what the rules are about: --topic, --group, --transactional-id, --cluster ...")
+    if not (operation or producer or consumer):
+        usage_error("say what is meant: --operation, --producer or --consumer")
+    rules = [
+        Acl(
+            kind,
+            name,
+            PatternType.PREFIXED
+            if prefixed and name not in (ANY_NAME, CLUSTER_NAME)
+            else PatternType.LITERAL,
+            _principal(who),
+            where,
+            what,
+            Permission.DENY if deny else Permission.ALLOW,
+        )
+        for kind, name in named
+        for who in principals
+        for where in host or [ANY_NAME]
+        for what in _wanted(kind, operation, producer=producer, consumer=consumer, idempotent=idempotent)
+    ]
+    with connect(bootstrap) as client:
+        create(client, rules)
+    print_done([row_of(rule) | {"result": "added"} for rule in rules], "{result} {rule}", output)
+
+
+@app.command("list")
+def list_acls(
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    principal: OfPrincipal = None,
+    topic: Topics = None,
+    group: Groups = None,
+    transactional_id: TransactionalIds = None,
+    cluster: Cluster = False,
+    token: Tokens = None,
+    user: Users = None,
+    covering: Covering = False,
+    output: OutputFormat = Format.TABLE,
+) -> None:
+    """List rules: all of them, or those that name a principal or a resource."""
+    from kproc.security.acl import PatternType
+
+    named = _resources(topic, group, transactional_id, token, user, cluster=cluster)
+    pattern = PatternType.MATCH if covering else PatternType.ANY
+    filters = _filters(named, pattern, principal=principal)
+    with connect(bootstrap) as client:
+        found = [rule for each in filters for rule in described(client, each)]
+    rows = [row_of(rule) for rule in dict.fromkeys(found)]
+    if output is Format.JSON:
+        print_json(rows)
+        return
+    header = ("RESOURCE", "NAME", "PATTERN", "PRINCIPAL", "HOST", "OPERATION", "PERMISSION")
+    print_table(header, [list(row.values())[: len(header)] for row in rows], cut=("NAME", "PRINCIPAL"))
+
+
+@app.command("delete")
+def delete_acls(
+    principals: OfPrincipals = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    topic: Topics = None,
+    group: Groups = None,
+    transactional_id: TransactionalIds = None,
+    cluster: Cluster = False,
+    token: Tokens = None,
+    user: Users = None,
+    prefixed: Prefixed = False,
+    operation: Operations = None,
+    host: OfHost = None,
+    deny: Annotated[bool, typer.Option("--deny", help="Only rules that deny.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All rules, if nothing else is named.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be deleted.")] = False,
+    output: OutputFormat = Format.TABLE,
+) -> None:
+    """Delete the rules that name all of this, at once; a name is meant as it stands in the rule.
+
+    What is left out is any: `kproc acl delete alice` takes away every rule that names alice.
+    """
+    from kproc.security.acl import Operation, PatternType, Permission
+
+    named = _resources(topic, group, transactional_id, token, user, cluster=cluster)
+    if not (principals or named or operation or host or deny or everything):
+        usage_error("say which rules: a principal, a resource, an operation, --host, --deny, or --all")
+    if prefixed and not named:
+        usage_error("--prefixed: name a resource")
+    pattern = PatternType.PREFIXED if prefixed else PatternType.LITERAL if named else PatternType.ANY
+    everybody: list[str | None] = [None]
+    filters = [
+        each
+        for who in principals or everybody
+        for what in _operations(operation) or [Operation.ANY]
+        for each in _filters(
+            named,
+            pattern,
+            principal=who,
+            host=host,
+            operation=what,
+            permission=Permission.DENY if deny else Permission.ANY,
+        )
+    ]
+    with connect(bootstrap) as client:
+        shown = [rule for each in filters for rule in described(client, each)] if dry_run else None
+        found = deleted(client, filters) if shown is None else shown
+    if not found:
+        raise Failure("there is no such rule")
+    result = "would delete" if dry_run else "deleted"
+    print_done(
+        [row_of(rule) | {"result": result} for rule in dict.fromkeys(found)], "{result} {rule}", output
+    )
+
+
+@app.command("check")
+def check(
+    principal: Annotated[str, typer.Argument(metavar="PRINCIPAL", help="alice, which is User:alice.")],
+    operation: Annotated[str, typer.Argument(metavar="OPERATION", help="read, write, describe ...")],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    topic: Topics = None,
+    group: Groups = None,
+    transactional_id: TransactionalIds = None,
+    cluster: Cluster = False,
+    token: Tokens = None,
+    user: Users = None,
+    host: Annotated[
+        str, typer.Option("--host", metavar="ADDRESS", help="From there; without it, from any host alike.")
+    ] = _ANY_HOST,
+    output: OutputFormat = Format.TABLE,
+) -> None:
+    """May somebody do that, and which rule says so? The exit status is 1 if not, for one of the resources.
+
+    `kproc acl check alice write --topic orders --host 10.0.0.7`
+    """
+    named = _resources(topic, group, transactional_id, token, user, cluster=cluster)
+    if not named:
+        usage_error("name a resource: --topic, --group, --transactional-id, --cluster ...")
+    (what,) = _operations([operation])
+    who = _principal(principal)
+    with connect(bootstrap) as client:
+        rows = [asked(client, who, host, what, kind, name) for kind, name in named]
+    if output is Format.JSON:
+        print_json(rows)
+    else:
+        at = "from any host" if host == _ANY_HOST else f"from {host}"
+        for row in rows:
+            may = "may" if row["allowed"] else "may not"
+            resource = f"{in_words(row['resource_type'])} {row['resource_name']}"
+            sys.stdout.write(f"{who} {may} {row['operation']} {resource} {at}: {row['why']}\n")
+    if not all(row["allowed"] for row in rows):
+        raise typer.Exit(1)
+
+
+# -- what is named on the command line -------------------------------------------------------------------------
+
+
+def _resources(
+    topic: list[str] | None,
+    group: list[str] | None,
+    transactional_id: list[str] | None,
+    token: list[str] | None,
+    user: list[str] | None,
+    *,
+    cluster: bool,
+) -> list[tuple[ResourceType, str]]:
+    from kproc.security.acl import CLUSTER_NAME, ResourceType
+
+    lists = (
+        (ResourceType.TOPIC, topic),
+        (ResourceType.GROUP, group),
+        (ResourceType.TRANSACTIONAL_ID, transactional_id),
+        (ResourceType.CLUSTER, [CLUSTER_NAME] if cluster else None),
+        (ResourceType.DELEGATION_TOKEN, token),
+        (ResourceType.USER, user),
+    )
+    return [(kind, name) for kind, names in lists for name in names or ()]
+
+
+def _principal(text: str) -> str:
+    """As rules name it: a name alone is a user's."""
+    return text if ":" in text else f"User:{text}"
+
+
+def _operations(names: Sequence[str] | None) -> list[Operation]:
+    from kproc.security.acl import Operation
+
+    known = {each.name: each for each in Operation if each not in (Operation.UNKNOWN, Operation.ANY)}
+    wanted = [name.upper().replace("-", "_") for name in names or ()]
+    for name in wanted:
+        if name not in known:
+            choices = ", ".join(each.lower().replace("_", "-") for each in known)
+            usage_error(f"operation {name.lower()!r}: expected one of {choices}")
+    return [known[name] for name in wanted]
+
+
+def _wanted(
+    kind: ResourceType, names: Sequence[str] | None, *, producer: bool, consumer: bool, idempotent: bool
+) -> dict[Operation, None]:
+    """The operations on a resource of that type, each once."""
+    from kproc.security.acl import Operation, ResourceType
+
+    wanted = dict.fromkeys(_operations(names))
+    if producer and kind in (ResourceType.TOPIC, ResourceType.TRANSACTIONAL_ID):
+        wanted |= dict.fromkeys((Operation.WRITE, Operation.DESCRIBE))
+    if producer and kind == ResourceType.TOPIC:
+        wanted[Operation.CREATE] = None
+    if idempotent and kind == ResourceType.CLUSTER:
+        wanted[Operation.IDEMPOTENT_WRITE] = None
+    if consumer and kind == ResourceType.TOPIC:
+        wanted |= dict.fromkeys((Operation.READ, Operation.DESCRIBE))
+    if consumer and kind == ResourceType.GROUP:
+        wanted[Operation.READ] = None
+    return wanted
+
+
+def _filters(named: Sequence[tuple[ResourceType, str]], pattern: Any, **fields: Any) -> list[AclFilter]:
+    """One for each resource, or one for all."""
+    from kproc.security.acl import AclFilter, Operation, Permission, ResourceType
+
+    principal = fields.get("principal")
+    resources: Sequence[tuple[ResourceType, str | None]] = named or [(ResourceType.ANY, None)]
+    return [
+        AclFilter(
+            kind,
+            name,
+            pattern,
+            _principal(principal) if principal is not None else None,
+            fields.get("host"),
+            fields.get("operation", Operation.ANY),
+            fields.get("permission", Permission.ANY),
+        )
+        for kind, name in resources
+    ]

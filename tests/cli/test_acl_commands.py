@@ -1,0 +1,229 @@
+"""`kproc acl` against a running broker with an authorizer, and one without."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from kproc.wire.header import ApiKey
+from tests.support.broker import ServedBroker
+from tests.support.command_line import call_kproc
+from tests.support.raw import RawClient
+
+STANDARD = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+SETTINGS = {"authorizer.class.name": STANDARD, "super.users": "User:ANONYMOUS;User:CN=Root, O=Ours"}
+ANYTHING = {
+    "resource_type_filter": 1,
+    "resource_name_filter": None,
+    "pattern_type_filter": 1,
+    "principal_filter": None,
+    "host_filter": None,
+    "operation": 1,
+    "permission_type": 1,
+}
+Kproc = Callable[..., subprocess.CompletedProcess[str]]
+
+pytestmark = pytest.mark.transports("process")
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedBroker]:
+    with ServedBroker(tmp_path_factory.mktemp("data"), settings=SETTINGS) as broker:
+        yield broker
+
+
+@pytest.fixture
+def kproc(guarded: ServedBroker, capsys: pytest.CaptureFixture[str]) -> Iterator[Kproc]:
+    """`kproc("add alice ...")`: what `kproc acl` wrote, and its exit code. No rule is left."""
+
+    def call(command: str) -> subprocess.CompletedProcess[str]:
+        return call_kproc(capsys, "acl", *command.split(), "--bootstrap", guarded.bootstrap)
+
+    yield call
+    with RawClient(guarded.bootstrap) as client:
+        client.call(ApiKey.DELETE_ACLS, 3, {"filters": [ANYTHING]})
+
+
+def rules(kproc: Kproc, options: str = "") -> list[str]:
+    answer = kproc(f"list --format json {options}")
+    assert answer.returncode == 0, answer.stderr
+    return [row["rule"] for row in json.loads(answer.stdout)]
+
+
+def test_rules_are_added_listed_and_deleted(kproc: Kproc) -> None:
+    added = kproc(
+        "add alice Group:admins --operation read --operation describe-configs --topic t --host 10.0.0.7"
+    )
+    assert (added.returncode, added.stderr) == (0, "")
+    assert added.stdout.splitlines() == [
+        "added ALLOW User:alice READ on topic t from 10.0.0.7",
+        "added ALLOW User:alice DESCRIBE_CONFIGS on topic t from 10.0.0.7",
+        "added ALLOW Group:admins READ on topic t from 10.0.0.7",
+        "added ALLOW Group:admins DESCRIBE_CONFIGS on topic t from 10.0.0.7",
+    ]
+    assert kproc("add * --deny -o ALL --topic audit- --prefixed --group g --cluster").returncode == 0
+    assert rules(kproc, "--principal *") == [
+        "DENY User:* ALL on topics that begin with audit- from any host",
+        "DENY User:* ALL on groups that begin with g from any host",
+        "DENY User:* ALL on cluster kafka-cluster from any host",
+    ]
+    assert len(rules(kproc, "--topic t")) == 4
+    table = kproc("list --cluster").stdout.splitlines()
+    assert [line.split() for line in table] == [
+        ["RESOURCE", "NAME", "PATTERN", "PRINCIPAL", "HOST", "OPERATION", "PERMISSION"],
+        ["CLUSTER", "kafka-cluster", "LITERAL", "User:*", "*", "ALL", "DENY"],
+    ]
+    would = kproc("delete alice --dry-run --operation read")
+    assert would.stdout.splitlines() == ["would delete ALLOW User:alice READ on topic t from 10.0.0.7"]
+    gone = kproc("delete alice --operation read")
+    assert gone.stdout.splitlines() == ["deleted ALLOW User:alice READ on topic t from 10.0.0.7"]
+    assert len(rules(kproc, "--topic t")) == 3
+    assert kproc("delete --topic audit-").returncode == 1, "a name alone is no prefix"
+    assert kproc("delete --topic audit- --prefixed").returncode == 0
+    assert kproc("delete --deny").returncode == 0
+    assert len(rules(kproc)) == 3
+    assert kproc("delete --all").returncode == 0
+    assert rules(kproc) == []
+    nothing = kproc("delete bob")
+    assert (nothing.returncode, nothing.stderr) == (1, "kproc: there is no such rule\n")
+
+
+def test_rules_that_cover_a_resource_are_listed_with_it(kproc: Kproc) -> None:
+    kproc("add a -o read --topic *")
+    kproc("add a -o read --topic or --prefixed")
+    kproc("add a -o read --topic orders")
+    kproc("add a -o read --topic other")
+    assert len(rules(kproc, "--topic orders")) == 1
+    assert len(rules(kproc, "--topic orders --covering")) == 3
+
+
+def test_producers_and_consumers_get_what_they_need(kproc: Kproc) -> None:
+    """What Kafka's kafka-acls makes of the same options."""
+    kproc("add p --producer --topic t --transactional-id x --idempotent")
+    kproc("add c --consumer --topic t --group g")
+    assert rules(kproc, "--principal p") == [
+        "ALLOW User:p WRITE on topic t from any host",
+        "ALLOW User:p CREATE on topic t from any host",
+        "ALLOW User:p DESCRIBE on topic t from any host",
+        "ALLOW User:p IDEMPOTENT_WRITE on cluster kafka-cluster from any host",
+        "ALLOW User:p WRITE on transactional id x from any host",
+        "ALLOW User:p DESCRIBE on transactional id x from any host",
+    ]
+    assert rules(kproc, "--principal c") == [
+        "ALLOW User:c READ on topic t from any host",
+        "ALLOW User:c DESCRIBE on topic t from any host",
+        "ALLOW User:c READ on group g from any host",
+    ]
+
+
+ANSWERS = [
+    (
+        "alice write --topic orders --host 10.0.0.7",
+        True,
+        "User:alice may WRITE topic orders from 10.0.0.7: ALLOW User:alice WRITE on topics that begin with or "
+        "from 10.0.0.7",
+    ),
+    (
+        "alice describe --topic orders --host 10.0.0.7",
+        True,
+        "User:alice may DESCRIBE topic orders from 10.0.0.7: ALLOW User:alice WRITE on topics that begin with or "
+        "from 10.0.0.7",
+    ),
+    (
+        "alice write --topic orders --host 10.0.0.8",
+        False,
+        "User:alice may not WRITE topic orders from 10.0.0.8: no rule allows it",
+    ),
+    (
+        "alice write --topic orders",
+        False,
+        "User:alice may not WRITE topic orders from any host: no rule allows it",
+    ),
+    (
+        "alice write --topic order-audit --host 10.0.0.7",
+        False,
+        "User:alice may not WRITE topic order-audit from 10.0.0.7: DENY User:* WRITE on topic order-audit from "
+        "any host",
+    ),
+    (
+        "ANONYMOUS write --topic order-audit",
+        True,
+        "User:ANONYMOUS may WRITE topic order-audit from any host: it is one of super.users",
+    ),
+    (
+        "alice read --group g",
+        False,
+        "User:alice may not READ group g from any host: no rule covers it",
+    ),
+]
+
+
+def test_check_tells_what_the_broker_would_decide_and_by_which_rule(kproc: Kproc) -> None:
+    kproc("add alice --operation write --topic or --prefixed --host 10.0.0.7")
+    kproc("add * --deny --operation write --topic order-audit")
+    for question, allowed, words in ANSWERS:
+        answer = kproc(f"check {question}")
+        assert (answer.stdout, answer.stderr, answer.returncode) == (f"{words}\n", "", 0 if allowed else 1)
+    (row,) = json.loads(kproc(f"check {ANSWERS[0][0]} --format json").stdout)
+    assert row["allowed"] is True
+    assert row["acl"]["rule"] == row["why"]
+    (row,) = json.loads(kproc(f"check {ANSWERS[3][0]} --format json").stdout)
+    assert (row["allowed"], row["acl"], row["why"]) == (False, None, "no rule allows it")
+
+
+def test_check_of_several_resources_fails_if_one_of_them_is_denied(kproc: Kproc) -> None:
+    kproc("add alice -o write --topic a")
+    assert kproc("check alice write --topic a --topic a").returncode == 0
+    both = kproc("check alice write --topic a --topic b")
+    assert both.returncode == 1
+    assert len(both.stdout.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("add alice --topic t", "say what is meant: --operation, --producer or --consumer"),
+        ("add alice -o read", "name what the rules are about"),
+        ("add alice -o fly --topic t", "operation 'fly': expected one of all, read, write"),
+        ("add alice -o any --topic t", "operation 'any': expected one of"),
+        ("add alice --producer --group g", "--producer: name topics, transactional ids, or both"),
+        ("add alice --consumer --topic t", "--consumer: name topics and groups"),
+        ("add alice --producer --topic t --deny", "--producer and --consumer are for what is allowed"),
+        ("add alice -o read --idempotent --topic t", "--idempotent is for --producer"),
+        ("delete", "say which rules"),
+        ("delete alice --prefixed", "--prefixed: name a resource"),
+        ("check alice read", "name a resource"),
+        ("check alice fly --topic t", "operation 'fly'"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anybody_is_asked(
+    capsys: pytest.CaptureFixture[str], command: str, words: str
+) -> None:
+    answer = call_kproc(capsys, "acl", *command.split(), "--bootstrap", "127.0.0.1:1")
+    assert answer.returncode == 2
+    assert words in answer.stderr
+    assert len(answer.stderr.splitlines()) == 1
+
+
+def test_rule_that_the_broker_refuses_is_named(kproc: Kproc) -> None:
+    answer = kproc("add alice -o read --topic= ")
+    assert answer.returncode == 1
+    assert answer.stderr == (
+        "kproc: ALLOW User:alice READ on topic  from any host: Invalid empty resource name\n"
+    )
+
+
+def test_without_an_authorizer_everybody_may_do_everything(
+    broker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = call_kproc(capsys, "acl", "list", "--bootstrap", broker.bootstrap)
+    assert answer.returncode == 1
+    assert answer.stderr == "kproc: rules: the broker has no authorizer: everybody may do everything\n"
+    checked = call_kproc(
+        capsys, "acl", "check", "alice", "write", "--topic", "t", "--bootstrap", broker.bootstrap
+    )
+    assert checked.returncode == 0
+    assert checked.stdout == "User:alice may WRITE topic t from any host: the broker has no authorizer\n"
