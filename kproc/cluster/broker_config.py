@@ -17,6 +17,7 @@ from kproc.cluster.role_counts import ROLE_COUNTS
 from kproc.cluster.topic_config import LOG_SETTINGS, ROWS, not_a, told
 from kproc.config import KNOWN_UNHONOURED, SETTINGS, Config, ConfigError, Dynamic, Setting
 from kproc.config.dynamic import split_listener_key
+from kproc.config.exposure import exposure_complaint
 from kproc.config.listeners import is_address, parse_listeners
 from kproc.config.values import parse_value, wire_text
 from kproc.errors import ErrorCode, KafkaError
@@ -159,5 +160,7 @@ def check_listeners_change(
     except ConfigError as error:
         raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error
     for each in end_points:
+        if complaint := exposure_complaint(config, each, each.host):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"listeners: {complaint}")
         if each.host and not is_address(each.host) and each.host not in resolvable:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"listeners: cannot resolve the host of {each}")

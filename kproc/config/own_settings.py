@@ -9,6 +9,7 @@ from kproc.config.values import (
     BOOLEAN,
     CLUSTER,
     INT,
+    LIST,
     LONG,
     SIZE,
     STRING,
@@ -90,6 +91,12 @@ class OwnSettings:
         "",
         "host:port where GET /metrics is answered in Prometheus' text format, by the cleaner. Empty: nowhere.",
         _check_address,
+    )
+    kproc_allow_unauthenticated_network: tuple[str, ...] = setting(
+        LIST,
+        (),
+        "Listeners that other hosts may reach although nobody there is asked who he is: their names, CONTROL, METRICS, "
+        "or * for all. A broker refuses to bind others to more than the loopback.",
     )
     kproc_rebalance: str = setting(
         STRING,

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from kproc.config import Config, EndPoint
+from kproc.config.exposure import exposure_complaint
 from kproc.config.listeners import (
     WILDCARDS,
     is_address,
@@ -172,7 +173,11 @@ def _bind(end_point: EndPoint, config: Config, found: Sequence[str] | None = Non
     `found` are the addresses of a named host; None: resolve the name here.
     """
     last: OSError | None = None
-    for family, address in _addresses(end_point, found):
+    addresses = _addresses(end_point, found)
+    for _, (host, _) in addresses:
+        if complaint := exposure_complaint(config, end_point, host):
+            raise FatalError(f"listeners: {complaint}")
+    for family, address in addresses:
         try:
             sock = socket.socket(family, socket.SOCK_STREAM)
         except OSError as error:  # The host lacks the family, or we have no descriptor left.

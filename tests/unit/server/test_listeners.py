@@ -10,9 +10,16 @@ from typing import Any
 import pytest
 
 from kproc.config import Config, EndPoint
+from kproc.config.exposure import exposure_complaint
 from kproc.errors import FatalError
 from kproc.role import listeners
-from kproc.role.listeners import Endpoint, find, open_listeners
+from kproc.role.listeners import (
+    Endpoint,
+    find,
+    open_control_listener,
+    open_listeners,
+    open_metrics_listener,
+)
 
 
 @pytest.fixture
@@ -21,6 +28,9 @@ def sockets() -> Iterator[list[socket.socket]]:
     yield opened
     for sock in opened:
         sock.close()
+
+
+OPEN = Config.build({"kproc.allow.unauthenticated.network": "*"})
 
 
 def bind(sockets: list[socket.socket], listening: str, **settings: Any) -> list[Endpoint]:
@@ -132,7 +142,12 @@ def test_host_that_does_not_resolve_is_named(
 
 
 def test_empty_host_binds_every_interface(sockets: list[socket.socket]) -> None:
-    (endpoint,) = bind(sockets, "PLAINTEXT://:0", advertised_listeners="PLAINTEXT://127.0.0.1:9")
+    (endpoint,) = bind(
+        sockets,
+        "PLAINTEXT://:0",
+        advertised_listeners="PLAINTEXT://127.0.0.1:9",
+        kproc_allow_unauthenticated_network="PLAINTEXT",
+    )
     listeners.start_listening(sockets, Config.build())
     with socket.create_connection(("127.0.0.1", endpoint.bound_port)):
         pass
@@ -167,7 +182,7 @@ def test_opening_a_listener_of_a_running_broker_asks_no_name_server(
         ("", ["told.name"], "told.name"),
     ):
         asked = EndPoint("PLAINTEXT", "PLAINTEXT", host, 0)
-        endpoint, sock = listeners.open_listener(asked, Config.build(), found)
+        endpoint, sock = listeners.open_listener(asked, OPEN, found)
         sockets.append(sock)
         assert endpoint.advertised_host == advertised
 
@@ -186,6 +201,51 @@ def test_family_that_the_host_lacks_is_passed_over(
 
     monkeypatch.setattr(socket, "socket", no_ipv6)
     asked = EndPoint("PLAINTEXT", "PLAINTEXT", "", 0)
-    endpoint, sock = listeners.open_listener(asked, Config.build(), ["told.name"])
+    endpoint, sock = listeners.open_listener(asked, OPEN, ["told.name"])
     sockets.append(sock)
     assert endpoint.bound_host == "0.0.0.0"
+
+
+@pytest.mark.parametrize("host", ["", "0.0.0.0", "[::]", "192.0.2.7", "[::ffff:192.0.2.7]"])
+def test_listener_that_asks_nobody_is_not_opened_to_other_hosts(
+    sockets: list[socket.socket], host: str
+) -> None:
+    with pytest.raises(FatalError, match=r"open to other hosts.*kproc\.allow\.unauthenticated\.network=A "):
+        bind(sockets, f"A://{host}:0", listener_security_protocol_map="A:PLAINTEXT")
+    assert not sockets
+
+
+def test_name_is_judged_by_its_addresses(
+    sockets: list[socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (endpoint,) = bind(sockets, "PLAINTEXT://localhost:0")
+    assert endpoint.advertised_host == "localhost"
+    outside = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.7", 0))]
+    monkeypatch.setattr(listeners.socket, "getaddrinfo", lambda *_args, **_parts: outside)
+    with pytest.raises(FatalError, match="open to other hosts"):
+        bind(sockets, "PLAINTEXT://some.name:0")
+
+
+@pytest.mark.parametrize("name", ["CONTROL", "METRICS"])
+def test_control_and_metrics_are_not_opened_to_other_hosts_unasked(name: str) -> None:
+    setting = f"kproc.{name.lower()}.listener"
+    make = open_control_listener if name == "CONTROL" else open_metrics_listener
+    with pytest.raises(FatalError, match=rf"kproc\.allow\.unauthenticated\.network={name} "):
+        make(Config.build({setting: "0.0.0.0:0"}))
+    opened = make(Config.build({setting: "0.0.0.0:0", "kproc.allow.unauthenticated.network": name.lower()}))
+    assert opened is not None
+    opened[1].close()
+
+
+def test_listener_that_asks_for_a_login_may_be_open() -> None:
+    config = Config.build()
+    for protocol, is_free in (
+        ("SASL_SSL", True),
+        ("SASL_PLAINTEXT", True),
+        ("SSL", False),
+        ("PLAINTEXT", False),
+    ):
+        complaint = exposure_complaint(config, EndPoint("A", protocol, "", 9092), "")
+        assert (complaint is None) is is_free
+    assert exposure_complaint(config, EndPoint("A", "PLAINTEXT", "::1", 9092), "::1") is None
+    assert exposure_complaint(config, EndPoint("A", "PLAINTEXT", "x", 9092), "::ffff:127.0.0.1") is None

@@ -18,6 +18,7 @@ CONFIG = Config.build(
     {
         "num.io.threads": 2,
         "num.network.threads": 2,
+        "kproc.allow.unauthenticated.network": "*",
         "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in ["PLAINTEXT", *NAMES]),
     }
 )

@@ -1,0 +1,49 @@
+"""Which listeners other hosts may reach although nobody there is asked who he is: only those that are named.
+
+Kafka binds every interface and asks nobody, unless told otherwise; here it is the other way round.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import TYPE_CHECKING, Final
+
+from kproc.config.listeners import WILDCARDS, EndPoint
+
+if TYPE_CHECKING:
+    from kproc.config.settings import Config
+
+ALLOWING: Final = "kproc.allow.unauthenticated.network"
+_ALL: Final = "*"
+
+
+def exposure_complaint(config: Config, end_point: EndPoint, address: str) -> str | None:
+    """Why the listener may not be bound to an address, or a wildcard; None: it may.
+
+    A host's name says nothing: it is its addresses that are bound.
+    """
+    allowed = {name.upper() for name in config.kproc_allow_unauthenticated_network}
+    if end_point.name.upper() in allowed or _ALL in allowed:
+        return None
+    if asks_who_it_is(end_point) or not _is_reached_from_outside(address):
+        return None
+    return (
+        f"{end_point} would be open to other hosts, and nobody there is asked for a password or a certificate: bind it "
+        f"to 127.0.0.1, make it SASL_SSL, or say by {ALLOWING}={end_point.name} that this is meant"
+    )
+
+
+def asks_who_it_is(end_point: EndPoint) -> bool:
+    """Whether its clients have to authenticate."""
+    return end_point.protocol.startswith("SASL_")
+
+
+def _is_reached_from_outside(address: str) -> bool:
+    if address in WILDCARDS:
+        return True
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return not (mapped or found).is_loopback

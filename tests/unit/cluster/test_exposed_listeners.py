@@ -1,0 +1,29 @@
+"""AlterConfigs of `listeners`: none is opened to other hosts that asks nobody, unless the broker was told so."""
+
+from __future__ import annotations
+
+import pytest
+
+from kproc.cluster.broker_config import check_listeners_change
+from kproc.config import Config
+from kproc.errors import KafkaError
+
+LOCAL = "PLAINTEXT://127.0.0.1:9092"
+MAP = "PLAINTEXT:PLAINTEXT,EXTERNAL:PLAINTEXT"
+
+
+def change(after: str, allowed: str = "") -> None:
+    settings = {"listener.security.protocol.map": MAP, "kproc.allow.unauthenticated.network": allowed}
+    check_listeners_change(Config.build(settings), LOCAL, after, frozenset())
+
+
+@pytest.mark.parametrize("host", ["", "0.0.0.0", "192.0.2.7", "[::]"])
+def test_listener_that_asks_nobody_is_refused_on_more_than_the_loopback(host: str) -> None:
+    with pytest.raises(KafkaError, match=r"EXTERNAL://.* would be open to other hosts"):
+        change(f"{LOCAL},EXTERNAL://{host}:9093")
+    change(f"{LOCAL},EXTERNAL://{host}:9093", "external")
+    change(f"{LOCAL},EXTERNAL://{host}:9093", "*")
+
+
+def test_listener_on_the_loopback_is_taken() -> None:
+    change(f"{LOCAL},EXTERNAL://127.0.0.2:9093")
