@@ -33,6 +33,8 @@ _CLIENT_KEYS: Final[Mapping[str, int | None]] = {
     CONTROLLER_MUTATION_RATE: None,
 }
 _IP_KEYS: Final[Mapping[str, int | None]] = {CONNECTION_CREATION_RATE: INT_MAX}
+# The most that is counted of a use, 31 years at its quota: a quota may be as small as 1e-300.
+LASTING_NS: Final = 1e18
 _EPSILON: Final = 1e-6  # Kafka's: a double is a whole number if it is this close to one.
 
 Entity = tuple[tuple[str, str | None], ...]

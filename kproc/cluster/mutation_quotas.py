@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from kproc.clock import NS_PER_MS, NS_PER_S
-from kproc.cluster.client_quotas import CONTROLLER_MUTATION_RATE, ClientQuotas
+from kproc.cluster.client_quotas import CONTROLLER_MUTATION_RATE, LASTING_NS, ClientQuotas
 from kproc.errors import ErrorCode, KafkaError
 
 CLIENT: Final = "client"
@@ -52,7 +52,8 @@ class Mutations:
                 raise KafkaError(
                     ErrorCode.THROTTLING_QUOTA_EXCEEDED, "The throttling quota has been exceeded."
                 )
-        self._quotas.charge(self._account, round(partitions * NS_PER_S / self._rate), self._now_ns)
+        cost_ns = round(min(partitions * NS_PER_S / self._rate, LASTING_NS))
+        self._quotas.charge(self._account, cost_ns, self._now_ns)
         if not self._is_strict:
             self.throttle_ms = self._quotas.missing_ms(self._account, self._now_ns)
 

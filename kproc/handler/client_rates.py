@@ -29,6 +29,7 @@ from kproc.api.calls import Call, OnResult, Reply
 from kproc.api.context import RequestContext
 from kproc.cluster.client_quotas import (
     CONSUMER_BYTE_RATE,
+    LASTING_NS,
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
     ClientQuotas,
@@ -184,7 +185,7 @@ class ClientRates:
     # -- inside ------------------------------------------------------------------------------------------------
 
     def _charge(self, key: Key, limit: float, count: int, now_ns: int) -> int:
-        cost_ns = round(count * _NS_PER_S / limit)
+        cost_ns = round(min(count * _NS_PER_S / limit, LASTING_NS))
         account = self._add(key, cost_ns, now_ns)
         account.untold_ns += cost_ns
         return account.due_ns

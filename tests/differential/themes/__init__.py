@@ -113,6 +113,7 @@ THEMES: dict[str, dict[Maker, int]] = {
         cluster.create_acls: 1,
         cluster.delete_acls: 1,
         cluster.describe_user_scram_credentials: 1,
+        cluster.delegation_tokens: 2,
         cluster.describe_transactions: 1,
         cluster.list_transactions: 1,
         configs.list_config_resources: 1,

@@ -123,3 +123,23 @@ def update_features(scene: Scene) -> None:
     ]
     version = max(scene.versions["update_features"])  # Only this one can be told to validate.
     scene.add("update_features", {"validate_only": True, "feature_updates": rows}, version=version)
+
+
+def delegation_tokens(scene: Scene) -> None:
+    """None are given over these listeners, which know nobody's name."""
+    user = {"principal_type": scene.usually(["User"], "Group", ""), "principal_name": "~alice"}
+    create = {
+        "owner_principal_type": scene.pick(("User", None)),
+        "owner_principal_name": scene.pick(("~bob", None, "")),
+        "renewers": scene.pick(([], [user])),
+        "max_lifetime": scene.pick((-1, 0, 1000)),
+    }
+    kind, body = scene.pick(
+        (
+            ("create_delegation_token", create),
+            ("renew_delegation_token", {"hmac": "", "renew_period": -1}),
+            ("expire_delegation_token", {"hmac": "", "expiry_time_period": -1}),
+            ("describe_delegation_token", {"owners": scene.pick((None, [], [user]))}),
+        )
+    )
+    scene.add(kind, body)

@@ -132,6 +132,14 @@ def test_quota_that_is_taken_away_limits_nobody(cluster: InMemoryController) -> 
     assert create(cluster, topic("b", 1), strict=True) == ([0], 0)
 
 
+@pytest.mark.parametrize("rate", [1e-300, 5e-324, 1e-9])
+def test_quota_that_lets_hardly_anything_through_is_kept_to(cluster: InMemoryController, rate: float) -> None:
+    set_rate(cluster, ALICE, rate)
+    assert create(cluster, topic("a"), strict=True) == ([0], 0)
+    assert create(cluster, topic("b"), strict=True) == ([EXCEEDED], 2**31 - 1)
+    assert create(cluster, topic("b"), strict=False) == ([0], 2**31 - 1)
+
+
 def test_buckets_of_clients_that_are_gone_are_dropped(cluster: InMemoryController) -> None:
     quotas = cluster.state._topic_changes._quotas
     set_rate(cluster, ((CLIENT_ID, None), (USER, None)), 10)

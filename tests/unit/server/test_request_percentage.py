@@ -67,6 +67,15 @@ def test_no_throttle_is_longer_than_a_window_and_nobody_owes_more_than_all_windo
     assert used(rates, 0) == 500, "ten seconds after the worst, and not 99"
 
 
+def test_percentage_that_lets_hardly_anything_through_is_kept_to(clock: ManualClock) -> None:
+    quotas = ClientQuotas()
+    quotas.set(((CLIENT_ID, "a"),), REQUEST_PERCENTAGE, 5e-324)
+    rates = ClientRates(quotas=lambda: quotas, now_ns=clock.now_ns, sample_count=11, sample_s=1)
+    rates.on_image()
+    assert used(rates, 1) == 1000
+    assert used(rates, 0) == 1000
+
+
 def test_time_at_the_socket_counts_with_the_next_request(rates: ClientRates) -> None:
     rates.on_socket_time("ANONYMOUS", b"a", 150 * MS)
     rates.on_socket_time("ANONYMOUS", b"b", 150 * MS)
