@@ -14,9 +14,11 @@ from kproc.cluster import metadata_log
 from kproc.config import Config
 from kproc.errors import Corrupt, FatalError
 from kproc.storage import checkpoints
-from kproc.storage.fs import Fs, OsFs, StorageFailure
+from kproc.storage.fs import FILE_MODE, Fs, OsFs, StorageFailure
 
 LOCK_FILE: Final = ".lock"  # Kafka's name.
+# Of a new one; who made it before the start has chosen another.
+_MODE: Final = 0o700
 # Raft's, beside Apache Kafka's own metadata log. kproc has none.
 _QUORUM_STATE: Final = "quorum-state"
 
@@ -29,8 +31,8 @@ class DataDirectory:
         self._fs = fs or OsFs()
         self.path = Path(config.log_dirs).absolute()
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self.lock_fd = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self.path.mkdir(_MODE, parents=True, exist_ok=True)
+            self.lock_fd = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         except OSError as error:
             raise FatalError(f"log.dirs: cannot use {self.path}: {error.strerror}") from error
         try:

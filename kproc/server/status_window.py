@@ -12,6 +12,7 @@ import contextlib
 import os
 import select
 import socket
+import struct
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ from kproc.server.regions import Regions
 
 WINDOW_PREFIX: Final = "kproc-status-"
 _BACKLOG: Final = 16
+_CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid
 # An idle role stores its row twice a second; one that has not done so for this long is shown as hung.
 _SILENT_MS: Final = 1500
 
@@ -50,6 +52,8 @@ class StatusWindow:
         except (BlockingIOError, ConnectionAbortedError):
             return  # The peer did not wait.
         with asker, contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            if not _is_ours(asker):
+                return
             answer = os.memfd_create("status", os.MFD_CLOEXEC)
             try:
                 os.write(answer, orjson.dumps(self._describe()))
@@ -59,6 +63,14 @@ class StatusWindow:
 
     def close(self) -> None:
         self._socket.close()
+
+
+def _is_ours(asker: socket.socket) -> bool:
+    """Whether root or the broker's own user asks: the name has no file whose mode would decide."""
+    _, uid, _ = _CREDENTIALS.unpack(
+        asker.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    )
+    return uid in (0, os.geteuid())
 
 
 def describe_from_outside(

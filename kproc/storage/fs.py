@@ -31,8 +31,10 @@ _FREE_SHARE: Final = 64  # At most this fraction of the free disk space is reser
 
 _SMALL_BYTES: Final = 1 << 16  # One read of a small file; a read is shorter only at the end of a file.
 
-FILE_MODE: Final = 0o644
-DIRECTORY_MODE: Final = 0o755
+# Kafka leaves it to the umask, by which everybody on the host reads records past every rule. Here nobody else does, and
+# the mode of the data directory says whether its group may.
+FILE_MODE: Final = 0o640
+DIRECTORY_MODE: Final = 0o750
 
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
