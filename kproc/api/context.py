@@ -101,6 +101,9 @@ class ClientRates(Protocol):
     def on_fetch(self, user: str, client_id: bytes | None, count: int) -> None:
         """The client gets that many bytes of records."""
 
+    def note_throttle(self, kind: str, duration_ms: int) -> None:
+        """A client of ours is throttled by that quota, which somebody else has counted."""
+
     def fetch_bytes_max(self, user: str, client_id: bytes | None) -> int | None:
         """What one answer may hold; None: no limit."""
 
@@ -122,6 +125,9 @@ class _NoRates:
 
     def on_fetch(self, user: str, client_id: bytes | None, count: int) -> None:
         raise NotImplementedError
+
+    def note_throttle(self, kind: str, duration_ms: int) -> None:
+        del kind, duration_ms  # The control listener has no such figures.
 
     def fetch_bytes_max(self, user: str, client_id: bytes | None) -> int | None:
         raise NotImplementedError

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kproc.api.registry import ErrorResponse
+from kproc.cluster.client_quotas import CONTROLLER_MUTATION_RATE
 from kproc.cluster.controller import failure_of
 from kproc.cluster.mutation_quotas import CLIENT
 from kproc.cluster.topic_changes import THROTTLE
@@ -26,10 +27,17 @@ def answer_with_reply(
     def on_reply(reply: Fields) -> None:
         error = failure_of(reply)
         if error is None:
-            context.begin_throttle(reply.get(THROTTLE, 0))
+            _throttle(context, reply.get(THROTTLE, 0))
         context.reply(reply if error is None else error_response(request, error.code, error.message))
 
     context.call_controller(op, body, on_reply)
+
+
+def _throttle(context: RequestContext, duration_ms: int) -> None:
+    """Throttle a client that changes more than its quota allows."""
+    if duration_ms:
+        context.services.client_rates.note_throttle(CONTROLLER_MUTATION_RATE, duration_ms)
+        context.begin_throttle(duration_ms)
 
 
 def with_client(context: RequestContext, body: Fields, *, strict_since: int) -> Fields:

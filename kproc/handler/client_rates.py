@@ -20,6 +20,7 @@ counted, so that each has the sum. At most 100 ms' worth is missing from it, whi
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -29,6 +30,7 @@ from kproc.api.calls import Call, OnResult, Reply
 from kproc.api.context import RequestContext
 from kproc.cluster.client_quotas import (
     CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
     LASTING_NS,
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
@@ -37,6 +39,12 @@ from kproc.cluster.client_quotas import (
 from kproc.wire.header import ApiKey
 
 _KINDS: Final = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE)
+_METRICS: Final = {
+    PRODUCER_BYTE_RATE: ("produce_throttles", "produce_throttle_ms"),
+    CONSUMER_BYTE_RATE: ("fetch_throttles", "fetch_throttle_ms"),
+    REQUEST_PERCENTAGE: ("request_throttles", "request_throttle_ms"),
+    CONTROLLER_MUTATION_RATE: ("mutation_throttles", "mutation_throttle_ms"),
+}
 _EXEMPT: Final = frozenset((ApiKey.WRITE_TXN_MARKERS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE))
 _PER_CENT: Final = 100
 _CLIENTS_MAX: Final = 10_000  # Most cached look-ups by user and client id; with more, the cache is cleared.
@@ -83,6 +91,7 @@ class ClientRates:
         self._ahead_ns = sample_s * _NS_PER_S
         self._window_s = max(1, sample_count - 1) * sample_s
         self._has_percentage = False
+        self._throttles: Counter[str] = Counter()
         self._accounts: dict[Key, _Account] = {}
         self._found: dict[tuple[str, str, bytes | None], tuple[Key, float] | None] = {}
         self._version = -1
@@ -110,13 +119,15 @@ class ClientRates:
         if found is None:
             return 0
         now_ns = self._now_ns()
-        return _to_ms(self._charge(*found, count, now_ns) - now_ns)
+        return self._noted(PRODUCER_BYTE_RATE, _to_ms(self._charge(*found, count, now_ns) - now_ns))
 
     def fetch_wait_ms(self, user: str, client_id: bytes | None) -> int:
         """By how many ms an answer with records comes too early. Then it is sent without records."""
         found = self._find(CONSUMER_BYTE_RATE, user, client_id)
         account = None if found is None else self._accounts.get(found[0])
-        return 0 if account is None else _to_ms(account.due_ns - self._now_ns())
+        if account is None:
+            return 0
+        return self._noted(CONSUMER_BYTE_RATE, _to_ms(account.due_ns - self._now_ns()))
 
     def on_fetch(self, user: str, client_id: bytes | None, count: int) -> None:
         """Count an answer with that many bytes of records."""
@@ -150,12 +161,31 @@ class ClientRates:
         """Charge a client for what a Processor did for it."""
         found = self._find(REQUEST_PERCENTAGE, user, client_id)
         if found is not None:
-            self._charge_time(*found, used_ns, self._now_ns())
+            key, percentage = found
+            self._charge(key, percentage * _NS_PER_S / _PER_CENT, used_ns, self._now_ns())
 
     def _charge_time(self, key: Key, percentage: float, used_ns: int, now_ns: int) -> int:
         """Charge a client; return for how many ms its connection must not be read."""
         due_ns = self._charge(key, percentage * _NS_PER_S / _PER_CENT, used_ns, now_ns)
-        return _to_ms(min(due_ns - now_ns, self._ahead_ns))
+        return self._noted(REQUEST_PERCENTAGE, _to_ms(min(due_ns - now_ns, self._ahead_ns)))
+
+    # -- figures -----------------------------------------------------------------------------------------------
+
+    def note_throttle(self, kind: str, duration_ms: int) -> None:
+        """Count a throttle for the metrics."""
+        times, durations = _METRICS[kind]
+        self._throttles[times] += 1
+        self._throttles[durations] += duration_ms
+
+    def _noted(self, kind: str, duration_ms: int) -> int:
+        if duration_ms:
+            self.note_throttle(kind, duration_ms)
+        return duration_ms
+
+    def take_throttles(self) -> Counter[str]:
+        """What was counted since the last time, by metric."""
+        throttles, self._throttles = self._throttles, Counter()
+        return throttles
 
     # -- what the Handlers tell each other ---------------------------------------------------------------------
 

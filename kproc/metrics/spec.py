@@ -28,6 +28,7 @@ class Metric(NamedTuple):
     doc: str
 
 
+_THROTTLE_TEXT: Final = "For how long they were to wait: time / count is Kafka's average throttle-time."
 METRICS: Final = (
     Metric(
         "heartbeat_ns", Kind.GAUGE, "ns", "Monotonic time of the role's last duty cycle that stored its row."
@@ -187,6 +188,14 @@ METRICS: Final = (
     ),
     Metric("transaction_load_us", Kind.GAUGE, "us", "Time that the transaction_loads took together."),
     Metric("transaction_load_us_max", Kind.GAUGE, "us", "Time that the longest of transaction_loads took."),
+    Metric("produce_throttles", Kind.COUNTER, "requests", "Produce requests above a producer_byte_rate."),
+    Metric("produce_throttle_ms", Kind.COUNTER, "ms", _THROTTLE_TEXT),
+    Metric("fetch_throttles", Kind.COUNTER, "requests", "Fetch requests above a consumer_byte_rate."),
+    Metric("fetch_throttle_ms", Kind.COUNTER, "ms", _THROTTLE_TEXT),
+    Metric("request_throttles", Kind.COUNTER, "requests", "Requests above a request_percentage."),
+    Metric("request_throttle_ms", Kind.COUNTER, "ms", _THROTTLE_TEXT),
+    Metric("mutation_throttles", Kind.COUNTER, "requests", "Requests above a controller_mutation_rate."),
+    Metric("mutation_throttle_ms", Kind.COUNTER, "ms", _THROTTLE_TEXT),
 )
 SLOT: Final = {metric.name: slot for slot, metric in enumerate(METRICS)}
 SPEC_CRC: Final = zlib.crc32(repr(METRICS).encode())  # In the slab's header: readers refuse another table.

@@ -12,16 +12,18 @@ from kproc.clock import ManualClock
 from kproc.cluster.client_quotas import (
     CLIENT_ID,
     CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
     USER,
     ClientQuotas,
 )
 from kproc.handler.client_rates import ClientRates
+from kproc.metrics.spec import SLOT
 from kproc.security.principal import Principal
 from kproc.storage.log_append import AppendingLog
 from kproc.wire.header import ApiKey
-from tests.support.raw import batch, fetch_fields, produce_fields
+from tests.support.raw import batch, create_topics_fields, fetch_fields, produce_fields
 from tests.unit.server.rig import HandlerRig
 from tests.unit.server.test_client_rates import set_quota
 
@@ -211,3 +213,33 @@ def test_client_without_a_quota_keeps_its_fast_path_beside_one_that_has_one(rig:
     for _ in range(2):
         produce(rig)
     assert rig.fast_paths() == {}
+
+
+def test_throttles_are_counted_by_quota(rig: HandlerRig) -> None:
+    processor = rig.processors[0]
+    rig.controller_serves.add("create_topics")
+    produce(rig)
+    set_quota(rig, CONSUMER_BYTE_RATE, 200)
+    fields = fetch_fields([("t", NO_ID, [(0, 0)])], max_wait_ms=0)
+    fetched = [processor.ask(ApiKey.FETCH, 12, fields)["throttle_time"] for _ in range(2)]
+    set_quota(rig, PRODUCER_BYTE_RATE, 10)
+    produced = produce(rig)["throttle_time"]
+    set_quota(rig, REQUEST_PERCENTAGE, 1)
+    asked = processor.ask(ApiKey.METADATA, 12, EVERY_TOPIC)["throttle_time"]
+    set_quota(rig, REQUEST_PERCENTAGE, 1e9)
+    set_quota(rig, CONTROLLER_MUTATION_RATE, 1)
+    made = [
+        processor.ask(ApiKey.CREATE_TOPICS, 5, create_topics_fields(name, partitions=12))["throttle_time"]
+        for name in ("a", "b")
+    ]
+    rig.advance_ms(200)
+    (handler,) = rig.handlers
+    assert handler is not None
+    counted = {
+        kind: tuple(handler._metrics.values[SLOT[f"{kind}_{what}"]] for what in ("throttles", "throttle_ms"))
+        for kind in ("fetch", "produce", "request", "mutation")
+    }
+    assert counted == {
+        "fetch": (1, fetched[1]), "produce": (1, produced), "request": (1, asked), "mutation": (2, sum(made))
+    }  # fmt: skip
+    assert all(duration_ms > 0 for _, duration_ms in counted.values())
