@@ -13,8 +13,8 @@ from bench.peers.base import free_ports
 from bench.peers.kafka import KafkaPeer
 from tests.support.broker import ServedBroker
 
-# Both suites come from clusters with ACLs. Without rules everybody may do everything, as with kproc.
-KAFKA_SETTINGS = {
+# Both suites come from clusters with ACLs. Without rules everybody may do everything.
+AUTHORIZER = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "allow.everyone.if.no.acl.found": "true",
 }
@@ -42,11 +42,12 @@ def running(options: argparse.Namespace, settings: Mapping[str, str]) -> Iterato
     if options.bootstrap:
         yield options.bootstrap
     elif options.kafka:
-        with KafkaPeer(settings={**KAFKA_SETTINGS, **settings}) as peer:
+        with KafkaPeer(settings={**AUTHORIZER, **settings}) as peer:
             yield peer.bootstrap
     else:
         (port,) = free_ports(1)
         own = {
+            **AUTHORIZER,
             "num.network.threads": options.processors,
             "num.io.threads": options.handlers,
             # Said outright, as in both suites' own server.properties: DescribeConfigs shows where it comes from.
