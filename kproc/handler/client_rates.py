@@ -36,14 +36,15 @@ from kproc.cluster.client_quotas import (
     REQUEST_PERCENTAGE,
     ClientQuotas,
 )
+from kproc.metrics.spec import SLOT
 from kproc.wire.header import ApiKey
 
 _KINDS: Final = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE)
 _METRICS: Final = {
-    PRODUCER_BYTE_RATE: ("produce_throttles", "produce_throttle_ms"),
-    CONSUMER_BYTE_RATE: ("fetch_throttles", "fetch_throttle_ms"),
-    REQUEST_PERCENTAGE: ("request_throttles", "request_throttle_ms"),
-    CONTROLLER_MUTATION_RATE: ("mutation_throttles", "mutation_throttle_ms"),
+    PRODUCER_BYTE_RATE: (SLOT["produce_throttles"], SLOT["produce_throttle_ms"]),
+    CONSUMER_BYTE_RATE: (SLOT["fetch_throttles"], SLOT["fetch_throttle_ms"]),
+    REQUEST_PERCENTAGE: (SLOT["request_throttles"], SLOT["request_throttle_ms"]),
+    CONTROLLER_MUTATION_RATE: (SLOT["mutation_throttles"], SLOT["mutation_throttle_ms"]),
 }
 _EXEMPT: Final = frozenset((ApiKey.WRITE_TXN_MARKERS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE))
 _PER_CENT: Final = 100
@@ -91,7 +92,7 @@ class ClientRates:
         self._ahead_ns = sample_s * _NS_PER_S
         self._window_s = max(1, sample_count - 1) * sample_s
         self._has_percentage = False
-        self._throttles: Counter[str] = Counter()
+        self._throttles: Counter[int] = Counter()
         self._accounts: dict[Key, _Account] = {}
         self._found: dict[tuple[str, str, bytes | None], tuple[Key, float] | None] = {}
         self._version = -1
@@ -182,8 +183,8 @@ class ClientRates:
             self.note_throttle(kind, duration_ms)
         return duration_ms
 
-    def take_throttles(self) -> Counter[str]:
-        """What was counted since the last time, by metric."""
+    def take_throttles(self) -> Counter[int]:
+        """What was counted since the last time, by the slot of the metric."""
         throttles, self._throttles = self._throttles, Counter()
         return throttles
 

@@ -463,8 +463,8 @@ class Handler(LinkedAgent):
                 if peer.role == HANDLER:
                     self._ask(peer, CLIENT_BYTES, ClientBytes(told), lambda _reply: None)
         values = self._metrics.values
-        for name, count in self._rates.take_throttles().items():
-            values[SLOT[name]] += count
+        for slot, count in self._rates.take_throttles().items():
+            values[slot] += count
         produce = self._produce
         served, refused = self._requests.count()
         self._services.counts.store()
