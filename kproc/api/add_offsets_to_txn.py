@@ -12,8 +12,10 @@ from kproc.api.coordinator_call import Fields, Outcome
 from kproc.api.coordinator_topic import when_made
 from kproc.api.group_call import GROUPS
 from kproc.api.registry import api
+from kproc.api.rights import on_group, on_transactional_id
 from kproc.api.transaction_call import ADD, TRANSACTIONS, as_known, to_add
 from kproc.errors import ErrorCode, KafkaError
+from kproc.security.acl import Operation
 from kproc.transaction.messages import AddRequest
 from kproc.wire.header import ApiKey
 
@@ -23,7 +25,11 @@ if TYPE_CHECKING:
 _FENCED_SINCE: Final = 2
 
 
-@api(ApiKey.ADD_OFFSETS_TO_TXN, versions=(0, 4))
+@api(
+    ApiKey.ADD_OFFSETS_TO_TXN,
+    versions=(0, 4),
+    needs=(on_transactional_id(Operation.WRITE), on_group(Operation.READ)),
+)
 def handle_add_offsets_to_txn(context: RequestContext, request: Fields) -> None:
     if not request["transactional_id"]:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "The transactional id is empty.")

@@ -7,14 +7,17 @@ which only ask whether partitions have joined (KIP-890); v5 knows TRANSACTION_AB
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Final
 
 from kproc.api.coordinator_call import Fields, Item, Outcome
 from kproc.api.owners import Join
 from kproc.api.registry import api
+from kproc.api.rights import check_needs, denied_topics, on_cluster
 from kproc.api.transaction_call import ADD, TRANSACTIONS, VERIFY, as_known, to_add
+from kproc.cluster.topic_names import INTERNAL_TOPICS
 from kproc.errors import ErrorCode
+from kproc.security.acl import Operation, ResourceType
 from kproc.transaction.messages import AddRequest
 from kproc.transaction.state import EPOCH_PER_TRANSACTION
 from kproc.wire.header import ApiKey
@@ -28,6 +31,8 @@ _OF_BROKERS_SINCE: Final = 4
 
 @api(ApiKey.ADD_PARTITIONS_TO_TXN, versions=(0, 5))
 def handle_add_partitions_to_txn(context: RequestContext, request: Fields) -> None:
+    if context.api_version >= _OF_BROKERS_SINCE:
+        check_needs(context, (on_cluster(Operation.CLUSTER_ACTION),), request)
     transactions = _transactions_of(context.api_version, request)
 
     def on_done(codes: list[Sequence[int]]) -> None:
@@ -61,13 +66,35 @@ def _keys(transaction: Fields) -> list[tuple[str, int]]:
     return [(topic["name"], index) for topic in transaction["topics"] for index in topic["partitions"]]
 
 
+def _refusals(context: RequestContext, transaction: Fields) -> list[int]:
+    """The code of each partition if some of them cannot join; of the others the transaction is not asked, either."""
+    keys, name = _keys(transaction), transaction["transactional_id"]
+    hidden: Collection[str] = ()
+    if context.api_version < _OF_BROKERS_SINCE:  # Brokers have asked.
+        if not context.is_allowed(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, name):
+            return [int(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)] * len(keys)
+        topics = {topic for topic, _ in keys}
+        # What coordinators keep is theirs, whatever rights a client has.
+        internal = topics & INTERNAL_TOPICS
+        hidden = {*internal, *denied_topics(context, Operation.WRITE, topics - internal)}
+    image = context.services.image
+    codes = [
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        if key[0] in hidden
+        else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if image.partition(*key) is None
+        else ErrorCode.NONE
+        for key in keys
+    ]
+    return [int(code or ErrorCode.OPERATION_NOT_ATTEMPTED) for code in codes] if any(codes) else []
+
+
 def _ask(context: RequestContext, transaction: Fields, on_codes: Callable[[Sequence[int]], None]) -> None:
-    """Ask the coordinator of one transaction, unless a partition is unknown."""
-    keys = _keys(transaction)
-    image, version = context.services.image, context.api_version
-    if any(image.partition(*key) is None for key in keys):
-        unknown, other = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OPERATION_NOT_ATTEMPTED
-        on_codes([int(unknown if image.partition(*key) is None else other) for key in keys])
+    """Ask the coordinator of one transaction, unless a partition cannot join."""
+    keys, version = _keys(transaction), context.api_version
+    refusals = _refusals(context, transaction)
+    if refusals:
+        on_codes(refusals)
         return
     if not transaction["transactional_id"]:
         on_codes([int(ErrorCode.INVALID_REQUEST)] * len(keys))

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from kproc.api.controller_call import answer_with_reply
 from kproc.api.registry import api
+from kproc.api.rights import on_cluster
+from kproc.security.acl import Operation
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
     from kproc.api.context import RequestContext
 
 
-@api(ApiKey.ALTER_CLIENT_QUOTAS, versions=(0, 1))
+@api(ApiKey.ALTER_CLIENT_QUOTAS, versions=(0, 1), needs=(on_cluster(Operation.ALTER_CONFIGS),))
 def handle_alter_client_quotas(context: RequestContext, request: dict[str, Any]) -> None:
     answer_with_reply(context, "alter_client_quotas", request, request=request, error_response=error_response)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kproc.api.controller_call import answer_with_reply
-from kproc.api.incremental_alter_configs import error_response
+from kproc.api.incremental_alter_configs import error_response, without_refused
 from kproc.api.registry import api
 from kproc.wire.header import ApiKey
 
@@ -21,4 +21,7 @@ __all__ = ["error_response", "handle_alter_configs"]
 
 @api(ApiKey.ALTER_CONFIGS, versions=(0, 2))
 def handle_alter_configs(context: RequestContext, request: dict[str, Any]) -> None:
-    answer_with_reply(context, "alter_configs", request, request=request, error_response=error_response)
+    asked, complete = without_refused(context, request)
+    answer_with_reply(
+        context, "alter_configs", asked, request=asked, error_response=error_response, complete=complete
+    )

@@ -9,8 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kproc.api.registry import api
+from kproc.api.rights import on_cluster
 from kproc.cluster.replication import complaint_about_assignment
 from kproc.errors import ErrorCode
+from kproc.security.acl import Operation
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 
-@api(ApiKey.ALTER_PARTITION_REASSIGNMENTS, versions=(0, 1))
+@api(ApiKey.ALTER_PARTITION_REASSIGNMENTS, versions=(0, 1), needs=(on_cluster(Operation.ALTER),))
 def handle_alter_partition_reassignments(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
     responses = [
         {

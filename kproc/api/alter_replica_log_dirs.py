@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kproc.api.registry import api
+from kproc.api.rights import on_cluster
 from kproc.cluster.image import ClusterImage
 from kproc.errors import ErrorCode
+from kproc.security.acl import Operation
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 _NAME_CHARACTERS_MAX = 255 - len(".-future") - 32
 
 
-@api(ApiKey.ALTER_REPLICA_LOG_DIRS, versions=(1, 2))
+@api(ApiKey.ALTER_REPLICA_LOG_DIRS, versions=(1, 2), needs=(on_cluster(Operation.ALTER),))
 def handle_alter_replica_log_dirs(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
     image = context.services.image
     ours = str(Path(context.services.config.log_dirs).absolute())

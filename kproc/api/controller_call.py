@@ -5,6 +5,7 @@ The request is parked until the reply comes, which is after every Handler has ta
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kproc.api.registry import ErrorResponse
@@ -19,16 +20,31 @@ if TYPE_CHECKING:
 Fields = dict[str, Any]
 
 
+def _as_it_is(reply: Fields) -> Fields:
+    return reply
+
+
 def answer_with_reply(
-    context: RequestContext, op: str, body: Fields, *, request: Fields, error_response: ErrorResponse
+    context: RequestContext,
+    op: str,
+    body: Fields,
+    *,
+    request: Fields,
+    error_response: ErrorResponse,
+    complete: Callable[[Fields], Fields] = _as_it_is,
 ) -> None:
-    """Send `op` to the controller; its reply has the shape of the response and becomes the answer."""
+    """Send `op` to the controller; its reply has the shape of the response and becomes the answer.
+
+    `complete` adds what the controller was not asked about: what the client had no right for.
+    """
 
     def on_reply(reply: Fields) -> None:
         error = failure_of(reply)
         if error is None:
             _throttle(context, reply.get(THROTTLE, 0))
-        context.reply(reply if error is None else error_response(request, error.code, error.message))
+        context.reply(
+            complete(reply if error is None else error_response(request, error.code, error.message))
+        )
 
     context.call_controller(op, body, on_reply)
 

@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from kproc.api.controller_call import answer_with_reply
 from kproc.api.registry import api
+from kproc.api.rights import on_cluster
 from kproc.errors import ErrorCode, KafkaError
-from kproc.security.acl import CLUSTER_NAME, Operation, ResourceType
+from kproc.security.acl import Operation
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
     from kproc.api.context import RequestContext
 
 
-@api(ApiKey.CREATE_ACLS, versions=(1, 3))
+@api(ApiKey.CREATE_ACLS, versions=(1, 3), needs=(on_cluster(Operation.ALTER),))
 def handle_create_acls(context: RequestContext, request: dict[str, Any]) -> None:
-    if not context.is_allowed(Operation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME):
-        raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     if context.services.authorizer is None:
         raise KafkaError(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
     answer_with_reply(context, "create_acls", request, request=request, error_response=error_response)

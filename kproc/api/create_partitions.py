@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from kproc.api.controller_call import answer_with_reply, with_client
 from kproc.api.registry import api
+from kproc.api.rights import denied_topics
+from kproc.errors import ErrorCode
+from kproc.security.acl import Operation
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
@@ -20,13 +23,25 @@ _REFUSED_SINCE = 3  # The first version whose clients know THROTTLING_QUOTA_EXCE
 
 @api(ApiKey.CREATE_PARTITIONS, versions=(0, 3))
 def handle_create_partitions(context: RequestContext, request: dict[str, Any]) -> None:
-    body = {"topics": request["topics"], "validate_only": request["validate_only"]}
-    body = with_client(context, body, strict_since=_REFUSED_SINCE)
-    answer_with_reply(context, "create_partitions", body, request=request, error_response=error_response)
+    refused = denied_topics(context, Operation.ALTER, (topic["name"] for topic in request["topics"]))
+    asked = {
+        "topics": [topic for topic in request["topics"] if topic["name"] not in refused],
+        "validate_only": request["validate_only"],
+    }
+
+    def complete(reply: dict[str, Any]) -> dict[str, Any]:
+        code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        return {"results": [*reply["results"], *(_row(name, code, None) for name in refused)]}
+
+    body = with_client(context, asked, strict_since=_REFUSED_SINCE)
+    answer_with_reply(
+        context, "create_partitions", body, request=asked, error_response=error_response, complete=complete
+    )
 
 
 def error_response(request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:
-    rows = [
-        {"name": topic["name"], "error_code": code, "error_message": message} for topic in request["topics"]
-    ]
-    return {"results": rows}
+    return {"results": [_row(topic["name"], code, message) for topic in request["topics"]]}
+
+
+def _row(name: str, code: int, message: str | None) -> dict[str, Any]:
+    return {"name": name, "error_code": int(code), "error_message": message}

@@ -9,11 +9,16 @@ client's controller_mutation_rate; v7 topic id.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kproc.api.controller_call import answer_with_reply, with_client
 from kproc.api.registry import api
+from kproc.api.rights import denied, denied_topics, has_on_cluster
 from kproc.cluster.topic_changes import creation_error
+from kproc.errors import ErrorCode
+from kproc.security.acl import Operation, ResourceType
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
@@ -24,9 +29,34 @@ _REFUSED_SINCE = 6  # The first version whose clients know THROTTLING_QUOTA_EXCE
 
 @api(ApiKey.CREATE_TOPICS, versions=(2, 7))
 def handle_create_topics(context: RequestContext, request: dict[str, Any]) -> None:
-    body = {"topics": request["topics"], "validate_only": request["validate_only"]}
-    body = with_client(context, body, strict_since=_REFUSED_SINCE)
-    answer_with_reply(context, "create_topics", body, request=request, error_response=error_response)
+    names = [topic["name"] for topic in request["topics"]]
+    refused: Collection[str] = ()
+    if not has_on_cluster(context, Operation.CREATE):
+        refused = denied_topics(context, Operation.CREATE, names)
+    shown = (name for name in names if name not in refused)
+    hidden = denied(context, Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, shown, is_question=True)
+    asked = {
+        "topics": [topic for topic in request["topics"] if topic["name"] not in refused],
+        "validate_only": request["validate_only"],
+    }
+    complete = partial(_complete, refused, hidden)
+    body = with_client(context, asked, strict_since=_REFUSED_SINCE)
+    answer_with_reply(
+        context, "create_topics", body, request=asked, error_response=error_response, complete=complete
+    )
+
+
+def _complete(refused: Collection[str], hidden: Collection[str], reply: dict[str, Any]) -> dict[str, Any]:
+    """Add the topics that may not be made; hide the configs of those whose configs may not be read."""
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    rows = [
+        {**creation_error(row["name"], ErrorCode.NONE, None), "topic_id": row["topic_id"]}
+        | {"topic_config_error_code": int(code)}
+        if row["name"] in hidden and not row["error_code"]
+        else row
+        for row in reply["topics"]
+    ]
+    return {"topics": [*rows, *(creation_error(name, code, "Authorization failed.") for name in refused)]}
 
 
 def error_response(request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:

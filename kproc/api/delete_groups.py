@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 from kproc.api.coordinator_call import Caller, Fields, Item, OnOutcome, Outcome
 from kproc.api.group_call import GROUPS
 from kproc.api.registry import api
+from kproc.api.rights import denied
+from kproc.errors import ErrorCode
+from kproc.security.acl import Operation, ResourceType
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
@@ -23,15 +26,17 @@ _NAME: Final = "delete_groups"
 @api(ApiKey.DELETE_GROUPS, versions=(0, 2))
 def handle_delete_groups(context: RequestContext, request: Fields) -> None:
     group_ids = list(dict.fromkeys(request["groups_names"]))
+    refused = denied(context, Operation.DELETE, ResourceType.GROUP, group_ids)
+    asked = [group_id for group_id in group_ids if group_id not in refused]
 
     def on_done(outcomes: list[Outcome]) -> None:
-        results = [
-            {"group_id": group_id, "error_code": outcome}
-            for group_id, outcome in zip(group_ids, outcomes, strict=True)
-        ]
-        context.reply({"results": results})
+        codes = dict.fromkeys(group_ids, int(ErrorCode.GROUP_AUTHORIZATION_FAILED))
+        codes |= dict(zip(asked, outcomes, strict=True))
+        context.reply(
+            {"results": [{"group_id": group_id, "error_code": code} for group_id, code in codes.items()]}
+        )
 
-    GROUPS.ask(context, _NAME, [Item(group_id, None) for group_id in group_ids], on_done)
+    GROUPS.ask(context, _NAME, [Item(group_id, None) for group_id in asked], on_done)
 
 
 def error_response(request: Fields, code: int, message: str | None) -> Fields:

@@ -14,6 +14,7 @@ from kproc.api.forwarding import Answer, OnAnswer, answer_by_topic, operation
 from kproc.api.registry import api
 from kproc.cluster.image import PartitionImage
 from kproc.errors import ErrorCode, KafkaError
+from kproc.security.acl import Operation
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def handle_delete_records(context: RequestContext, request: dict[str, Any]) -> N
         (topic["name"], [(row["partition_index"], row["offset"]) for row in topic["partitions"]])
         for topic in request["topics"]
     ]
-    answer_by_topic(context, _OPERATION, topics)
+    answer_by_topic(context, _OPERATION, topics, Operation.DELETE)
 
 
 def error_response(request: dict[str, Any], code: int, _message: str | None) -> dict[str, Any]:

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from kproc.api.controller_call import answer_with_reply, with_client
 from kproc.api.registry import api
+from kproc.api.rights import REFUSALS, denied, denied_topics, has_on_cluster
 from kproc.cluster.topic_changes import NO_TOPIC_ID
 from kproc.errors import ErrorCode
+from kproc.security.acl import Operation, ResourceType
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
@@ -30,15 +32,54 @@ def handle_delete_topics(context: RequestContext, request: dict[str, Any]) -> di
         known = context.api_version >= _DELETION_DISABLED_SINCE
         code = ErrorCode.TOPIC_DELETION_DISABLED if known else ErrorCode.INVALID_REQUEST
         return error_response(request, code, "Topic deletion is disabled.")
-    body = with_client(context, {"topics": _wishes(request)}, strict_since=_REFUSED_SINCE)
-    answer_with_reply(context, "delete_topics", body, request=request, error_response=error_response)
+    wishes = _wishes(request)
+    refused = _refused(context, wishes)
+    asked = {"topics": [wish for at, wish in enumerate(wishes) if at not in refused]}
+
+    def complete(reply: dict[str, Any]) -> dict[str, Any]:
+        # Behind all others: no place tells a topic that exists from one that does not.
+        return {"responses": [*reply["responses"], *refused.values()]}
+
+    body = with_client(context, asked, strict_since=_REFUSED_SINCE)
+    answer_with_reply(
+        context, "delete_topics", body, request=asked, error_response=error_response, complete=complete
+    )
     return None
 
 
+def _refused(context: RequestContext, wishes: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    """The answers to those wishes that the client may not have, by position.
+
+    Who may not describe a topic does not learn from its name whether it exists, nor from its id what its name is.
+    """
+    if context.services.authorizer is None or has_on_cluster(context, Operation.DELETE):
+        return {}
+    image = context.services.image
+    found = [
+        topic.name if (topic := image.topic_by_id(wish["topic_id"])) is not None else wish["name"]
+        for wish in wishes
+    ]
+    names = [name for name in found if name is not None]
+    hidden = denied(context, Operation.DESCRIBE, ResourceType.TOPIC, names)
+    kept = denied_topics(context, Operation.DELETE, names)
+    refused = {}
+    for at, (wish, name) in enumerate(zip(wishes, found, strict=True)):
+        is_named = wish["name"] is not None
+        is_unclear = is_named != (wish["topic_id"] == NO_TOPIC_ID)
+        # Of a name that may be seen the controller says whether there is such a topic.
+        is_absent = is_named and name not in hidden and image.topic(name) is None
+        if not is_unclear and not is_absent and (name in hidden or name in kept):
+            shown = wish["name"] if name in hidden else name
+            refused[at] = _row({**wish, "name": shown}, *REFUSALS[ResourceType.TOPIC])
+    return refused
+
+
 def error_response(request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:
-    return {
-        "responses": [{**wish, "error_code": code, "error_message": message} for wish in _wishes(request)]
-    }
+    return {"responses": [_row(wish, code, message) for wish in _wishes(request)]}
+
+
+def _row(wish: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:
+    return {**wish, "error_code": int(code), "error_message": message}
 
 
 def _wishes(request: dict[str, Any]) -> list[dict[str, Any]]:

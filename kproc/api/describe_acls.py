@@ -9,19 +9,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kproc.api.registry import api
+from kproc.api.rights import on_cluster
 from kproc.cluster.acls import describe
 from kproc.errors import ErrorCode, KafkaError
-from kproc.security.acl import CLUSTER_NAME, Operation, ResourceType
+from kproc.security.acl import Operation
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
     from kproc.api.context import RequestContext
 
 
-@api(ApiKey.DESCRIBE_ACLS, versions=(1, 3))
+@api(ApiKey.DESCRIBE_ACLS, versions=(1, 3), needs=(on_cluster(Operation.DESCRIBE),))
 def handle_describe_acls(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
-    if not context.is_allowed(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
-        raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     if context.services.authorizer is None:
         raise KafkaError(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured on the broker")
     resources = describe(context.services.image.acls, request)

@@ -9,13 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kproc.api.registry import api
+from kproc.api.rights import on_cluster
+from kproc.security.acl import Operation
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
     from kproc.api.context import RequestContext
 
 
-@api(ApiKey.DESCRIBE_CLIENT_QUOTAS, versions=(0, 1))
+@api(ApiKey.DESCRIBE_CLIENT_QUOTAS, versions=(0, 1), needs=(on_cluster(Operation.DESCRIBE_CONFIGS),))
 def handle_describe_client_quotas(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
     found = context.services.image.client_quotas.describe(request["components"], strict=request["strict"])
     entries = [

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from kproc.api.authorized_operations import ALL_ON_CLUSTER, NOT_TOLD
+from kproc.api.authorized_operations import NOT_TOLD, operations_on_cluster
 from kproc.api.registry import api
 from kproc.errors import ErrorCode, KafkaError
 from kproc.wire.header import ApiKey
@@ -47,7 +47,7 @@ def handle_describe_cluster(context: RequestContext, request: dict[str, Any]) ->
         "cluster_id": context.services.image.cluster_id,
         "controller_id": node_id,
         "brokers": [broker],
-        "cluster_authorized_operations": ALL_ON_CLUSTER if wants_operations else NOT_TOLD,
+        "cluster_authorized_operations": operations_on_cluster(context) if wants_operations else NOT_TOLD,
     }
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kproc import log_levels
 from kproc.api.registry import api
+from kproc.api.rights import refused_resources
 from kproc.cluster.config_changes import (
     RESOURCE_BROKER,
     RESOURCE_BROKER_LOGGER,
@@ -28,6 +29,7 @@ from kproc.cluster.describe import (
 )
 from kproc.cluster.topic_names import check_name
 from kproc.errors import ErrorCode, KafkaError
+from kproc.security.acl import Operation
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
@@ -51,7 +53,11 @@ def handle_describe_configs(context: RequestContext, request: dict[str, Any]) ->
     with_synonyms = request["include_synonyms"]
     with_documentation = request.get("include_documentation", False)
     results = []
-    for resource in request["resources"]:
+    refused = refused_resources(context, Operation.DESCRIBE_CONFIGS, request["resources"])
+    for at, resource in enumerate(request["resources"]):
+        if (refusal := refused.get(at)) is not None:
+            results.append(_result(resource, [], refusal.code, refusal.message))
+            continue
         try:
             rows = sorted(_describe(context.services, resource), key=lambda row: str(row["name"]))
         except KafkaError as error:

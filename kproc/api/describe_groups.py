@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from kproc.api.authorized_operations import ALL_ON_GROUP, NOT_TOLD
+from kproc.api.authorized_operations import NOT_TOLD, operations_on
 from kproc.api.coordinator_call import Caller, Fields, Item, OnOutcome, Outcome
 from kproc.api.group_call import GROUPS
 from kproc.api.registry import api
+from kproc.api.rights import denied
 from kproc.errors import ErrorCode
+from kproc.security.acl import Operation, ResourceType
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
@@ -27,19 +29,27 @@ _DEAD: Final = "Dead"
 @api(ApiKey.DESCRIBE_GROUPS, versions=(0, 6))
 def handle_describe_groups(context: RequestContext, request: Fields) -> None:
     group_ids = request["groups"]
-    operations = ALL_ON_GROUP if request.get("include_authorized_operations", False) else NOT_TOLD
+    refused = denied(context, Operation.DESCRIBE, ResourceType.GROUP, group_ids)
+    asked = [group_id for group_id in group_ids if group_id not in refused]
+    tells_operations = request.get("include_authorized_operations", False)
 
     def on_done(outcomes: list[Outcome]) -> None:
+        left = iter(outcomes)
         groups = [
-            _failed(group_id, outcome) if isinstance(outcome, int) else outcome
-            for group_id, outcome in zip(group_ids, outcomes, strict=True)
+            _of(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED if group_id in refused else next(left))
+            for group_id in group_ids
         ]
         for group in groups:
-            if not group["error_code"]:
+            if tells_operations and not group["error_code"]:
+                operations = operations_on(context, ResourceType.GROUP, group["group_id"])
                 group["authorized_operations"] = operations
         context.reply({"groups": groups})
 
-    GROUPS.ask(context, _NAME, [Item(group_id, None) for group_id in group_ids], on_done)
+    GROUPS.ask(context, _NAME, [Item(group_id, None) for group_id in asked], on_done)
+
+
+def _of(group_id: str, outcome: Outcome) -> Fields:
+    return _failed(group_id, outcome) if isinstance(outcome, int) else outcome
 
 
 def error_response(request: Fields, code: int, message: str | None) -> Fields:

@@ -10,8 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kproc.api.registry import api
+from kproc.api.rights import on_cluster
 from kproc.cluster.image import ClusterImage
 from kproc.errors import ErrorCode
+from kproc.security.acl import Operation
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 Wanted = list[tuple[str, list[int]]]
 
 
-@api(ApiKey.DESCRIBE_LOG_DIRS, versions=(1, 5))
+@api(ApiKey.DESCRIBE_LOG_DIRS, versions=(1, 5), needs=(on_cluster(Operation.DESCRIBE),))
 def handle_describe_log_dirs(context: RequestContext, request: dict[str, Any]) -> None:
     wanted = _wanted(context.services.image, request["topics"])
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from kproc.api.forwarding import Answer, OnAnswer, gather, operation
+from kproc.api.forwarding import Answer, OnAnswer, gather_allowed, operation
 from kproc.api.registry import api
 from kproc.cluster.image import PartitionImage
 from kproc.cluster.topic_names import complaint_about
 from kproc.errors import ErrorCode, KafkaError
+from kproc.security.acl import Operation
 from kproc.storage.producer_state import NO_SEQUENCE, ProducerEntry
 from kproc.wire.header import ApiKey
 
@@ -34,15 +35,20 @@ def handle_describe_producers(context: RequestContext, request: dict[str, Any]) 
         )
 
     parts = [(name, index, None) for name, indexes in topics for index in indexes]
-    gather(context.services, _OPERATION, parts, on_done)
+    gather_allowed(context, _OPERATION, parts, Operation.READ, on_done)
 
 
 def _explained(row: Answer, name: str) -> Answer:
     """Why a partition is not there, in Kafka's words."""
-    if row["error_code"] != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+    if row["error_code"] not in (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ):
         return row
     if complaint := complaint_about(name):
         return _failed(row["partition_index"], ErrorCode.INVALID_TOPIC_EXCEPTION, complaint)
+    if row["error_code"] == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+        return row
     return {**row, "error_message": "This server does not host this topic-partition."}
 
 

@@ -10,19 +10,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kproc.api.registry import api
+from kproc.api.rights import on_cluster
 from kproc.cluster.topic_names import CLUSTER_METADATA_TOPIC
 from kproc.errors import ErrorCode
+from kproc.security.acl import Operation
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
     from kproc.api.context import RequestContext
 
 
-@api(ApiKey.DESCRIBE_QUORUM, versions=(0, 2))
+@api(ApiKey.DESCRIBE_QUORUM, versions=(0, 2), needs=(on_cluster(Operation.DESCRIBE),))
 def handle_describe_quorum(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
     topics = request["topics"]
     if not _is_metadata_partition(topics):
-        return error_response(request, ErrorCode.NONE, "")
+        return _no_quorum(request)
     node_id = context.services.config.node_id
     listener = {"name": context.listener, "host": context.advertised_host, "port": context.advertised_port}
     return {
@@ -33,7 +35,11 @@ def handle_describe_quorum(context: RequestContext, request: dict[str, Any]) -> 
     }
 
 
-def error_response(request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:
+def error_response(_request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:
+    return {"error_code": int(code), "error_message": message, "topics": [], "nodes": []}
+
+
+def _no_quorum(request: dict[str, Any]) -> dict[str, Any]:
     """The partitions asked for, none of which is a quorum's."""
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     rows = [
@@ -52,7 +58,7 @@ def error_response(request: dict[str, Any], code: int, message: str | None) -> d
         }
         for topic in request["topics"]
     ]
-    return {"error_code": int(code), "error_message": message, "topics": rows, "nodes": []}
+    return {"error_code": int(ErrorCode.NONE), "error_message": "", "topics": rows, "nodes": []}
 
 
 def _is_metadata_partition(topics: list[dict[str, Any]]) -> bool:

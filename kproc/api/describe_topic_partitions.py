@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kproc.api.authorized_operations import ALL_ON_TOPIC, NOT_TOLD
+from kproc.api.authorized_operations import NOT_TOLD, operations_on
 from kproc.api.registry import api
+from kproc.api.rights import denied
 from kproc.cluster.image import ClusterImage, TopicImage
 from kproc.cluster.topic_changes import NO_TOPIC_ID
 from kproc.cluster.topic_names import INTERNAL_TOPICS, complaint_about
 from kproc.errors import ErrorCode, KafkaError
+from kproc.security.acl import Operation, ResourceType
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
@@ -25,32 +27,37 @@ Cursor = dict[str, Any]
 @api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, versions=(0, 0))
 def handle_describe_topic_partitions(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
     services, cursor = context.services, request["cursor"]
+    asks_for_all = not request["topics"]
     names = _names(services.image, request["topics"], cursor)
+    hidden = denied(context, Operation.DESCRIBE, ResourceType.TOPIC, names, is_question=asks_for_all)
     room = max(1, min(services.config.max_request_partition_size_limit, request["response_partition_limit"]))
     rows: list[dict[str, Any]] = []
     following: Cursor | None = None
     for name in names:
+        if name in hidden:
+            continue
         first = cursor["partition_index"] if cursor is not None and cursor["topic_name"] == name else 0
         if not room:  # As in Kafka also before a topic that is not there.
             following = {"topic_name": name, "partition_index": 0}
             break
         topic = services.image.topic(name)
+        node_id = services.config.node_id
+        row = _missing(name) if topic is None else _topic_row(topic, node_id, first, room)
+        row["topic_authorized_operations"] = operations_on(context, ResourceType.TOPIC, name)
+        rows.append(row)
         if topic is None:
-            rows.append(_missing(name))
             continue
-        rows.append(_topic_row(topic, services.config.node_id, first, room))
         if first + room < len(topic.partitions):
             following = {"topic_name": name, "partition_index": first + room}
             break
         room -= max(0, len(topic.partitions) - first)
+    if not asks_for_all:  # Kafka names them in each page.
+        rows += [_refused(name) for name in names if name in hidden]
     return {"topics": rows, "next_cursor": following}
 
 
 def error_response(request: dict[str, Any], code: int, _message: str | None) -> dict[str, Any]:
-    rows = [
-        {**_missing(topic["name"]), "error_code": int(code), "topic_authorized_operations": NOT_TOLD}
-        for topic in request["topics"]
-    ]
+    rows = [{**_missing(topic["name"]), "error_code": int(code)} for topic in request["topics"]]
     return {"topics": rows, "next_cursor": None}
 
 
@@ -66,6 +73,12 @@ def _names(image: ClusterImage, wanted: list[dict[str, Any]], cursor: Cursor | N
     return [name for name in names if name >= cursor["topic_name"]]
 
 
+def _refused(name: str) -> dict[str, Any]:
+    """It looks the same whether it exists or not."""
+    code = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    return {**_missing(name), "error_code": code, "is_internal": False}
+
+
 def _missing(name: str) -> dict[str, Any]:
     is_valid = complaint_about(name) is None
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_valid else ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -75,7 +88,7 @@ def _missing(name: str) -> dict[str, Any]:
         "topic_id": NO_TOPIC_ID,
         "is_internal": name in INTERNAL_TOPICS,
         "partitions": [],
-        "topic_authorized_operations": ALL_ON_TOPIC,
+        "topic_authorized_operations": NOT_TOLD,
     }
 
 
@@ -101,5 +114,5 @@ def _topic_row(topic: TopicImage, node_id: int, first: int, room: int) -> dict[s
             }
             for partition in topic.partitions[first : first + room]
         ],
-        "topic_authorized_operations": ALL_ON_TOPIC,
+        "topic_authorized_operations": NOT_TOLD,
     }

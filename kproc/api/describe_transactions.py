@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kproc.api.coordinator_call import Caller, Item, OnOutcome, Outcome
 from kproc.api.registry import api
+from kproc.api.rights import denied
 from kproc.api.transaction_call import TRANSACTIONS
 from kproc.errors import ErrorCode
+from kproc.security.acl import Operation, ResourceType
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from kproc.transaction.coordinator import TransactionCoordinator
 
 _NAME: Final = "describe"
+_REFUSED: Final[Outcome] = int(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 
 
 @api(ApiKey.DESCRIBE_TRANSACTIONS, versions=(0, 0))
@@ -23,13 +26,24 @@ def handle_describe_transactions(context: RequestContext, request: dict[str, Any
     names: list[str] = request["transactional_ids"]
     # Before the first transaction there is nowhere to look.
     is_made = context.services.image.topic(TRANSACTIONS.topic) is not None
-    items = [Item(name, None) for name in names if name] if is_made else []
+    refused = denied(context, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, names)
+    items = [Item(name, None) for name in names if name and name not in refused] if is_made else []
 
     def on_done(outcomes: list[Outcome]) -> None:
-        found = {item.name: outcome for item, outcome in zip(items, outcomes, strict=True)}
+        found = dict.fromkeys(refused, _REFUSED)
+        found |= {item.name: _visible(context, each) for item, each in zip(items, outcomes, strict=True)}
         context.reply({"transaction_states": [_state_of(name, found.get(name)) for name in names]})
 
     TRANSACTIONS.ask(context, _NAME, items, on_done)
+
+
+def _visible(context: RequestContext, outcome: Outcome) -> Outcome:
+    """Without the topics that the client may not describe."""
+    if isinstance(outcome, int):
+        return outcome
+    names = (row["topic"] for row in outcome["topics"])
+    hidden = denied(context, Operation.DESCRIBE, ResourceType.TOPIC, names, is_question=True)
+    return {**outcome, "topics": [row for row in outcome["topics"] if row["topic"] not in hidden]}
 
 
 def error_response(request: dict[str, Any], code: int, _message: str | None) -> dict[str, Any]:

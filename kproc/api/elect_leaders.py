@@ -9,8 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.api.registry import api
+from kproc.api.rights import on_cluster
 from kproc.cluster.image import ClusterImage
 from kproc.errors import ErrorCode, KafkaError
+from kproc.security.acl import Operation
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ _PREFERRED, _UNCLEAN = 0, 1
 _NOT_NEEDED: Final = "Leader election not needed for topic partition."
 
 
-@api(ApiKey.ELECT_LEADERS, versions=(0, 2))
+@api(ApiKey.ELECT_LEADERS, versions=(0, 2), needs=(on_cluster(Operation.ALTER),))
 def handle_elect_leaders(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
     election_type = request.get("election_type", _PREFERRED)
     if election_type not in (_PREFERRED, _UNCLEAN):

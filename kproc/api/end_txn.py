@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kproc.api.coordinator_call import Caller, Fields, OnOutcome, Outcome
 from kproc.api.registry import api
+from kproc.api.rights import on_transactional_id
 from kproc.api.transaction_call import TRANSACTIONS, as_known, fields_of
 from kproc.errors import ErrorCode, KafkaError
+from kproc.security.acl import Operation
 from kproc.transaction.messages import EndRequest
 from kproc.transaction.state import EPOCH_PER_TRANSACTION, NO_EPOCH, NO_ID
 from kproc.wire.header import ApiKey
@@ -26,7 +28,7 @@ _FENCED_SINCE: Final = 2
 _NEXT_EPOCH_SINCE: Final = 5
 
 
-@api(ApiKey.END_TXN, versions=(0, 5))
+@api(ApiKey.END_TXN, versions=(0, 5), needs=(on_transactional_id(Operation.WRITE),))
 def handle_end_txn(context: RequestContext, request: Fields) -> None:
     name = request["transactional_id"]
     if not name:

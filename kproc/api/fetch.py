@@ -12,6 +12,7 @@ Versions: v5 log start; v7 sessions (KIP-227); v9 leader epoch; v11 rack; v12 fl
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from kproc.api.context import RequestContext
@@ -21,15 +22,18 @@ from kproc.api.fetch_read import (
     deleted_code,
     failed_read,
     find_partition,
+    known_name,
     partition_now,
     read_partition,
 )
 from kproc.api.fetch_session import FetchSession, FetchTarget
 from kproc.api.registry import api
+from kproc.api.rights import denied_topics
 from kproc.clock import NS_PER_MS, NS_PER_S
 from kproc.cluster.image import PartitionImage, TopicImage
 from kproc.errors import ErrorCode, KafkaError
 from kproc.purgatory.purgatory import DelayedOperation
+from kproc.security.acl import Operation
 from kproc.wire.header import ApiKey
 from kproc.wire.hot import (
     READ_COMMITTED,
@@ -42,7 +46,11 @@ from kproc.wire.hot import (
 # A log that is not open yet: how much longer than max.wait.ms a Fetch waits, and how often it looks.
 _LOG_PATIENCE_NS: Final = NS_PER_S
 _LOOK_AGAIN_NS: Final = 20 * NS_PER_MS
-_NOT_THERE: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+_NOT_READ: Final = (
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+)
 
 
 @api(ApiKey.FETCH, versions=(4, 18))
@@ -63,13 +71,22 @@ def handle_fetch(context: RequestContext, request: FetchRequest) -> None:
         )
         return
     operation = DelayedFetch(context, request, targets, session, is_incremental=is_incremental, now_ns=now_ns)
+    if services.authorizer is not None:
+        operation.refuse(_denied(context, targets))
     operation.start()
+
+
+def _denied(context: RequestContext, targets: Sequence[FetchTarget]) -> set[int]:
+    """The places of what the client may not read, in each request of a session anew."""
+    names = [known_name(context.services, target) for target in targets]
+    topics = denied_topics(context, Operation.READ, (name for name in names if name is not None))
+    return {at for at, name in enumerate(names) if name in topics}
 
 
 class DelayedFetch(DelayedOperation):
     """One Fetch in work.
 
-    Case A: no partitions, no wait allowed, or an error in some partition: answer now.
+    Case A: no partitions, no wait allowed, or an error in some partition that may be read: answer now.
     Case B: min.bytes are there: answer now.
     Case C: wait for an append (of ours, or told by another Handler), the deadline, or the client's end.
     Case D: nothing is there and a log is still being opened, or on its way from another Handler: wait for it, beyond
@@ -84,6 +101,7 @@ class DelayedFetch(DelayedOperation):
         "_local",
         "_others",
         "_reads",
+        "_refused",
         "_session",
         "_targets",
         "request",
@@ -107,6 +125,7 @@ class DelayedFetch(DelayedOperation):
         self._session = session
         self._is_incremental = is_incremental
         self._reads: dict[int, PartitionRead] = {}  # by position in targets
+        self._refused: Collection[int] = ()  # Positions that nobody looks at.
         # Places in targets, with what was found: a topic that is made anew under its name is another one.
         self._local: list[tuple[int, TopicImage, PartitionImage]] = []
         self._others: RemoteReads | None = None  # Until owners change.
@@ -114,10 +133,18 @@ class DelayedFetch(DelayedOperation):
 
     # -- the life of the operation -----------------------------------------------------------------------------
 
+    def refuse(self, refused: Collection[int]) -> None:
+        """The client may not read these. As in Kafka nobody asks again while the request is parked."""
+        self._refused = refused
+        for at in refused:
+            self._reads[at] = failed_read(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
     def start(self) -> None:
         """Find the owners and read for the first time."""
         services = self._context.services
         for at, target in enumerate(self._targets):
+            if at in self._refused:
+                continue
             found = find_partition(services, target)
             if isinstance(found, int):
                 self._reads[at] = failed_read(found)
@@ -203,7 +230,10 @@ class DelayedFetch(DelayedOperation):
 
     def _is_due(self) -> bool:
         reads = self._reads.values()
-        if not self._targets or any(read.error for read in reads):
+        # Others are waited for beside what was refused, as in Kafka.
+        if len(self._refused) == len(self._targets) or any(
+            read.error for at, read in self._reads.items() if at not in self._refused
+        ):
             return True
         count = sum(read.bytes for read in reads)
         if count and count >= self.request.min_bytes:
@@ -305,9 +335,9 @@ class DelayedFetch(DelayedOperation):
             if read.error:
                 context.count_error(read.error)
             entry = topics.setdefault(target.key[0], (target.name, target.topic_id, []))
-            # Null for read_uncommitted, or clients would leave records out. Kafka has an empty list for what is not
-            # there, too.
-            lists_aborted = read.error in _NOT_THERE if read.error else is_committed
+            # Null for read_uncommitted, or clients would leave records out. Kafka has an empty list for what it does
+            # not look into, too.
+            lists_aborted = read.error in _NOT_READ if read.error else is_committed
             aborted = read.aborted or ([] if lists_aborted else None)
             entry[2].append(
                 FetchPartitionResult(

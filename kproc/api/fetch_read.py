@@ -83,6 +83,17 @@ def partition_now(services: Services, topic_id: bytes, index: int) -> PartitionI
     return None if topic is None else topic.partitions[index]
 
 
+def known_name(services: Services, target: FetchTarget) -> str | None:
+    """The name of the topic that a Fetch names; None for an id without a topic. As in Kafka a session knows the name
+    that was found by it before."""
+    if target.name is not None:
+        return target.name
+    topic = services.image.topics_by_id.get(target.topic_id or b"")
+    if topic is not None:
+        target.found_name = topic.name
+    return target.found_name
+
+
 def find_partition(services: Services, target: FetchTarget) -> tuple[TopicImage, PartitionImage] | int:
     """The partition that a Fetch names, or the error for it."""
     if target.name is not None:

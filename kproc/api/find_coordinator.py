@@ -8,12 +8,15 @@ of.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.api.coordinator_topic import when_made
 from kproc.api.registry import api
+from kproc.api.rights import REFUSALS, denied
 from kproc.cluster.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from kproc.errors import ErrorCode, KafkaError
+from kproc.security.acl import Operation, ResourceType
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
@@ -25,6 +28,7 @@ _TOPICS: Final = {
     _GROUP: GROUP_METADATA_TOPIC,
     _TRANSACTION: TRANSACTION_STATE_TOPIC,
 }  # By the kind of key, where its coordinators keep what they know.
+_RESOURCES: Final = {_GROUP: ResourceType.GROUP, _TRANSACTION: ResourceType.TRANSACTIONAL_ID}
 
 Fields = dict[str, Any]
 
@@ -36,16 +40,23 @@ def handle_find_coordinator(context: RequestContext, request: Fields) -> None:
     if topic is None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Coordinators of type {key_type} are not served.")
 
+    resource = _RESOURCES[key_type]
+    keys = request["coordinator_keys"] if "coordinator_keys" in request else [request["key"]]
+    refused = denied(context, Operation.DESCRIBE, resource, keys)
+    asked = [key for key in keys if key not in refused]
+
     def on_made(problem: str | None) -> None:
-        if problem is None:
-            context.reply(_found(context, request))
-        else:
-            context.reply(error_response(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, problem))
+        failed = _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE, problem)
+        node = _here(context, request) if problem is None else failed
+        context.reply(_answer(request, node, refused, resource))
 
-    when_made(context, topic, on_made)
+    if asked:
+        when_made(context, topic, on_made)
+    else:
+        on_made(None)
 
 
-def _found(context: RequestContext, request: Fields) -> Fields:
+def _here(context: RequestContext, request: Fields) -> Fields:
     here = {
         "node_id": context.services.config.node_id,
         "host": context.advertised_host,
@@ -53,16 +64,27 @@ def _found(context: RequestContext, request: Fields) -> Fields:
     }
     # Kafka's own words of success: the code's name where one key was asked for.
     message = "" if "coordinator_keys" in request else ErrorCode.NONE.name
-    return _answer(request, {**here, "error_code": int(ErrorCode.NONE), "error_message": message})
+    return {**here, "error_code": int(ErrorCode.NONE), "error_message": message}
 
 
 def error_response(request: Fields, code: int, message: str | None) -> Fields:
-    return _answer(
-        request, {"node_id": -1, "host": "", "port": -1, "error_code": int(code), "error_message": message}
-    )
+    return _answer(request, _failed(code, message))
 
 
-def _answer(request: Fields, node: Fields) -> Fields:
+def _failed(code: int, message: str | None) -> Fields:
+    return {"node_id": -1, "host": "", "port": -1, "error_code": int(code), "error_message": message}
+
+
+def _answer(
+    request: Fields,
+    node: Fields,
+    refused: Collection[str] = (),
+    resource: ResourceType = ResourceType.GROUP,
+) -> Fields:
+    """The same for all keys, but for those that the client may not ask for."""
+    code, message = REFUSALS[resource]
     if "coordinator_keys" in request:
-        return {"coordinators": [{"key": key, **node} for key in request["coordinator_keys"]]}
-    return node
+        refusal = _failed(code, "")
+        rows = ((key, refusal if key in refused else node) for key in request["coordinator_keys"])
+        return {"coordinators": [{"key": key, **each} for key, each in rows]}
+    return _failed(code, message) if refused else node

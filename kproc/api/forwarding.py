@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from kproc.api.calls import Answers, Call, FromImage, OnResult
 from kproc.api.context import PartitionMoving
 from kproc.api.owners import Gather, OnOwnersReply, serve_parts
+from kproc.api.rights import REFUSALS, denied_topics
 from kproc.api.served_calls import serves
 from kproc.cluster.image import PartitionImage
 from kproc.errors import ErrorCode, KafkaError
+from kproc.security.acl import Operation, ResourceType
 
 if TYPE_CHECKING:
     from kproc.api.context import RequestContext, Services
@@ -45,7 +47,7 @@ class PartsAsked(FromImage):
     parts: list[Part]
 
 
-class Operation:
+class PartitionOperation:
     """What an API does with one partition, and how it says that it could not."""
 
     __slots__ = ("call", "failed", "serve")
@@ -56,7 +58,7 @@ class Operation:
         self.failed = failed
 
 
-OPERATIONS: Final[dict[str, Operation]] = {}
+OPERATIONS: Final[dict[str, PartitionOperation]] = {}
 
 
 def operation(name: str, failed: Failed) -> Callable[[Serve], Serve]:
@@ -69,7 +71,7 @@ def operation(name: str, failed: Failed) -> Callable[[Serve], Serve]:
         serve_parts(services, body.parts, _Question(services, name).serve, on_reply)
 
     def register(serve: Serve) -> Serve:
-        OPERATIONS[name] = Operation(call, serve, failed)
+        OPERATIONS[name] = PartitionOperation(call, serve, failed)
         return serve
 
     return register
@@ -80,10 +82,29 @@ def gather(services: Services, name: str, parts: Sequence[tuple[str, int, Any]],
     Gather(services, _Question(services, name), parts, on_done).start()
 
 
+def gather_allowed(
+    context: RequestContext,
+    name: str,
+    parts: Sequence[tuple[str, int, Any]],
+    right: Operation | None,
+    on_done: OnAnswers,
+) -> None:
+    """The same for a client; topics on which it has not the right get the API's row of an error instead."""
+    hidden = () if right is None else denied_topics(context, right, (part[0] for part in parts))
+
+    def on_answers(answers: list[Answer]) -> None:
+        left, failed = iter(answers), OPERATIONS[name].failed
+        refusal = REFUSALS[ResourceType.TOPIC]
+        on_done([failed(part[1], *refusal) if part[0] in hidden else next(left) for part in parts])
+
+    gather(context.services, name, [part for part in parts if part[0] not in hidden], on_answers)
+
+
 def answer_by_topic(
     context: RequestContext,
     name: str,
     topics: Sequence[tuple[str, Sequence[tuple[int, Any]]]],
+    right: Operation | None,
     *,
     label: str = "name",
 ) -> None:
@@ -100,7 +121,7 @@ def answer_by_topic(
             }
         )
 
-    gather(context.services, name, parts, on_done)
+    gather_allowed(context, name, parts, right, on_done)
 
 
 class _Question(NamedTuple):

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 from kproc.api.coordinator_call import Caller, Fields, OnOutcome
 from kproc.api.group_call import GROUPS
 from kproc.api.registry import api
+from kproc.api.rights import on_group
 from kproc.errors import ErrorCode
+from kproc.security.acl import Operation
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 _NAME: Final = "heartbeat"
 
 
-@api(ApiKey.HEARTBEAT, versions=(0, 4))
+@api(ApiKey.HEARTBEAT, versions=(0, 4), needs=(on_group(Operation.READ),))
 def handle_heartbeat(context: RequestContext, request: Fields) -> None:
     def on_done(outcome: Fields | int) -> None:
         assert isinstance(outcome, int)

@@ -7,32 +7,57 @@ a broker setting that this broker does not act on at run time, or does not know,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc import log_levels
 from kproc.api.controller_call import answer_with_reply
 from kproc.api.registry import api
+from kproc.api.rights import refused_resources
 from kproc.cluster.config_changes import RESOURCE_BROKER_LOGGER
 from kproc.cluster.controller import SET_LOG_LEVELS, failure_of
 from kproc.cluster.logger_changes import wanted_levels
 from kproc.errors import ErrorCode, KafkaError
+from kproc.security.acl import Operation
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
     from kproc.api.context import RequestContext
 
 _OPERATION: Final = "incremental_alter_configs"
+Complete = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 @api(ApiKey.INCREMENTAL_ALTER_CONFIGS, versions=(0, 1))
 def handle_incremental_alter_configs(context: RequestContext, request: dict[str, Any]) -> None:
-    if all(resource["resource_type"] != RESOURCE_BROKER_LOGGER for resource in request["resources"]):
-        answer_with_reply(context, _OPERATION, request, request=request, error_response=error_response)
+    asked, complete = without_refused(context, request)
+    if all(resource["resource_type"] != RESOURCE_BROKER_LOGGER for resource in asked["resources"]):
+        answer_with_reply(
+            context, _OPERATION, asked, request=asked, error_response=error_response, complete=complete
+        )
     else:
-        _alter_with_loggers(context, request)
+        _alter_with_loggers(context, asked, complete)
 
 
-def _alter_with_loggers(context: RequestContext, request: dict[str, Any]) -> None:
+def without_refused(context: RequestContext, request: dict[str, Any]) -> tuple[dict[str, Any], Complete]:
+    """A request to alter configs, less what its client may not alter; and what puts that into the answer."""
+    resources = request["resources"]
+    refused = refused_resources(context, Operation.ALTER_CONFIGS, resources)
+
+    def complete(reply: dict[str, Any]) -> dict[str, Any]:
+        rows = iter(reply["responses"])
+        return {
+            "responses": [
+                _row(resource, refused[at]) if at in refused else next(rows)
+                for at, resource in enumerate(resources)
+            ]
+        }
+
+    asked = [resource for at, resource in enumerate(resources) if at not in refused]
+    return {**request, "resources": asked}, complete
+
+
+def _alter_with_loggers(context: RequestContext, request: dict[str, Any], complete: Complete) -> None:
     """As in Kafka, levels are this broker's own affair and come first; the metadata's writer gets the rest."""
     loggers, others = _parted(request["resources"])
     known = log_levels.effective()
@@ -55,7 +80,7 @@ def _alter_with_loggers(context: RequestContext, request: dict[str, Any]) -> Non
         of_others = iter(reply["responses"])
         kinds = (resource["resource_type"] for resource in request["resources"])
         rows = [next(of_loggers if kind == RESOURCE_BROKER_LOGGER else of_others) for kind in kinds]
-        context.reply({"responses": rows})
+        context.reply(complete({"responses": rows}))
 
     if levels and not request["validate_only"]:
         context.call_controller(SET_LOG_LEVELS, {"levels": levels}, on_set)

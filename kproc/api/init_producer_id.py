@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kproc.api.coordinator_call import Caller, OnOutcome, Outcome
 from kproc.api.registry import api
+from kproc.api.rights import REFUSALS, has_on_cluster
 from kproc.api.transaction_call import TRANSACTIONS, as_known, fields_of
 from kproc.cluster.controller import failure_of
 from kproc.containment import Containment
 from kproc.errors import ErrorCode, KafkaError
+from kproc.security.acl import Operation, ResourceType
 from kproc.transaction.messages import Granted, InitRequest
 from kproc.transaction.state import NO_EPOCH, NO_ID
 from kproc.wire.header import ApiKey
@@ -85,6 +87,7 @@ class ProducerIdAllocator:
 @api(ApiKey.INIT_PRODUCER_ID, versions=(0, 5))
 def handle_init_producer_id(context: RequestContext, request: dict[str, Any]) -> None:
     transactional_id = request["transactional_id"]
+    _check_rights(context, transactional_id)
     current = request.get("producer_id", NO_ID), request.get("producer_epoch", NO_EPOCH)
     # One without the other is a producer's bug.
     if (current[0] == NO_ID) != (current[1] == NO_EPOCH):
@@ -98,6 +101,17 @@ def handle_init_producer_id(context: RequestContext, request: dict[str, Any]) ->
         lambda producer_id: context.reply(fields_of(Granted(ErrorCode.NONE, producer_id, 0))),
         lambda error: context.reply(error_response(request, error.code, error.message)),
     )
+
+
+def _check_rights(context: RequestContext, transactional_id: str | None) -> None:
+    """Who may write to some topic may do so idempotently."""
+    if transactional_id is not None:
+        if not context.is_allowed(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
+            raise KafkaError(*REFUSALS[ResourceType.TRANSACTIONAL_ID])
+    elif not has_on_cluster(context, Operation.IDEMPOTENT_WRITE) and not context.is_allowed_for_any(
+        Operation.WRITE, ResourceType.TOPIC
+    ):
+        raise KafkaError(*REFUSALS[ResourceType.CLUSTER])
 
 
 def _begin(context: RequestContext, request: dict[str, Any], asked: InitRequest) -> None:

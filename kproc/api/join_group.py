@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 from kproc.api.coordinator_call import Caller, Fields, OnOutcome
 from kproc.api.group_call import GROUPS
 from kproc.api.registry import api
+from kproc.api.rights import on_group
 from kproc.group.messages import JoinRequest, JoinResult
+from kproc.security.acl import Operation
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ _NULL_PROTOCOL_SINCE: Final = 7
 _SKIP_ASSIGNMENT_SINCE: Final = 9
 
 
-@api(ApiKey.JOIN_GROUP, versions=(0, 9))
+@api(ApiKey.JOIN_GROUP, versions=(0, 9), needs=(on_group(Operation.READ),))
 def handle_join_group(context: RequestContext, request: Fields) -> None:
     def on_done(outcome: Fields | int) -> None:
         if isinstance(outcome, int):

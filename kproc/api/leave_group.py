@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 from kproc.api.coordinator_call import Caller, Fields, OnOutcome
 from kproc.api.group_call import GROUPS
 from kproc.api.registry import api
+from kproc.api.rights import on_group
 from kproc.group.messages import LeaveResult, LeavingMember
+from kproc.security.acl import Operation
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ _NAME: Final = "leave_group"
 _MANY_SINCE: Final = 3
 
 
-@api(ApiKey.LEAVE_GROUP, versions=(0, 5))
+@api(ApiKey.LEAVE_GROUP, versions=(0, 5), needs=(on_group(Operation.READ),))
 def handle_leave_group(context: RequestContext, request: Fields) -> None:
     if context.api_version >= _MANY_SINCE:
         members = [[each["member_id"], each["group_instance_id"]] for each in request["members"]]

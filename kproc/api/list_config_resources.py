@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.api.registry import api
+from kproc.api.rights import on_cluster
 from kproc.cluster.config_changes import (
     RESOURCE_BROKER,
     RESOURCE_BROKER_LOGGER,
@@ -17,6 +18,7 @@ from kproc.cluster.config_changes import (
     RESOURCE_TOPIC,
 )
 from kproc.errors import ErrorCode, KafkaError
+from kproc.security.acl import Operation
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ _TYPES: Final = (
 )
 
 
-@api(ApiKey.LIST_CONFIG_RESOURCES, versions=(0, 1))
+@api(ApiKey.LIST_CONFIG_RESOURCES, versions=(0, 1), needs=(on_cluster(Operation.DESCRIBE_CONFIGS),))
 def handle_list_config_resources(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
     wanted = request.get("resource_types") or _TYPES
     if context.api_version == 0:

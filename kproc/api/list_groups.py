@@ -14,7 +14,9 @@ from kproc.api.calls import Answers, Call, FromImage, OnResult
 from kproc.api.every_handler import EveryHandler, Row
 from kproc.api.group_call import GROUPS
 from kproc.api.registry import api
+from kproc.api.rights import denied, has_on_cluster
 from kproc.api.served_calls import serves
+from kproc.security.acl import Operation, ResourceType
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
@@ -43,9 +45,18 @@ def handle_list_groups(context: RequestContext, request: Fields) -> None:
     )
 
     def on_done(code: int, groups: list[Row]) -> None:
-        context.reply({"error_code": code, "groups": groups})
+        context.reply({"error_code": code, "groups": _visible(context, groups)})
 
     _question(services, filters).ask_all(context, on_done)
+
+
+def _visible(context: RequestContext, groups: list[Row]) -> list[Row]:
+    """Those that the client may describe."""
+    if has_on_cluster(context, Operation.DESCRIBE):
+        return groups
+    names = (group["group_id"] for group in groups)
+    hidden = denied(context, Operation.DESCRIBE, ResourceType.GROUP, names, is_question=True)
+    return [group for group in groups if group["group_id"] not in hidden]
 
 
 def error_response(_request: Fields, code: int, message: str | None) -> Fields:

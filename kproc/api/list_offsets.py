@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kproc.api.forwarding import Answer, Later, OnAnswer, gather, operation
 from kproc.api.registry import api
+from kproc.api.rights import denied_topics
 from kproc.cluster.image import PartitionImage
 from kproc.errors import Corrupt, ErrorCode, KafkaError
+from kproc.security.acl import Operation
 from kproc.storage.timestamp_search import SearchPaused, TimestampSearch
 from kproc.wire.header import ApiKey
 from kproc.wire.hot import READ_COMMITTED
@@ -61,13 +63,16 @@ def handle_list_offsets(context: RequestContext, request: dict[str, Any]) -> Non
     times_asked = Counter(
         (topic["name"], wanted["partition_index"]) for topic in topics for wanted in topic["partitions"]
     )
+    denied = denied_topics(context, Operation.DESCRIBE, (topic["name"] for topic in topics))
     refused: dict[tuple[int, int], Answer] = {}  # By the positions of the topic and of the partition in it.
     parts: list[tuple[str, int, list[int]]] = []
     for topic_at, topic in enumerate(topics):
         name = topic["name"]
         for part_at, wanted in enumerate(topic["partitions"]):
             index, timestamp = wanted["partition_index"], wanted["timestamp"]
-            if times_asked[name, index] > 1:
+            if name in denied:
+                refused[topic_at, part_at] = _failed(index, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            elif times_asked[name, index] > 1:
                 refused[topic_at, part_at] = _failed(index, ErrorCode.INVALID_REQUEST)
             elif not _is_known(timestamp, context.api_version):
                 refused[topic_at, part_at] = _failed(index, ErrorCode.UNSUPPORTED_VERSION)

@@ -12,8 +12,10 @@ from kproc.api.calls import Answers, Call, FromImage, OnResult
 from kproc.api.every_handler import EveryHandler, Row
 from kproc.api.name_pattern import NamePattern
 from kproc.api.registry import api
+from kproc.api.rights import denied
 from kproc.api.served_calls import serves
 from kproc.api.transaction_call import TRANSACTIONS
+from kproc.security.acl import Operation, ResourceType
 from kproc.transaction.state import State
 from kproc.wire.header import ApiKey
 
@@ -50,6 +52,9 @@ def handle_list_transactions(context: RequestContext, request: dict[str, Any]) -
     NamePattern(filters.pattern)  # Refused before anybody is asked.
 
     def on_done(code: int, rows: list[Row]) -> None:
+        ids = (row["transactional_id"] for row in rows)
+        hidden = denied(context, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, ids, is_question=True)
+        rows = [row for row in rows if row["transactional_id"] not in hidden]
         unknown = [word for word in filters.states if word not in _WORDS]
         context.reply({"error_code": code, "unknown_state_filters": unknown, "transaction_states": rows})
 

@@ -12,16 +12,19 @@ error for the whole answer.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final
 
-from kproc.api.authorized_operations import ALL_ON_CLUSTER, ALL_ON_TOPIC, NOT_TOLD
+from kproc.api.authorized_operations import NOT_TOLD, operations_on, operations_on_cluster
 from kproc.api.controller_call import with_client
 from kproc.api.registry import api
+from kproc.api.rights import denied, denied_topics, has_on_cluster
 from kproc.cluster.controller import failure_of
 from kproc.cluster.image import ClusterImage, TopicImage
 from kproc.cluster.topic_changes import NO_TOPIC_ID
 from kproc.cluster.topic_names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, complaint_about
 from kproc.errors import ErrorCode, KafkaError
+from kproc.security.acl import Operation, ResourceType
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
@@ -38,23 +41,28 @@ Fields = dict[str, Any]
 @api(ApiKey.METADATA, versions=(0, 13))
 def handle_metadata(context: RequestContext, request: Fields) -> Fields | None:
     wanted: list[Fields] | None = request["topics"]
+    topics = context.services.image.topics_by_name
     if wanted is None or (not wanted and context.api_version < _NULL_MEANS_ALL_SINCE):
-        return _answer(context, request, list(context.services.image.topics_by_name.values()))
+        hidden = denied(context, Operation.DESCRIBE, ResourceType.TOPIC, topics, is_question=True)
+        return _answer(context, request, [topic for name, topic in topics.items() if name not in hidden])
     for topic in wanted:
         _check_asked_for(topic, context.api_version)
     if by_id := [topic for topic in wanted if topic.get("topic_id", NO_TOPIC_ID) != NO_TOPIC_ID]:
         wanted = by_id  # As in Kafka what has no id is not looked at beside ids.
     elif any(topic["name"] is None for topic in wanted):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "A topic needs a name or an id.")
-    missing = _names_to_create(context, request, wanted)
+    hidden = _not_to_be_seen(context, wanted)
+    absent = _absent(context, request, wanted, hidden)
+    refused = _not_to_be_created(context, absent)
+    missing = [name for name in absent if name not in refused and _is_creatable(name)]
     if not missing:
-        return _answer(context, request, _look_up(context, wanted, {}))
+        return _answer(context, request, _look_up(context, wanted, hidden, refused, {}))
 
     def on_reply(reply: Fields) -> None:
         # A controller that could not create anything leaves the topics unknown, which clients retry.
         created = [] if failure_of(reply) else reply["topics"]
         errors = {row["name"]: row["error_code"] for row in created if row["error_code"] not in _LATER}
-        context.reply(_answer(context, request, _look_up(context, wanted, errors)))
+        context.reply(_answer(context, request, _look_up(context, wanted, hidden, refused, errors)))
 
     body = with_client(context, {"names": missing}, strict_since=0)
     context.call_controller("auto_create_topics", body, on_reply)
@@ -76,8 +84,18 @@ def _check_asked_for(topic: Fields, version: int) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Topic ids need Metadata v{_BY_ID_SINCE}.")
 
 
-def _names_to_create(context: RequestContext, request: Fields, wanted: list[Fields]) -> list[str]:
-    """The topics that this request creates: valid names that do not exist, if both sides agree."""
+def _not_to_be_seen(context: RequestContext, wanted: list[Fields]) -> Collection[str]:
+    """Names of topics, whether there are such or not, that the client may not describe."""
+    image = context.services.image
+    topics = (image.topic_by_id(topic.get("topic_id", NO_TOPIC_ID)) or topic["name"] for topic in wanted)
+    names = (topic.name if isinstance(topic, TopicImage) else topic for topic in topics)
+    return denied_topics(context, Operation.DESCRIBE, (name for name in names if name is not None))
+
+
+def _absent(
+    context: RequestContext, request: Fields, wanted: list[Fields], hidden: Collection[str]
+) -> list[str]:
+    """Names of topics that do not exist, if this request may create topics."""
     allowed = request.get("allow_auto_topic_creation", True)
     if not allowed or not context.services.config.auto_create_topics_enable:
         return []
@@ -85,33 +103,52 @@ def _names_to_create(context: RequestContext, request: Fields, wanted: list[Fiel
     names = dict.fromkeys(
         topic["name"] for topic in wanted if topic.get("topic_id", NO_TOPIC_ID) == NO_TOPIC_ID
     )
-    return [
-        name
-        for name in names
-        if name not in known
-        and name not in INTERNAL_TOPICS
-        and name != CLUSTER_METADATA_TOPIC
-        and complaint_about(name) is None
-    ]
+    return [name for name in names if name not in known and name not in hidden]
+
+
+def _not_to_be_created(context: RequestContext, names: list[str]) -> Collection[str]:
+    if not names or has_on_cluster(context, Operation.CREATE):
+        return ()
+    return denied_topics(context, Operation.CREATE, names)
+
+
+def _is_creatable(name: str) -> bool:
+    return name not in INTERNAL_TOPICS and name != CLUSTER_METADATA_TOPIC and complaint_about(name) is None
 
 
 def _look_up(
-    context: RequestContext, wanted: list[Fields], creation_errors: dict[str, int]
+    context: RequestContext,
+    wanted: list[Fields],
+    hidden: Collection[str],
+    refused: Collection[str],
+    creation_errors: dict[str, int],
 ) -> list[TopicImage | Fields]:
-    """Each topic asked for once: its image, or the row that says why there is none."""
+    """Each topic asked for once: its image, or the row that says why there is none.
+
+    A topic that the client may not see looks the same whether it exists or not. Ids are no secret, but their names are.
+    """
     image = context.services.image
     found: dict[str | bytes, TopicImage | Fields] = {}
     for topic in wanted:
         name, topic_id = topic["name"], topic.get("topic_id", NO_TOPIC_ID)
         if topic_id != NO_TOPIC_ID:
-            found[topic_id] = _by_id(image, topic_id)
+            found[topic_id] = _by_id(image, topic_id, hidden)
+        elif name in hidden or name in refused:
+            is_internal = name in refused and name in INTERNAL_TOPICS
+            row = _topic_error(name, NO_TOPIC_ID, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            found[name] = {**row, "is_internal": is_internal}
         else:
             found[name] = _by_name(image, name, creation_errors)
     return list(found.values())
 
 
-def _by_id(image: ClusterImage, topic_id: bytes) -> TopicImage | Fields:
-    return image.topic_by_id(topic_id) or _topic_error(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
+def _by_id(image: ClusterImage, topic_id: bytes, hidden: Collection[str]) -> TopicImage | Fields:
+    topic = image.topic_by_id(topic_id)
+    if topic is None:
+        return _topic_error(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
+    if topic.name in hidden:
+        return _topic_error(None, topic_id, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    return topic
 
 
 def _by_name(image: ClusterImage, name: str, creation_errors: dict[str, int]) -> TopicImage | Fields:
@@ -138,17 +175,13 @@ def _topic_error(name: str | None, topic_id: bytes, code: int) -> Fields:
 def _answer(context: RequestContext, request: Fields, topics: list[TopicImage | Fields]) -> Fields:
     node_id = context.services.config.node_id
     replicas = [node_id]
-    topic_operations = ALL_ON_TOPIC if request.get("include_topic_authorized_operations", False) else NOT_TOLD
-    rows = []
-    for topic in topics:
-        if isinstance(topic, dict):
+    rows = [topic if isinstance(topic, dict) else _topic_row(topic, node_id, replicas) for topic in topics]
+    if request.get("include_topic_authorized_operations", False):
+        for row in rows:
             # Kafka tells what may be done with a name also when there is no topic behind it.
-            row = (
-                topic if topic["name"] is None else {**topic, "topic_authorized_operations": topic_operations}
-            )
-        else:
-            row = _topic_row(topic, node_id, replicas, topic_operations)
-        rows.append(row)
+            if row["name"] is not None and row["error_code"] != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                operations = operations_on(context, ResourceType.TOPIC, row["name"])
+                row["topic_authorized_operations"] = operations
     answer: Fields = {
         "brokers": [
             {
@@ -164,11 +197,11 @@ def _answer(context: RequestContext, request: Fields, topics: list[TopicImage | 
         "error_code": int(ErrorCode.NONE),
     }
     if request.get("include_cluster_authorized_operations", False):  # Versions 8 to 10; else it is not told.
-        answer["cluster_authorized_operations"] = ALL_ON_CLUSTER
+        answer["cluster_authorized_operations"] = operations_on_cluster(context)
     return answer
 
 
-def _topic_row(topic: TopicImage, node_id: int, replicas: list[int], operations: int) -> Fields:
+def _topic_row(topic: TopicImage, node_id: int, replicas: list[int]) -> Fields:
     return {
         "error_code": int(ErrorCode.NONE),
         "name": topic.name,
@@ -186,5 +219,5 @@ def _topic_row(topic: TopicImage, node_id: int, replicas: list[int], operations:
             }
             for partition in topic.partitions
         ],
-        "topic_authorized_operations": operations,
+        "topic_authorized_operations": NOT_TOLD,
     }

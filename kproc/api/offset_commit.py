@@ -14,10 +14,12 @@ from kproc.api.coordinator_call import Caller, Fields, OnOutcome
 from kproc.api.group_call import GROUPS
 from kproc.api.offsets_to_commit import OffsetsToCommit, offsets_of, same_for_all
 from kproc.api.registry import api
+from kproc.api.rights import on_group
 from kproc.config.values import LONG_MAX
 from kproc.errors import ErrorCode
 from kproc.group.coordinator import CommitRequest
 from kproc.group.records import NO_EXPIRY
+from kproc.security.acl import Operation
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ _IDS_SINCE: Final = 10
 _DEFAULT_RETENTION: Final = -1
 
 
-@api(ApiKey.OFFSET_COMMIT, versions=(2, 10))
+@api(ApiKey.OFFSET_COMMIT, versions=(2, 10), needs=(on_group(Operation.READ),))
 def handle_offset_commit(context: RequestContext, request: Fields) -> None:
     has_ids = context.api_version >= _IDS_SINCE
     commit = OffsetsToCommit(

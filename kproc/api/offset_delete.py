@@ -6,13 +6,16 @@ Takes committed offsets away. A group with members keeps those of the topics tha
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.api.coordinator_call import Caller, Fields, OnOutcome
 from kproc.api.group_call import GROUPS
 from kproc.api.registry import api
+from kproc.api.rights import denied_topics, on_group
 from kproc.errors import ErrorCode
 from kproc.group.records import OffsetKey
+from kproc.security.acl import Operation
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
@@ -22,12 +25,14 @@ if TYPE_CHECKING:
 _NAME: Final = "offset_delete"
 
 
-@api(ApiKey.OFFSET_DELETE, versions=(0, 0))
+@api(ApiKey.OFFSET_DELETE, versions=(0, 0), needs=(on_group(Operation.DELETE),))
 def handle_offset_delete(context: RequestContext, request: Fields) -> None:
     image = context.services.image
+    hidden = denied_topics(context, Operation.READ, (topic["name"] for topic in request["topics"]))
     wanted = [
         [topic["name"], each["partition_index"]]
         for topic in request["topics"]
+        if topic["name"] not in hidden
         for each in topic["partitions"]
         if image.partition(topic["name"], each["partition_index"]) is not None
     ]
@@ -40,19 +45,23 @@ def handle_offset_delete(context: RequestContext, request: Fields) -> None:
             context.reply(error_response(request, outcome, None))
             return
         subscribed = set(outcome["subscribed"])
-        rows = [_topic(topic, known, subscribed) for topic in request["topics"]]
+        rows = [_topic(topic, known, subscribed, hidden) for topic in request["topics"]]
         context.reply({"error_code": 0, "topics": rows})
 
     known = {(name, index) for name, index in wanted}
     GROUPS.ask_one(context, _NAME, request["group_id"], wanted, on_done)
 
 
-def _topic(topic: Fields, known: set[tuple[str, int]], subscribed: set[str]) -> Fields:
+def _topic(
+    topic: Fields, known: set[tuple[str, int]], subscribed: set[str], hidden: Collection[str]
+) -> Fields:
     name = topic["name"]
 
     def row(index: int) -> Fields:
         code = ErrorCode.NONE
-        if (name, index) not in known:
+        if name in hidden:
+            code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        elif (name, index) not in known:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         elif name in subscribed:
             code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC

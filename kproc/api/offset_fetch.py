@@ -9,13 +9,16 @@ epoch, which the classic protocol does not look at; v10 topic ids (KIP-848).
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.api.coordinator_call import Caller, Fields, Item, OnOutcome, Outcome
 from kproc.api.group_call import GROUPS
 from kproc.api.registry import api
+from kproc.api.rights import denied, denied_topics
 from kproc.errors import ErrorCode
 from kproc.group.records import NO_EPOCH, CommittedOffset
+from kproc.security.acl import Operation, ResourceType
 from kproc.wire.header import ApiKey
 from kproc.wire.primitives import ZERO_UUID
 
@@ -39,17 +42,25 @@ def handle_offset_fetch(context: RequestContext, request: Fields) -> None:
     image = context.services.image
     has_ids = context.api_version >= _IDS_SINCE
     is_stable = request.get("require_stable", False)
+    refused = denied(context, Operation.DESCRIBE, ResourceType.GROUP, (group["group_id"] for group in groups))
+    asked = [group for group in groups if group["group_id"] not in refused]
+    named = (_name_of(image, topic) for group in asked for topic in group["topics"] or ())
+    hidden = denied_topics(context, Operation.DESCRIBE, (name for name in named if name is not None))
     items = [
-        Item(group["group_id"], [_wanted_of(group, image, has_ids=has_ids), is_stable]) for group in groups
+        Item(group["group_id"], [_wanted_of(group, image, hidden, has_ids=has_ids), is_stable])
+        for group in asked
     ]
 
     def on_done(outcomes: list[Outcome]) -> None:
-        answers = [
-            _group_failed(context.api_version, group, outcome)
-            if isinstance(outcome, int)
-            else _group_answer(group, outcome, context.services.image, has_ids=has_ids)
-            for group, outcome in zip(groups, outcomes, strict=True)
-        ]
+        left = iter(outcomes)
+        answers = []
+        for group in groups:
+            is_refused = group["group_id"] in refused
+            outcome = ErrorCode.GROUP_AUTHORIZATION_FAILED if is_refused else next(left)
+            if isinstance(outcome, int):
+                answers.append(_group_failed(context.api_version, group, outcome))
+            else:
+                answers.append(_group_answer(context, group, outcome, hidden, has_ids=has_ids))
         context.reply(_response(context.api_version, answers))
 
     GROUPS.ask(context, _NAME, items, on_done)
@@ -59,12 +70,24 @@ def _groups_of(version: int, request: Fields) -> list[Fields]:
     return request["groups"] if version >= _GROUPS_SINCE else [request]
 
 
-def _wanted_of(group: Fields, image: ClusterImage, *, has_ids: bool) -> list[list[Any]] | None:
+def _name_of(image: ClusterImage, topic: Fields) -> str | None:
+    """The name of a topic of the request; None for an id without a topic."""
+    if "topic_id" not in topic:
+        return str(topic["name"])
+    found = image.topic_by_id(topic["topic_id"])
+    return None if found is None else found.name
+
+
+def _wanted_of(
+    group: Fields, image: ClusterImage, hidden: Collection[str], *, has_ids: bool
+) -> list[list[Any]] | None:
     """[topic name, topic id, partitions] each; None for all that there is. Ids without a topic are left out."""
     if group["topics"] is None:
         return None
     wanted: list[list[Any]] = []
     for topic in group["topics"]:
+        if _name_of(image, topic) in hidden:
+            continue
         if not has_ids:
             wanted.append([topic["name"], ZERO_UUID, topic["partition_indexes"]])
         elif (found := image.topic_by_id(topic["topic_id"])) is not None:
@@ -72,10 +95,20 @@ def _wanted_of(group: Fields, image: ClusterImage, *, has_ids: bool) -> list[lis
     return wanted
 
 
-def _group_answer(group: Fields, outcome: Fields, image: ClusterImage, *, has_ids: bool) -> Fields:
-    topics: list[Fields] = []
-    shown: set[bytes] = set()
+def _group_answer(
+    context: RequestContext, group: Fields, outcome: Fields, hidden: Collection[str], *, has_ids: bool
+) -> Fields:
+    """One group's. `hidden`: topics of the request that the client may not see; of everything they are left out."""
+    image, wanted = context.services.image, group["topics"]
+    if wanted is None:
+        names = (name for name, _, _ in outcome["topics"])
+        hidden = denied(context, Operation.DESCRIBE, ResourceType.TOPIC, names, is_question=True)
+    refused = [topic for topic in wanted or () if _name_of(image, topic) in hidden]
+    topics = [_topic_failed(topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for topic in refused]
+    shown: set[bytes] = {topic["topic_id"] for topic in refused} if has_ids else set()
     for name, topic_id, rows in outcome["topics"]:
+        if name in hidden:
+            continue
         partitions = [_partition(*row) for row in rows]
         if not has_ids:
             topics.append({"name": name, "partitions": partitions})
@@ -85,8 +118,8 @@ def _group_answer(group: Fields, outcome: Fields, image: ClusterImage, *, has_id
         if topic_id != ZERO_UUID:  # A topic that was deleted meanwhile cannot be named.
             shown.add(topic_id)
             topics.append({"topic_id": topic_id, "partitions": partitions})
-    if has_ids and group["topics"] is not None:
-        unknown = [topic for topic in group["topics"] if topic["topic_id"] not in shown]
+    if has_ids and wanted is not None:
+        unknown = [topic for topic in wanted if topic["topic_id"] not in shown]
         topics += [_topic_failed(topic, ErrorCode.UNKNOWN_TOPIC_ID) for topic in unknown]
     return {"group_id": group["group_id"], "topics": topics, "error_code": int(ErrorCode.NONE)}
 

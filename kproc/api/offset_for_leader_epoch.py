@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kproc.api.forwarding import Answer, OnAnswer, answer_by_topic, operation
 from kproc.api.registry import api
+from kproc.api.rights import has_on_cluster
 from kproc.cluster.image import PartitionImage
 from kproc.errors import ErrorCode, KafkaError
+from kproc.security.acl import Operation
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
@@ -33,7 +35,8 @@ def handle_offset_for_leader_epoch(context: RequestContext, request: dict[str, A
         )
         for topic in request["topics"]
     ]
-    answer_by_topic(context, _OPERATION, topics, label="topic")
+    right = None if has_on_cluster(context, Operation.CLUSTER_ACTION) else Operation.DESCRIBE
+    answer_by_topic(context, _OPERATION, topics, right, label="topic")
 
 
 def error_response(request: dict[str, Any], code: int, _message: str | None) -> dict[str, Any]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from kproc.api.rights import denied_topics
 from kproc.errors import ErrorCode
 from kproc.group.records import NO_EPOCH, NO_EXPIRY, CommittedOffset, OffsetKey
+from kproc.security.acl import Operation
 
 if TYPE_CHECKING:
     from kproc.api.context import RequestContext
@@ -37,10 +39,20 @@ class OffsetsToCommit:
         self.rows: list[Row] = []
         services = context.services
         now_ms = services.clock.wall_ms()
-        for topic_at, wanted in enumerate(request["topics"]):
-            topic = topic_of(services.image, wanted)
+        topics = [topic_of(services.image, wanted) for wanted in request["topics"]]
+        names = [
+            # By its name it is asked for whether it exists or not.
+            wanted.get("name") if topic is None else topic.name
+            for wanted, topic in zip(request["topics"], topics, strict=True)
+        ]
+        hidden = denied_topics(context, Operation.READ, (name for name in names if name))
+        for topic_at, (wanted, topic) in enumerate(zip(request["topics"], topics, strict=True)):
+            is_denied = names[topic_at] in hidden
             for part_at, part in enumerate(wanted["partitions"]):
                 index = part["partition_index"]
+                if is_denied:
+                    self._refused[topic_at, part_at] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                    continue
                 if topic is None:
                     self._refused[topic_at, part_at] = unknown_topic
                     continue

@@ -39,14 +39,16 @@ from kproc.api.produce_order import (
     Served,
 )
 from kproc.api.registry import api
+from kproc.api.rights import refusal_of_topic
 from kproc.api.verification import TransactionalProduce
 from kproc.cluster.image import PartitionImage, TopicImage
 from kproc.errors import ErrorCode, KafkaError
+from kproc.security.acl import Operation
 from kproc.storage.results import AppendResult
 from kproc.storage.validate import CLIENT
 from kproc.wire.compression import Compression
 from kproc.wire.header import ApiKey
-from kproc.wire.hot import ProduceRequest, decode_produce
+from kproc.wire.hot import ProduceRequest, ProduceTopic, decode_produce
 from kproc.wire.record_batch import check_one_batch
 
 logger = logging.getLogger(__name__)
@@ -76,6 +78,10 @@ def _error_before_acks(version: int, records: memoryview | None) -> int:
 def handle_produce(context: RequestContext, request: ProduceRequest) -> None:
     """Listed for the registry. The Handler gives Produce requests to its ProduceBatcher instead."""
     raise AssertionError("Produce is handled by ProduceBatcher")
+
+
+def _refusal_of(context: RequestContext, topic: ProduceTopic) -> int:
+    return refusal_of_topic(context, Operation.WRITE, topic.name, topic.topic_id)
 
 
 def _unknown(version: int) -> int:
@@ -149,7 +155,7 @@ class ProduceBatcher:
             topic = topics[0]
             index, records = topic.partitions[0]
             pending = OneProduce(context, acks, topic.name, topic.topic_id)
-            found = self._find_for(request, version, topic.name, topic.topic_id, index, records)
+            found = _refusal_of(context, topic) or self._find_for(request, version, topic, index, records)
             if isinstance(found, int):
                 pending.decide(0, failed(index, found))
                 return None
@@ -214,14 +220,13 @@ class ProduceBatcher:
             on_done([])
             return
         pending = PendingProduce(request.acks, request.transactional_id, total, on_done)
-        refusal = self._transactions.refusal_of(request) if is_transactional else 0
+        refusal = self._transactions.refusal_of(context, request) if is_transactional else 0
         remote: dict[int, list[tuple[int, int, int, PartitionKey]]] = {}
         at = 0
         for topic_at, topic in enumerate(request.topics):
+            refused = refusal or _refusal_of(context, topic)
             for part_at, (index, records) in enumerate(topic.partitions):
-                found = refusal or self._find_for(
-                    request, context.api_version, topic.name, topic.topic_id, index, records
-                )
+                found = refused or self._find_for(request, context.api_version, topic, index, records)
                 if isinstance(found, int):
                     pending.decide(at, failed(index, found))
                 elif (fence := self._fences.get((found[0].name, index))) is not None and records:
@@ -243,13 +248,12 @@ class ProduceBatcher:
         self,
         request: ProduceRequest,
         version: int,
-        name: str | None,
-        topic_id: bytes | None,
+        topic: ProduceTopic,
         index: int,
         records: memoryview | None,
     ) -> tuple[TopicImage, PartitionImage] | int:
         """A partition for a client's request, or the error. As in Kafka acks come after the topic and the batch."""
-        found = self._find(name, topic_id, index)
+        found = self._find(topic.name, topic.topic_id, index)
         if not isinstance(found, int) and request.acks not in (-1, 0, 1):
             return _error_before_acks(version, records)
         return found

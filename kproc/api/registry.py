@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
+from kproc.api.rights import Need
 from kproc.wire.header import ApiKey
 
 # The first argument is the RequestContext, the second the decoded request: a dict, or for Produce and Fetch
@@ -23,14 +24,23 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 class Api:
     """One served API. Made by the decorator at import, never changed."""
 
-    __slots__ = ("advertised_lo", "handler", "hi", "key", "lo")
+    __slots__ = ("advertised_lo", "handler", "hi", "key", "lo", "needs")
 
-    def __init__(self, key: ApiKey, handler: HandlerFunction, lo: int, hi: int, advertised_lo: int) -> None:
+    def __init__(
+        self,
+        key: ApiKey,
+        handler: HandlerFunction,
+        lo: int,
+        hi: int,
+        advertised_lo: int,
+        needs: tuple[Need, ...],
+    ) -> None:
         self.key = key
         self.handler = handler
         self.lo = lo
         self.hi = hi
         self.advertised_lo = advertised_lo
+        self.needs = needs  # The rights without which a request is refused as a whole.
 
     def serves(self, version: int) -> bool:
         """Whether a request of `version` reaches the handler."""
@@ -58,8 +68,14 @@ class Api:
 APIS: Final[dict[int, Api]] = {}
 
 
-def api(key: ApiKey, versions: tuple[int, int], *, advertised_from: int | None = None) -> Callable[[_F], _F]:
-    """Serve `key` in `versions` (both ends included) with the decorated function.
+def api(
+    key: ApiKey,
+    versions: tuple[int, int],
+    *,
+    advertised_from: int | None = None,
+    needs: tuple[Need, ...] = (),
+) -> Callable[[_F], _F]:
+    """Serve `key` in `versions` (both ends included) with the decorated function, to who has the rights `needs`.
 
     `advertised_from` shows clients a lower minimum than is served. Only Produce needs it: librdkafka takes
     compression away from a broker that does not show version 0 (KAFKA-18659).
@@ -71,7 +87,7 @@ def api(key: ApiKey, versions: tuple[int, int], *, advertised_from: int | None =
 
     def register(handler: _F) -> _F:
         assert key not in APIS or APIS[key].handler.__module__ == handler.__module__, f"{key.name} twice"
-        APIS[key] = Api(key, handler, lo, hi, shown)
+        APIS[key] = Api(key, handler, lo, hi, shown, needs)
         return handler
 
     return register

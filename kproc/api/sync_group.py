@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 from kproc.api.coordinator_call import Caller, Fields, OnOutcome
 from kproc.api.group_call import GROUPS
 from kproc.api.registry import api
+from kproc.api.rights import on_group
 from kproc.errors import ErrorCode
 from kproc.group.messages import SyncRequest, SyncResult
+from kproc.security.acl import Operation
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ _NAME: Final = "sync_group"
 _PROTOCOL_SINCE: Final = 5
 
 
-@api(ApiKey.SYNC_GROUP, versions=(0, 5))
+@api(ApiKey.SYNC_GROUP, versions=(0, 5), needs=(on_group(Operation.READ),))
 def handle_sync_group(context: RequestContext, request: Fields) -> None:
     if context.api_version >= _PROTOCOL_SINCE and None in (
         request["protocol_type"],

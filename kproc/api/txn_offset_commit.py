@@ -15,12 +15,14 @@ from kproc.api.coordinator_call import Caller, Fields, Item, OnOutcome
 from kproc.api.group_call import GROUPS
 from kproc.api.offsets_to_commit import OffsetsToCommit, offsets_of, same_for_all
 from kproc.api.registry import api
+from kproc.api.rights import on_group, on_transactional_id
 from kproc.api.transaction_call import TxnProducer, ask_to_join
 from kproc.coordinator.rules import Producer
 from kproc.coordinator.write_errors import write_error
 from kproc.errors import ErrorCode, KafkaError
 from kproc.group.coordinator import CommitRequest
 from kproc.group.messages import NO_GENERATION, UNKNOWN_MEMBER_ID
+from kproc.security.acl import Operation
 from kproc.storage.producer_state import NO_SEQUENCE
 from kproc.wire.header import ApiKey
 
@@ -44,7 +46,11 @@ _TOLD: Final[dict[int, ErrorCode]] = {
 }
 
 
-@api(ApiKey.TXN_OFFSET_COMMIT, versions=(0, 5))
+@api(
+    ApiKey.TXN_OFFSET_COMMIT,
+    versions=(0, 5),
+    needs=(on_transactional_id(Operation.WRITE), on_group(Operation.READ)),
+)
 def handle_txn_offset_commit(context: RequestContext, request: Fields) -> None:
     commit = OffsetsToCommit(
         context, request, topic_of=_topic_of, unknown_topic=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -7,14 +7,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kproc.api.registry import api
+from kproc.api.rights import on_cluster
 from kproc.errors import ErrorCode, KafkaError
+from kproc.security.acl import Operation
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
     from kproc.api.context import RequestContext
 
 
-@api(ApiKey.UNREGISTER_BROKER, versions=(0, 0))
+@api(ApiKey.UNREGISTER_BROKER, versions=(0, 0), needs=(on_cluster(Operation.ALTER),))
 def handle_unregister_broker(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
     broker_id = request["broker_id"]
     if broker_id == context.services.config.node_id:

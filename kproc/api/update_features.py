@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from kproc.api.controller_call import answer_with_reply
 from kproc.api.registry import api
+from kproc.api.rights import on_cluster
 from kproc.cluster.features import SAFE_DOWNGRADE, UPGRADE
+from kproc.security.acl import Operation
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
     from kproc.api.context import RequestContext
 
 
-@api(ApiKey.UPDATE_FEATURES, versions=(0, 2))
+@api(ApiKey.UPDATE_FEATURES, versions=(0, 2), needs=(on_cluster(Operation.ALTER),))
 def handle_update_features(context: RequestContext, request: dict[str, Any]) -> None:
     body = {
         "feature_updates": [_in_shape_of_v1(wish) for wish in request["feature_updates"]],

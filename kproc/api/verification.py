@@ -22,12 +22,14 @@ from kproc.api.produce_answers import Pending, failed
 from kproc.api.produce_order import Later
 from kproc.api.transaction_call import TxnProducer
 from kproc.errors import ErrorCode, KafkaError
+from kproc.security.acl import Operation, ResourceType
 from kproc.storage.producer_state import Verification
 from kproc.storage.validate import TRANSACTION
 from kproc.wire.batch_header import HEADER, HEADER_BYTES
 from kproc.wire.record_batch import MAGIC, TRANSACTIONAL, check_batch
 
 if TYPE_CHECKING:
+    from kproc.api.context import RequestContext
     from kproc.wire.hot import ProduceRequest
 
 # The Produce of transaction version 2, which no AddPartitionsToTxn comes before.
@@ -138,7 +140,8 @@ class TransactionalProduce:
         self._waiting: dict[tuple[OwnedPartition, int], _Waiting] = {}
         self._to_ask: list[_Waiting] = []  # Of the request that is being taken.
 
-    def refusal_of(self, request: ProduceRequest) -> int:
+    @staticmethod
+    def refusal_of(context: RequestContext, request: ProduceRequest) -> int:
         """Why a request with a transactional id or such batches is refused as a whole; 0 if it is not."""
         producers: set[tuple[int, int]] = set()
         has_any = False
@@ -151,7 +154,10 @@ class TransactionalProduce:
                     producer_id, epoch, _ = _producer_of(records)
                     if producer_id >= 0:
                         producers.add((producer_id, epoch))
-        if has_any and request.transactional_id is None:
+        name = request.transactional_id
+        if has_any and (
+            name is None or not context.is_allowed(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, name)
+        ):
             return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING if len(producers) > 1 else ErrorCode.NONE
 

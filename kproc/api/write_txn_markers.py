@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kproc.api.markers import send_markers
 from kproc.api.registry import api
+from kproc.api.rights import check_needs, has_on_cluster, on_cluster
 from kproc.coordinator.marker import Marker
+from kproc.security.acl import Operation
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ _OLDEST_TRANSACTION_VERSION: Final = 0  # What v1 stands for.
 
 @api(ApiKey.WRITE_TXN_MARKERS, versions=(1, 2))
 def handle_write_txn_markers(context: RequestContext, request: dict[str, Any]) -> None:
+    if not has_on_cluster(context, Operation.ALTER):
+        check_needs(context, (on_cluster(Operation.CLUSTER_ACTION),), request)
     parts: list[tuple[PartitionKey, Marker]] = []
     for row in request["markers"]:
         marker = Marker(

@@ -25,6 +25,7 @@ from kproc.metrics.requests import REQUESTS
 from kproc.purgatory.purgatory import DelayedOperation
 from kproc.role.dispatch import after_header_tags
 from kproc.role.request import HandlerRequest
+from kproc.security.acl import Operation, ResourceType
 from kproc.transport.envelope import HEAD_BYTES, SEND_PARTS, encode_range_answer
 from kproc.wire.file_range import FileRange
 from kproc.wire.header import ApiKey, first_flexible
@@ -314,6 +315,8 @@ class FetchFastPaths:
         owned = self.partitions.find((topic.name, partition.index))
         if (
             owned is None
+            # It was refused; and paths are dropped with each change of the ACLs, as with any of the metadata.
+            or not request.is_allowed(Operation.READ, ResourceType.TOPIC, topic.name, is_question=True)
             or partition.owner != services.handler_index
             or target.request.current_leader_epoch not in (-1, partition.leader_epoch)
             or min(wanted.max_bytes, services.config.fetch_max_bytes) <= 0

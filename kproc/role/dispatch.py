@@ -8,9 +8,11 @@ from typing import Final
 import orjson
 
 from kproc.api import registry
+from kproc.api.rights import check_needs
 from kproc.errors import ErrorCode, KafkaError, ProtocolError
 from kproc.metrics.requests import REQUESTS
 from kproc.role.request import HandlerRequest
+from kproc.security.acl import CLUSTER_NAME, Operation, ResourceType
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, first_flexible
 from kproc.wire.hot import decode_fetch
@@ -21,6 +23,8 @@ logger = logging.getLogger(__name__)
 # kproc's own operations: a frame with header v1 and a JSON body. Not advertised, loopback clients only.
 PRIVATE_API_KEY: Final = 30_000
 PRIVATE_VERSION: Final = 0
+# With an authorizer these need DESCRIBE on the cluster, all others ALTER.
+_PRIVATE_READING: Final = frozenset({"status", "clients"})
 _API_VERSIONS: Final = int(ApiKey.API_VERSIONS)
 _FETCH: Final = int(ApiKey.FETCH)
 _API_VERSIONS_SERVED: Final = range(5)
@@ -53,6 +57,8 @@ def dispatch(request: HandlerRequest, body: memoryview) -> None:
     )
     request.decoded = decoded
     try:
+        if api.needs:
+            check_needs(request, api.needs, request.decoded)
         fields = api.handler(request, decoded)
         if fields is not None:
             request.reply(fields)
@@ -104,5 +110,10 @@ def _serve_private(request: HandlerRequest, body: memoryview) -> None:
 
     if op == "ping":
         on_reply({"error": None, "result": {}})
+        return
+    right = Operation.DESCRIBE if op in _PRIVATE_READING else Operation.ALTER
+    if not request.is_allowed(right, ResourceType.CLUSTER, CLUSTER_NAME):
+        reason = f"{request.principal} may not do that: it needs the right {right.name} on the cluster"
+        on_reply({"error": reason, "result": None})
         return
     request.call_controller(f"private:{op}", wanted, on_reply)

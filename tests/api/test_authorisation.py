@@ -1,0 +1,255 @@
+"""Every API against the table of rights: each right allowed, missing, denied, by prefix, by wildcard, as super user.
+
+Handlers, coordinators and the controller's decisions in one process, with principals that no SASL has to prove.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from kproc.api import load_all, registry
+from kproc.api.context import error_codes
+from kproc.errors import ErrorCode
+from kproc.security.acl import Operation, ResourceType
+from kproc.security.principal import Principal
+from kproc.wire.header import ApiKey
+from tests.support.acls import ALICE, Acl, NaiveAuthorizer, gives
+from tests.support.authorisation_table import FOR_EVERYBODY, GROUP, ROWS, TOPIC, TXN, Right, Row
+from tests.support.groups import commit_fields
+from tests.unit.cluster.in_memory import topic
+from tests.unit.server.rig import HandlerRig
+
+Fields = dict[str, Any]
+HIDDEN, ABSENT = "some-hidden", "some-absent"
+OPERATIONS = {
+    ResourceType.TOPIC: (3, 4, 5, 6, 7, 8, 10, 11, 2),
+    ResourceType.GROUP: (3, 6, 8, 10, 11, 2),
+    ResourceType.CLUSTER: (5, 7, 8, 9, 10, 11, 12, 2),
+    ResourceType.TRANSACTIONAL_ID: (4, 8, 15, 2),
+}
+_REFUSALS = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+}
+# What the controller is really asked here; other changes are not answered, so they change nothing for other cases.
+_SERVED = {
+    "create_topics",
+    "create_partitions",
+    "auto_create_topics",
+    "alter_configs",
+    "incremental_alter_configs",
+}
+_SERVED |= {"allocate_producer_ids", "alter_client_quotas", "update_features"}
+
+
+class World(NamedTuple):
+    """Handlers with a topic, a group with an offset and a transactional id; alice is at connection 1."""
+
+    rig: HandlerRig
+    ids: dict[str, bytes]
+
+    def ask(
+        self, row: Row, names: list[str], acls: list[Acl], super_users: tuple[str, ...] = ()
+    ) -> Fields | None:
+        """What alice is told who has these rights; None while nobody answers for the controller or the cleaner."""
+        self.rig.forget_fast_paths()
+        handler = self.rig.handler()
+        handler._services.authorizer = NaiveAuthorizer(acls, super_users)
+        version = registry.APIS[row.key].hi if row.version is None else row.version
+        self.rig.processors[0].send(row.key, version, row.request(names, self.ids))
+        answers = self.rig.processors[0].answers()
+        handler._services.authorizer = None
+        return answers[-1].fields(row.key, version) if answers else None
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with HandlerRig(tmp_path_factory.mktemp("world")) as rig:
+        rig.controller_serves = set(_SERVED)
+        rows = rig.cluster.create(topic(TOPIC), topic(HIDDEN))
+        rig.tell()
+        rig.processors[0].introduce("127.0.0.1", principal=Principal("User", "alice"))
+        ask = rig.processors[0].ask
+        for key_type, name in ((0, GROUP), (1, TXN)):
+            ask(ApiKey.FIND_COORDINATOR, 4, {"key_type": key_type, "coordinator_keys": [name]})
+        ask(ApiKey.OFFSET_COMMIT, 9, commit_fields(GROUP, TOPIC, {0: 0}))
+        init = {"transactional_id": TXN, "transaction_timeout": 1000, "producer_id": -1, "producer_epoch": -1}
+        assert ask(ApiKey.INIT_PRODUCER_ID, 4, init)["error_code"] == 0
+        yield World(rig, {row["name"]: row["topic_id"] for row in rows})
+
+
+def names_of(row: Row) -> list[str]:
+    """The resource that the rights of the table are for."""
+    about = row.about or ResourceType.TOPIC
+    return [Right(Operation.ANY, about).name]
+
+
+def is_allowed(row: Row, answer: Fields | None) -> bool:
+    """Whether an answer says that the client had the right."""
+    if row.shows is not None:
+        return answer is not None and row.shows(answer)
+    codes = set(error_codes(answer)) if answer is not None else set()
+    codes |= set(_partition_codes(answer))
+    return row.refusal not in codes
+
+
+def _partition_codes(answer: Any) -> Iterator[int]:
+    """AddPartitionsToTxn has a name of its own for its codes."""
+    if isinstance(answer, dict):
+        for name, value in answer.items():
+            if name == "partition_error_code":
+                yield value
+            else:
+                yield from _partition_codes(value)
+    elif isinstance(answer, list):
+        for each in answer:
+            yield from _partition_codes(each)
+
+
+# What the requests of a row need besides the right in question, so that it alone decides.
+_ANYTHING_ELSE = [
+    Acl(Operation.ALL, resource, "*")
+    for resource in (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID)
+]
+
+
+def others(row: Row, at: int) -> list[Acl]:
+    """All rights of every other type of resource, and the row's other needs."""
+    types = {right.resource for right in row.needs[at]}
+    needed = [right.acl() for index, need in enumerate(row.needs) if index != at for right in need[:1]]
+    return [*needed, *(acl for acl in _ANYTHING_ELSE if acl.resource not in types)]
+
+
+CASES = [
+    pytest.param(row, at, right, id=f"{row}-{right.operation.name}-{right.resource.name}")
+    for row in ROWS
+    for at, need in enumerate(row.needs)
+    for right in need
+]
+
+
+def test_every_api_has_a_row_or_is_for_everybody() -> None:
+    load_all()
+    assert set(registry.APIS) == {row.key for row in ROWS} | set(FOR_EVERYBODY)
+
+
+@pytest.mark.parametrize(("row", "at", "right"), CASES)
+def test_the_right_allows_it_by_name_by_prefix_and_by_wildcard(
+    world: World, row: Row, at: int, right: Right
+) -> None:
+    for changes in ({}, {"name": right.name[:4], "is_prefix": True}, {"name": "*"}, {"principal": "User:*"}):
+        answer = world.ask(row, names_of(row), [*others(row, at), right.acl(**changes)])
+        assert is_allowed(row, answer), (changes, answer)
+
+
+@pytest.mark.parametrize(("row", "at", "right"), CASES)
+def test_without_the_right_it_is_refused(world: World, row: Row, at: int, right: Right) -> None:
+    for acl in (
+        None,
+        right.acl(principal="User:bob"),
+        right.acl(name="other"),
+        right.acl(name="other", is_prefix=True),
+        right.acl(host="10.0.0.1"),
+    ):
+        answer = world.ask(row, names_of(row), others(row, at) + ([acl] if acl is not None else []))
+        if acl is not None and acl.name == "other" and is_any_topic(row, right):
+            continue
+        assert not is_allowed(row, answer), (acl, answer)
+
+
+def is_any_topic(row: Row, right: Right) -> bool:
+    """Whether the right may be for whichever topic there is."""
+    return row.key == ApiKey.INIT_PRODUCER_ID and right.resource == ResourceType.TOPIC
+
+
+@pytest.mark.parametrize(("row", "at", "right"), CASES)
+def test_a_denial_wins_over_every_allowance(world: World, row: Row, at: int, right: Right) -> None:
+    allowed = [Acl(Operation.ALL, each.resource, each.name) for each in row.needs[at]]
+    for changes in (
+        {},
+        {"name": right.name[:4], "is_prefix": True},
+        {"name": "*"},
+        {"operation": Operation.ALL},
+    ):
+        denials = [each.acl(**{**changes, "allows": False}) for each in row.needs[at]]
+        if "is_prefix" in changes or "name" in changes:
+            denials = [
+                each.acl(allows=False, name=each.name[:4] if "is_prefix" in changes else "*")._replace(
+                    is_prefix="is_prefix" in changes
+                )
+                for each in row.needs[at]
+            ]
+        answer = world.ask(row, names_of(row), [*others(row, at), *allowed, *denials])
+        assert not is_allowed(row, answer), (changes, answer)
+
+
+@pytest.mark.parametrize(("row", "at", "right"), CASES)
+def test_every_other_operation_allows_it_only_if_it_implies_the_right(
+    world: World, row: Row, at: int, right: Right
+) -> None:
+    needed = [each.operation for each in row.needs[at] if each.resource == right.resource]
+    for code in OPERATIONS[right.resource]:
+        held = Operation(code)
+        answer = world.ask(row, names_of(row), [*others(row, at), right.acl(operation=held)])
+        expected = any(gives(held, each) for each in needed)
+        assert is_allowed(row, answer) == expected, (held.name, answer)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_a_super_user_needs_no_right(world: World, row: Row) -> None:
+    answer = world.ask(row, names_of(row), [], super_users=(ALICE,))
+    assert is_allowed(row, answer), answer
+    if answer is not None:
+        assert not _REFUSALS.intersection({*error_codes(answer), *_partition_codes(answer)})
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.about is not None], ids=str)
+def test_what_is_denied_is_refused_and_the_rest_served(world: World, row: Row) -> None:
+    assert row.about is not None
+    resource = row.about
+    (allowed,) = names_of(row)
+    other = f"{allowed}-2"
+    rights = [right for need in row.needs for right in need if right.resource == resource]
+    types = {right.resource for need in row.needs for right in need}
+    acls = [*(acl for acl in _ANYTHING_ELSE if acl.resource not in types), *(each.acl() for each in rights)]
+    answer = world.ask(row, [allowed, other], acls)
+    if answer is None:  # The controller or the cleaner was asked about the allowed one.
+        return
+    assert not is_allowed(row, answer)
+    refused = [
+        named
+        for named in _named_rows(answer)
+        if row.refusal in {*error_codes(named), *_partition_codes(named)}
+    ]
+    served = [named for named in _named_rows(answer) if named not in refused]
+    assert [_name_in(named) for named in refused] == [other], answer
+    assert allowed in [_name_in(named) for named in served], answer
+
+
+_NAME_FIELDS = ("name", "topic", "group_id", "resource_name", "key", "transactional_id", "topic_name")
+
+
+def _name_in(named: Fields) -> Any:
+    return next((named[field] for field in _NAME_FIELDS if field in named), None)
+
+
+def _named_rows(answer: Any) -> list[Fields]:
+    """The rows of an answer, one for each name."""
+    if isinstance(answer, dict):
+        if isinstance(_name_in(answer), str) and "configs" not in str(answer.keys() & {"value"}):
+            return [answer]
+        return [named for value in answer.values() for named in _named_rows(value)]
+    return [named for each in answer for named in _named_rows(each)] if isinstance(answer, list) else []
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.about is ResourceType.TOPIC], ids=str)
+def test_a_denied_topic_looks_the_same_whether_it_exists_or_not(world: World, row: Row) -> None:
+    rights = [acl for acl in _ANYTHING_ELSE if acl.resource != ResourceType.TOPIC]
+    there, not_there = (world.ask(row, [name], rights) for name in (HIDDEN, ABSENT))
+    assert there is not None
+    assert repr(there).replace(HIDDEN, ABSENT) == repr(not_there)
