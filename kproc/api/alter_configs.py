@@ -23,5 +23,11 @@ __all__ = ["error_response", "handle_alter_configs"]
 def handle_alter_configs(context: RequestContext, request: dict[str, Any]) -> None:
     asked, complete = without_refused(context, request)
     answer_with_reply(
-        context, "alter_configs", asked, request=asked, error_response=error_response, complete=complete
+        context,
+        "alter_configs",
+        asked,
+        request=asked,
+        error_response=error_response,
+        complete=complete,
+        has_any=bool(asked["resources"]),
     )

@@ -13,6 +13,7 @@ from kproc.cluster.client_quotas import CONTROLLER_MUTATION_RATE
 from kproc.cluster.controller import failure_of
 from kproc.cluster.mutation_quotas import CLIENT
 from kproc.cluster.topic_changes import THROTTLE
+from kproc.errors import ErrorCode
 
 if TYPE_CHECKING:
     from kproc.api.context import RequestContext
@@ -32,11 +33,16 @@ def answer_with_reply(
     request: Fields,
     error_response: ErrorResponse,
     complete: Callable[[Fields], Fields] = _as_it_is,
+    has_any: bool = True,
 ) -> None:
     """Send `op` to the controller; its reply has the shape of the response and becomes the answer.
 
-    `complete` adds what the controller was not asked about: what the client had no right for.
+    `complete` adds what the controller is not asked about: what the client has no right for. Without `has_any` there is
+    nothing else.
     """
+    if not has_any:
+        context.reply(complete(error_response(request, ErrorCode.NONE, None)))
+        return
 
     def on_reply(reply: Fields) -> None:
         error = failure_of(reply)

@@ -35,7 +35,13 @@ def handle_create_partitions(context: RequestContext, request: dict[str, Any]) -
 
     body = with_client(context, asked, strict_since=_REFUSED_SINCE)
     answer_with_reply(
-        context, "create_partitions", body, request=asked, error_response=error_response, complete=complete
+        context,
+        "create_partitions",
+        body,
+        request=asked,
+        error_response=error_response,
+        complete=complete,
+        has_any=bool(asked["topics"]),
     )
 
 

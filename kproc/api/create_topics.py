@@ -42,7 +42,13 @@ def handle_create_topics(context: RequestContext, request: dict[str, Any]) -> No
     complete = partial(_complete, refused, hidden)
     body = with_client(context, asked, strict_since=_REFUSED_SINCE)
     answer_with_reply(
-        context, "create_topics", body, request=asked, error_response=error_response, complete=complete
+        context,
+        "create_topics",
+        body,
+        request=asked,
+        error_response=error_response,
+        complete=complete,
+        has_any=bool(asked["topics"]),
     )
 
 

@@ -42,7 +42,13 @@ def handle_delete_topics(context: RequestContext, request: dict[str, Any]) -> di
 
     body = with_client(context, asked, strict_since=_REFUSED_SINCE)
     answer_with_reply(
-        context, "delete_topics", body, request=asked, error_response=error_response, complete=complete
+        context,
+        "delete_topics",
+        body,
+        request=asked,
+        error_response=error_response,
+        complete=complete,
+        has_any=bool(asked["topics"]),
     )
     return None
 

@@ -33,7 +33,13 @@ def handle_incremental_alter_configs(context: RequestContext, request: dict[str,
     asked, complete = without_refused(context, request)
     if all(resource["resource_type"] != RESOURCE_BROKER_LOGGER for resource in asked["resources"]):
         answer_with_reply(
-            context, _OPERATION, asked, request=asked, error_response=error_response, complete=complete
+            context,
+            _OPERATION,
+            asked,
+            request=asked,
+            error_response=error_response,
+            complete=complete,
+            has_any=bool(asked["resources"]),
         )
     else:
         _alter_with_loggers(context, asked, complete)

@@ -13,12 +13,14 @@ from typing import Any, Final, NamedTuple
 from kproc.errors import ErrorCode
 from kproc.security.acl import CLUSTER_NAME, Operation, ResourceType
 from kproc.wire.header import ApiKey
+from kproc.wire.record_batch import TRANSACTIONAL
 from tests.support.acls import Acl
 from tests.support.groups import commit_fields, join_fields
 from tests.support.raw import NO_TOPIC_ID, batch, create_topics_fields, fetch_fields, produce_fields
 
 Fields = dict[str, Any]
 TOPIC, GROUP, TXN = "seen-topic", "seen-group", "seen-id"
+UNMADE = "unmade-topic"  # There is none of that name.
 _NAMES: Final = {
     ResourceType.TOPIC: TOPIC,
     ResourceType.GROUP: GROUP,
@@ -35,11 +37,12 @@ class Right(NamedTuple):
 
     operation: Operation
     resource: ResourceType
+    other_name: str = ""
 
     @property
     def name(self) -> str:
         """Of the resource that the requests of the table are about."""
-        return _NAMES[self.resource]
+        return self.other_name or _NAMES[self.resource]
 
     def acl(self, **changes: Any) -> Acl:
         """The entry that gives it, by default."""
@@ -99,7 +102,7 @@ def _produce(names: Sequence[str], ids: Ids, *, by_id: bool = False) -> Fields:
 
 
 def _produce_txn(names: Sequence[str], _ids: Ids) -> Fields:
-    records = batch(b"x", producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True)
+    records = batch(b"x", producer_id=7, producer_epoch=0, base_sequence=0, flags=TRANSACTIONAL)
     fields = produce_fields([(name, NO_TOPIC_ID, [(0, records)]) for name in names])
     return {**fields, "transactional_id": TXN}
 
@@ -125,19 +128,26 @@ def _commit(names: Sequence[str], ids: Ids) -> Fields:
 
 
 def _txn_commit(names: Sequence[str], ids: Ids) -> Fields:
-    return {**_commit(names, ids), "transactional_id": TXN, "producer_id": 7, "producer_epoch": 0}
+    del ids
+    part = {"partition_index": 0, "committed_offset": 0, "committed_metadata": None}
+    topics = [{"name": name, "partitions": [part]} for name in names]
+    return {**_PRODUCER, "group_id": GROUP, "topics": topics}
+
+
+def _old_offset_fetch(names: Sequence[str], _ids: Ids) -> Fields:
+    return {"group_id": GROUP, "topics": [{"name": name, "partition_indexes": [0]} for name in names]}
 
 
 def _offset_fetch(names: Sequence[str] | None, ids: Ids) -> Fields:
     topics = None
     if names is not None:
         topics = [{"name": name, "topic_id": _id_of(name, ids), "partition_indexes": [0]} for name in names]
-    return {"group_id": GROUP, "topics": topics, "groups": [{"group_id": GROUP, "topics": topics}]}
+    return {"groups": [{"group_id": GROUP, "topics": topics}]}
 
 
 def _parted(label: str, parts: str, **row: Any) -> Request:
     """Topics with one row each for their partition 0."""
-    return lambda names, _ids: {"topics": [{label: name, parts: [row]} for name in names], "timeout": 1000}
+    return lambda names, _ids: {"topics": [{label: name, parts: [row]} for name in names]}
 
 
 def _init(transactional_id: str | None) -> Request:
@@ -169,13 +179,21 @@ def _markers(names: Sequence[str], _ids: Ids) -> Fields:
     return {"markers": [marker]}
 
 
-def _resources(kind: int, name: str | None = None) -> Request:
+def _described(kind: int, name: str | None = None) -> Request:
+    return _resources(kind, name, {"configuration_keys": None}, {})
+
+
+def _altered(kind: int, name: str | None = None) -> Request:
+    return _resources(kind, name, {"configs": []}, {"validate_only": True})
+
+
+def _resources(kind: int, name: str | None, more: Fields, fields: Fields) -> Request:
     def request(names: Sequence[str], _ids: Ids) -> Fields:
-        rows = [
-            {"resource_type": kind, "resource_name": each, "configuration_keys": None, "configs": []}
-            for each in (names if name is None else [name])
-        ]
-        return {"resources": rows, "validate_only": True}
+        each = names if name is None else [name]
+        return {
+            "resources": [{"resource_type": kind, "resource_name": one, **more} for one in each],
+            **fields,
+        }
 
     return request
 
@@ -201,13 +219,7 @@ def _configs_shown(answer: Fields) -> bool:
 
 
 _MEMBER: Final[Fields] = {"group_id": GROUP, "generation_id": 1, "member_id": "m"}
-_ENDED: Final[Fields] = {
-    "transactional_id": TXN,
-    "group_id": GROUP,
-    "producer_id": 7,
-    "producer_epoch": 0,
-    "committed": True,
-}
+_PRODUCER: Final[Fields] = {"transactional_id": TXN, "producer_id": 7, "producer_epoch": 0}
 
 
 ROWS: Final[tuple[Row, ...]] = (
@@ -261,12 +273,15 @@ ROWS: Final[tuple[Row, ...]] = (
     Row(
         ApiKey.METADATA,
         lambda _names, _ids: {
-            "topics": [{"name": "unmade", "topic_id": NO_TOPIC_ID}],
+            "topics": [{"name": UNMADE, "topic_id": NO_TOPIC_ID}],
             "allow_auto_topic_creation": True,
         },
         (
-            (Right(Operation.CREATE, ResourceType.CLUSTER), Right(Operation.CREATE, ResourceType.TOPIC)),
-            (Right(Operation.DESCRIBE, ResourceType.TOPIC),),
+            (
+                Right(Operation.CREATE, ResourceType.CLUSTER),
+                Right(Operation.CREATE, ResourceType.TOPIC, UNMADE),
+            ),
+            (Right(Operation.DESCRIBE, ResourceType.TOPIC, UNMADE),),
         ),
         _TOPIC_REFUSED,
         label="that creates",
@@ -405,14 +420,14 @@ ROWS: Final[tuple[Row, ...]] = (
         _GROUP_REFUSED,
     ),
     Row(ApiKey.HEARTBEAT, _same(**_MEMBER), (_group(Operation.READ),), _GROUP_REFUSED),
-    Row(ApiKey.LEAVE_GROUP, _same(**_MEMBER, members=[]), (_group(Operation.READ),), _GROUP_REFUSED),
+    Row(ApiKey.LEAVE_GROUP, _same(group_id=GROUP, members=[]), (_group(Operation.READ),), _GROUP_REFUSED),
     Row(ApiKey.OFFSET_COMMIT, _commit, (_group(Operation.READ),), _GROUP_REFUSED, label="group"),
     Row(ApiKey.OFFSET_COMMIT, _commit, (_topic(Operation.READ),), _TOPIC_REFUSED, 9, _T, "topics"),
     Row(ApiKey.OFFSET_COMMIT, _commit, (_topic(Operation.READ),), _TOPIC_REFUSED, label="topics by id"),
     Row(ApiKey.OFFSET_FETCH, _offset_fetch, (_group(Operation.DESCRIBE),), _GROUP_REFUSED, label="group"),
     Row(
         ApiKey.OFFSET_FETCH,
-        _offset_fetch,
+        _old_offset_fetch,
         (_group(Operation.DESCRIBE),),
         _GROUP_REFUSED,
         1,
@@ -466,7 +481,7 @@ ROWS: Final[tuple[Row, ...]] = (
     ),
     Row(
         ApiKey.DELETE_GROUPS,
-        lambda names, _ids: {"groups_names": [f"{name}-absent" for name in names]},
+        _same(groups_names=[GROUP]),
         (_group(Operation.DELETE),),
         _GROUP_REFUSED,
         label="",
@@ -502,9 +517,21 @@ ROWS: Final[tuple[Row, ...]] = (
         _CLUSTER_REFUSED,
         label="of brokers",
     ),
-    Row(ApiKey.ADD_OFFSETS_TO_TXN, _same(**_ENDED), (_txn(Operation.WRITE),), _TXN_REFUSED, label="id"),
-    Row(ApiKey.ADD_OFFSETS_TO_TXN, _same(**_ENDED), (_group(Operation.READ),), _GROUP_REFUSED, label="group"),
-    Row(ApiKey.END_TXN, _same(**_ENDED), (_txn(Operation.WRITE),), _TXN_REFUSED),
+    Row(
+        ApiKey.ADD_OFFSETS_TO_TXN,
+        _same(**_PRODUCER, group_id=GROUP),
+        (_txn(Operation.WRITE),),
+        _TXN_REFUSED,
+        label="id",
+    ),
+    Row(
+        ApiKey.ADD_OFFSETS_TO_TXN,
+        _same(**_PRODUCER, group_id=GROUP),
+        (_group(Operation.READ),),
+        _GROUP_REFUSED,
+        label="group",
+    ),
+    Row(ApiKey.END_TXN, _same(**_PRODUCER, committed=True), (_txn(Operation.WRITE),), _TXN_REFUSED),
     Row(ApiKey.TXN_OFFSET_COMMIT, _txn_commit, (_txn(Operation.WRITE),), _TXN_REFUSED, label="id"),
     Row(ApiKey.TXN_OFFSET_COMMIT, _txn_commit, (_group(Operation.READ),), _GROUP_REFUSED, label="group"),
     Row(ApiKey.TXN_OFFSET_COMMIT, _txn_commit, (_topic(Operation.READ),), _TOPIC_REFUSED, None, _T, "topics"),
@@ -531,14 +558,14 @@ ROWS: Final[tuple[Row, ...]] = (
     # -- configs
     Row(
         ApiKey.DESCRIBE_CONFIGS,
-        _resources(2),
+        _described(2),
         (_topic(Operation.DESCRIBE_CONFIGS),),
         _TOPIC_REFUSED,
         about=_T,
     ),
     Row(
         ApiKey.DESCRIBE_CONFIGS,
-        _resources(32, GROUP),
+        _described(32, GROUP),
         (_group(Operation.DESCRIBE_CONFIGS),),
         _GROUP_REFUSED,
         label="of groups",
@@ -546,7 +573,7 @@ ROWS: Final[tuple[Row, ...]] = (
     *(
         Row(
             ApiKey.DESCRIBE_CONFIGS,
-            _resources(kind, name),
+            _described(kind, name),
             (_cluster(Operation.DESCRIBE_CONFIGS),),
             _CLUSTER_REFUSED,
             label=label,
@@ -554,7 +581,7 @@ ROWS: Final[tuple[Row, ...]] = (
         for kind, name, label in ((4, "0", "of brokers"), (8, "0", "of loggers"), (16, "m", "of metrics"))
     ),
     *(
-        Row(key, _resources(kind, name), (right,), code, about=about, label=label)
+        Row(key, _altered(kind, name), (right,), code, about=about, label=label)
         for key in (ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS)
         for kind, name, right, code, about, label in (
             (2, None, _topic(Operation.ALTER_CONFIGS), _TOPIC_REFUSED, _T, ""),
@@ -566,8 +593,8 @@ ROWS: Final[tuple[Row, ...]] = (
     ),
     Row(
         ApiKey.CREATE_TOPICS,
-        lambda _names, _ids: {**create_topics_fields("seen-topi"), "validate_only": True},
-        (_topic(Operation.DESCRIBE_CONFIGS), _cluster(Operation.CREATE)),
+        lambda _names, _ids: {**create_topics_fields(UNMADE), "validate_only": True},
+        ((Right(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, UNMADE),),),
         None,
         label="with configs in the answer",
         shows=_configs_shown,

@@ -13,6 +13,7 @@ from typing import Any
 
 from kproc.api import registry
 from kproc.api.init_producer_id import ProducerIdAllocator
+from kproc.api.rights import check_needs
 from kproc.cluster.controller import failure_reply
 from kproc.containment import Containment
 from kproc.errors import ErrorCode, KafkaError
@@ -74,6 +75,7 @@ class Broker:
             is_allowed=lambda *what, **how: self._is_allowed(key, *what, **how),
         )
         try:
+            check_needs(context, api.needs, request)
             immediate = api.handler(context, request)
         except KafkaError as error:
             assert api.error_response is not None
@@ -82,7 +84,9 @@ class Broker:
             answer.reply(immediate)
         return answer
 
-    def _is_allowed(self, key: ApiKey, operation: Operation, resource: ResourceType, name: str) -> bool:
+    def _is_allowed(
+        self, key: ApiKey, operation: Operation, resource: ResourceType, name: str, **_: Any
+    ) -> bool:
         authorizer = self.services.authorizer
         return authorizer is None or authorizer.is_allowed(
             self.client, operation, resource, name, api_key=int(key)
