@@ -29,6 +29,7 @@ from kproc.role.dispatch import PRIVATE_API_KEY, dispatch
 from kproc.role.linked_agent import LinkedPeer
 from kproc.role.plan import Plan
 from kproc.role.request import ClientPeer, HandlerRequest
+from kproc.security.authorizer import make_authorizer
 from kproc.storage.log_traffic import LogTraffic
 from kproc.transport.agent import Link
 from kproc.transport.envelope import (
@@ -43,7 +44,7 @@ from kproc.transport.envelope import (
     SEQUENCE_MASK,
 )
 from kproc.wire.file_range import FileRange
-from kproc.wire.header import ApiKey
+from kproc.wire.header import ApiKey, kafka_name
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +95,7 @@ class ControlPlane:
             containment=controller.containment,
         )
         self._services.served = SERVED
+        self._services.authorizer = make_authorizer(plan.config, lambda: controller.image.acls, kafka_name)
         self._peer: LinkedPeer | None = None
         self._requests: ClientPeer | None = None
         self.in_work = 0

@@ -13,10 +13,11 @@ import pytest
 from kproc.api import load_all, registry
 from kproc.api.context import error_codes
 from kproc.errors import ErrorCode
+from kproc.role.listeners import Endpoint
 from kproc.security.acl import Operation, ResourceType
 from kproc.security.principal import Principal
 from kproc.wire.header import ApiKey
-from tests.support.acls import ALICE, Acl, NaiveAuthorizer, gives
+from tests.support.acls import ALICE, Acl, authorizer_of, gives
 from tests.support.authorisation_table import FOR_EVERYBODY, GROUP, ROWS, TOPIC, TXN, Right, Row
 from tests.support.groups import commit_fields
 from tests.support.raw import NO_TOPIC_ID, batch, produce_fields
@@ -30,6 +31,7 @@ OPERATIONS = {
     ResourceType.GROUP: (3, 6, 8, 10, 11, 2),
     ResourceType.CLUSTER: (5, 7, 8, 9, 10, 11, 12, 2),
     ResourceType.TRANSACTIONAL_ID: (4, 8, 15, 2),
+    ResourceType.USER: (13, 14, 2),
 }
 # Handlers open logs at first touch, in whichever test that is; all tests share them, and the fixture closes them.
 pytestmark = pytest.mark.no_leak_guard
@@ -62,7 +64,7 @@ class World(NamedTuple):
         """What alice is told who has these rights; None while nobody answers for the controller or the cleaner."""
         self.rig.forget_fast_paths()
         handler = self.rig.handler()
-        handler._services.authorizer = NaiveAuthorizer(acls, super_users)
+        handler._services.authorizer = authorizer_of(acls, super_users)
         version = registry.APIS[row.key].hi if row.version is None else row.version
         self.rig.processors[0].send(row.key, version, row.request(names, self.ids))
         answers = self.rig.processors[0].answers()
@@ -75,7 +77,11 @@ class World(NamedTuple):
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    settings = {"offsets.topic.num.partitions": 2, "transaction.state.log.num.partitions": 2}
+    settings = {
+        "offsets.topic.num.partitions": 2,
+        "transaction.state.log.num.partitions": 2,
+        "delegation.token.secret.key": "secret",
+    }
     with HandlerRig(tmp_path_factory.mktemp("world"), settings=settings) as rig:
         rig.controller_serves = set(_SERVED)
         rows = rig.cluster.create(topic(TOPIC), topic(HIDDEN))
@@ -89,6 +95,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         ask(ApiKey.OFFSET_COMMIT, 9, commit_fields(GROUP, TOPIC, {0: 0}))
         init = {"transactional_id": TXN, "transaction_timeout": 1000, "producer_id": -1, "producer_epoch": -1}
         assert ask(ApiKey.INIT_PRODUCER_ID, 4, init)["error_code"] == 0
+        owner = "User", "owner"
+        token = {"requester": owner, "owner": owner, "renewers": [], "max_lifetime": -1}
+        assert not rig.cluster.do("create_delegation_token", **token)["error_code"]
+        rig.tell()
+        rig.handler()._services.endpoints = [
+            Endpoint("SASL", "127.0.0.1", 9092, "127.0.0.1", 9092, "SASL_PLAINTEXT")
+        ]
         rig.controller_serves.remove("auto_create_topics")
         yield World(rig, {row["name"]: row["topic_id"] for row in rows})
 
@@ -228,7 +241,8 @@ def test_what_is_denied_is_refused_and_the_rest_served(world: World, row: Row) -
     if answer is None:  # The controller or the cleaner was asked about the allowed one.
         return
     assert not is_allowed(row, answer)
-    refused, served = [], []
+    refused: list[str] = []
+    served: list[str] = []
     for name, named in _named_rows(answer, resource):
         codes = {*error_codes(named), *_partition_codes(named)}
         (refused if row.refusal in codes else served).append(name)

@@ -16,16 +16,19 @@ from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import TRANSACTIONAL
 from tests.support.acls import Acl
 from tests.support.groups import commit_fields, join_fields
+from tests.support.minimal import ANY_ACL
 from tests.support.raw import NO_TOPIC_ID, batch, create_topics_fields, fetch_fields, produce_fields
 
 Fields = dict[str, Any]
 TOPIC, GROUP, TXN = "seen-topic", "seen-group", "seen-id"
+OWNER = "User:owner"  # Of delegation tokens.
 UNMADE = "unmade-topic"  # There is none of that name.
 _NAMES: Final = {
     ResourceType.TOPIC: TOPIC,
     ResourceType.GROUP: GROUP,
     ResourceType.TRANSACTIONAL_ID: TXN,
     ResourceType.CLUSTER: CLUSTER_NAME,
+    ResourceType.USER: OWNER,
 }
 Ids = dict[str, bytes]
 # Names, and the ids of those topics that there are.
@@ -219,6 +222,15 @@ def _configs_shown(answer: Fields) -> bool:
 
 
 _MEMBER: Final[Fields] = {"group_id": GROUP, "generation_id": 1, "member_id": "m"}
+_NEW_ACL: Final[Fields] = {
+    "resource_type": 2,
+    "resource_name": "x",
+    "resource_pattern_type": 3,
+    "principal": "User:x",
+    "host": "*",
+    "operation": 3,
+    "permission_type": 3,
+}
 _PRODUCER: Final[Fields] = {"transactional_id": TXN, "producer_id": 7, "producer_epoch": 0}
 
 
@@ -599,6 +611,21 @@ ROWS: Final[tuple[Row, ...]] = (
         label="with configs in the answer",
         shows=_configs_shown,
     ),
+    # -- tokens
+    Row(
+        ApiKey.CREATE_DELEGATION_TOKEN,
+        _same(owner_principal_type="User", owner_principal_name="owner", renewers=[], max_lifetime=-1),
+        (_on(ResourceType.USER, Operation.CREATE_TOKENS),),
+        ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
+        label="for another",
+    ),
+    Row(
+        ApiKey.DESCRIBE_DELEGATION_TOKEN,
+        _same(owners=None),
+        (_on(ResourceType.USER, Operation.DESCRIBE_TOKENS),),
+        None,
+        shows=_names_of("tokens", "principal_name", "owner"),
+    ),
     # -- the cluster
     Row(
         ApiKey.DESCRIBE_CLUSTER,
@@ -649,17 +676,19 @@ ROWS: Final[tuple[Row, ...]] = (
                 },
             ),
             (ApiKey.LIST_CONFIG_RESOURCES, Operation.DESCRIBE_CONFIGS, {}),
+            (ApiKey.DESCRIBE_ACLS, Operation.DESCRIBE, ANY_ACL),
+            (ApiKey.CREATE_ACLS, Operation.ALTER, {"creations": [_NEW_ACL]}),
+            (ApiKey.DELETE_ACLS, Operation.ALTER, {"filters": [ANY_ACL]}),
         )
     ),
 )
-# APIs that everybody may use, and why.
+# APIs that everybody may use, as far as this table goes, and why.
 FOR_EVERYBODY: Final = {
     ApiKey.API_VERSIONS: "comes before anything is known of the client",
     ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: "tells nothing of the cluster, as in Kafka",
-    ApiKey.DESCRIBE_ACLS: "answers that there are none",
-    ApiKey.CREATE_ACLS: "answers that there are none",
-    ApiKey.DELETE_ACLS: "answers that there are none",
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: "answers that there are none",
+    ApiKey.RENEW_DELEGATION_TOKEN: "a token's owner and renewers may, and nobody else",
+    ApiKey.EXPIRE_DELEGATION_TOKEN: "a token's owner and renewers may, and nobody else",
     ApiKey.PUSH_TELEMETRY: "is dropped, as nobody asks for it",
 }
 

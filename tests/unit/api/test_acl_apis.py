@@ -306,11 +306,11 @@ def test_who_may_not_alter_the_cluster_changes_no_rule(broker: Broker) -> None:
         },
     )
     version = broker.cluster.image.version
-    denied = int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    denied, words = int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED), "Cluster authorization failed."
     for name, describes in (("eve", NONE), ("nobody", denied)):
         broker.client = Identity("/10.0.0.7", Principal("User", name))
-        assert create(broker, {}, {}) == [(denied, None)] * 2
-        assert delete(broker, {}) == [(denied, None, [])]
+        assert create(broker, {}, {}) == [(denied, words)] * 2
+        assert delete(broker, {}) == [(denied, words, [])]
         assert broker.ask(ApiKey.DESCRIBE_ACLS, 3, **ANYTHING)["error_code"] == describes
     assert broker.cluster.image.version == version
     broker.client = Identity("/10.0.0.7", Principal("User", "admin"))
