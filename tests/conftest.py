@@ -64,6 +64,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--transports", default=",".join(TRANSPORTS), help="comma separated; default: all")
     group.addoption("--rounds", type=int, default=6, help="rounds of kill -9 in all, over the roles")
     group.addoption(
+        "--records-per-kill", type=int, default=4_000, help="what Spark copies exactly once for each kill"
+    )
+    group.addoption("--batch-records", type=int, default=500, help="of each of Spark's micro-batches there")
+    group.addoption(
         "--volume-mb", type=int, default=32, help="what the test of compaction under load produces"
     )
     group.addoption("--seed", type=int, default=20_240, help="seed of the kills and of the malformed frames")
