@@ -128,8 +128,7 @@ def _run(
     if bootstrap is None:
         _note("starting a broker")
         environ = {name: value for name, value in environ.items() if name != COMMAND_CONFIG_VARIABLE}
-        settings = {"log.retention.ms": -1}  # The events are of January 2026.
-        bootstrap = stack.enter_context(Broker(settings, data=directory / "broker")).bootstrap
+        bootstrap = stack.enter_context(Broker(data=directory / "broker")).bootstrap
     else:
         prefix = f"{PREFIX}{os.getpid()}."
         config = command_config_in_force()

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 RECORDS = 100_000
 SETTINGS = {
-    "log.retention.ms": -1,
     "kproc.telemetry": "all",
     "kproc.telemetry.interval.ms": 200,
 }

@@ -19,8 +19,8 @@ from tests.support.broker import EmbeddedBroker
 RECORDS = 20_000
 
 
-def test_all_events_arrive_once_and_the_topics_must_be_new(tmp_path: Path) -> None:
-    settings = {"log.retention.ms": -1}
+def test_all_events_arrive_once_and_stay_and_the_topics_must_be_new(tmp_path: Path) -> None:
+    settings = {"log.retention.check.interval.ms": 100}  # The events are older than the default retention.
     with EmbeddedBroker(transport="process", settings=settings) as broker:
         demo = Demo(broker.bootstrap, tmp_path, RECORDS, prefix="x.", environ={}, note=lambda _text: None)
         demo.make_topics()
@@ -46,7 +46,7 @@ def test_all_events_arrive_once_and_the_topics_must_be_new(tmp_path: Path) -> No
 
 
 def test_a_sender_that_is_stopped_ends_after_its_chunk(tmp_path: Path) -> None:
-    with EmbeddedBroker(transport="process", settings={"log.retention.ms": -1}) as broker:
+    with EmbeddedBroker(transport="process") as broker:
         Demo(broker.bootstrap, tmp_path, 10_000, environ={}, note=lambda _text: None).make_topics()
         sender = Sender(broker.bootstrap, {name: f"demo.{name}" for name in INPUTS}, Events(500_000))
         counts: list[dict[str, int]] = []

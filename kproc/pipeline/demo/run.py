@@ -161,7 +161,7 @@ class Demo:
                 "num_partitions": PARTITIONS,
                 "replication_factor": -1,
                 "assignments": [],
-                "configs": [],
+                "configs": [{"name": "retention.ms", "value": "-1"}],  # The events are of January 2026.
             }
             for topic in self._topics.values()
         ]
