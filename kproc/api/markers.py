@@ -1,13 +1,15 @@
 """Markers: what ends a transaction in each of its partitions, brought to their owners.
 
-One call for each owner, whatever the number of its partitions. A marker is answered when it is as durable as acks=all
-promises: only then may the coordinator forget that it owes it. One that is sent twice does no harm, so whoever hears
-that a partition has moved or that its owner died sends it again.
+One call for each owner, whatever the number of its partitions. An owner that hangs holds up the transactions that it
+takes part in, and no others, and has a bounded number of markers to answer. A marker is answered when it is as durable
+as acks=all promises: only then may the coordinator forget that it owes it. One that is sent twice does no harm, so
+whoever hears that a partition has moved or that its owner died sends it again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from msgspec.structs import astuple
@@ -22,9 +24,55 @@ _OPERATION: Final = "append_marker"
 
 OnCode = Callable[[int], None]
 OnCodes = Callable[[list[int]], None]
+OnCodeOf = Callable[
+    [int, int], None
+]  # Gets the place of a marker among those that were sent, and its outcome.
+Parts = Sequence[tuple[PartitionKey, Marker]]
+
+# Of one owner that have not been answered: what its ring holds, and no more than that in memory when it hangs.
+IN_FLIGHT_MAX: Final = 2_000
 
 
-def send_markers(services: Services, parts: Sequence[tuple[PartitionKey, Marker]], on_codes: OnCodes) -> None:
+class MarkerSender:
+    """Brings the markers of one Handler's coordinators to the owners, each of whom answers by itself."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._in_flight: dict[int, int] = {}  # By owner, of others.
+
+    def send(self, parts: Parts, on_code: OnCodeOf) -> None:
+        """`on_code` gets each outcome once, those of `send_markers`; NOT_LEADER_OR_FOLLOWER also for a marker that
+        was not sent, because its owner has as many to answer as it may have."""
+        services = self._services
+        by_owner: dict[int, list[int]] = {}
+        for at, (key, _) in enumerate(parts):
+            partition = services.image.partition(*key)
+            owner = services.handler_index if partition is None else partition.owner
+            by_owner.setdefault(owner, []).append(at)
+        for at in by_owner.pop(services.handler_index, ()):
+            # One by one: a log may be on its way here from another owner, and wait for that.
+            send_markers(services, [parts[at]], partial(_pass_on, [at], on_code))
+        for owner, ats in by_owner.items():
+            in_flight = self._in_flight.get(owner, 0)
+            sent, left = ats[: IN_FLIGHT_MAX - in_flight], ats[IN_FLIGHT_MAX - in_flight :]
+            self._in_flight[owner] = in_flight + len(sent)
+            if sent:
+                on_codes = partial(self._take, owner, sent, on_code)
+                send_markers(services, [parts[at] for at in sent], on_codes)
+            for at in left:
+                on_code(at, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def _take(self, owner: int, sent: list[int], on_code: OnCodeOf, codes: list[int]) -> None:
+        self._in_flight[owner] -= len(sent)
+        _pass_on(sent, on_code, codes)
+
+
+def _pass_on(sent: list[int], on_code: OnCodeOf, codes: list[int]) -> None:
+    for at, code in zip(sent, codes, strict=True):
+        on_code(at, code)
+
+
+def send_markers(services: Services, parts: Parts, on_codes: OnCodes) -> None:
     """End transactions in partitions, wherever they are; `on_codes` gets the outcomes in that order, once.
 
     UNKNOWN_TOPIC_OR_PARTITION: there is no such partition (any more). NOT_LEADER_OR_FOLLOWER: its owner died or is not

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from functools import partial
 
 from kproc.api.context import Services
-from kproc.api.markers import send_markers
+from kproc.api.markers import MarkerSender
 from kproc.clock import NS_PER_MS
 from kproc.cluster.features import transaction_version
 from kproc.cluster.topic_names import TRANSACTION_STATE_TOPIC
@@ -30,7 +29,7 @@ def transactions(services: Services) -> CoordinatorKind[TransactionCoordinator]:
         ),
         cluster_version=lambda: transaction_version(services.image),
         new_producer_id=lambda on_id, on_failure: services.producer_ids.allocate(on_id, on_failure),
-        send_markers=partial(send_markers, services),
+        send_markers=MarkerSender(services).send,
     )
     return CoordinatorKind(
         topic=TRANSACTION_STATE_TOPIC,

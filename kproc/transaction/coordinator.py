@@ -300,7 +300,7 @@ class TransactionCoordinator:
     def _owe_markers(self, entry: Entry) -> None:
         """A decision is durable: its markers are sent with those of all others of this duty cycle."""
         assert entry.now is not None
-        entry.unmarked = set(entry.now.partitions)
+        entry.unmarked, entry.asked = set(entry.now.partitions), set()
         self._owe(entry, 0)
 
     def _owe(self, entry: Entry, delay_ms: int) -> None:
@@ -328,40 +328,34 @@ class TransactionCoordinator:
                 is_commit=transaction.state == State.PREPARE_COMMIT,
                 transaction_version=transaction.client_version,
             )
-            parts += [(key, marker) for key in sorted(entry.unmarked)]
-            entries += [entry] * len(entry.unmarked)
+            keys = sorted(entry.unmarked - entry.asked)
+            entry.asked.update(keys)
+            parts += [(key, marker) for key in keys]
+            entries += [entry] * len(keys)
         if self._owed:
             self._deadlines.bring_forward((self, _MARKERS), min(self._owed.values()))
         if parts:
             keys = [key for key, _ in parts]
-            on_codes = self._log.guarded(partial(self._take_codes, entries, keys))
-            self._environment.send_markers(parts, on_codes)
+            self._environment.send_markers(parts, self._log.guarded(partial(self._take_code, entries, keys)))
 
-    def _take_codes(
-        self, entries: Sequence[Entry], keys: Sequence[PartitionKey], codes: Sequence[int]
-    ) -> None:
-        """What became of the markers of some transactions."""
+    def _take_code(self, entries: Sequence[Entry], keys: Sequence[PartitionKey], at: int, code: int) -> None:
+        """What became of one of the markers that were sent together."""
+        entry, key = entries[at], keys[at]
         if self._is_over:
             return
-        fenced: dict[str, int] = {}
-        for entry, key, code in zip(entries, keys, codes, strict=True):
-            if code in _HAS_IT:
-                entry.unmarked.discard(key)
-            elif code in _FENCED:
-                fenced[entry.name] = code
-                logger.error(
-                    "%s-%d takes no marker of the transactional id %s: %s",
-                    *key,
-                    entry.name,
-                    ErrorCode(code).name,
-                )
-        for entry in dict.fromkeys(entries):
-            if entry.name in fenced:
-                continue  # As in Kafka: whoever loads this log next sends them again.
-            if entry.unmarked:
-                self._owe(entry, RETRY_MS)
-            else:
+        if code in _FENCED:
+            # As in Kafka: whoever loads this log next sends it again.
+            logger.error(
+                "%s-%d takes no marker of the transactional id %s: %s", *key, entry.name, ErrorCode(code).name
+            )
+            return
+        entry.asked.discard(key)
+        if code in _HAS_IT:
+            entry.unmarked.discard(key)
+            if not entry.unmarked:
                 self._complete(entry)
+        else:
+            self._owe(entry, RETRY_MS)
 
     def _complete(self, entry: Entry) -> None:
         """Every partition has its marker."""

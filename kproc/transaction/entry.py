@@ -13,8 +13,8 @@ from kproc.errors import KafkaError
 from kproc.transaction.messages import AddRequest
 from kproc.transaction.state import PartitionKey, State, Transaction
 
-OnCodes = Callable[[Sequence[int]], None]
-SendMarkers = Callable[[Sequence[tuple[PartitionKey, Marker]], OnCodes], None]
+OnCodeOf = Callable[[int, int], None]  # The place of a marker among those that were sent, and its outcome.
+SendMarkers = Callable[[Sequence[tuple[PartitionKey, Marker]], OnCodeOf], None]
 OnId = Callable[[int], None]
 OnFailure = Callable[[KafkaError], None]
 
@@ -40,7 +40,7 @@ class Waiting(NamedTuple):
 class Entry:
     """One transactional id."""
 
-    __slots__ = ("latest", "name", "now", "pending", "unmarked", "waiting", "writes")
+    __slots__ = ("asked", "latest", "name", "now", "pending", "unmarked", "waiting", "writes")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -48,5 +48,6 @@ class Entry:
         self.latest: Transaction | None = None  # With the writes that are on their way.
         self.pending: State | None = None
         self.writes = 0
-        self.unmarked: set[PartitionKey] = set()  # Of Prepare*: who has no marker yet.
+        self.unmarked: set[PartitionKey] = set()  # Of Prepare*: who has no marker yet,
+        self.asked: set[PartitionKey] = set()  # and of these whose answer has not come.
         self.waiting: deque[Waiting] = deque()

@@ -86,15 +86,13 @@ def send_markers(
     scene: Scene,
     sender: Handler,
     parts: Sequence[tuple[tuple[str, int], Marker]],
-    on_codes: Callable[[list[int]], None],
+    on_code: Callable[[int, int], None],
 ) -> None:
     """Markers to the owners that the sender knows; some come late, whatever becomes of the sender meanwhile."""
-    codes: dict[int, int] = {}
 
     def take(at: int, code: int) -> None:
-        codes[at] = code
-        if len(codes) == len(parts) and scene.handlers[sender.index] is sender:
-            on_codes([codes[each] for each in range(len(parts))])
+        if scene.handlers[sender.index] is sender:
+            on_code(at, code)
 
     for at, (key, marker) in enumerate(parts):
         found = sender.image.partition(*key)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kproc.api.context import PartitionKey
-from kproc.api.markers import append_marker, send_markers
+from kproc.api.markers import MarkerSender, append_marker, send_markers
 from kproc.cluster.topic_names import GROUP_METADATA_TOPIC
 from kproc.coordinator.marker import Marker
 from kproc.errors import ErrorCode
@@ -80,6 +80,54 @@ def test_a_log_that_cannot_be_written_is_told(start: Start) -> None:
     rig.create_topic("t", partitions=4)
     rig.open("t").log.take_offline("on purpose")
     assert sent(rig, [(("t", 0), COMMIT), (("t", 1), COMMIT)]) == [[ErrorCode.KAFKA_STORAGE_ERROR, 0]]
+
+
+def test_an_owner_that_hangs_holds_up_its_own_markers_alone(start: Start) -> None:
+    rig = start(handlers=3)
+    rig.create_topic("t", partitions=9)
+    keys = {owner: ("t", next(n for n in range(9) if rig.owner("t", n) == owner)) for owner in range(3)}
+    codes: dict[int, int] = {}
+    sender = MarkerSender(rig.handler(0)._services)
+    hanging, rig.handlers[2] = rig.handlers[2], None
+    sender.send([(keys[owner], COMMIT) for owner in (2, 1, 0)], codes.__setitem__)
+    rig.settle()
+    assert codes == {1: 0, 2: 0}
+    rig.handlers[2] = hanging
+    rig.settle()
+    assert codes == {0: 0, 1: 0, 2: 0}
+
+
+def test_an_owner_has_a_bounded_number_of_markers_to_answer(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kproc.api.markers.IN_FLIGHT_MAX", most := 20)
+    rig = start(handlers=2)
+    rig.create_topic("t", partitions=4)
+    ours, theirs = ("t", partition_of(rig, 0)), ("t", partition_of(rig, 1))
+    sender = MarkerSender(rig.handler(0)._services)
+    left = ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    def send(count: int) -> dict[int, int]:
+        codes: dict[int, int] = {}
+        markers = [Marker(pid, 0, 1, is_commit=True, transaction_version=0) for pid in range(count)]
+        sender.send([(theirs, marker) for marker in markers] + [(ours, COMMIT)], codes.__setitem__)
+        return codes
+
+    first = send(most - 1)
+    assert first == {most - 1: 0}, "ours is answered"
+    assert send(3) == {1: left, 2: left, 3: 0}
+    rig.settle()
+    assert set(first.values()) == {0}
+    assert len(first) == most
+    again = send(most)
+    rig.settle()
+    assert set(again.values()) == {0}
+    rig.kill(1)
+    rig.settle()
+    lost = send(most)
+    rig.settle()
+    assert [lost[at] for at in range(most)] == [left] * most
+    assert sender._in_flight == {1: 0}
 
 
 def test_an_owner_that_dies_may_have_it_or_not(start: Start) -> None:

@@ -74,7 +74,7 @@ class CoordinatorRig:
         self.config = Config.build({name.replace("_", "."): str(value) for name, value in settings.items()})
         self.ids = 1000
         self.id_error: KafkaError | None = None
-        self.sent: list[tuple[list[tuple[PartitionKey, Marker]], Callable[[list[int]], None]]] = []
+        self.sent: list[tuple[list[tuple[PartitionKey, Marker]], Callable[[int, int], None]]] = []
         self.restart(records)
 
     def restart(self, records: Sequence[KeyAndValue], epoch: int = 7, *, holds_syncs: bool = False) -> None:
@@ -101,8 +101,8 @@ class CoordinatorRig:
         self.ids += 1
         on_id(self.ids)
 
-    def _send(self, parts: Any, on_codes: Any) -> None:
-        self.sent.append((list(parts), on_codes))
+    def _send(self, parts: Any, on_code: Any) -> None:
+        self.sent.append((list(parts), on_code))
 
     def work(self) -> None:
         """What is due now, as the runtime does it."""
@@ -122,8 +122,9 @@ class CoordinatorRig:
         """The markers that were sent since the last time; their partitions answer `code`."""
         self.work()
         sent, self.sent = self.sent, []
-        for parts, on_codes in sent:
-            on_codes([codes.get(f"p{key[1]}", code) for key, _ in parts])
+        for parts, on_code in sent:
+            for at, (key, _) in enumerate(parts):
+                on_code(at, codes.get(f"p{key[1]}", code))
         return [part for parts, _ in sent for part in parts]
 
     # Requests; an answer that has not come yet is None.

@@ -266,6 +266,27 @@ def test_the_markers_of_many_transactions_are_sent_together() -> None:
     assert len({marker.producer_id for _, marker in parts}) == 2
 
 
+def test_a_transaction_ends_when_its_own_markers_are_written_whatever_those_of_others_wait_for() -> None:
+    rig = CoordinatorRig()
+    names = ("a", "b")
+    for name, partition in zip(names, (P0, P1), strict=True):
+        producer = rig.producer(name)
+        rig.add(producer, partition, name=name)
+        rig.end(producer, COMMIT, name=name)
+    rig.work()
+    ((parts, on_code),) = rig.sent
+    assert [key for key, _ in parts] == [P0, P1]
+    on_code(0, NONE)
+    assert [rig.state(name).state.word for name in names] == ["CompleteCommit", "PrepareCommit"]
+    rig.sent = []
+    rig.pass_ms(10 * RETRY_MS)
+    assert rig.sent == [], "nobody is asked again before the answer is here"
+    on_code(1, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    rig.pass_ms(RETRY_MS)
+    assert [key for key, _ in rig.take_markers()] == [P1]
+    assert rig.state("b").state.word == "CompleteCommit"
+
+
 def test_the_end_is_written_again_until_there_is_room() -> None:
     rig = CoordinatorRig()
     rig.end(ongoing(rig), COMMIT)
