@@ -51,6 +51,8 @@ def judge(
             if committed - now_committed:
                 raise Violation(f"{committed - now_committed} were committed, and are not any more")
             committed = now_committed
+        if complaint := ledger.metadata.complaint(broker.image):
+            raise Violation(complaint)
         if ledger.gone & set(found.values()):
             raise Violation("a deleted topic is there again")
         if not again:

@@ -49,6 +49,7 @@ from kproc.storage.log_config import LogConfig
 from kproc.wire.record_batch import encode_batch
 from kproc.wire.records import Record
 from tests.powerloss.disk import RecordingFs
+from tests.powerloss.metadata import KEY, Answered
 from tests.powerloss.transactions import HandlerServices, Transactions, kind_of
 from tests.unit.cluster.in_memory import NO_ID, topic
 from tests.unit.net.rig import new_slab
@@ -128,6 +129,7 @@ class Ledger:
         # Of each group: what was committed, in order, None for its deletion; and how many of them were answered.
         self.commits: dict[str, list[int | None]] = {}
         self.answered: dict[str, int] = {}
+        self.metadata = Answered()
 
 
 class SmallPartitions(Partitions):
@@ -239,7 +241,7 @@ class Scene:
         self.config = Config.build(
             {
                 "log.dirs": str(DATA), "kproc.flush": "group", "offsets.topic.num.partitions": "2",
-                "log.cleaner.backoff.ms": "0", **settings,
+                "log.cleaner.backoff.ms": "0", "delegation.token.secret.key": KEY, **settings,
             }
         )  # fmt: skip
         self.table = PartitionTable(memoryview(bytearray(64 * SLOTS)).cast("Q"))

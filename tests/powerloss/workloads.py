@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
+from tests.powerloss.metadata import change
 from tests.powerloss.scene import NAMES, Died, Handler, Scene
 
 Step = Callable[[Scene], None]
@@ -202,6 +203,7 @@ WORKLOADS: Final[dict[str, Workload]] = {
     "scale": Workload(
         [*_BASE, (2, _scale), (6, _hear), (1, _kill), (1, _churn), (2, _commit), (1, _tick)], has_groups=True
     ),
+    "metadata": Workload([(10, change), (1, _produce), (1, _sync), (2, _churn), (2, _clock), (1, _restart)]),
     "transactions": Workload(
         [*_TRANSACTIONS, (1, _produce), (1, _checkpoint), (1, _kill)],
         has_groups=True,

@@ -1,0 +1,76 @@
+"""Delegation tokens and clients' quotas: a change of the metadata that was answered outlives a power loss."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from kproc.cluster.client_quotas import CLIENT_ID, PRODUCER_BYTE_RATE, Entity
+from kproc.cluster.delegation_tokens import REMOVE_EXPIRED
+from kproc.cluster.image import ClusterImage
+from kproc.cluster.records import DelegationTokenSet
+from kproc.security.tokens import token_hmac
+
+if TYPE_CHECKING:
+    from tests.powerloss.scene import Scene
+
+KEY = "the key of the tokens"
+_ALICE = ("User", "alice")
+
+
+class Answered:
+    """What the controller has answered. What it is changing at the moment is not in here."""
+
+    def __init__(self) -> None:
+        self.tokens: dict[str, DelegationTokenSet] = {}
+        self.all_ids: set[str] = set()
+        self.gone: set[str] = set()
+        self.quotas: dict[Entity, float | None] = {}
+
+    def complaint(self, image: ClusterImage) -> str | None:
+        """What an image that was found on the disk lacks of it, or has too much."""
+        for token_id, token in self.tokens.items():
+            if image.delegation_tokens.get(token_id) != token:
+                return f"token {token_id} is not as it was answered"
+        if again := self.gone & image.delegation_tokens.keys():
+            return f"tokens {again} were removed and are there again"
+        for entity, rate in self.quotas.items():
+            if image.client_quotas.of(entity).get(PRODUCER_BYTE_RATE) != rate:
+                return f"the quota of {entity} is not {rate}, as was answered"
+        return None
+
+
+def change(scene: Scene) -> None:
+    """A token is made, renewed, taken back or expires; or a quota is set or removed."""
+    known, rng = scene.ledger.metadata, scene.rng
+    if rng.random() < 0.3:
+        _set_quota(scene, rng)
+        return
+    if rng.random() < 0.4 or not known.tokens:
+        body = {"requester": _ALICE, "owner": _ALICE, "renewers": [], "max_lifetime": rng.choice((-1, 1000))}
+        scene.do("create_delegation_token", **body)
+    elif rng.random() < 0.2:
+        known.tokens.clear()
+        scene.do(REMOVE_EXPIRED)
+    else:
+        token_id = rng.choice(sorted(known.tokens))
+        del known.tokens[token_id]
+        body = {
+            "requester": _ALICE,
+            "hmac": token_hmac(KEY.encode(), token_id),
+            "period": rng.choice((-1, 5000)),
+        }
+        scene.do(rng.choice(("renew_delegation_token", "expire_delegation_token")), **body)
+    known.gone |= known.all_ids - scene.image.delegation_tokens.keys()
+    known.tokens = dict(scene.image.delegation_tokens)
+    known.all_ids |= known.tokens.keys()
+
+
+def _set_quota(scene: Scene, rng: random.Random) -> None:
+    entity: Entity = ((CLIENT_ID, rng.choice("abc")),)
+    rate = rng.choice((None, float(rng.randint(1, 1000))))
+    scene.ledger.metadata.quotas.pop(entity, None)
+    op = {"key": PRODUCER_BYTE_RATE, "value": rate or 0.0, "remove": rate is None}
+    rows = [{"entity_type": kind, "entity_name": name} for kind, name in entity]
+    scene.do("alter_client_quotas", entries=[{"entity": rows, "ops": [op]}], validate_only=False)
+    scene.ledger.metadata.quotas[entity] = rate
