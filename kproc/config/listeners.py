@@ -18,7 +18,7 @@ from kproc.config.values import ConfigError, show
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 DEFAULT_PROTOCOL_MAP: Final = tuple(f"{protocol}:{protocol}" for protocol in PROTOCOLS)
-SERVED_PROTOCOLS: Final = ("PLAINTEXT",)
+SERVED_PROTOCOLS: Final = ("PLAINTEXT", "SSL")
 LISTENERS_MAX: Final = 111  # The places of their Acceptors in shared memory: role/roles.py.
 WILDCARDS: Final = ("", "0.0.0.0", "::")  # noqa: S104 - these are compared with, not bound to
 

@@ -21,6 +21,7 @@ from kproc.config.log_settings import LogSettings
 from kproc.config.network_settings import NetworkSettings
 from kproc.config.own_settings import OwnSettings
 from kproc.config.sources import Flag, read_settings_file
+from kproc.config.tls_settings import TlsSettings
 from kproc.config.token_settings import TokenSettings
 from kproc.config.transaction_settings import TransactionSettings
 from kproc.config.values import Setting, wire_text
@@ -36,6 +37,7 @@ class Config(
     TransactionSettings,
     GroupSettings,
     LogSettings,
+    TlsSettings,
     NetworkSettings,
 ):
     """Every setting of one broker, checked. Built once, passed down, never changed."""

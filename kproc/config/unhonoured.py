@@ -121,12 +121,9 @@ KNOWN_UNHONOURED: Final = frozenset(
     share.coordinator.state.topic.replication.factor share.coordinator.state.topic.segment.bytes
     share.coordinator.threads share.coordinator.write.timeout.ms
     share.fetch.purgatory.purge.interval.requests socket.connection.setup.timeout.max.ms
-    socket.connection.setup.timeout.ms ssl.allow.dn.changes ssl.allow.san.changes ssl.cipher.suites
-    ssl.client.auth ssl.enabled.protocols ssl.endpoint.identification.algorithm ssl.engine.factory.class
-    ssl.key.password ssl.keymanager.algorithm ssl.keystore.certificate.chain ssl.keystore.key
-    ssl.keystore.location ssl.keystore.password ssl.keystore.type ssl.principal.mapping.rules ssl.protocol
-    ssl.provider ssl.secure.random.implementation ssl.trustmanager.algorithm ssl.truststore.certificates
-    ssl.truststore.location ssl.truststore.password ssl.truststore.type telemetry.max.bytes
+    socket.connection.setup.timeout.ms
+    ssl.endpoint.identification.algorithm ssl.engine.factory.class ssl.keymanager.algorithm ssl.protocol
+    ssl.provider ssl.secure.random.implementation ssl.trustmanager.algorithm telemetry.max.bytes
     transaction.state.log.load.buffer.size
     transaction.state.log.min.isr transaction.state.log.replication.factor
     transaction.two.phase.commit.enable

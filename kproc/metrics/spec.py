@@ -162,6 +162,13 @@ METRICS: Final = (
         "transactions",
         "Open in a partition 5 minutes and transaction.max.timeout.ms after their last record: must be 0.",
     ),
+    Metric("tls_handshakes", Kind.COUNTER, "connections", "TLS handshakes that a Processor finished."),
+    Metric(
+        "authentications_failed",
+        Kind.COUNTER,
+        "connections",
+        "Connections closed because their TLS handshake failed, or nobody is known by what they said.",
+    ),
     Metric("late_transaction_partitions", Kind.GAUGE, "partitions", "Partitions with hanging_transactions."),
     Metric("transactions_empty", Kind.GAUGE, "ids", "Transactional ids without a transaction so far."),
     Metric("transactions_ongoing", Kind.GAUGE, "ids", "Transactional ids with an open transaction."),

@@ -20,7 +20,7 @@ from kproc.net.channel_state import MuteState, mute_state
 from kproc.net.files import FileCache, OpenFile, StaleFile
 from kproc.net.handler_peer import HandlerPeer
 from kproc.net.migration_state import MigrationState
-from kproc.net.transport_layer import FILE_TOO_SHORT, PlaintextTransport
+from kproc.net.transport_layer import FILE_TOO_SHORT, Transport
 from kproc.security.principal import ANONYMOUS, Principal
 from kproc.transport.envelope import range_answer_of
 from kproc.wire.file_range import FileRange
@@ -52,7 +52,7 @@ class FileSend:
         self.position = position
         self.remaining = remaining
 
-    def send_by(self, transport: PlaintextTransport) -> int:
+    def send_by(self, transport: Transport) -> int:
         """Send the next bytes with one system call; return how many. Raises EOFError if the file is too short."""
         sent = transport.send_file(self.file.fd, self.position, self.remaining)
         self.position += sent
@@ -104,6 +104,7 @@ class Connection:
 
     __slots__ = (
         "activity_slot",
+        "awaits_turn",
         "block",
         "books",
         "client",
@@ -140,7 +141,7 @@ class Connection:
     def __init__(
         self,
         connection_id: int,
-        sock: socket.socket,
+        transport: Transport,
         *,
         origin: Origin,
         books: Books,
@@ -148,7 +149,7 @@ class Connection:
         now_ns: int,
     ) -> None:
         self.id = connection_id
-        self.transport = transport = PlaintextTransport(sock)
+        self.transport = transport
         self.fd = transport.fd
         self.recv_into = transport.recv_into
         self.send = transport.send
@@ -178,6 +179,7 @@ class Connection:
         )
         self.is_introduced = False  # Every Handler has been told of it.
         self.is_stalled = False
+        self.awaits_turn = False  # Its TLS handshake goes on when it has its turn.
         self.is_short_of_memory = False
         self.throttled_until_ns = 0
         self.migration: MigrationState | None = None

@@ -7,7 +7,6 @@ connections, response_writer.py sends their answers.
 from __future__ import annotations
 
 import logging
-import socket
 from typing import Any, Final, Protocol
 
 from kproc.clock import Clock
@@ -22,6 +21,7 @@ from kproc.net.memory_budget import MemoryBudget
 from kproc.net.processor_state import ProcessorState
 from kproc.net.socket_watch import ACTIVE, DETACHED, PAUSED, WRITING, EpollWatch
 from kproc.net.throttle import Throttles
+from kproc.net.transport_layer import Transport
 from kproc.transport.agent import AgentId, BlockOwner
 
 logger = logging.getLogger(__name__)
@@ -85,11 +85,11 @@ class ConnectionTable:
     # -- coming and going --------------------------------------------------------------------------------------
 
     def open(
-        self, sock: socket.socket, books: Books, *, listener: int, flags: int, address: bytes, port: int
+        self, transport: Transport, books: Books, *, listener: int, flags: int, address: bytes, port: int
     ) -> Connection | None:
         """Register a new socket; None if it had to be closed."""
         if not self._handlers.by_id or self._state.is_stopping:
-            sock.close()
+            transport.close()
             return None
         home = self._handlers.least_busy()
         self._next_id += 1 << _ID_NUMBER_SHIFT
@@ -97,12 +97,14 @@ class ConnectionTable:
         accepted_ms = self._clock.wall_ms()
         origin = Origin(self._owner.index, self._number, listener, flags, address, port, accepted_ms)
         now_ns = self._clock.now_ns()
-        connection = Connection(self._next_id, sock, origin=origin, books=books, home=home, now_ns=now_ns)
+        connection = Connection(
+            self._next_id, transport, origin=origin, books=books, home=home, now_ns=now_ns
+        )
         try:
             self.watch.begin(connection)
         except OSError as error:  # This one socket cannot be used; the others can.
             logger.info("closing a connection that cannot be registered: %s", error)
-            sock.close()
+            transport.close()
             return None
         self.keep(connection)
         books.opened(connection)
@@ -201,6 +203,7 @@ class ConnectionTable:
             or connection.migration is not None
             or connection.next_home is not None
             or connection.is_short_of_memory
+            or connection.awaits_turn
         ):
             self.watch.set(connection, PAUSED)
             if connection.is_ended and not connection.inflight and not connection.is_stalled:

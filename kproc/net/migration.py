@@ -19,6 +19,7 @@ from kproc.net.migration_steps import MigrationSteps, claim
 from kproc.net.processor_state import ProcessorState
 from kproc.net.socket_watch import PAUSED, EpollWatch
 from kproc.net.timed_requests import TimedRequests
+from kproc.net.transport_layer import PlaintextTransport
 from kproc.transport.agent import AgentId, BlockOwner
 from kproc.transport.envelope import FLAG_MOVED
 
@@ -84,9 +85,10 @@ class ConnectionMigration:
         return True
 
     def leave(self, targets: list[AgentId]) -> None:
-        """Give every connection to these Processors, and accept no new one."""
+        """Give every connection that can move to these Processors, and accept no new one."""
         self._state.is_leaving = True
-        self.steps.leave(list(self._table.by_fd.values()), targets)
+        able = [each for each in self._table.by_fd.values() if each.transport.can_move]
+        self.steps.leave(able, targets)
         self._state.is_pressed = True
 
     def rebalance(self, count: int, target: AgentId) -> int:
@@ -96,7 +98,11 @@ class ConnectionMigration:
         """
         if self._state.is_leaving or self._state.is_stopping or self.steps.channel(target) is None:
             return 0
-        able = [each for each in self._table.by_fd.values() if each.migration is None and not each.is_closing]
+        able = [
+            each
+            for each in self._table.by_fd.values()
+            if each.migration is None and not each.is_closing and each.transport.can_move
+        ]
         able.sort(key=lambda each: each.next_sequence)
         count = min(count, len(able))
         self.steps.rebalance([able[at * len(able) // count] for at in range(count)], target)
@@ -158,7 +164,12 @@ class ConnectionMigration:
             home = self._handlers.least_busy()
         last_active_ns = max(state.last_active_ns, 0)
         connection = Connection(
-            state.id, sock, origin=state.origin, books=self._books, home=home, now_ns=last_active_ns
+            state.id,
+            PlaintextTransport(sock),
+            origin=state.origin,
+            books=self._books,
+            home=home,
+            now_ns=last_active_ns,
         )
         if state.kept:
             connection.target = self._handlers.by_index[state.target]

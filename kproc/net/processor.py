@@ -45,8 +45,10 @@ from kproc.net.response_writer import ResponseWriter
 from kproc.net.slow_frames import SlowFrameReaper
 from kproc.net.socket_watch import EpollWatch
 from kproc.net.timed_requests import TimedRequests
+from kproc.net.tls_listeners import TlsListeners, TlsSide
+from kproc.net.transport_layer import PlaintextTransport, Transport
 from kproc.transport.agent import REST_MS, STORE_MS, AgentId, BlockOwner, Doze, Link
-from kproc.transport.envelope import FLAG_PROBE
+from kproc.transport.envelope import FLAG_PROBE, FLAG_TLS
 
 logger = logging.getLogger(__name__)
 
@@ -68,8 +70,8 @@ class Processor:
         "_doze_fd", "_epoll", "_find", "_handoffs", "_has_answers", "_homes", "_idle_ns_max", "_metrics",
         "_next_complaint_ns", "_next_second_ns", "_next_store_ns", "_now_ns", "_only_woken", "_poll",
         "_probe_books", "_read", "_reporter", "_sleep_ms_max", "_slow_frames", "_state", "_take_responses",
-        "_watch", "_watched_fd", "handlers", "id", "is_called", "migration", "reader", "table", "timed",
-        "writer",
+        "_tls", "_watch", "_watched_fd", "handlers", "id", "is_called", "migration", "reader", "table", "timed",
+        "tls_listeners", "writer",
     )  # fmt: skip
 
     def __init__(
@@ -86,12 +88,11 @@ class Processor:
         queued_bytes_max: int = -1,
         queued_requests_max: int = -1,
         processors_in_all: Callable[[DynamicSettings], int] = lambda settings: 1,
+        tls_listeners: TlsListeners | None = None,
     ) -> None:
         """The limits of queued requests are the broker's, divided by its `processors_in_all`; -1 means no limit."""
         self.id = agent_id
-        self._metrics = metrics
-        self._clock = clock
-        self._doze = doze
+        self._metrics, self._clock, self._doze, self._doze_fd = metrics, clock, doze, doze.fd
         self._state = state = ProcessorState(metrics.values, clock.now_ns())
         self._counts = metrics.values
         self._watch = watch = self._make_watch()
@@ -134,7 +135,6 @@ class Processor:
         self._poll, self._now_ns = watch.epoll.poll, clock.now_ns
         self._find, self._read, self._has_answers = table.by_fd.get, self.reader.read, handlers.has_answers
         self._take_responses = self.writer.take_responses
-        self._doze_fd = doze.fd
         self._only_woken = [(doze.fd, select.EPOLLIN)]
         self._idle_ns_max = idle_ms_max * 1_000_000 if idle_ms_max >= 0 else 0
         self._handoffs: dict[int, tuple[AgentId, socket.socket]] = {}
@@ -142,6 +142,8 @@ class Processor:
         self._next_complaint_ns = self._next_second_ns = self._next_store_ns = self._cycle_count = 0
         self._sleep_ms_max = STORE_MS
         self._watched_fd, self.is_called = -1, False
+        self.tls_listeners = tls_listeners
+        self._tls: TlsSide | None = None
 
     # The parts that a Processor for comparison replaces (thread_processor.py).
     _table_kind: type[ConnectionTable] = ConnectionTable
@@ -183,6 +185,8 @@ class Processor:
     def apply_settings(self, settings: DynamicSettings) -> None:
         """Use the broker's changed settings."""
         self._budget.apply_settings(settings)
+        if self.tls_listeners is not None:
+            self.tls_listeners.apply_settings(settings)
 
     def watch(self, fd: int) -> None:
         self._watched_fd = fd
@@ -190,7 +194,8 @@ class Processor:
 
     def adopt_probe(self, sock: socket.socket) -> None:
         """Register the broker's own connection, which has no listener and no quota, and asks whether it serves."""
-        self.table.open(sock, self._probe_books, listener=0, flags=FLAG_PROBE, address=NO_ADDRESS, port=0)
+        transport, flags = PlaintextTransport(sock), FLAG_PROBE
+        self.table.open(transport, self._probe_books, listener=0, flags=flags, address=NO_ADDRESS, port=0)
 
     def poll_fd(self) -> int:
         return self._epoll.fileno()
@@ -295,17 +300,25 @@ class Processor:
         is_moving = steps.is_active
         if is_moving:
             work += steps.work()
+        tls = self._tls
+        if tls is not None:
+            work += tls.work(self._read)
         if self.handlers.unpublished:
             self.handlers.publish()
         self._state.is_pressed = bool(
-            is_moving or table.stalled or table.short_of_memory or table.has_throttled
+            is_moving
+            or table.stalled
+            or table.short_of_memory
+            or table.has_throttled
+            or (tls is not None and tls.is_busy)
         )
         return work
 
     def _pressed_ms(self) -> int:
         """How long to sleep while a connection waits for room, memory or a migration."""
         waits_for_room = self.table.stalled or self.table.short_of_memory or self.is_moving
-        return _STALL_POLL_MS if waits_for_room else 500
+        wait_ms = _STALL_POLL_MS if waits_for_room else 500
+        return wait_ms if self._tls is None else min(wait_ms, self._tls.wait_ms())
 
     def close(self) -> None:
         for connection in list(self.table.by_fd.values()):
@@ -349,16 +362,26 @@ class Processor:
                 os.close(client_fd)
                 serial |= REFUSED
             elif client_fd is not None:
-                self.table.open(
-                    socket.socket(fileno=client_fd),
-                    self._books,
-                    listener=listener,
-                    flags=flags,
-                    address=address,
-                    port=port,
-                )
+                transport = self._transport(socket.socket(fileno=client_fd), listener, flags)
+                if transport is not None:
+                    self.table.open(
+                        transport, self._books, listener=listener, flags=flags, address=address, port=port
+                    )
                 taken += 1
             self._reporter.acknowledge(sock, serial)
+
+    def _transport(self, sock: socket.socket, listener: int, flags: int) -> Transport | None:
+        """How this connection reads and writes; None if it was closed: its listener has no usable key."""
+        if not flags & FLAG_TLS:
+            return PlaintextTransport(sock)
+        if self._tls is None:
+            assert self.tls_listeners is not None
+            self._tls = self.tls_listeners.make(self.table, self._state, self._clock, self.tls_listeners)
+        return self._tls.transport(sock, listener)
+
+    def renew_certificates(self) -> list[str]:
+        """Read keys and certificates again, for new connections; what was wrong with them."""
+        return [] if self._tls is None else self._tls.renew()
 
     def _complain_of_descriptors(self, why: str) -> None:
         """Log that descriptors ran out, but seldom: the Acceptor tries again ten times a second."""
@@ -450,6 +473,8 @@ class Processor:
             self.writer.files.drop_unlinked()
             self._homes.leave_dead()
             self._slow_frames.work()
+            if self._tls is not None:
+                self._tls.every_second()
             if self._idle_ns_max:
                 self.table.expire_idle(now_ns - self._idle_ns_max)
         self._metrics.store()

@@ -1,4 +1,4 @@
-"""How a connection reads and writes, after Kafka's TransportLayer: one class per transport, of which plaintext exists.
+"""How a connection reads and writes, after Kafka's TransportLayer: plaintext, and what TLS (tls_transport.py) has, too.
 
 A Processor calls methods of a client's socket only here, except to read its address and TCP counters and to pass it on.
 """
@@ -8,12 +8,47 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from typing import Final
+from collections.abc import Callable
+from typing import Final, Protocol
 
 logger = logging.getLogger(__name__)
 
 FILE_TOO_SHORT: Final = "a segment file is shorter than the answer says"
 _SEND_BYTES_MAX: Final = 1 << 20  # One sendfile call; keeps one fast reader from holding the loop.
+
+
+class Transport(Protocol):
+    """What a Processor needs of a client's connection."""
+
+    fd: int
+    sock: socket.socket
+
+    @property
+    def can_move(self) -> bool:
+        """Whether another Processor could go on with it."""
+
+    @property
+    def recv_into(self) -> Callable[[memoryview], int]:
+        """Receive into a buffer; how many bytes came, 0 at the end. BlockingIOError if none have."""
+
+    @property
+    def send(self) -> Callable[..., int]:
+        """Send what there is room for, with `flags` of the socket; how much that was. BlockingIOError if none."""
+
+    def send_file(self, file_fd: int, position: int, count: int) -> int:
+        """Send a file's bytes; how many. Raises EOFError if the file is too short."""
+
+    def send_all(self, data: bytes | memoryview, flags: int) -> None:
+        """Send everything on a blocking socket."""
+
+    def set_blocking(self, is_blocking: bool) -> None:
+        """Whether `recv_into` and `send` wait. Raises OSError for a socket that cannot be used."""
+
+    def end(self) -> None:
+        """Shut the connection down, even if another process has a copy of its descriptor."""
+
+    def close(self) -> None:
+        """Close our descriptor."""
 
 
 class PlaintextTransport:
@@ -23,6 +58,8 @@ class PlaintextTransport:
     """
 
     __slots__ = ("fd", "recv_into", "send", "sock")
+
+    can_move: Final = True
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -22,4 +23,6 @@ class Plan:
     was_clean: bool
     control: Endpoint | None = None  # kproc.control.listener
     metrics: Endpoint | None = None  # kproc.metrics.listener
+    # Keys of TLS session tickets come from it, so that every Processor resumes the sessions of the others.
+    ticket_secret: bytes = field(default_factory=lambda: os.urandom(32), repr=False)
     fs: Fs = field(default_factory=OsFs)  # Every access to a file below log.dirs goes through it.

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kproc.cleaner.cleaner import Cleaner
-from kproc.clock import NS_PER_S
+from kproc.clock import NS_PER_S, Clock
 from kproc.cluster.controller import ControllerState, failure_of
 from kproc.cluster.dynamic_settings import left_out, settings_in_force, wanted_processors
 from kproc.cluster.image import ClusterImage
@@ -31,8 +31,11 @@ from kproc.handler.syncer import Syncer
 from kproc.metrics.slab import MetricsRow
 from kproc.net.acceptor import Acceptor
 from kproc.net.connection_limits import ConnectionLimits, Resolve, control_limits, limits_for
+from kproc.net.connection_table import ConnectionTable
 from kproc.net.handler_peer import Router
 from kproc.net.processor import Processor
+from kproc.net.processor_state import ProcessorState
+from kproc.net.tls_listeners import TlsListeners
 from kproc.observe import health
 from kproc.observe.broker_figures import BrokerFigures
 from kproc.observe.figures_text import figures_text
@@ -57,6 +60,7 @@ from kproc.transport.agent import AgentId, BlockOwner, Doze, Link
 
 if TYPE_CHECKING:
     from kproc.controller.operations import Operations
+    from kproc.net.tls_connections import TlsConnections
     from kproc.observe.status import Status
 
 logger = logging.getLogger(__name__)
@@ -121,7 +125,22 @@ def make_processor(
         queued_requests_max=_queued_requests_max(plan),
         processors_in_all=lambda settings: sum(wanted_processors(plan.config, settings).values()),
         router=router,
+        tls_listeners=TlsListeners(
+            plan.config,
+            [endpoint.name for endpoint in plan.endpoints],
+            ticket_secret=plan.ticket_secret,
+            make=_make_tls,
+        ),
     )
+
+
+def _make_tls(
+    table: ConnectionTable, state: ProcessorState, clock: Clock, listeners: TlsListeners
+) -> TlsConnections:
+    # Loaded here: only a Processor that has a TLS connection needs it.
+    from kproc.net.tls_connections import TlsConnections
+
+    return TlsConnections(table, state, clock, listeners)
 
 
 def _queued_requests_max(plan: Plan) -> int:

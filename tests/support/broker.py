@@ -190,6 +190,11 @@ class ServedBroker:
         return str(self._ready["metrics"])
 
     @property
+    def listeners(self) -> dict[str, dict[str, str]]:
+        """`bound` and `advertised` of each listener, by its name."""
+        return dict(self._ready["listeners"])
+
+    @property
     def port(self) -> int:
         """The bound port."""
         return int(self.bootstrap.rpartition(":")[2])
@@ -254,9 +259,10 @@ def serve_command(
     port: int = 0,
     ready_file: Path | None = None,
 ) -> list[str]:
-    """The command line of a broker on loopback."""
+    """The command line of a broker on loopback; `listeners` among the settings replaces its one listener."""
     command = [sys.executable, "-m", "kproc", "serve", "--data", str(data), "--transport", transport]
-    command += ["--listeners", f"PLAINTEXT://127.0.0.1:{port}"]
+    if "listeners" not in (settings or {}):
+        command += ["--listeners", f"PLAINTEXT://127.0.0.1:{port}"]
     for name, value in (settings or {}).items():
         command += ["--set", f"{name}={value}"]
     if ready_file is not None:

@@ -25,6 +25,8 @@ from kproc.metrics.spec import SLOT
 from kproc.net.handler_peer import Router
 from kproc.net.handoff import ADDRESS_BYTES, EVICT, HANDOFF, REPORT_BYTES_MAX, Report, pack_address
 from kproc.net.processor import Processor
+from kproc.net.tls_listeners import TlsListeners
+from kproc.security.principal import Principal
 from kproc.transport.agent import AgentId, Link
 from kproc.transport.envelope import (
     BLOCK,
@@ -88,6 +90,7 @@ class ScriptedHandler:
     gone: list[int] = field(default_factory=list)  # Connections that were closed.
     events: list[str] = field(default_factory=list)
     addresses: dict[int, bytes] = field(default_factory=dict)  # By connection, as they were told.
+    principals: dict[int, Principal] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.inbox = Inbox(self.link.receiver)
@@ -100,7 +103,9 @@ class ScriptedHandler:
         for kind, view in self.inbox.poll(limit):
             if kind == IDENTITY:
                 identity = bytes(view[HEAD_BYTES:])
-                self.addresses[HEAD.unpack_from(view)[0]] = identity[:ADDRESS_BYTES]
+                (connection_id,) = HEAD.unpack_from(view)[:1]
+                self.addresses[connection_id] = identity[:ADDRESS_BYTES]
+                self.principals[connection_id] = Principal.unpack(identity[ADDRESS_BYTES:])
                 continue
             self._records += 1
             connection_id, sequence, listener, flags = HEAD.unpack_from(view)
@@ -176,6 +181,7 @@ class ProcessorRig:
         queued_bytes_max: int = -1,
         queued_requests_max: int = -1,
         processor_count: int = 1,
+        tls_listeners: TlsListeners | None = None,
     ) -> None:
         self._stack = ExitStack()
         self._links = self._stack.enter_context(LinkMaker(link_kind))
@@ -202,6 +208,7 @@ class ProcessorRig:
             queued_bytes_max=queued_bytes_max,
             queued_requests_max=queued_requests_max,
             processors_in_all=lambda settings: settings.integer("num.network.threads", processor_count),
+            tls_listeners=tls_listeners,
         )
         self._stack.callback(self.processor.close)
         self.handlers = [self.attach_handler(index) for index in range(handlers)]

@@ -1,0 +1,63 @@
+"""Two calls of OpenSSL that the standard library's SSLContext lacks: keys of session tickets, suites of TLS 1.3.
+
+They need the address of OpenSSL's context, the first word behind the object's head in CPython 3.11 to 3.14, and the
+library's symbols, which a statically linked Python may hide. `library()` is None where either is not so.
+"""
+
+from __future__ import annotations
+
+import _ssl
+import ctypes
+import ssl
+import sys
+from functools import cache
+from typing import Final
+
+TICKET_KEY_BYTES: Final = 80
+_SET_TICKET_KEYS: Final = 59  # SSL_CTRL_SET_TLSEXT_TICKET_KEYS
+
+
+@cache
+def library() -> ctypes.CDLL | None:
+    """OpenSSL as this Python has loaded it; None if its contexts cannot be reached."""
+    path = getattr(_ssl, "__file__", None)
+    if sys.implementation.name != "cpython" or path is None:
+        return None
+    found = ctypes.CDLL(path)
+    try:
+        found.SSL_CTX_ctrl.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_long, ctypes.c_void_p]
+        found.SSL_CTX_ctrl.restype = ctypes.c_long
+        found.SSL_CTX_get_options.argtypes = [ctypes.c_void_p]
+        found.SSL_CTX_get_options.restype = ctypes.c_uint64
+        found.SSL_CTX_set_ciphersuites.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+        found.SSL_CTX_set_ciphersuites.restype = ctypes.c_int
+    except AttributeError:
+        return None
+    probe = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    probe.options |= ssl.OP_NO_RENEGOTIATION
+    address = _address_of(probe)
+    is_it = found.SSL_CTX_get_options(address) == int(probe.options)
+    size = found.SSL_CTX_ctrl(address, _SET_TICKET_KEYS, 0, None) if is_it else 0
+    return found if size == TICKET_KEY_BYTES else None
+
+
+def set_ticket_keys(context: ssl.SSLContext, keys: bytes) -> bool:
+    """Use these keys for session tickets; False if that cannot be done: then the context has keys of its own."""
+    openssl = library()
+    if openssl is None:
+        return False
+    return bool(openssl.SSL_CTX_ctrl(_address_of(context), _SET_TICKET_KEYS, len(keys), keys) == 1)
+
+
+def set_tls13_suites(context: ssl.SSLContext, suites: str) -> bool:
+    """Allow only these suites, separated by colons, in TLS 1.3. False if that cannot be done."""
+    openssl = library()
+    if openssl is None:
+        return False
+    return bool(openssl.SSL_CTX_set_ciphersuites(_address_of(context), suites.encode()) == 1)
+
+
+def _address_of(context: ssl.SSLContext) -> int:
+    address = ctypes.c_void_p.from_address(id(context) + object.__basicsize__).value
+    assert address is not None
+    return address

@@ -1,0 +1,106 @@
+"""Maps the subject of a client's certificate to the name of its principal: `ssl.principal.mapping.rules`.
+
+`RULE:pattern/replacement/[L|U]` or `DEFAULT`, separated by commas; the first rule whose pattern matches the whole
+subject wins. Syntax and splitting are Kafka's (SslPrincipalMapper), patterns are Java's regular expressions.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+_RULE: Final = r"(DEFAULT)|RULE:((\\.|[^\\/])*)/((\\.|[^\\/])*)/([LU]?).*?|(.*?)"
+_SPLITTER: Final = re.compile(rf"\s*({_RULE})\s*(,\s*|$)")
+_PARSER: Final = re.compile(_RULE)
+# Java: (?<name>...) and \k<name>.
+_NAMED_GROUP: Final = re.compile(r"\(\?<([A-Za-z][A-Za-z0-9]*)>")
+_NAMED_REFERENCE: Final = re.compile(r"\\k<([A-Za-z][A-Za-z0-9]*)>")
+_REPLACEMENT: Final = re.compile(r"\\(.)|\$\{([A-Za-z][A-Za-z0-9]*)\}|\$(\d+)|([^\\$]+)|(.)", re.DOTALL)
+
+
+class NoMatchingRule(Exception):
+    """No rule applies to the subject: the client is refused."""
+
+
+class _Rule(NamedTuple):
+    pattern: re.Pattern[str] | None  # None: DEFAULT.
+    replacement: tuple[str | int, ...]
+    case: str
+
+    def apply(self, subject: str) -> str | None:
+        if self.pattern is None:
+            return subject
+        if self.pattern.fullmatch(subject) is None:
+            return None
+        # All matches, as Java's replaceAll: what is lazy, or matches nothing behind the end, is replaced again.
+        name = self.pattern.sub(self._expand, subject)
+        if self.case == "L":
+            return name.lower()
+        return name.upper() if self.case == "U" else name
+
+    def _expand(self, match: re.Match[str]) -> str:
+        return "".join(part if isinstance(part, str) else match[part] or "" for part in self.replacement)
+
+
+class PrincipalMapper:
+    """The rules of one listener. Raises ValueError for rules that are none."""
+
+    def __init__(self, rules: str = "DEFAULT") -> None:
+        self._text = rules.strip() or "DEFAULT"
+        self._rules = [
+            _parse(match[1]) for match in _SPLITTER.finditer(self._text) if match[1]
+        ]  # Empty rules are left out.
+
+    def name_of(self, subject: str) -> str:
+        """The principal's name for the subject of a client's certificate. Raises NoMatchingRule."""
+        for rule in self._rules:
+            name = rule.apply(subject)
+            if name is not None:
+                return name
+        raise NoMatchingRule(f"no rule of ssl.principal.mapping.rules applies to {subject}")
+
+
+def complaint_about(rules: str) -> str | None:
+    """What is wrong with the rules, or None."""
+    try:
+        PrincipalMapper(rules)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _parse(text: str) -> _Rule:
+    match = _PARSER.match(text)
+    assert match is not None, "the last alternative matches everything"
+    if match.end() != len(text):
+        raise ValueError(f"{text!r} is not a rule: expected DEFAULT or RULE:pattern/replacement/[LU]")
+    if match[1]:
+        return _Rule(None, (), "")
+    pattern = _NAMED_REFERENCE.sub(r"(?P=\1)", _NAMED_GROUP.sub(r"(?P<\1>", match[2]))
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"{text!r}: {error}") from None
+    return _Rule(compiled, _replacement(match[4], compiled), match[6])
+
+
+def _replacement(text: str, pattern: re.Pattern[str]) -> tuple[str | int, ...]:
+    """Literal text and group numbers. `$12` is group 12 if there is one, else group 1 and a 2, as in Java."""
+    parts: list[str | int] = []
+    for escaped, name, digits, plain, other in _REPLACEMENT.findall(text):
+        if digits:
+            length = len(digits)
+            while length > 1 and int(digits[:length]) > pattern.groups:
+                length -= 1
+            number = int(digits[:length])
+            # A group that there is not stands for itself.
+            parts += [number if number <= pattern.groups else f"${number}", digits[length:]]
+        elif name:
+            if name not in pattern.groupindex:
+                raise ValueError(f"{text!r}: the pattern has no group {name}")
+            parts.append(pattern.groupindex[name])
+        else:
+            if other:
+                raise ValueError(f"{text!r}: a lone {other} in the replacement")
+            parts.append(escaped or plain)
+    return tuple(parts)

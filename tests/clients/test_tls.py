@@ -1,0 +1,291 @@
+"""Clients over TLS: each of them produces and consumes, in a group; what is wrong is said at both ends.
+
+One broker serves four listeners: SSL, MTLS which wants a certificate, EXPIRED whose own has ended, and PLAINTEXT.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import ssl
+import subprocess
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
+
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+
+from tests.support.broker import ServedBroker
+from tests.support.certificates import Certificates
+from tests.support.topics import fresh_name
+from tests.support.wait import wait_until
+
+pytestmark = [pytest.mark.clients]
+VALUES = [b"%d" % number + b"x" * number for number in range(0, 3000, 7)] + [b"y" * 900_000]
+PROTOCOLS = "SSL:SSL,MTLS:SSL,EXPIRED:SSL,PLAINTEXT:PLAINTEXT"
+
+
+class TlsBroker:
+    """The broker, its listeners' addresses, and what its clients trust."""
+
+    def __init__(self, served: ServedBroker, certificates: Certificates) -> None:
+        self.served = served
+        self.files = certificates
+
+    def address(self, listener: str) -> str:
+        return str(self.served.listeners[listener]["bound"])
+
+    def librdkafka(
+        self, listener: str = "SSL", *, with_client: bool = False, **options: Any
+    ) -> dict[str, Any]:
+        given = {"bootstrap.servers": self.address(listener), "security.protocol": "SSL"}
+        given |= self.files.librdkafka(with_client=with_client)
+        return given | {name.replace("_", "."): value for name, value in options.items()}
+
+
+@pytest.fixture(scope="module")
+def tls_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsBroker]:
+    directory = tmp_path_factory.mktemp("tls")
+    files = Certificates(directory)
+    settings = {
+        "listeners": ",".join(f"{name}://127.0.0.1:0" for name in ("SSL", "MTLS", "EXPIRED", "PLAINTEXT")),
+        "listener.security.protocol.map": PROTOCOLS,
+        "num.network.threads": 2,
+        "num.io.threads": 2,
+        **files.broker_settings(client_auth="none"),
+        "listener.name.mtls.ssl.client.auth": "required",
+        "listener.name.mtls.ssl.truststore.location": files.ca,
+        "listener.name.expired.ssl.keystore.location": files.expired,
+    }
+    with ServedBroker(directory / "data", settings=settings) as served:
+        yield TlsBroker(served, files)
+
+
+def produce(options: dict[str, Any], topic: str, values: list[bytes]) -> None:
+    failed: list[Any] = []
+    producer = Producer({**options, "linger.ms": 5})
+    for value in values:
+        producer.produce(topic, value, on_delivery=lambda error, _: failed.append(error) if error else None)
+        producer.poll(0)
+    assert producer.flush(30) == 0
+    assert failed == []
+
+
+def consume(options: dict[str, Any], topic: str, count: int) -> list[bytes]:
+    consumer = Consumer({**options, "group.id": fresh_name("group"), "auto.offset.reset": "earliest"})
+    consumer.subscribe([topic])
+    found: list[bytes] = []
+
+    def is_done() -> bool:
+        for message in consumer.consume(500, timeout=1.0):
+            assert message.error() is None or message.error().retriable(), message.error()
+            if message.error() is None:
+                found.append(message.value())
+        return len(found) >= count
+
+    try:
+        wait_until(is_done, seconds=30, what="every record")
+    finally:
+        consumer.close()
+    return found
+
+
+def test_confluent_kafka(tls_broker: TlsBroker) -> None:
+    topic = fresh_name("tls")
+    produce(tls_broker.librdkafka(), topic, VALUES)
+    assert consume(tls_broker.librdkafka(), topic, len(VALUES)) == VALUES
+
+
+def test_a_clients_certificate_opens_the_listener_that_wants_one(tls_broker: TlsBroker) -> None:
+    topic = fresh_name("mtls")
+    options = tls_broker.librdkafka("MTLS", with_client=True)
+    produce(options, topic, VALUES[:10])
+    assert consume(options, topic, 10) == VALUES[:10]
+
+
+def test_kafka_python(tls_broker: TlsBroker) -> None:
+    kafka = pytest.importorskip("kafka")
+    topic = fresh_name("kafka-python")
+    options = {
+        "bootstrap_servers": tls_broker.address("SSL"),
+        "security_protocol": "SSL",
+        "ssl_cafile": str(tls_broker.files.ca),
+    }
+    produce(tls_broker.librdkafka(), topic, VALUES[:1])
+    producer = kafka.KafkaProducer(**options)
+    for value in VALUES[1:50]:
+        producer.send(topic, value)
+    producer.flush(30)
+    producer.close()
+    consumer = kafka.KafkaConsumer(
+        topic, group_id=fresh_name("g"), auto_offset_reset="earliest", consumer_timeout_ms=15_000, **options
+    )
+    found = []
+    for record in consumer:
+        found.append(record.value)
+        if len(found) == 50:
+            break
+    consumer.close()
+    assert found == VALUES[:50]
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_aiokafka_in_either_version(tls_broker: TlsBroker, version: ssl.TLSVersion) -> None:
+    aiokafka = pytest.importorskip("aiokafka")
+    topic = fresh_name("aiokafka")
+    context = ssl.create_default_context(cafile=str(tls_broker.files.ca))
+    context.minimum_version = context.maximum_version = version
+    options = {
+        "bootstrap_servers": tls_broker.address("SSL"),
+        "security_protocol": "SSL",
+        "ssl_context": context,
+    }
+    produce(tls_broker.librdkafka(), topic, VALUES[:1])
+
+    async def go() -> list[bytes]:
+        async with aiokafka.AIOKafkaProducer(**options) as producer:
+            for value in VALUES[1:50]:
+                await producer.send_and_wait(topic, value)
+        async with aiokafka.AIOKafkaConsumer(
+            topic, group_id=fresh_name("g"), auto_offset_reset="earliest", **options
+        ) as consumer:
+            return [(await asyncio.wait_for(consumer.getone(), 20)).value for _ in range(50)]
+
+    assert asyncio.run(go()) == VALUES[:50]
+
+
+@pytest.mark.skipif(shutil.which("kcat") is None, reason="no kcat on the PATH")
+def test_kcat(tls_broker: TlsBroker) -> None:
+    topic = fresh_name("kcat")
+    options = [f"-X{name}={value}" for name, value in tls_broker.librdkafka().items()]
+    lines = "".join(f"line {number}\n" for number in range(200)).encode()
+    subprocess.run(["kcat", "-P", "-t", topic, *options], input=lines, check=True, timeout=30)
+    done = subprocess.run(
+        ["kcat", "-C", "-e", "-q", "-o", "beginning", "-t", topic, *options],
+        capture_output=True,
+        check=True,
+        timeout=30,
+    )
+    assert done.stdout == lines
+
+
+# -- what is wrong ---------------------------------------------------------------------------------------------
+
+
+def error_of(options: dict[str, Any]) -> str:
+    """What librdkafka says when it cannot connect."""
+    said: list[str] = []
+    admin = AdminClient({**options, "log_level": 0, "error_cb": lambda error: said.append(error.str())})
+    with pytest.raises(KafkaException):
+        admin.list_topics(timeout=3)
+    admin.poll(0.1)
+    return "\n".join(said)
+
+
+def in_log(tls_broker: TlsBroker, text: str, act: Callable[[], Any]) -> Any:
+    """What `act` returns; the broker logs `text` meanwhile."""
+    before = tls_broker.served.log().count(text)
+    result = act()
+    wait_until(lambda: tls_broker.served.log().count(text) > before, seconds=10, what=f"{text!r} in the log")
+    return result
+
+
+def test_who_trusts_another_authority_says_so_and_the_broker_too(tls_broker: TlsBroker) -> None:
+    options = tls_broker.librdkafka(ssl_ca_location=str(tls_broker.files.stranger_ca))
+    said = in_log(tls_broker, "the client refused it: unknown ca", lambda: error_of(options))
+    assert "certificate verify failed" in said
+
+
+def test_an_expired_certificate_is_refused_by_the_client(tls_broker: TlsBroker) -> None:
+    said = in_log(
+        tls_broker,
+        "the client refused it: certificate expired",
+        lambda: error_of(tls_broker.librdkafka("EXPIRED")),
+    )
+    assert "certificate verify failed" in said
+
+
+def test_a_missing_and_a_strangers_certificate_are_refused_by_the_broker(tls_broker: TlsBroker) -> None:
+    in_log(
+        tls_broker,
+        "peer did not return a certificate",
+        lambda: error_of(tls_broker.librdkafka("MTLS")),
+    )
+    stranger = str(tls_broker.files.stranger)
+    options = tls_broker.librdkafka("MTLS", ssl_certificate_location=stranger, ssl_key_location=stranger)
+    in_log(tls_broker, "certificate verify failed", lambda: error_of(options))
+
+
+def test_plaintext_on_a_tls_port_and_tls_on_a_plaintext_port(tls_broker: TlsBroker) -> None:
+    plain = {"bootstrap.servers": tls_broker.address("SSL"), "socket.timeout.ms": 1000}
+    in_log(tls_broker, "its bytes are not TLS", lambda: error_of(plain))
+    encrypted = tls_broker.librdkafka("PLAINTEXT")
+    in_log(tls_broker, "a TLS handshake came to a PLAINTEXT listener", lambda: error_of(encrypted))
+
+
+def openssl(tls_broker: TlsBroker, *arguments: str, stdin: bytes = b"") -> str:
+    """What `openssl s_client` prints."""
+    command = ["openssl", "s_client", "-connect", tls_broker.address("SSL")]
+    command += ["-CAfile", str(tls_broker.files.ca), *arguments]
+    done = subprocess.run(command, input=stdin, capture_output=True, check=False, timeout=20)
+    return (done.stdout + done.stderr).decode(errors="replace")
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl on the PATH")
+def test_renegotiation_is_refused_and_keys_are_updated(tls_broker: TlsBroker) -> None:
+    refused = openssl(tls_broker, "-tls1_2", stdin=b"R\n")
+    assert "RENEGOTIATING" in refused
+    assert "no renegotiation" in refused
+    updated = openssl(tls_broker, "-tls1_3", stdin=b"K\nQ\n")
+    assert "KEYUPDATE" in updated
+    assert "error" not in updated.lower()
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_sessions_are_resumed_by_whichever_processor(tls_broker: TlsBroker, version: ssl.TLSVersion) -> None:
+    """Connections go to the two Processors in turn; each of them resumes what either has begun."""
+    context = ssl.create_default_context(cafile=str(tls_broker.files.ca))
+    context.minimum_version = context.maximum_version = version
+    session, was_reused = ask_versions(tls_broker, context, None)
+    assert not was_reused
+    for _ in range(6):
+        _, was_reused = ask_versions(tls_broker, context, session)
+        assert was_reused
+
+
+def ask_versions(tls_broker: TlsBroker, context: ssl.SSLContext, session: Any) -> tuple[Any, bool]:
+    """One ApiVersions request on a connection of its own: its session, and whether it resumed the given one."""
+    host, _, port = tls_broker.address("SSL").rpartition(":")
+    body = b"\0\x12\0\0\0\0\0\1\0\4test"
+    raw = socket.create_connection((host, int(port)), timeout=10)
+    with context.wrap_socket(raw, server_hostname="localhost", session=session) as sock:
+        sock.sendall(len(body).to_bytes(4, "big") + body)
+        assert sock.recv(4)
+        return sock.session, bool(sock.session_reused)
+
+
+def test_half_handshakes_stop_nobody(tls_broker: TlsBroker) -> None:
+    host, _, port = tls_broker.address("SSL").rpartition(":")
+    context = ssl.create_default_context(cafile=str(tls_broker.files.ca))
+    outgoing = ssl.MemoryBIO()
+    asking = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
+    with pytest.raises(ssl.SSLWantReadError):
+        asking.do_handshake()
+    hello = outgoing.read()
+    half: list[socket.socket] = []
+    try:
+        for number in range(600):
+            sock = socket.create_connection((host, int(port)))
+            sock.sendall(hello if number % 2 else hello[: number % len(hello)])
+            half.append(sock)
+        topic = fresh_name("flood")
+        produce(tls_broker.librdkafka(), topic, VALUES[:20])
+        assert consume(tls_broker.librdkafka(), topic, 20) == VALUES[:20]
+    finally:
+        for sock in half:
+            sock.close()

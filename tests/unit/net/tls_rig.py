@@ -1,0 +1,101 @@
+"""Clients over TLS for the Processor of rig.py: the standard library's TLS at the other end of a socket pair."""
+
+from __future__ import annotations
+
+import ssl
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from kproc.config import Config
+from kproc.net.tls_connections import TlsConnections
+from kproc.net.tls_listeners import TlsListeners
+from kproc.transport.envelope import FLAG_TLS
+from tests.support.certificates import Certificates
+from tests.unit.net.rig import Client, ProcessorRig
+
+
+def listeners_of(certificates: Certificates, client_auth: str = "none", **settings: Any) -> TlsListeners:
+    """One TLS listener, SSL; `settings` by Kafka's names with underscores."""
+    given = certificates.broker_settings(client_auth=client_auth)
+    given |= {name.replace("_", "."): value for name, value in settings.items()}
+    config = Config.build(given)
+    return TlsListeners(config, ["SSL"], ticket_secret=bytes(32), make=TlsConnections)
+
+
+def client_context(certificates: Certificates, *, pem: Path | None = None) -> ssl.SSLContext:
+    """What a client needs to trust the broker, and to be trusted."""
+    context = ssl.create_default_context(cafile=str(certificates.ca))
+    if pem is not None:
+        context.load_cert_chain(pem)
+    return context
+
+
+class TlsClient:
+    """A client of the rig that speaks TLS; never blocks."""
+
+    def __init__(self, rig: ProcessorRig, context: ssl.SSLContext, session: Any = None) -> None:
+        self.raw: Client = rig.connect(flags=FLAG_TLS)
+        self._rig = rig
+        self.has_ended = False  # close_notify has come.
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls = context.wrap_bio(
+            self._incoming, self._outgoing, server_hostname="localhost", session=session
+        )
+
+    def hello(self) -> bytes:
+        """The first bytes of the handshake, not sent."""
+        with suppress(ssl.SSLWantReadError):
+            self.tls.do_handshake()
+        return self._outgoing.read()
+
+    def shake_hands(self) -> TlsClient:
+        """The whole handshake."""
+        for _ in range(10):
+            try:
+                self.tls.do_handshake()
+            except ssl.SSLWantReadError:
+                self._exchange()
+                continue
+            self._exchange()
+            return self
+        raise AssertionError("no end of the handshake")
+
+    def encrypt(self, data: bytes) -> bytes:
+        """The ciphertext of `data`, not sent."""
+        view = memoryview(data)
+        sealed = b""
+        while view:
+            view = view[self.tls.write(view) :]
+            sealed += self._outgoing.read()
+        return sealed
+
+    def send(self, data: bytes) -> None:
+        """Send; the Processor reads it as it can."""
+        self.raw.send_through(self.encrypt(data))
+
+    def _exchange(self) -> None:
+        if self._outgoing.pending:
+            self.raw.send_through(self._outgoing.read())
+        self._rig.settle()
+        self._incoming.write(self.raw.received())
+
+    def received(self) -> bytes:
+        """All plaintext that has arrived. Raises ssl.SSLError for an alert."""
+        self._incoming.write(self.raw.received())
+        data = b""
+        with suppress(ssl.SSLWantReadError):
+            while part := self.tls.read(1 << 16):
+                data += part
+            self.has_ended = True
+        return data
+
+    def receive_through(self, count: int) -> bytes:
+        """That many bytes, as the Processor sends them."""
+        data = b""
+        for _ in range(100_000):
+            data += self.received()
+            if len(data) >= count:
+                return data
+            self._rig.step()
+        raise AssertionError(f"{len(data)} of {count} bytes came")

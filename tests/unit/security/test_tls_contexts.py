@@ -1,0 +1,388 @@
+"""TLS contexts of listeners: what settings and files make them, what is wrong with those that cannot be used."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kproc.config import SETTINGS, Config, ConfigError
+from kproc.config.dynamic import DynamicSettings
+from kproc.config.values import Secret
+from kproc.security import openssl_calls
+from kproc.security.tls import complaint_about_change, make_context, openssl_name, settings_of
+from tests.support.certificates import LOCAL_NAMES, Certificates, Issued
+
+Make = Callable[..., Any]
+JKS = bytes.fromhex("feedfeed") + bytes(20)
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def issued(certificates: Certificates) -> Issued:
+    return certificates.issue_server()
+
+
+def values(**settings: Any) -> Callable[[str], Any]:
+    given = {name.replace("_", "."): value for name, value in settings.items()}
+    return settings_of(Config.build(given), DynamicSettings(), "SSL")
+
+
+def context_of(secret: bytes = bytes(32), **settings: Any) -> ssl.SSLContext:
+    return make_context("SSL", values(**settings), ticket_secret=secret).context
+
+
+def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext, session: Any = None) -> ssl.SSLObject:
+    """The client's end after a handshake and the ticket that follows it."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    serving = server.wrap_bio(to_server, to_client, server_side=True)
+    asking = client.wrap_bio(to_client, to_server, server_hostname="localhost", session=session)
+    for _ in range(3):
+        for end in (asking, serving):
+            with suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+    with suppress(ssl.SSLWantReadError):
+        asking.read(1)
+    return asking
+
+
+def client_of(certificates: Certificates) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=str(certificates.ca))
+
+
+# -- stores ----------------------------------------------------------------------------------------------------
+
+
+def stores(certificates: Certificates, issued: Issued) -> dict[str, dict[str, Any]]:
+    """Every form in which a key and a chain may be given."""
+    write = certificates.write
+    return {
+        "PEM file": {"ssl_keystore_type": "PEM", "ssl_keystore_location": write("k.pem", issued.pem())},
+        "PEM file of no type": {"ssl_keystore_location": write("k.pem", issued.pem())},
+        "encrypted PEM": {
+            "ssl_keystore_type": "PEM",
+            "ssl_keystore_location": write("e.pem", issued.pem("word")),
+            "ssl_key_password": "word",
+        },
+        "PEM inline": {
+            "ssl_keystore_type": "PEM",
+            "ssl_keystore_key": issued.key_pem().decode(),
+            "ssl_keystore_certificate_chain": issued.chain_pem.decode(),
+        },
+        "PKCS12": {
+            "ssl_keystore_type": "PKCS12",
+            "ssl_keystore_location": write("k.p12", issued.pkcs12("word")),
+            "ssl_keystore_password": "word",
+        },
+        "PKCS12 of no type": {
+            "ssl_keystore_location": write("k.p12", issued.pkcs12("word")),
+            "ssl_keystore_password": "word",
+        },
+    }
+
+
+STORES = ("PEM file", "PEM file of no type", "encrypted PEM", "PEM inline", "PKCS12", "PKCS12 of no type")
+
+
+@pytest.mark.parametrize("form", STORES)
+def test_a_key_in_any_form_serves(certificates: Certificates, issued: Issued, form: str) -> None:
+    settings = {name: str(value) for name, value in stores(certificates, issued)[form].items()}
+    end = shake_hands(context_of(**settings), client_of(certificates))
+    assert end.getpeercert(binary_form=True) == issued.certificate.public_bytes(_der())
+
+
+def _der() -> Any:
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    return Encoding.DER
+
+
+def test_descriptors_of_memory_are_closed(certificates: Certificates) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    context_of(ssl_keystore_location=str(certificates.server))
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def wrong(certificates: Certificates, issued: Issued) -> dict[str, tuple[dict[str, Any], str]]:
+    """What is wrong, with which settings, and what is said of it."""
+    write, location = certificates.write, "ssl_keystore_location"
+    pem, word = {"ssl_keystore_type": "PEM"}, {"ssl_keystore_password": "word"}
+    other = certificates.issue_server()
+    store = write("w.p12", issued.pkcs12("word"))
+    trusting = {location: certificates.server, "ssl_client_auth": "required"}
+    return {
+        "nothing": ({}, "has no key: set ssl.keystore.location or listener.name.ssl.ssl.keystore.location"),
+        "no file": ({location: "/nowhere/k.pem"}, "location=/nowhere/k.pem: No such file or directory"),
+        "a directory": ({location: "/"}, "location=/: Is a directory"),
+        "neither": ({location: write("n", b"hello")}, "is neither PEM nor PKCS12"),
+        "JKS": (
+            {location: write("k.jks", JKS)},
+            "keytool -importkeystore -srckeystore .*/k.jks -destkeystore k.p12",
+        ),
+        "other type": ({location: store, **pem}, "is PKCS12, and ssl.keystore.type is PEM"),
+        "no password": ({location: store}, "cannot be opened without a password"),
+        "wrong password": ({location: store, "ssl_keystore_password": "no"}, "its password is wrong"),
+        "damaged": ({location: write("d.p12", issued.pkcs12("word")[:-50]), **word}, "or it is damaged"),
+        "PEM with a password": ({location: certificates.server, **pem, **word}, "PEM has none"),
+        "no key": ({location: write("c.pem", issued.chain_pem)}, "has no private key"),
+        "no certificate": ({location: write("o.pem", issued.key_pem())}, "has no certificate"),
+        "another key": (
+            {location: write("m.pem", other.key_pem() + issued.chain_pem)},
+            "the private key does not fit the certificate",
+        ),
+        "encrypted": (
+            {location: write("x.pem", issued.pem("word"))},
+            "is encrypted, and ssl.key.password is not set",
+        ),
+        "wrong key password": (
+            {location: write("x.pem", issued.pem("word")), "ssl_key_password": "no"},
+            "cannot be decrypted: ssl.key.password is wrong",
+        ),
+        "half inline": (
+            {**pem, "ssl_keystore_key": issued.key_pem().decode()},
+            "a key needs its certificate.chain",
+        ),
+        "inline of no type": (
+            {"ssl_keystore_key": issued.key_pem().decode()},
+            "ssl.keystore.type=JKS: certificates in settings are PEM",
+        ),
+        "inline and file": (
+            {**pem, location: certificates.server, "ssl_keystore_key": issued.key_pem().decode()},
+            "both a location and PEM in the settings",
+        ),
+        "no trust": (trusting, "kproc trusts no authority by itself"),
+        "empty trust": (
+            {**trusting, "ssl_truststore_location": write("t.pem", issued.key_pem())},
+            "has no certificate",
+        ),
+        "rules": (
+            {location: certificates.server, "ssl_principal_mapping_rules": "RULE:(/x/"},
+            "ssl.principal.mapping.rules: 'RULE:",
+        ),
+        "suites": (
+            {location: certificates.server, "ssl_cipher_suites": "TLS_ECDHE_RSA_WITH_X_SHA,AES128-SHA256"},
+            "ssl.cipher.suites: OpenSSL does not offer ECDHE-RSA-X-SHA$",
+        ),
+        "suites of no version": (
+            {
+                location: certificates.server,
+                "ssl_cipher_suites": "TLS_AES_128_GCM_SHA256",
+                "ssl_enabled_protocols": "TLSv1.2",
+            },
+            "has no version that these suites are of",
+        ),
+    }
+
+
+WRONG = (
+    "nothing", "no file", "a directory", "neither", "JKS", "other type", "no password", "wrong password",
+    "damaged", "PEM with a password", "no key", "no certificate", "another key", "encrypted",
+    "wrong key password", "half inline", "inline of no type", "inline and file", "no trust", "empty trust",
+    "rules", "suites", "suites of no version",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_cannot_be_used_is_told_in_one_line(
+    certificates: Certificates, issued: Issued, what: str
+) -> None:
+    settings, said = wrong(certificates, issued)[what]
+    with pytest.raises(ConfigError, match=said) as refused:
+        context_of(**{name: str(value) for name, value in settings.items()})
+    assert "\n" not in str(refused.value)
+    assert "word" not in str(refused.value).replace("password", "")
+
+
+def test_all_that_can_be_wrong_is_tried(certificates: Certificates, issued: Issued) -> None:
+    assert set(WRONG) == set(wrong(certificates, issued))
+    assert set(STORES) == set(stores(certificates, issued))
+
+
+def test_trust_stores_of_both_kinds_say_whose_clients_are_trusted(certificates: Certificates) -> None:
+    store = certificates.write("trust.p12", certificates.authority.trust_store("word"))
+    for location, password in ((certificates.ca, None), (store, "word")):
+        settings = {"ssl_truststore_location": str(location), "ssl_client_auth": "required"}
+        if password is not None:
+            settings["ssl_truststore_password"] = password
+        client = client_of(certificates)
+        client.load_cert_chain(certificates.client)
+        assert shake_hands(
+            context_of(ssl_keystore_location=str(certificates.server), **settings), client
+        ).version()
+        with pytest.raises(ssl.SSLError, match="did not return a certificate"):
+            shake_hands(
+                context_of(ssl_keystore_location=str(certificates.server), **settings),
+                client_of(certificates),
+            )
+
+
+def test_an_expired_certificate_and_a_key_for_all_to_read_are_warned_of(certificates: Certificates) -> None:
+    path = certificates.write("open.pem", certificates.expired.read_bytes())
+    path.chmod(0o644)
+    value = values(ssl_keystore_location=str(path))
+    ended, readable = make_context("SSL", value, ticket_secret=b"").warnings
+    assert f"ssl.keystore.location={path}: the certificate of CN=localhost ended at" in ended
+    assert f"chmod 600 {path}" in readable
+    assert (
+        make_context(
+            "SSL", values(ssl_keystore_location=str(certificates.server)), ticket_secret=b""
+        ).warnings
+        == ()
+    )
+
+
+# -- protocols and suites ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
+def test_only_enabled_versions_are_spoken(certificates: Certificates, version: str) -> None:
+    server = context_of(ssl_keystore_location=str(certificates.server), ssl_enabled_protocols=version)
+    client = client_of(certificates)
+    assert shake_hands(server, client).version() == version
+    if version == "TLSv1.2":
+        client.minimum_version = ssl.TLSVersion.TLSv1_3
+    else:
+        client.maximum_version = ssl.TLSVersion.TLSv1_2
+    with pytest.raises(ssl.SSLError, match="UNSUPPORTED_PROTOCOL"):
+        shake_hands(server, client)
+
+
+@pytest.mark.parametrize(
+    ("suites", "version", "chosen"),
+    [
+        ("TLS_AES_128_GCM_SHA256", "TLSv1.3", "TLS_AES_128_GCM_SHA256"),
+        ("TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", "TLSv1.2", "ECDHE-ECDSA-AES128-GCM-SHA256"),
+        (
+            "ECDHE-ECDSA-AES256-GCM-SHA384,TLS_CHACHA20_POLY1305_SHA256",
+            "TLSv1.3",
+            "TLS_CHACHA20_POLY1305_SHA256",
+        ),
+    ],
+)
+def test_suites_by_the_names_of_java_and_of_openssl(
+    certificates: Certificates, suites: str, version: str, chosen: str
+) -> None:
+    server = context_of(ssl_keystore_location=str(certificates.server), ssl_cipher_suites=suites)
+    end = shake_hands(server, client_of(certificates))
+    cipher = end.cipher()
+    assert cipher is not None
+    assert (end.version(), cipher[0]) == (version, chosen)
+
+
+@pytest.mark.parametrize(
+    ("java", "ours"),
+    [
+        ("TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384", "ECDHE-RSA-AES256-GCM-SHA384"),
+        ("TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA256", "ECDHE-RSA-AES128-SHA256"),
+        ("TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256", "ECDHE-ECDSA-CHACHA20-POLY1305"),
+        ("TLS_DHE_RSA_WITH_AES_256_GCM_SHA384", "DHE-RSA-AES256-GCM-SHA384"),
+        ("TLS_RSA_WITH_AES_128_GCM_SHA256", "AES128-GCM-SHA256"),
+        ("ECDHE-RSA-AES256-GCM-SHA384", "ECDHE-RSA-AES256-GCM-SHA384"),
+    ],
+)
+def test_javas_names_of_suites_are_openssls(java: str, ours: str) -> None:
+    assert openssl_name(java) == ours
+    assert openssl_name(java) in {each["name"] for each in _all_suites()}
+
+
+def _all_suites() -> Any:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    return context.get_ciphers()
+
+
+# -- sessions ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_contexts_with_one_secret_resume_each_others_sessions(
+    certificates: Certificates, version: ssl.TLSVersion
+) -> None:
+    assert openssl_calls.library() is not None, "here it can be done"
+    client = client_of(certificates)
+    client.minimum_version = client.maximum_version = version
+    location = str(certificates.server)
+    first = shake_hands(context_of(ssl_keystore_location=location), client)
+    assert not first.session_reused
+    assert shake_hands(context_of(ssl_keystore_location=location), client, first.session).session_reused
+    other = context_of(b"another secret", ssl_keystore_location=location)
+    assert not shake_hands(other, client, first.session).session_reused
+
+
+def test_a_session_is_not_resumed_by_who_trusts_other_clients(certificates: Certificates) -> None:
+    """It would bring a certificate that nobody verifies again."""
+    client = client_of(certificates)
+    client.load_cert_chain(certificates.client)
+    settings = {"ssl_keystore_location": str(certificates.server), "ssl_client_auth": "required"}
+    ours = context_of(ssl_truststore_location=str(certificates.ca), **settings)
+    session = shake_hands(ours, client).session
+    assert shake_hands(ours, client, session).session_reused
+    others = context_of(ssl_truststore_location=str(certificates.stranger_ca), **settings)
+    with pytest.raises(ssl.SSLError, match="CERTIFICATE_VERIFY_FAILED"):
+        shake_hands(others, client, session)
+
+
+# -- settings ----------------------------------------------------------------------------------------------------
+
+
+def test_what_was_changed_at_run_time_wins_over_the_listeners_own_and_that_over_the_plain() -> None:
+    config = Config.build(
+        {"ssl.keystore.location": "/plain", "listener.name.OUT.ssl.keystore.location": "/own"}
+    )
+    changed = DynamicSettings({"listener.name.out.ssl.keystore.location": "/changed"})
+    name = "ssl.keystore.location"
+    assert settings_of(config, DynamicSettings(), "IN")(name) == "/plain"
+    assert settings_of(config, DynamicSettings(), "OUT")(name) == "/own"
+    assert settings_of(config, changed, "OUT")(name) == "/changed"
+    password = DynamicSettings({"listener.name.out.ssl.key.password": "word"})
+    assert settings_of(config, password, "OUT")("ssl.key.password") == Secret("word")
+
+
+def test_every_setting_of_tls_may_be_a_listeners_own() -> None:
+    assert all(row.per_listener for name, row in SETTINGS.items() if name.startswith("ssl."))
+
+
+def test_a_new_certificate_keeps_its_names_unless_changes_are_allowed(certificates: Certificates) -> None:
+    def made(subject: str, hosts: tuple[str, ...], name: str, **settings: Any) -> Any:
+        path = certificates.write(name, certificates.authority.issue(subject, hosts=hosts).pem())
+        value = values(ssl_keystore_location=str(path), **settings)
+        return make_context("SSL", value, ticket_secret=b""), value
+
+    old, _ = made("CN=localhost", LOCAL_NAMES, "old.pem")
+    same, value = made("CN=localhost", LOCAL_NAMES, "same.pem")
+    assert complaint_about_change(old, same, "SSL", value) is None
+    renamed, value = made("CN=other", LOCAL_NAMES, "renamed.pem")
+    assert "from CN=localhost to CN=other (ssl.allow.dn.changes)" in str(
+        complaint_about_change(old, renamed, "SSL", value)
+    )
+    moved, value = made("CN=localhost", ("example.org",), "moved.pem")
+    assert "ssl.allow.san.changes" in str(complaint_about_change(old, moved, "SSL", value))
+    other, value = made("CN=x", ("y",), "o.pem", ssl_allow_dn_changes="true", ssl_allow_san_changes="true")
+    assert complaint_about_change(old, other, "SSL", value) is None
+
+
+def test_a_key_shows_in_no_form_of_a_store(issued: Issued) -> None:
+    from kproc.security.key_stores import PEM, StoreSettings, load_key_store
+
+    key, chain = Secret(issued.key_pem().decode()), Secret(issued.chain_pem.decode())
+    settings = StoreSettings("ssl.keystore", PEM, "", None, (key, chain))
+    for shown in (repr(settings), repr(load_key_store(settings))):
+        assert "BEGIN" not in shown
+
+
+def test_a_path_of_memory_is_ours_alone(tmp_path: Path) -> None:
+    from kproc.security.key_stores import as_path
+
+    with as_path(b"secret") as path:
+        assert Path(path).read_bytes() == b"secret"
+        assert os.stat(path).st_mode & 0o777 == 0o600
+    assert not Path(path).exists() or Path(path).resolve() != Path(path)
