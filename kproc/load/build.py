@@ -16,11 +16,13 @@ from typing import Final
 
 SOURCES: Final = Path(__file__).parent
 FLAGS: Final = ("-O2", "-std=gnu11", "-Wall", "-Wextra")
+_TLS_FLAGS: Final = ("-DKLOAD_TLS",)
+_TLS_LIBRARIES: Final = ("-lssl", "-lcrypto")
 COMPILE_SECONDS_MAX: Final = 120.0
 
 
 class CompilerMissing(RuntimeError):
-    """No C compiler on the PATH: the caller skips or says so."""
+    """No C compiler on the PATH, or no OpenSSL for it: the caller skips or says so."""
 
 
 def compiler() -> str | None:
@@ -28,19 +30,20 @@ def compiler() -> str | None:
     return next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)
 
 
-def build() -> Path:
-    """The load generator's binary, compiled when the sources changed."""
+def build(*, with_tls: bool = False) -> Path:
+    """The load generator's binary, compiled when the sources changed; TLS needs OpenSSL's headers."""
+    flags = (*FLAGS, *_TLS_FLAGS) if with_tls else FLAGS
     files = sorted([*SOURCES.glob("*.c"), *SOURCES.glob("*.h")])
-    digest = hashlib.sha256(repr(FLAGS).encode())
+    digest = hashlib.sha256(repr(flags).encode())
     for file in files:
         digest.update(file.read_bytes())
     binary = Path.home() / ".cache" / "kproc" / "kload" / f"kload-{digest.hexdigest()[:16]}"
     if not binary.exists():
-        _compile([file for file in files if file.suffix == ".c"], binary)
+        _compile([file for file in files if file.suffix == ".c"], binary, flags)
     return binary
 
 
-def _compile(sources: list[Path], binary: Path) -> None:
+def _compile(sources: list[Path], binary: Path, flags: tuple[str, ...]) -> None:
     cc = compiler()
     if cc is None:
         raise CompilerMissing("no C compiler (cc, gcc or clang) on the PATH to build the load generator with")
@@ -48,10 +51,13 @@ def _compile(sources: list[Path], binary: Path) -> None:
     with tempfile.TemporaryDirectory(dir=binary.parent, prefix=".build-") as directory:
         # Built aside and renamed: two that build at once must not execute half a file.
         fresh = Path(directory) / "kload"
-        command = [cc, *FLAGS, "-o", str(fresh), *map(str, sources)]
+        libraries = _TLS_LIBRARIES if flags != FLAGS else ()
+        command = [cc, *flags, "-o", str(fresh), *map(str, sources), *libraries]
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=COMPILE_SECONDS_MAX, check=False
         )
+        if done.returncode != 0 and "openssl/" in done.stderr:
+            raise CompilerMissing("no headers of OpenSSL (libssl-dev) to build the load generator's TLS with")
         if done.returncode != 0:
             raise RuntimeError(f"the load generator does not compile:\n{done.stderr[-4000:]}")
         fresh.rename(binary)

@@ -49,7 +49,6 @@ static struct phases phases;
 static int epoll_fd, alive;
 static int64_t batches_left; /* once: of all connections; the interval ends with the last */
 static size_t head_bytes_max; /* length field to the end of the first batch header */
-static uint8_t *scratch;
 
 void build_fetch(struct buffer *b, int first, int count, const int64_t *offsets, int max_wait_ms) {
     bool is_flexible = opt.fetch_version >= 12;
@@ -206,7 +205,7 @@ static void drop(struct connection *c, const char *why) {
     c->is_dead = true;
     result.unanswered += c->is_open;
     alive--;
-    close(c->fd);
+    net_close(c->fd);
 }
 
 static void ask(struct connection *c) {
@@ -223,7 +222,7 @@ static void ask(struct connection *c) {
     c->got = c->total = 0;
     set_i32(c->request.data + CORRELATION_AT, ++c->correlation);
     set_i64(c->request.data + fetch_offset_at(), index->base[c->batch]);
-    ssize_t n = send(c->fd, c->request.data, c->request.length, MSG_NOSIGNAL);
+    ssize_t n = net_send(c->fd, c->request.data, c->request.length);
     if (n != (ssize_t)c->request.length) /* a hundred bytes into an empty socket buffer */
         drop(c, n < 0 ? strerror(errno) : "a request went out in part");
 }
@@ -305,7 +304,7 @@ static void on_readable(struct connection *c) {
     for (;;) {
         size_t room;
         uint8_t *to = destination(c, &room);
-        ssize_t n = recv(c->fd, to ? to : scratch, room, to ? 0 : MSG_TRUNC);
+        ssize_t n = net_recv(c->fd, to, room);
         if (n <= 0) {
             if (n == 0 || (errno != EAGAIN && errno != EINTR))
                 drop(c, n ? strerror(errno) : "closed by the broker");
@@ -356,9 +355,8 @@ void run_fetch(void) {
     indexes = must_alloc(sizeof *indexes * (size_t)opt.partitions);
     for (int i = 0; i < opt.partitions; i++)
         index_partition(control, i);
-    close(control);
+    net_close(control);
     head_bytes_max = 4 + 64 + strlen(opt.topic) + HEAD_SLACK + BATCH_HEADER_BYTES;
-    scratch = must_alloc(1 << 16);
     open_connections();
     if (opt.is_held) {
         char line[16];

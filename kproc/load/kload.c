@@ -39,6 +39,7 @@ static const char usage[] =
     "  --fetch-bytes N per answer (1048576)  --read skip|copy|crc (skip)\n"
     "  --once yes: fetch ends with the log   --hold yes: fetch waits for a line on stdin before it begins\n"
     "  --fill-bytes N: prepare until the topic's log holds them (268435456)\n"
+    "  --tls CA.pem: TLS, and the broker's certificate is one of these authorities' (a build with OpenSSL)\n"
     "  --rate RECORDS_PER_SECOND: open loop (produce: closed loop without; latency: 1000)\n"
     "  --seconds S (4)  --warmup S (1)  --drain S (5)  --pids A,B,C: read their CPU over the interval\n";
 
@@ -173,6 +174,8 @@ static void set_option(const char *name, char *text) {
         opt.is_once = choice("--once", text, no_yes, 2);
     else if (!strcmp(name, "hold"))
         opt.is_held = choice("--hold", text, no_yes, 2);
+    else if (!strcmp(name, "tls"))
+        opt.tls = text;
     else if (!strcmp(name, "batch-file"))
         opt.batch_file = text;
     else if (!strcmp(name, "rate"))
@@ -212,6 +215,7 @@ static void parse_options(int argc, char **argv) {
     if (opt.batch_file)
         opt.batch_records = load_batch_file();
     opt.batch_records = opt.batch_records ? opt.batch_records : 1;
+    opt.is_frugal = opt.mode == MODE_IDLE;
     opt.in_flight = opt.in_flight ? opt.in_flight : opt.mode == MODE_LATENCY ? 1000 : opt.mode == MODE_TAIL ? 8 : 1;
     if (opt.mode == MODE_LATENCY && opt.rate <= 0)
         opt.rate = 1000;

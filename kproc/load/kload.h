@@ -6,7 +6,7 @@
  * it. Nothing here is specific to one broker; both sides of a comparison run the identical binary.
  *
  * Files: kload.c options and report · net.c sockets, clocks, phases · wire.c encoding and the set-up requests ·
- * batch.c record batches and CRC-32C · produce.c fetch.c latency.c churn.c touch.c the modes.
+ * tls.c what is sent and received, perhaps encrypted · batch.c record batches and CRC-32C · produce.c fetch.c latency.c churn.c touch.c the modes.
  */
 #ifndef KLOAD_H
 #define KLOAD_H
@@ -17,6 +17,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <sys/epoll.h>
+#include <sys/uio.h>
 
 /* ---- options ------------------------------------------------------------------------------------------- */
 
@@ -49,6 +50,8 @@ struct options {
     enum read_mode read_mode;
     bool is_held; /* fetch: say "held" when ready to begin, and wait for a line on stdin */
     bool is_once; /* fetch: no batch twice; the interval ends with the log */
+    const char *tls; /* the authorities' certificates, as PEM; NULL: no TLS */
+    bool is_frugal;  /* TLS: as little memory for each connection as there is */
     double rate;  /* records per second, 0: closed loop */
     double seconds, warmup, drain;
     int pids[PIDS_MAX]; /* processes whose CPU is read at both ends of the measured interval */
@@ -122,6 +125,17 @@ static inline bool is_measured(const struct phases *p, uint64_t ns) {
 }
 uint64_t next_phase_ns(const struct phases *p, uint64_t now);
 void print_cpu(FILE *out);
+
+/* ---- sent and received (tls.c) -------------------------------------------------------------------------- */
+
+void net_begin(int fd);     /* a socket that has been made: with --tls its session */
+void net_handshake(int fd); /* of a blocking socket, at once; otherwise the first net_send does it */
+ssize_t net_send(int fd, const void *data, size_t length);
+ssize_t net_send_parts(int fd, const struct iovec *parts, int count);
+ssize_t net_recv(int fd, void *to, size_t room); /* to NULL: into the void */
+bool net_has_more(int fd);                       /* whether net_recv would find something although the socket is empty */
+uint32_t net_wanted(void);                       /* after EAGAIN: EPOLLIN or EPOLLOUT */
+void net_close(int fd);
 
 /* ---- bytes (wire.c) ------------------------------------------------------------------------------------ */
 

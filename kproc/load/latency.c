@@ -71,7 +71,7 @@ static bool receive(struct inbox *in, const char *who) {
             in->bytes.capacity = in->wanted;
             in->bytes.data = must_realloc(in->bytes.data, in->wanted);
         }
-        ssize_t n = recv(in->fd, in->bytes.data + in->bytes.length, in->wanted - in->bytes.length, 0);
+        ssize_t n = net_recv(in->fd, in->bytes.data + in->bytes.length, in->wanted - in->bytes.length);
         if (n <= 0) {
             if (n == 0 || (errno != EAGAIN && errno != EINTR))
                 give_up(who, n ? strerror(errno) : "closed by the broker");
@@ -103,7 +103,7 @@ static struct cursor take(struct inbox *in) {
 
 static void flush_out(void) {
     while (out_at < out.length) {
-        ssize_t n = send(producer.fd, out.data + out_at, out.length - out_at, MSG_NOSIGNAL);
+        ssize_t n = net_send(producer.fd, out.data + out_at, out.length - out_at);
         if (n < 0 && errno != EAGAIN && errno != EINTR) {
             give_up("the producer connection", strerror(errno));
             return;
@@ -187,7 +187,7 @@ static void on_acknowledgement(uint64_t now) {
 static void send_fetch(struct consumer *to) {
     build_fetch(&to->fetch, 0, opt.partitions, to->next_offsets, LONG_POLL_MS);
     set_i32(to->fetch.data + CORRELATION_AT, ++to->correlation);
-    ssize_t n = send(to->in.fd, to->fetch.data, to->fetch.length, MSG_NOSIGNAL);
+    ssize_t n = net_send(to->in.fd, to->fetch.data, to->fetch.length);
     if (n != (ssize_t)to->fetch.length)
         give_up("a consumer connection", n < 0 ? strerror(errno) : "a request went out in part");
 }
@@ -321,7 +321,7 @@ static void set_up(void) {
         for (int other = 1; other < opt.consumers; other++)
             consumers[other].next_offsets[i] = consumers[0].next_offsets[i];
     }
-    close(control);
+    net_close(control);
     epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     open_inbox(&producer);
     for (int i = 0; i < opt.consumers; i++)

@@ -46,6 +46,8 @@ int connect_blocking(void) {
     int fd = new_socket();
     if (connect(fd, (struct sockaddr *)&opt.address, sizeof opt.address) != 0)
         die(1, "connect to port %d: %s", ntohs(opt.address.sin_port), strerror(errno));
+    net_begin(fd);
+    net_handshake(fd);
     return fd;
 }
 
@@ -65,6 +67,7 @@ int connect_nonblocking(int index_for_source) {
         close(fd);
         return -1;
     }
+    net_begin(fd);
     return fd;
 }
 

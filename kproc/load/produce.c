@@ -154,7 +154,7 @@ static void drop(struct connection *connection, const char *why) {
     result.unanswered += connection->queued - connection->answered;
     in_flight_total -= connection->queued - connection->answered;
     alive--;
-    close(connection->fd);
+    net_close(connection->fd);
 }
 
 static void count_finished(uint64_t due_ns, uint64_t now) {
@@ -180,12 +180,11 @@ static ssize_t send_some(struct connection *connection) {
         size_t shared_from = at < OWN_BYTES ? OWN_BYTES : at;
         parts[1].iov_base = partitions[connection->partition].frame.data + shared_from;
         parts[1].iov_len = frame - shared_from;
-        struct msghdr message = {.msg_iov = parts + (at >= OWN_BYTES), .msg_iovlen = at < OWN_BYTES ? 2 : 1};
-        return sendmsg(connection->fd, &message, MSG_NOSIGNAL);
+        return net_send_parts(connection->fd, parts + (at >= OWN_BYTES), at < OWN_BYTES ? 2 : 1);
     }
     uint64_t open = connection->queued - number, until_wrap = (uint64_t)opt.in_flight - slot;
     uint64_t frames = open < until_wrap ? open : until_wrap;
-    return send(connection->fd, connection->ring + slot * frame + at, frames * frame - at, MSG_NOSIGNAL);
+    return net_send(connection->fd, connection->ring + slot * frame + at, frames * frame - at);
 }
 
 /* Writes what is queued; asks for EPOLLOUT only while the socket takes no more. */
@@ -259,8 +258,8 @@ static void take_answer(struct connection *connection, struct cursor *c, uint64_
     count_finished(due, now);
 }
 
-static void on_readable(struct connection *connection) {
-    ssize_t n = recv(connection->fd, connection->in + connection->in_length, IN_BYTES - connection->in_length, 0);
+static void take_some(struct connection *connection) {
+    ssize_t n = net_recv(connection->fd, connection->in + connection->in_length, IN_BYTES - connection->in_length);
     if (n <= 0) {
         if (n == 0 || (errno != EAGAIN && errno != EINTR))
             drop(connection, n ? strerror(errno) : "closed by the broker");
@@ -286,6 +285,12 @@ static void on_readable(struct connection *connection) {
     memmove(connection->in, connection->in + at, connection->in_length);
     if (!connection->is_dead && opt.rate <= 0)
         refill(connection, now);
+}
+
+static void on_readable(struct connection *connection) {
+    do
+        take_some(connection);
+    while (!connection->is_dead && connection->in_length < IN_BYTES && net_has_more(connection->fd));
 }
 
 static void prepare_partitions(int control) {
@@ -413,12 +418,12 @@ void run_produce(void) {
     for (int i = 0; i < opt.connections; i++)
         if (!connections[i]->is_dead) {
             result.unanswered += connections[i]->queued - connections[i]->answered;
-            close(connections[i]->fd);
+            net_close(connections[i]->fd);
         }
-    close(control); /* it may have been idle for longer than a broker tolerates */
+    net_close(control); /* it may have been idle for longer than a broker tolerates */
     control = connect_blocking();
     check_log(control);
-    close(control);
+    net_close(control);
     result.records = result.requests * (uint64_t)batch_records;
     result.bytes = result.requests * (partitions[0].frame.length - partitions[0].records_at);
     if (opt.produce_version >= 9)
@@ -449,11 +454,11 @@ void run_prepare(void) {
         free(frame.data);
     }
     result.seconds = (double)(now_ns() - from) / 1e9;
-    close(control);
+    net_close(control);
 }
 
 void run_delete(void) {
     int control = connect_blocking();
     delete_topic(control);
-    close(control);
+    net_close(control);
 }

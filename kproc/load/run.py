@@ -33,7 +33,7 @@ def run_load(
     `on_held` is called once the idle mode has all its connections, and once the fetch mode with hold="yes" has
     read the topic for its index; the run goes on when it returns.
     """
-    command = [str(build()), mode, "--bootstrap", bootstrap]
+    command = [str(build(with_tls="tls" in options)), mode, "--bootstrap", bootstrap]
     for name, value in options.items():
         values = value if isinstance(value, (list, tuple)) else [value]
         for one in values:

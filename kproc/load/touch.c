@@ -65,7 +65,7 @@ void run_touch(void) {
         hist_record(&result.metadata, now_ns() - asked);
     }
     result.records = result.requests;
-    close(fd);
+    net_close(fd);
     free(frame.data);
     free(answer.data);
 }

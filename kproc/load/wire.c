@@ -144,7 +144,7 @@ void end_request(struct buffer *b) { set_i32(b->data, (int64_t)b->length - 4); }
 
 static void write_all(int fd, const uint8_t *data, size_t length) {
     while (length > 0) {
-        ssize_t n = write(fd, data, length);
+        ssize_t n = net_send(fd, data, length);
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
@@ -156,7 +156,7 @@ static void write_all(int fd, const uint8_t *data, size_t length) {
 
 static void read_all(int fd, uint8_t *data, size_t length) {
     while (length > 0) {
-        ssize_t n = read(fd, data, length);
+        ssize_t n = net_recv(fd, data, length);
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)

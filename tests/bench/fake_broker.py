@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import struct
 import threading
 from types import TracebackType
@@ -24,7 +25,8 @@ def _text(value: str) -> bytes:
 class FakeBroker:
     """Listens on a port of its own until the `with` block ends."""
 
-    def __init__(self, fault: str | None = None) -> None:
+    def __init__(self, fault: str | None = None, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         assert fault is None or fault in FAULTS, fault
         self._fault = fault
         self._end = 0
@@ -59,6 +61,11 @@ class FakeBroker:
                 connection, _ = self._server.accept()
             except OSError:
                 return
+            if self._tls is not None:
+                try:
+                    connection = self._tls.wrap_socket(connection, server_side=True)
+                except OSError:
+                    continue  # The client does not trust us.
             self._connections.append(connection)
             thread = threading.Thread(target=self._serve, args=(connection,))
             self._threads.append(thread)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import ssl
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kproc.load.batches import compressed_batch
-from kproc.load.build import compiler
+from kproc.load.build import CompilerMissing, build, compiler
 from kproc.load.run import LoadFailed, run_load
 from tests.bench.fake_broker import FakeBroker
 from tests.support.broker import BrokerUnderTest
+from tests.support.certificates import Certificates
 from tests.support.topics import fresh_name
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler on the PATH to build it with")
@@ -36,6 +38,37 @@ def test_right_answers_are_counted_and_timed() -> None:
     assert 0 < latency["min"] <= latency["p50"] <= latency["p99"] <= latency["max"]
     # One connection and one request at a time: Little's law ties rate and mean together.
     assert result["requests_per_second"] * latency["mean"] / 1e6 == pytest.approx(1, abs=0.2)
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    try:
+        build(with_tls=True)
+    except CompilerMissing as reason:
+        pytest.skip(str(reason))
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+def tls_of(certificates: Certificates) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates.server)
+    return context
+
+
+@pytest.mark.parametrize("options", [{"connections": 4}, {"record_bytes": 100_000, "in_flight": 3}])
+def test_load_runs_over_tls(certificates: Certificates, options: dict[str, Any]) -> None:
+    with FakeBroker(tls=tls_of(certificates)) as fake:
+        result = run_load("produce", fake.bootstrap, tls=certificates.ca, **SHORT, **options)
+    assert result["errors"] == result["lost"] == result["duplicates"] == 0
+    assert result["requests"] > 5
+
+
+def test_broker_with_another_authoritys_certificate_is_refused(certificates: Certificates) -> None:
+    with (
+        FakeBroker(tls=tls_of(certificates)) as fake,
+        pytest.raises(LoadFailed, match="certificate verify failed"),
+    ):
+        run_load("produce", fake.bootstrap, tls=certificates.stranger_ca, **SHORT)
 
 
 @pytest.mark.parametrize(
