@@ -54,8 +54,9 @@ def read_partition(
         log = services.partitions.get(name, partition).log
         offset = request.fetch_offset
         is_full = limit <= 0 and not minimum_one
-        if offset == log.end_offset or (is_full and log.start_offset <= offset <= log.end_offset):
-            return PartitionRead(0, log.start_offset, log.end_offset, log.last_stable_offset, [], 0)
+        state = log.state
+        if offset == state.end_offset or (is_full and state.start_offset <= offset <= state.end_offset):
+            return PartitionRead(0, state.start_offset, state.end_offset, state.last_stable_offset, [], 0)
         found = log.read(offset, min(limit, request.max_bytes), minimum_one=minimum_one, committed=committed)
         aborted = log.aborted_in(offset, found) if committed else None
     except PartitionMoving as moving:
@@ -68,8 +69,8 @@ def read_partition(
         return failed_read(ErrorCode.KAFKA_STORAGE_ERROR)
     return PartitionRead(
         0,
-        log.start_offset,
-        log.end_offset,
+        state.start_offset,
+        state.end_offset,
         found.last_stable_offset,
         list(found.ranges),
         found.bytes,

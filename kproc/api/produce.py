@@ -326,7 +326,7 @@ class ProduceBatcher:
                 if traffic is not None:
                     traffic.appended(owned.key, size, results)
                 owned.after_append()
-                log = owned.log
+                log = owned.log.state
                 # flush.messages: the answer waits for the disk whatever was asked for, as in Kafka.
                 must_flush = log.end_offset - log.recovery_point >= log.config.flush_messages
                 index = owned.key[1]

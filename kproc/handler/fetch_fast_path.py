@@ -156,7 +156,7 @@ class FetchFastPath:
 
     def frame_around(self, correlation: bytes, records_bytes: int) -> tuple[bytes, bytes]:
         """The bytes of an answer before and behind its records; the records are counted as sent."""
-        log = self.owned.log
+        log = self.owned.log.state
         log.traffic.bytes_out += records_bytes
         log.traffic.fetches += 1
         return self._answer.frame(
@@ -166,12 +166,13 @@ class FetchFastPath:
     def read(self, offset: int) -> Read:
         """Find the records at the offset; None if the general path must answer."""
         owned = self.owned
-        log = owned.log
-        if log.offline_reason is not None or self._fetches.partitions.find(owned.key) is not owned:
+        log, state = owned.log, owned.log.state
+        if state.offline_reason is not None or self._fetches.partitions.find(owned.key) is not owned:
             return None
-        if offset == log.end_offset:
+        end = state.end_offset
+        if offset == end:
             return 0, None
-        if not log.start_offset <= offset < log.end_offset:
+        if not state.start_offset <= offset < end:
             return None
         try:
             found = log.read(offset, self._bytes_max, committed=self._is_committed)

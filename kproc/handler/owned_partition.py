@@ -31,6 +31,7 @@ class OwnedPartition:
 
     __slots__ = (
         "_holder_word",
+        "_log_state",
         "_owner",
         "_quiet_word",
         "_row",
@@ -46,6 +47,7 @@ class OwnedPartition:
     ) -> None:
         self.key = key
         self.log = log
+        self._log_state = log.state
         self.slot = partition.slot
         self.generation = partition.slot_generation
         self._owner = owner
@@ -56,7 +58,7 @@ class OwnedPartition:
 
     def publish(self) -> None:
         """Write into the shared table where the log starts and ends."""
-        log = self.log
+        log = self._log_state
         active = log.active
         self._row.publish(
             (
@@ -88,7 +90,7 @@ class OwnedPartition:
         self._owner.purgatory.check(self.key)
 
     def when_synced(self, offset: int, on_done: Callable[[int], None]) -> None:
-        if self.log.recovery_point >= offset:
+        if self._log_state.recovery_point >= offset:
             on_done(0)
             return
         self._waiting.append((offset, on_done))
@@ -97,8 +99,8 @@ class OwnedPartition:
     def on_synced(self, failure: OSError | None) -> None:
         """A sync round has ended: answer the requests that it covered, or all of them if it failed."""
         waiting = self._waiting
-        if failure is None and not self.log.is_offline:
-            synced = self.log.recovery_point
+        if failure is None and self._log_state.offline_reason is None:
+            synced = self._log_state.recovery_point
             while waiting and waiting[0][0] <= synced:
                 on_done = waiting.popleft()[1]
                 try:

@@ -164,8 +164,8 @@ class Partitions:
         self, key: PartitionKey, log: Log, partition: PartitionImage, *, is_distrusted: bool = False
     ) -> OwnedPartition:
         """Own a log that was just opened."""
-        log.on_surprise = self.containment.caught
-        log.traffic = self.traffic_of(key[0])
+        log.state.on_surprise = self.containment.caught
+        log.state.traffic = self.traffic_of(key[0])
         owned = OwnedPartition(self, key, log, self._table.writer(partition.slot), partition)
         if is_distrusted:
             owned.distrust()
@@ -352,13 +352,13 @@ class Partitions:
         hanging: set[tuple[PartitionKey, int]] = set()
         for owned in self._open.values():
             owned.log.unlink_due(now_ms)
-            log = owned.log
+            log, offline_reason = owned.log, owned.log.offline_reason
             if log.producers.first_open_offset is not None:
                 hanging |= self._hanging_of(owned, now_ms)
-            if log.offline_reason is not None:
-                offline[owned.key] = log.offline_reason
+            if offline_reason is not None:
+                offline[owned.key] = offline_reason
             # The round that uses the log may be enough; if not, the next tick finds it.
-            if not log.is_offline and log not in self.syncing and log.is_flush_due(now_ms):
+            elif log not in self.syncing and log.is_flush_due(now_ms):
                 self.unsynced[owned] = None
         self.offline = offline
         self.hanging = hanging

@@ -63,7 +63,7 @@ class ProduceFastPath:
         "_batcher",
         "_counts",
         "_listener_and_flags",
-        "_log",
+        "_log_state",
         "_name",
         "_odd_bytes",
         "_owned",
@@ -98,7 +98,7 @@ class ProduceFastPath:
         self._counts = counts
         self._version = version = request.api_version
         self._acks = placed.acks
-        self._owned, self._log = placed.owned, placed.owned.log
+        self._owned, self._log_state = placed.owned, placed.owned.log.state
         self._name, self._topic_id = placed.name, placed.topic_id
         self._prefix = prefix
         self.template: AnswerTemplate | None = None
@@ -173,7 +173,7 @@ class ProduceFastPath:
             and start == self._start
             and tail == self._tail
             and listener_and_flags == self._listener_and_flags
-            and self._log.offline_reason is None
+            and self._log_state.offline_reason is None
         ):
             return False
         records = record[self._records_from : self._records_to]
@@ -197,7 +197,7 @@ class ProduceFastPath:
             and api_key == _PRODUCE
             and frame[_START.size : at].tobytes() == self._prefix
             and self._requests.is_from(listener, flags)
-            and self._log.offline_reason is None
+            and self._log_state.offline_reason is None
         ):
             return False
         records = self._records_of(frame, at)

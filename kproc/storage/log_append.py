@@ -1,12 +1,15 @@
-"""AppendingLog: appending, the hot path of the broker. See log.py for what an append promises."""
+"""LogAppender: appending, the hot path of the broker. See log.py for what an append promises."""
 
 from __future__ import annotations
 
 from typing import Final
+from zlib import crc32
 
 from kproc.errors import ErrorCode, FatalError, KafkaError, RecordErrors
+from kproc.storage import checkpoints
 from kproc.storage.format import INT32_MAX, AbortedTransaction
 from kproc.storage.fs import StorageFailure
+from kproc.storage.leader_epochs import LeaderEpochs
 from kproc.storage.log_config import INT64_MAX
 from kproc.storage.log_state import LogState
 from kproc.storage.producer_state import ProducerEntry, first_offset
@@ -31,6 +34,8 @@ SNAPSHOT_BYTES: Final = 64 << 20
 # log.
 SNAPSHOT_BATCHES: Final = 2000
 _SEQUENCE_MAX: Final = 2**31 - 1
+# No record has a smaller timestamp than -1, so a roll time below it means: roll before the next batch.
+_ROLL_NOW: Final = -2
 
 # Placeholder for a header that was not read; its length matches no batch.
 _NOT_PLAIN: Final = (0, -1, 0, 0, 0, 0, 0, 0, 0, -1, 0, 0, 0)
@@ -70,8 +75,15 @@ class _Run:
         self.max_timestamp = self.max_timestamp_offset = 0
 
 
-class AppendingLog(LogState):
-    """The part of Log that writes records."""
+class LogAppender:
+    """The part of a Log that writes records."""
+
+    __slots__ = ("_clock", "_is_epoch_begun", "_producers", "_snapshots", "_state")
+
+    def __init__(self, state: LogState) -> None:
+        self._state = state
+        self._producers, self._snapshots, self._clock = state.producers, state.snapshots, state.clock
+        self._is_epoch_begun = False  # The leader epoch is known to have its entry.
 
     def append(self, batches: list[memoryview], origin: str = CLIENT) -> list[AppendResult]:
         """Append batches, each the records of one partition of one Produce; one result per batch, in order.
@@ -79,19 +91,20 @@ class AppendingLog(LogState):
         The views are numbered (and with LogAppendTime dated) in place; none is kept. One that had to be
         compressed again is replaced in the list. A batch that is refused does not hold back the others.
         """
-        if self.offline_reason is not None:
-            return [self._refused(ErrorCode.KAFKA_STORAGE_ERROR, self.offline_reason)] * len(batches)
+        state = self._state
+        if state.offline_reason is not None:
+            return [self._refused(ErrorCode.KAFKA_STORAGE_ERROR, state.offline_reason)] * len(batches)
         now_ms = self._clock.wall_ms()
         results: list[AppendResult] = []
         reason: str | None = None
         try:
-            if self._epochs.latest != self.leader_epoch:
+            if not self._is_epoch_begun:
                 self._begin_epoch()
             done = 0
-            while done < len(batches) and self.offline_reason is None:
+            while done < len(batches) and state.offline_reason is None:
                 done = self._append_run(batches, done, origin, now_ms, results)
         except StorageFailure as failure:
-            self._note_failure(failure)
+            state.note_failure(failure)
             reason = str(failure)
         except FatalError:
             raise
@@ -99,10 +112,10 @@ class AppendingLog(LogState):
             # The state of producers, indexes and ends may not match the file any more: only a recovery can repair
             # that.
             raise FatalError(
-                f"an append to {self.topic}-{self.partition} ended half way: {error!r}"
+                f"an append to {state.topic}-{state.partition} ended half way: {error!r}"
             ) from error
         if len(results) < len(batches):
-            refusal = self._refused(ErrorCode.KAFKA_STORAGE_ERROR, reason or self.offline_reason)
+            refusal = self._refused(ErrorCode.KAFKA_STORAGE_ERROR, reason or state.offline_reason)
             results.extend([refusal] * (len(batches) - len(results)))
         return results
 
@@ -117,7 +130,7 @@ class AppendingLog(LogState):
     ) -> AppendResult:
         """End a producer's transaction in this partition, as its coordinator has decided."""
         try:
-            self.producers.check_epoch(
+            self._producers.check_epoch(
                 producer_id, epoch, coordinator_epoch, transaction_version=transaction_version
             )
         except KafkaError as error:
@@ -134,21 +147,20 @@ class AppendingLog(LogState):
     def _append_run(
         self, batches: list[memoryview], start: int, origin: str, now_ms: int, results: list[AppendResult]
     ) -> int:
-        """Append from batch `start` on up to where the segment must roll; returns the next batch's number.
-
-        The broker's hot loop: a plain batch passes with one unpack, one CRC and no call of a Python function.
-        """
-        segment, config, is_append_time = self.active, self.config, self.config.is_append_time
+        """Append from batch `start` on up to where the segment must roll; returns the next batch's number."""
+        # The broker's hot loop: a plain batch passes with one unpack, one CRC and no call of a Python function.
+        state = self._state
+        segment, config, is_append_time = state.active, state.config, state.config.is_append_time
         run = _Run()
         views, lasts, positions = run.views, run.lasts, run.positions
-        position, next_offset, since = segment.size, self.end_offset, segment.bytes_since_index
+        position, next_offset, since = segment.size, state.end_offset, segment.bytes_since_index
         largest, largest_offset = segment.max_timestamp, segment.max_timestamp_offset
         interval, segment_bytes = config.index_interval_bytes, config.segment_bytes
         roll_after, offset_max = self._roll_after(segment, now_ms), segment.base_offset + INT32_MAX
         plain_bytes = config.plain_bytes if origin is CLIENT else 0
         latest = INT64_MAX if is_append_time else now_ms + config.timestamp_after_max_ms
-        append_ms, leader_epoch = now_ms if is_append_time else -1, self.leader_epoch
-        log_start, first_result, marker, done = self.start_offset, len(results), None, len(batches)
+        append_ms, leader_epoch = now_ms if is_append_time else -1, state.leader_epoch
+        log_start, first_result, marker, done = state.start_offset, len(results), None, len(batches)
         for number in range(start, len(batches)):
             view = batches[number]
             total = len(view)
@@ -199,15 +211,52 @@ class AppendingLog(LogState):
         run.max_timestamp, run.max_timestamp_offset = largest, largest_offset
         self._finish_run(run, results, first_result)
         if not views and done < len(batches):
-            self._roll(next_offset, now_ms)
+            state.roll(next_offset, now_ms)
         return done
+
+    def _begin_epoch(self) -> None:
+        """Record that this leader epoch begins here, before its first batch is written."""
+        state = self._state
+        if state.epochs.latest != state.leader_epoch:
+            epochs = LeaderEpochs(state.epochs.entries())
+            epochs.assign(state.leader_epoch, state.end_offset)
+            checkpoints.write_leader_epochs(state.fs, state.directory, epochs.entries(), durable=False)
+            state.epochs = epochs  # Only now: if there was no room for the file, the next append tries again.
+        self._is_epoch_begun = True
+
+    def _roll_after(self, segment: LogSegment, now_ms: int) -> int:
+        """The timestamp beyond which a batch needs a new segment, as in Kafka.
+
+        segment.ms counts from the first batch's timestamp to the new batch's; by the clock only where
+        records have no timestamps.
+        """
+        first = segment.first_timestamp
+        if first is None and (first := segment.load_first_timestamp()) is None:
+            return INT64_MAX
+        config = self._state.config
+        wait_ms = config.roll_ms - self._jitter_ms(segment) if config.segment_jitter_ms else config.roll_ms
+        if segment.is_index_full(config.segment_index_bytes):
+            return _ROLL_NOW
+        if first >= 0:
+            return first + wait_ms
+        return _ROLL_NOW if now_ms - segment.created_ms > wait_ms else INT64_MAX
+
+    def _jitter_ms(self, segment: LogSegment) -> int:
+        """How much earlier this segment rolls: random, so that logs created together do not all roll at once.
+
+        The random number is a hash of the segment's identity, so that it is the same after a restart.
+        """
+        state = self._state
+        most = max(1, min(state.config.segment_jitter_ms, state.config.roll_ms))
+        return crc32(b"%b/%d/%d" % (state.topic_id, state.partition, segment.base_offset)) % most
 
     def _refusal_of(self, error: Exception) -> AppendResult:
         """The result of a batch that was refused."""
         if isinstance(error, KafkaError):
             is_early = isinstance(error, NotOneBatch)
             return self._refused(error.code, error.message, error.record_errors, says_start=not is_early)
-        self.on_surprise(f"checking a batch for {self.topic}-{self.partition}", error)
+        state = self._state
+        state.on_surprise(f"checking a batch for {state.topic}-{state.partition}", error)
         return self._refused(ErrorCode.UNKNOWN_SERVER_ERROR, None)
 
     def _stored(self, header: Header) -> AppendResult | None:
@@ -215,25 +264,25 @@ class AppendingLog(LogState):
         _, _, _, _, _, attributes, delta, _, _, producer_id, epoch, sequence, _ = header
         last_sequence = (sequence + delta) & _SEQUENCE_MAX
         if attributes & TRANSACTIONAL:
-            known = self.producers.admit_in_transaction(
+            known = self._producers.admit_in_transaction(
                 producer_id,
                 epoch,
                 sequence,
                 last_sequence,
-                must_be_confirmed=self.config.verifies_transactions,
+                must_be_confirmed=self._state.config.verifies_transactions,
             )
         else:
-            known = self.producers.admit(producer_id, epoch, sequence, last_sequence, transactional=False)
+            known = self._producers.admit(producer_id, epoch, sequence, last_sequence, transactional=False)
         if known is None:
             return None
-        return AppendResult(0, first_offset(known), known[1], known[3], self.start_offset, None, True)
+        return AppendResult(0, first_offset(known), known[1], known[3], self._state.start_offset, None, True)
 
     def _remember(
         self, run: _Run, header: Header, marker: _Marker, last: int, timestamp: int, now_ms: int
     ) -> None:
         """Update the producers' state for a batch of this run; note how to undo it."""
         _, _, _, _, _, attributes, delta, _, _, producer_id, epoch, sequence, _ = header
-        producers = self.producers
+        producers = self._producers
         run.undo.append((producer_id, producers.get(producer_id)))
         if not attributes & CONTROL:
             last_sequence = (sequence + delta) & _SEQUENCE_MAX if sequence >= 0 else -1
@@ -255,11 +304,11 @@ class AppendingLog(LogState):
         KafkaError if it is refused. The batch to store replaces the one in the list, because after a roll this is
         called again.
         """
-        view, header = examine(batches[number], self.config, origin=origin, now_ms=now_ms)
+        view, header = examine(batches[number], self._state.config, origin=origin, now_ms=now_ms)
         batches[number] = view
         marker = read_marker(view, header.attributes)
         if origin is COORDINATOR and header.producer_id >= 0:
-            self.producers.check_epoch(
+            self._producers.check_epoch(
                 header.producer_id, header.producer_epoch, None if marker is None else marker[1]
             )
         return view, len(view), header, marker
@@ -268,20 +317,21 @@ class AppendingLog(LogState):
         """Write a run and make it visible; if the write fails, undo everything and refuse its batches."""
         if not run.views:
             return
-        segment = self.active
+        state = self._state
+        segment = state.active
         try:
             if run.size > segment.reserve_at:
-                segment.reserve(run.size, self.config.segment_bytes)
+                segment.reserve(run.size, state.config.segment_bytes)
             if run.aborted:  # First: a marker whose row had no room would show what it has aborted.
                 self._index_aborted(segment, run.aborted)
-            self._fs.write(segment.descriptor(), run.views, position=segment.size)
+            state.fs.write(segment.descriptor(), run.views, position=segment.size)
         except StorageFailure as failure:
             for producer_id, entry in reversed(run.undo):
-                self.producers.restore(producer_id, entry)
+                self._producers.restore(producer_id, entry)
             if not segment.size:
                 segment.first_timestamp = None
-            self._note_failure(failure)
-            if self.offline_reason is None:
+            state.note_failure(failure)
+            if state.offline_reason is None:
                 self._cut_back(segment, indexes_too=bool(run.aborted))
             refusal = self._refused(ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
             # Duplicates are refused, too, since the original may be in this very run; clients retry them.
@@ -290,42 +340,43 @@ class AppendingLog(LogState):
                     results[number] = refusal
             return
         grown_bytes = run.size - segment.size
-        self._bytes_since_snapshot += grown_bytes
-        traffic = self.traffic
+        snapshots, traffic = self._snapshots, state.traffic
+        snapshots.bytes_since += grown_bytes
+        snapshots.batches_since += len(run.views)
         traffic.bytes_in += grown_bytes
-        traffic.records_in += run.end_offset - self.end_offset
-        self._batches_since_snapshot += len(run.views)
+        traffic.records_in += run.end_offset - state.end_offset
         segment.size = run.size
         segment.bytes_since_index = run.bytes_since_index
         segment.max_timestamp, segment.max_timestamp_offset = run.max_timestamp, run.max_timestamp_offset
-        self.end_offset = self.producers.end_offset = run.end_offset
-        self._tail.extend(run.lasts, run.positions)
+        state.end_offset = self._producers.end_offset = run.end_offset
+        state.tail.extend(run.lasts, run.positions)
         if run.pairs:
             segment.note_indexed(run.pairs, run.times)
-        if self._bytes_since_snapshot >= SNAPSHOT_BYTES or (
-            self._batches_since_snapshot >= SNAPSHOT_BATCHES and self.producers
+        if snapshots.bytes_since >= SNAPSHOT_BYTES or (
+            snapshots.batches_since >= SNAPSHOT_BATCHES and self._producers
         ):
-            self._take_snapshot()
+            state.take_snapshot()
 
     def _index_aborted(self, segment: LogSegment, aborted: list[AbortedTransaction]) -> None:
+        state = self._state
         for entry in aborted:
             segment.txn_index.append(entry)
-        self._segments.note_aborts()
-        if segment.txn_index_path not in self._files_dirty:
-            self._files_dirty.append(segment.txn_index_path)
-        self._directories_dirty = self._directories_dirty or [self.directory]
+        state.segments.note_aborts()
+        state.unsynced.note_file(segment.txn_index_path)
+        state.unsynced.note_directory(state.directory)
 
     def _cut_back(self, segment: LogSegment, *, indexes_too: bool) -> None:
         """Cut off what a failed write left behind; if that fails, the log goes offline.
 
         The next write may be shorter, and a piece of this one would stand behind it.
         """
+        state = self._state
         try:
             segment.truncate(segment.size)
             if indexes_too:
-                segment.txn_index.truncate_to(self.end_offset)
+                segment.txn_index.truncate_to(state.end_offset)
         except StorageFailure as failure:
-            self._note_failure(StorageFailure(f"half a write could not be cut off: {failure}"))
+            state.note_failure(StorageFailure(f"half a write could not be cut off: {failure}"))
 
     def _refused(
         self,
@@ -335,5 +386,5 @@ class AppendingLog(LogState):
         *,
         says_start: bool = True,
     ) -> AppendResult:
-        start = self.start_offset if says_start and code not in _WITHOUT_LOG_START else NO_OFFSET
+        start = self._state.start_offset if says_start and code not in _WITHOUT_LOG_START else NO_OFFSET
         return AppendResult(int(code), NO_OFFSET, NO_OFFSET, -1, start, message, False, record_errors)

@@ -1,4 +1,4 @@
-"""CompactableLog: the owner's side of compaction: facts for a pass, and the swap of segments. See log.py.
+"""SegmentSwap: the owner's side of compaction: facts for a pass, and the swap of segments. See log.py.
 
 The cleaner reads and writes beside the owner; the owner only does a handful of renames in one step. Between two of
 them other processes read the log through open descriptors only. After a crash between two renames, the next opening of
@@ -36,21 +36,26 @@ class SwapRefused(Exception):
     """The swap was not made: the log has changed since the pass began, or cannot change now."""
 
 
-class CompactableLog(LogState):
-    """The part of Log that compaction needs."""
+class SegmentSwap:
+    """The part of a Log that compaction needs."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: LogState) -> None:
+        self._state = state
 
     def segment_identities(self) -> list[SegmentIdentity]:
         """Every segment, oldest first; the last one is the active one. No I/O."""
         return [
             SegmentIdentity(segment.base_offset, segment.size, segment.inode)
-            for segment in self._segments.all()
+            for segment in self._state.segments.all()
         ]
 
     def newest_batches(self) -> dict[int, tuple[int, int]]:
         """(offset of the newest data batch or -1, epoch) of every producer: their batches must stay."""
         return {
             entry.producer_id: (entry.batches[-1][1] if entry.batches else -1, entry.epoch)
-            for entry in self.producers.entries()
+            for entry in self._state.producers.entries()
         }
 
     def swap_segments(self, old: Sequence[SegmentIdentity], new: SegmentIdentity) -> None:
@@ -59,16 +64,17 @@ class CompactableLog(LogState):
         SwapRefused leaves everything as it was. A disk failure in the middle takes the log offline; its next opening
         completes the swap.
         """
-        if self.offline_reason is not None:
-            raise SwapRefused(self.offline_reason)
+        state = self._state
+        if state.offline_reason is not None:
+            raise SwapRefused(state.offline_reason)
         number = self._find_run(old)
         self._check_cleaned(new)
         self._rename_cleaned(new.base_offset)
-        with self._done_or_offline("a swap of segments"):
+        with state.done_or_offline("a swap of segments"):
             self._put_in_place(number, len(old), new.base_offset)
         logger.info(
             "segments=compacted partition=%s-%d base=%d count=%d bytes=%d before=%d",
-            self.topic, self.partition, new.base_offset, len(old), new.size, sum(each.size for each in old),
+            state.topic, state.partition, new.base_offset, len(old), new.size, sum(each.size for each in old),
         )  # fmt: skip
 
     def _find_run(self, old: Sequence[SegmentIdentity]) -> int:
@@ -83,43 +89,46 @@ class CompactableLog(LogState):
 
     def _check_cleaned(self, new: SegmentIdentity) -> None:
         """The cleaner's file is there, the one that it names, with its indexes."""
+        state = self._state
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-            if not self._fs.exists(self._compaction_path(new.base_offset, suffix, CLEANED_SUFFIX)):
+            if not state.fs.exists(self._compaction_path(new.base_offset, suffix, CLEANED_SUFFIX)):
                 raise SwapRefused(f"the new segment has no {suffix}")
         try:
-            descriptor = self._fs.open(self._compaction_path(new.base_offset, LOG_SUFFIX, CLEANED_SUFFIX))
+            descriptor = state.fs.open(self._compaction_path(new.base_offset, LOG_SUFFIX, CLEANED_SUFFIX))
         except StorageFailure as failure:
             raise SwapRefused(str(failure)) from failure
-        facts = self._fs.facts(descriptor)
-        self._fs.close(descriptor)
+        facts = state.fs.facts(descriptor)
+        state.fs.close(descriptor)
         if (facts.st_size, facts.st_ino) != (new.size, new.inode):
             raise SwapRefused("the new segment is another one")
 
     def _compaction_path(self, base: int, suffix: str, second: str = "") -> Path:
-        return self.directory / (segment_file_name(base, suffix) + second)
+        return self._state.directory / (segment_file_name(base, suffix) + second)
 
     def _rename_cleaned(self, base: int) -> None:
         """Step 1: .cleaned -> .swap, the data last. A failure leaves no .swap file: the next swap must not find it."""
+        state = self._state
         try:
             for suffix in SWAPPED_SUFFIXES:
                 cleaned = self._compaction_path(base, suffix, CLEANED_SUFFIX)
-                self._fs.rename(cleaned, self._compaction_path(base, suffix, SWAP_SUFFIX))
+                state.fs.rename(cleaned, self._compaction_path(base, suffix, SWAP_SUFFIX))
         except StorageFailure as failure:
             for suffix in SWAPPED_SUFFIXES:
-                self._fs.unlink(self._compaction_path(base, suffix, SWAP_SUFFIX))
+                state.fs.unlink(self._compaction_path(base, suffix, SWAP_SUFFIX))
             raise SwapRefused(str(failure)) from failure
 
     def _put_in_place(self, number: int, count: int, base: int) -> None:
         """Steps 2 and 3, and the log's own view of its segments."""
-        due_ms = self._clock.wall_ms() + self.config.file_delete_delay_ms + _GRACE_MS
-        gone = self._segments.retire_for(base, number, count, due_ms=due_ms)
+        state = self._state
+        due_ms = state.clock.wall_ms() + state.config.file_delete_delay_ms + _GRACE_MS
+        gone = state.segments.retire_for(base, number, count, due_ms=due_ms)
         for suffix in SWAPPED_SUFFIXES:
             swap = self._compaction_path(base, suffix, SWAP_SUFFIX)
-            self._fs.rename(swap, self._compaction_path(base, suffix))
-        new = LogSegment.open(self._fs, self.directory, base)
+            state.fs.rename(swap, self._compaction_path(base, suffix))
+        new = LogSegment.open(state.fs, state.directory, base)
         new.close()
-        self._segments.replace(number, count, new)
+        state.segments.replace(number, count, new)
         replaced = {segment.base_offset for segment in gone} - {base}
-        self._snapshots = [offset for offset in self._snapshots if offset not in replaced]
-        self._unsynced = [segment for segment in self._unsynced if segment not in gone]
-        self._directories_dirty = self._directories_dirty or [self.directory]
+        state.snapshots.forget(replaced)
+        state.unsynced.forget(gone)
+        state.unsynced.note_directory(state.directory)

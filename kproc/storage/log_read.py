@@ -1,4 +1,4 @@
-"""ReadableLog: finds the file ranges of offsets, timestamps and epochs; it reads no records. See log.py."""
+"""LogReader: finds the file ranges of offsets, timestamps and epochs; it reads no records. See log.py."""
 
 from __future__ import annotations
 
@@ -28,8 +28,14 @@ def _to_the_end(look: Callable[[TimestampSearch], RecordPosition | None]) -> Rec
             return look(search)
 
 
-class ReadableLog(LogState):
-    """The part of Log that finds records."""
+class LogReader:
+    """The part of a Log that finds records."""
+
+    __slots__ = ("_segments", "_state", "_tail")
+
+    def __init__(self, state: LogState) -> None:
+        self._state = state
+        self._segments, self._tail = state.segments, state.tail
 
     def read(
         self, offset: int, max_bytes: int, *, minimum_one: bool = True, committed: bool = False
@@ -39,34 +45,37 @@ class ReadableLog(LogState):
         `minimum_one` gives the first batch whole even if it is larger; `committed` ends at the last stable
         offset.
         """
-        stable = self.last_stable_offset
-        if not self.start_offset <= offset <= self.end_offset:
+        state = self._state
+        stable = state.last_stable_offset
+        if not state.start_offset <= offset <= state.end_offset:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"offset {offset} is not in {self.start_offset}..{self.end_offset}",
+                f"offset {offset} is not in {state.start_offset}..{state.end_offset}",
             )
         ranges: list[FileRange] = []
         size = 0
-        if offset < (stable if committed else self.end_offset):
+        if offset < (stable if committed else state.end_offset):
             ranges, size = self._read_ranges(offset, max_bytes, minimum_one, stable if committed else None)
-        return ReadResult(ranges, size, self.end_offset, stable, self.start_offset)
+        return ReadResult(ranges, size, state.end_offset, stable, state.start_offset)
 
     def read_bytes(self, offset: int, max_bytes: int) -> bytes:
         """What read() finds, as bytes: for the owner's own use. The last batch may be cut short."""
+        fs = self._state.fs
         parts: list[bytes] = []
         for part in self.read(offset, max_bytes).ranges:
-            descriptor = self._fs.open(Path(os.fsdecode(part.path)), writable=False)
+            descriptor = fs.open(Path(os.fsdecode(part.path)), writable=False)
             try:
-                parts.append(self._fs.read(descriptor, part.length, position=part.position))
+                parts.append(fs.read(descriptor, part.length, position=part.position))
             finally:
-                self._fs.close(descriptor)
+                fs.close(descriptor)
         return b"".join(parts)
 
     def _read_ranges(
         self, offset: int, max_bytes: int, minimum_one: bool, bound: int | None
     ) -> tuple[list[FileRange], int]:
+        active = self._state.active
         if offset >= self._tail.floor_offset:
-            segment, number = self.active, len(self._segments) - 1
+            segment, number = active, len(self._segments) - 1
             position, first_bytes = self._tail.locate(offset, segment.size)
         else:
             number, segment, position, first_bytes = self._locate(offset)
@@ -74,7 +83,7 @@ class ReadableLog(LogState):
             if not minimum_one:
                 return [], 0
             max_bytes = first_bytes
-        stop = None if bound is None or bound >= self.end_offset else self._locate_bound(bound)
+        stop = None if bound is None or bound >= self._state.end_offset else self._locate_bound(bound)
         ranges: list[FileRange] = []
         taken = 0
         while len(ranges) < READ_RANGES_MAX:
@@ -83,17 +92,18 @@ class ReadableLog(LogState):
             if length > 0:
                 ranges.append(segment.range(position, length))
                 taken += length
+            if segment is active or taken >= max_bytes or (stop is not None and number >= stop[0]):
+                break
             number += 1
             following = self._segments.get(number)
-            if taken >= max_bytes or following is None or (stop is not None and number > stop[0]):
-                break
+            assert following is not None, number
             segment, position = following, 0
         return ranges, taken
 
     def _locate_bound(self, offset: int) -> tuple[int, int]:
         """(segment number, position) of the batch with an offset, where a read ends."""
         if offset >= self._tail.floor_offset:
-            return len(self._segments) - 1, self._tail.locate(offset, self.active.size)[0]
+            return len(self._segments) - 1, self._tail.locate(offset, self._state.active.size)[0]
         number, _, position, _ = self._locate(offset)
         return number, position
 
@@ -105,7 +115,7 @@ class ReadableLog(LogState):
             if found is not None:
                 return number, segment, *found
             number += 1
-        raise Corrupt(f"{self.directory}: offset {offset} is in no segment")
+        raise Corrupt(f"{self._state.directory}: offset {offset} is in no segment")
 
     def offset_for_timestamp(
         self, timestamp: int, search: TimestampSearch | None = None
@@ -120,7 +130,7 @@ class ReadableLog(LogState):
         for segment in self._segments.all():
             if segment.max_timestamp >= timestamp:
                 found = self._segments.warm(segment).find_timestamp(
-                    timestamp, from_offset=self.start_offset, search=search
+                    timestamp, from_offset=self._state.start_offset, search=search
                 )
                 if found is not None:
                     return RecordPosition(*found)
@@ -134,7 +144,7 @@ class ReadableLog(LogState):
         if search is None:
             return _to_the_end(self.max_timestamp)
         search.begin()
-        start = self.start_offset
+        start = self._state.start_offset
         best: tuple[int, LogSegment] | None = None
         for segment in self._segments.all():
             timestamp = segment.max_timestamp
@@ -149,15 +159,17 @@ class ReadableLog(LogState):
 
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
         """(epoch, end offset) as OffsetsForLeaderEpoch answers; (-1, -1) when unknown."""
-        if epoch == self.leader_epoch:
-            return epoch, self.end_offset  # The present epoch has no entry before its first batch.
-        if self._epochs.latest < epoch < self.leader_epoch:
-            return (self._epochs.latest if self._epochs.latest >= 0 else epoch), self.end_offset
-        return self._epochs.end_offset_for(epoch, log_end=self.end_offset)
+        state = self._state
+        if epoch == state.leader_epoch:
+            return epoch, state.end_offset  # The present epoch has no entry before its first batch.
+        if state.epochs.latest < epoch < state.leader_epoch:
+            return (state.epochs.latest if state.epochs.latest >= 0 else epoch), state.end_offset
+        return state.epochs.end_offset_for(epoch, log_end=state.end_offset)
 
     def epoch_of(self, offset: int) -> int:
         """The leader epoch that wrote an offset, or -1."""
-        return self.leader_epoch if offset >= self.end_offset else self._epochs.epoch_of(offset)
+        state = self._state
+        return state.leader_epoch if offset >= state.end_offset else state.epochs.epoch_of(offset)
 
     def aborted_in(self, offset: int, found: ReadResult) -> list[AbortedTransaction]:
         """The aborted transactions that a reader must skip in what `read` with `committed` found at an offset."""
@@ -189,4 +201,4 @@ class ReadableLog(LogState):
         if bound is not None:
             return bound
         following = self._segments.get(number + 1)
-        return self.end_offset if following is None else following.base_offset
+        return self._state.end_offset if following is None else following.base_offset

@@ -13,9 +13,11 @@ from kproc.clock import ManualClock
 from kproc.controller.freed_names import FreedNames
 from kproc.errors import Corrupt
 from kproc.handler.owned_partition import OwnedPartition
-from kproc.storage.log import Log
+from kproc.storage.log_durability import LogDurability
 from kproc.storage.recovery import TrustedEnd, _Loader
+from kproc.storage.results import SyncPoint
 from kproc.storage.segment import LogSegment
+from kproc.storage.unsynced_files import UnsyncedFiles
 from tests.powerloss.disk import RecordingFs
 from tests.powerloss.judge import judge
 from tests.powerloss.scene import GROUP_TOPIC, NAMES, NOW_MS, Scene, Violation
@@ -92,13 +94,13 @@ def _judge_image(scene: Scene, fs: RecordingFs, clock: ManualClock, image_seed: 
 # -- mutations ---------------------------------------------------------------------------------------------------
 
 
-def _strike_off_all(log: Log, point: object) -> None:
+def _strike_off_all(durability: LogDurability, point: SyncPoint) -> None:
     """mark_synced that takes the segment that was active at the point for synced, whatever it got since."""
-    _mark_synced(log, point)  # type: ignore[arg-type]
-    log._unsynced = [segment for segment in log._unsynced if segment not in point.segments]  # type: ignore[attr-defined]
+    _mark_synced(durability, point)
+    durability._state.unsynced.forget(point.segments)
 
 
-_mark_synced = Log.mark_synced
+_mark_synced = LogDurability.mark_synced
 _cut_tail = _Loader._cut_tail
 
 
@@ -149,11 +151,11 @@ def _failed_syncs_are_forgotten() -> Iterator[None]:
 
 MUTATIONS: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "none": nullcontext,
-    "round-covers-what-came-later": lambda: mock.patch.object(Log, "mark_synced", _strike_off_all),
+    "round-covers-what-came-later": lambda: mock.patch.object(LogDurability, "mark_synced", _strike_off_all),
     "torn-tail-is-damage": lambda: mock.patch.object(_Loader, "_cut_tail", _refuse_what_follows),
     "namesake-rename-unchecked": _namesakes_are_not_told_apart,
     "lost-deletion-refused": lambda: mock.patch.object(_Loader, "_check_published", _refuse_missing),
-    "successor-syncs-no-names": lambda: mock.patch.object(Log, "_take_over_unsynced"),
+    "successor-syncs-no-names": lambda: mock.patch.object(UnsyncedFiles, "take_over"),
     "failed-sync-is-forgotten": _failed_syncs_are_forgotten,
     "failed-sync-is-not-written-again": lambda: mock.patch(
         "kproc.storage.failed_sync.write_again", return_value=0

@@ -85,7 +85,7 @@ def test_compaction_keeps_what_the_model_keeps(
                         written[done.base_offset + number] = (record.key, record.value)
                 case ("roll",):
                     if log.active_bytes:
-                        log._roll(log.end_offset, NOW_MS)
+                        log.state.roll(log.end_offset, NOW_MS)
                 case ("compact",):
                     checkpoint = compact(
                         rig, log, checkpoint=checkpoint, memory_bytes=memory_bytes, chunk_bytes=chunk_bytes
@@ -173,7 +173,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Entry
         batch = encode_batch([Record(b"k%d" % (number % 4), b"%d" % number, NOW_MS + number)])
         append_one(log, memoryview(batch))
         if number % 2:
-            log._roll(log.end_offset, NOW_MS)
+            log.state.roll(log.end_offset, NOW_MS)
     log.close(clean=False)
     return directory, entries(directory)
 
@@ -202,8 +202,8 @@ def interrupted(prepared: Path, directory: Path, fs: CountingFs) -> None:
     with crashing():
         rig = LogRig(directory, config=CONFIG)
         log = rig.open()
-        log._fs = log._segments._fs = fs
-        for segment in log._segments.all():
+        log.state.fs = log.state.segments._fs = fs
+        for segment in log.state.segments.all():
             segment._fs = fs
         compact(rig, log, fs=fs)
 
@@ -282,8 +282,8 @@ def test_an_error_at_any_step_of_a_swap_refuses_it_or_takes_the_log_offline(
         rig = LogRig(directory, config=CONFIG)
         log = rig.open()
         fs = CountingFs(at, is_error=True)
-        log._fs = log._segments._fs = fs
-        for segment in log._segments.all():
+        log.state.fs = log.state.segments._fs = fs
+        for segment in log.state.segments.all():
             segment._fs = fs
         try:
             compact(rig, log)  # The cleaner's own file system does not fail.
@@ -293,7 +293,7 @@ def test_an_error_at_any_step_of_a_swap_refuses_it_or_takes_the_log_offline(
         except OSError:
             offline += 1
             assert log.is_offline
-        log._fs = OsFs()
+        log.state.fs = OsFs()
         log.close(clean=False)
         assert_whole(directory, before)
         if fs.count < at:

@@ -149,7 +149,7 @@ class LogMachine(RuleBasedStateMachine):
             return
         kept = 0
         if self.synced > log.active_base:
-            kept = log._locate(self.synced)[2]  # read() refuses what lies below the log's start.
+            kept = log._reader._locate(self.synced)[2]  # read() refuses what lies below the log's start.
         path, size = log.active_range.path, log.active_bytes
         log.close(clean=False)
         with open(path, "r+b") as file:

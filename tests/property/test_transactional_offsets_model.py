@@ -89,7 +89,7 @@ class Scene:
 
     def compact(self) -> None:
         if self.log.active_bytes:
-            self.log._roll(self.log.end_offset, NOW_MS)
+            self.log.state.roll(self.log.end_offset, NOW_MS)
         self.checkpoint = compact(self.rig, self.log, checkpoint=self.checkpoint).end_offset
         self.rig.clock.advance_ms(600)
 

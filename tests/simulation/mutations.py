@@ -33,7 +33,7 @@ from kproc.role.calls import Calls
 from kproc.role.partition_table import PartitionRow, PartitionTable
 from kproc.server.children import Children
 from kproc.storage import log as log_module
-from kproc.storage.log import Log
+from kproc.storage.log_durability import LogDurability
 from kproc.storage.producer_state import ProducerTable
 from kproc.transaction.coordinator import TransactionCoordinator
 from kproc.transaction.state import PREPARED, State
@@ -44,7 +44,7 @@ from tests.simulation.run import simulate
 _QUIET: Final = 1 << 32
 _FLAGS: Final = 3 << 32
 _OPEN_HANDOFF: Final = HandoffQueue.detach
-_SYNC_POINT: Final = Log.sync_point
+_SYNC_POINT: Final = LogDurability.sync_point
 _SYNC: Final = doubles.OsDouble.fdatasync
 _WRITE: Final = Shard.write
 _APPLY: Final = ClusterImage.apply_records
@@ -63,12 +63,13 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 def _mark_synced_with_the_active_segment(self: Any, point: Any) -> None:
     """A round's end strikes off the segment that was active at its point, though it grew since."""
-    self._give_back(point)
-    self.recovery_point = max(self.recovery_point, point.end_offset)
+    self.give_back(point)
+    state = self._state
+    state.recovery_point = max(state.recovery_point, point.end_offset)
     for segment, size in zip(point.segments, point.sizes, strict=True):
         segment.synced_bytes = size
-    self._unsynced = [segment for segment in self._unsynced if segment not in point.segments]
-    self._flushed_ms = self._clock.wall_ms()
+    state.unsynced.forget(point.segments)
+    self.flushed_ms = state.clock.wall_ms()
 
 
 def _answered_at_once(self: Any, offset: int, on_done: Callable[[int], None]) -> None:
@@ -113,7 +114,7 @@ def _delivered_in_any_order(self: Any, kind: int, view: memoryview, touched: Any
 
 
 def _sync_point_without_directories(self: Any, *, closes: bool = False) -> Any:
-    self._directories_dirty = []
+    self._state.unsynced.directories = []
     return _SYNC_POINT(self, closes=closes)
 
 
@@ -222,10 +223,10 @@ OF_TRANSACTIONS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
 }
 
 MUTATIONS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
-    "fsync-skipped": [(Log, "run_sync", _nothing)],
+    "fsync-skipped": [(LogDurability, "run_sync", _nothing)],
     "answer-before-sync": [(OwnedPartition, "when_synced", _answered_at_once)],
-    "sync-covers-what-came-later": [(Log, "mark_synced", _mark_synced_with_the_active_segment)],
-    "directory-not-synced": [(Log, "sync_point", _sync_point_without_directories)],
+    "sync-covers-what-came-later": [(LogDurability, "mark_synced", _mark_synced_with_the_active_segment)],
+    "directory-not-synced": [(LogDurability, "sync_point", _sync_point_without_directories)],
     "metadata-not-synced": [(doubles.OsDouble, "fdatasync", _fdatasync_but_of_metadata)],
     "log-start-answered-before-written": [(Cleaner, "_answer_checkpoint", _answered_without_writing)],
     "wake-up-lost": [(Waker, "wake", _nothing)],

@@ -66,9 +66,9 @@ def committed_fetch(log: Log, max_bytes: Callable[[], int]) -> Fetch:
         found = log.read(offset, max_bytes(), committed=True)
         parts = []
         for part in found.ranges:
-            descriptor = log._fs.open(Path(os.fsdecode(part.path)), writable=False)
-            parts.append(log._fs.read(descriptor, part.length, position=part.position))
-            log._fs.close(descriptor)
+            descriptor = log.state.fs.open(Path(os.fsdecode(part.path)), writable=False)
+            parts.append(log.state.fs.read(descriptor, part.length, position=part.position))
+            log.state.fs.close(descriptor)
         aborted = [(each.producer_id, each.first_offset) for each in log.aborted_in(offset, found)]
         return b"".join(parts), aborted
 

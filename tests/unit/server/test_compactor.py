@@ -90,7 +90,7 @@ class Rig:
             records = [Record(key.encode(), b"v" * 50, self.clock.wall_ms())]
             assert append_one(log, memoryview(encode_batch(records, **fields))).error_code == 0
         if roll:
-            log._roll(log.end_offset, self.clock.wall_ms())
+            log.state.roll(log.end_offset, self.clock.wall_ms())
         if sync:
             log.sync()
         self.publish(name)
@@ -254,7 +254,7 @@ def test_a_namesakes_files_are_not_swapped(rig: Rig) -> None:
 def test_damage_keeps_one_log_from_compaction_and_no_other(rig: Rig) -> None:
     log = rig.create("bad")
     rig.fill("bad", *"aaaa")
-    path = log._segments.all()[0].path(".log")
+    path = log.state.segments.all()[0].path(".log")
     content = bytearray(path.read_bytes())
     content[100] ^= 1
     path.write_bytes(content)
@@ -274,7 +274,7 @@ def test_a_throttle_puts_the_next_step_off(rig: Rig, tmp_path: Path) -> None:
         slow.directory.mkdir()
         log = slow.create("t")
         slow.fill("t", *"abcdefghij")
-        size = log._segments.all()[0].size
+        size = log.state.segments.all()[0].size
         slow.run(200)
         assert slow.offsets() == {}
         assert 0 < slow.compactor.next_deadline_ms() <= 500
@@ -294,7 +294,7 @@ def test_the_throttle_changes_on_the_running_broker(rig: Rig) -> None:
     rig.run(200)
     assert rig.offsets() == {}
     for _ in range(6):
-        rig.after(log._segments.all()[0].size)
+        rig.after(log.state.segments.all()[0].size)
     assert rig.offsets() == {("t", 0): 10}
 
 

@@ -414,6 +414,6 @@ def test_latest_offset_of_a_committed_reader_is_of_the_leaders_epoch(rig: Handle
     log = rig.open("t").log
     fields = list_offsets_fields("t", [(0, -1)])
     fields["isolation_level"] = COMMITTED
-    log.leader_epoch = 5
+    log.state.leader_epoch = 5
     (row,) = rig.processors[0].ask(ApiKey.LIST_OFFSETS, 9, fields)["topics"][0]["partitions"]
     assert (row["offset"], row["leader_epoch"]) == (0, 5)

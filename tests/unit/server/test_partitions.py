@@ -17,6 +17,7 @@ from kproc.role import partition_table
 from kproc.storage import checkpoints
 from kproc.storage.fs import DiskFailed, DiskFull, OsFs
 from kproc.storage.log import Log, SyncPoint
+from kproc.storage.log_durability import LogDurability
 from kproc.wire.header import ApiKey
 from tests.support.raw import batch, fetch_fields, produce_fields, values_of
 from tests.unit.cluster.in_memory import changes
@@ -593,14 +594,14 @@ def test_many_logs_are_closed_by_several_threads_and_one_that_cannot_be_synced_i
     bad = rig.open("t", 7).log
     synced: list[str] = []
 
-    def run_sync(log: Log, point: SyncPoint) -> None:
-        if log is bad:
+    def run_sync(durability: LogDurability, point: SyncPoint) -> None:
+        if durability is bad._durability:
             raise DiskFailed(errno.EIO, "the disk says no")
-        really(log, point)
-        synced.append(log.directory.name)
+        really(durability, point)
+        synced.append(durability._state.directory.name)
 
-    really = Log.run_sync
-    monkeypatch.setattr(Log, "run_sync", run_sync)
+    really = LogDurability.run_sync
+    monkeypatch.setattr(LogDurability, "run_sync", run_sync)
     logs = [owned.log for owned in rig.partitions().opened()]
     with pytest.raises(DiskFailed, match="the disk says no"):
         rig.partitions().close(is_clean=True)
@@ -617,7 +618,7 @@ def test_nothing_is_synced_by_a_close_that_is_not_clean(
     rig.create_topic("t", partitions=2)
     produce(rig, "t", partition=0)
     log = rig.open("t").log
-    monkeypatch.setattr(Log, "run_sync", lambda *_: pytest.fail("synced"))
+    monkeypatch.setattr(LogDurability, "run_sync", lambda *_: pytest.fail("synced"))
     rig.partitions().close(is_clean=False)
     assert log.is_offline
     assert log.recovery_point == 0

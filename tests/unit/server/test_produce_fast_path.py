@@ -17,7 +17,8 @@ from kproc.wire.header import ApiKey
 from kproc.wire.hot import encode_produce_response_one
 
 RECORDS = b"r" * 300
-OWNED = cast(OwnedPartition, SimpleNamespace(key=("topic", 0), log=SimpleNamespace(offline_reason=None)))
+LOG = SimpleNamespace(state=SimpleNamespace(offline_reason=None))
+OWNED = cast(OwnedPartition, SimpleNamespace(key=("topic", 0), log=LOG))
 VERSIONS = range(FIRST_VERSION, 14)
 NO_PEER = ClientPeer(cast(Any, None))
 

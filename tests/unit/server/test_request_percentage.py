@@ -21,7 +21,7 @@ from kproc.cluster.client_quotas import (
 from kproc.handler.client_rates import ClientRates
 from kproc.metrics.spec import SLOT
 from kproc.security.principal import Principal
-from kproc.storage.log_append import AppendingLog
+from kproc.storage.log_append import LogAppender
 from kproc.wire.header import ApiKey
 from tests.support.raw import batch, create_topics_fields, fetch_fields, produce_fields
 from tests.unit.server.rig import HandlerRig
@@ -101,7 +101,7 @@ def rig(start: Start, monkeypatch: pytest.MonkeyPatch) -> Iterator[HandlerRig]:
     rig = start()
     rig.create_topic("t")
     api = registry.APIS[ApiKey.METADATA]
-    answer, append = api.handler, AppendingLog.append
+    answer, append = api.handler, LogAppender.append
 
     def slow_answer(context: Any, request: Any) -> Any:
         rig.clock.advance_ms(50)
@@ -113,7 +113,7 @@ def rig(start: Start, monkeypatch: pytest.MonkeyPatch) -> Iterator[HandlerRig]:
 
     slow_answer.__module__ = answer.__module__
     monkeypatch.setattr(api, "handler", slow_answer)
-    monkeypatch.setattr(AppendingLog, "append", slow_append)
+    monkeypatch.setattr(LogAppender, "append", slow_append)
     return rig
 
 

@@ -71,12 +71,12 @@ def append_keyless(log: Log, view: memoryview) -> None:
 
 def roll(log: Log) -> None:
     """Seal what is there: the active segment is never compacted."""
-    log._roll(log.end_offset, NOW_MS)
+    log.state.roll(log.end_offset, NOW_MS)
 
 
 def batches_of(log: Log) -> list[BatchHeader]:
     found = []
-    for segment in log._segments.all():
+    for segment in log.state.segments.all():
         content = segment.path(".log").read_bytes()
         position = 0
         while position < len(content):
@@ -88,7 +88,7 @@ def batches_of(log: Log) -> list[BatchHeader]:
 def contents(log: Log) -> list[tuple[int, bytes | None, bytes | None]]:
     """(offset, key, value) of all records in the files."""
     found = []
-    for segment in log._segments.all():
+    for segment in log.state.segments.all():
         records = records_in(segment.path(".log").read_bytes())
         found += [(record.offset, record.key, record.value) for record in records]
     return found
@@ -119,9 +119,9 @@ def test_a_batch_of_which_all_records_stay_is_copied_as_it_is(rig: LogRig) -> No
     append_one(log, keyed(("a", "2")))
     append_one(log, keyed(("b", "1" * 50), ("c", "1"), codec=3))
     roll(log)
-    before = log._segments.all()[0].path(".log").read_bytes()
+    before = log.state.segments.all()[0].path(".log").read_bytes()
     compact(rig, log)
-    after = log._segments.all()[0].path(".log").read_bytes()
+    after = log.state.segments.all()[0].path(".log").read_bytes()
     assert after == before[parse_header(before).total_bytes :]
 
 
@@ -137,7 +137,7 @@ def test_a_batch_is_written_anew_with_its_codec_and_producer(rig: LogRig, codec:
     assert (header.codec, header.producer_id, header.producer_epoch, header.base_sequence) == (codec, 7, 3, 0)
     assert (header.last_offset, header.record_count, header.max_timestamp) == (2, 2, NOW_MS + 2)
     assert [(offset, key) for offset, key, _ in contents(log)] == [(1, b"b"), (2, b"c"), (3, b"a")]
-    assert parse_header(bytes(log._segments.all()[0].path(".log").read_bytes())).last_sequence == 2
+    assert parse_header(bytes(log.state.segments.all()[0].path(".log").read_bytes())).last_sequence == 2
 
 
 def test_the_largest_timestamp_is_that_of_the_records_that_stay(rig: LogRig) -> None:
@@ -166,7 +166,9 @@ def test_timestamps_beyond_64_bits_wrap_when_a_batch_is_written_anew(rig: LogRig
     assert [header.max_timestamp for header in batches_of(log)[:2]] == [earliest + 2, 2**63 - 2]
     assert batches_of(log)[0].attributes & HAS_DELETE_HORIZON
     kept = [
-        record for segment in log._segments.all() for record in records_in(segment.path(".log").read_bytes())
+        record
+        for segment in log.state.segments.all()
+        for record in records_in(segment.path(".log").read_bytes())
     ]
     assert [record.timestamp_ms for record in kept] == [earliest + 1, earliest + 2, 2**63 - 2, NOW_MS]
     assert log.max_timestamp() == (3, 2**63 - 2)
@@ -202,7 +204,7 @@ def test_a_tombstone_stays_for_delete_retention_after_its_section_became_clean(r
     marked = batches_of(log)[1]
     assert marked.attributes & HAS_DELETE_HORIZON
     assert marked.base_timestamp == NOW_MS + DAY_MS
-    times = [r.timestamp_ms for r in records_in(log._segments.all()[0].path(".log").read_bytes())]
+    times = [r.timestamp_ms for r in records_in(log.state.segments.all()[0].path(".log").read_bytes())]
     assert times == [NOW_MS + 1, NOW_MS - 1000, NOW_MS - 999]
     # Not by itself: something must be dirty, as in Kafka. And not before the time is over.
     rig.clock.advance_ms(DAY_MS - 1)
@@ -305,9 +307,9 @@ def test_a_segment_that_loses_nothing_is_not_swapped(rig: LogRig) -> None:
     append_one(log, keyed(("a", "1" * 200)))
     append_one(log, keyed(("b", "1" * 200)))
     roll(log)
-    inode = log._segments.all()[0].inode
+    inode = log.state.segments.all()[0].inode
     assert compact(rig, log).swaps == 0
-    assert log._segments.all()[0].inode == inode
+    assert log.state.segments.all()[0].inode == inode
     assert not list(rig.directory.glob("*.cleaned"))
 
 
@@ -330,7 +332,7 @@ def test_append_times_stay_when_a_batch_gets_its_horizon(rig: LogRig) -> None:
     (header,) = batches_of(log)
     assert header.is_log_append_time
     assert header.attributes & HAS_DELETE_HORIZON
-    times = {r.timestamp_ms for r in records_in(log._segments.all()[0].path(".log").read_bytes())}
+    times = {r.timestamp_ms for r in records_in(log.state.segments.all()[0].path(".log").read_bytes())}
     assert times == {NOW_MS}
 
 

@@ -299,7 +299,7 @@ def test_a_sync_leaves_few_descriptors_open(rig: LogRig) -> None:
     log = rig.open()
     log.append([batch(bytes(200)) for _ in range(20)])
     log.sync()
-    assert sum(segment.fd >= 0 for segment in log._segments.all()) <= 3
+    assert sum(segment.fd >= 0 for segment in log.state.segments.all()) <= 3
     log.close()
 
 

@@ -313,7 +313,7 @@ def test_the_smallest_index_does_not_roll_at_every_batch(rig: LogRig) -> None:
 def test_rolls_before_an_offset_no_longer_fits_the_index(rig: LogRig) -> None:
     log = rig.open(start_offset=5)
     append_one(log, batch("a"))
-    log.end_offset = 5 + 2**31 - 1  # As after compaction: offsets may jump.
+    log.state.end_offset = 5 + 2**31 - 1  # As after compaction: offsets may jump.
     results = log.append([batch("b"), batch("c")])
     assert [r.base_offset for r in results] == [5 + 2**31 - 1, 5 + 2**31]
     assert log.active_base == 5 + 2**31
@@ -367,9 +367,9 @@ def test_the_last_five_batches_are_known_after_a_death_wherever_the_snapshot_is(
         append_one(log, sent(number, producer_id=2))
         if number == snapshot_at - 1:
             if rolls:
-                log._roll(log.end_offset, 0)
+                log.state.roll(log.end_offset, 0)
             else:
-                log._take_snapshot()
+                log.state.take_snapshot()
     log.close(clean=False)
     log = rig.open()
     for producer_id in (1, 2):
@@ -396,9 +396,9 @@ def test_they_are_known_also_when_many_batches_of_others_came_before_the_snapsho
         append_one(log, sent(number))
     for number in range(40):
         if rolls and number % 13 == 12:
-            log._roll(log.end_offset, 0)
+            log.state.roll(log.end_offset, 0)
         append_one(log, sent(number, producer_id=2))
-    log._roll(log.end_offset, 0)
+    log.state.roll(log.end_offset, 0)
     append_one(log, sent(40, producer_id=2))
     log.close(clean=False)
     log = rig.open()

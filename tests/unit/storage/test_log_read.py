@@ -67,7 +67,7 @@ def test_outside_the_log(rig: LogRig, offset: int) -> None:
 def test_every_offset_is_found_with_and_without_the_tail_cache(rig: LogRig) -> None:
     log = filled(rig)
     cached = [log.read(offset, 10_000) for offset in range(60)]
-    log._tail.reset(log.end_offset)
+    log.state.tail.reset(log.end_offset)
     assert [log.read(offset, 10_000) for offset in range(60)] == cached
     log.close()
 
@@ -92,7 +92,7 @@ def test_a_consumer_that_catches_up_costs_about_one_read_of_a_file_for_each_fetc
     log = LogRig(tmp_path / "t-0", fs=fs).open()
     for number in range(400):
         append_one(log, batch(f"{number}".encode().ljust(record_bytes)))
-    log._tail.reset(log.end_offset)
+    log.state.tail.reset(log.end_offset)
     fs.reads = fetches = 0
     offset = 0
     while offset < log.end_offset:
@@ -113,7 +113,7 @@ def test_a_batch_between_two_entries_is_found_though_it_has_none(tmp_path: Path)
     for size in sizes * 4:
         append_one(log, batch(bytes(size)))
     cached = [log.read(offset, 100) for offset in range(log.end_offset)]
-    log._tail.reset(log.end_offset)
+    log.state.tail.reset(log.end_offset)
     assert [log.read(offset, 100) for offset in range(log.end_offset)] == cached
     assert [log.read(offset, 100) for offset in reversed(range(log.end_offset))] == cached[::-1]
     log.close()
@@ -241,7 +241,7 @@ def test_damage_met_while_reading_is_corrupt(rig: LogRig) -> None:
     log = filled(rig, 3)
     path = rig.directory / f"{0:020d}.log"
     path.write_bytes(bytes(path.stat().st_size))
-    log._tail.reset(log.end_offset)
+    log.state.tail.reset(log.end_offset)
     with pytest.raises(Corrupt):
         log.read(0, 100)
     log.close(clean=False)
@@ -253,7 +253,7 @@ def test_only_few_sealed_segments_keep_their_descriptors(rig: LogRig) -> None:
     assert len(read_all(log)) == 200
     for offset in range(0, 200, 3):
         log.read(offset, 10)
-    assert sum(segment.fd >= 0 for segment in log._segments.all()) <= 3
+    assert sum(segment.fd >= 0 for segment in log.state.segments.all()) <= 3
     log.close()
 
 

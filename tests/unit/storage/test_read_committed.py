@@ -291,7 +291,7 @@ def test_rows_of_a_segment_that_is_read_no_more_are_not_kept(rig: LogRig) -> Non
     log = rig.open(clean=True)
     assert log.segment_count > 15
     assert committed(log, max_bytes=300) == []
-    held = [segment for segment in log._segments.all() if segment.txn_index._rows]
+    held = [segment for segment in log.state.segments.all() if segment.txn_index._rows]
     assert len(held) <= COLD_OPEN_MAX + 1
     log.close()
 

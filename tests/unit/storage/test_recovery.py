@@ -174,7 +174,7 @@ def test_after(rig: LogRig, name: str) -> None:
         assert [offset for offset, _ in read_all(log)] == list(range(story.end_offset))
     assert log.epoch_end_offset(3) in {(-1, -1), (3, 0)}
     for offset in range(story.end_offset):
-        log._tail.reset(log.end_offset)  # So that reads use the index.
+        log.state.tail.reset(log.end_offset)  # So that reads use the index.
         assert log.read(offset, 1).ranges[0].position == positions[offset // 2]
     append_one(log, batch("new"))
     log.close()
@@ -291,7 +291,7 @@ def test_a_segment_that_lost_whole_batches_before_it_was_synced_is_the_last(
     end_offset = int(logs[1].stem) + 2
     log = rig.open()
     assert (log.end_offset, log.segment_count) == (end_offset, 2)
-    assert log._directories_dirty, "segments that were taken away must not come back"
+    assert log.state.unsynced.directories, "segments that were taken away must not come back"
     assert [offset for offset, _ in read_all(log)] == list(range(end_offset))
     log.close()
     assert sorted(rig.directory.glob("*.log")) == logs[:2]

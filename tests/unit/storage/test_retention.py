@@ -167,8 +167,8 @@ def test_a_deletion_that_the_disk_interrupts_takes_the_log_offline_and_the_next_
     rig.config = LogConfig(segment_bytes=300)
     log = rig.open()
     log.append([batch(bytes(150)) for _ in range(3)])
-    log._fs = log._segments._fs = rig.fs = _FailingRename(nth, DiskFailed(errno.EIO, "rename"))
-    for segment in log._segments.all():
+    log.state.fs = log.state.segments._fs = rig.fs = _FailingRename(nth, DiskFailed(errno.EIO, "rename"))
+    for segment in log.state.segments.all():
         segment._fs = rig.fs
     row = TrustedEnd(log.end_offset, log.active_base, log.active_bytes, log.start_offset)
     with pytest.raises(DiskFailed):
@@ -191,13 +191,13 @@ def test_a_deletion_without_room_for_its_names_leaves_the_rest_for_the_next_look
     rig.config = LogConfig(segment_bytes=300, retention_ms=-1)
     log = rig.open()
     log.append([batch(bytes(150)) for _ in range(3)])
-    for segment in log._segments.all():
+    for segment in log.state.segments.all():
         segment._fs = _FailingRename(nth, DiskFull(errno.ENOSPC, "rename"))
     assert log.advance_start(3) == 3
     assert not log.is_offline
     assert append_one(log, batch("x")).base_offset == 3
     assert [offset for offset, _ in read_all(log)] == [3]
-    for segment in log._segments.all():
+    for segment in log.state.segments.all():
         segment._fs = FS
     log.enforce_retention(NOW_MS)
     assert log.segment_count == 1
@@ -209,7 +209,7 @@ def test_a_surprise_in_a_deletion_ends_the_role(rig: LogRig) -> None:
     rig.config = LogConfig(segment_bytes=300)
     log = rig.open()
     log.append([batch(bytes(150)) for _ in range(3)])
-    for segment in log._segments.all():
+    for segment in log.state.segments.all():
         segment._fs = _FailingRename(2, ValueError("a mistake"))
     with pytest.raises(FatalError, match="ended half way"):
         log.advance_start(3)

@@ -1,0 +1,77 @@
+"""A log is made of parts: what an append and a read cost, in bytecodes, and that none of them holds the log.
+
+The counts depend on the version of Python, and on nothing that the host does meanwhile. Lower a bound when a call has
+become cheaper; raising one needs a reason.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kproc.storage.log import Log
+from tests.support.bytecodes import count_bytecodes
+from tests.support.logs import LogRig, append_one, batch, sequenced
+
+counted = pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="other versions have other bytecodes")
+
+APPEND_MAX = 709
+APPEND_EACH_MORE_MAX = 198
+APPEND_IDEMPOTENT_MAX = 946
+READ_MAX = 225
+READ_COMMITTED_MAX = 232
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    log = LogRig(tmp_path / "t-0").open()
+    for _ in range(3):
+        append_one(log, batch())
+    yield log
+    log.close(clean=False)
+
+
+def cost(work: Callable[[], object]) -> int:
+    return count_bytecodes(work, unless_in="test_log_parts.py")
+
+
+@counted
+def test_append_of_plain_batches(log: Log) -> None:
+    one, many = [batch()], [batch() for _ in range(11)]
+    first = cost(lambda: log.append(one))
+    assert first <= APPEND_MAX
+    assert cost(lambda: log.append(many)) - first <= 10 * APPEND_EACH_MORE_MAX
+
+
+@counted
+def test_append_of_an_idempotent_producer(log: Log) -> None:
+    append_one(log, sequenced(7, 0))
+    views = [sequenced(7, 1)]
+    assert cost(lambda: log.append(views)) <= APPEND_IDEMPOTENT_MAX
+
+
+@counted
+def test_read_at_the_end(log: Log) -> None:
+    assert cost(lambda: log.read(2, 1 << 20)) <= READ_MAX
+    assert cost(lambda: log.read(2, 1 << 20, committed=True)) <= READ_COMMITTED_MAX
+
+
+def test_a_log_that_nobody_holds_is_gone_without_a_garbage_collection(tmp_path: Path) -> None:
+    rig = LogRig(tmp_path / "t-0")
+    log = rig.open()
+    append_one(log, sequenced(7, 0))
+    log.read(0, 1 << 20)
+    log.sync()
+    log.advance_start(1)
+    gc.collect()
+    gc.disable()
+    try:
+        log.close()
+        del log
+        assert gc.collect() == 0, "objects that held each other"
+    finally:
+        gc.enable()
