@@ -30,6 +30,8 @@ class Operator(Worker):
         order = self.orders.popleft()
         if order[0] == "set":
             yield from self.set(order[1], order[2])
+        elif order[0] == "quota":
+            yield from self.set_quota(order[1], int(order[2]))
         else:
             yield from self.change_listeners()
 
@@ -50,6 +52,19 @@ class Operator(Worker):
             E.INVALID_REQUEST,
             E.INVALID_CONFIG,
         )
+
+    def set_quota(self, key: str, rate: int) -> Life:
+        """A quota of every client, this one too; 0 removes it."""
+        entity = [{"entity_type": "client-id", "entity_name": None}]
+        op = {"key": key, "value": float(rate), "remove": not rate}
+        fields = {"entries": [{"entity": entity, "ops": [op]}], "validate_only": False}
+        try:
+            answer = yield from self.call(ApiKey.ALTER_CLIENT_QUOTAS, 1, fields)
+        except (Gone, Late):
+            self.disconnect()
+            return
+        self.world.tell("operator:", key, rate, answer["entries"][0]["error_code"])
+        self.check_code(f"AlterClientQuotas of {key}", answer["entries"][0]["error_code"])
 
     def change_listeners(self) -> Life:
         """A second listener comes or goes."""

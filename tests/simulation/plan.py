@@ -71,6 +71,14 @@ _ROLES: Final = (
 _PAUSES_MS: Final = (2, 10, 40, 100, 400, 2500)
 _TRANSACTIONS_EVERY: Final = 4
 _LATE_MARKERS: Final = 0.2
+_QUOTAS: Final = 0.2
+# No throttle of these is as long as a client's patience. 0: no quota any more.
+_QUOTA_RATES: Final = {
+    "producer_byte_rate": (50_000, 500_000, 0),
+    "consumer_byte_rate": (50_000, 500_000, 0),
+    "request_percentage": (1, 10, 0),
+    "controller_mutation_rate": (1, 10, 0),
+}
 
 
 def plan_of(seed: int, *, power: float = POWER, transactions: bool | None = None) -> Plan:
@@ -118,6 +126,7 @@ def _plan_of(seed: int, power: float) -> Plan:
     events = [_event(rng, duration_ms, power) for _ in range(rng.choice((0, 2, 4, 8, 12)))]
     if rng.random() < 0.15:
         events += _moves(rng, duration_ms)
+    events += _quotas(seed, duration_ms)
     return Plan(
         seed=seed,
         duration_ms=duration_ms,
@@ -227,6 +236,15 @@ def _moves(rng: random.Random, duration_ms: int) -> list[Event]:
         Event(at_ms + 8 * n, "scale", ("num.io.threads", count)) for n, count in enumerate((1, 3, 2, 3))
     ]
     return late + counts
+
+
+def _quotas(seed: int, duration_ms: int) -> list[Event]:
+    """Quotas of all clients are set and removed. Of its own source, so that other plans stay what they were."""
+    rng = random.Random(f"quotas {seed}")
+    if rng.random() >= _QUOTAS:
+        return []
+    keys = [rng.choice(list(_QUOTA_RATES)) for _ in range(rng.choice((1, 2, 4)))]
+    return [Event(rng.randrange(duration_ms), "quota", (key, rng.choice(_QUOTA_RATES[key]))) for key in keys]
 
 
 def _event(rng: random.Random, duration_ms: int, power: float) -> Event:

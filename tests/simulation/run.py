@@ -283,6 +283,9 @@ class Run:
     def _do_scale(self, setting: str, count: int) -> None:
         self._operate(("set", setting, str(count)))
 
+    def _do_quota(self, key: str, rate: int) -> None:
+        self._operate(("quota", key, str(rate)))
+
     def _do_listener(self) -> None:
         self._operate(("listener",))
 

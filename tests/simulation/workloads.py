@@ -507,7 +507,7 @@ class Admin(Worker):
             try:
                 answer = yield from self.call(ApiKey.CREATE_TOPICS, 7, fields, patience_ms)
                 code = answer["topics"][0]["error_code"]
-                self.check_code("CreateTopics", code, E.TOPIC_ALREADY_EXISTS)
+                self.check_code("CreateTopics", code, E.TOPIC_ALREADY_EXISTS, E.THROTTLING_QUOTA_EXCEEDED)
                 topic_id, count = answer["topics"][0]["topic_id"], partitions
                 if code == E.TOPIC_ALREADY_EXISTS:
                     asked = {
@@ -540,7 +540,7 @@ class Admin(Worker):
         fields = {"topics": [{"name": None, "topic_id": topic.topic_id}], "timeout": 10_000}
         # Now and then it goes on at once: the name may be used again while somebody has not heard yet.
         answer = yield from self.call(ApiKey.DELETE_TOPICS, 6, fields, self.rng.choice((1, 20, 30_000)))
-        self.check_code("DeleteTopics", answer["responses"][0]["error_code"])
+        self.check_code("DeleteTopics", answer["responses"][0]["error_code"], E.THROTTLING_QUOTA_EXCEEDED)
 
     def delete_records(self, topic: TopicHistory | None = None) -> Life:
         topic = topic or self.some_topic(is_compacted=False)
