@@ -291,8 +291,18 @@ def check_together(config: Any) -> None:
         lambda: check_advertised(config.advertised_listeners, config.listeners),
         lambda: _check_inter_broker(config),
         lambda: _check_role_counts(config),
+        lambda: _check_variant(config),
         lambda: _check_limits(config),
     )
+
+
+def _check_variant(config: Any) -> None:
+    """The transports that exist for comparison read sockets in ways of their own, which know plaintext only."""
+    encrypted = [str(each) for each in config.listeners if each.protocol.endswith("SSL")]
+    if config.kproc_transport in ("connection-threads", "asyncio") and encrypted:
+        raise ConfigError(
+            f"listeners: {', '.join(encrypted)}: kproc.transport={config.kproc_transport} does not speak TLS"
+        )
 
 
 def _check_limits(config: Any) -> None:

@@ -23,6 +23,7 @@ from kproc.config import Config
 from kproc.config.dynamic import DynamicSettings
 from kproc.controller.controller import Controller
 from kproc.controller.operations import Operations
+from kproc.errors import FatalError
 from kproc.handler.handler import Handler
 from kproc.handler.syncer import InlineSyncer, Syncer, ThreadSyncer
 from kproc.ipc.arena import Arena, ArenaReader
@@ -61,6 +62,7 @@ from kproc.server.regions import ARENA_WARM_BYTES
 from kproc.server.role_messages import serve_processor
 from kproc.server.service_manager import ServiceManager
 from kproc.server.supervisor_operations import joined_clients, was_killed
+from kproc.server.tls_check import check_listeners
 from kproc.transport.agent import Agent, AgentId, Link, Wakeable
 from kproc.transport.thread import AgentThread, Pipe, PipeReceiver, PipeSender
 
@@ -130,6 +132,9 @@ class BrokerProcess:
             is_restart=False,
         )
         status.image = lambda: self._controller.image
+        complaint = check_listeners(config, self._settings, config.listeners, in_child=False)
+        if complaint is not None:
+            raise FatalError(complaint)
         handler_count = self._settings.integer(IO_THREADS, config.num_io_threads)
         processor_count = self._settings.integer(NETWORK_THREADS, config.num_network_threads)
         # The cleaner has a Status of its own, because it may run in another thread.

@@ -40,7 +40,7 @@ from kproc.role.roles import (
     handler_id,
     processor_id,
 )
-from kproc.server import logs, ready, signals, stacks
+from kproc.server import logs, ready, signals, stacks, tls_check
 from kproc.server.children import Children
 from kproc.server.data_directory import DataDirectory
 from kproc.server.janitor import Janitor
@@ -225,6 +225,11 @@ class Supervisor:
             self._fail(str(error))
             return
         if shut is None:
+            return
+        used = [each for each in wanted.listeners.values() if each not in shut]
+        complaint = tls_check.check_listeners(self._config, self._children.settings, used, in_child=True)
+        if complaint is not None:
+            self._fail(complaint)
             return
         self._scaler.leave_out(shut)
         self._children.handler_count = wanted.handlers
