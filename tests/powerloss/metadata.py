@@ -1,4 +1,5 @@
-"""Delegation tokens and clients' quotas: a change of the metadata that was answered outlives a power loss."""
+"""Delegation tokens, clients' quotas, rules about who may do what: a change of the metadata that was answered outlives
+a power loss."""
 
 from __future__ import annotations
 
@@ -26,6 +27,8 @@ class Answered:
         self.all_ids: set[str] = set()
         self.gone: set[str] = set()
         self.quotas: dict[Entity, float | None] = {}
+        # Resource names of rules: what the last answer about each said, whether there is one.
+        self.rules: dict[str, bool] = {}
 
     def complaint(self, image: ClusterImage) -> str | None:
         """What an image that was found on the disk lacks of it, or has too much."""
@@ -37,12 +40,19 @@ class Answered:
         for entity, rate in self.quotas.items():
             if image.client_quotas.of(entity).get(PRODUCER_BYTE_RATE) != rate:
                 return f"the quota of {entity} is not {rate}, as was answered"
+        there = {acl.resource_name for acl in image.acls}
+        for name, is_there in self.rules.items():
+            if (name in there) != is_there:
+                return f"the rule about {name} is {'not there' if is_there else 'there again'}"
         return None
 
 
 def change(scene: Scene) -> None:
-    """A token is made, renewed, taken back or expires; or a quota is set or removed."""
+    """A token is made, renewed, taken back or expires; or a quota or a rule is set or removed."""
     known, rng = scene.ledger.metadata, scene.rng
+    if rng.random() < 0.3:
+        _change_rule(scene, rng.choice("abc"))
+        return
     if rng.random() < 0.3:
         _set_quota(scene, rng)
         return
@@ -74,3 +84,22 @@ def _set_quota(scene: Scene, rng: random.Random) -> None:
     rows = [{"entity_type": kind, "entity_name": name} for kind, name in entity]
     scene.do("alter_client_quotas", entries=[{"entity": rows, "ops": [op]}], validate_only=False)
     scene.ledger.metadata.quotas[entity] = rate
+
+
+def _change_rule(scene: Scene, name: str) -> None:
+    rules = scene.ledger.metadata.rules
+    is_there = rules.pop(name, False)
+    if is_there:
+        codes = dict.fromkeys(
+            ("resource_type_filter", "pattern_type_filter", "operation", "permission_type"), 1
+        )
+        scene.do(
+            "delete_acls",
+            filters=[codes | {"resource_name_filter": name, "principal_filter": None, "host_filter": None}],
+        )
+    else:
+        codes = {"resource_type": 2, "resource_pattern_type": 3, "operation": 3, "permission_type": 3}
+        scene.do(
+            "create_acls", creations=[codes | {"resource_name": name, "principal": "User:a", "host": "*"}]
+        )
+    rules[name] = not is_there
