@@ -16,7 +16,7 @@ from pathlib import Path
 
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, parse_request_header
-from tests.fuzz.attack import SETTINGS, TOPICS, Attack, Found, replay
+from tests.fuzz.attack import DENIED_SETTINGS, SETTINGS, TOPICS, Attack, Found, replay
 from tests.support.broker import ServedBroker
 
 
@@ -29,6 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--api", type=lambda name: ApiKey[name.upper()], help="only this one, PRODUCE for instance"
     )
     parser.add_argument("--transport", default="process")
+    parser.add_argument(
+        "--denied", action="store_true", help="as somebody who may do nothing, and therefore changes nothing"
+    )
     parser.add_argument("--findings", type=Path, default=Path(tempfile.gettempdir()))
     parser.add_argument("--replay", type=Path, metavar="FILE")
     options = parser.parse_args(arguments)
@@ -36,8 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _replay_file(options.replay, options.transport)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="fuzz-") as scratch:
-        broker = ServedBroker(Path(scratch) / "data", transport=options.transport, settings=SETTINGS).start()
-        attack = Attack(broker, options.seed, only=options.api)
+        settings = DENIED_SETTINGS if options.denied else SETTINGS
+        broker = ServedBroker(Path(scratch) / "data", transport=options.transport, settings=settings).start()
+        attack = Attack(broker, options.seed, only=options.api, is_denied=options.denied)
         try:
             attack.run(options.requests)
             found = None

@@ -18,6 +18,7 @@ from kproc.client import Client
 from kproc.errors import ErrorCode
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
+from tests.fuzz import rights
 from tests.fuzz.frames import FrameMaker
 from tests.support.broker import ServedBroker
 from tests.support.proc import child_pids, pss_bytes
@@ -32,7 +33,11 @@ SETTINGS: Final = {
     "log.segment.delete.delay.ms": 1_000,
     "log.retention.check.interval.ms": 86_400_000,
     "offsets.topic.num.partitions": 4,
+    "authorizer.class.name": rights.SETTINGS["authorizer.class.name"],
+    "super.users": "User:ANONYMOUS",
 }
+# As whoever may do nothing: see rights.py.
+DENIED_SETTINGS: Final = {**SETTINGS, **rights.SETTINGS, "super.users": ""}
 TOPICS: Final[dict[str, dict[str, str]]] = {
     "one": {},
     "compacted": {"cleanup.policy": "compact"},
@@ -73,9 +78,9 @@ class Line:
     has_end: bool = True  # Its last frame is whole.
 
 
-def connect(bootstrap: str) -> socket.socket:
+def connect(bootstrap: str, source: str) -> socket.socket:
     host, _, port = bootstrap.rpartition(":")
-    sock = socket.create_connection((host, int(port)), 10)
+    sock = socket.create_connection((host, int(port)), 10, (source, 0))
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setblocking(False)
     return sock
@@ -84,8 +89,12 @@ def connect(bootstrap: str) -> socket.socket:
 class Attack:
     """One broker under fire."""
 
-    def __init__(self, broker: ServedBroker, seed: int, *, only: ApiKey | None = None) -> None:
+    def __init__(
+        self, broker: ServedBroker, seed: int, *, only: ApiKey | None = None, is_denied: bool = False
+    ) -> None:
+        """With `is_denied`, at a broker with DENIED_SETTINGS, the requests come from where nobody may do anything."""
         self.broker = broker
+        self.is_denied = is_denied
         self.source = random.Random(seed)
         self.sent = 0
         self.closed = 0
@@ -100,6 +109,9 @@ class Attack:
         if only is not None:
             served = {int(only): served[int(only)]}
         self.make = FrameMaker(self.source, self.topics, served)
+        if is_denied:
+            rights.shut_out(self.healthy)
+            self._state = rights.state(self.healthy, TOPICS)
         self.pids = sorted(child_pids(broker.pid))
         self._pss = self._descriptors = 0
 
@@ -155,7 +167,11 @@ class Attack:
         else:
             pieces.append(view)
         line = Line(
-            connect(self.broker.bootstrap), frames, pieces, deque(range(len(frames))), has_end=has_end
+            connect(self.broker.bootstrap, rights.THEIRS if self.is_denied else rights.OURS),
+            frames,
+            pieces,
+            deque(range(len(frames))),
+            has_end=has_end,
         )
         self.sent += len(frames)
         return line
@@ -285,6 +301,11 @@ class Attack:
                 f"processes were {self.pids}, are {pids}: {self.broker.log()[self._log_at :][-6_000:]}"
             )
         self._round_trip()
+        if self.is_denied:
+            found = rights.state(self.healthy, TOPICS)
+            for what, before in self._state.items():
+                if found[what] != before:
+                    raise Found(f"somebody without rights changed {what}: {before} -> {found[what]}")
         log = self.broker.log()
         new, self._log_at = log[self._log_at :], len(log)
         lines = new.splitlines()
@@ -314,7 +335,10 @@ class Attack:
 
     def clean_up(self) -> None:
         """What the requests made and changed goes again; topics that they deleted come back."""
+        if self.is_denied:
+            return
         call = self.healthy.call
+        call(ApiKey.DELETE_ACLS, 3, {"filters": [rights.ANYTHING]})
         for row in (
             call(ApiKey.DESCRIBE_CLIENT_QUOTAS, 1, {"components": [], "strict": False})["entries"] or []
         ):

@@ -61,6 +61,8 @@ class FrameMaker:
             "resource": [name.encode() for name in (*names, *groups, "1", "0", "")],
             "member": self.members,
             "protocol": [b"consumer", b"range", b"range", b"roundrobin", b""],
+            "principal": [b"User:ANONYMOUS", b"User:a", b"User:*", b"Group:a", b"nobody"],
+            "host": [b"*", b"127.0.0.1", b"10.0.0.7", b""],
             "entity": [b"client-id", b"user"],  # Of "ip" names would be looked up, which is slow.
         }
         self.ids = [*topics.values(), bytes(16), source.randbytes(16)]
@@ -157,6 +159,8 @@ class FrameMaker:
             return self.pools["member"]
         if name == "entity_type":
             return self.pools["entity"]
+        if name.removesuffix("_filter") in ("principal", "host"):
+            return self.pools[name.removesuffix("_filter")]
         if key in (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP) and "protocol" in inside + name:
             return self.pools["protocol"]
         return self.pools[pool_of(name, inside)]
