@@ -9,7 +9,8 @@ import pytest
 
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, parse_request_header
-from tests.fuzz.attack import SETTINGS, Attack, Found
+from tests.fuzz import rights
+from tests.fuzz.attack import DENIED_SETTINGS, SETTINGS, Attack, Found
 from tests.fuzz.frames import FrameMaker
 from tests.support.broker import ServedBroker
 from tests.support.proc import child_pids
@@ -40,6 +41,20 @@ def test_two_thousand_requests_of_all_apis_change_nothing(tmp_path: Path) -> Non
         attack = Attack(broker, 20_240)
         try:
             attack.run(2_000, lines=40, frames_each=25)
+        finally:
+            attack.close()
+        assert len(attack.answered) > 40
+
+
+@pytest.mark.faults
+def test_two_thousand_requests_of_somebody_without_rights_change_nothing(tmp_path: Path) -> None:
+    with ServedBroker(tmp_path / "data", settings=DENIED_SETTINGS) as broker:
+        attack = Attack(broker, 20_241, is_denied=True)
+        try:
+            attack.run(2_000, lines=40, frames_each=25)
+            attack.healthy.call(ApiKey.DELETE_ACLS, 3, {"filters": [rights.ANYTHING]})
+            with pytest.raises(Found, match="somebody without rights changed rules"):
+                attack.check()
         finally:
             attack.close()
         assert len(attack.answered) > 40
