@@ -238,6 +238,16 @@ class Authorizer(Protocol):
         """Whether there is some resource of that type, which need not exist, with which the client may do that."""
 
 
+class Logins(Protocol):
+    """Logins of clients whose sessions have an end, and who prolong them: handler/logins.py."""
+
+    def begin_again(self, context: Any, mechanism: str) -> bool:
+        """Answer a SaslHandshake of a client that has logged in. False: it has nothing to prolong."""
+
+    def go_on(self, context: Any, token: bytes) -> bool:
+        """Answer a SaslAuthenticate, now or later. False: no login has begun."""
+
+
 class Samples(Protocol):
     """The requests that telemetry tells of (handler/handler_telemetry.py); asked of timed requests alone."""
 
@@ -264,6 +274,7 @@ class Services:
         "forwarded",
         "handler_index",
         "image",
+        "logins",
         "partitions",
         "peers",
         "producer_ids",
@@ -304,6 +315,7 @@ class Services:
         # The API keys that are served here; None: all. The control listener serves few.
         self.served: frozenset[int] | None = None
         self.authorizer: Authorizer | None = None  # None: everybody may do everything.
+        self.logins: Logins | None = None  # None: where nobody logs in.
         self.producer_ids: ProducerIds
         self.session_cache: SessionCache
         self.transfers: PartitionTransfer

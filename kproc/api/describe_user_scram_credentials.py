@@ -1,4 +1,4 @@
-"""DescribeUserScramCredentials (key 50), version 0: nobody has any, as in a Kafka without SASL."""
+"""DescribeUserScramCredentials (key 50), version 0 (KIP-554): mechanisms and iterations of users, nothing secret."""
 
 from __future__ import annotations
 
@@ -6,27 +6,35 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from kproc.api.registry import api
+from kproc.api.rights import on_cluster
 from kproc.errors import ErrorCode
+from kproc.security.acl import Operation
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
     from kproc.api.context import RequestContext
 
 
-@api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, versions=(0, 0))
+@api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, versions=(0, 0), needs=(on_cluster(Operation.DESCRIBE),))
 def handle_describe_user_scram_credentials(
-    _context: RequestContext, request: dict[str, Any]
+    context: RequestContext, request: dict[str, Any]
 ) -> dict[str, Any]:
-    times = Counter(user["name"] for user in request["users"] or [])
+    users = context.services.image.scram_users
+    # Without names: all users.
+    times = Counter(user["name"] for user in request["users"] or [{"name": name} for name in users.names()])
     results = []
     for name, count in times.items():
+        code, why, found = ErrorCode.NONE, None, users.of(name)
         if count > 1:
-            code = ErrorCode.DUPLICATE_RESOURCE
+            code, found = ErrorCode.DUPLICATE_RESOURCE, {}
             why = f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}"
-        else:
+        elif not found:
             code = ErrorCode.RESOURCE_NOT_FOUND
             why = f"Attempt to describe a user credential that does not exist: {name}"
-        results.append({"user": name, "error_code": int(code), "error_message": why, "credential_infos": []})
+        infos = [{"mechanism": number, "iterations": each.iterations} for number, each in found.items()]
+        results.append(
+            {"user": name, "error_code": int(code), "error_message": why, "credential_infos": infos}
+        )
     return {"error_code": int(ErrorCode.NONE), "error_message": "", "results": results}
 
 

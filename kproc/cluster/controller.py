@@ -22,6 +22,7 @@ from kproc.cluster.client_quotas import QuotaChanges
 from kproc.cluster.config_changes import ConfigChanges
 from kproc.cluster.delegation_tokens import REMOVE_EXPIRED, TokenChanges
 from kproc.cluster.image import ClusterImage
+from kproc.cluster.scram_users import UserChanges
 from kproc.cluster.topic_changes import NO_TOPIC_ID, TopicChanges
 from kproc.config import Config
 from kproc.errors import ErrorCode, FatalError, KafkaError
@@ -105,6 +106,9 @@ class ControllerState:
             "renew_delegation_token": tokens.renew,
             "expire_delegation_token": tokens.expire,
             REMOVE_EXPIRED: tokens.remove_expired,
+            "alter_user_scram_credentials": UserChanges(
+                lambda: image.scram_users, lambda: random_id() + random_id()
+            ).alter,
             "override_broker_configs": self._override_broker_configs,
             "update_features": lambda body: features.update(image, config.node_id, body),
             "allocate_producer_ids": self._allocate_producer_ids,

@@ -18,9 +18,11 @@ from kproc.cluster.acls import acl_in, acl_records
 from kproc.cluster.broker_config import complaint_about
 from kproc.cluster.client_quotas import ClientQuotas
 from kproc.cluster.placement import owners_of_block
+from kproc.cluster.scram_users import ScramUsers
 from kproc.cluster.topic_names import INTERNAL_TOPICS, collision_key
 from kproc.errors import FatalError
 from kproc.security.acl_table import AclTable
+from kproc.security.sasl.scram import ScramCredential
 
 # Rows of the shared partition table. Kafka recommends at most 4,000 partitions a broker; this is far above (8 MiB of
 # sparse rows of 64 bytes), so that no single host needs more.
@@ -100,6 +102,7 @@ class ClusterImage:
         "next_producer_id",
         "resource_configs",
         "retired_slots",
+        "scram_users",
         "slots_used",
         "topics_by_id",
         "topics_by_name",
@@ -125,6 +128,7 @@ class ClusterImage:
         self.client_quotas = ClientQuotas()
         self.acls = AclTable()
         self.delegation_tokens: dict[str, r.DelegationTokenSet] = {}  # By id.
+        self.scram_users = ScramUsers()
         # (resource type, name) of groups and client-metrics subscriptions to their configs.
         self.resource_configs: dict[tuple[int, str], dict[str, str]] = {}
         # Only what UpdateFeatures has set: see cluster/features.py.
@@ -213,6 +217,7 @@ class ClusterImage:
         yield from self.client_quotas.records()
         yield from acl_records(self.acls)
         yield from self.delegation_tokens.values()
+        yield from self.scram_users.records()
         if self.retired_slots:
             slots, generations = zip(*self.retired_slots, strict=True)
             yield r.SlotsRetired(slots, generations)
@@ -259,6 +264,15 @@ class ClusterImage:
                 self.delegation_tokens[record.token_id] = record
             case r.DelegationTokenRemoved():
                 self.delegation_tokens.pop(record.token_id, None)
+            case r.ScramSecretMade():
+                self.scram_users.secret = record.secret
+            case r.ScramCredentialSet():
+                credential = ScramCredential(
+                    record.salt, record.stored_key, record.server_key, record.iterations
+                )
+                self.scram_users.set(record.name, record.mechanism, credential)
+            case r.ScramCredentialRemoved():
+                self.scram_users.set(record.name, record.mechanism, None)
             case r.ProducerIdsTaken():
                 self.next_producer_id = record.next_producer_id
             case r.LeaderEpochRaised():

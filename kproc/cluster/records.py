@@ -184,6 +184,30 @@ class DelegationTokenRemoved(msgspec.Struct, frozen=True, array_like=True, tag=2
     token_id: str
 
 
+class ScramSecretMade(msgspec.Struct, frozen=True, array_like=True, tag=20):
+    """What the salts of users that do not exist are made of: made once, with the first user."""
+
+    secret: bytes
+
+
+class ScramCredentialSet(msgspec.Struct, frozen=True, array_like=True, tag=21):
+    """A user's credential for a SCRAM mechanism (1: SHA-256, 2: SHA-512). It holds no password."""
+
+    name: str
+    mechanism: int
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+
+
+class ScramCredentialRemoved(msgspec.Struct, frozen=True, array_like=True, tag=22):
+    """A user's credential for a SCRAM mechanism is gone."""
+
+    name: str
+    mechanism: int
+
+
 Record = (
     ClusterRegistered
     | BrokerStarted
@@ -203,6 +227,9 @@ Record = (
     | AclRemoved
     | DelegationTokenSet
     | DelegationTokenRemoved
+    | ScramSecretMade
+    | ScramCredentialSet
+    | ScramCredentialRemoved
 )
 
 

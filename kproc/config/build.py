@@ -20,6 +20,7 @@ from kproc.config.listeners import (
     parse_end_points,
     parse_protocol_map,
 )
+from kproc.config.sasl_settings import check_sasl
 from kproc.config.sources import Flag, Written
 from kproc.config.unhonoured import KNOWN_UNHONOURED
 from kproc.config.values import LONG_MAX, ConfigError, Setting, show
@@ -84,9 +85,13 @@ def parse_given(
                 values[name] = row.parse(raw)
                 if row.unhonoured is not None and values[name] != row.default:
                     warnings.append(f"{place}{name}={show(raw)} has no effect: {row.unhonoured}")
-            elif own is not None and (row := _row_of_listener(own[2], table)) is not None:
+            elif (row := _row_of_listener(own[2] if own is not None else name, table)) is not None:
                 value = _parse_own(name, raw, row)
-                values.setdefault("listener.overrides", []).append((own[1].lower(), own[2], value))
+                listener, key = (own[1], own[2]) if own is not None else ("", name)
+                mechanism = key.removesuffix(row.name).lower()  # With its dot; or nothing.
+                values.setdefault("listener.overrides", []).append(
+                    (listener.lower(), mechanism + row.name, value)
+                )
             else:
                 warnings.append(place + _place_unknown(name, origin, table, takes_unknown=takes_unknown))
         except ConfigError as error:
@@ -152,7 +157,7 @@ def _place_unknown(name: str, origin: str, table: Mapping[str, Setting], *, take
             return f"{name} has no effect: only {takes} take a listener's prefix"
     if name.count(".sasl.") or name.startswith(("sasl.", "ssl.")):
         # Mechanism-prefixed keys are an open set in Kafka.
-        return f"{name} has no effect: kproc does not speak TLS or SASL yet"
+        return f"{name} has no effect: kproc's TLS and SASL have no use for it"
     if takes_unknown:
         return f"{show(name)} has no effect: nobody knows that setting{did_you_mean(name, table)}"
     raise ConfigError(f"unknown setting {show(name)} in {origin}{did_you_mean(name, table)}")
@@ -266,7 +271,7 @@ def _derive_listeners(values: dict[str, Any], warnings: list[str]) -> None:
     warnings += [
         f"listener.name.{listener}.* has no effect: listeners has no {listener.upper()}"
         for listener in dict.fromkeys(listener for listener, _, _ in own)
-        if listener.upper() not in names
+        if listener and listener.upper() not in names
     ]
 
 
@@ -293,6 +298,7 @@ def check_together(config: Any) -> None:
         lambda: _check_role_counts(config),
         lambda: _check_variant(config),
         lambda: _check_limits(config),
+        lambda: check_sasl(config),
     )
 
 

@@ -18,7 +18,6 @@ from kproc.config.values import ConfigError, show
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 DEFAULT_PROTOCOL_MAP: Final = tuple(f"{protocol}:{protocol}" for protocol in PROTOCOLS)
-SERVED_PROTOCOLS: Final = ("PLAINTEXT", "SSL")
 LISTENERS_MAX: Final = 111  # The places of their Acceptors in shared memory: role/roles.py.
 WILDCARDS: Final = ("", "0.0.0.0", "::")  # noqa: S104 - these are compared with, not bound to
 
@@ -140,12 +139,6 @@ def check_listeners(end_points: Sequence[EndPoint]) -> None:
             raise ConfigError(
                 f"listeners: port {port} is used {len(sharing)} times; "
                 "only one IPv4 and one IPv6 address may share it"
-            )
-    for end_point in end_points:
-        if end_point.protocol not in SERVED_PROTOCOLS:
-            served = ", ".join(SERVED_PROTOCOLS)
-            raise ConfigError(
-                f"listeners: {end_point} wants {end_point.protocol}; kproc speaks only {served} yet"
             )
 
 

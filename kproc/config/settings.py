@@ -20,6 +20,7 @@ from kproc.config.listeners import EndPoint, resolve_advertised
 from kproc.config.log_settings import LogSettings
 from kproc.config.network_settings import NetworkSettings
 from kproc.config.own_settings import OwnSettings
+from kproc.config.sasl_settings import SaslSettings
 from kproc.config.sources import Flag, read_settings_file
 from kproc.config.tls_settings import TlsSettings
 from kproc.config.token_settings import TokenSettings
@@ -34,6 +35,7 @@ class Config(
     OwnSettings,
     AuthorizerSettings,
     TokenSettings,
+    SaslSettings,
     TransactionSettings,
     GroupSettings,
     LogSettings,

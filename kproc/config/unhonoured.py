@@ -16,8 +16,8 @@ KNOWN_UNHONOURED: Final = frozenset(
     authorizer.properties auto.include.jmx.reporter auto.leader.rebalance.enable
     background.threads broker.heartbeat.interval.ms broker.id.generation.enable broker.rack
     broker.session.timeout.ms client.quota.callback.class
-    config.providers connection.failed.authentication.delay.ms
-    connections.max.reauth.ms control.plane.listener.name controlled.shutdown.enable
+    config.providers
+    control.plane.listener.name controlled.shutdown.enable
     controlled.shutdown.max.retries controlled.shutdown.retry.backoff.ms
     controller.performance.always.log.threshold.ms controller.performance.sample.period.ms
     controller.quorum.append.linger.ms controller.quorum.auto.join.enable
@@ -93,7 +93,7 @@ KNOWN_UNHONOURED: Final = frozenset(
     replica.high.watermark.checkpoint.interval.ms replica.lag.time.max.ms replica.selector.class
     replica.socket.receive.buffer.bytes replica.socket.timeout.ms replication.quota.window.num
     replication.quota.window.size.seconds request.timeout.ms reserved.broker.max.id
-    sasl.client.callback.handler.class sasl.enabled.mechanisms sasl.jaas.config sasl.kerberos.kinit.cmd
+    sasl.client.callback.handler.class sasl.kerberos.kinit.cmd
     sasl.kerberos.min.time.before.relogin sasl.kerberos.principal.to.local.rules
     sasl.kerberos.service.name sasl.kerberos.ticket.renew.jitter sasl.kerberos.ticket.renew.window.factor
     sasl.login.callback.handler.class sasl.login.class sasl.login.connect.timeout.ms
@@ -106,13 +106,12 @@ KNOWN_UNHONOURED: Final = frozenset(
     sasl.oauthbearer.assertion.claim.sub sasl.oauthbearer.assertion.file
     sasl.oauthbearer.assertion.private.key.file sasl.oauthbearer.assertion.private.key.passphrase
     sasl.oauthbearer.assertion.template.file sasl.oauthbearer.client.credentials.client.id
-    sasl.oauthbearer.client.credentials.client.secret sasl.oauthbearer.clock.skew.seconds
-    sasl.oauthbearer.expected.audience sasl.oauthbearer.expected.issuer sasl.oauthbearer.header.urlencode
-    sasl.oauthbearer.jwks.endpoint.refresh.ms sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms
-    sasl.oauthbearer.jwks.endpoint.retry.backoff.ms sasl.oauthbearer.jwks.endpoint.url
+    sasl.oauthbearer.client.credentials.client.secret
+    sasl.oauthbearer.header.urlencode
+    sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms
+    sasl.oauthbearer.jwks.endpoint.retry.backoff.ms
     sasl.oauthbearer.jwt.retriever.class sasl.oauthbearer.jwt.validator.class sasl.oauthbearer.scope
-    sasl.oauthbearer.scope.claim.name sasl.oauthbearer.sub.claim.name sasl.oauthbearer.token.endpoint.url
-    sasl.server.callback.handler.class sasl.server.max.receive.size
+    sasl.oauthbearer.token.endpoint.url
     security.providers server.max.startup.time.ms share.coordinator.append.linger.ms
     share.coordinator.cached.buffer.max.bytes share.coordinator.cold.partition.snapshot.interval.ms
     share.coordinator.load.buffer.size share.coordinator.snapshot.update.records.per.snapshot

@@ -205,8 +205,8 @@ class _ControlRequest(HandlerRequest):
         super().send_parts(parts)
         self._leave_queue()
 
-    def _finish(self, kind: int) -> None:
-        super()._finish(kind)
+    def _finish(self, kind: int, frame: bytes = b"") -> None:
+        super()._finish(kind, frame)
         self._leave_queue()
 
     def _leave_queue(self) -> None:

@@ -17,6 +17,7 @@ from kproc.errors import ProtocolError
 from kproc.handler.client_rates import ClientRates
 from kproc.handler.fast_path import CONNECTION_BYTES, FastPath, NoFastPath, should_learn
 from kproc.handler.fetch_fast_path import FetchFastPath, FetchFastPaths
+from kproc.handler.logins import Logins
 from kproc.handler.migrating_connections import MigratingConnections
 from kproc.handler.partitions import Partitions
 from kproc.handler.produce_fast_path import ProduceFastPaths
@@ -30,6 +31,7 @@ from kproc.transport.agent import Link
 from kproc.transport.envelope import (
     BLOCK,
     DISCONNECTED,
+    FLAG_GATED,
     FLAG_MOVED,
     FLAG_PROBE,
     FLAG_TIMED,
@@ -84,6 +86,7 @@ class ClientRequests:
         "_services",
         "_timed",
         "log",
+        "logins",
         "moving",
         "rates",
         "refused",
@@ -111,6 +114,7 @@ class ClientRequests:
         self._make_request = HandlerRequest
         self.rates = rates
         self.moving = MigratingConnections()
+        self.logins = services.logins = Logins(services)
         self.served = self.refused = 0  # Since `count`.
 
     # -- wiring ------------------------------------------------------------------------------------------------
@@ -119,6 +123,8 @@ class ClientRequests:
         """Forget a Processor that has ended, and its connections."""
         for connection_id in list(client.requests.waiting):
             client.requests.forget(connection_id)
+        for connection_id in client.requests.identities:
+            self.logins.forget(connection_id)
         self.moving.lose(client.requests, self._services.clock.now_ns())
 
     def switch_log(self) -> None:
@@ -229,6 +235,8 @@ class ClientRequests:
         """
         begin, end = place
         frame = view[begin:end]
+        if head[3] & FLAG_GATED:
+            return self.logins.take(client.requests, frame, head)
         key = (view if record is None else record)[:CONNECTION_BYTES].tobytes()
         path = client.paths.get(key)
         connection_id, sequence, listener, flags = head
@@ -322,6 +330,8 @@ class ClientRequests:
         connection_id, attempt, _, flags = HEAD.unpack_from(view)
         if kind == IDENTITY:
             client.requests.introduce(connection_id, view[HEAD_BYTES:])
+            # What it knows of the client is of another session, perhaps of another principal.
+            client.paths.pop(view[:CONNECTION_BYTES].tobytes(), None)
         elif kind == MOVE_OUT:
             # Append and answer the gathered requests first, by the old state of the connection.
             self._produce.flush()
@@ -329,6 +339,7 @@ class ClientRequests:
         elif kind == DISCONNECTED:
             client.requests.forget(connection_id)
             client.paths.pop(view[:CONNECTION_BYTES].tobytes(), None)
+            self.logins.forget(connection_id)
             if flags & FLAG_MOVED:
                 self.moving.gave_away(client.requests, connection_id, self._services.clock.now_ns())
             else:

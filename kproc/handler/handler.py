@@ -470,6 +470,8 @@ class Handler(LinkedAgent):
         self._services.counts.store()
         values[SLOT["requests"]] += served
         values[SLOT["malformed"]] += refused
+        for slot, count in self._requests.logins.take_counts():
+            values[slot] += count
         values[SLOT["batches_appended"]] += produce.batches
         values[SLOT["bytes_appended"]] += produce.bytes
         values[SLOT["append_calls"]] += produce.append_calls

@@ -203,6 +203,20 @@ METRICS: Final = (
     Metric("request_throttle_ms", Kind.COUNTER, "ms", _THROTTLE_TEXT),
     Metric("mutation_throttles", Kind.COUNTER, "requests", "Requests above a controller_mutation_rate."),
     Metric("mutation_throttle_ms", Kind.COUNTER, "ms", _THROTTLE_TEXT),
+    Metric("logins", Kind.COUNTER, "logins", "SASL: clients that have logged in."),
+    Metric(
+        "logins_failed", Kind.COUNTER, "logins", "SASL: clients that could not log in, or did not in time."
+    ),
+    Metric(
+        "sessions_prolonged", Kind.COUNTER, "logins", "SASL: sessions prolonged by another login (KIP-368)."
+    ),
+    Metric("sessions_not_prolonged", Kind.COUNTER, "logins", "SASL: such logins that failed."),
+    Metric(
+        "sessions_killed",
+        Kind.COUNTER,
+        "connections",
+        "SASL: closed for a request after their session's end.",
+    ),
 )
 SLOT: Final = {metric.name: slot for slot, metric in enumerate(METRICS)}
 SPEC_CRC: Final = zlib.crc32(repr(METRICS).encode())  # In the slab's header: readers refuse another table.

@@ -15,19 +15,22 @@ from kproc.metrics.spec import SLOT
 from kproc.net.activity import ActivityWheel
 from kproc.net.connection import Books, Connection, Origin
 from kproc.net.describe import connection_name, describe
+from kproc.net.gate import DEFAULT_LIMITS, Gate
 from kproc.net.handler_peer import HandlerPeer
 from kproc.net.handler_set import HandlerSet
+from kproc.net.handoff import address_text
 from kproc.net.memory_budget import MemoryBudget
 from kproc.net.processor_state import ProcessorState
 from kproc.net.socket_watch import ACTIVE, DETACHED, PAUSED, WRITING, EpollWatch
-from kproc.net.throttle import Throttles
+from kproc.net.timers import Timers
 from kproc.net.transport_layer import Transport
+from kproc.security.session import Session
 from kproc.transport.agent import AgentId, BlockOwner
 
 logger = logging.getLogger(__name__)
 
-INFLIGHT_MAX: Final = 64  # Requests of one connection in work. Kafka takes 1, its clients send at most 5.
 _NUMBER_MAX: Final = (1 << 31) - 1  # Kafka counts connections in a Java int.
+_AGAIN_NS: Final = 1_000_000_000
 _ID_TIME_SHIFT, _ID_NUMBER_SHIFT = 20, 9
 
 
@@ -46,8 +49,9 @@ class ConnectionTable:
 
     __slots__ = (
         "_activity", "_arena", "_budget", "_clock", "_closed_listeners", "_containment", "_handlers",
-        "_next_id", "_number", "_owner", "_state", "_throttles", "by_fd", "by_id", "mover", "short_of_memory",
-        "stalled", "watch",
+        "_next_id", "_number", "_owner", "_sessions", "_state", "_throttles", "by_fd", "by_id", "gated", "logins",
+        "mover",
+        "short_of_memory", "stalled", "watch",
     )  # fmt: skip
 
     mover: Mover  # Set by ConnectionMigration, which needs this table to make it.
@@ -75,8 +79,11 @@ class ConnectionTable:
         self.by_id: dict[int, Connection] = {}
         self.stalled: dict[Connection, None] = {}
         self.short_of_memory: dict[Connection, None] = {}
+        self.gated: dict[Connection, None] = {}  # Their clients have to log in.
+        self._sessions = Timers()
+        self.logins = DEFAULT_LIMITS
         self._activity = ActivityWheel()
-        self._throttles = Throttles()
+        self._throttles = Timers()
         self._closed_listeners: set[int] = set()
         self._number = -1
         # Unique in the broker, also after a restart: time, count, Processor. A connection keeps it when it moves.
@@ -117,6 +124,10 @@ class ConnectionTable:
         self.by_id[connection.id] = connection
         connection.books.is_here(connection)
         self._activity.add(connection)
+        if connection.gate is not None:
+            self.gated[connection] = None
+        elif connection.session.ends_ns:
+            self.begin_session(connection)
         self._budget.held_bytes += len(connection.held)
 
     def remove(self, connection: Connection) -> None:
@@ -126,6 +137,7 @@ class ConnectionTable:
         connection.books.is_gone(connection)
         self._activity.discard(connection)
         self.stalled.pop(connection, None)
+        self.gated.pop(connection, None)
         self.short_of_memory.pop(connection, None)
         self._budget.held_bytes -= len(connection.held)
         self.watch.end(connection)
@@ -188,14 +200,14 @@ class ConnectionTable:
             connection.next_home = None
         if connection.migration is not None:
             self.mover.advance(connection)
-        if connection.is_stalled and not connection.out and connection.inflight < INFLIGHT_MAX:
+        if connection.is_stalled and not connection.out and not connection.is_full:
             self.stalled[connection] = None
             self._state.is_pressed = True
         if connection.out:
             self.watch.set(connection, WRITING)
         elif (
             connection.is_stalled
-            or connection.inflight >= INFLIGHT_MAX
+            or connection.is_full
             or self._state.is_stopping
             or connection.is_closing
             or connection.is_ended
@@ -285,6 +297,47 @@ class ConnectionTable:
     def throttled_ms(self) -> int:
         """Milliseconds until the next throttle ends. Only while `has_throttled`."""
         return self._throttles.wait_ms(self._clock.now_ns())
+
+    # -- logins ------------------------------------------------------------------------------------------------
+
+    def authenticated(self, connection: Connection, session: Session) -> None:
+        """A client has logged in, or has prolonged its session."""
+        connection.open_gate(session)
+        self.gated.pop(connection, None)
+        if session.ends_ns:
+            self.begin_session(connection)
+
+    def begin_session(self, connection: Connection) -> None:
+        """Have the client log in again when its session ends."""
+        self._sessions.start(connection.id, connection.session.ends_ns)
+        self._sessions.forget_gone(self.by_id.__contains__)
+
+    def end_sessions(self, now_ns: int) -> None:
+        """Close the gates of connections whose sessions have ended. Requests in work are answered."""
+        for connection_id in self._sessions.take_ended(now_ns):
+            connection = self.by_id.get(connection_id)
+            if connection is None or connection.gate is not None or now_ns < connection.session.ends_ns:
+                continue  # It is gone, or was prolonged.
+            if connection.migration is not None:  # Its next Processor sees to that, or we if it stays.
+                self._sessions.start(connection_id, now_ns + _AGAIN_NS)
+                continue
+            connection.close_gate(Gate(now_ns, has_session=True))
+            self.gated[connection] = None
+            self.update_interest(connection)
+
+    def expire_logins(self, now_ns: int) -> None:
+        """Close connections whose clients began to log in and did not get on with it."""
+        longest_ns = self.logins.ns_max
+        for connection in list(self.gated) if longest_ns else ():
+            gate = connection.gate
+            if gate is not None and gate.is_late(now_ns, longest_ns):
+                self._state.counts[SLOT["logins_failed"]] += 1
+                logger.info(
+                    "closing connection %d: %s did not log in within kproc.authentication.timeout.ms",
+                    connection.id,
+                    address_text(connection.origin.address),
+                )
+                self.close(connection, "it did not log in in time")
 
     # -- evicted, expired, killed ------------------------------------------------------------------------------
 

@@ -66,19 +66,26 @@ class HandlerSet:
         return False
 
     def introduce(self, connection: Connection) -> bool:
-        """Send the client's address and principal to every Handler, before the first request; False if a ring has no
-        room.
+        """Send the client's address and session to every Handler, before the first request; False without room.
 
         Each request could carry them instead, but hardly any request needs them.
         """
-        head = HEAD.pack(connection.id, 0, 0, 0)
-        identity = connection.origin.address + connection.principal.pack()
-        for handler in self.by_id.values():
-            if handler.link is not None:  # Otherwise the link to its successor brings us here again.
-                if not handler.link.sender.try_push(IDENTITY, head, identity):
-                    return False
-                self.unpublished[handler] = None
+        # All but those without a link: the link to its successor brings us here again.
+        if not all(
+            self.introduce_to(each, connection) for each in self.by_id.values() if each.link is not None
+        ):
+            return False
         connection.is_introduced = True
+        return True
+
+    def introduce_to(self, handler: HandlerPeer, connection: Connection) -> bool:
+        """Send them to one Handler, which has a link; False if its ring has no room."""
+        assert handler.link is not None
+        head = HEAD.pack(connection.id, 0, 0, 0)
+        identity = connection.origin.address + connection.session.pack()
+        if not handler.link.sender.try_push(IDENTITY, head, identity):
+            return False
+        self.unpublished[handler] = None
         return True
 
     def tell_gone(self, connection: Connection, flags: int) -> None:

@@ -24,6 +24,7 @@ from kproc.net.tls_transport import TlsTransport
 from kproc.security.certificate import MalformedCertificate, subject_of
 from kproc.security.principal import USER, Principal
 from kproc.security.principal_mapping import NoMatchingRule
+from kproc.security.session import Session
 
 logger = logging.getLogger(__name__)
 
@@ -122,7 +123,7 @@ class Handshakes:
         except (NoMatchingRule, MalformedCertificate) as error:
             self.refused(transport, str(error))
             raise OSError(str(error)) from error
-        self._table.by_fd[transport.fd].principal = Principal(USER, name)
+        self._table.by_fd[transport.fd].session = Session(Principal(USER, name))
 
     def refused(self, transport: TlsTransport, reason: str) -> None:
         """A client is about to be closed: count it, and log it unless there were many in this second."""

@@ -71,7 +71,7 @@ class Homes:
         self._steps.handler_lost(handler)
         self._timed.forget_handler(handler.peer)
         for connection in list(self._table.by_fd.values()):
-            if connection.target is handler and connection.inflight:
+            if (connection.target is handler and connection.inflight) or _logs_in_at(connection, handler):
                 self._table.close(connection, "its Handler died")
         self._blocks.lose(handler)
 
@@ -83,7 +83,9 @@ class Homes:
         handler.is_leaving = True
         self._handlers.by_index.pop(peer.index, None)
         for connection in list(self._table.by_fd.values()):
-            if handler in (connection.home, connection.next_home):
+            if _logs_in_at(connection, handler):
+                self._table.close(connection, "its Handler leaves before it has logged in")
+            elif handler in (connection.home, connection.next_home):
                 self._table.plan_home(connection, self._handlers.least_busy())
 
     def uses(self, peer: AgentId) -> bool:
@@ -117,6 +119,9 @@ class Homes:
         if only is None:
             return
         for connection in self._all():
+            if connection.home is not only and _logs_in_at(connection, connection.home):
+                self._table.close(connection, "its Handler is gone before it has logged in")
+                continue
             connection.home = connection.target = only
             connection.next_home = None
         for connection in list(self._table.by_fd.values()):
@@ -129,9 +134,18 @@ class Homes:
         for connection in connections:
             if handler.homes >= share:
                 return
-            if connection.next_home is None and connection.home.homes > share:
+            if (
+                connection.next_home is None
+                and connection.home.homes > share
+                and not _logs_in_at(connection, connection.home)
+            ):
                 self._table.plan_home(connection, handler)
 
     def _all(self) -> list[Connection]:
         """All connections, with those that may come back from another Processor."""
         return [*self._table.by_fd.values(), *self._steps.given()]
+
+
+def _logs_in_at(connection: Connection, handler: HandlerPeer) -> bool:
+    """Whether a login has begun at that Handler: no other one could go on with it."""
+    return connection.gate is not None and connection.gate.is_begun and connection.home is handler

@@ -87,6 +87,8 @@ class ConnectionMigration:
     def leave(self, targets: list[AgentId]) -> None:
         """Give every connection that can move to these Processors, and accept no new one."""
         self._state.is_leaving = True
+        for connection in list(self._table.gated):
+            self._table.close(connection, "its Processor leaves before it has logged in")
         able = [each for each in self._table.by_fd.values() if each.transport.can_move]
         self.steps.leave(able, targets)
         self._state.is_pressed = True
@@ -101,7 +103,10 @@ class ConnectionMigration:
         able = [
             each
             for each in self._table.by_fd.values()
-            if each.migration is None and not each.is_closing and each.transport.can_move
+            if each.migration is None
+            and not each.is_closing
+            and each.gate is None
+            and each.transport.can_move
         ]
         able.sort(key=lambda each: each.next_sequence)
         count = min(count, len(able))
@@ -171,10 +176,10 @@ class ConnectionMigration:
             home=home,
             now_ns=last_active_ns,
         )
+        connection.open_gate(state.session)  # What has not logged in does not migrate.
         if state.kept:
             connection.target = self._handlers.by_index[state.target]
         connection.client = state.client
-        connection.principal = state.principal
         connection.next_sequence, connection.next_send = state.next_sequence, state.next_send
         connection.stash = {sequence: (kind, record) for sequence, kind, record in state.stash}
         connection.inflight = len(state.kept) + len(state.stash)

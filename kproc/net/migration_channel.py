@@ -25,7 +25,7 @@ import msgspec
 from kproc.ipc.fdpass import TruncatedDescriptor, recv_fd, send_fd
 from kproc.net.connection import Connection, FileSend, Origin
 from kproc.net.files import OpenFile
-from kproc.security.principal import Principal
+from kproc.security.session import Session
 from kproc.transport.agent import AgentId
 
 FILE: Final = 1
@@ -48,7 +48,7 @@ class ConnectionState(msgspec.Struct, array_like=True, frozen=True):
     id: int
     origin: Origin
     client: tuple[str, str, str] | None
-    principal: Principal
+    session: Session
     home: int  # Index of its home Handler, which has its fetch session.
     target: int  # Index of the Handler that has the requests in work.
     next_sequence: int
@@ -222,7 +222,7 @@ def state_of(connection: Connection, kept: list[int]) -> ConnectionState:
         id=connection.id,
         origin=connection.origin,
         client=connection.client,
-        principal=connection.principal,
+        session=connection.session,
         home=(connection.next_home or connection.home).peer.index,
         target=connection.target.peer.index,
         next_sequence=connection.next_sequence,

@@ -32,6 +32,7 @@ from kproc.net.connection import Connection
 from kproc.net.connection_books import ClientBooks, ProbeBooks
 from kproc.net.connection_table import ConnectionTable
 from kproc.net.descriptors import descriptor_end
+from kproc.net.gate import DEFAULT_LIMITS, LoginLimits
 from kproc.net.handler_peer import Router
 from kproc.net.handler_set import HandlerSet
 from kproc.net.handoff import EVICT, HANDOFF, NO_ADDRESS, REFUSED
@@ -67,8 +68,8 @@ class Processor:
 
     __slots__ = (  # More attributes than CPython keeps inline in an object without.
         "_blocks", "_books", "_budget", "_clock", "_counts", "_cycle_count", "_descriptor_end", "_doze",
-        "_doze_fd", "_epoll", "_find", "_handoffs", "_has_answers", "_homes", "_idle_ns_max", "_metrics",
-        "_next_complaint_ns", "_next_second_ns", "_next_store_ns", "_now_ns", "_only_woken", "_poll",
+        "_doze_fd", "_epoll", "_find", "_handoffs", "_has_answers", "_homes", "_idle_ns_max",
+        "_metrics", "_next_complaint_ns", "_next_second_ns", "_next_store_ns", "_now_ns", "_only_woken", "_poll",
         "_probe_books", "_read", "_reporter", "_sleep_ms_max", "_slow_frames", "_state", "_take_responses",
         "_tls", "_watch", "_watched_fd", "handlers", "id", "is_called", "migration", "reader", "table", "timed",
         "tls_listeners", "writer",
@@ -84,6 +85,7 @@ class Processor:
         arena: BlockOwner,
         request_bytes_max: int,
         idle_ms_max: int,
+        logins: LoginLimits = DEFAULT_LIMITS,
         router: Router | None = None,
         queued_bytes_max: int = -1,
         queued_requests_max: int = -1,
@@ -114,6 +116,7 @@ class Processor:
         self.table = table = self._table_kind(
             agent_id, state, watch=watch, handlers=handlers, budget=budget, arena=arena, clock=clock
         )
+        table.logins = logins
         self.migration = ConnectionMigration(
             table, handlers, state, watch=watch, books=self._books, timed=timed, arena=arena, clock=clock
         )
@@ -467,6 +470,7 @@ class Processor:
         counts[SLOT["ring_fill_bytes"]] = sum(sender.capacity - sender.free_bytes() for sender in senders)
         counts[SLOT["ring_records"]] = sum(sender.waiting(_COUNTED_MAX) for sender in senders)
         self._books.ledger.store()
+        self.table.end_sessions(now_ns)
         if now_ns >= self._next_second_ns:
             self._next_second_ns = now_ns + 1_000_000_000
             counts[SLOT["requests_inflight"]] = sum(c.inflight for c in self.table.by_fd.values())
@@ -475,6 +479,8 @@ class Processor:
             self._slow_frames.work()
             if self._tls is not None:
                 self._tls.every_second()
+            if self.table.gated:
+                self.table.expire_logins(now_ns)
             if self._idle_ns_max:
                 self.table.expire_idle(now_ns - self._idle_ns_max)
         self._metrics.store()

@@ -14,8 +14,8 @@ import struct
 from typing import Final
 
 from kproc.metrics.spec import SLOT
-from kproc.net.connection import Block, Connection
-from kproc.net.connection_table import INFLIGHT_MAX, ConnectionTable
+from kproc.net.connection import INFLIGHT_MAX, Block, Connection
+from kproc.net.connection_table import ConnectionTable
 from kproc.net.describe import client_of, why_refused
 from kproc.net.handler_peer import HandlerPeer
 from kproc.net.handler_set import HandlerSet
@@ -46,8 +46,8 @@ class RequestReader:
     """One per Processor, which calls `read` for each connection whose socket is readable."""
 
     __slots__ = (
-        "_arena", "_blocks", "_budget", "_counts", "_handlers", "_next_look_ns", "_request_bytes_max",
-        "_state", "_table", "_timed", "_unpublished", "read",
+        "_arena", "_blocks", "_budget", "_counts", "_handlers",  "_next_look_ns",
+        "_request_bytes_max", "_state", "_table", "_timed", "_unpublished", "read",
     )  # fmt: skip
 
     def __init__(
@@ -166,7 +166,7 @@ class RequestReader:
         connection.next_sequence = (connection.next_sequence + frames) & SEQUENCE_MASK
         connection.inflight += frames
         self._counts[_REQUESTS] += frames
-        if connection.inflight >= INFLIGHT_MAX:
+        if connection.is_full:
             self._table.update_interest(connection)
 
     def take(self, connection: Connection, buffer: memoryview, count: int) -> None:
@@ -227,12 +227,44 @@ class RequestReader:
         """Pass on the first frames of a connection, after the Handlers were told of it."""
         if connection.client is None:
             connection.client = client_of(memoryview(data)[4:])
+        if connection.gate is not None:
+            self._pass_on_gated(connection, data)
+            return
         if not self._handlers.introduce(connection):
             self._put_off(connection, data)
             return
         connection.held = data
         self._budget.held_bytes += len(data)
         self._pass_on_held(connection)
+
+    def _pass_on_gated(self, connection: Connection, data: bytes) -> None:
+        """Pass on the first frame of a client that logs in, to its home; the rest waits for the answer."""
+        end = 4 + _LENGTH.unpack_from(data)[0]
+        if self._is_too_long(connection, data[:4]):
+            return
+        home = connection.home
+        head = HEAD.pack(connection.id, connection.next_sequence, connection.listener, connection.flags)
+        if (
+            connection.inflight
+            or not self._introduce(connection)
+            or home.link is None
+            or not home.link.sender.try_push(REQUEST, head, data[:end])
+        ):
+            self._put_off(connection, data)
+            return
+        self._passed(connection, home, 1)
+        if end < len(data):
+            self._put_off(connection, data[end:])
+
+    def _is_too_long(self, connection: Connection, start: bytes) -> bool:
+        """Refuse a frame of a client that logs in if it is longer than such a client needs."""
+        (length,) = _LENGTH.unpack_from(start)
+        longest = self._table.logins.bytes_max
+        if length <= longest:
+            return False
+        self._counts[SLOT["logins_failed"]] += 1
+        self._refuse(connection, start, length, longest)
+        return True
 
     def _pass_on_routed(self, connection: Connection, frames: bytes, rest: bytes) -> None:
         """Push each frame to the Handler that the router names.
@@ -289,6 +321,8 @@ class RequestReader:
         if len(rest) >= 4:
             (length,) = _LENGTH.unpack_from(rest)
             if length > LARGE_FRAME_BYTES:
+                if connection.gate is not None and self._is_too_long(connection, bytes(rest[:4])):
+                    return
                 offset = self._arena.allocate(length)
                 if offset is None:
                     self._put_off(connection, bytes(rest))
@@ -314,15 +348,16 @@ class RequestReader:
         if connection.client is None:
             connection.client = client_of(block.view)
         target = connection.home
-        if self._handlers.router is not None:
+        gate = connection.gate
+        if gate is None and self._handlers.router is not None:
             owner = self._handlers.by_index.get(self._handlers.router.route(block.view))
             if owner is not None and owner.link is not None:
                 target = owner
-        if not connection.is_introduced and not self._handlers.introduce(connection):
+        if not connection.is_introduced and not self._introduce(connection):
             self._table.stall(connection)
             return
         flags = connection.flags
-        if self._state.now_ns >= self._next_look_ns:
+        if gate is None and self._state.now_ns >= self._next_look_ns:
             flags |= self._begin_timing(connection, block.view, target)
         head = HEAD.pack(connection.id, connection.next_sequence, connection.listener, flags)
         link = target.link
@@ -339,6 +374,16 @@ class RequestReader:
         connection.block = None
         self._passed(connection, target, 1)
 
+    def _introduce(self, connection: Connection) -> bool:
+        """Tell every Handler of the connection, or only its home if its client has to log in; False without room."""
+        gate = connection.gate
+        if gate is None:
+            return self._handlers.introduce(connection)
+        if connection.home.link is None or not self._handlers.introduce_to(connection.home, connection):
+            return False
+        gate.begin(self._state.now_ns)
+        return True
+
     def retry_stalled(self) -> None:
         """Continue the connections that had no room; those that still have none stall again."""
         for connection in in_turn(self._table.stalled):
@@ -346,7 +391,7 @@ class RequestReader:
                 connection.throttled_until_ns and not self._state.is_stopping
             ):
                 continue
-            if connection.out or connection.inflight >= INFLIGHT_MAX:
+            if connection.out or connection.is_full:
                 # Its own client or answers must come first; ConnectionTable.update_interest brings it back.
                 del self._table.stalled[connection]
                 continue
@@ -383,10 +428,10 @@ class RequestReader:
         self._budget.held_bytes -= len(held)
         self._pass_on(connection, view, start + count)
 
-    def _refuse(self, connection: Connection, start: bytes, length: int) -> None:
+    def _refuse(self, connection: Connection, start: bytes, length: int, longest: int = 0) -> None:
         """Handle an invalid frame length: read nothing more, and close when the requests before it are answered."""
         self._counts[SLOT["malformed"]] += 1
-        reason = why_refused(start, length, self._request_bytes_max)
+        reason = why_refused(start, length, longest or self._request_bytes_max)
         logger.warning("closing connection %d: %s", connection.id, reason)
         connection.is_ended = True
         self._table.update_interest(connection)

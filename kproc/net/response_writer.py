@@ -19,7 +19,9 @@ from kproc.net.migration_steps import MigrationSteps
 from kproc.net.processor_state import ProcessorState
 from kproc.net.socket_watch import ACTIVE
 from kproc.net.timed_requests import TimedRequests
+from kproc.security.session import Session
 from kproc.transport.envelope import (
+    AUTHENTICATED,
     CLOSE,
     HEAD,
     HEAD_BYTES,
@@ -219,6 +221,8 @@ class ResponseWriter:
                 logger.warning("closing connection %d: cannot send a fetched range: %s", connection.id, error)
                 connection.is_closing = True
         elif kind == CLOSE:
+            if len(view) > HEAD_BYTES:
+                connection.ready.append(view[HEAD_BYTES:])
             connection.is_closing = True
         else:
             assert kind == NO_OP, kind
@@ -271,6 +275,8 @@ class ResponseWriter:
             (throttle_ms,) = THROTTLE_MS.unpack_from(view, HEAD_BYTES)
             self._table.throttle(connection, self._state.now_ns + throttle_ms * 1_000_000)
             self._table.update_interest(connection)
+        elif kind == AUTHENTICATED:
+            self._table.authenticated(connection, Session.unpack(bytes(view[HEAD_BYTES:])))
         else:
             assert kind == NOTE, kind
             connection.client = msgspec.msgpack.decode(view[HEAD_BYTES:], type=tuple[str, str, str])

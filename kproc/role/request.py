@@ -13,8 +13,10 @@ from kproc.api.registry import lookup
 from kproc.errors import ErrorCode
 from kproc.net.handoff import ADDRESS_BYTES, address_text
 from kproc.security.acl import Operation, ResourceType
-from kproc.security.principal import ANONYMOUS, Identity, Principal
+from kproc.security.principal import ANONYMOUS, Identity
+from kproc.security.session import Session
 from kproc.transport.envelope import (
+    AUTHENTICATED,
     CLOSE,
     FLAG_LOOPBACK,
     FLAG_PROBE,
@@ -51,9 +53,9 @@ def host_text(packed: bytes) -> str:
 
 
 @lru_cache(_HOSTS_KEPT)
-def _principal(packed: bytes) -> Principal:
-    """All connections of one user share one object."""
-    return Principal.unpack(packed)
+def _session(packed: bytes) -> Session:
+    """All connections of one user whose sessions have no end share one object."""
+    return Session.unpack(packed)
 
 
 class Answers(Protocol):
@@ -65,11 +67,12 @@ class Answers(Protocol):
 class ClientPeer:
     """One Processor as its Handlers see it: where answers go, and which requests of which client still wait."""
 
-    __slots__ = ("identities", "moving", "outbox", "waiting")
+    __slots__ = ("identities", "moving", "outbox", "sessions", "waiting")
 
     def __init__(self, outbox: Answers) -> None:
         self.outbox = outbox
         self.identities: dict[int, Identity] = {}  # Connection id -> its client.
+        self.sessions: dict[int, Session] = {}  # Of connections whose clients have logged in.
         # Connections that are leaving this Processor: the store of their answers, and the attempt; see
         # migrating_connections.py.
         self.moving: dict[int, tuple[ClientPeer, int]] = {}
@@ -78,8 +81,11 @@ class ClientPeer:
 
     def introduce(self, connection_id: int, identity: memoryview) -> None:
         """Store who the client of a connection is whose requests will follow."""
-        host, packed = host_text(bytes(identity[:ADDRESS_BYTES])), bytes(identity[ADDRESS_BYTES:])
-        self.identities[connection_id] = Identity(host, _principal(packed))
+        host = host_text(bytes(identity[:ADDRESS_BYTES]))
+        session = _session(bytes(identity[ADDRESS_BYTES:]))
+        self.identities[connection_id] = Identity(host, session.principal)
+        if session.mechanism:
+            self.sessions[connection_id] = session
 
     def forget(self, connection_id: int) -> None:
         """Cancel the parked requests of a client that has disconnected.
@@ -88,6 +94,7 @@ class ClientPeer:
         when the answer comes, not when the connection ends.
         """
         self.identities.pop(connection_id, None)
+        self.sessions.pop(connection_id, None)
         for request, on_gone in list(self.waiting.pop(connection_id, {}).items()):
             on_gone()
             request.no_op()
@@ -229,6 +236,15 @@ class HandlerRequest(RequestContext):
     def close(self) -> None:
         self._finish(CLOSE)
 
+    def close_after(self, frame: bytes) -> None:
+        """Answer with a whole frame, then close the connection."""
+        self._finish(CLOSE, frame)
+
+    def authenticated(self, session: Session) -> None:
+        """The client has logged in. The answer must follow at once."""
+        head = HEAD.pack(self.connection_id, self.sequence, 0, 0)
+        self.peer.outbox.push(AUTHENTICATED, head, session.pack())
+
     def fail(self) -> None:
         if self.is_answered:
             return
@@ -262,14 +278,14 @@ class HandlerRequest(RequestContext):
             self.peer = keeper
         self.peer.waiting.setdefault(self.connection_id, {})[self] = on_gone
 
-    def _finish(self, kind: int) -> None:
+    def _finish(self, kind: int, frame: bytes = b"") -> None:
         self.is_answered = True
         self.is_closed = kind == CLOSE
         if self._is_waiting:
             self._stop_waiting()
         if self._taken_ns:
             self._tell_times()
-        self.peer.outbox.push(kind, HEAD.pack(self.connection_id, self.sequence, 0, 0))
+        self.peer.outbox.push(kind, HEAD.pack(self.connection_id, self.sequence, 0, 0), frame)
 
     def _stop_waiting(self) -> None:
         self._is_waiting = False

@@ -32,6 +32,7 @@ from kproc.metrics.slab import MetricsRow
 from kproc.net.acceptor import Acceptor
 from kproc.net.connection_limits import ConnectionLimits, Resolve, control_limits, limits_for
 from kproc.net.connection_table import ConnectionTable
+from kproc.net.gate import LoginLimits
 from kproc.net.handler_peer import Router
 from kproc.net.processor import Processor
 from kproc.net.processor_state import ProcessorState
@@ -121,6 +122,9 @@ def make_processor(
         arena=arena,
         request_bytes_max=plan.config.socket_request_max_bytes,
         idle_ms_max=plan.config.connections_max_idle_ms,
+        logins=LoginLimits(
+            plan.config.sasl_server_max_receive_size, plan.config.kproc_authentication_timeout_ms * 1_000_000
+        ),
         queued_bytes_max=plan.config.queued_max_request_bytes,
         queued_requests_max=_queued_requests_max(plan),
         processors_in_all=lambda settings: sum(wanted_processors(plan.config, settings).values()),

@@ -4,13 +4,15 @@ Processor -> Handler                                   Handler -> Processor
 REQUEST        head, one or more whole frames          SEND         head, one response frame
 REQUEST_BLOCK  head, block offset, frame length        SEND_PARTS   head, parts (bytes and file ranges)
 DISCONNECTED   head                                    NO_OP        head (acks=0: nothing is sent)
-                                                       CLOSE        head (close the connection)
+                                                       CLOSE        head, perhaps a last response frame (close the
+                                                                    connection behind it)
                                                        SENDS        several times what SEND has, equally long
-IDENTITY       head, the client's address, principal   HINT         what the Processor's router may learn
+IDENTITY       head, the client's address, session     HINT         what the Processor's router may learn
 MOVE_OUT       head (sequence: attempt)                MOVED        head (sequence: attempt), sequences
 MOVE_IN        head, sequences                         THROTTLE     head, milliseconds
                                                        NOTE         head, client software
                                                        TIMES        head, API key, throttle, three times
+                                                       AUTHENTICATED  head, session
 Handler <-> Handler, Controller <-> Handler, Cleaner <-> Handler
 CALL           token, msgpack [op, body], raw bytes    REPLY        token, msgpack body
 DELTA          msgpack of a metadata delta             SNAPSHOT     msgpack of a whole image
@@ -28,9 +30,11 @@ others are answered as ever. MOVE_IN, from whichever Processor holds the socket 
 expects; their answers go there, and what the Handler does not know any more is answered by CLOSE. DISCONNECTED with
 FLAG_MOVED comes from the Processor that gave the connection away, whose client has not left.
 
-IDENTITY, an address of 16 bytes as net/handoff.py packs them and a Principal, comes once to each Handler, before a
-connection's first request. It is dropped with DISCONNECTED, and comes again from the next Processor and when there is
-another Handler.
+IDENTITY, an address of 16 bytes as net/handoff.py packs them and a Session (security/session.py), comes once to each
+Handler, before a connection's first request. It is dropped with DISCONNECTED, and comes again from the next Processor,
+when there is another Handler, and when the session changes.
+FLAG_GATED on a request says that its client has not logged in, or that its session is over: it comes to the home
+alone, one at a time. AUTHENTICATED opens the gate; it comes before the answer of the request that brought it.
 THROTTLE is Kafka's StartThrottling: pushed before the answer of the same sequence, which leaves at once; the
 Processor reads nothing more of that connection until the time is over (its own timer is EndThrottling). There may be
 several, of which the longest counts.
@@ -73,6 +77,7 @@ NOTE: Final = 19
 TIMES: Final = 20
 IDENTITY: Final = 21
 SENDS: Final = 22
+AUTHENTICATED: Final = 23
 
 HEAD: Final = struct.Struct("=QIHH")
 HEAD_BYTES: Final = HEAD.size
@@ -86,6 +91,7 @@ FLAG_PROBE: Final = (
 )
 FLAG_TLS: Final = 8  # Its listener is SSL or SASL_SSL.
 FLAG_SASL: Final = 16  # Its listener is SASL_PLAINTEXT or SASL_SSL.
+FLAG_GATED: Final = 32  # Of a request: its client has to log in before anything else is served.
 FLAG_MOVED: Final = 0x8000  # Of DISCONNECTED only: the connection lives on in another Processor.
 THROTTLE_MS: Final = struct.Struct("=I")
 TIMES_BODY: Final = struct.Struct("=HxxIQQQ")  # API key, throttle in ms; taken, done locally, answered: in ns

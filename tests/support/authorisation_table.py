@@ -675,6 +675,12 @@ ROWS: Final[tuple[Row, ...]] = (
                     "validate_only": True,
                 },
             ),
+            (ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, Operation.DESCRIBE, {"users": [{"name": "u"}]}),
+            (
+                ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+                Operation.ALTER,
+                {"deletions": [{"name": "u", "mechanism": 1}], "upsertions": []},
+            ),
             (ApiKey.LIST_CONFIG_RESOURCES, Operation.DESCRIBE_CONFIGS, {}),
             (ApiKey.DESCRIBE_ACLS, Operation.DESCRIBE, ANY_ACL),
             (ApiKey.CREATE_ACLS, Operation.ALTER, {"creations": [_NEW_ACL]}),
@@ -686,7 +692,8 @@ ROWS: Final[tuple[Row, ...]] = (
 FOR_EVERYBODY: Final = {
     ApiKey.API_VERSIONS: "comes before anything is known of the client",
     ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: "tells nothing of the cluster, as in Kafka",
-    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: "answers that there are none",
+    ApiKey.SASL_HANDSHAKE: "is how a client proves who it is",
+    ApiKey.SASL_AUTHENTICATE: "the same",
     ApiKey.RENEW_DELEGATION_TOKEN: "a token's owner and renewers may, and nobody else",
     ApiKey.EXPIRE_DELEGATION_TOKEN: "a token's owner and renewers may, and nobody else",
     ApiKey.PUSH_TELEMETRY: "is dropped, as nobody asks for it",

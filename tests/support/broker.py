@@ -110,6 +110,7 @@ class ServedBroker:
         transport: str = "process",
         settings: Mapping[str, Any] | None = None,
         port: int = 0,
+        listener: str = "PLAINTEXT",
         arguments: Sequence[str] = (),
         new_session: bool = False,
     ) -> None:
@@ -117,6 +118,7 @@ class ServedBroker:
         self._transport = transport
         self._settings = dict(settings or {})
         self._port = port
+        self._listener = listener
         self._arguments = list(arguments)
         self._new_session = new_session
         self.last_log = ""
@@ -144,6 +146,7 @@ class ServedBroker:
             transport=self._transport,
             settings=self._settings,
             port=self._port,
+            listener=self._listener,
             ready_file=ready_file,
         )
         with open(self._log, "wb") as log:
@@ -257,12 +260,13 @@ def serve_command(
     transport: str = "process",
     settings: Mapping[str, Any] | None = None,
     port: int = 0,
+    listener: str = "PLAINTEXT",
     ready_file: Path | None = None,
 ) -> list[str]:
     """The command line of a broker on loopback; `listeners` among the settings replaces its one listener."""
     command = [sys.executable, "-m", "kproc", "serve", "--data", str(data), "--transport", transport]
     if "listeners" not in (settings or {}):
-        command += ["--listeners", f"PLAINTEXT://127.0.0.1:{port}"]
+        command += ["--listeners", f"{listener}://127.0.0.1:{port}"]
     for name, value in (settings or {}).items():
         command += ["--set", f"{name}={value}"]
     if ready_file is not None:

@@ -280,8 +280,12 @@ REFUSED = [
     ("listeners", "PLAINTEXT://[::zz]:9092"),
     ("listeners", "PLAINTEXT://::zz:9092"),
     ("listeners", "INTERNAL://127.0.0.1:9092"),
-    ("listeners", "SASL_SSL://127.0.0.1:9092"),
-    ("listeners", "SASL_PLAINTEXT://127.0.0.1:9092"),
+    ("connections.max.reauth.ms", -1),
+    ("sasl.server.max.receive.size", 0),
+    ("connection.failed.authentication.delay.ms", -1),
+    ("sasl.oauthbearer.jwks.endpoint.refresh.ms", 0),
+    ("sasl.oauthbearer.clock.skew.seconds", -1),
+    ("kproc.authentication.timeout.ms", -1),
     ("listeners", "PLAINTEXT://a:1,PLAINTEXT://b:2"),
     ("listeners", "PLAINTEXT://a:1,plaintext://b:2"),
     ("advertised.listeners", "OTHER://a:1"),
@@ -359,11 +363,11 @@ def test_a_name_like_no_other_is_refused_without_a_guess():
 
 def test_a_kafka_setting_of_no_effect_warns():
     warnings: list[str] = []
-    build(warnings, broker_rack="r1", zookeeper_connect="z:1", sasl_enabled_mechanisms="PLAIN")
+    build(warnings, broker_rack="r1", zookeeper_connect="z:1", sasl_login_class="x.y")
     assert [warning.split()[0] for warning in warnings] == [
         "broker.rack",
         "zookeeper.connect",
-        "sasl.enabled.mechanisms",
+        "sasl.login.class",
     ]
 
 

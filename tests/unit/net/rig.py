@@ -22,13 +22,15 @@ from kproc.ipc.fdpass import make_socket_pair, send_fd
 from kproc.ipc.wait import Sleeper, Waker, make_eventfd
 from kproc.metrics.slab import SLAB_BYTES, MetricsRow, Slab
 from kproc.metrics.spec import SLOT
+from kproc.net.gate import DEFAULT_LIMITS, LoginLimits
 from kproc.net.handler_peer import Router
 from kproc.net.handoff import ADDRESS_BYTES, EVICT, HANDOFF, REPORT_BYTES_MAX, Report, pack_address
 from kproc.net.processor import Processor
 from kproc.net.tls_listeners import TlsListeners
-from kproc.security.principal import Principal
+from kproc.security.session import Session
 from kproc.transport.agent import AgentId, Link
 from kproc.transport.envelope import (
+    AUTHENTICATED,
     BLOCK,
     CLOSE,
     DISCONNECTED,
@@ -90,7 +92,7 @@ class ScriptedHandler:
     gone: list[int] = field(default_factory=list)  # Connections that were closed.
     events: list[str] = field(default_factory=list)
     addresses: dict[int, bytes] = field(default_factory=dict)  # By connection, as they were told.
-    principals: dict[int, Principal] = field(default_factory=dict)
+    sessions: dict[int, Session] = field(default_factory=dict)  # The same.
 
     def __post_init__(self) -> None:
         self.inbox = Inbox(self.link.receiver)
@@ -105,7 +107,7 @@ class ScriptedHandler:
                 identity = bytes(view[HEAD_BYTES:])
                 (connection_id,) = HEAD.unpack_from(view)[:1]
                 self.addresses[connection_id] = identity[:ADDRESS_BYTES]
-                self.principals[connection_id] = Principal.unpack(identity[ADDRESS_BYTES:])
+                self.sessions[connection_id] = Session.unpack(identity[ADDRESS_BYTES:])
                 continue
             self._records += 1
             connection_id, sequence, listener, flags = HEAD.unpack_from(view)
@@ -147,6 +149,10 @@ class ScriptedHandler:
         self.push(SEND_PARTS, request, encode_parts(parts))
         self.outbox.flush()
 
+    def authenticated(self, request: Request, session: Session) -> None:
+        """The client has logged in; the answer comes behind."""
+        self.push(AUTHENTICATED, request, session.pack())
+
     def no_op(self, request: Request) -> None:
         self.push(NO_OP, request)
         self.outbox.flush()
@@ -182,6 +188,7 @@ class ProcessorRig:
         queued_requests_max: int = -1,
         processor_count: int = 1,
         tls_listeners: TlsListeners | None = None,
+        logins: LoginLimits = DEFAULT_LIMITS,
     ) -> None:
         self._stack = ExitStack()
         self._links = self._stack.enter_context(LinkMaker(link_kind))
@@ -204,6 +211,7 @@ class ProcessorRig:
             arena=self.arena,
             request_bytes_max=request_bytes_max,
             idle_ms_max=idle_ms_max,
+            logins=logins,
             router=router,
             queued_bytes_max=queued_bytes_max,
             queued_requests_max=queued_requests_max,

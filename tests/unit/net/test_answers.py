@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kproc.net.connection import Connection
-from kproc.net.connection_table import INFLIGHT_MAX
+from kproc.net.connection import INFLIGHT_MAX, Connection
 from kproc.transport.envelope import CLOSE, HEAD, SEND, SENDS
 from kproc.wire.file_range import FileRange
 from tests.support.proc import open_descriptors

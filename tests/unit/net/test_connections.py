@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kproc.net.connection_table import INFLIGHT_MAX
+from kproc.net.connection import INFLIGHT_MAX
 from kproc.net.handoff import EVICT, HANDOFF, REFUSED
 from kproc.transport.agent import AgentId
 from tests.unit.net.rig import LOOPBACK, ProcessorRig, framed, no_more_descriptors

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from kproc.net.connection_table import INFLIGHT_MAX
+from kproc.net.connection import INFLIGHT_MAX
 from kproc.net.request_reader import READ_BYTES
 from kproc.net.slow_frames import LARGE_FRAME_BYTES
 from kproc.transport.envelope import FLAG_LOOPBACK, FLAG_TIMED

@@ -7,8 +7,8 @@ import itertools
 import pytest
 
 from kproc.net.channel_state import MuteState, mute_state
-from kproc.net.connection_table import INFLIGHT_MAX
-from kproc.net.throttle import Throttles
+from kproc.net.connection import INFLIGHT_MAX
+from kproc.net.timers import Timers
 from tests.unit.net.rig import Client, ProcessorRig, Request, framed
 
 
@@ -154,7 +154,7 @@ def test_processor_sleeps_no_longer_than_the_throttle(rig: ProcessorRig) -> None
 
 def test_throttle_ends_in_the_order_of_their_ends() -> None:
     """Kafka's ThrottledChannelExpirationTest."""
-    throttles = Throttles()
+    throttles = Timers()
     for connection_id, until_ns in ((1, 40), (2, 20), (3, 30), (4, 20)):
         throttles.start(connection_id, until_ns)
     assert throttles.take_ended(19) == []
@@ -174,7 +174,7 @@ def test_connection_with_its_limit_in_work_is_muted_and_response_pending(rig: Pr
 
 
 def test_ends_of_connections_that_are_gone_do_not_gather() -> None:
-    throttles = Throttles()
+    throttles = Timers()
     alive = {1, 2}
     for number in range(100_000):
         throttles.start(number, 10**18 + number)

@@ -36,10 +36,12 @@ from kproc.role.partition_table import PartitionTable
 from kproc.role.plan import Plan
 from kproc.role.roles import CONTROLLER, handler_id, processor_id
 from kproc.security.principal import ANONYMOUS, Principal
+from kproc.security.session import Session
 from kproc.server import broker
 from kproc.storage.log import Log, SyncPoint
 from kproc.transport.agent import Link
 from kproc.transport.envelope import (
+    AUTHENTICATED,
     BLOCK,
     CALL,
     CLOSE,
@@ -51,6 +53,7 @@ from kproc.transport.envelope import (
     HINT,
     IDENTITY,
     NO_OP,
+    NOTE,
     REQUEST,
     REQUEST_BLOCK,
     SEND,
@@ -150,22 +153,25 @@ class ScriptedProcessor:
         self.hints: list[bytes] = []
         self.bulk_sizes: list[int] = []  # How many answers came with each SENDS.
         self.throttles: list[tuple[int, int]] = []  # (connection, milliseconds)
+        self.sessions: dict[int, Session] = {}  # Of the connections whose clients have logged in.
         self._blocks: dict[tuple[int, int], int] = {}
 
-    def send(self, key: ApiKey, version: int, fields: Fields, *, connection: int = 1) -> int:
+    def send(
+        self, key: ApiKey, version: int, fields: Fields, *, connection: int = 1, flags: int = 0
+    ) -> int:
         """One request; its sequence. The Handlers have not run yet."""
         frame = codec.encode_request(key, version, 7, "test", fields)
         if len(frame) > LARGE_FRAME_BYTES:
             return self._send_block(frame[4:], connection)
-        return self.send_frames([frame], connection=connection)
+        return self.send_frames([frame], connection=connection, flags=flags)
 
-    def send_frames(self, frames: Sequence[bytes], *, connection: int = 1) -> int:
+    def send_frames(self, frames: Sequence[bytes], *, connection: int = 1, flags: int = 0) -> int:
         """Whole frames of one read, in one record; the first one's sequence."""
         numbers = self._sequences.setdefault(connection, itertools.count())
         first = next(numbers)
         for _ in frames[1:]:
             next(numbers)
-        self._outbox.push(REQUEST, HEAD.pack(connection, first, 0, 0), *frames)
+        self._outbox.push(REQUEST, HEAD.pack(connection, first, 0, flags), *frames)
         self._outbox.flush()
         return first
 
@@ -184,9 +190,17 @@ class ScriptedProcessor:
         self._outbox.flush()
         return sequence
 
-    def introduce(self, address: str, *, connection: int = 1, principal: Principal = ANONYMOUS) -> None:
-        """Say where the client of a connection is, and who."""
-        identity = pack_address(address) + principal.pack()
+    def introduce(
+        self,
+        address: str,
+        *,
+        connection: int = 1,
+        principal: Principal = ANONYMOUS,
+        mechanism: str = "",
+        ends_ns: int = 0,
+    ) -> None:
+        """Say where the client of a connection is, who, and how it has logged in."""
+        identity = pack_address(address) + Session(principal, mechanism, ends_ns).pack()
         self._outbox.push(IDENTITY, HEAD.pack(connection, 0, 0, 0), identity)
         self._outbox.flush()
 
@@ -218,6 +232,11 @@ class ScriptedProcessor:
                 body = view[HEAD_BYTES:]
                 if kind == THROTTLE:
                     self.throttles.append((connection_id, THROTTLE_MS.unpack(body)[0]))
+                    continue
+                if kind == AUTHENTICATED:
+                    self.sessions[connection_id] = Session.unpack(bytes(body))
+                    continue
+                if kind == NOTE:
                     continue
                 block = self._blocks.pop((connection_id, sequence), None)
                 if block is not None:
@@ -258,7 +277,8 @@ class HandlerRig:
             {"log.dirs": str(directory), "kproc.flush": "none", **(settings or {})}, handlers=handlers
         )
         self._sent_deltas = len(self.cluster.deltas)
-        endpoint = Endpoint("PLAINTEXT", "127.0.0.1", 9092, "127.0.0.1", 9092)
+        name, protocol, host, port = self.cluster.config.listeners[0]
+        endpoint = Endpoint(name, host, port, host, port, protocol)
         self.plan = Plan(
             config=self.cluster.config,
             clock=self.clock,

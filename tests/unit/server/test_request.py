@@ -9,6 +9,7 @@ import pytest
 from kproc.net.handoff import pack_address
 from kproc.role.request import ClientPeer, HandlerRequest
 from kproc.security.principal import ANONYMOUS, Principal
+from kproc.security.session import Session
 from kproc.transport.agent import AgentId
 from kproc.transport.envelope import HEAD, NO_OP, SEND
 from kproc.transport.outbox import Outbox
@@ -71,10 +72,13 @@ def test_addresses_are_shown_as_java_shows_them(address: str, shown: str) -> Non
     peer = ClientPeer(cast(Any, None))
     request = HandlerRequest(cast(Any, None), peer, 7, 0, 0, 0, 0, 0, 0, None)
     assert request.client_host == "/unknown"
-    peer.introduce(7, memoryview(pack_address(address) + Principal("User", "al", is_token=True).pack()))
+    session = Session(Principal("User", "al", is_token=True), "PLAIN", 5)
+    peer.introduce(7, memoryview(pack_address(address) + session.pack()))
+    assert peer.sessions == {7: session}
     assert request.client_host == shown
     assert str(request.principal) == "User:al"
     assert request.principal.is_token
     peer.forget(7)
     assert not peer.identities
+    assert not peer.sessions
     assert request.principal == ANONYMOUS

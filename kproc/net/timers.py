@@ -1,6 +1,6 @@
-"""Throttles: when throttled connections are read again. Kafka's ThrottledChannel and its reaper, as one heap.
+"""Timers: when throttled connections are read again (Kafka's ThrottledChannel and its reaper), when sessions end.
 
-The heap holds connection ids and not connections: a throttle has no upper bound and may outlast its connection by far.
+The heap holds connection ids and not connections: a time has no upper bound and may outlast its connection by far.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Final
 _SWEEP_LEAST: Final = 1024
 
 
-class Throttles:
-    """The times at which throttles end, soonest first. One per Processor."""
+class Timers:
+    """The times at which something ends for a connection, soonest first."""
 
     def __init__(self) -> None:
         self._ends: list[tuple[int, int]] = []
@@ -36,12 +36,12 @@ class Throttles:
             self._sweep_at = max(_SWEEP_LEAST, 2 * len(self._ends))
 
     def take_ended(self, now_ns: int) -> list[int]:
-        """Ids of connections whose throttle has ended. One may have been throttled again meanwhile, for longer."""
+        """Ids of connections whose time has come. One may have been given more time meanwhile."""
         ended: list[int] = []
         while self._ends and self._ends[0][0] <= now_ns:
             ended.append(heapq.heappop(self._ends)[1])
         return ended
 
     def wait_ms(self, now_ns: int) -> int:
-        """Milliseconds until the next throttle ends, rounded up. Call it only if there is one."""
+        """Milliseconds until the next time comes, rounded up. Call it only if there is one."""
         return max(0, -(-(self._ends[0][0] - now_ns) // 1_000_000))

@@ -1,0 +1,1 @@
+"""SASL on the broker's side, without I/O: mechanisms, credentials, and the course of one login."""

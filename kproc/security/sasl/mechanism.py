@@ -1,0 +1,49 @@
+"""What the mechanisms of SASL have in common: an exchange of tokens that ends with a name or a failure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+
+class AuthenticationFailed(Exception):
+    """A client did not prove who it is. Neither text holds a secret.
+
+    `why` is for the broker's log. `told` is for the client; None: it is told no more than that its credentials are
+    invalid, because the reason could say which users exist.
+    """
+
+    def __init__(self, why: str, *, told: str | None = None) -> None:
+        super().__init__(why)
+        self.why = why
+        self.told = told
+
+
+class KeysAwaited(Exception):
+    """The token cannot be judged before keys have been loaded: evaluate it again when they are."""
+
+
+class Outcome(NamedTuple):
+    """Who a client has proved to be."""
+
+    name: str
+    expires_ms: int | None = None  # Since 1970: when what it proved that with expires.
+    is_token: bool = False  # By a delegation token of that user.
+
+
+class Exchange(Protocol):
+    """One client's run through a mechanism."""
+
+    outcome: Outcome | None  # Set when the exchange is complete.
+
+    def evaluate(self, token: bytes) -> bytes:
+        """Take the client's next token and return what it is answered. Raises AuthenticationFailed, KeysAwaited."""
+
+
+class Mechanism(Protocol):
+    """One mechanism as a listener has it."""
+
+    @property
+    def name(self) -> str: ...
+
+    def begin(self) -> Exchange:
+        """A new client's exchange."""

@@ -1,0 +1,121 @@
+"""Real clients log in by every mechanism, produce, consume in a group and administer; and are refused clearly."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("kafka", reason="kafka_python is not installed")
+pytest.importorskip("aiokafka", reason="aiokafka is not installed")
+pytest.importorskip("confluent_kafka", reason="confluent_kafka is not installed")
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.abc import AbstractTokenProvider as AsyncTokens
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+from kafka import KafkaConsumer, KafkaProducer
+from kafka.net.sasl.oauth import AbstractTokenProvider
+
+from tests.support.secured import MECHANISMS, PASSWORDS, SecuredBroker, secured, unsecured_token
+from tests.support.wait import wait_until
+
+pytestmark = pytest.mark.clients
+
+SECONDS = 20.0
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
+    settings = {"num.network.threads": 2, "num.io.threads": 2, "group.initial.rebalance.delay.ms": 0}
+    with secured(tmp_path_factory.mktemp("secured"), settings=settings) as one:
+        yield one
+
+
+class Tokens(AbstractTokenProvider):
+    def token(self) -> str:
+        return unsecured_token()
+
+
+class TokensLater(AsyncTokens):
+    async def token(self) -> str:
+        return unsecured_token()
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_librdkafka_logs_in(broker: SecuredBroker, mechanism: str) -> None:
+    settings = broker.confluent(mechanism)
+    topic = f"rd-{mechanism}"
+    producer = Producer(settings)
+    producer.produce(topic, b"value")
+    assert producer.flush(SECONDS) == 0
+    consumer = Consumer({**settings, "group.id": topic, "auto.offset.reset": "earliest"})
+    consumer.subscribe([topic])
+    (message,) = consumer.consume(1, timeout=SECONDS)
+    assert message.value() == b"value"
+    consumer.close()
+    assert topic in AdminClient(settings).list_topics(timeout=SECONDS).topics
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_kafka_python_logs_in(broker: SecuredBroker, mechanism: str) -> None:
+    settings = python_settings(broker, mechanism, Tokens())
+    topic = f"py-{mechanism}"
+    producer = KafkaProducer(**settings)
+    producer.send(topic, b"value").get(SECONDS)
+    producer.close()
+    consumer = KafkaConsumer(
+        topic, group_id=topic, auto_offset_reset="earliest", consumer_timeout_ms=int(SECONDS * 1000), **settings
+    )
+    assert next(consumer).value == b"value"
+    consumer.close()
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_aiokafka_logs_in(broker: SecuredBroker, mechanism: str) -> None:
+    topic = f"aio-{mechanism}"
+
+    async def run() -> bytes | None:
+        settings = python_settings(broker, mechanism, TokensLater())
+        async with AIOKafkaProducer(**settings) as producer:
+            await producer.send_and_wait(topic, b"value")
+        async with AIOKafkaConsumer(topic, group_id=topic, auto_offset_reset="earliest", **settings) as consumer:
+            message = await asyncio.wait_for(consumer.getone(), SECONDS)
+            return bytes(message.value) if message.value is not None else None
+
+    assert asyncio.run(run()) == b"value"
+
+
+def python_settings(broker: SecuredBroker, mechanism: str, tokens: object) -> dict[str, Any]:
+    settings: dict[str, Any] = {
+        "bootstrap_servers": broker.bootstrap,
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": mechanism,
+    }
+    if mechanism == "OAUTHBEARER":
+        return {**settings, "sasl_oauth_token_provider": tokens}
+    return {**settings, "sasl_plain_username": "alice", "sasl_plain_password": PASSWORDS["alice"]}
+
+
+@pytest.mark.parametrize("mechanism", [each for each in MECHANISMS if each != "OAUTHBEARER"])
+def test_a_wrong_password_is_told_as_that(broker: SecuredBroker, mechanism: str) -> None:
+    errors: list[str] = []
+    settings = broker.confluent(mechanism) | {
+        "sasl.password": "wrong",
+        "error_cb": lambda error: errors.append(str(error)),
+    }
+    producer = Producer(settings)
+
+    def is_told() -> bool:
+        producer.poll(0.1)
+        return any("_AUTHENTICATION" in error and "Authentication failed" in error for error in errors)
+
+    wait_until(is_told, seconds=SECONDS, what="librdkafka hears why")
+    assert "wrong" not in broker.log().replace("wrong password, or", "")
+
+
+def test_a_plaintext_client_gets_nowhere(broker: SecuredBroker) -> None:
+    with pytest.raises(KafkaException):
+        AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=2)

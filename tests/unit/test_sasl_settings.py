@@ -1,0 +1,147 @@
+"""Settings of SASL: which listener and mechanism gets what, and what is refused before anything starts."""
+
+from __future__ import annotations
+
+import pytest
+
+from kproc.config import Config, ConfigError
+from kproc.config.jaas import JaasError, parse_jaas
+from kproc.config.sasl_settings import enabled_mechanisms, jaas_options, sasl_value
+
+PLAIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="w0rd";'
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+TOKENS = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
+UNSECURED = f'{TOKENS} unsecuredValidatorPrincipalClaimName="sub";'
+MAP = "A:SASL_PLAINTEXT,B:SASL_PLAINTEXT,PLAINTEXT:PLAINTEXT"
+
+
+def config(**settings: object) -> Config:
+    given = {"listeners": "A://127.0.0.1:1,B://127.0.0.1:2", "listener.security.protocol.map": MAP, **settings}
+    return Config.build(given)
+
+
+def test_the_narrowest_setting_wins() -> None:
+    made = config(
+        **{
+            "sasl.enabled.mechanisms": "SCRAM-SHA-256",
+            "listener.name.b.sasl.enabled.mechanisms": "PLAIN, SCRAM-SHA-512,PLAIN",
+            "listener.name.b.PLAIN.sasl.jaas.config": PLAIN,
+            "connections.max.reauth.ms": 1,
+            "plain.connections.max.reauth.ms": 2,
+            "listener.name.b.connections.max.reauth.ms": 3,
+            "listener.name.b.plain.connections.max.reauth.ms": 4,
+        }
+    )
+    assert enabled_mechanisms(made, "A") == ("SCRAM-SHA-256",)
+    assert enabled_mechanisms(made, "B") == ("PLAIN", "SCRAM-SHA-512")
+    assert jaas_options(made, "B", "PLAIN") == {"user_alice": "w0rd"}
+    assert jaas_options(made, "B", "SCRAM-SHA-512") == {}
+    lifetimes = {
+        (listener, mechanism): sasl_value(made, listener, mechanism, "connections.max.reauth.ms")
+        for listener in "AB"
+        for mechanism in ("PLAIN", "SCRAM-SHA-512")
+    }
+    assert lifetimes == {
+        ("A", "PLAIN"): 2, ("A", "SCRAM-SHA-512"): 1, ("B", "PLAIN"): 4, ("B", "SCRAM-SHA-512"): 3,
+    }  # fmt: skip
+
+
+def test_one_line_for_all_is_for_the_mechanism_that_it_names() -> None:
+    made = config(**{"sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256", "sasl.jaas.config": PLAIN})
+    assert jaas_options(made, "A", "PLAIN") == {"user_alice": "w0rd"}
+    assert jaas_options(made, "A", "SCRAM-SHA-256") == {}
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({}, r"^sasl\.enabled\.mechanisms: GSSAPI is not offered \(for A://127\.0\.0\.1:1\); set it to some of PLAIN,"),
+        ({"sasl.enabled.mechanisms": "PLAIN,GSSAPI"}, r"^sasl\.enabled\.mechanisms: GSSAPI is not offered"),
+        ({"sasl.enabled.mechanisms": "plain"}, r"^sasl\.enabled\.mechanisms: plain is not offered"),
+        ({"sasl.enabled.mechanisms": ""}, r"^sasl\.enabled\.mechanisms: no mechanism is named"),
+        ({"sasl.enabled.mechanisms": "PLAIN"}, r"^listener\.name\.a\.plain\.sasl\.jaas\.config: PLAIN has no users"),
+        (
+            {"sasl.enabled.mechanisms": "PLAIN", "listener.name.a.plain.sasl.jaas.config": SCRAM},
+            r"^listener\.name\.a\.plain\.sasl\.jaas\.config: ScramLoginModule is no PlainLoginModule",
+        ),
+        (
+            {"sasl.enabled.mechanisms": "PLAIN", "plain.sasl.jaas.config": PLAIN[:-1]},
+            r"^listener\.name\.a\.plain\.sasl\.jaas\.config: the semicolon at the end is missing",
+        ),
+        (
+            {"sasl.enabled.mechanisms": "SCRAM-SHA-256", "sasl.server.callback.handler.class": "x.Y"},
+            r"^sasl\.server\.callback\.handler\.class=x\.Y: kproc runs no Java classes",
+        ),
+        ({"sasl.enabled.mechanisms": "OAUTHBEARER"}, r"^sasl\.oauthbearer\.jwks\.endpoint\.url: OAUTHBEARER needs it"),
+        (
+            {"sasl.enabled.mechanisms": "OAUTHBEARER", "sasl.jaas.config": f"{TOKENS};"},
+            r"^sasl\.oauthbearer\.jwks\.endpoint\.url: OAUTHBEARER needs it",
+        ),
+        (
+            {"sasl.enabled.mechanisms": "OAUTHBEARER", "sasl.oauthbearer.jwks.endpoint.url": "ftp://x/y"},
+            r"^sasl\.oauthbearer\.jwks\.endpoint\.url=ftp://x/y: must begin with one of file, http, https",
+        ),
+        (
+            {
+                "sasl.enabled.mechanisms": "OAUTHBEARER",
+                "sasl.jaas.config": UNSECURED,
+                "sasl.oauthbearer.jwks.endpoint.url": "file:///k",
+            },
+            "unsecured tokens are asked for, and",
+        ),
+        (
+            {
+                "sasl.enabled.mechanisms": "OAUTHBEARER",
+                "sasl.jaas.config": UNSECURED.replace(";", ' unsecuredValidatorAllowableClockSkewMs="x";'),
+            },
+            "unsecuredValidatorAllowableClockSkewMs must be a number",
+        ),
+        (
+            {
+                "sasl.enabled.mechanisms": "SCRAM-SHA-256",
+                "connections.max.idle.ms": 101,
+                "connection.failed.authentication.delay.ms": 200,
+            },
+            r"^connection\.failed\.authentication\.delay\.ms=200: must be below connections\.max\.idle\.ms=101",
+        ),
+    ],
+)  # fmt: skip
+def test_what_nobody_could_log_in_with_is_refused_in_one_line(
+    settings: dict[str, object], complaint: str
+) -> None:
+    with pytest.raises(ConfigError, match=complaint) as refused:
+        config(**settings)
+    assert "\n" not in str(refused.value)
+    assert "w0rd" not in str(refused.value)
+
+
+def test_a_listener_without_sasl_needs_none_of_it() -> None:
+    made = config(**{"listeners": "PLAINTEXT://127.0.0.1:1", "sasl.server.callback.handler.class": "x.Y"})
+    assert made.sasl_enabled_mechanisms == ("GSSAPI",)
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ('a.b.M required;', {}),
+        ('M REQUIRED\n user_a="x y"\tuser_b=\'"\' // a comment\n /* and "another" */ c=d-e_f.g$ ;', {
+            "user_a": "x y", "user_b": '"', "c": "d-e_f.g$",
+        }),
+        (r'M optional a="say \"hi\" \\ \n \101;=";', {"a": 'say "hi" \\ \n A;='}),
+        ('M required a=1 a="2";', {"a": "2"}),
+    ],
+)  # fmt: skip
+def test_options_are_read_as_java_reads_them(text: str, options: dict[str, str]) -> None:
+    assert parse_jaas(text) == ("M", options)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", ";", "M", "M required", "M perhaps;", "M required a;", "M required a=;", "M required a b;", "M required =x;",
+     "M required a=x", "M required; N required;", 'M required a="x;', "M required a=\"x\n\";", "M required a=x ]",
+     '"a" "required"'],
+)  # fmt: skip
+def test_a_line_that_is_none_is_refused_without_its_values(text: str) -> None:
+    with pytest.raises(JaasError) as refused:
+        parse_jaas(text)
+    assert "x" not in str(refused.value).replace("expected", "").replace("next", "")
