@@ -95,14 +95,13 @@ class Processor:
         """The limits of queued requests are the broker's, divided by its `processors_in_all`; -1 means no limit."""
         self.id = agent_id
         self._metrics, self._clock, self._doze, self._doze_fd = metrics, clock, doze, doze.fd
-        self._state = state = ProcessorState(metrics.values, clock.now_ns())
         self._counts = metrics.values
+        self._state = state = ProcessorState(metrics.values, clock.now_ns())
         self._watch = watch = self._make_watch()
         self._epoll = watch.epoll
         self._epoll.register(doze.fd, select.EPOLLIN | select.EPOLLET)
         self._books = ClientBooks(metrics, agent_id.index, state.make_due)
-        self._probe_books = ProbeBooks(metrics)
-        self._reporter = self._books.reporter
+        self._probe_books, self._reporter = ProbeBooks(metrics), self._books.reporter
         self.timed = timed = TimedRequests(metrics.slab.timings(agent_id.index), clock)
         self.handlers = handlers = HandlerSet(router)
         self._blocks = blocks = LentBlocks(arena)
@@ -143,8 +142,7 @@ class Processor:
         self._handoffs: dict[int, tuple[AgentId, socket.socket]] = {}
         self._descriptor_end = descriptor_end()
         self._next_complaint_ns = self._next_second_ns = self._next_store_ns = self._cycle_count = 0
-        self._sleep_ms_max = STORE_MS
-        self._watched_fd, self.is_called = -1, False
+        self._watched_fd, self.is_called, self._sleep_ms_max = -1, False, STORE_MS
         self.tls_listeners = tls_listeners
         self._tls: TlsSide | None = None
 

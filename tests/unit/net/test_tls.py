@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kproc.net.connection_table import INFLIGHT_MAX
+from kproc.net.connection import INFLIGHT_MAX
 from kproc.transport.agent import AgentId
 from kproc.transport.envelope import FLAG_TLS
 from kproc.wire.file_range import FileRange
@@ -277,8 +277,8 @@ def test_bytes_that_are_changed_under_way_end_the_connection(
 
 def principal_of(rig: ProcessorRig) -> str:
     """Of the only connection, as the Handler was told."""
-    (principal,) = rig.handler.principals.values()
-    return str(principal)
+    (session,) = rig.handler.sessions.values()
+    return str(session.principal)
 
 
 @pytest.mark.parametrize("wanted", ["requested", "required"])
