@@ -76,7 +76,15 @@ class History:
         self.topics: dict[bytes, TopicHistory] = {}
         self.partitions: dict[Key, PartitionHistory] = {}
         self.commits: dict[tuple[str, str, int], CommitHistory] = {}
-        self.counts = {"acknowledged": 0, "read": 0, "commits": 0, "answers": 0, "power": 0, "deaths": 0}
+        self.counts = {
+            "acknowledged": 0,
+            "read": 0,
+            "commits": 0,
+            "answers": 0,
+            "power": 0,
+            "deaths": 0,
+            "rights": 0,
+        }
         self.transactions = TransactionHistory(violate)
         self.power_losses = self.restarts = 0
         self.is_synced = True  # Whether acks=all and committed offsets wait for the disk (kproc.flush=group).

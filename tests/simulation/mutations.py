@@ -31,6 +31,7 @@ from kproc.net.response_writer import ResponseWriter
 from kproc.purgatory.purgatory import Purgatory
 from kproc.role.calls import Calls
 from kproc.role.partition_table import PartitionRow, PartitionTable
+from kproc.security.authorizer import StandardAuthorizer
 from kproc.server.children import Children
 from kproc.storage import log as log_module
 from kproc.storage.log_durability import LogDurability
@@ -246,6 +247,7 @@ MUTATIONS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
     "deadline-always-past": [(Handler, "_due_ms", lambda _self, _now_ns: 0)],
     "commit-answered-before-written": [(Shard, "write", _written_after_the_answer)],
     "delta-applied-twice": [(ClusterImage, "apply_records", _applied_twice)],
+    "decisions-outlive-rules": [(StandardAuthorizer, "_forget", _nothing)],
     "deltas-lost": [(ClusterImage, "apply_records", _some_deltas_lost)],
     "namesakes-directory-taken": [
         (log_module, "_is_of_another_topic", lambda *_: False),

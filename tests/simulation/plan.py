@@ -11,6 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 Settings = dict[str, str]
+# Everybody may do what no rule is about.
+AUTHORIZER: Final = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
+}
 POWER: Final = 1.2  # How often the power goes, beside five deaths of roles.
 
 
@@ -71,6 +76,7 @@ _ROLES: Final = (
 _PAUSES_MS: Final = (2, 10, 40, 100, 400, 2500)
 _TRANSACTIONS_EVERY: Final = 4
 _LATE_MARKERS: Final = 0.2
+_RULES_EVERY: Final = 3
 _QUOTAS: Final = 0.2
 # No throttle of these is as long as a client's patience. 0: no quota any more.
 _QUOTA_RATES: Final = {
@@ -82,8 +88,10 @@ _QUOTA_RATES: Final = {
 
 
 def plan_of(seed: int, *, power: float = POWER, transactions: bool | None = None) -> Plan:
-    """The plan of a seed; every fourth is of transactions, too, unless it is said whether."""
+    """The plan of a seed; every fourth is of transactions, too, unless it is said whether; every third of rules."""
     plan = _plan_of(seed, power)
+    if seed % _RULES_EVERY == 0:
+        plan = _with_rules(plan)
     if seed % _TRANSACTIONS_EVERY == 0 if transactions is None else transactions:
         return _with_transactions(plan, power)
     return plan
@@ -139,10 +147,18 @@ def _plan_of(seed: int, power: float) -> Plan:
     )
 
 
+def _with_rules(plan: Plan) -> Plan:
+    """An authorizer, and somebody who changes its rules."""
+    ruler = ClientPlan("ruler", "ruler", random.Random(f"rules {plan.seed}").getrandbits(30))
+    return replace(plan, settings={**plan.settings, **AUTHORIZER}, clients=(*plan.clients, ruler))
+
+
 def _with_transactions(plan: Plan, power: float) -> Plan:
     """Few of the other clients, some transactional ones, more of those faults that their rules are about."""
     rng = random.Random(f"transactions {plan.seed}")
-    others = [each for each in plan.clients if each.kind in ("admin", "operator") or rng.random() < 0.3]
+    others = [
+        each for each in plan.clients if each.kind in ("admin", "operator", "ruler") or rng.random() < 0.3
+    ]
     clients = [replace(each, kind="admin-txn") if each.kind == "admin" else each for each in others]
     for kind, counts in (
         ("transactional-old", (0, 1, 2)),

@@ -27,6 +27,7 @@ from tests.simulation.group_workload import Member
 from tests.simulation.history import History
 from tests.simulation.operator import Operator
 from tests.simulation.plan import Event, Plan
+from tests.simulation.rules_workload import Ruler
 from tests.simulation.transaction_workload import COPIES, KINDS
 from tests.simulation.workloads import Admin, Committer, Consumer, IdempotentProducer, Mixer, Producer, Reader
 from tests.simulation.world import MS, PowerLost, S, Violation, World
@@ -207,7 +208,7 @@ class Run:
         kinds: dict[str, Any] = {
             "committed": CommittedReader, "judge": CommittedJudge,
             "admin": Admin, "consumer": Consumer, "committer": Committer, "member": Member, "operator": Operator,
-            "reader": Reader, "mixer": Mixer,
+            "reader": Reader, "mixer": Mixer, "ruler": Ruler,
         }  # fmt: skip
         return kinds[kind](*arguments)  # type: ignore[no-any-return]
 
