@@ -16,6 +16,7 @@ from typing import Final
 from kproc.api.context import Services
 from kproc.api.registry import lookup
 from kproc.clock import NS_PER_S
+from kproc.cluster.token_credentials import TokenCredentials
 from kproc.errors import ErrorCode, ProtocolError
 from kproc.metrics.requests import REQUESTS
 from kproc.metrics.spec import SLOT
@@ -50,10 +51,22 @@ _KEYS_ATTEMPTS: Final = 100
 class Logins:
     """One per Handler."""
 
-    __slots__ = ("_by_listener", "_counts", "_lines", "_open", "_services", "_silent", "_window_ns")
+    __slots__ = (
+        "_by_listener",
+        "_counts",
+        "_lines",
+        "_open",
+        "_services",
+        "_silent",
+        "_tokens",
+        "_window_ns",
+    )
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        self._tokens = TokenCredentials(
+            services.config, lambda: services.image.delegation_tokens, services.clock.wall_ms
+        )
         self._open: dict[int, Login] = {}  # By connection; those that are not complete.
         self._by_listener: dict[str, SaslListener] = {}
         self._counts: dict[str, int] = {}
@@ -277,13 +290,11 @@ class Logins:
         self._services.purgatory.watch(operation, ())
 
     def _find_user(self, kind: ScramKind, name: str, is_token: bool) -> Found:
-        # A delegation token's id is no user: its credential is to be found among the tokens.
         users = self._services.image.scram_users
-        return (
-            users.find(kind, name)
-            if not is_token
-            else users.find(kind, f"token:{name}")._replace(outcome=None)
-        )
+        if not is_token:
+            return users.find(kind, name)
+        # A delegation token's id is no user; one that is not there looks like a user that is not.
+        return self._tokens.find(kind, name) or users.find(kind, f"token:{name}")._replace(outcome=None)
 
     def _count(self, name: str) -> None:
         self._counts[name] = self._counts.get(name, 0) + 1

@@ -23,10 +23,16 @@ def counted_ids():
 class InMemoryController:
     """ControllerState, its image, and the deltas that any other image can be built from."""
 
-    def __init__(self, settings: dict[str, object] | None = None, *, handlers: int = 1) -> None:
+    def __init__(
+        self,
+        settings: dict[str, object] | None = None,
+        *,
+        handlers: int = 1,
+        clock: ManualClock | None = None,
+    ) -> None:
         self.config = Config.build(settings)
         self.image = ClusterImage()
-        self.clock = ManualClock()
+        self.clock = clock or ManualClock()
         self.state = ControllerState(self.config, self.image, self.clock, random_id=counted_ids())
         self.deltas: list[bytes] = []
         self.do("register_cluster", cluster_id="test-cluster")

@@ -156,9 +156,7 @@ class ScriptedProcessor:
         self.sessions: dict[int, Session] = {}  # Of the connections whose clients have logged in.
         self._blocks: dict[tuple[int, int], int] = {}
 
-    def send(
-        self, key: ApiKey, version: int, fields: Fields, *, connection: int = 1, flags: int = 0
-    ) -> int:
+    def send(self, key: ApiKey, version: int, fields: Fields, *, connection: int = 1, flags: int = 0) -> int:
         """One request; its sequence. The Handlers have not run yet."""
         frame = codec.encode_request(key, version, 7, "test", fields)
         if len(frame) > LARGE_FRAME_BYTES:
@@ -274,7 +272,9 @@ class HandlerRig:
         self.clock = ManualClock()
         self.directory = directory
         self.cluster = InMemoryController(
-            {"log.dirs": str(directory), "kproc.flush": "none", **(settings or {})}, handlers=handlers
+            {"log.dirs": str(directory), "kproc.flush": "none", **(settings or {})},
+            handlers=handlers,
+            clock=self.clock,
         )
         self._sent_deltas = len(self.cluster.deltas)
         name, protocol, host, port = self.cluster.config.listeners[0]

@@ -1,0 +1,67 @@
+"""TokenCredentials: what a login by delegation token is checked with (KIP-48): SCRAM, with the token's id as the name.
+
+The password is the token's secret in base64. The credential follows from it by PBKDF2, 4096 rounds as in Kafka, which
+take a few milliseconds: at the first login with a token here, and then it is kept. Its salt follows from the key, so
+that every Handler shows the same one.
+
+Differs from Kafka: a token that has expired, but is not removed yet, is refused; there its session ends at once.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from kproc.cluster.delegation_tokens import has_expired
+from kproc.cluster.records import DelegationTokenSet
+from kproc.config import Config
+from kproc.security.sasl.mechanism import Outcome
+from kproc.security.sasl.scram import (
+    ITERATIONS_MIN,
+    Found,
+    ScramCredential,
+    ScramKind,
+    credential_of,
+    salted_password,
+)
+from kproc.security.tokens import token_hmac, token_key
+
+_KEPT_MAX: Final = 1000  # Most credentials; with more, all are made anew.
+
+
+class TokenCredentials:
+    """One per Handler."""
+
+    __slots__ = ("_key", "_made", "_now_ms", "_tokens")
+
+    def __init__(
+        self,
+        config: Config,
+        tokens: Callable[[], Mapping[str, DelegationTokenSet]],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._key = token_key(config)
+        self._tokens = tokens
+        self._now_ms = now_ms
+        self._made: dict[tuple[str, str], ScramCredential] = {}
+
+    def find(self, kind: ScramKind, token_id: str) -> Found | None:
+        """The credential of a token, its owner, and when it expires; None if nobody may log in with it."""
+        token = self._tokens().get(token_id)
+        if self._key is None or token is None or has_expired(token, self._now_ms()):
+            return None
+        credential = self._made.get((kind.name, token_id))
+        if credential is None:
+            if len(self._made) >= _KEPT_MAX:
+                self._made.clear()
+            credential = self._made[kind.name, token_id] = self._make(self._key, kind, token_id)
+        outcome = Outcome(token.owner[1], min(token.expires_ms, token.max_ms), is_token=True)
+        return Found(credential, outcome)
+
+    def _make(self, key: bytes, kind: ScramKind, token_id: str) -> ScramCredential:
+        password = base64.b64encode(token_hmac(key, token_id)).decode()
+        salt = hmac.digest(key, f"salt of {kind.name} {token_id}".encode(), kind.digest)
+        salted = salted_password(kind, password, salt, ITERATIONS_MIN)
+        return credential_of(kind, salted, salt, ITERATIONS_MIN)
