@@ -107,9 +107,6 @@ class SaslSettings:
         per_listener=True,
         per_mechanism=True,
     )
-    sasl_oauthbearer_scope_claim_name: str = setting(
-        STRING, "scope", "Where a token's scope stands.", per_listener=True, per_mechanism=True
-    )
     sasl_oauthbearer_sub_claim_name: str = setting(
         STRING, "sub", "Where a token says who the client is.", per_listener=True, per_mechanism=True
     )

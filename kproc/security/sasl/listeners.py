@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kproc.config import Config
 from kproc.config.sasl_settings import OAUTHBEARER, PLAIN, enabled_mechanisms, jaas_options, sasl_value
-from kproc.security.sasl.bearer import TokenMechanism
+from kproc.security.sasl.bearer import TokenMechanism, Validate
 from kproc.security.sasl.login import SaslListener
 from kproc.security.sasl.mechanism import Mechanism
 from kproc.security.sasl.plain import PlainMechanism, users_of
@@ -33,10 +33,33 @@ def make_listener(listener: str, around: Surroundings) -> SaslListener:
     )
 
 
+def _validator(listener: str, around: Surroundings) -> Validate:
+    """How a listener judges tokens: without keys it was asked for unsecured ones."""
+
+    def value(name: str) -> Any:
+        return sasl_value(around.config, listener, OAUTHBEARER, f"sasl.oauthbearer.{name}")
+
+    url = value("jwks.endpoint.url")
+    if url is None:
+        return UnsecuredValidator(jaas_options(around.config, listener, OAUTHBEARER), around.now_ms)
+    # Here, because only who has signed tokens needs them.
+    from kproc.security.sasl.key_set import KeySet
+    from kproc.security.sasl.signed_tokens import Expected, SignedValidator
+
+    expected = Expected(
+        audience=value("expected.audience"),
+        issuer=value("expected.issuer"),
+        skew_s=value("clock.skew.seconds"),
+        name_claim=value("sub.claim.name"),
+    )
+    keys = KeySet(url, value("jwks.endpoint.refresh.ms"), around.now_ms)
+    return SignedValidator(keys, expected, around.now_ms)
+
+
 def _mechanism(listener: str, name: str, around: Surroundings) -> Mechanism:
     config = around.config
     if name == PLAIN:
         return PlainMechanism(users_of(jaas_options(config, listener, name)))
     if name == OAUTHBEARER:
-        return TokenMechanism(UnsecuredValidator(jaas_options(config, listener, name), around.now_ms))
+        return TokenMechanism(_validator(listener, around))
     return ScramMechanism(KINDS[name], around.find_user, is_strict=not config.kproc_sasl_scram_lenient_nonce)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import logging
 import struct
 from collections.abc import Callable, Iterator
@@ -9,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from joserfc import jwt
+from joserfc.jwk import ECKey
 
 from kproc.cluster import records as r
 from kproc.errors import ErrorCode
@@ -20,6 +24,8 @@ from kproc.wire import codec
 from kproc.wire.header import ApiKey
 from tests.support.raw import batch
 from tests.support.scram_client import ScramClient
+from tests.support.secured import unsecured_token
+from tests.support.wait import wait_until
 from tests.unit.server.rig import Answer, HandlerRig
 
 HANDSHAKE, AUTHENTICATE = ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE
@@ -400,3 +406,93 @@ def test_records_of_users_are_what_the_requests_said(start: Start) -> None:
     add_user(rig, "alice", WORD)
     rebuilt = list(rig.cluster.image.scram_users.records())
     assert [type(each) for each in rebuilt] == [r.ScramSecretMade, r.ScramCredentialSet]
+
+
+# -- tokens ------------------------------------------------------------------------------------------------------
+
+
+def token_rig(tmp_path: Path, start: Start) -> tuple[HandlerRig, Callable[..., str]]:
+    """A listener for tokens signed with one key, and who signs them."""
+    key = ECKey.generate_key("P-256", {"kid": "one"})
+    file = tmp_path / "keys.json"
+    file.write_text(json.dumps({"keys": [key.as_dict(private=False)]}))
+    rig = start(
+        sasl_enabled_mechanisms="OAUTHBEARER", sasl_oauthbearer_jwks_endpoint_url=file.as_uri()
+    )
+
+    def sign(**claims: object) -> str:
+        now_s = rig.clock.wall_ms() // 1000
+        body = {"sub": "alice", "iat": now_s, "exp": now_s + 60, **claims}
+        return jwt.encode({"alg": "ES256", "kid": "one"}, body, key, ["ES256"])
+
+    answer = gated(rig, HANDSHAKE, 1, mechanism="OAUTHBEARER")
+    assert answer.fields(HANDSHAKE, 1)["mechanisms"] == ["OAUTHBEARER"]
+    return rig, sign
+
+
+def bring(rig: HandlerRig, message: bytes) -> Answer:
+    """A token's answer, once the keys have been loaded."""
+    rig.processors[0].send(AUTHENTICATE, 1, {"auth_bytes": message}, flags=FLAG_GATED)
+    answers: list[Answer] = []
+
+    def is_answered() -> bool:
+        rig.advance_ms(100)
+        answers.extend(rig.processors[0].answers())
+        return bool(answers)
+
+    wait_until(is_answered, seconds=20, what="the token is answered")
+    return answers[0]
+
+
+def bearer(token: str) -> bytes:
+    return b"n,,\1auth=Bearer " + token.encode() + b"\1\1"
+
+
+def test_a_signed_token_lets_its_owner_in_until_it_expires(tmp_path: Path, start: Start) -> None:
+    rig, sign = token_rig(tmp_path, start)
+    fields = bring(rig, bearer(sign())).fields(AUTHENTICATE, 1)
+    assert (fields["error_code"], fields["auth_bytes"]) == (0, b"")
+    assert 0 < fields["session_lifetime"] <= 60_000
+    session = rig.processors[0].sessions[1]
+    assert session.principal == ALICE
+    assert session.ends_ns > rig.clock.now_ns()
+
+
+def test_where_tokens_are_signed_one_without_a_signature_is_refused(tmp_path: Path, start: Start) -> None:
+    rig, _ = token_rig(tmp_path, start)
+    told = bring(rig, bearer(unsecured_token())).fields(AUTHENTICATE, 1)
+    assert (told["error_code"], told["auth_bytes"]) == (0, b'{"status":"invalid_token"}')
+    assert rig.processors[0].sessions == {}
+    assert refused(bring(rig, b"\1"), AUTHENTICATE, 1) == (
+        ErrorCode.SASL_AUTHENTICATION_FAILED, '{"status":"invalid_token"}',
+    )  # fmt: skip
+    assert rig.processors[0].sessions == {}
+
+
+def test_an_expired_token_is_refused(tmp_path: Path, start: Start) -> None:
+    rig, sign = token_rig(tmp_path, start)
+    told = bring(rig, bearer(sign(exp=rig.clock.wall_ms() // 1000 - 31))).fields(AUTHENTICATE, 1)
+    assert told["auth_bytes"] == b'{"status":"invalid_token"}'
+
+
+def test_keys_that_never_come_end_the_login(tmp_path: Path, start: Start) -> None:
+    rig = start(
+        sasl_enabled_mechanisms="OAUTHBEARER",
+        sasl_oauthbearer_jwks_endpoint_url=(tmp_path / "missing").as_uri(),
+    )
+    assert gated(rig, HANDSHAKE, 1, mechanism="OAUTHBEARER").kind == SEND
+    assert bring(rig, bearer("e30.e30.e30")).fields(AUTHENTICATE, 1)["auth_bytes"]  # Its header is looked at first.
+    rig.processors[0].introduce("10.0.0.7", connection=2)
+    rig.processors[0].send(HANDSHAKE, 1, {"mechanism": "OAUTHBEARER"}, connection=2, flags=FLAG_GATED)
+    rig.processors[0].answers()
+    header = base64.urlsafe_b64encode(b'{"alg":"ES256","kid":"one"}').decode()
+    rig.processors[0].send(
+        AUTHENTICATE, 1, {"auth_bytes": bearer(f"{header}.e30.e30")}, connection=2, flags=FLAG_GATED
+    )
+    rig.settle()
+    for _ in range(99):
+        rig.advance_ms(100)
+        assert rig.processors[0].answers() == []
+    rig.advance_ms(200)
+    (answer,) = rig.processors[0].answers()
+    assert is_closed_silently(answer)
