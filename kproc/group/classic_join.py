@@ -1,8 +1,7 @@
 """ClassicJoin: who may join a classic group, as whom, and whether that needs a rebalance.
 
-The third part of ClassicGroup. The cases are those of Kafka's GroupMetadataManager.classicGroupJoin: an unknown
-member (KIP-394: two steps for a dynamic one), a static one that returns (KIP-345, KIP-814), a pending one, a known
-one.
+The cases are those of Kafka's GroupMetadataManager.classicGroupJoin: an unknown member (KIP-394: two steps for a
+dynamic one), a static one that returns (KIP-345, KIP-814), a pending one, a known one.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import msgspec
 
 from kproc.errors import ErrorCode
 from kproc.group.classic_rebalance import ClassicRebalance
+from kproc.group.classic_state import ClassicState
 from kproc.group.config import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupConfig
 from kproc.group.member import Member
 from kproc.group.messages import (
@@ -40,24 +40,31 @@ def join_refusal(
     return ErrorCode.NONE
 
 
-class ClassicJoin(ClassicRebalance):
-    """Joins; see ClassicGroup."""
+class ClassicJoin:
+    """The part of a ClassicGroup that answers JoinGroup."""
+
+    __slots__ = ("_rebalance", "_state")
+
+    def __init__(self, state: ClassicState, rebalance: ClassicRebalance) -> None:
+        self._state = state
+        self._rebalance = rebalance
 
     def join(self, request: JoinRequest, now_ms: int, reply: JoinReply) -> None:
         """JoinGroup; answered when the rebalance's join phase ends (or at once)."""
-        refusal = join_refusal(self.group_id, request, self._environment.config, group_exists=True)
-        if not refusal and self.state is GroupState.DEAD:
+        state = self._state
+        refusal = join_refusal(state.group_id, request, state.environment.config, group_exists=True)
+        if not refusal and state.current is GroupState.DEAD:
             refusal = ErrorCode.COORDINATOR_NOT_AVAILABLE
         if refusal:
             reply(join_failed(refusal, request.member_id))
         elif not self._has_room_for(request):
             self._turn_away(request, now_ms)
             reply(join_failed(ErrorCode.GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID))
-        elif not self.roster.supports(request.protocol_type, request.protocols):
+        elif not state.roster.supports(request.protocol_type, request.protocols):
             reply(join_failed(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id))
         elif request.member_id == UNKNOWN_MEMBER_ID:
             self._join_unknown(request, now_ms, reply)
-        elif request.member_id in self.roster.pending:
+        elif request.member_id in state.roster.pending:
             self._join_pending(request, now_ms, reply)
         else:
             self._join_known(request, now_ms, reply)
@@ -67,36 +74,39 @@ class ClassicJoin(ClassicRebalance):
     def _has_room_for(self, request: JoinRequest) -> bool:
         """Members may always return. In a join phase those who have joined count, so that of a group that is too
         large (the limit was lowered) the last ones to rejoin are turned away."""
-        roster = self.roster
+        state = self._state
+        roster = state.roster
         # Unlike Kafka, a static member that returns without its member id has its old place too: nobody is added.
         member_id = request.member_id
         if request.group_instance_id is not None:
             member_id = roster.static_ids.get(request.group_instance_id, member_id)
         member = roster.members.get(member_id)
-        limit = self._environment.config.group_max_size
-        if self.state is GroupState.PREPARING_REBALANCE:
+        limit = state.environment.config.group_max_size
+        if state.current is GroupState.PREPARING_REBALANCE:
             return (member is not None and member.join_reply is not None) or roster.joined_count < limit
-        return self.state is GroupState.EMPTY or member is not None or len(roster) < limit
+        return state.current is GroupState.EMPTY or member is not None or len(roster) < limit
 
     def _turn_away(self, request: JoinRequest, now_ms: int) -> None:
         """A known member that finds no room is out; perhaps it was the one that the others waited for."""
-        self.roster.pending.pop(request.member_id, None)
-        if not self.roster.refusal(request.member_id, request.group_instance_id):
-            self._remove(self.roster.members[request.member_id], ErrorCode.GROUP_MAX_SIZE_REACHED)
-        self._maybe_complete_join(now_ms)
+        state = self._state
+        state.roster.pending.pop(request.member_id, None)
+        if not state.roster.refusal(request.member_id, request.group_instance_id):
+            state.remove(state.roster.members[request.member_id], ErrorCode.GROUP_MAX_SIZE_REACHED)
+        self._rebalance.maybe_complete_join(now_ms)
 
     # Members that are not in the group.
 
     def _join_unknown(self, request: JoinRequest, now_ms: int, reply: JoinReply) -> None:
+        state = self._state
         instance_id = request.group_instance_id
         prefix = request.client_id if instance_id is None else instance_id
-        suffix = f"-{self._environment.random_id()}"
+        suffix = f"-{state.environment.random_id()}"
         member_id = shortened(prefix, STRING_BYTES_MAX - len(suffix)) + suffix
-        if instance_id is not None and instance_id in self.roster.static_ids:
-            member = self.roster.members[self.roster.static_ids[instance_id]]
+        if instance_id is not None and instance_id in state.roster.static_ids:
+            member = state.roster.members[state.roster.static_ids[instance_id]]
             self._return_static(request, member, member_id, now_ms, reply)
         elif instance_id is None and request.requires_known_member_id:
-            self.roster.pending[member_id] = self._wake_by(now_ms + request.session_timeout_ms)
+            state.roster.pending[member_id] = state.wake_by(now_ms + request.session_timeout_ms)
             reply(join_failed(ErrorCode.MEMBER_ID_REQUIRED, member_id))
         else:
             self._add(request, member_id, now_ms, reply)
@@ -109,50 +119,54 @@ class ClassicJoin(ClassicRebalance):
         self._add(request, request.member_id, now_ms, reply)
 
     def _add(self, request: JoinRequest, member_id: str, now_ms: int, reply: JoinReply) -> None:
-        if not self.roster.members:
-            self.roster.protocol_type = request.protocol_type
+        state = self._state
+        if not state.roster.members:
+            state.roster.protocol_type = request.protocol_type
         member = Member.from_request(member_id, request)
-        member.deadline_ms = self._wake_by(now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
-        self._has_newcomer = True
-        self.roster.add(member)
-        self.roster.await_join(member, reply)
-        self._rebalance_or_complete_join(now_ms, f"{member_id} is new")
+        member.deadline_ms = state.wake_by(now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
+        self._rebalance.note_newcomer()
+        state.roster.add(member)
+        state.roster.await_join(member, reply)
+        self._rebalance.rebalance_or_complete_join(now_ms, f"{member_id} is new")
 
     # Members that are.
 
     def _join_known(self, request: JoinRequest, now_ms: int, reply: JoinReply) -> None:
-        refusal = self.roster.refusal(request.member_id, request.group_instance_id)
+        state = self._state
+        refusal = state.roster.refusal(request.member_id, request.group_instance_id)
         if refusal:
             reply(join_failed(refusal, request.member_id))
             return
-        member = self.roster.members[request.member_id]
-        leads = self.roster.leader == member.member_id
+        member = state.roster.members[request.member_id]
+        leads = state.roster.leader == member.member_id
         is_unchanged = request.protocols == member.protocols
-        if self.state is GroupState.PREPARING_REBALANCE:
+        if state.current is GroupState.PREPARING_REBALANCE:
             self._rejoin(member, request, now_ms, reply, reason="")
-        elif self.state is GroupState.STABLE and leads:
+        elif state.current is GroupState.STABLE and leads:
             # The leader knows reasons that the broker does not: topics that changed, lost partitions.
             self._rejoin(member, request, now_ms, reply, reason=f"the leader {member.member_id} rejoined")
         elif is_unchanged:
             # It lost the answer of this generation's join, or fears so.
-            self._renew(member, now_ms)
-            reply(self._join_result(member, self.roster.leader))
+            state.renew(member, now_ms)
+            reply(state.join_result(member, state.roster.leader))
         else:
             self._rejoin(member, request, now_ms, reply, reason=f"{member.member_id} changed its metadata")
 
     def _rejoin(
         self, member: Member, request: JoinRequest, now_ms: int, reply: JoinReply, *, reason: str
     ) -> None:
-        self.roster.update(member, request)
-        self.roster.await_join(member, reply)
-        self._rebalance_or_complete_join(now_ms, reason)
+        state = self._state
+        state.roster.update(member, request)
+        state.roster.await_join(member, reply)
+        self._rebalance.rebalance_or_complete_join(now_ms, reason)
 
     # A static member that returns without its member id: a restart.
 
     def _return_static(
         self, request: JoinRequest, member: Member, member_id: str, now_ms: int, reply: JoinReply
     ) -> None:
-        old_leader, old_id = self.roster.leader, member.member_id
+        state = self._state
+        old_leader, old_id = state.roster.leader, member.member_id
         old_terms = msgspec.structs.replace(
             request,
             protocols=member.protocols,
@@ -160,16 +174,16 @@ class ClassicJoin(ClassicRebalance):
             session_timeout_ms=member.session_timeout_ms,
         )
         self._fence(member, member_id)
-        self.roster.update(member, request)
-        self.roster.await_join(member, reply)
-        self._renew(member, now_ms)
-        if self.state is GroupState.PREPARING_REBALANCE:
-            self._maybe_complete_join(now_ms)
-        elif self.state is GroupState.COMPLETING_REBALANCE:
+        state.roster.update(member, request)
+        state.roster.await_join(member, reply)
+        state.renew(member, now_ms)
+        if state.current is GroupState.PREPARING_REBALANCE:
+            self._rebalance.maybe_complete_join(now_ms)
+        elif state.current is GroupState.COMPLETING_REBALANCE:
             # The leader may be assigning to the old id at this moment.
-            self._prepare_rebalance(now_ms, f"{member_id} replaced {old_id} in the sync phase")
-        elif self.roster.select_protocol() != self.protocol_name:
-            self._prepare_rebalance(now_ms, f"{member_id} replaced {old_id} with another protocol")
+            self._rebalance.prepare(now_ms, f"{member_id} replaced {old_id} in the sync phase")
+        elif state.roster.select_protocol() != state.protocol_name:
+            self._rebalance.prepare(now_ms, f"{member_id} replaced {old_id} with another protocol")
         else:
             self._write_static(
                 request, member, reply, old_id=old_id, old_terms=old_terms, old_leader=old_leader
@@ -177,14 +191,13 @@ class ClassicJoin(ClassicRebalance):
 
     def _fence(self, member: Member, member_id: str) -> None:
         """Give the member its new id. Requests under the old one that wait are another process's."""
+        state = self._state
         old_id = member.member_id
-        self.roster.answer_join(member, join_failed(ErrorCode.FENCED_INSTANCE_ID, old_id))
-        self._answer_sync(member, SyncResult(ErrorCode.FENCED_INSTANCE_ID))
+        state.roster.answer_join(member, join_failed(ErrorCode.FENCED_INSTANCE_ID, old_id))
+        state.answer_sync(member, SyncResult(ErrorCode.FENCED_INSTANCE_ID))
         member.is_new = False
-        self.roster.rename(member, member_id)
-        if old_id in self._pending_sync:
-            self._pending_sync.remove(old_id)
-            self._pending_sync.add(member_id)
+        state.roster.rename(member, member_id)
+        self._rebalance.note_renamed(old_id, member_id)
 
     def _write_static(
         self,
@@ -197,37 +210,40 @@ class ClassicJoin(ClassicRebalance):
         old_leader: str | None,
     ) -> None:
         """No rebalance: the new id is written, and the member goes on with the assignment that it had."""
-        self._learn_topics()
+        state = self._state
+        state.learn_topics()
 
         def then(code: int, now_ms: int) -> None:
             if member.join_reply is not reply:
                 return  # Fenced by yet another one, removed, or answered by a rebalance.
             if code:
-                self.roster.answer_join(member, self._static_failed(code, old_leader))
-                self.roster.rename(member, old_id)
-                self.roster.update(member, old_terms)
-                self._learn_topics()
-            elif self.state is GroupState.STABLE:
-                self.roster.answer_join(member, self._static_result(request, member, old_leader))
+                state.roster.answer_join(member, self._static_failed(code, old_leader))
+                state.roster.rename(member, old_id)
+                state.roster.update(member, old_terms)
+                state.learn_topics()
+            elif state.current is GroupState.STABLE:
+                state.roster.answer_join(member, self._static_result(request, member, old_leader))
             else:
                 return  # A rebalance began meanwhile; this join is part of it.
-            self._renew(member, now_ms)
+            state.renew(member, now_ms)
 
-        self._write(self.snapshot(), then)
+        state.write(state.snapshot(), then)
 
     def _static_result(self, request: JoinRequest, member: Member, old_leader: str | None) -> JoinResult:
         """A leader must not assign anew. From v9 on it is told so; before, it is told that its old id leads."""
+        state = self._state
         if not request.supports_skip_assignment:
-            return self._join_result(member, old_leader)
-        leads = self.roster.leader == member.member_id
-        return self._join_result(member, self.roster.leader, skip_assignment=leads)
+            return state.join_result(member, old_leader)
+        leads = state.roster.leader == member.member_id
+        return state.join_result(member, state.roster.leader, skip_assignment=leads)
 
     def _static_failed(self, code: int, old_leader: str | None) -> JoinResult:
+        state = self._state
         return JoinResult(
             code,
             UNKNOWN_MEMBER_ID,
-            self.generation,
-            self.roster.protocol_type,
-            self.protocol_name,
+            state.generation,
+            state.roster.protocol_type,
+            state.protocol_name,
             old_leader or "",
         )

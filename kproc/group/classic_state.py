@@ -1,7 +1,6 @@
-"""ClassicState: the fields of a classic group, its timers, its writes and what can be seen of it.
+"""ClassicState: what a classic group is at this moment: its state, its members, its writes, and what is seen of it.
 
-The first part of ClassicGroup; `classic_rebalance.py`, `classic_join.py` and `classic_group.py` build on it. No rule
-of the protocol is here.
+The parts of a ClassicGroup share it; it knows none of them. No rule of the protocol is here.
 """
 
 from __future__ import annotations
@@ -18,12 +17,14 @@ from kproc.errors import ErrorCode
 from kproc.group.config import GroupConfig
 from kproc.group.member import NEVER_MS, Member
 from kproc.group.messages import (
+    UNKNOWN_MEMBER_ID,
     DescribedGroup,
     DescribedMember,
     GroupOverview,
     JoinedMember,
     JoinResult,
     SyncResult,
+    join_failed,
 )
 from kproc.group.roster import Roster
 from kproc.group.snapshot import GroupSnapshot, MemberSnapshot, Persist
@@ -32,6 +33,7 @@ from kproc.group.subscription import CONSUMER_PROTOCOL_TYPE, topics_of_all
 
 logger = logging.getLogger(__name__)
 
+GROUP_TYPE: Final = "classic"
 # (code as the client shall see it, now_ms)
 AfterWrite = Callable[[int, int], None]
 
@@ -48,48 +50,50 @@ class GroupEnvironment(msgspec.Struct):
 class ClassicState:
     """Fields and views; see ClassicGroup."""
 
-    group_type: Final = "classic"
+    __slots__ = (
+        "_write_count", "_writes", "current", "current_state_timestamp_ms", "environment", "generation",
+        "group_id", "protocol_name", "roster", "subscribed_topics", "wake_ms",
+    )  # fmt: skip
 
     def __init__(self, group_id: str, environment: GroupEnvironment) -> None:
         self.group_id = group_id
-        self.state = GroupState.EMPTY
+        self.environment = environment
+        self.current = GroupState.EMPTY
         self.generation = 0
         self.protocol_name: str | None = None
         self.roster = Roster()
         # What the members of this generation read; None if not known, or not a consumer group.
         self.subscribed_topics: frozenset[str] | None = None
         self.current_state_timestamp_ms = environment.wall_ms()
-        self._environment = environment
-        # Members that have not sent their SyncGroup in this generation; empty in a join phase.
-        self._pending_sync: set[str] = set()
-        self._join_deadline_ms = NEVER_MS
-        self._sync_deadline_ms = NEVER_MS
         # No deadline is before this; heartbeats move deadlines away from it, and a tick catches up with them.
-        self._wake_ms = NEVER_MS
+        self.wake_ms = NEVER_MS
         # Writes that are on their way, with what to do then: answered by `resign` if the coordinator goes first.
         self._writes: dict[int, AfterWrite] = {}
         self._write_count = 0
 
     # Change.
 
-    def _enter(self, state: GroupState) -> None:
-        assert self.state in PREVIOUS[state], (self.state, state)
-        self.state = state
-        self.current_state_timestamp_ms = self._environment.wall_ms()
+    def enter(self, state: GroupState) -> None:
+        """Go into a state that may follow the current one."""
+        assert self.current in PREVIOUS[state], (self.current, state)
+        self.current = state
+        self.current_state_timestamp_ms = self.environment.wall_ms()
 
-    def _wake_by(self, deadline_ms: int) -> int:
+    def wake_by(self, deadline_ms: int) -> int:
         """`deadline_ms`, with a tick by then."""
-        self._wake_ms = min(self._wake_ms, deadline_ms)
+        self.wake_ms = min(self.wake_ms, deadline_ms)
         return deadline_ms
 
-    def _renew(self, member: Member, now_ms: int) -> None:
+    def renew(self, member: Member, now_ms: int) -> None:
+        """A member is alive: its session begins anew."""
         member.renew(now_ms)
-        self._wake_by(member.deadline_ms)
+        self.wake_by(member.deadline_ms)
 
-    def _write(self, snapshot: GroupSnapshot, then: AfterWrite) -> None:
+    def write(self, snapshot: GroupSnapshot, then: AfterWrite) -> None:
+        """Persist a snapshot; `then` hears when that is done, or that it failed."""
         self._write_count += 1
         self._writes[self._write_count] = then
-        self._environment.persist(snapshot, partial(self._written, self._write_count))
+        self.environment.persist(snapshot, partial(self._written, self._write_count))
 
     def _written(self, number: int, code: int, now_ms: int) -> None:
         then = self._writes.pop(number, None)
@@ -99,7 +103,20 @@ class ClassicState:
             logger.warning("group=%s generation=%d write failed: %s", self.group_id, self.generation, code)
         then(write_error(code), now_ms)
 
-    def _answer_sync(self, member: Member, result: SyncResult) -> bool:
+    def fail_writes(self, code: ErrorCode) -> None:
+        """Nobody will hear how the writes ended that are on their way."""
+        writes, self._writes = self._writes, {}
+        for then in writes.values():
+            then(code, 0)
+
+    def remove(self, member: Member, code: ErrorCode) -> None:
+        """Forget a member; a request of it that waits is answered with `code`, upon which a live one joins anew."""
+        self.roster.answer_join(member, join_failed(code, UNKNOWN_MEMBER_ID))
+        self.answer_sync(member, SyncResult(code))
+        self.roster.remove(member)
+
+    def answer_sync(self, member: Member, result: SyncResult) -> bool:
+        """Answer the member's sync, if one waits."""
         reply = member.sync_reply
         if reply is None:
             return False
@@ -107,7 +124,7 @@ class ClassicState:
         reply(result)
         return True
 
-    def _learn_topics(self) -> None:
+    def learn_topics(self) -> None:
         """Note what the group reads, as soon as who is in it, and which protocol is spoken, is settled."""
         if self.roster.protocol_type == CONSUMER_PROTOCOL_TYPE:
             self.subscribed_topics = topics_of_all(
@@ -118,9 +135,7 @@ class ClassicState:
 
     # Answers.
 
-    def _join_result(
-        self, member: Member, leader: str | None, *, skip_assignment: bool = False
-    ) -> JoinResult:
+    def join_result(self, member: Member, leader: str | None, *, skip_assignment: bool = False) -> JoinResult:
         """A successful join of the present generation. Who is told that it leads is told all members."""
         leads = leader == member.member_id
         return JoinResult(
@@ -143,20 +158,15 @@ class ClassicState:
     # Views.
 
     @property
-    def state_name(self) -> str:
-        """Empty, PreparingRebalance, CompletingRebalance, Stable, Dead."""
-        return self.state.value
-
-    @property
-    def is_empty(self) -> bool:
-        """The state is Empty. Somebody may have been told a member id to join with all the same."""
-        return self.state is GroupState.EMPTY
-
-    @property
     def has_no_history(self) -> bool:
         """Empty, never had a member, and nobody is about to join: made by a request that was refused or for a
         simple consumer's offsets. Nothing of it is on the disk, so that it may be dropped if it has no offsets."""
-        return self.is_empty and not self.generation and not self.roster.pending and not self._writes
+        return (
+            self.current is GroupState.EMPTY
+            and not self.generation
+            and not self.roster.pending
+            and not self._writes
+        )
 
     @property
     def is_consumer_group(self) -> bool:
@@ -165,10 +175,10 @@ class ClassicState:
 
     def describe(self) -> DescribedGroup:
         """For DescribeGroups. Metadata and protocol are only shown of a Stable group, as in Kafka."""
-        protocol_name = self.protocol_name if self.state is GroupState.STABLE else None
+        protocol_name = self.protocol_name if self.current is GroupState.STABLE else None
         return DescribedGroup(
             self.group_id,
-            self.state.value,
+            self.current.value,
             self.roster.protocol_type or "",
             protocol_name or "",
             tuple(
@@ -186,9 +196,7 @@ class ClassicState:
 
     def overview(self) -> GroupOverview:
         """For ListGroups."""
-        return GroupOverview(
-            self.group_id, self.roster.protocol_type or "", self.state.value, self.group_type
-        )
+        return GroupOverview(self.group_id, self.roster.protocol_type or "", self.current.value, GROUP_TYPE)
 
     def snapshot(self, assignments: Mapping[str, bytes] | None = None) -> GroupSnapshot:
         """What a write of the present state persists; `assignments` are those that hold once it is written."""

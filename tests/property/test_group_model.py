@@ -309,16 +309,16 @@ class GroupMachine(RuleBasedStateMachine):
         group = self.rig.group
         members = group.roster.members.values()
         assert (
-            bool(members) == (group.state is not GroupState.EMPTY)
-            or group.state is GroupState.PREPARING_REBALANCE
+            bool(members) == (group.state.current is not GroupState.EMPTY)
+            or group.state.current is GroupState.PREPARING_REBALANCE
         )
-        if group.state is not GroupState.COMPLETING_REBALANCE:
+        if group.state.current is not GroupState.COMPLETING_REBALANCE:
             assert all(each.sync_reply is None for each in members)
-        if group.state is GroupState.COMPLETING_REBALANCE or (
-            group.state is GroupState.STABLE and not self.rig.writing
+        if group.state.current is GroupState.COMPLETING_REBALANCE or (
+            group.state.current is GroupState.STABLE and not self.rig.writing
         ):
             assert all(each.join_reply is None for each in members)
-        assert group._pending_sync <= group.roster.members.keys()
+        assert group._rebalance._pending_sync <= group.roster.members.keys()
 
     @invariant()
     def no_deadline_is_missed(self) -> None:
@@ -327,7 +327,7 @@ class GroupMachine(RuleBasedStateMachine):
         deadlines = [each.deadline_ms for each in group.roster.members.values() if not each.is_waiting]
         deadlines += group.roster.pending.values()
         assert all(deadline_ms is not None and deadline_ms <= each for each in deadlines)
-        if group.state is GroupState.PREPARING_REBALANCE:
+        if group.state.current is GroupState.PREPARING_REBALANCE:
             assert deadline_ms is not None
 
     # And in the end.

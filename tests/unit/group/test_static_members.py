@@ -92,7 +92,7 @@ def test_what_it_reads_now_is_known(rig: GroupRig) -> None:
 
     rig.make_stable(1, static=True, protocols=reads(b"a"))
     rig.join(group_instance_id="i0", protocols=reads(b"b"))
-    assert rig.group.subscribed_topics == {"b"}
+    assert rig.group.state.subscribed_topics == {"b"}
 
 
 def test_a_restart_does_not_excuse_from_the_sync(rig: GroupRig) -> None:

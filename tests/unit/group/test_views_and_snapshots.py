@@ -110,7 +110,7 @@ def test_a_consumer_group_is_subscribed_to_its_members_topics(rig: GroupRig) -> 
 def test_the_topics_are_those_of_the_present_generation(rig: GroupRig) -> None:
     (member,) = rig.make_stable(1, protocols=READS_A_AND_BB)
     rig.join(member, protocols=READS_C)
-    assert rig.group.subscribed_topics == {"c"}
+    assert rig.group.state.subscribed_topics == {"c"}
 
 
 def test_a_consumer_group_that_cannot_be_understood_may_read_anything(rig: GroupRig) -> None:
@@ -163,7 +163,7 @@ def test_when_offsets_begin_to_expire(rig: GroupRig) -> None:
     rig.leave(member)
     rig.pass_ms(SESSION_MS)
     assert rig.state == "Empty"
-    assert group.offset_expires_from_ms("a", 7) == group.current_state_timestamp_ms > 7
+    assert group.offset_expires_from_ms("a", 7) == group.state.current_state_timestamp_ms > 7
 
 
 def test_offsets_of_other_groups_with_members_do_not_expire(rig: GroupRig) -> None:
@@ -196,7 +196,7 @@ def test_a_stable_group_comes_back_as_it_was(rig: GroupRig) -> None:
     assert group.describe() == before
     assert group.snapshot() == rig.log[-1]
     assert (group.roster.leader, group.generation) == (members[0], 1)
-    assert group.subscribed_topics == {"a", "bb"}
+    assert group.state.subscribed_topics == {"a", "bb"}
     for member in members:
         assert rig.heartbeat(member) == ErrorCode.NONE
         assert rig.join(group_instance_id="i2").value.generation == 1
@@ -222,11 +222,11 @@ def test_its_members_have_a_whole_session_to_be_heard_of(rig: GroupRig) -> None:
 
 def test_an_empty_group_comes_back_empty(rig: GroupRig) -> None:
     rig.leave(*rig.make_stable())
-    emptied_ms = rig.group.current_state_timestamp_ms
+    emptied_ms = rig.group.state.current_state_timestamp_ms
     rig.clock.advance_ms(1_000)
     group = reloaded(rig)
     assert (group.state_name, group.generation) == ("Empty", 2)
-    assert group.current_state_timestamp_ms == emptied_ms
+    assert group.state.current_state_timestamp_ms == emptied_ms
     assert group.next_deadline_ms() is None
     assert not group.has_no_history
     assert group.snapshot() == rig.log[-1]
