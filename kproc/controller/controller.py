@@ -43,6 +43,7 @@ from kproc.storage.fs import StorageFailure
 from kproc.storage.room import note_shortage
 from kproc.transport.agent import STORE_MS, AgentId, Doze, Link
 from kproc.transport.envelope import CALL, DELTA, DELTA_ACK, REPLY, SNAPSHOT, TOKEN
+from kproc.transport.outbox import Outbox
 
 if TYPE_CHECKING:
     from kproc.controller.operations import Operations
@@ -193,10 +194,8 @@ class Controller(LinkedAgent):
         self._log.close()
         super().close()
 
-    def _list_links(self) -> None:
-        super()._list_links()
-        if self._control is not None:
-            self._outboxes.append(self._control.outbox)
+    def _other_outboxes(self) -> list[Outbox]:
+        return [] if self._control is None else [self._control.outbox]
 
     def _has_input(self) -> bool:
         return self._control_plane.has_input() or super()._has_input()

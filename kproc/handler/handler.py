@@ -51,6 +51,7 @@ from kproc.transport.envelope import (
     SNAPSHOT,
     TOKEN,
 )
+from kproc.transport.outbox import Outbox
 from kproc.wire.header import kafka_name
 
 logger = logging.getLogger(__name__)
@@ -425,10 +426,12 @@ class Handler(LinkedAgent):
 
     # -- now and then ------------------------------------------------------------------------------------------
 
+    def _other_outboxes(self) -> list[Outbox]:
+        return [client.outbox for client in self._clients.values()]
+
     def _list_links(self) -> None:
         super()._list_links()
         clients = self._clients.values()
-        self._outboxes += [client.outbox for client in clients]
         # Without metadata, or before all peers of the start are attached, requests cannot be served.
         serves = self._has_image and self._is_linked
         self._serving = [(client.inbox.is_empty, client) for client in clients] if serves else []

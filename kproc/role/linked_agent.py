@@ -191,8 +191,12 @@ class LinkedAgent:
         found = self._peers.get(peer)
         return found.outbox if found is not None else None
 
+    def _other_outboxes(self) -> list[Outbox]:
+        """Outboxes of a subclass to whom no peer belongs."""
+        return []
+
     def _list_links(self) -> None:
-        self._outboxes = [peer.outbox for peer in self._peers.values()]
+        self._outboxes = [peer.outbox for peer in self._peers.values()] + self._other_outboxes()
         self._inputs = [(peer.inbox.is_empty, peer) for peer in self._peers.values()]
 
     def _take_records(self, take: Callable[[LinkedPeer, int, memoryview], None]) -> int:

@@ -81,6 +81,8 @@ class Survey:
     """(line, dotted name) of what is read, called or imported by name."""
     attributes: list[tuple[int, str]] = field(default_factory=list)
     """(line, name) of each `.name`, whatever stands before it."""
+    fields: set[tuple[str, str]] = field(default_factory=set)
+    """(class, name) of each `self.name` that is assigned."""
     strings: set[tuple[str, str]] = field(default_factory=set)
     """(class, string) of each string inside a class: its slots are among them."""
 
@@ -126,6 +128,8 @@ def survey_of(path: Path) -> Survey:
             case ast.Attribute():
                 found.uses.append((node.lineno, dotted(node)))
                 found.attributes.append((node.lineno, node.attr))
+                if owner and dotted(node.value) == "self" and not isinstance(node.ctx, ast.Load):
+                    found.fields.add((owner, node.attr))
             case ast.Import():
                 found.imports += [(node.lineno, alias.name) for alias in node.names]
             case ast.ImportFrom():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from pathlib import Path
 
 from tests.tidy.sources import (
     PACKAGE,
@@ -189,6 +190,31 @@ def test_no_slot_shadows_what_a_base_class_defines() -> None:
                     if slot in inherited
                 ]
     assert not problems, "\n".join(problems)
+
+
+def test_no_class_assigns_a_private_field_of_a_base_in_another_file() -> None:
+    """A class that is split over files by inheritance reads like one long file: it is made of parts instead."""
+    problems = []
+    for path in package_files():
+        if relative(path).startswith(("kproc/spark", "kproc/pipeline")):
+            continue  # Which need packages of their own.
+        for name, fields in fields_of(path).items():
+            kind = getattr(importlib.import_module(module_name(path)), name, None)
+            for base in getattr(kind, "__mro__", ())[1:]:
+                if base.__module__.startswith("kproc.") and base.__module__ != module_name(path):
+                    file = ROOT / (base.__module__.replace(".", "/") + ".py")
+                    both = fields & fields_of(file).get(base.__name__, set()) if file.exists() else set()
+                    problems += [f"{relative(path)}: {name}.{field} is {base.__name__}'s" for field in both]
+    assert not problems, "\n".join(problems)
+
+
+def fields_of(path: Path) -> dict[str, set[str]]:
+    """Of each class the private fields that its methods assign."""
+    found: dict[str, set[str]] = {}
+    for name, field in survey_of(path).fields:
+        if field.startswith("_"):
+            found.setdefault(name, set()).add(field)
+    return found
 
 
 def test_files_are_short() -> None:
