@@ -13,13 +13,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import select
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -28,6 +29,8 @@ from kproc.clock import NS_PER_MS, SystemClock
 from kproc.config.values import wire_text
 
 if TYPE_CHECKING:
+    from kproc.client_security.settings import ClientSecurity
+    from kproc.client_security.throwaway import Throwaway
     from kproc.wire.header import ApiKey
 
 POLL_MS: Final = 2
@@ -36,6 +39,10 @@ SETTLE_MS: Final = 2_000
 """What children get after their supervisor's end: they see it at once, the cleaner may have to tidy up."""
 TOPIC_TIMEOUT_MS: Final = 10_000
 """What a change of a topic may take."""
+_SECRET: Final = re.compile(
+    r"(password|jaas\.config|secret\.key|keystore\.key|certificate\.chain|\.certificates)$"
+)
+"""Names of settings whose values nobody else should see."""
 LOG_TAIL_BYTES: Final = 8192
 """How much of the broker's stderr goes into an error: a stack or two."""
 
@@ -58,11 +65,23 @@ class Broker:
         transport: str | None = None,
         data: str | Path | None = None,
         port: int = 0,
+        tls: bool = False,
+        users: Sequence[str] = (),
+        client: Mapping[str, str] | None = None,
         start_timeout_ms: int = 30_000,
         stop_timeout_ms: int = 20_000,
     ) -> None:
-        """`settings` by Kafka's names, as in `--set`. Without `data` nothing is kept, nor synced."""
+        """`settings` by Kafka's names, as in `--set`. Without `data` nothing is kept, nor synced.
+
+        `tls`: with a certificate of its own authority. `users` have to log in, by passwords that are made up:
+        `client_config` has what their clients need. `client`: of other security that `settings` ask for, what a client
+        needs, by the names of Kafka's clients.
+        """
         self.settings = dict(settings or {})
+        self._has_tls = tls
+        self._users = tuple(users)
+        self._client = dict(client or {})
+        self._throwaway: Throwaway | None = None
         if transport is not None:
             self.settings.setdefault("kproc.transport", transport)
         if data is None:
@@ -105,6 +124,42 @@ class Broker:
     def port(self) -> int:
         """The port part of `bootstrap`."""
         return int(self.bootstrap.rpartition(":")[2])
+
+    def client_config(self, kind: str = "confluent", *, user: str | None = None) -> dict[str, Any]:
+        """What a client is made with, `bootstrap.servers` included, for a user, the first if none is named.
+
+        Kinds: confluent (librdkafka), java (properties, also of Kafka's tools), kafka-python, aiokafka (arguments by
+        keyword), spark (options). `client_file` is a properties file for commands.
+        """
+        from kproc.client_security import librdkafka, written
+
+        security = self._security(user)
+        if kind == "confluent":
+            return {"bootstrap.servers": self.bootstrap, **librdkafka.librdkafka_settings(security)}
+        if kind == "java":
+            return {"bootstrap.servers": self.bootstrap, **written.java_properties(security)}
+        if kind == "spark":
+            options = {f"kafka.{name}": text for name, text in written.java_properties(security).items()}
+            return {"kafka.bootstrap.servers": self.bootstrap, **options}
+        if kind == "kafka-python":
+            return {"bootstrap_servers": self.bootstrap, **written.kafka_python_arguments(security)}
+        if kind == "aiokafka":
+            return {"bootstrap_servers": self.bootstrap, **written.aiokafka_arguments(security)}
+        raise ValueError(f"{kind!r} is none of confluent, java, kafka-python, aiokafka, spark")
+
+    def client_file(self, user: str | None = None) -> Path:
+        """A properties file for a user's commands, `--command-config` of kproc's and Kafka's; gone with the broker."""
+        if self._throwaway is None:
+            raise BrokerFailed("only a broker that runs with tls=True or users=[...] writes such files")
+        self._throwaway.security(user)
+        return self._throwaway.client_file(user)
+
+    def _security(self, user: str | None) -> ClientSecurity:
+        from kproc.client_security.settings import parse_client_security
+
+        if self._throwaway is not None:
+            return self._throwaway.security(user)
+        return parse_client_security(self._client)
 
     @property
     def pid(self) -> int:
@@ -157,7 +212,8 @@ class Broker:
         """One change of one topic, by a connection of its own."""
         from kproc.client import Client, code_name
 
-        with Client.connect(self.host, self.port, client_id="kproc-embedded") as client:
+        security = self._security(None)
+        with Client.connect(self.host, self.port, client_id="kproc-embedded", security=security) as client:
             [result] = client.call_latest(api_key, {**fields, "timeout": TOPIC_TIMEOUT_MS})[results]
         if result["error_code"]:
             reason = result.get("error_message") or code_name(result["error_code"])
@@ -180,6 +236,7 @@ class Broker:
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
             self._log = os.open(self._directory / "stderr.log", flags, 0o600)
+            self._secure()
             self._child = subprocess.Popen(  # noqa: S603 - our own interpreter and package
                 self._command(ready_file),
                 stdin=subprocess.DEVNULL,
@@ -195,6 +252,15 @@ class Broker:
             raise
         return self
 
+    def _secure(self) -> None:
+        """Make certificates and users, if it is to have some."""
+        if self._has_tls or self._users:
+            from kproc.client_security.throwaway import make_throwaway
+
+            assert self._directory is not None
+            where = self._directory / "security"
+            self._throwaway = make_throwaway(where, has_tls=self._has_tls, users=self._users)
+
     def _command(self, ready_file: Path) -> list[str]:
         assert self._directory is not None
         data = self._given_data or self._directory / "data"
@@ -203,11 +269,26 @@ class Broker:
         command += ["--set", f"kproc.temporary.directory={self._directory}"]
         if "log.dirs" not in self.settings:
             command += ["--data", str(data)]
-        if "listeners" not in self.settings:
-            command += ["--listeners", f"PLAINTEXT://127.0.0.1:{self._port}"]
-        for name, value in self.settings.items():
-            items = tuple(value) if isinstance(value, list) else value
-            command += ["--set", f"{name}={wire_text(items)}"]
+        settings = {
+            name: str(wire_text(tuple(value) if isinstance(value, list) else value))
+            for name, value in self.settings.items()
+        }
+        if "listeners" not in settings:
+            protocol = self._throwaway.protocol if self._throwaway is not None else "PLAINTEXT"
+            command += ["--listeners", f"{protocol}://127.0.0.1:{self._port}"]
+        if self._throwaway is not None:
+            settings = self._throwaway.broker_settings() | settings
+        # Everybody on this host may read a command line.
+        secret = {name: settings.pop(name) for name in list(settings) if _SECRET.search(name)}
+        if secret:
+            from kproc.client_security.throwaway import write_private
+            from kproc.client_security.written import as_properties
+
+            path = self._directory / "secrets.properties"
+            write_private(path, as_properties(secret).encode())
+            command += ["--config", str(path)]
+        for name, value in settings.items():
+            command += ["--set", f"{name}={value}"]
         return command
 
     def _wait_ready(self, ready_file: Path) -> dict[str, Any]:
@@ -260,6 +341,7 @@ class Broker:
             if self._directory is not None and is_ours:
                 shutil.rmtree(self._directory, ignore_errors=True)
             self._directory = None
+            self._throwaway = None
         return complaint
 
     def _end_processes(self, child: subprocess.Popen[bytes], *, graceful: bool) -> str | None:

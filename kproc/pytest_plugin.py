@@ -14,7 +14,7 @@ import re
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -39,11 +39,18 @@ def kproc_settings() -> Mapping[str, object]:
 
 
 @pytest.fixture(scope="session")
-def kproc_broker(kproc_settings: Mapping[str, object]) -> Iterator[Broker]:
+def kproc_security() -> Mapping[str, Any]:
+    """`{"tls": True, "users": ["alice"]}` for a broker with TLS and logins; `kproc_broker.client_config()` is for its
+    clients. Override it in a conftest.py."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def kproc_broker(kproc_settings: Mapping[str, object], kproc_security: Mapping[str, Any]) -> Iterator[Broker]:
     """A broker that runs until the session ends, on a free port, with data of its own that goes with it."""
     from kproc.embedded import Broker
 
-    with Broker(kproc_settings) as broker:
+    with Broker(kproc_settings, **kproc_security) as broker:
         yield broker
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 from kproc.cli.failure import DEFAULT_PORT, usage_error
 
 if TYPE_CHECKING:
+    from kproc.client_security.throwaway import Throwaway
     from kproc.config import Config, Flag
 
 
@@ -180,11 +181,19 @@ class Parser(argparse.ArgumentParser):
             usage_error(f"--port {given.port}: must be from 0 to 65535")
         if given.listeners is not None:
             usage_error("give --port or --listeners, not both")
-        return [Flag("--port", "listeners", f"PLAINTEXT://127.0.0.1:{given.port}")]
+        return [Flag("--port", "listeners", f"{_protocol(given)}://127.0.0.1:{given.port}")]
 
     def error(self, message: str) -> NoReturn:
         """What argparse found wrong, as one line."""
         usage_error(f"{message} (see {self.prog} --help)")
+
+
+def _protocol(given: argparse.Namespace) -> str:
+    """Of the listener, by what `dev` was asked for."""
+    has_users = bool(getattr(given, "users", None))
+    if getattr(given, "tls", False):
+        return "SASL_SSL" if has_users else "SSL"
+    return "SASL_PLAINTEXT" if has_users else "PLAINTEXT"
 
 
 class _Help(argparse.HelpFormatter):
@@ -226,15 +235,25 @@ def _dev(given: argparse.Namespace, flags: list[Flag]) -> int:
 
     directory = Path(tempfile.mkdtemp(prefix="kproc-dev-"))
     owner = os.getpid()
+    throwaway = None
     defaults: dict[str, object] = {
-        "listeners": f"PLAINTEXT://127.0.0.1:{DEFAULT_PORT}",
+        "listeners": f"{_protocol(given)}://127.0.0.1:{DEFAULT_PORT}",
         "log.dirs": str(directory),
         "kproc.flush": "none",
         "group.initial.rebalance.delay.ms": 0,
         "kproc.temporary.directory": str(directory),
     }
     try:
-        return _run(_build(flags, given.settings, defaults=defaults), ready_file=given.ready_file, quiet=True)
+        if given.tls or given.users:
+            from kproc.client_security.throwaway import make_throwaway
+
+            where = directory / "security"
+            throwaway = make_throwaway(
+                where, has_tls=given.tls, users=tuple(dict.fromkeys(given.users or ()))
+            )
+            defaults |= throwaway.broker_settings() | {"log.dirs": str(directory / "data")}
+        config = _build(flags, given.settings, defaults=defaults)
+        return _run(config, ready_file=given.ready_file, quiet=True, throwaway=throwaway)
     finally:
         # A forked role that unwinds through here must not take the directory from its siblings.
         if os.getpid() == owner:
@@ -261,6 +280,19 @@ DEV: Final = Parser(
 )
 
 
+DEV.add_argument(
+    "--tls", action="store_true", help="With a certificate of an authority that ends with the broker."
+)
+DEV.add_argument(
+    "--user",
+    "-u",
+    dest="users",
+    action="append",
+    metavar="NAME",
+    help="Clients have to log in; a user with a made-up password. May be repeated.",
+)
+
+
 def _build(
     flags: list[Flag],
     settings: list[str] | None,
@@ -281,7 +313,12 @@ def _build(
 
 
 def _run(
-    config: Config, *, ready_file: Path | None, quiet: bool, reread: Callable[[], Config] | None = None
+    config: Config,
+    *,
+    ready_file: Path | None,
+    quiet: bool,
+    reread: Callable[[], Config] | None = None,
+    throwaway: Throwaway | None = None,
 ) -> int:
     from kproc.server.service_manager import ServiceManager
     from kproc.server.supervisor import run
@@ -291,15 +328,16 @@ def _run(
     return run(
         config,
         ready_file=ready_file,
-        on_ready=lambda ready: _announce(config, ready),
+        on_ready=lambda ready: _announce(config, ready, throwaway),
         quiet=quiet,
         manager=manager,
         reread=reread,
     )
 
 
-def _announce(config: Config, ready: dict[str, Any]) -> None:
-    """The one line that says where to connect, and what an acknowledgement means."""
+def _announce(config: Config, ready: dict[str, Any], throwaway: Throwaway | None) -> None:
+    """The one line that says where to connect, and what an acknowledgement means; and how to log in, if that was made
+    here."""
     addresses = ", ".join(
         f"{name} {listener['bound']}"
         + (
@@ -317,6 +355,10 @@ def _announce(config: Config, ready: dict[str, Any]) -> None:
         f"transport={config.kproc_transport} processors={_count(ready, 'processor')} "
         f"handlers={_count(ready, 'handler')} flush={config.kproc_flush}\n"
     )
+    if throwaway is not None:
+        from kproc.cli.dev_clients import client_lines
+
+        line += client_lines(throwaway, ready["bootstrap"])
     try:
         sys.stdout.write(line)
         sys.stdout.flush()

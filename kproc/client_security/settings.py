@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from kproc.client_security.jaas import JaasLine, parse_jaas
+from kproc.config.jaas import JaasError, JaasLine, parse_jaas
 from kproc.config.sources import parse_properties
 from kproc.config.values import ConfigError, show
 
@@ -320,9 +320,10 @@ class _Parser:
             raise self._error("sasl.mechanism", f"is missing: one of {', '.join(MECHANISMS)}")
         if mechanism not in MECHANISMS:
             raise self._error("sasl.mechanism", f"{show(mechanism)} is none of {', '.join(MECHANISMS)}")
+        text = self._text("sasl.jaas.config")
         try:
-            line = parse_jaas(self._text("sasl.jaas.config"))
-        except ValueError as error:
+            line = parse_jaas(text) if text else JaasLine("", {})
+        except JaasError as error:
             raise self._error("sasl.jaas.config", str(error)) from None
         if mechanism == "OAUTHBEARER":
             return self._bearer(line)

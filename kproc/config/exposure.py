@@ -25,7 +25,7 @@ def exposure_complaint(config: Config, end_point: EndPoint, address: str) -> str
     allowed = {name.upper() for name in config.kproc_allow_unauthenticated_network}
     if end_point.name.upper() in allowed or _ALL in allowed:
         return None
-    if asks_who_it_is(end_point) or not _is_reached_from_outside(address):
+    if asks_who_it_is(config, end_point) or not _is_reached_from_outside(address):
         return None
     return (
         f"{end_point} would be open to other hosts, and nobody there is asked for a password or a certificate: bind it "
@@ -33,9 +33,12 @@ def exposure_complaint(config: Config, end_point: EndPoint, address: str) -> str
     )
 
 
-def asks_who_it_is(end_point: EndPoint) -> bool:
-    """Whether its clients have to authenticate."""
-    return end_point.protocol.startswith("SASL_")
+def asks_who_it_is(config: Config, end_point: EndPoint) -> bool:
+    """Whether its clients have to log in, or to show a certificate."""
+    own = config.listener_value(end_point.name, "ssl.client.auth")
+    return end_point.protocol.startswith("SASL_") or (
+        end_point.protocol == "SSL" and (own or config.ssl_client_auth) == "required"
+    )
 
 
 def _is_reached_from_outside(address: str) -> bool:

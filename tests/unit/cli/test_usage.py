@@ -107,7 +107,7 @@ MISTAKES = [
     ("serve --handlers 2 --set num.io.threads=3", "--handlers 2 conflicts with --set num.io.threads=3"),
     ("serve --data /a --set log.dirs=/b", "--data /a conflicts with --set log.dirs=/b"),
     ("serve --listeners nonsense", "listeners: nonsense is not a listener"),
-    ("serve --listeners SSL://127.0.0.1:0", "listeners: SSL://127.0.0.1:0 wants SSL"),
+    ("serve --listeners TLS://127.0.0.1:0", "listener.security.protocol.map has no protocol for TLS"),
     ("serve --config /no/such/file", "cannot read /no/such/file: No such file or directory"),
     ("dev --port 70000", "--port 70000"),
     ("topic list --bootstrap nowhere:port", "--bootstrap: nowhere:port is not an address"),

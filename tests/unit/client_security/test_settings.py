@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from kproc.client_security.jaas import parse_jaas
 from kproc.client_security.settings import (
     PLAINTEXT,
     ClientSecurity,
@@ -158,7 +157,6 @@ def test_no_form_of_the_settings_shows_a_secret() -> None:
         }
     )
     assert SECRET not in repr(security) + str(security) + f"{security}"
-    assert SECRET not in repr(parse_jaas(SCRAM_LINE))
 
 
 def test_settings_travel_to_other_processes_and_are_compared() -> None:
@@ -167,13 +165,6 @@ def test_settings_travel_to_other_processes_and_are_compared() -> None:
     copy: ClientSecurity = pickle.loads(pickle.dumps(security))
     assert copy == security
     assert hash(copy) == hash(security)
-
-
-def test_jaas_escapes_and_quotes() -> None:
-    line = parse_jaas(r"""a.B required user="a\"b\\c" other='x=y;z' flag=true;""")
-    assert line.module == "a.B"
-    assert line.options == {"user": r'a"b\c', "other": "x=y;z", "flag": "true"}
-    assert parse_jaas("  ").options == {}
 
 
 def test_variables_of_a_file_stand_for_environment_and_files(tmp_path: Path) -> None:

@@ -1,0 +1,43 @@
+"""What `kproc dev --tls --user alice` prints: how each client connects to that broker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kproc.client_security.throwaway import Throwaway
+
+
+def client_lines(throwaway: Throwaway, bootstrap: str) -> str:
+    """A paragraph for each user; whoever sees this terminal sees the passwords, which end with the broker."""
+    return "".join(
+        f"{line}\n" for user in throwaway.users or [None] for line in _lines(throwaway, bootstrap, user)
+    )
+
+
+def _lines(throwaway: Throwaway, bootstrap: str, user: str | None) -> Iterator[str]:
+    from kproc.client_security.written import java_properties, kafka_python_arguments
+
+    security = throwaway.security(user)
+    file = throwaway.client_file(user)
+    java = java_properties(security)
+    librdkafka = {"bootstrap.servers": bootstrap, "security.protocol": security.protocol}
+    if security.tls is not None:
+        librdkafka["ssl.ca.location"] = security.tls.trust.location
+    if security.login is not None:
+        login = security.login
+        librdkafka |= {
+            "sasl.mechanism": login.mechanism,
+            "sasl.username": login.username,
+            "sasl.password": login.password,
+        }
+    python = {"bootstrap_servers": bootstrap, **kafka_python_arguments(security)}
+    yield ""
+    yield f"{user or 'clients'}:"
+    yield f"  kproc                 kproc topic list -b {bootstrap} --command-config {file}"
+    yield f"  Kafka's tools         --bootstrap-server {bootstrap} --command-config {file}"
+    yield f"  Java                  {'  '.join(f'{name}={value}' for name, value in java.items())}"
+    yield f"  confluent-kafka       {json.dumps(librdkafka)}"
+    yield f"  kafka-python          {', '.join(f'{name}={value!r}' for name, value in python.items())}"

@@ -1,0 +1,209 @@
+"""Security that is easy to try: `kproc.Broker(tls=True, users=[...])`, fixtures for tests, `kproc dev --tls --user`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kproc import Broker
+from kproc.client import AuthenticationFailed
+from kproc.config.values import ConfigError
+from tests.cli.test_pytest_plugin import passed, run_pytest
+from tests.support.broker import ROOT
+from tests.support.command_line import call_kproc
+from tests.support.kafka_jars import missing_reason
+from tests.support.wait import wait_until
+
+pytestmark = pytest.mark.long
+__all__ = ["run_pytest"]  # A fixture.
+SECONDS = 30
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker(tls=True, users=["alice", "bob"]) as running:
+        running.create_topic("greetings")
+        yield running
+
+
+@pytest.mark.clients
+@pytest.mark.filterwarnings(
+    "ignore:.* is deprecated. Use files:DeprecationWarning"
+)  # kafka-python's
+def test_clients_of_every_kind_connect_as_they_are_told(broker: Broker) -> None:
+    from aiokafka import AIOKafkaProducer
+    from confluent_kafka import Producer
+    from kafka import KafkaConsumer, KafkaProducer
+
+    producer = Producer(broker.client_config())
+    producer.produce("greetings", b"confluent")
+    assert producer.flush(SECONDS) == 0
+    del producer
+    python = KafkaProducer(**broker.client_config("kafka-python", user="bob"))
+    python.send("greetings", b"kafka-python").get(SECONDS)
+    python.close()
+
+    async def send() -> None:
+        producer = AIOKafkaProducer(**broker.client_config("aiokafka"))
+        await producer.start()
+        await producer.send_and_wait("greetings", b"aiokafka")
+        await producer.stop()
+
+    asyncio.run(send())
+    consumer = KafkaConsumer(
+        "greetings",
+        auto_offset_reset="earliest",
+        consumer_timeout_ms=1000 * SECONDS,
+        **broker.client_config("kafka-python"),
+    )
+    found = {next(consumer).value for _ in range(3)}
+    consumer.close()
+    assert found == {b"confluent", b"kafka-python", b"aiokafka"}
+
+
+@pytest.mark.java
+@pytest.mark.skipif(missing_reason() is not None, reason=missing_reason() or "")
+def test_kafkas_tools_take_a_users_file(broker: Broker) -> None:
+    from tests.support.kafka_jars import classpath
+
+    command = ["java", "-cp", classpath(), "org.apache.kafka.tools.TopicCommand", "--list"]
+    command += ["--bootstrap-server", broker.bootstrap, "--command-config", str(broker.client_file("bob"))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=4 * SECONDS, check=False)
+    assert "greetings" in done.stdout.split(), done.stdout + done.stderr
+
+
+def test_own_commands_take_a_users_file(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["--bootstrap", broker.bootstrap, "--command-config", str(broker.client_file())]
+    for command in (
+        ["topic", "list"],
+        ["status"],
+        ["clients"],
+        ["config", "get"],
+        ["ping"],
+        ["group", "list"],
+    ):
+        done = call_kproc(capsys, *command, *where)
+        assert (done.returncode, done.stderr) == (0, ""), command
+    alone = call_kproc(capsys, "topic", "list", "--bootstrap", broker.bootstrap)
+    assert alone.returncode == 1
+    assert "--command-config FILE" in alone.stderr
+
+
+def test_environment_names_the_file_too(
+    broker: Broker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KPROC_COMMAND_CONFIG", str(broker.client_file("bob")))
+    done = call_kproc(capsys, "topic", "list", "--bootstrap", broker.bootstrap)
+    assert "greetings" in done.stdout
+
+
+def test_each_user_has_a_password_of_its_own_in_a_file_of_ours_alone(broker: Broker) -> None:
+    alice, bob = (broker.client_config("java", user=name) for name in ("alice", "bob"))
+    assert alice["sasl.jaas.config"] != bob["sasl.jaas.config"]
+    directory = broker.client_file().parent
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in directory.iterdir()} == {0o600}
+    with pytest.raises(ConfigError, match="there is no user carol: alice, bob"):
+        broker.client_config(user="carol")
+
+
+def test_passwords_are_on_no_command_line(broker: Broker) -> None:
+    passwords = [broker.client_config(user=name)["sasl.password"] for name in ("alice", "bob")]
+    pids = [broker.pid, *(int(row["pid"]) for row in broker.processes)]
+    lines = b"".join(Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids)
+    environments = b"".join(Path(f"/proc/{pid}/environ").read_bytes() for pid in pids)
+    assert not [word for word in passwords if word.encode() in lines + environments]
+
+
+def test_broker_of_other_security_is_used_with_what_its_clients_need() -> None:
+    line = 'x.PlainLoginModule required username="carol" password="s3cret-marker";'
+    settings = {
+        "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": (
+            'x.PlainLoginModule required user_carol="s3cret-marker";'
+        ),
+    }
+    client = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.jaas.config": line}
+    with Broker(settings, client=client) as broker:
+        broker.create_topic("mine")
+        assert b"s3cret-marker" not in Path(f"/proc/{broker.pid}/cmdline").read_bytes()
+        assert broker.client_config()["sasl.username"] == "carol"
+    wrong = {**client, "sasl.jaas.config": line.replace("s3cret-marker", "wrong")}
+    with (
+        Broker(settings, client=wrong) as broker,
+        pytest.raises(AuthenticationFailed, match="login of carol"),
+    ):
+        broker.create_topic("mine")
+
+
+def test_fixtures_make_a_broker_with_users(run_pytest) -> None:
+    source = """
+    import pytest
+    from confluent_kafka import Producer
+
+    @pytest.fixture(scope="session")
+    def kproc_security():
+        return {"tls": True, "users": ["alice"]}
+
+    def test_it(kproc_broker, kproc_topic):
+        settings = kproc_broker.client_config()
+        assert settings["security.protocol"] == "SASL_SSL"
+        producer = Producer(settings)
+        producer.produce(kproc_topic, b"hello")
+        assert producer.flush(10) == 0
+        del producer
+    """
+    passed(run_pytest(source), 1)
+
+
+# ---- kproc dev ------------------------------------------------------------------------------------------------
+
+
+def test_dev_prints_lines_that_connect_and_leaves_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "kproc", "dev", "--tls", "--user", "alice", "--port", "0"]
+    output = tmp_path / "output"
+    with open(output, "wb") as file:
+        child = subprocess.Popen(
+            command, cwd=ROOT, stdout=file, stderr=file, env={**os.environ, "TMPDIR": str(tmp_path)}
+        )
+    try:
+        text = wait_until(
+            lambda: "kafka-python" in (shown := output.read_text()) and shown,
+            seconds=SECONDS,
+            what="the lines",
+        )
+        told = dict(re.findall(r"^  (kproc|confluent-kafka)\s+(.*)$", str(text), re.MULTILINE))
+        from confluent_kafka import Producer
+
+        producer = Producer(json.loads(told["confluent-kafka"]))
+        producer.produce("greetings", b"hello")
+        assert producer.flush(SECONDS) == 0
+        del producer
+        arguments = told["kproc"].split()[1:]
+        done = subprocess.run(
+            [sys.executable, "-m", "kproc", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "greetings" in done.stdout
+    finally:
+        child.send_signal(signal.SIGINT)
+        child.wait(SECONDS)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["output"]
+
+
+@pytest.mark.parametrize("name", ["", "a b", 'a"b', "a=b"])
+def test_name_of_a_user_that_needs_quotes_is_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    done = call_kproc(capsys, "dev", "--user", name, "--port", "0")
+    assert done.returncode == 2
+    assert "a name is of letters" in done.stderr
