@@ -29,8 +29,11 @@ from typing import Any
 import hypothesis
 import pytest
 
-# The same examples in every run: a plain run must not fail by chance. `--hypothesis-profile default` looks further.
-hypothesis.settings.register_profile("same-examples", derandomize=True)
+# The same examples in every run: a plain run must not fail by chance, nor because the host is busy while examples are
+# made. `--hypothesis-profile default` looks further.
+hypothesis.settings.register_profile(
+    "same-examples", derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("same-examples")
 
 # `--import-mode=importlib` puts nothing on the path, and the tests share `tests.support`.
