@@ -48,10 +48,11 @@ def handle_add_partitions_to_txn(context: RequestContext, request: Fields) -> No
 
 def error_response(request: Fields, code: int, message: str | None) -> Fields:
     del message  # The response has no room for it.
-    version = _OF_BROKERS_SINCE if "transactions" in request else 0
-    transactions = _transactions_of(version, request)
+    if "transactions" in request:
+        return {"error_code": int(code), "results_by_transaction": []}
+    transactions = _transactions_of(0, request)
     results = [_results(each, [int(code)] * len(_keys(each))) for each in transactions]
-    return _answer(version, transactions, results)
+    return _answer(0, transactions, results)
 
 
 def _transactions_of(version: int, request: Fields) -> list[Fields]:

@@ -45,7 +45,13 @@ def error_response(request: dict[str, Any], code: int, message: str | None) -> d
         "allow_replication_factor_change": request.get("allow_replication_factor_change", True),
         "error_code": int(code),
         "error_message": message,
-        "responses": [],
+        "responses": [
+            {
+                "name": topic["name"],
+                "partitions": [_row(each["partition_index"], code, message) for each in topic["partitions"]],
+            }
+            for topic in request["topics"]
+        ],
     }
 
 

@@ -38,7 +38,8 @@ def handle_delete_topics(context: RequestContext, request: dict[str, Any]) -> di
 
     def complete(reply: dict[str, Any]) -> dict[str, Any]:
         # Behind all others: no place tells a topic that exists from one that does not.
-        return {"responses": [*reply["responses"], *refused.values()]}
+        once = {(row["name"], row["topic_id"]): row for row in refused.values()}
+        return {"responses": [*reply["responses"], *once.values()]}
 
     body = with_client(context, asked, strict_since=_REFUSED_SINCE)
     answer_with_reply(

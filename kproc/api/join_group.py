@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 from kproc.api.coordinator_call import Caller, Fields, OnOutcome
 from kproc.api.group_call import GROUPS
 from kproc.api.registry import api
-from kproc.api.rights import on_group
-from kproc.group.messages import JoinRequest, JoinResult
-from kproc.security.acl import Operation
+from kproc.errors import ErrorCode
+from kproc.group.messages import UNKNOWN_MEMBER_ID, JoinRequest, JoinResult
+from kproc.security.acl import Operation, ResourceType
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _NULL_PROTOCOL_SINCE: Final = 7
 _SKIP_ASSIGNMENT_SINCE: Final = 9
 
 
-@api(ApiKey.JOIN_GROUP, versions=(0, 9), needs=(on_group(Operation.READ),))
+@api(ApiKey.JOIN_GROUP, versions=(0, 9))
 def handle_join_group(context: RequestContext, request: Fields) -> None:
     def on_done(outcome: Fields | int) -> None:
         if isinstance(outcome, int):
@@ -38,6 +38,9 @@ def handle_join_group(context: RequestContext, request: Fields) -> None:
             outcome = {**outcome, "protocol_name": ""}
         context.reply(outcome)
 
+    if not context.is_allowed(Operation.READ, ResourceType.GROUP, request["group_id"]):
+        on_done(_answer(JoinResult(ErrorCode.GROUP_AUTHORIZATION_FAILED, UNKNOWN_MEMBER_ID)))
+        return
     GROUPS.ask_one(context, _NAME, request["group_id"], request, on_done)
 
 

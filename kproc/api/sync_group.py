@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kproc.api.coordinator_call import Caller, Fields, OnOutcome
 from kproc.api.group_call import GROUPS
 from kproc.api.registry import api
-from kproc.api.rights import on_group
+from kproc.api.rights import check_needs, on_group
 from kproc.errors import ErrorCode
 from kproc.group.messages import SyncRequest, SyncResult
 from kproc.security.acl import Operation
@@ -26,7 +26,7 @@ _NAME: Final = "sync_group"
 _PROTOCOL_SINCE: Final = 5
 
 
-@api(ApiKey.SYNC_GROUP, versions=(0, 5), needs=(on_group(Operation.READ),))
+@api(ApiKey.SYNC_GROUP, versions=(0, 5))
 def handle_sync_group(context: RequestContext, request: Fields) -> None:
     if context.api_version >= _PROTOCOL_SINCE and None in (
         request["protocol_type"],
@@ -34,6 +34,7 @@ def handle_sync_group(context: RequestContext, request: Fields) -> None:
     ):
         context.reply(error_response(request, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, None))
         return
+    check_needs(context, (on_group(Operation.READ),), request)  # As in Kafka behind the protocol's.
 
     def on_done(outcome: Fields | int) -> None:
         context.reply(error_response(request, outcome, None) if isinstance(outcome, int) else outcome)

@@ -26,14 +26,17 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--fresh", type=int, default=1000, help="sequences after which both brokers are made anew"
     )
+    parser.add_argument(
+        "--rights", action="store_true", help="as a guest who may do only what some rules allow"
+    )
     parser.add_argument("--brokers", help="KPROC_HOST:PORT,KAFKA_HOST:PORT that run already; node.id 1")
     return parser.parse_args()
 
 
 @contextmanager
-def _pair(given: str | None) -> Iterator[Pair]:
+def _pair(given: str | None, *, rights: bool) -> Iterator[Pair]:
     if given is None:
-        with both_brokers() as pair:
+        with both_brokers(with_authorizer=rights) as pair:
             yield pair
     else:
         kproc, kafka = given.split(",")
@@ -55,11 +58,11 @@ def main() -> int:
     if unknown := set(themes) - set(THEMES):
         print(f"no such theme: {', '.join(sorted(unknown))}", file=sys.stderr)
         return 2
-    tasks = [Task(theme, number, arguments.seed) for number in numbers for theme in themes]
+    tasks = [Task(theme, number, arguments.seed, arguments.rights) for number in numbers for theme in themes]
     report, known = Report(), dict[str, bool]()
     for first in range(0, len(tasks), arguments.fresh):
         some = tasks[first : first + arguments.fresh]
-        with _pair(arguments.brokers) as pair:
+        with _pair(arguments.brokers, rights=arguments.rights) as pair:
             for result in run_all(pair, some, common_versions(pair), known, workers=arguments.workers):
                 for line in report.take(result):
                     print(line, flush=True)

@@ -13,6 +13,7 @@ from kio.schema.index import api_key_map, schema_name_map
 
 from bench.peers.kafka import KafkaPeer
 from bench.peers.kproc import KprocPeer
+from tests.differential import rights
 from tests.differential.side import Side
 from tests.differential.steps import Pair
 
@@ -33,15 +34,18 @@ _IN_MEMORY = Path("/dev/shm")
 
 
 @contextmanager
-def both_brokers() -> Iterator[Pair]:
-    """kproc and Kafka, started together; their bootstraps."""
+def both_brokers(*, with_authorizer: bool = False) -> Iterator[Pair]:
+    """kproc and Kafka, started together; their bootstraps. With an authorizer all but ourselves need rights."""
+    settings = SETTINGS | (rights.SETTINGS if with_authorizer else {})
     under = _IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else None
     with ExitStack() as running:
-        kafka = running.enter_context(KafkaPeer(settings=SETTINGS | _KAFKA_SETTINGS, jvm=JVM, under=under))
-        kproc = running.enter_context(KprocPeer(settings=SETTINGS, under=under))
+        kafka = running.enter_context(KafkaPeer(settings=settings | _KAFKA_SETTINGS, jvm=JVM, under=under))
+        kproc = running.enter_context(KprocPeer(settings=settings, under=under))
         pair = kproc.bootstrap, kafka.bootstrap
         for bootstrap in pair:
             warm_up(bootstrap)
+        if with_authorizer:
+            rights.allow_ourselves(pair)
         yield pair
 
 

@@ -16,6 +16,8 @@ _BROKER, _BROKER_LOGGER = 4, 8
 _UNKNOWN_TOPIC, _NO_LEADER, _INVALID_TOPIC, _INVALID_CONFIG = 3, 5, 17, 40
 _NO_GROUP, _NO_TRANSACTION, _NOT_COORDINATOR = 69, 105, 16
 _OUT_OF_ORDER = 45
+_INVALID_REQUEST = 42
+_REFUSALS = (29, 30, 31, 53)  # Of topics, groups, the cluster, transactional ids.
 _TRANSACTIONAL = 16
 _LISTS = ("topics", "topic_data", "entries", "transactions", "v3_and_below_topics", "markers")
 _LATEST_TIMESTAMP, _NO_TIMESTAMP = -3, -1
@@ -74,6 +76,10 @@ def _has_named_no_producer(steps: Sequence[Step]) -> bool:
         if api == "produce" and name is not None
         for batch in _batches_of(body)
     )
+
+
+def _authorisation(case: Case) -> bool:
+    return case.codes[0] in _REFUSALS and case.codes[1] in (_INVALID_REQUEST, _INVALID_CONFIG)
 
 
 def _auto_creation(case: Case) -> bool:
@@ -302,6 +308,7 @@ def _as_many_votes(case: Case) -> bool:
 
 RULES: dict[str, Callable[[Case], bool]] = {
     "transactions": _transactions,
+    "Authorisation": _authorisation,
     "Metadata with auto-creation": _auto_creation,
     "UpdateFeatures": _features,
     "settings of the broker": _broker_settings,

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from tests.differential.compare import ITEMS, ORDER, Difference, Texts, cause_of, compare
 from tests.differential.protocol import KEYS
 from tests.differential.rules import Case, rule_for
-from tests.differential.side import Side, new_prefix, now_ms
+from tests.differential.side import GUEST, Side, guest_of, new_prefix, now_ms
 from tests.differential.steps import Found, Step
 from tests.differential.upkeep import Upkeep
 
@@ -34,6 +34,7 @@ _ASKING = ("describe_", "list_", "find_", "api_", "update_features", "init_produ
 # controller, which knows it at once,
 _CHANGES = {
     "create_topics", "create_partitions", "alter_configs", "incremental_alter_configs", "alter_client_quotas",
+    "create_acls", "delete_acls",
 }  # fmt: skip
 # but not these: one names topics by ids that are looked up first, one makes topics after its answer.
 _ENDS = {"end_txn", "init_producer_id"}  # Of transactions, whose markers are written after the answer.
@@ -43,8 +44,6 @@ _ANSWER_SECONDS, _SECOND_ANSWER_SECONDS = 10.0, 4.0
 # Kafka never answers an AlterConfigs that names a resource twice.
 _SILENCE_SECONDS = 0.5
 _INVALID_TOPIC = 17
-# Connections of requests that wait are passed over by this many.
-_CONNECTIONS = 10
 
 
 class Pace(NamedTuple):
@@ -77,7 +76,8 @@ class Notes:
 
 def run(upkeep: Upkeep, steps: Sequence[Step], pace: Pace = FAST, notes: Notes | None = None) -> list[Found]:
     """The differences that a sequence shows; it ends where the brokers' states part."""
-    one = _Run(upkeep, pace, notes or Notes())
+    has_guest = any(step.connection == GUEST.not_for for step in steps)
+    one = _Run(upkeep, pace, notes or Notes(), has_guest=has_guest)
     try:
         return one.go(steps)
     finally:
@@ -104,11 +104,12 @@ def group_names(steps: Sequence[Step]) -> list[str]:
 class _Run:
     """One run of one sequence, under a prefix of its own."""
 
-    def __init__(self, upkeep: Upkeep, pace: Pace, notes: Notes) -> None:
+    def __init__(self, upkeep: Upkeep, pace: Pace, notes: Notes, *, has_guest: bool) -> None:
         self._prefix = new_prefix()
         began = now_ms() - _BEFORE_NOW_MS
         self._upkeep = upkeep
-        self._sides = [Side(bootstrap, self._prefix, began) for bootstrap in upkeep.pair]
+        guest = guest_of(self._prefix) if has_guest else ""
+        self._sides = [Side(bootstrap, self._prefix, began, guest) for bootstrap in upkeep.pair]
         self._pace = pace
         self._notes = notes
         self._found: list[Found] = []
@@ -140,7 +141,7 @@ class _Run:
             self._settle(so_far)
         self._await_markers()
         connection = next(
-            number for number in itertools.count(step.connection, _CONNECTIONS) if number not in self._waiting
+            number for number in itertools.count(step.connection, GUEST.every) if number not in self._waiting
         )
         for side in self._sides:
             side.send(connection, step.api, step.version, step.body)

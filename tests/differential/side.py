@@ -42,6 +42,15 @@ _NAMING = ("name", "topic", "topic_name", "group_id", "resource_name", "entity_n
 # Of Kafka's transactions, which it keeps from the first one on.
 _OF_TRANSACTIONS = "__transaction_state"
 NOTHING = ("", 0, -1)
+HOST = "127.0.0.1"  # From which the tool's own connections come.
+
+
+class GUEST:
+    """Who may do only what rules allow (rights.py): every connection of a script but those of one number."""
+
+    name = "@guest"  # What stands for the address in a script.
+    not_for = 9
+    every = 10  # Connections of requests that wait are passed over by this many.
 
 
 def now_ms() -> int:
@@ -53,14 +62,21 @@ def new_prefix() -> str:
     return f"d{secrets.token_hex(4)[:7]}-"
 
 
+def guest_of(prefix: str) -> str:
+    """An address of this host that no other run's guest has."""
+    number = int(prefix[1:7], 16)
+    return f"127.{1 + (number >> 16) % 254}.{(number >> 8) % 256}.{1 + number % 254}"
+
+
 class Side:
     """One broker, as one run of a sequence sees it."""
 
-    def __init__(self, bootstrap: str, prefix: str = "", began_ms: int = 0) -> None:
+    def __init__(self, bootstrap: str, prefix: str = "", began_ms: int = 0, guest: str = "") -> None:
         host, _, port = bootstrap.rpartition(":")
         self._address = host, int(port)
         self._prefix = prefix
         self._began_ms = began_ms
+        self._guest = guest  # The address of its guest, if it has one.
         self._symbols: dict[tuple[str, Any], str] = {}
         self._names: dict[bytes, str] = {}  # Topics by id.
         self.learnt: dict[tuple[str, Any], Any] = {}
@@ -70,7 +86,9 @@ class Side:
 
     def _connection(self, number: Any) -> tuple[socket.socket, bytearray]:
         if number not in self._connections:
-            opened = socket.create_connection(self._address, _CONNECT_SECONDS)
+            is_guest = self._guest and isinstance(number, int) and number % GUEST.every != GUEST.not_for
+            source = (self._guest, 0) if is_guest else None
+            opened = socket.create_connection(self._address, _CONNECT_SECONDS, source)
             opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._connections[number] = opened, bytearray()
         return self._connections[number]
@@ -153,7 +171,7 @@ class Side:
         if isinstance(value, Moment):
             return self._began_ms + int(value)
         if isinstance(value, str):
-            return value.replace("~", self._prefix)
+            return self._guest if value == GUEST.name else value.replace("~", self._prefix)
         if isinstance(value, list):
             if value and isinstance(value[0], Batch):
                 return b"".join(batches.build(each, self.real) for each in value)

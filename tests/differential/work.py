@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from multiprocessing.managers import SyncManager
 from typing import Any
 
+from tests.differential.rights import with_rights
 from tests.differential.runner import FAST, SLOW, Notes, run
 from tests.differential.shrink import shrink
 from tests.differential.steps import Found, Pair, Step
@@ -27,6 +28,7 @@ class Task:
     theme: str
     number: int
     seed: int
+    rights: bool = False  # With a guest (rights.py).
 
 
 @dataclass
@@ -46,6 +48,8 @@ def run_task(
 ) -> Result:
     """Run one sequence; again, slowly, if it showed something; shrink what is not in `known` yet."""
     steps = sequence(task.theme, f"{task.seed}/{task.theme}/{task.number}", versions)
+    if task.rights:
+        steps = with_rights(steps, f"rights/{task.seed}/{task.theme}/{task.number}")
     result = Result(task, Notes())
     first = run(upkeep, steps, FAST, result.notes)
     if not first:
