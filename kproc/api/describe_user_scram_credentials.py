@@ -38,5 +38,10 @@ def handle_describe_user_scram_credentials(
     return {"error_code": int(ErrorCode.NONE), "error_message": "", "results": results}
 
 
-def error_response(_request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:
-    return {"error_code": int(code), "error_message": message, "results": []}
+def error_response(request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:
+    error = {"error_code": int(code), "error_message": message}
+    # Kafka has a row without a name for each.
+    return {
+        **error,
+        "results": [{"user": "", **error, "credential_infos": []} for _ in request["users"] or ()],
+    }

@@ -15,9 +15,18 @@ if TYPE_CHECKING:
 
 
 @api(ApiKey.LIST_PARTITION_REASSIGNMENTS, versions=(0, 0), needs=(on_cluster(Operation.DESCRIBE),))
-def handle_list_partition_reassignments(_context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
-    return error_response(request, ErrorCode.NONE, None)
+def handle_list_partition_reassignments(_context: RequestContext, _request: dict[str, Any]) -> dict[str, Any]:
+    return {"error_code": int(ErrorCode.NONE), "error_message": None, "topics": []}
 
 
-def error_response(_request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:
-    return {"error_code": int(code), "error_message": message, "topics": []}
+def error_response(request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:
+    """As in Kafka what was asked for is named, as if it were moved from nowhere to nowhere."""
+    nowhere: dict[str, Any] = {"replicas": [], "adding_replicas": [], "removing_replicas": []}
+    topics = [
+        {
+            "name": topic["name"],
+            "partitions": [{"partition_index": index, **nowhere} for index in topic["partition_indexes"]],
+        }
+        for topic in request["topics"] or ()
+    ]
+    return {"error_code": int(code), "error_message": message, "topics": topics}

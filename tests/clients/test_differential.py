@@ -18,9 +18,17 @@ _SEED, _SEQUENCES, _WORKERS = 41, 3, 3
 
 
 def test_kproc_answers_as_kafka_but_for_what_is_documented() -> None:
-    tasks = [Task(theme, number, _SEED) for number in range(_SEQUENCES) for theme in THEMES]
+    _compare([Task(theme, number, _SEED) for number in range(_SEQUENCES) for theme in THEMES])
+
+
+def test_kproc_refuses_as_kafka_who_may_do_only_what_some_rules_allow() -> None:
+    """Hundreds of requests of a guest, under rules that are made and taken away."""
+    _compare([Task(theme, number, _SEED, rights=True) for number in range(_SEQUENCES) for theme in THEMES])
+
+
+def _compare(tasks: list[Task]) -> None:
     report = Report()
-    with both_brokers() as pair:
+    with both_brokers(with_authorizer=any(task.rights for task in tasks)) as pair:
         results = run_all(pair, tasks, common_versions(pair), {}, workers=_WORKERS)
         told = [line for result in results for line in report.take(result)]
     assert report.is_clean, "\n".join(told)

@@ -67,7 +67,11 @@ def test_kafka_python_logs_in(broker: SecuredBroker, mechanism: str) -> None:
     producer.send(topic, b"value").get(SECONDS)
     producer.close()
     consumer = KafkaConsumer(
-        topic, group_id=topic, auto_offset_reset="earliest", consumer_timeout_ms=int(SECONDS * 1000), **settings
+        topic,
+        group_id=topic,
+        auto_offset_reset="earliest",
+        consumer_timeout_ms=int(SECONDS * 1000),
+        **settings,
     )
     assert next(consumer).value == b"value"
     consumer.close()
@@ -81,7 +85,9 @@ def test_aiokafka_logs_in(broker: SecuredBroker, mechanism: str) -> None:
         settings = python_settings(broker, mechanism, TokensLater())
         async with AIOKafkaProducer(**settings) as producer:
             await producer.send_and_wait(topic, b"value")
-        async with AIOKafkaConsumer(topic, group_id=topic, auto_offset_reset="earliest", **settings) as consumer:
+        async with AIOKafkaConsumer(
+            topic, group_id=topic, auto_offset_reset="earliest", **settings
+        ) as consumer:
             message = await asyncio.wait_for(consumer.getone(), SECONDS)
             return bytes(message.value) if message.value is not None else None
 

@@ -36,9 +36,7 @@ class ScramClient:
         stored_key = hashlib.new(self._digest, client_key).digest()
         signature = hmac.digest(stored_key, signed, self._digest)
         proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
-        self._signature = hmac.digest(
-            hmac.digest(salted, b"Server Key", self._digest), signed, self._digest
-        )
+        self._signature = hmac.digest(hmac.digest(salted, b"Server Key", self._digest), signed, self._digest)
         return f"{unproved},p={base64.b64encode(proof).decode()}".encode()
 
     def is_server(self, server_final: bytes) -> bool:

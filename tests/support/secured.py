@@ -148,4 +148,3 @@ def unsecured_token(**claims: Any) -> str:
 
 def _base64(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
-

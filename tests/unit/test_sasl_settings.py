@@ -16,7 +16,11 @@ MAP = "A:SASL_PLAINTEXT,B:SASL_PLAINTEXT,PLAINTEXT:PLAINTEXT"
 
 
 def config(**settings: object) -> Config:
-    given = {"listeners": "A://127.0.0.1:1,B://127.0.0.1:2", "listener.security.protocol.map": MAP, **settings}
+    given = {
+        "listeners": "A://127.0.0.1:1,B://127.0.0.1:2",
+        "listener.security.protocol.map": MAP,
+        **settings,
+    }
     return Config.build(given)
 
 

@@ -126,9 +126,7 @@ def test_the_answer_of_a_login_that_failed_comes_before_the_end() -> None:
 
 def test_a_login_that_does_not_get_on_is_ended() -> None:
     with ProcessorRig(logins=LoginLimits(ns_max=30_000_000_000)) as rig:
-        silent, slow, logged_in, plain = (
-            rig.connect(flags=FLAG_SASL if n < 3 else 0) for n in range(4)
-        )
+        silent, slow, logged_in, plain = (rig.connect(flags=FLAG_SASL if n < 3 else 0) for n in range(4))
         log_in(rig, logged_in)
         rig.advance_ms(29_000)
         slow.send(framed(b"token"))

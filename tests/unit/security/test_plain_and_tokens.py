@@ -129,7 +129,9 @@ def part(fields: object) -> str:
 
 def unsecured(**claims: object) -> str:
     body = {"sub": "alice", "iat": NOW_S, "exp": NOW_S + 60, **claims}
-    return f"{part({'alg': 'none'})}.{part({key: value for key, value in body.items() if value is not None})}."
+    return (
+        f"{part({'alg': 'none'})}.{part({key: value for key, value in body.items() if value is not None})}."
+    )
 
 
 def check(token: str, **options: str) -> Claims:

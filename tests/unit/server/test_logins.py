@@ -137,7 +137,9 @@ def add_user(rig: HandlerRig, name: str, password: str) -> None:
     rig.cluster.do(
         "alter_user_scram_credentials",
         deletions=[],
-        upsertions=[{"name": name, "mechanism": 1, **new_credential(KINDS[SCRAM_SHA_256], password)._asdict()}],
+        upsertions=[
+            {"name": name, "mechanism": 1, **new_credential(KINDS[SCRAM_SHA_256], password)._asdict()}
+        ],
     )
     rig.tell()
 
@@ -274,7 +276,9 @@ def test_an_unknown_version_of_api_versions_may_be_asked_again(start: Start) -> 
     rig.processors[0].send_frames([struct.pack(">i", len(frame)) + frame], flags=FLAG_GATED)
     (answer,) = rig.processors[0].answers()
     assert answer.fields(ApiKey.API_VERSIONS, 0)["error_code"] == ErrorCode.UNSUPPORTED_VERSION
-    assert gated(rig, ApiKey.API_VERSIONS, 3, client_software_name="x", client_software_version="1").kind == SEND
+    assert (
+        gated(rig, ApiKey.API_VERSIONS, 3, client_software_name="x", client_software_version="1").kind == SEND
+    )
     shake(rig)
 
 
