@@ -75,7 +75,8 @@ def _refused(context: RequestContext, wishes: list[dict[str, Any]]) -> dict[int,
         is_unclear = is_named != (wish["topic_id"] == NO_TOPIC_ID)
         # Of a name that may be seen the controller says whether there is such a topic.
         is_absent = is_named and name not in hidden and image.topic(name) is None
-        if not is_unclear and not is_absent and (name in hidden or name in kept):
+        is_denied = name in kept or (is_named and name in hidden)
+        if is_denied and not is_unclear and not is_absent:
             shown = wish["name"] if name in hidden else name
             refused[at] = _row({**wish, "name": shown}, *REFUSALS[ResourceType.TOPIC])
     return refused

@@ -275,3 +275,29 @@ def test_a_denied_topic_looks_the_same_whether_it_exists_or_not(world: World, ro
     there, not_there = (world.ask(row, [name], others(row, 0)) for name in (HIDDEN, ABSENT))
     assert there is not None
     assert repr(there).replace(HIDDEN, ABSENT) == repr(not_there)
+
+
+def test_a_topic_that_may_not_be_described_can_be_deleted_by_its_id_alone(world: World) -> None:
+    everything_but = [
+        Acl(Operation.ALL, ResourceType.TOPIC, TOPIC),
+        Acl(Operation.DESCRIBE, ResourceType.TOPIC, TOPIC, allows=False),
+    ]
+    by_name, by_id = (row for row in ROWS if row.key == ApiKey.DELETE_TOPICS)
+    refused = world.ask(by_name, [TOPIC], everything_but)
+    assert refused is not None
+    assert refused["responses"][0]["error_code"] == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert world.ask(by_id, [TOPIC], everything_but) is None  # The controller is asked.
+
+
+def test_who_deletes_learns_of_a_denied_id_nothing_and_of_a_name_not_whether_it_is_there(
+    world: World,
+) -> None:
+    _, by_id = (row for row in ROWS if row.key == ApiKey.DELETE_TOPICS)
+    answer = world.ask(by_id, [TOPIC], [])
+    assert answer is not None
+    (row,) = answer["responses"]
+    assert (row["name"], row["topic_id"]) == (None, world.ids[TOPIC])
+    assert row["error_code"] == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    seen = world.ask(by_id, [TOPIC], [Acl(Operation.DESCRIBE, ResourceType.TOPIC, TOPIC)])
+    assert seen is not None
+    assert seen["responses"][0]["name"] == TOPIC
