@@ -11,7 +11,7 @@ from kproc.api.controller_call import answer_with_reply
 from kproc.api.registry import api
 from kproc.api.rights import on_cluster
 from kproc.security.acl import Operation
-from kproc.security.sasl.scram import KINDS_BY_NUMBER, credential_of
+from kproc.security.sasl.scram import keys_for_password
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
@@ -20,20 +20,10 @@ if TYPE_CHECKING:
 
 @api(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, versions=(0, 0), needs=(on_cluster(Operation.ALTER),))
 def handle_alter_user_scram_credentials(context: RequestContext, request: dict[str, Any]) -> None:
-    body = {**request, "upsertions": [_derived(row) for row in request["upsertions"]]}
+    body = {**request, "upsertions": [keys_for_password(row) for row in request["upsertions"]]}
     answer_with_reply(
         context, "alter_user_scram_credentials", body, request=request, error_response=error_response
     )
-
-
-def _derived(row: dict[str, Any]) -> dict[str, Any]:
-    """An upsertion with the keys in the place of the salted password; without keys if the mechanism is none."""
-    without = {key: value for key, value in row.items() if key != "salted_password"}
-    kind = KINDS_BY_NUMBER.get(row["mechanism"])
-    if kind is None:
-        return without
-    credential = credential_of(kind, row["salted_password"], row["salt"], row["iterations"])
-    return {**without, "stored_key": credential.stored_key, "server_key": credential.server_key}
 
 
 def error_response(request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:

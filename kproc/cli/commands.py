@@ -33,6 +33,7 @@ from kproc.cli import (
     topics,
     transactions,
     tune,
+    users,
 )
 from kproc.cli.common import with_command_config
 from kproc.cli.completion import complete_settings, mend_bash_words
@@ -83,6 +84,7 @@ app.add_typer(groups.app, name="group")
 app.add_typer(transactions.app, name="txn")
 app.add_typer(configs.app, name="config")
 app.add_typer(acls.app, name="acl")
+app.add_typer(users.app, name="user")
 app.command("produce", short_help="Send each line of the standard input as a record.")(produce.produce)
 app.command("consume", short_help="Write records to the standard output.")(consume.consume)
 app.command("ping", short_help="Ask a broker whether it answers.")(lifecycle.ping)

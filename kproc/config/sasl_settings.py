@@ -151,6 +151,18 @@ def jaas_options(config: Any, listener: str, mechanism: str) -> dict[str, str]:
     raise JaasError(f"{line.module} is no {LOGIN_MODULES[mechanism]}")
 
 
+def listeners_without_users(config: Any, *, has_users: bool) -> list[str]:
+    """Listeners that only SCRAM opens, while there is no user for it."""
+    if has_users:
+        return []
+    return [
+        str(end_point)
+        for end_point in config.listeners
+        if end_point.protocol.startswith("SASL_")
+        and all(each.startswith("SCRAM-") for each in enabled_mechanisms(config, end_point.name))
+    ]
+
+
 def check_sasl(config: Any) -> None:
     """Refuse listeners on which nobody could log in, and settings that mean nothing here."""
     for end_point in config.listeners:

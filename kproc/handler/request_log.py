@@ -6,8 +6,8 @@ becomes `.1`, over the one before: the log never takes more than twice that much
 and a full disk costs lines, not requests.
 
 Values of AlterConfigs and IncrementalAlterConfigs that may be secret are hidden, as by Kafka: those of type PASSWORD,
-and those of names that nobody knows. So are the secrets of delegation tokens. Record batches, and other long bytes, are
-logged as their size.
+and those of names that nobody knows. So are the secrets of delegation tokens, the tokens of logins, and salted
+passwords. Record batches, and other long bytes, are logged as their size.
 Switched by the dynamic broker config kproc.request.log: off, all, or slow (kproc.slow.request.log.ms and above).
 """
 
@@ -39,6 +39,8 @@ HIDDEN: Final = "[hidden]"
 _BYTES_SHOWN_MAX: Final = 16  # A topic id. What is longer is records, or metadata of a client's own.
 _ALTERS: Final = (int(ApiKey.ALTER_CONFIGS), int(ApiKey.INCREMENTAL_ALTER_CONFIGS))
 _WITH_TOKENS: Final = (int(ApiKey.RENEW_DELEGATION_TOKEN), int(ApiKey.EXPIRE_DELEGATION_TOKEN))
+_AUTHENTICATE: Final = int(ApiKey.SASL_AUTHENTICATE)
+_ALTER_USERS: Final = int(ApiKey.ALTER_USER_SCRAM_CREDENTIALS)
 _TOPIC, _BROKER = 2, 4
 _SECRETS: Final = ("password", "secret", "sasl.jaas.config", "ssl.keystore.key", "ssl.keystore.certificate.chain",
                    "ssl.truststore.certificates")  # fmt: skip
@@ -169,6 +171,11 @@ def loggable(api_key: int, version: int, body: memoryview) -> Any:
 
 def hide_secrets(api_key: int, fields: Any) -> Any:
     """A copy of the fields without values that may be secret; the same object if there are none."""
+    if api_key == _AUTHENTICATE:
+        return {**fields, "auth_bytes": HIDDEN}
+    if api_key == _ALTER_USERS:
+        rows = [{**row, "salted_password": HIDDEN} for row in fields["upsertions"]]
+        return {**fields, "upsertions": rows}
     if api_key in _WITH_TOKENS:
         return {**fields, "hmac": HIDDEN}
     if api_key not in _ALTERS:

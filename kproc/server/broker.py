@@ -20,6 +20,7 @@ from kproc.cluster.dynamic_settings import left_out, settings_in_force, wanted_p
 from kproc.cluster.image import ClusterImage
 from kproc.cluster.metadata_log import MetadataLog
 from kproc.config.dynamic import DynamicSettings
+from kproc.config.sasl_settings import listeners_without_users
 from kproc.controller.controller import Controller
 from kproc.errors import FatalError
 from kproc.handler.busy_client import BusyClient
@@ -227,6 +228,13 @@ def make_controller(
         logger.warning(
             "there is an authorizer, and nobody may change its rules: name somebody in super.users "
             "(super.users=User:NAME), or set allow.everyone.if.no.acl.found=true until there is a rule"
+        )
+    if nameless := listeners_without_users(plan.config, has_users=bool(image.scram_users)):
+        logger.warning(
+            "nobody can log in at %s: there is no user for SCRAM; stop the broker and make one: "
+            "kproc user add NAME --data %s",
+            ", ".join(nameless),
+            plan.config.log_dirs,
         )
     if handler_count is None:
         handler_count = settings().integer("num.io.threads", plan.config.num_io_threads)

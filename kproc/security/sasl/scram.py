@@ -15,7 +15,7 @@ import hmac
 import re
 import secrets
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from kproc.security.sasl.mechanism import AuthenticationFailed, Outcome
 
@@ -104,9 +104,27 @@ def credential_of(kind: ScramKind, salted: bytes, salt: bytes, iterations: int) 
     return ScramCredential(salt, stored_key, _hmac(kind, salted, b"Server Key"), iterations)
 
 
+def keys_for_password(upsertion: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of AlterUserScramCredentials with the keys in the place of the salted password.
+
+    Without keys if its mechanism is none: the controller refuses it.
+    """
+    row = {key: value for key, value in upsertion.items() if key != "salted_password"}
+    kind = KINDS_BY_NUMBER.get(row["mechanism"])
+    if kind is None:
+        return row
+    credential = credential_of(kind, upsertion["salted_password"], row["salt"], row["iterations"])
+    return {**row, "stored_key": credential.stored_key, "server_key": credential.server_key}
+
+
+def new_salt(kind: ScramKind) -> bytes:
+    """A salt that nobody else has."""
+    return secrets.token_bytes(kind.key_bytes)
+
+
 def new_credential(kind: ScramKind, password: str, iterations: int = ITERATIONS_MIN) -> ScramCredential:
     """The credential of a password, with a salt of its own."""
-    salt = secrets.token_bytes(kind.key_bytes)
+    salt = new_salt(kind)
     return credential_of(kind, salted_password(kind, password, salt, iterations), salt, iterations)
 
 

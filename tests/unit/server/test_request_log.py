@@ -247,3 +247,11 @@ def test_disk_that_refuses_costs_lines_and_nothing_else(
         log._fd = real
     log.close()
     assert len([r for r in caplog.records if "lines are lost" in r.message]) == 1
+
+
+def test_what_clients_log_in_with_is_hidden() -> None:
+    token = {"auth_bytes": b"word"}
+    assert hide_secrets(ApiKey.SASL_AUTHENTICATE, token) == {"auth_bytes": HIDDEN}
+    row = {"name": "alice", "mechanism": 1, "iterations": 4096, "salt": b"s", "salted_password": b"word"}
+    shown = hide_secrets(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, {"deletions": [], "upsertions": [row]})
+    assert shown == {"deletions": [], "upsertions": [{**row, "salted_password": HIDDEN}]}

@@ -1,0 +1,226 @@
+"""`kproc user add|list|delete`: users that log in by SCRAM, of a running broker or, with --data, of a stopped one."""
+
+from __future__ import annotations
+
+import getpass
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kproc.cli.common import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    Failure,
+    Format,
+    OutputFormat,
+    connect,
+    print_done,
+    print_json,
+    print_table,
+    usage_error,
+)
+from kproc.errors import ErrorCode
+from kproc.security.sasl.scram import (
+    ITERATIONS_MAX,
+    ITERATIONS_MIN,
+    KINDS,
+    KINDS_BY_NUMBER,
+    ScramKind,
+    keys_for_password,
+    new_salt,
+    salted_password,
+)
+
+if TYPE_CHECKING:
+    from kproc.config import Config
+
+Row = dict[str, Any]
+app = typer.Typer(help="Show and change users that log in by SCRAM.", no_args_is_help=True)
+
+_BYTES_MAX = 1 << 16
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Without `User:`.")]
+Mechanisms = Annotated[
+    list[str] | None,
+    typer.Option("--mechanism", "-m", metavar="MECHANISM", help=f"{' or '.join(KINDS)}; both by default."),
+]
+Data = Annotated[
+    Path | None,
+    typer.Option("--data", metavar="DIR", help="The data directory of a stopped broker, made if need be."),
+]
+ServerConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", "-c", metavar="FILE", help="The settings of a stopped broker, for log.dirs and node.id."
+    ),
+]
+PasswordFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--password-file", metavar="FILE", help="Where the password is, on its first line; - is the input."
+    ),
+]
+Iterations = Annotated[
+    int,
+    typer.Option(
+        min=ITERATIONS_MIN, max=ITERATIONS_MAX, help="How expensive a guess of the password is, and a login."
+    ),
+]
+
+
+@app.command("add")
+def add_user(
+    name: Name,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    mechanism: Mechanisms = None,
+    iterations: Iterations = 8192,
+    password_file: PasswordFile = None,
+    data: Data = None,
+    config: ServerConfig = None,
+    output: OutputFormat = Format.TABLE,
+) -> None:
+    """Add a user, or give it another password. The password is asked for, or read from a file: never an argument.
+
+    The first one comes before the first start: `kproc user add admin --data DIR`.
+    """
+    kinds = _kinds(mechanism)
+    password = _password(name, password_file)
+    requests = []
+    for kind in kinds:  # A request names a user once.
+        salt = new_salt(kind)
+        salted = salted_password(kind, password, salt, iterations)
+        row = {"name": name, "mechanism": kind.number, "iterations": iterations, "salt": salt}
+        requests.append({"deletions": [], "upsertions": [row | {"salted_password": salted}]})
+    _change(requests, bootstrap, _offline(data, config))
+    rows = [{"result": "added", "user": name, "mechanism": kind.name} for kind in kinds]
+    print_done(rows, "{result} {user} by {mechanism}", output)
+
+
+@app.command("delete")
+def delete_user(
+    name: Name,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    mechanism: Mechanisms = None,
+    data: Data = None,
+    config: ServerConfig = None,
+    output: OutputFormat = Format.TABLE,
+) -> None:
+    """Delete a user: it can log in no more. Connections of it go on until their sessions end."""
+    offline = _offline(data, config)
+    there = dict(_users(bootstrap, offline)).get(name, {})
+    kinds = [kind for kind in _kinds(mechanism) if kind.number in there]
+    if not kinds:
+        by = f" by {' or '.join(mechanism)}" if mechanism else ""
+        raise Failure(f"there is no user {name}{by}")
+    rows = [{"name": name, "mechanism": kind.number} for kind in kinds]
+    _change([{"deletions": [row], "upsertions": []} for row in rows], bootstrap, offline)
+    print_done(
+        [{"result": "deleted", "user": name, "mechanism": kind.name} for kind in kinds],
+        "{result} {user} by {mechanism}",
+        output,
+    )
+
+
+@app.command("list")
+def list_users(
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    data: Data = None,
+    config: ServerConfig = None,
+    output: OutputFormat = Format.TABLE,
+) -> None:
+    """Show who may log in by SCRAM. Users of PLAIN stand in the broker's settings."""
+    rows = [
+        {"user": name, "mechanism": KINDS_BY_NUMBER[number].name, "iterations": iterations}
+        for name, there in _users(bootstrap, _offline(data, config))
+        for number, iterations in there.items()
+    ]
+    if output is Format.JSON:
+        print_json(rows)
+    else:
+        header = ("user", "mechanism", "iterations")
+        print_table(header, ([row[name] for name in header] for row in rows))
+
+
+def _kinds(mechanisms: list[str] | None) -> list[ScramKind]:
+    unknown = [each for each in mechanisms or () if each.upper() not in KINDS]
+    if unknown:
+        usage_error(f"--mechanism {unknown[0]}: it is {' or '.join(KINDS)}")
+    return [KINDS[each.upper()] for each in dict.fromkeys(mechanisms or KINDS)]
+
+
+def _password(name: str, file: Path | None) -> str:
+    """From the file, the input, or whoever sits there."""
+    if file is None and sys.stdin.isatty():
+        password = getpass.getpass(f"Password of {name}: ")
+        if password != getpass.getpass("Again: "):
+            raise Failure("the two passwords differ")
+    else:
+        text = sys.stdin.read(_BYTES_MAX) if file is None or str(file) == "-" else _first_of(file)
+        password = text.partition("\n")[0].rstrip("\r")
+    if not password:
+        raise Failure("an empty password lets nobody in")
+    return password
+
+
+def _first_of(file: Path) -> str:
+    with open(file, encoding="utf-8") as opened:
+        return opened.read(_BYTES_MAX)
+
+
+def _offline(data: Path | None, config: Path | None) -> Config | None:
+    """The settings of a stopped broker; None: a running one is meant."""
+    if data is None and config is None:
+        return None
+    from kproc.config import Config
+
+    return Config.build({} if data is None else {"log.dirs": str(data)}, file=config)
+
+
+def _change(requests: list[Row], bootstrap: str, offline: Config | None) -> None:
+    """Ask for each change; a Failure says why one was refused."""
+    if offline is not None:
+        from kproc.server.offline_users import alter_users
+
+        bodies = [
+            {**each, "upsertions": [keys_for_password(row) for row in each["upsertions"]]}
+            for each in requests
+        ]
+        results = alter_users(offline, bodies)
+    else:
+        from kproc.wire.header import ApiKey
+
+        results = []
+        with connect(bootstrap) as client:
+            for request in requests:
+                results += client.call_latest(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, request)["results"]
+    for result in results:
+        if result["error_code"]:
+            raise _refused(result)
+
+
+def _users(bootstrap: str, offline: Config | None) -> list[tuple[str, dict[int, int]]]:
+    """Every user, with the iterations of each mechanism that it has."""
+    if offline is not None:
+        from kproc.server.offline_users import users_of
+
+        if not Path(offline.log_dirs).is_dir():
+            raise Failure(f"there is no data directory {offline.log_dirs}")
+        return users_of(offline)
+    from kproc.wire.header import ApiKey
+
+    with connect(bootstrap) as client:
+        answer = client.call_latest(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, {"users": None})
+    if answer["error_code"]:
+        raise _refused(answer)
+    return [
+        (row["user"], {info["mechanism"]: info["iterations"] for info in row["credential_infos"]})
+        for row in sorted(answer["results"], key=lambda row: str(row["user"]))
+    ]
+
+
+def _refused(result: Row) -> Failure:
+    code = ErrorCode(result["error_code"])
+    if code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+        return Failure("you may not do that: it takes ALTER, or DESCRIBE, on the cluster")
+    return Failure(f"{result.get('user', 'users')}: {result['error_message'] or code.name}")

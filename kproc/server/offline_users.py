@@ -1,0 +1,78 @@
+"""Users of a data directory whose broker is stopped: the first one, who lets the others in, has to come from somewhere.
+
+What `kafka-storage format --add-scram` does for Kafka, and it may be done again at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from kproc.clock import SystemClock
+from kproc.cluster.controller import ControllerState, failure_of
+from kproc.cluster.image import ClusterImage
+from kproc.cluster.metadata_log import MetadataLog
+from kproc.config import Config
+from kproc.errors import FatalError
+from kproc.server.data_directory import DataDirectory
+from kproc.storage import checkpoints
+from kproc.storage.fs import Fs, OsFs
+
+Row = dict[str, Any]
+_T = TypeVar("_T")
+
+
+def alter_users(config: Config, bodies: list[Row], fs: Fs | None = None) -> list[Row]:
+    """The results of these requests, AlterUserScramCredentials with derived keys, on the directory of `config`.
+
+    It is made if it is not there. FatalError if a broker uses it, or it cannot be used.
+    """
+
+    def alter(log: MetadataLog, image: ClusterImage, cluster_id: str) -> list[Row]:
+        state = ControllerState(config, image, SystemClock())
+        results: list[Row] = []
+        # A new directory gets the records that its first start would write first.
+        requests = [("register_cluster", {"cluster_id": cluster_id})]
+        requests += [("alter_user_scram_credentials", body) for body in bodies]
+        for op, body in requests:
+            reply, records = state.handle(op, body)
+            failure = failure_of(reply)
+            if failure is not None:
+                raise FatalError(f"{op}: {failure}")
+            if records:
+                log.commit(image, records)
+            results += reply.get("results", [])
+        return results
+
+    return _with_metadata(config, alter, fs or OsFs())
+
+
+def users_of(config: Config, fs: Fs | None = None) -> list[tuple[str, dict[int, int]]]:
+    """Every user of the directory, with the iterations of each mechanism that it has."""
+
+    def look(_log: MetadataLog, image: ClusterImage, _cluster_id: str) -> list[tuple[str, dict[int, int]]]:
+        users = image.scram_users
+        return [
+            (name, {number: each.iterations for number, each in users.of(name).items()})
+            for name in users.names()
+        ]
+
+    return _with_metadata(config, look, fs or OsFs())
+
+
+def _with_metadata(config: Config, use: Callable[[MetadataLog, ClusterImage, str], _T], fs: Fs) -> _T:
+    """What `use` makes of the directory's metadata, while nobody else can use them."""
+    directory = DataDirectory(config, fs)
+    broker_epoch = -1
+    try:
+        log, image = MetadataLog.open(directory.path, SystemClock(), fs)
+        broker_epoch = image.broker_epoch
+        try:
+            return use(log, image, directory.cluster_id)
+        finally:
+            log.close()
+    finally:
+        # To lock the directory took the marker of a clean stop away; no log was touched.
+        if directory.was_clean:
+            checkpoints.write_clean_shutdown(fs, directory.path, broker_epoch)
+        directory.close()

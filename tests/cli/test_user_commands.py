@@ -1,0 +1,139 @@
+"""`kproc user`: the first user before the first start, others of the running broker; no password in an argument."""
+
+from __future__ import annotations
+
+import json
+import stat
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kproc.storage.checkpoints import CLEAN_SHUTDOWN_FILE
+from kproc.wire.header import ApiKey
+from tests.support.broker import ServedBroker
+from tests.support.command_line import call_kproc
+from tests.support.raw import Closed, RawConnection
+from tests.support.scram_client import ScramClient
+from tests.support.secured import LISTENER, SecuredBroker, sasl_settings, secured
+
+KINDS = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+Kproc = Callable[..., subprocess.CompletedProcess[str]]
+
+pytestmark = pytest.mark.transports("process")
+
+
+@pytest.fixture
+def kproc(capsys: pytest.CaptureFixture[str]) -> Kproc:
+    """`kproc("list", "--data", DIR, stdin="password")`."""
+
+    def call(*arguments: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        return call_kproc(capsys, "user", *map(str, arguments), stdin=stdin)
+
+    return call
+
+
+def users(kproc: Kproc, *where: object) -> list[tuple[str, str, int]]:
+    answer = kproc("list", "--format", "json", *where)
+    assert answer.returncode == 0, answer.stderr
+    return [(row["user"], row["mechanism"], row["iterations"]) for row in json.loads(answer.stdout)]
+
+
+def can_log_in(broker: ServedBroker, name: str, password: str, mechanism: str = "SCRAM-SHA-512") -> bool:
+    client = ScramClient(KINDS[mechanism], name, password)
+    with RawConnection(broker.bootstrap) as connection:
+        connection.call(ApiKey.SASL_HANDSHAKE, 1, {"mechanism": mechanism})
+        first = connection.call(ApiKey.SASL_AUTHENTICATE, 1, {"auth_bytes": client.first()})
+        try:
+            last = connection.call(
+                ApiKey.SASL_AUTHENTICATE, 1, {"auth_bytes": client.final(first["auth_bytes"])}
+            )
+        except Closed:
+            return False
+        return last["error_code"] == 0 and client.is_server(last["auth_bytes"])
+
+
+def test_the_first_user_comes_before_the_first_start(tmp_path: Path, kproc: Kproc) -> None:
+    data = tmp_path / "data"
+    added = kproc("add", "admin", "--data", data, stdin="first-word\nmore\n")
+    assert (added.returncode, added.stderr) == (0, "")
+    assert added.stdout.splitlines() == ["added admin by SCRAM-SHA-256", "added admin by SCRAM-SHA-512"]
+    assert stat.S_IMODE(data.stat().st_mode) == 0o700
+    settings = sasl_settings(tuple(KINDS))
+    with ServedBroker(data, settings=settings, listener=LISTENER) as broker:
+        for mechanism in KINDS:
+            assert can_log_in(broker, "admin", "first-word", mechanism)
+            assert not can_log_in(broker, "admin", "other-word", mechanism)
+        assert "nobody can log in" not in broker.log()
+        busy = kproc("list", "--data", data)
+        assert busy.returncode == 1
+        assert "is in use by another broker" in busy.stderr
+    assert not any(b"first-word" in file.read_bytes() for file in data.rglob("*") if file.is_file())
+
+
+def test_a_stopped_brokers_users_are_changed_and_its_stop_stays_clean(tmp_path: Path, kproc: Kproc) -> None:
+    with ServedBroker(tmp_path / "data"):
+        pass
+    marker = tmp_path / "data" / CLEAN_SHUTDOWN_FILE
+    before = marker.read_bytes()
+    where = ("--data", tmp_path / "data")
+    assert kproc("add", "bob", "-m", "scram-sha-256", "--iterations", 5000, *where, stdin="w").returncode == 0
+    assert users(kproc, *where) == [("bob", "SCRAM-SHA-256", 5000)]
+    assert kproc("delete", "bob", *where).returncode == 0
+    assert users(kproc, *where) == []
+    gone = kproc("delete", "bob", *where)
+    assert (gone.returncode, gone.stderr) == (1, "kproc: there is no user bob\n")
+    assert marker.read_bytes() == before
+
+
+def test_users_of_a_running_broker(
+    tmp_path: Path, kproc: Kproc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with secured(tmp_path / "data", mechanisms=("PLAIN", *KINDS)) as broker:
+        monkeypatch.setenv("KPROC_COMMAND_CONFIG", str(client_config(tmp_path, broker)))
+        where = ("--bootstrap", broker.bootstrap)
+        file = tmp_path / "password"
+        file.write_text("carols-word\n")
+        assert kproc("add", "carol", "--password-file", file, *where).returncode == 0
+        assert users(kproc, *where) == [
+            ("alice", "SCRAM-SHA-256", 4096), ("alice", "SCRAM-SHA-512", 4096),
+            ("carol", "SCRAM-SHA-256", 8192), ("carol", "SCRAM-SHA-512", 8192),
+        ]  # fmt: skip
+        assert can_log_in(broker, "carol", "carols-word")
+        assert kproc("delete", "carol", "-m", "SCRAM-SHA-512", *where).stdout == "deleted carol by SCRAM-SHA-512\n"
+        assert not can_log_in(broker, "carol", "carols-word")
+        assert can_log_in(broker, "carol", "carols-word", "SCRAM-SHA-256")
+
+
+def client_config(directory: Path, broker: SecuredBroker) -> Path:
+    file = directory / "client.properties"
+    file.write_text("".join(f"{name}={value}\n" for name, value in broker.java("PLAIN").items()))
+    return file
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "complaint"),
+    [
+        (["add", "x"], "", "an empty password lets nobody in"),
+        (["add", "x"], "\nsecond line\n", "an empty password lets nobody in"),
+        (["add", "x", "-m", "SCRAM-SHA-1"], "w", "--mechanism SCRAM-SHA-1: it is SCRAM-SHA-256 or SCRAM-SHA-512"),
+        (["add", "x", "--iterations", "4095"], "w", "4096"),
+        (["add", ""], "w", "Username must not be empty"),
+        (["list"], "", "there is no data directory"),
+        (["add", "x", "--password-file", "missing"], "", "missing"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_done_is_said_in_a_line(
+    tmp_path: Path, kproc: Kproc, arguments: list[str], stdin: str, complaint: str
+) -> None:
+    answer: Any = kproc(*arguments, "--data", tmp_path / "missing", stdin=stdin)
+    assert answer.returncode in (1, 2)
+    assert complaint in answer.stderr
+
+
+def test_a_broker_that_lets_nobody_in_says_so_when_it_starts(tmp_path: Path) -> None:
+    with ServedBroker(tmp_path / "data", settings=sasl_settings(tuple(KINDS)), listener=LISTENER) as broker:
+        assert "nobody can log in at SASL://127.0.0.1:0: there is no user for SCRAM" in broker.log()
+        assert "kproc user add NAME --data" in broker.log()
