@@ -29,10 +29,13 @@ from typing import Any
 import hypothesis
 import pytest
 
-# The same examples in every run: a plain run must not fail by chance, nor because the host is busy while examples are
-# made. `--hypothesis-profile default` looks further.
+# The same examples in every run: a plain run must not fail by chance, nor because the host is busy.
+# `--hypothesis-profile default` looks further.
 hypothesis.settings.register_profile(
-    "same-examples", derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "same-examples",
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("same-examples")
 
