@@ -19,7 +19,7 @@ from kproc.config import KNOWN_UNHONOURED, SETTINGS, Config, ConfigError, Dynami
 from kproc.config.dynamic import split_listener_key
 from kproc.config.exposure import exposure_complaint
 from kproc.config.listeners import is_address, parse_listeners
-from kproc.config.values import parse_value, wire_text
+from kproc.config.values import HIDDEN, Secret, parse_value, wire_text
 from kproc.errors import ErrorCode, KafkaError
 
 # Settings that every Handler reads from its image: handler/request_log.py.
@@ -54,6 +54,12 @@ APPLIED_LIVE: Final = (
     | CLEANER_SETTINGS
     | {"listeners"}
 )
+# What new TLS connections of a listener begin with (net/tls_connections.py), only with the listener's prefix.
+TLS_SETTINGS: Final = frozenset(
+    name for name, row in SETTINGS.items() if name.startswith("ssl.") and row.is_dynamic
+)
+# Files: to set one of these to what it is has the file read again, as in Kafka.
+_STORES: Final = frozenset(("ssl.keystore.location", "ssl.truststore.location"))
 # Java's syntax of an integer; int() would also accept "1_0" and blanks.
 _NODE_ID: Final = re.compile(r"[+-]?[0-9]{1,12}", re.ASCII)
 # Kafka: on an existing listener nothing else may be changed by a key with its prefix.
@@ -63,7 +69,20 @@ LISTENER_KEYS: Final = frozenset(("num.network.threads", "max.connections", "max
 def is_live(name: str) -> bool:
     """Whether a client may change this setting, or its value for one listener, on the running broker."""
     listener, plain = split_listener_key(name)
+    if plain in TLS_SETTINGS:
+        return bool(listener)
     return plain in APPLIED_LIVE and (not listener or plain in LISTENER_KEYS)
+
+
+def is_tls(name: str) -> bool:
+    """Whether new TLS connections of a listener depend on this setting of its own."""
+    listener, plain = split_listener_key(name)
+    return bool(listener) and plain in TLS_SETTINGS
+
+
+def is_store(name: str) -> bool:
+    """Whether this names a file of one listener's keys or certificates."""
+    return is_tls(name) and split_listener_key(name)[1] in _STORES
 
 
 def check_node(resource_name: str, node_id: int, *, or_all: bool = True) -> str:
@@ -90,6 +109,12 @@ def check_settable(name: str, node: str) -> Setting:
         )
     if row is None or row.is_internal:
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown broker config name: {name}")
+    if name in TLS_SETTINGS:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            "These security configs can be dynamically updated only per-listener using the listener prefix: "
+            f"[{name}]",
+        )
     if not is_live(name):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: [{name}]")
     if row.dynamic is Dynamic.PER_BROKER and node == CLUSTER_DEFAULT_NODE:
@@ -113,10 +138,11 @@ def normalize(row: Setting, text: str) -> str:
         topic_row = _TOPIC_ROWS.get(row.name)
         complaint = own or (topic_row.complaint_about(value) if topic_row is not None else None)
     if complaint:
+        shown = HIDDEN if row.is_secret else text
         raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f"Invalid value {text} for configuration {row.name}: {complaint}"
+            ErrorCode.INVALID_REQUEST, f"Invalid value {shown} for configuration {row.name}: {complaint}"
         )
-    return wire_text(value) or ""
+    return value.reveal() if isinstance(value, Secret) else wire_text(value) or ""
 
 
 def complaint_about(name: str, node: str, text: str) -> str | None:

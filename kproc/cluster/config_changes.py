@@ -6,7 +6,7 @@ Each resource succeeds or fails as a whole and by itself. The errors are Kafka's
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Set
+from collections.abc import Callable, Set
 from contextlib import suppress
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from kproc.cluster.host_names import RESOLVABLE
 from kproc.cluster.image import ClusterImage
 from kproc.cluster.topic_names import check_name
 from kproc.config import Config, Kind
-from kproc.config.dynamic import canonical_key
+from kproc.config.dynamic import DynamicSettings, canonical_key, split_listener_key
 from kproc.errors import ErrorCode, KafkaError
 from kproc.wire.primitives import STRING_BYTES_MAX
 
@@ -45,16 +45,19 @@ OP_NAMES: Final = {OP_APPEND: "APPEND", OP_SUBTRACT: "SUBTRACT"}
 Reply = dict[str, Any]
 # One requested change: (name, operation, value).
 Change = tuple[str, int, str | None]
+# What is wrong with the keys and certificates of a listener by settings after a change, or None: it has to read files.
+CheckTls = Callable[[str, DynamicSettings, DynamicSettings], str | None]
 
 
 class ConfigChanges:
     """Validates config changes against an image and turns them into records. Holds no state of its own."""
 
-    __slots__ = ("_config", "_image")
+    __slots__ = ("_check_tls", "_config", "_image")
 
-    def __init__(self, config: Config, image: ClusterImage) -> None:
+    def __init__(self, config: Config, image: ClusterImage, check_tls: CheckTls | None = None) -> None:
         self._config = config
         self._image = image
+        self._check_tls = check_tls
 
     def alter(self, body: dict[str, Any], *, incremental: bool) -> tuple[Reply, list[r.Record]]:
         """Serve both APIs: `incremental` changes the named configs, the old API replaces all configs of a resource."""
@@ -64,16 +67,17 @@ class ConfigChanges:
         resolvable = frozenset(body.get(RESOLVABLE, ()))
         changed: dict[int, list[r.Record]] = {}
         errors: dict[int, KafkaError] = {}
-        # By node: the resource's place in the request, the configs to store, and the unusable ones to remove.
-        brokers: dict[str, tuple[int, dict[str, str], list[str]]] = {}
+        # By node: the resource's place in the request, the configs to store, and what is recorded besides: unusable
+        # ones that are removed, files that are to be read again.
+        brokers: dict[str, tuple[int, dict[str, str], list[tuple[str, str | None]]]] = {}
         for at, (resource, key) in enumerate(zip(resources, keys, strict=True)):
             try:
                 if times[key] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
                 changes = wanted_changes(resource["configs"], incremental=incremental)
                 if key[0] == RESOURCE_BROKER:
-                    node, after, taken_away = self._alter_broker(key[1], changes, incremental, resolvable)
-                    brokers[node] = at, after, taken_away
+                    node, after, besides = self._alter_broker(key[1], changes, incremental, resolvable)
+                    brokers[node] = at, after, besides
                 else:
                     changed[at] = self._alter_one(*key, changes, incremental)
             except KafkaError as error:
@@ -81,9 +85,9 @@ class ConfigChanges:
         refused = self._refuse_together({node: after for node, (_, after, _) in brokers.items()})
         for node, refusal in refused.items():
             errors[brokers.pop(node)[0]] = refusal
-        for node, (at, after, taken_away) in brokers.items():
+        for node, (at, after, besides) in brokers.items():
             before = self._image.broker_configs.get(node, {})
-            difference = [*((key, None) for key in taken_away), *_difference(before, after)]
+            difference = [*besides, *_difference(before, after)]
             changed[at] = [r.BrokerConfigSet(node, key, value) for key, value in difference]
         responses = [
             {
@@ -152,8 +156,8 @@ class ConfigChanges:
 
     def _alter_broker(
         self, resource: str, changes: list[Change], incremental: bool, resolvable: Set[str]
-    ) -> tuple[str, dict[str, str], list[str]]:
-        """The node, its configs as they would be stored, each checked by itself, and the unusable ones to remove."""
+    ) -> tuple[str, dict[str, str], list[tuple[str, str | None]]]:
+        """The node, its configs as they would be stored, each checked by itself, and what is recorded besides."""
         node = broker_config.check_node(resource, self._config.node_id)
         before = self._image.broker_configs.get(node, {})
         after = dict(before) if incremental else {}
@@ -174,8 +178,32 @@ class ConfigChanges:
         broker_config.check_listeners_change(
             self._config, before.get("listeners"), after.get("listeners"), resolvable
         )
-        taken_away = [key for key in self._unusable(node, changes, incremental) if key not in after]
-        return node, after, taken_away
+        self._refuse_unusable_keys(before, after, changes)
+        besides: list[tuple[str, str | None]] = [
+            (key, None) for key in self._unusable(node, changes, incremental) if key not in after
+        ]
+        named = {canonical_key(name) for name, _, _ in changes}
+        again = [key for key in named & after.keys() if broker_config.is_store(key)]
+        besides += [(key, after[key]) for key in again if before.get(key) == after[key]]
+        return node, after, besides
+
+    def _refuse_unusable_keys(
+        self, before: dict[str, str], after: dict[str, str], changes: list[Change]
+    ) -> None:
+        """Refuse keys and certificates that listeners with TLS could not use; what they have goes on then."""
+        if self._check_tls is None:
+            return
+        old, new = DynamicSettings(before), DynamicSettings(after)
+        named = {canonical_key(name) for name, _, _ in changes} | {key for key in before if key not in after}
+        concerned = {split_listener_key(key)[0] for key in named if broker_config.is_tls(key)}
+        known = {each.name for each in dynamic_settings.wanted_listeners(self._config, old)}
+        for each in dynamic_settings.wanted_listeners(self._config, new):
+            is_concerned = each.name not in known or each.name.lower() in concerned
+            if not each.protocol.endswith("SSL") or not is_concerned:
+                continue
+            complaint = self._check_tls(each.name, old, new)
+            if complaint is not None:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, complaint)
 
     def _refuse_together(self, wanted: dict[str, dict[str, str]]) -> dict[str, KafkaError]:
         """Which of the changes for this node and for all nodes must not come into force together, by node, and why.

@@ -19,7 +19,7 @@ from kproc.cluster import features
 from kproc.cluster import records as r
 from kproc.cluster.acls import AclChanges
 from kproc.cluster.client_quotas import QuotaChanges
-from kproc.cluster.config_changes import ConfigChanges
+from kproc.cluster.config_changes import CheckTls, ConfigChanges
 from kproc.cluster.delegation_tokens import REMOVE_EXPIRED, TokenChanges
 from kproc.cluster.image import ClusterImage
 from kproc.cluster.scram_users import UserChanges
@@ -84,12 +84,13 @@ class ControllerState:
         clock: Clock,
         *,
         random_id: Callable[[], bytes] = random_topic_id,
+        check_tls: CheckTls | None = None,
     ) -> None:
         self._config = config
         self._image = image
         self._random_id = random_id
         self._topic_changes = TopicChanges(config, image, self._new_topic_id, clock.now_ns)
-        self._config_changes = ConfigChanges(config, image)
+        self._config_changes = ConfigChanges(config, image, check_tls)
         acl_changes = AclChanges(lambda: image.acls, random_id)
         tokens = TokenChanges(config, image, clock, random_id)
         self._operations: dict[str, Callable[[dict[str, Any]], Handled]] = {

@@ -178,12 +178,15 @@ def _row(
     *,
     read_only: bool,
 ) -> dict[str, Any]:
+    is_secret = kind is Kind.PASSWORD
+    if is_secret:
+        value, synonyms = None, [{**each, "value": None} for each in synonyms]
     return {
         "name": name,
         "value": value,
         "read_only": read_only,
         "config_source": source,
-        "is_sensitive": kind is Kind.PASSWORD,
+        "is_sensitive": is_secret,
         "synonyms": synonyms,
         "config_type": _TYPES.get(kind.kafka_name, 0),
         "documentation": doc,

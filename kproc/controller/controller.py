@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from kproc.api.context import OnReply
 from kproc.clock import NS_PER_MS
+from kproc.cluster.broker_config import is_store
 from kproc.cluster.controller import SET_LOG_LEVELS, ControllerState, failure_reply
 from kproc.cluster.delegation_tokens import REMOVE_EXPIRED
 from kproc.cluster.host_names import RESOLVABLE, host_names
 from kproc.cluster.image import ClusterImage
 from kproc.cluster.metadata_log import MetadataLog
-from kproc.cluster.records import Record
+from kproc.cluster.records import BrokerConfigSet, Record
 from kproc.cluster.topic_changes import HELD
 from kproc.cluster.topic_names import TELEMETRY_TOPIC
 from kproc.config.dynamic import DynamicSettings
@@ -296,7 +297,9 @@ class Controller(LinkedAgent):
         for peer in self._peers.values():
             peer.outbox.push(DELTA, delta)
         settings = self._settings_in_force()
-        if settings != self._settings:
+        # A file of keys is to be read again though its name is the same.
+        renews = any(isinstance(each, BrokerConfigSet) and is_store(each.name) for each in records)
+        if settings != self._settings or renews:
             self._settings = settings
             self._on_settings(settings)
         if not waits_for_handlers:

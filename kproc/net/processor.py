@@ -380,6 +380,11 @@ class Processor:
             self._tls = self.tls_listeners.make(self.table, self._state, self._clock, self.tls_listeners)
         return self._tls.transport(sock, listener)
 
+    def use_listeners(self, names: list[str]) -> None:
+        """The listeners are these from now on, by index."""
+        if self.tls_listeners is not None:
+            self.tls_listeners.use_names(names)
+
     def renew_certificates(self) -> list[str]:
         """Read keys and certificates again, for new connections; what was wrong with them."""
         return [] if self._tls is None else self._tls.renew()

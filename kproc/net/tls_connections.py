@@ -20,7 +20,15 @@ from kproc.net.processor_state import ProcessorState
 from kproc.net.socket_watch import ACTIVE
 from kproc.net.tls_listeners import TlsListeners
 from kproc.net.tls_transport import TlsShare, TlsTransport
-from kproc.security.tls import TlsContext, complaint_about_change, make_context, settings_of
+from kproc.security.tls import (
+    Sources,
+    TlsContext,
+    Value,
+    complaint_about_change,
+    make_context,
+    settings_of,
+    sources_of,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +65,9 @@ class TlsConnections:
             begun_max=config.kproc_tls_handshakes_max,
         )
         self._share = TlsShare(state, self.handshakes)
-        self._contexts: dict[str, TlsContext] = {}
+        self._contexts: dict[
+            str, tuple[TlsContext, Sources]
+        ] = {}  # By listener, with what they were made from.
         self._next_complaint_ns = 0
         self._leave_pause_ns = self._next_leave_ns = 0
         listeners.on_change = self._renew_changed
@@ -138,34 +148,42 @@ class TlsConnections:
     def _context(self, name: str) -> TlsContext:
         found = self._contexts.get(name)
         if found is None:
-            found = self._contexts[name] = self._make(name)
-        return found
+            sources = sources_of(self._value_of(name))
+            found = self._contexts[name] = self._make(name), sources
+        return found[0]
 
     def _make(self, name: str) -> TlsContext:
-        value = settings_of(self._listeners.config, self._listeners.settings, name)
-        return make_context(name, value, ticket_secret=self._listeners.ticket_secret)
+        return make_context(name, self._value_of(name), ticket_secret=self._listeners.ticket_secret)
 
-    def renew(self) -> list[str]:
+    def _value_of(self, name: str) -> Value:
+        return settings_of(self._listeners.config, self._listeners.settings, name)
+
+    def renew(self, *, only_changed: bool = False) -> list[str]:
         """Read all keys and certificates again, for connections that come from now on; what was wrong with which.
 
         A listener whose files cannot be used goes on with what it has.
         """
         problems = []
-        for name, old in list(self._contexts.items()):
+        for name, (old, made_from) in list(self._contexts.items()):
+            if name not in self._listeners.names:  # One that comes again begins anew.
+                del self._contexts[name]
+                continue
+            value = self._value_of(name)
+            now = sources_of(value)
+            if only_changed and now == made_from:
+                continue
             try:
                 new = self._make(name)
+                complaint = complaint_about_change(old, new, name, value)
             except ConfigError as error:
-                problems.append(f"{name}: {error}")
-                continue
-            value = settings_of(self._listeners.config, self._listeners.settings, name)
-            complaint = complaint_about_change(old, new, name, value)
+                complaint = f"listener {name}: {error}"
             if complaint is None:
-                self._contexts[name] = new
+                self._contexts[name] = new, now
             else:
                 problems.append(complaint)
         return problems
 
     def _renew_changed(self) -> None:
-        """The settings are others: some may be ours."""
-        for problem in self.renew():
-            logger.error("the old certificates stay in use: %s", problem)
+        """Settings or listeners may be others: some may be ours."""
+        for problem in self.renew(only_changed=True):
+            logger.error("%s; the certificates in use stay", problem)

@@ -50,8 +50,14 @@ class TlsListeners:
         self.names = names
         self.ticket_secret = ticket_secret
         self.settings = DynamicSettings()
-        # Called when the settings in force are others; set by who has contexts.
+        # Called when settings or listeners may be others; set by who has contexts.
         self.on_change: Callable[[], None] | None = None
+
+    def use_names(self, names: Sequence[str]) -> None:
+        """The listeners are these from now on."""
+        self.names = names
+        if self.on_change is not None:
+            self.on_change()
 
     def apply_settings(self, settings: DynamicSettings) -> None:
         """Use these settings from now on."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import os
 import re
 import ssl
 from collections.abc import Callable
@@ -51,6 +52,25 @@ def settings_of(config: Config, dynamic: DynamicSettings, listener: str) -> Valu
         return getattr(config, SETTINGS[name].field_name) if own is None else own
 
     return value
+
+
+Sources = tuple[object, ...]
+"""What a context is made from: it is the same as long as this is."""
+
+
+def sources_of(value: Value) -> Sources:
+    """The settings of a listener, and when its files were written last."""
+    settings = [value(name) for name in SETTINGS if name.startswith("ssl.")]
+    files = [_stamp(value(name)) for name in ("ssl.keystore.location", "ssl.truststore.location")]
+    return (*settings, *files)
+
+
+def _stamp(location: str | None) -> tuple[int, ...]:
+    try:
+        found = os.stat(location or "")
+    except OSError:
+        return ()
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 class TlsContext(NamedTuple):

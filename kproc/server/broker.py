@@ -57,6 +57,7 @@ from kproc.role.roles import (
     slab_row,
 )
 from kproc.security.authorizer import locks_everybody_out
+from kproc.server import tls_check
 from kproc.storage.room import counting
 from kproc.transport.agent import AgentId, BlockOwner, Doze, Link
 
@@ -217,7 +218,8 @@ def make_controller(
     `handler_count` is how many Handlers there are; None: none yet, and the settings in force decide.
     """
     log, image = MetadataLog.open(Path(plan.config.log_dirs), plan.clock, plan.fs)
-    state = ControllerState(plan.config, image, plan.clock)
+    check_tls = partial(tls_check.complaint_about_change, plan.config)
+    state = ControllerState(plan.config, image, plan.clock, check_tls=check_tls)
 
     def settings() -> DynamicSettings:
         return settings_in_force(image, plan.config)

@@ -92,7 +92,7 @@ class ListenerSet:
     # -- while the broker runs ---------------------------------------------------------------------------------
 
     def add(self, end_point: EndPoint) -> Generator[Callable[[], bool], None, Role]:
-        """Bind a listener and tell every Handler; then return its Acceptor's role, which is to be started."""
+        """Bind a listener, tell Handlers and Processors; then return its Acceptor's role, which is to be started."""
         index = yield from self._take_place(end_point.name)
         endpoint, sock = yield from self._open(end_point)
         endpoints = list(self._children.plan.endpoints)
@@ -101,6 +101,7 @@ class ListenerSet:
         self._listening[acceptor_id(index)] = sock
         self._set_endpoints(endpoints)
         yield from self._tell(HANDLER, "endpoints", {"endpoints": [fields_of(each) for each in endpoints]})
+        yield from self._tell(PROCESSOR, "listeners", {"names": [each.name for each in endpoints]})
         return self._children.table.add(acceptor_id(index))
 
     def shut(self, index: int) -> None:

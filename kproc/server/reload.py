@@ -13,13 +13,14 @@ import json
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from kproc.cluster.broker_config import is_live
+from kproc.cluster.broker_config import is_live, is_tls
 from kproc.cluster.config_changes import OP_DELETE, OP_SET
 from kproc.cluster.controller import failure_of
 from kproc.config import SETTINGS, Config, ConfigError
-from kproc.config.dynamic import DynamicSettings, listener_key
+from kproc.config.dynamic import DynamicSettings, listener_key, split_listener_key
+from kproc.config.values import HIDDEN, Secret, wire_text
 from kproc.role.asks import OnReply
 from kproc.storage.fs import Fs, StorageFailure, replace_file
 
@@ -42,6 +43,14 @@ _SPELLINGS: Final = frozenset(
         "log.roll.jitter.hours",
     )
 )
+
+
+class _Wanted(NamedTuple):
+    """A setting to change: None takes the dynamic value away; `done` is what the log says then."""
+
+    name: str
+    value: str | None
+    done: str
 
 
 class Reloader:
@@ -89,7 +98,7 @@ class Reloader:
         overrides = self._in_force().overrides
         for name, value in former.items():
             if overrides.get(name) == value:
-                self._change(name, None, "taken back: the configuration file has been read anew")
+                self._change([_Wanted(name, None, "taken back: the configuration file has been read anew")])
         self._applied = {}
         self._write_note()
 
@@ -112,52 +121,72 @@ class Reloader:
         if not changed:
             logger.info("reload: the configuration has not changed")
         started = _values(self._started)
+        wanted = []
         for name in changed:
-            self._take(name, after.get(name), is_as_started=after.get(name) == started.get(name))
+            change = self._take(name, after.get(name), is_as_started=after.get(name) == started.get(name))
+            if change is not None:
+                wanted.append(change)
+        # A key store and its password are right only together.
+        self._change([each for each in wanted if is_tls(each.name)])
+        for each in wanted:
+            if not is_tls(each.name):
+                self._change([each])
 
-    def _take(self, name: str, value: str | None, *, is_as_started: bool) -> None:
+    def _take(self, name: str, value: str | None, *, is_as_started: bool) -> _Wanted | None:
+        """What is to be changed for a setting that has changed in the file, or None."""
         stored = self._in_force().overrides.get(name)
         if not is_live(name):
             if is_as_started:
-                logger.info("reload: %s=%s is what runs", name, value)
+                logger.info("reload: %s=%s is what runs", name, _shown(name, value))
             else:
-                logger.warning("reload: %s=%s needs a restart", name, value)
+                logger.warning("reload: %s=%s needs a restart", name, _shown(name, value))
         elif stored is not None and stored != self._applied.get(name):
             logger.warning(
                 "reload: %s=%s stays %s: it was set on the running broker, which stands above the file (kproc config "
                 "set --unset %s)",
                 name,
-                value,
-                stored,
+                _shown(name, value),
+                _shown(name, stored),
                 name,
             )
         elif is_as_started:
-            self._change(name, None, f"applied: {name}={value}")
+            return _Wanted(name, None, f"applied: {name}={_shown(name, value)}")
         elif value is not None:
             self._applied[name] = value
             # Written before the change is applied: after an end in between, the next start removes a setting that does
             self._write_note()
             # not exist, which does no harm.
-            self._change(name, value, f"applied: {name}={value}")
+            return _Wanted(name, value, f"applied: {name}={_shown(name, value)}")
+        return None
 
-    def _change(self, name: str, value: str | None, done: str) -> None:
-        operation = OP_DELETE if value is None else OP_SET
-        config = {"name": name, "config_operation": operation, "value": value}
+    def _change(self, wanted: list[_Wanted]) -> None:
+        """Change these settings, all or none."""
+        if not wanted:
+            return
+        configs = [
+            {
+                "name": each.name,
+                "config_operation": OP_DELETE if each.value is None else OP_SET,
+                "value": each.value,
+            }
+            for each in wanted
+        ]
         resource = {
             "resource_type": _BROKER,
             "resource_name": str(self._started.node_id),
-            "configs": [config],
+            "configs": configs,
         }
 
         def on_reply(reply: dict[str, Any]) -> None:
             self._open -= 1
             failure = failure_of(reply)
             complaint = failure.message if failure is not None else reply["responses"][0]["error_message"]
-            if complaint:
-                logger.error("reload: %s=%s is refused: %s", name, value, complaint)
-                self._applied.pop(name, None)
-                self._told.pop(name, None)  # So the next reload tries it again.
-            else:
+            for name, value, done in wanted:
+                if complaint:
+                    logger.error("reload: %s=%s is refused: %s", name, _shown(name, value), complaint)
+                    self._applied.pop(name, None)
+                    self._told.pop(name, None)  # So the next reload tries it again.
+                    continue
                 logger.info("reload: %s", done if value is not None or name in done else f"{name} {done}")
                 if value is None:
                     self._applied.pop(name, None)
@@ -187,12 +216,24 @@ class Reloader:
 def _values(config: Config) -> dict[str, str | None]:
     """Every setting as text, settings of single listeners included."""
     values = {
-        name: config.wire_value(name)
+        name: _text(getattr(config, row.field_name))
         for name, row in SETTINGS.items()
         if not row.is_internal and name not in _SPELLINGS
     }
-    own = {listener_key(listener, name): str(value) for listener, name, value in config.listener_overrides}
+    own = {listener_key(listener, name): _text(value) for listener, name, value in config.listener_overrides}
     return {**values, **own}
+
+
+def _text(value: object) -> str | None:
+    """A value as a client would send it."""
+    return value.reveal() if isinstance(value, Secret) else wire_text(value)
+
+
+def _shown(name: str, value: str | None) -> str | None:
+    """A value as it may stand in the log."""
+    row = SETTINGS.get(split_listener_key(name)[1])
+    is_secret = row is None or row.is_secret  # What is behind a mechanism's prefix has no row of that name.
+    return HIDDEN if is_secret and value is not None else value
 
 
 def _changed(before: dict[str, str | None], after: dict[str, str | None]) -> Iterator[str]:

@@ -6,7 +6,7 @@ A child process reads them from its control socket (child.py); a role in a threa
     messages     settings, targets, leave, handler_leaving, stop
     requests     every role: log_levels
                  Processor: clients, kill_client, move, still (answered when none of its connections is migrating any
-                 more), close_listener, open_listener
+                 more), close_listener, open_listener, listeners (their names), renew_certificates
                  Handler: endpoints
                  controller: every operation on the metadata
     sent back    drained      the role has nothing left, after stop or leave
@@ -156,5 +156,10 @@ def serve_processor(processor: Processor, what: str, body: dict[str, Any]) -> di
     if what == "open_listener":
         processor.open_listener(body["listener"])
         return {}
+    if what == "listeners":
+        processor.use_listeners(body["names"])
+        return {}
+    if what == "renew_certificates":
+        return {"problems": processor.renew_certificates()}
     assert what == "move", what
     return {"moving": processor.move_connections(body["count"], AgentId(*body["target"]))}

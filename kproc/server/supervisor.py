@@ -14,16 +14,17 @@ import os
 import select
 import signal
 import socket
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Hashable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from kproc.api import load_all
 from kproc.clock import NS_PER_MS, SystemClock
+from kproc.cluster.dynamic_settings import wanted_listeners
 from kproc.config import Config
 from kproc.config.dynamic import DynamicSettings
 from kproc.errors import FatalError
-from kproc.role.asks import OnReply, answer
+from kproc.role.asks import Gathering, OnReply, Reply, answer
 from kproc.role.listeners import (
     open_control_listener,
     open_listeners,
@@ -36,6 +37,7 @@ from kproc.role.roles import (
     CONTROL_ACCEPTOR,
     CONTROL_PROCESSOR,
     CONTROLLER,
+    PROCESSOR,
     acceptor_id,
     handler_id,
     processor_id,
@@ -350,10 +352,30 @@ class Supervisor:
                 self._manager.reloading()
                 self._is_reloading = True
                 self._reloader.reload()
+                self._renew_certificates()
             return
         if number is not None:
             logger.info("stopping: signal=%s", signal.Signals(number).name)
             self._must_stop = self._children.is_stopping = True
+
+    def _renew_certificates(self) -> None:
+        """Have every Processor read keys and certificates again, if they can be used."""
+        end_points = wanted_listeners(self._config, self._children.settings)
+        complaint = tls_check.check_listeners(
+            self._config, self._children.settings, end_points, in_child=True
+        )
+        if complaint is not None:
+            logger.error("reload: %s; the certificates in use stay", complaint)
+            return
+        roles = [role for role in self._table.of(PROCESSOR) if role.child is not None]
+
+        def on_all(replies: dict[Hashable, Reply]) -> None:
+            for problem in sorted({each for reply in replies.values() for each in reply.get("problems", ())}):
+                logger.error("reload: %s; the certificates in use stay", problem)
+
+        gathering = Gathering(len(roles), on_all)
+        for role in roles:
+            self._children.ask(role, "renew_certificates", {}, gathering.taker(role.agent))
 
     def _ask_controller(self, what: str, body: dict[str, Any], on_reply: OnReply) -> None:
         controller = self._table.get(CONTROLLER)
@@ -397,10 +419,11 @@ class Supervisor:
         """Put the dynamic settings into force. The controller sends them at each of its starts and after a change."""
         is_first = not self._has_settings
         self._has_settings = True
-        if not is_first and settings == self._children.settings:
-            return
+        is_same = settings == self._children.settings
+        # Also those that are the same: files that they name may have been replaced.
         self._children.spread_settings(settings)
-        self._scaler.want(settings)
+        if is_first or not is_same:
+            self._scaler.want(settings)
 
     @property
     def _phase(self) -> str:

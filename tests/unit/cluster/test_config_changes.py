@@ -114,8 +114,8 @@ def cluster() -> InMemoryController:
             changes(BROKER, "1", ("ssl.keystore.location", SET, "/k")),
             (
                 INVALID_REQUEST,
-                "Cannot update these configs dynamically: [ssl.keystore.location]: a setting of Kafka's that "
-                "has no effect here",
+                "These security configs can be dynamically updated only per-listener using the listener prefix: "
+                "[ssl.keystore.location]",
             ),
         ),
         # Refused and not stored: nothing in this broker would act on it while it runs.
