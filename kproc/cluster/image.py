@@ -80,6 +80,7 @@ class ImageChange(msgspec.Struct):
     epochs_raised: bool = False
     broker_configs_changed: bool = False
     client_quotas_changed: bool = False
+    acls_changed: bool = False
 
 
 class ClusterImage:
@@ -258,8 +259,10 @@ class ClusterImage:
                 change.client_quotas_changed = True
             case r.AclAdded():
                 self.acls.add(record.acl_id, acl_in(record))
+                change.acls_changed = True
             case r.AclRemoved():
                 self.acls.remove(record.acl_id)
+                change.acls_changed = True
             case r.DelegationTokenSet():
                 self.delegation_tokens[record.token_id] = record
             case r.DelegationTokenRemoved():

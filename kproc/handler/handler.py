@@ -376,6 +376,9 @@ class Handler(LinkedAgent):
         self._change_image(self._services.image, change.deleted, change.moved)
         if change.moved:
             self._load_eagerly()
+        if change.acls_changed:
+            # Whoever waits for records was allowed to read them when he asked. He asks again.
+            self._purgatory.expire_all()
         image = self._services.image
         if change.broker_configs_changed:
             self._switch_logs()

@@ -32,9 +32,9 @@ class Closed(Exception):
 class RawConnection:
     """One connection: send, receive, call."""
 
-    def __init__(self, bootstrap: str, *, timeout: float = TIMEOUT_SECONDS) -> None:
+    def __init__(self, bootstrap: str, *, timeout: float = TIMEOUT_SECONDS, source: str = "") -> None:
         host, _, port = bootstrap.rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), timeout)
+        self.socket = socket.create_connection((host, int(port)), timeout, (source, 0) if source else None)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._correlation_ids = itertools.count(1)
 

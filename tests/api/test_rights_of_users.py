@@ -1,0 +1,345 @@
+"""Users with and without rights on a running broker: rules hold on connections that are old, parked, moved or routed
+past their home, and a Handler's death makes nobody somebody else."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kproc.errors import ErrorCode
+from kproc.wire.header import ApiKey
+from tests.support.raw import NO_TOPIC_ID, Closed, RawClient, batch, fetch_fields, produce_fields, values_of
+from tests.support.secured import SecuredBroker, log_in
+from tests.support.topics import fresh_name
+from tests.support.wait import wait_until
+
+pytestmark = pytest.mark.transports("process")
+
+STANDARD = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+# ANONYMOUS is a super user, as where brokers and tools have a listener of their own: nobody whom a Handler does not
+# know must be taken for it.
+SETTINGS = {
+    "authorizer.class.name": STANDARD,
+    "super.users": "User:alice;User:ANONYMOUS",
+    "num.io.threads": "2",
+    "num.network.threads": "2",
+    "auto.create.topics.enable": "true",
+}
+PARTITIONS = 8  # Both Handlers own some.
+TOPIC, GROUP, CLUSTER = 2, 3, 4
+READ, WRITE, DESCRIBE = 3, 4, 8
+DENY, ALLOW = 2, 3
+DENIED = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
+    with SecuredBroker(tmp_path_factory.mktemp("data"), mechanisms=("PLAIN",), settings=SETTINGS) as broker:
+        yield broker
+
+
+def client_of(broker: SecuredBroker, user: str) -> RawClient:
+    client = RawClient(broker.bootstrap)
+    assert log_in(client, user)["error_code"] == 0
+    return client
+
+
+@pytest.fixture
+def alice(broker: SecuredBroker) -> Iterator[RawClient]:
+    with client_of(broker, "alice") as client:
+        yield client
+
+
+@pytest.fixture
+def bob(broker: SecuredBroker) -> Iterator[RawClient]:
+    with client_of(broker, "bob") as client:
+        yield client
+
+
+def change(alice: RawClient, name: str, *operations: int, removes: bool = False, kind: int = TOPIC) -> None:
+    """Give bob rights to a resource, or take away all rules that name it."""
+    if removes:
+        texts = {"resource_name_filter": name, "principal_filter": None, "host_filter": None}
+        codes = {"resource_type_filter": kind, "pattern_type_filter": 1, "operation": 1, "permission_type": 1}
+        (result,) = alice.call(ApiKey.DELETE_ACLS, 3, {"filters": [texts | codes]})["filter_results"]
+        assert (result["error_code"], len(result["matching_acls"])) == (0, len(operations))
+        return
+    rules = [
+        {
+            "resource_type": kind,
+            "resource_name": name,
+            "resource_pattern_type": 3,
+            "principal": "User:bob",
+            "host": "*",
+            "operation": operation,
+            "permission_type": ALLOW,
+        }
+        for operation in operations
+    ]
+    answer = alice.call(ApiKey.CREATE_ACLS, 3, {"creations": rules})
+    assert [row["error_code"] for row in answer["results"]] == [0] * len(rules)
+
+
+@pytest.fixture
+def log(alice: RawClient) -> tuple[str, bytes]:
+    """A topic of which bob may do nothing."""
+    name = fresh_name("rights")
+    return name, alice.create_topic(name, partitions=PARTITIONS)
+
+
+def produced(client: RawClient, name: str, *, acks: int = 1) -> list[int]:
+    """The error code of each partition, each in a request of its own, so that it goes straight to its owner."""
+    return [
+        client.produce(name, batch(b"x"), partition=index, acks=acks)["error_code"]
+        for index in range(PARTITIONS)
+    ]
+
+
+def fetched(client: RawClient, name: str) -> list[tuple[int, int]]:
+    """Error code and count of records of each partition."""
+    rows = [client.fetch(name, 0, partition=index) for index in range(PARTITIONS)]
+    return [(row["error_code"], len(values_of(row["records"]))) for row in rows]
+
+
+def test_right_that_is_taken_away_ends_what_repeats_itself(
+    alice: RawClient, bob: RawClient, log: tuple[str, bytes]
+) -> None:
+    """Requests that repeat the last one are served without looking anything up, by the owner they are routed to."""
+    name, _ = log
+    assert produced(bob, name) == [DENIED] * PARTITIONS
+    change(alice, name, READ, WRITE)
+    for _ in range(4):
+        assert produced(bob, name) == [0] * PARTITIONS
+    for _ in range(3):
+        assert fetched(bob, name) == [(0, 4)] * PARTITIONS
+    change(alice, name, READ, WRITE, removes=True)
+    for _ in range(2):
+        assert produced(bob, name) == [DENIED] * PARTITIONS
+        assert fetched(bob, name) == [(DENIED, 0)] * PARTITIONS
+    assert alice.end_offset(name) == 4
+    change(alice, name, WRITE)
+    assert produced(bob, name) == [0] * PARTITIONS
+    assert fetched(bob, name) == [(DENIED, 0)] * PARTITIONS
+    change(alice, name, WRITE, removes=True)
+
+
+def test_produce_without_acknowledgement_stores_nothing_that_is_denied(
+    broker: SecuredBroker, alice: RawClient, log: tuple[str, bytes]
+) -> None:
+    name, _ = log
+    with client_of(broker, "bob") as bob:
+        bob.send(ApiKey.PRODUCE, 9, produce_fields([(name, NO_TOPIC_ID, [(0, batch(b"x"))])], acks=0))
+        assert bob.is_closed_by_broker()
+    assert alice.end_offset(name) == 0
+
+
+def test_fetch_session_loses_what_its_client_may_not_read_any_more(
+    alice: RawClient, bob: RawClient, log: tuple[str, bytes]
+) -> None:
+    name, topic_id = log
+    change(alice, name, READ)
+    assert produced(alice, name) == [0] * PARTITIONS
+    everything = [(name, topic_id, [(index, 0) for index in range(PARTITIONS)])]
+    first = bob.call(ApiKey.FETCH, 13, fetch_fields(everything, session=(0, 0)))
+    session = first["session_id"]
+    assert session
+    assert sum(len(values_of(part["records"])) for part in first["responses"][0]["partitions"]) == PARTITIONS
+    change(alice, name, READ, removes=True)
+    assert produced(alice, name) == [0] * PARTITIONS
+    later = bob.call(ApiKey.FETCH, 13, fetch_fields([], session=(session, 1)))
+    parts = [part for topic in later["responses"] for part in topic["partitions"]]
+    assert len(parts) == PARTITIONS
+    assert {(part["error_code"], part["records"] or b"") for part in parts} == {(DENIED, b"")}
+
+
+def test_fetch_that_waits_is_not_given_what_comes_after_its_right_is_gone(
+    alice: RawClient, bob: RawClient, log: tuple[str, bytes]
+) -> None:
+    """Kafka gives it to whoever might read when he asked, however long he waits."""
+    name, topic_id = log
+    everywhere = [(index, 0) for index in range(PARTITIONS)]
+
+    def wait_for(partitions: list[tuple[int, int]]) -> int:
+        wanted = fetch_fields([(name, topic_id, partitions)], max_wait_ms=60_000)
+        return bob.send(ApiKey.FETCH, 13, wanted)
+
+    def received(number: int) -> list[dict[str, Any]]:
+        got, answer = bob.receive(ApiKey.FETCH, 13)
+        assert got == number
+        return [part for topic in answer["responses"] for part in topic["partitions"]]
+
+    change(alice, name, READ)
+    for round_, partitions in enumerate(([(0, 0)], everywhere, [(0, 0)])):
+        if round_ == 2:  # By the way that is learnt from the request before.
+            assert all(part["records"] for _ in range(3) for part in received(wait_for(partitions)))
+        number = wait_for([(index, round_) for index, _ in partitions])
+        wait_until(lambda: _parked(alice), what="bob waits")
+        change(alice, name, READ, removes=True)
+        assert produced(alice, name) == [0] * PARTITIONS
+        parts = received(number)
+        assert len(parts) == len(partitions)
+        assert not any(part["records"] for part in parts)
+        change(alice, name, READ)
+    change(alice, name, READ, removes=True)
+
+
+def _parked(alice: RawClient) -> int:
+    """How many requests wait."""
+    rows = _operate(alice, op="status")["result"]["processes"]
+    return sum(row.get("parked", 0) for row in rows)
+
+
+def test_users_on_one_processor_are_not_taken_for_each_other(
+    broker: SecuredBroker, log: tuple[str, bytes]
+) -> None:
+    """The same bytes from many connections, by turns: what is remembered of one is nothing to the others."""
+    name, _ = log
+    clients = [(user, client_of(broker, user)) for user in ("alice", "bob") * 4]
+    try:
+        for _ in range(3):
+            for user, client in clients:
+                assert produced(client, name) == [0 if user == "alice" else DENIED] * PARTITIONS
+                row = client.fetch(name, 0)
+                assert (row["error_code"], bool(row["records"])) == (
+                    (0, True) if user == "alice" else (DENIED, False)
+                )
+    finally:
+        for _, client in clients:
+            client.close()
+
+
+def test_topics_are_not_made_for_who_may_not_make_them(alice: RawClient, bob: RawClient) -> None:
+    name = fresh_name("unmade")
+    wanted = {"topics": [{"name": name, "topic_id": NO_TOPIC_ID}], "allow_auto_topic_creation": True}
+    (row,) = bob.call(ApiKey.METADATA, 12, wanted)["topics"]
+    assert (row["error_code"], row["topic_id"]) == (DENIED, NO_TOPIC_ID)
+    change(alice, name, DESCRIBE)
+    (row,) = bob.call(ApiKey.METADATA, 12, wanted)["topics"]
+    assert (row["error_code"], row["topic_id"]) == (DENIED, NO_TOPIC_ID)
+    change(alice, name, DESCRIBE, removes=True)
+    assert name not in [row["name"] for row in alice.call(ApiKey.METADATA, 12, {"topics": None})["topics"]]
+
+
+def test_rules_about_hosts_hold_by_the_clients_address(
+    broker: SecuredBroker, alice: RawClient, log: tuple[str, bytes]
+) -> None:
+    name, _ = log
+    change(alice, name, WRITE)
+    deny = {
+        "resource_type": TOPIC,
+        "resource_name": name[:-1],
+        "resource_pattern_type": 4,
+        "principal": "User:*",
+        "host": "127.0.0.2",
+        "operation": WRITE,
+        "permission_type": DENY,
+    }
+    alice.call(ApiKey.CREATE_ACLS, 3, {"creations": [deny]})
+    for address, code in (("127.0.0.1", 0), ("127.0.0.2", DENIED), ("127.0.0.20", 0)):
+        with RawClient(broker.bootstrap, source=address) as bob:
+            log_in(bob, "bob")
+            assert bob.produce(name, batch(b"x"))["error_code"] == code
+    change(alice, name, WRITE, removes=True)
+
+
+def _operate(client: RawClient, **wanted: Any) -> dict[str, Any]:
+    """One of kproc's own operations."""
+    body = json.dumps(wanted).encode()
+    head = (30_000).to_bytes(2, "big") + bytes(2) + (7).to_bytes(4, "big") + b"\xff\xff"
+    client.send_bytes((len(head) + len(body)).to_bytes(4, "big") + head + body)
+    return dict(json.loads(client.receive_frame()[4:]))
+
+
+@pytest.fixture
+def changing(tmp_path: Path) -> Iterator[SecuredBroker]:
+    """A broker whose processes the test changes."""
+    with SecuredBroker(tmp_path / "data", mechanisms=("PLAIN",), settings=SETTINGS) as broker:
+        yield broker
+
+
+def test_connections_keep_their_users_when_processors_come_and_go(changing: SecuredBroker) -> None:
+    alice = client_of(changing, "alice")
+    name, mine = "alices", "bobs"
+    alice.create_topic(name, partitions=PARTITIONS)
+    alice.create_topic(mine)
+    change(alice, mine, WRITE)
+    clients = [client_of(changing, "bob") for _ in range(6)]
+    try:
+        for processors in (3, 1, 2):
+            assert not _operate(alice, op="scale", processors=processors)["error"]
+            for bob in clients:
+                assert bob.produce(mine, batch(b"x"))["error_code"] == 0
+                assert produced(bob, name) == [DENIED] * PARTITIONS
+    finally:
+        for client in (*clients, alice):
+            client.close()
+
+
+def test_users_stay_who_they_are_when_a_handler_dies(changing: SecuredBroker) -> None:
+    """Its successor is told of every connection; what it might not know yet it refuses."""
+    alice = client_of(changing, "alice")
+    name, mine = "alices", "bobs"
+    for each in (name, mine):
+        alice.create_topic(each, partitions=PARTITIONS)
+    change(alice, mine, WRITE)
+    clients = [client_of(changing, "bob") for _ in range(4)]
+    try:
+        for bob in clients:
+            assert produced(bob, mine) == [0] * PARTITIONS
+        status = _operate(alice, op="status")["result"]
+        (pid,) = (row["pid"] for row in status["processes"] if (row["role"], row["index"]) == ("handler", 1))
+        os.kill(pid, signal.SIGKILL)
+        for bob in clients:
+            try:
+                for _ in range(20):
+                    codes = set(produced(bob, name))
+                    assert 0 not in codes
+                    assert DENIED in codes
+                    produced(bob, mine)
+            except Closed:
+                continue  # Its home was the one that died.
+        with client_of(changing, "bob") as bob:
+            wait_until(
+                lambda: produced(bob, mine) == [0] * PARTITIONS, what="the partitions are served again"
+            )
+            assert produced(bob, name) == [DENIED] * PARTITIONS
+        with client_of(changing, "alice") as again:
+            assert [again.end_offset(name, partition=index) for index in range(PARTITIONS)] == [
+                0
+            ] * PARTITIONS
+    finally:
+        for client in (*clients, alice):
+            client.close()
+
+
+@pytest.mark.parametrize("op", ["status", "clients", "scale", "rebalance", "kill_client", "stop", "stacks"])
+def test_operations_are_not_for_everybody(bob: RawClient, alice: RawClient, op: str) -> None:
+    answer = _operate(bob, op=op)
+    assert answer["error"]
+    assert answer["result"] is None
+    assert not _operate(alice, op="ping")["error"]
+
+
+def test_command_line_tells_who_may_not(broker: SecuredBroker, tmp_path: Path) -> None:
+    properties = tmp_path / "bob.properties"
+    lines = [f"{name}={value}" for name, value in broker.java(user="bob").items()]
+    properties.write_text("\n".join(lines) + "\n")
+    properties.chmod(0o600)
+    command = [sys.executable, "-m", "kproc", "acl", "list", "--bootstrap", broker.bootstrap]
+    done = subprocess.run(
+        [*command, "--command-config", str(properties)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert done.stderr == "kproc: rules: you may not do that: it takes ALTER, or DESCRIBE, on the cluster\n"
