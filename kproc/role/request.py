@@ -164,15 +164,21 @@ class HandlerRequest(RequestContext):
         authorizer = self.services.authorizer
         if authorizer is None or self.flags & FLAG_PROBE:
             return True
+        client = self.peer.identities.get(self.connection_id)
+        if client is None:  # It has left. Whoever it was, it is not ANONYMOUS, who may have rights.
+            return False
         return authorizer.is_allowed(
-            self.identity, operation, resource, name, api_key=self.api_key, is_question=is_question
+            client, operation, resource, name, api_key=self.api_key, is_question=is_question
         )
 
     def is_allowed_for_any(self, operation: Operation, resource: ResourceType) -> bool:
         authorizer = self.services.authorizer
         if authorizer is None or self.flags & FLAG_PROBE:
             return True
-        return authorizer.is_allowed_for_any(self.identity, operation, resource, api_key=self.api_key)
+        client = self.peer.identities.get(self.connection_id)
+        return client is not None and authorizer.is_allowed_for_any(
+            client, operation, resource, api_key=self.api_key
+        )
 
     @property
     def is_timed(self) -> bool:

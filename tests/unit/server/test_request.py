@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from kproc.net.handoff import pack_address
 from kproc.role.request import ClientPeer, HandlerRequest
+from kproc.security.acl import Operation, ResourceType
+from kproc.security.acl_table import AclTable
+from kproc.security.authorizer import StandardAuthorizer
 from kproc.security.principal import ANONYMOUS, Principal
 from kproc.security.session import Session
 from kproc.transport.agent import AgentId
@@ -82,3 +86,19 @@ def test_addresses_are_shown_as_java_shows_them(address: str, shown: str) -> Non
     assert not peer.identities
     assert not peer.sessions
     assert request.principal == ANONYMOUS
+
+
+def test_client_that_has_left_has_no_rights_of_anybody_else() -> None:
+    """What it asked for may go on afterwards, and nobody knows any more who it was."""
+    everybody = StandardAuthorizer(AclTable, super_users=["User:ANONYMOUS"], allow_everyone=True)
+    what = (Operation.WRITE, ResourceType.TOPIC)
+    with LinkMaker("pipe") as links:
+        peer, _ = sent(links)
+        peer.introduce(7, memoryview(pack_address("127.0.0.1") + Session(ANONYMOUS).pack()))
+        request = a_request(peer, 7, 0)
+        request.services = cast("Any", SimpleNamespace(authorizer=everybody))
+        assert request.is_allowed(*what, "t")
+        assert request.is_allowed_for_any(*what)
+        peer.forget(7)
+        assert not request.is_allowed(*what, "t")
+        assert not request.is_allowed_for_any(*what)
