@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from kproc.clock import ManualClock
 from kproc.storage.log import Log
 from tests.support.bytecodes import count_bytecodes
-from tests.support.logs import LogRig, append_one, batch, sequenced
+from tests.support.logs import NOW_MS, LogRig, append_one, batch, sequenced
 
 counted = pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="other versions have other bytecodes")
 
@@ -34,6 +35,10 @@ def log(tmp_path: Path) -> Iterator[Log]:
         append_one(log, batch())
     yield log
     log.close(clean=False)
+
+
+class WatchedClock(ManualClock):
+    """One of which somebody can know that nobody holds it any more."""
 
 
 def cost(work: Callable[[], object]) -> int:
@@ -62,7 +67,7 @@ def test_read_at_the_end(log: Log) -> None:
 
 
 def test_a_log_that_nobody_holds_is_gone_without_a_garbage_collection(tmp_path: Path) -> None:
-    rig = LogRig(tmp_path / "t-0")
+    rig = LogRig(tmp_path / "t-0", clock=WatchedClock(wall_ms=NOW_MS))
     log = rig.open()
     append_one(log, sequenced(7, 0))
     log.read(0, 1 << 20)
