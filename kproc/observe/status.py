@@ -79,6 +79,7 @@ class Status:
             "data": str(plan.config.log_dirs),
             "transport": plan.config.kproc_transport,
             "flush": plan.config.kproc_flush,
+            "authorizer": plan.config.authorizer_class_name or None,
             "uptime_ms": (plan.clock.now_ns() - self._started_ns) // 1_000_000,
             "listeners": self.listeners,
             "control": plan.control.bound if plan.control is not None else None,

@@ -11,6 +11,7 @@ pytest.importorskip("pyspark")
 
 from kproc import Broker
 from kproc.client import Client
+from kproc.config.authorizer_settings import STANDARD_AUTHORIZER
 from kproc.spark.local import WrongDirectory, local_files
 from kproc.spark.offsets import TopicPartition
 from kproc.spark.options import parse_source
@@ -105,3 +106,17 @@ def test_only_the_leaders_own_directory_is_read(tmp_path: Path) -> None:
             found(str(other.data))
         with pytest.raises(WrongDirectory, match=r"it has no meta\.properties"):
             found(str(tmp_path))
+
+
+def test_files_go_past_rules_so_those_of_a_broker_with_an_authorizer_are_not_read_unasked() -> None:
+    settings = {"authorizer.class.name": STANDARD_AUTHORIZER, "super.users": "User:ANONYMOUS"}
+    with Broker(settings) as broker:
+        fill(broker, "t", 1)
+
+        def found(directory: str) -> Any:
+            given = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "t"}
+            options = parse_source({**given, "kproc.data.dir": directory}, is_stream=False)
+            return local_files(options, TopicPartition("t", 0))
+
+        assert found("auto") is None
+        assert found(str(broker.data)).directory == broker.data / "t-0"
