@@ -69,17 +69,28 @@ def _files(paths: list[Path]) -> Iterator[Path]:
         if path.is_file():
             yield path
         for directory in _partitions(path) if path.is_dir() else ():
-            yield from sorted(directory.glob("*.log"))
+            yield from _segments(directory)
 
 
 def _partitions(path: Path) -> list[Path]:
     """The partition directories that a directory is or holds; a Failure if it is neither."""
-    if any(path.glob("*.log")):
+    if _segments(path):
         return [path]
-    found = sorted(child for child in path.iterdir() if child.is_dir() and any(child.glob("*.log")))
+    found = sorted(child for child in path.iterdir() if child.is_dir() and _segments(child))
     if not found:
         raise Failure(f"{path}: no log files in it, nor in directories below it")
     return found
+
+
+def _segments(directory: Path) -> list[Path]:
+    """The segments in a directory; a request log may lie beside the partitions."""
+    from kproc.storage.format import LOG_SUFFIX, parse_segment_file_name
+
+    return sorted(
+        path
+        for path in directory.glob(f"*{LOG_SUFFIX}")
+        if parse_segment_file_name(path.name, LOG_SUFFIX) is not None
+    )
 
 
 def _entries(path: Path, with_records: bool) -> list[dict[str, Any]]:
@@ -125,8 +136,12 @@ def _batches(path: Path) -> Iterator[Batch]:
 
 def _records(path: Path, batch: Batch) -> list[dict[str, Any]]:
     from kproc.cli.record_json import json_text
+    from kproc.cluster.metadata_log import DIRECTORY_NAME
+    from kproc.cluster.shown_records import without_secrets
     from kproc.errors import KafkaError
     from kproc.wire.record_batch import decode_records
+
+    is_metadata = path.resolve().parent.name == DIRECTORY_NAME
 
     try:
         decoded = decode_records(batch.content)
@@ -138,7 +153,9 @@ def _records(path: Path, batch: Batch) -> list[dict[str, Any]]:
             "offset": record.offset,
             "timestamp": record.timestamp_ms,
             "key": json_text(record.key),
-            "value": json_text(record.value),
+            "value": json_text(
+                without_secrets(record.value) if is_metadata and record.value else record.value
+            ),
             "headers": [[name, json_text(value)] for name, value in record.headers],
         }
         for record in decoded

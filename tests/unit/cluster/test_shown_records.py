@@ -1,0 +1,65 @@
+"""What `kproc dump-log` shows of the metadata log: no password, nothing that a password can be tried against."""
+
+from __future__ import annotations
+
+import base64
+import re
+from pathlib import Path
+
+import pytest
+
+from kproc.cluster import records as r
+from kproc.cluster.metadata_log import DIRECTORY_NAME
+from kproc.cluster.shown_records import without_secrets
+from kproc.wire.record_batch import encode_batch
+from kproc.wire.records import Record
+from tests.support.command_line import call_kproc
+
+MARK = "mark-Zq81"
+LISTENER = "listener.name.out"
+SECRETS = [
+    r.BrokerConfigSet("1", "ssl.keystore.password", MARK),
+    r.BrokerConfigSet("1", f"{LISTENER}.ssl.key.password", MARK),
+    r.BrokerConfigSet("1", f"{LISTENER}.plain.sasl.jaas.config", MARK),
+    r.BrokerConfigSet("1", "of.a.later.version", MARK),
+    r.ScramSecretMade(MARK.encode()),
+    r.ScramCredentialSet("alice", 1, MARK.encode(), MARK.encode(), MARK.encode(), 4096),
+]
+
+
+@pytest.mark.parametrize("record", SECRETS, ids=lambda record: str(type(record).__name__))
+def test_secrets_are_replaced_and_the_rest_stays(record: r.Record) -> None:
+    shown = r.decode_record(without_secrets(r.encode_record(record)))
+    assert MARK not in repr(shown)
+    assert type(shown) is type(record)
+    for field in ("name", "node", "mechanism", "iterations"):
+        assert getattr(shown, field, None) == getattr(record, field, None)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        r.encode_record(r.BrokerConfigSet("1", "num.network.threads", "3")),
+        r.encode_record(r.BrokerConfigSet("1", "ssl.keystore.password", None)),
+        r.encode_record(r.TopicCreated("t", bytes(16))),
+        b"no record at all",
+    ],
+)
+def test_what_is_no_secret_is_shown_as_it_is(data: bytes) -> None:
+    assert without_secrets(data) == data
+
+
+def test_dump_of_a_data_directory_shows_none_and_passes_over_request_logs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "requests-handler-0.log").write_text("{}\n")
+    directory = tmp_path / DIRECTORY_NAME
+    directory.mkdir()
+    rows = [Record(None, r.encode_record(record), 1) for record in SECRETS]
+    (directory / f"{0:020d}.log").write_bytes(encode_batch(rows, base_offset=0, leader_epoch=0))
+    done = call_kproc(capsys, "dump-log", "--records", str(tmp_path))
+    assert (done.returncode, done.stderr) == (0, "")
+    values = [base64.b64decode(text) for text in re.findall(r"'base64': '([^']+)'", done.stdout)]
+    assert len(values) == len(SECRETS)
+    assert b"ssl.keystore.password" in values[0]
+    assert not [value for value in values if MARK.encode() in value]
