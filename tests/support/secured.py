@@ -16,10 +16,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from kproc.client_security.settings import ClientSecurity, parse_client_security
 from kproc.security.sasl.scram import KINDS, salted_password
 from kproc.wire.header import ApiKey
 from tests.support.broker import ServedBroker
 from tests.support.raw import RawConnection
+from tests.support.status import rows
 
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 PASSWORDS: Final = {"alice": "alices-word", "bob": "bobs-word"}
@@ -70,6 +72,15 @@ class SecuredBroker(ServedBroker):
                     if mechanism in KINDS:
                         make_user(connection, "alice", PASSWORDS["alice"], mechanism)
         return self
+
+    @property
+    def security(self) -> ClientSecurity:
+        """How kproc's own client logs in as alice."""
+        return parse_client_security(self.java("PLAIN"))
+
+    def counted(self, name: str) -> int:
+        """A metric, summed over the roles."""
+        return sum(int(row["counters"][name]) for row in rows(self.bootstrap, 5_000, self.security))
 
     def logged_in(self, user: str = "alice") -> RawConnection:
         """A raw connection of a user that has logged in by PLAIN."""

@@ -8,34 +8,46 @@ import urllib.request
 from typing import Any
 
 from kproc.client import Client, ClientError
+from kproc.client_security.settings import ClientSecurity
 from tests.support.proc import is_alive
 from tests.support.wait import wait_until
 
 Role = tuple[str, int]
 
 
-def processes(bootstrap: str, *, timeout_ms: int = 2_000) -> dict[Role, int]:
+def processes(
+    bootstrap: str, *, timeout_ms: int = 2_000, security: ClientSecurity | None = None
+) -> dict[Role, int]:
     """(role, index) -> pid, as `kproc status` shows them; only rows that have a process."""
     return {
         (row["role"], int(row["index"] or 0)): int(row["pid"])
-        for row in rows(bootstrap, timeout_ms)
+        for row in rows(bootstrap, timeout_ms, security)
         if row["pid"]
     }
 
 
-def rows(bootstrap: str, timeout_ms: int = 2_000) -> list[dict[str, Any]]:
+def rows(
+    bootstrap: str, timeout_ms: int = 2_000, security: ClientSecurity | None = None
+) -> list[dict[str, Any]]:
     """The rows of `kproc status`."""
     host, _, port = bootstrap.rpartition(":")
-    with Client.connect(host, int(port), timeout_ms=timeout_ms) as client:
+    with Client.connect(host, int(port), timeout_ms=timeout_ms, security=security) as client:
         return list(client.operate("status")["processes"])
 
 
-def wait_replaced(bootstrap: str, role: Role, old_pid: int, *, seconds: float = 20.0) -> int:
+def wait_replaced(
+    bootstrap: str,
+    role: Role,
+    old_pid: int,
+    *,
+    seconds: float = 20.0,
+    security: ClientSecurity | None = None,
+) -> int:
     """The pid of the role's successor, once it is alive and shown."""
 
     def successor() -> int | None:
         try:
-            pid = processes(bootstrap).get(role)
+            pid = processes(bootstrap, security=security).get(role)
         except (ClientError, OSError) as problem:
             raise AssertionError(f"no status: {problem}") from problem
         return pid if pid not in (None, old_pid) and is_alive(pid) else None

@@ -241,13 +241,13 @@ class MoveRig:
         for other in self.processors.values():
             other.detach(processor.id)
 
-    def connect(self, index: int) -> socket.socket:
+    def connect(self, index: int, *, flags: int = 0) -> socket.socket:
         """A client's socket; its connection is at that Processor."""
         ours, theirs = socket.socketpair()
         self._stack.callback(ours.close)
         ours.setblocking(False)
         self._serial += 1
-        payload = HANDOFF.pack(self._serial, 0, 0, pack_address("127.0.0.1"), 40_000 + self._serial)
+        payload = HANDOFF.pack(self._serial, 0, flags, pack_address("127.0.0.1"), 40_000 + self._serial)
         assert send_fd(self._acceptors[index], payload, theirs.fileno())
         theirs.close()
         self.processors[index].do_work(0)

@@ -13,7 +13,10 @@ import pytest
 
 from kproc.net.channel_state import MuteState
 from kproc.net.handoff import REFUSED, Report
+from kproc.security.principal import Principal
+from kproc.security.session import Session
 from kproc.transport.agent import AgentId
+from kproc.transport.envelope import FLAG_GATED, FLAG_SASL
 from kproc.wire.file_range import FileRange
 from tests.support.links import LINK_KINDS
 from tests.unit.net.migration_rig import MoveRig, ParkingHandler, Work, is_closed, received
@@ -53,6 +56,56 @@ def exchange(rig: MoveRig, client: socket.socket, body: bytes = b"ping") -> None
     rig.handler.answer(work, framed(b"pong"))
     rig.step(2)
     assert received(client) == framed(b"pong")
+
+
+# -- logins --------------------------------------------------------------------------------------------------
+
+
+def log_in(rig: MoveRig, client: socket.socket, session: Session) -> None:
+    client.sendall(framed(b"token"))
+    rig.step(2)
+    work = only(rig.handler.take())
+    assert work.flags & FLAG_GATED
+    work.authenticated(session)
+    rig.handler.answer(work, framed(b"welcome"))
+    rig.step(2)
+    assert received(client) == framed(b"welcome")
+
+
+def test_session_travels_and_ends_at_the_other_processor(rig: MoveRig) -> None:
+    client = rig.connect(0, flags=FLAG_SASL)
+    session = Session(Principal("User", "alice"), "PLAIN", rig.clock.now_ns() + 2_000_000_000)
+    log_in(rig, client, session)
+    rig.processors[0].begin_leave([ONE])
+    rig.step(4)
+    assert rig.held() == {0: 0, 1: 1}
+    client.sendall(framed(b"ping"))
+    rig.step(2)
+    work = only(rig.handler.take())
+    assert not work.flags & FLAG_GATED
+    assert work.identity.principal == session.principal
+    assert work.peer.sessions == {work.connection_id: session}
+    rig.handler.answer(work, framed(b"pong"))
+    rig.step(2)
+    rig.clock.advance_ms(2_500)
+    rig.step(2)
+    client.sendall(framed(b"late"))
+    rig.step(2)
+    assert only(rig.handler.take()).flags & FLAG_GATED
+
+
+def test_who_has_not_logged_in_does_not_travel(rig: MoveRig) -> None:
+    silent, begun = (rig.connect(0, flags=FLAG_SASL) for _ in range(2))
+    begun.sendall(framed(b"token"))
+    rig.step(2)
+    assert rig.processors[0].move_connections(2, ONE) == 0
+    rig.step(4)
+    assert rig.held() == {0: 2, 1: 0}
+    rig.processors[0].begin_leave([ONE])
+    rig.step(4)
+    assert rig.held() == {0: 0, 1: 0}
+    assert is_closed(silent)
+    assert is_closed(begun)
 
 
 # -- what travels --------------------------------------------------------------------------------------------
