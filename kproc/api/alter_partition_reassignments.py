@@ -42,7 +42,7 @@ def handle_alter_partition_reassignments(context: RequestContext, request: dict[
 
 def error_response(request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:
     return {
-        "allow_replication_factor_change": request.get("allow_replication_factor_change", True),
+        "allow_replication_factor_change": True,  # As in Kafka whatever was asked.
         "error_code": int(code),
         "error_message": message,
         "responses": [

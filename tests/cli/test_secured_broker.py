@@ -37,9 +37,7 @@ def broker() -> Iterator[Broker]:
 
 
 @pytest.mark.clients
-@pytest.mark.filterwarnings(
-    "ignore:.* is deprecated. Use files:DeprecationWarning"
-)  # kafka-python's
+@pytest.mark.filterwarnings("ignore:.* is deprecated. Use files:DeprecationWarning")  # kafka-python's
 def test_clients_of_every_kind_connect_as_they_are_told(broker: Broker) -> None:
     from aiokafka import AIOKafkaProducer
     from confluent_kafka import Producer

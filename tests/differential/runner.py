@@ -34,11 +34,11 @@ _ASKING = ("describe_", "list_", "find_", "api_", "update_features", "init_produ
 # controller, which knows it at once,
 _CHANGES = {
     "create_topics", "create_partitions", "alter_configs", "incremental_alter_configs", "alter_client_quotas",
-    "create_acls", "delete_acls",
 }  # fmt: skip
 # but not these: one names topics by ids that are looked up first, one makes topics after its answer.
 _ENDS = {"end_txn", "init_producer_id"}  # Of transactions, whose markers are written after the answer.
 _LATE_CHANGES = {"delete_topics", "metadata"}
+_RULES = {"create_acls", "delete_acls"}  # Kafka's controller asks its own copy of them, which is late, too.
 _SETTLE_SECONDS = 10.0
 _ANSWER_SECONDS, _SECOND_ANSWER_SECONDS = 10.0, 4.0
 # Kafka never answers an AlterConfigs that names a resource twice.
@@ -114,6 +114,7 @@ class _Run:
         self._notes = notes
         self._found: list[Found] = []
         self._is_settled = True
+        self._has_new_rules = False
         self._ending: set[str] = set()  # Transactional ids.
         self._waiting: dict[int, tuple[int, Step]] = {}  # By connection.
         self._steps: Sequence[Step] = ()
@@ -137,7 +138,7 @@ class _Run:
 
     def _do(self, at: int, step: Step, so_far: Sequence[Step]) -> bool:
         """Send one and judge what has come. True: the states may differ from now on."""
-        if not self._is_settled and step.api not in _CHANGES:
+        if not self._is_settled and (step.api not in _CHANGES or self._has_new_rules):
             self._settle(so_far)
         self._await_markers()
         connection = next(
@@ -157,8 +158,9 @@ class _Run:
             self._ending.add(step.body["transactional_id"])
         if self._judge(at, step, answers):
             return True
-        if step.api in _CHANGES | _LATE_CHANGES and _may_have_changed(step, answers):
+        if step.api in _CHANGES | _LATE_CHANGES | _RULES and _may_have_changed(step, answers):
             self._is_settled = False
+            self._has_new_rules |= step.api in _RULES
         return self._judge_waiting()
 
     def _await_unanswered(self, connection: int) -> list[Any]:
@@ -219,6 +221,7 @@ class _Run:
         self._upkeep.pass_barrier()
         _give(self._pace.settle)
         self._is_settled = True
+        self._has_new_rules = False
 
     def _await_markers(self) -> None:
         """Until no transaction is being ended."""

@@ -63,13 +63,17 @@ def check(token: str, *keys: Key, **expected: Any) -> Claims:
     return SignedValidator(loads.keys(), EXPECTED._replace(**expected), lambda: NOW_MS)(token)
 
 
-def signed(key: Key = EC, algorithm: str = "ES256", header: dict[str, Any] | None = None, **claims: Any) -> str:
+def signed(
+    key: Key = EC, algorithm: str = "ES256", header: dict[str, Any] | None = None, **claims: Any
+) -> str:
     body = {
         "sub": "alice", "iat": NOW_S, "exp": NOW_S + 60, "iss": "https://issuer", "aud": ["x", "kafka"], **claims,
     }  # fmt: skip
     head = {"alg": algorithm, "kid": key.kid, **(header or {})}
     fields = {name: value for name, value in body.items() if value is not None}
-    return jwt.encode({name: value for name, value in head.items() if value is not None}, fields, key, [algorithm])
+    return jwt.encode(
+        {name: value for name, value in head.items() if value is not None}, fields, key, [algorithm]
+    )
 
 
 def test_a_token_of_a_published_key_is_believed() -> None:

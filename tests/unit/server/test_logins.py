@@ -420,9 +420,7 @@ def token_rig(tmp_path: Path, start: Start) -> tuple[HandlerRig, Callable[..., s
     key = ECKey.generate_key("P-256", {"kid": "one"})
     file = tmp_path / "keys.json"
     file.write_text(json.dumps({"keys": [key.as_dict(private=False)]}))
-    rig = start(
-        sasl_enabled_mechanisms="OAUTHBEARER", sasl_oauthbearer_jwks_endpoint_url=file.as_uri()
-    )
+    rig = start(sasl_enabled_mechanisms="OAUTHBEARER", sasl_oauthbearer_jwks_endpoint_url=file.as_uri())
 
     def sign(**claims: object) -> str:
         now_s = rig.clock.wall_ms() // 1000
@@ -485,7 +483,9 @@ def test_keys_that_never_come_end_the_login(tmp_path: Path, start: Start) -> Non
         sasl_oauthbearer_jwks_endpoint_url=(tmp_path / "missing").as_uri(),
     )
     assert gated(rig, HANDSHAKE, 1, mechanism="OAUTHBEARER").kind == SEND
-    assert bring(rig, bearer("e30.e30.e30")).fields(AUTHENTICATE, 1)["auth_bytes"]  # Its header is looked at first.
+    assert bring(rig, bearer("e30.e30.e30")).fields(AUTHENTICATE, 1)[
+        "auth_bytes"
+    ]  # Its header is looked at first.
     rig.processors[0].introduce("10.0.0.7", connection=2)
     rig.processors[0].send(HANDSHAKE, 1, {"mechanism": "OAUTHBEARER"}, connection=2, flags=FLAG_GATED)
     rig.processors[0].answers()
