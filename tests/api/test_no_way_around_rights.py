@@ -1,0 +1,393 @@
+"""Ways around the rights of a client: learned shapes, sessions, owners, blocks, ids, the broker's own operations.
+
+Handlers in one process with the authorizer and its rules in their metadata; principals that no SASL has to prove.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from kproc.cluster.topic_names import GROUP_METADATA_TOPIC
+from kproc.errors import ErrorCode
+from kproc.net.slow_frames import LARGE_FRAME_BYTES
+from kproc.role.dispatch import PRIVATE_API_KEY
+from kproc.security.principal import Principal
+from kproc.transport.envelope import CLOSE, FLAG_LOOPBACK, FLAG_PROBE, HEAD, REQUEST
+from kproc.wire import codec
+from kproc.wire.header import ApiKey
+from tests.support.raw import NO_TOPIC_ID, batch, fetch_fields, produce_fields
+from tests.unit.cluster.in_memory import topic
+from tests.unit.server.rig import HandlerRig
+
+Fields = dict[str, Any]
+Start = Callable[..., HandlerRig]
+TOPIC, TXN, GROUP = "kept", "theirs", "theirs"
+SETTINGS: dict[str, object] = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:admin",
+    "offsets.topic.num.partitions": 2,
+    "transaction.state.log.num.partitions": 2,
+}
+DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+ALICE, BOB, ADMIN = 1, 2, 3  # Connections.
+ALLOW, DENY = 3, 2
+ALL, READ, WRITE, CREATE, ALTER, DESCRIBE = 2, 3, 4, 5, 7, 8
+OF_TOPIC, OF_GROUP, OF_CLUSTER, OF_TXN = 2, 3, 4, 5
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Handlers with one topic; alice may do everything with it, bob nothing."""
+    with ExitStack() as stack:
+
+        def make(handlers: int = 1) -> HandlerRig:
+            rig = stack.enter_context(HandlerRig(tmp_path, handlers=handlers, settings=SETTINGS))
+            rig.controller_serves = {"auto_create_topics", "raise_leader_epochs", "allocate_producer_ids"}
+            rig.cluster.create(topic(TOPIC, handlers))
+            rig.tell()
+            for processor in rig.processors:
+                for connection, name in ((ALICE, "alice"), (BOB, "bob"), (ADMIN, "admin")):
+                    processor.introduce("127.0.0.1", connection=connection, principal=Principal("User", name))
+            change(rig, OF_TOPIC, TOPIC, ALL)
+            return rig
+
+        yield make
+
+
+def change(
+    rig: HandlerRig, kind: int, name: str, operation: int, permission: int = ALLOW, who: str = "alice"
+) -> None:
+    """A new rule, known to every Handler."""
+    rule = {
+        "resource_type": kind,
+        "resource_name": name,
+        "resource_pattern_type": 3,
+        "principal": f"User:{who}",
+        "host": "*",
+        "operation": operation,
+        "permission_type": permission,
+    }
+    assert not rig.cluster.do("create_acls", creations=[rule])["results"][0]["error_code"]
+    rig.tell()
+
+
+def revoke(rig: HandlerRig) -> None:
+    """Alice may do nothing any more."""
+    change(rig, OF_TOPIC, TOPIC, ALL, DENY)
+
+
+def produce(
+    rig: HandlerRig, connection: int = ALICE, *, at: int = 0, partition: int = 0, size: int = 1
+) -> int:
+    """The code of a Produce of one partition; always the same bytes but for the records."""
+    fields = produce_fields([(TOPIC, NO_TOPIC_ID, [(partition, batch(b"x" * size))])], acks=1)
+    answer = rig.processors[at].ask(ApiKey.PRODUCE, 9, fields, connection=connection)
+    return int(answer["responses"][0]["partition_responses"][0]["error_code"])
+
+
+def fetch(rig: HandlerRig, connection: int = ALICE, *, at: int = 0, **more: Any) -> Fields:
+    """The partition's row of a Fetch."""
+    fields = fetch_fields([(TOPIC, NO_TOPIC_ID, [(0, 0)])], **more)
+    answer = rig.processors[at].ask(ApiKey.FETCH, 12, fields, connection=connection)
+    return dict(answer["responses"][0]["partitions"][0])
+
+
+# -- shapes that were learned
+
+
+def test_a_learned_produce_stops_when_its_right_is_revoked(start: Start) -> None:
+    rig = start()
+    assert [produce(rig) for _ in range(4)] == [0] * 4
+    assert rig.taken() > 0
+    revoke(rig)
+    assert not rig.fast_paths()
+    assert [produce(rig) for _ in range(4)] == [DENIED] * 4
+    assert not rig.fast_paths()
+
+
+def test_a_learned_fetch_stops_when_its_right_is_revoked(start: Start) -> None:
+    rig = start()
+    produce(rig)
+    assert [fetch(rig)["error_code"] for _ in range(4)] == [0] * 4
+    assert rig.taken() > 0
+    revoke(rig)
+    for _ in range(6):
+        row = fetch(rig)
+        assert (row["error_code"], row["records"]) == (DENIED, b"")
+    assert not rig.fast_paths()
+
+
+def test_a_refused_fetch_teaches_no_shape(start: Start) -> None:
+    rig = start()
+    produce(rig)
+    rig.forget_fast_paths()
+    assert [fetch(rig, BOB)["error_code"] for _ in range(10)] == [DENIED] * 10
+    assert not rig.fast_paths()
+
+
+def test_a_shape_is_of_its_connection_alone(start: Start) -> None:
+    rig = start()
+    for _ in range(4):
+        assert (produce(rig), fetch(rig)["error_code"]) == (0, 0)
+        assert (produce(rig, BOB), fetch(rig, BOB)["error_code"]) == (DENIED, DENIED)
+
+
+def test_a_shape_is_forgotten_with_its_connection(start: Start) -> None:
+    rig = start()
+    assert [produce(rig) for _ in range(3)] == [0] * 3
+    rig.processors[0].disconnect(ALICE)
+    rig.settle()
+    rig.processors[0].introduce("127.0.0.1", connection=ALICE, principal=Principal("User", "bob"))
+    assert produce(rig) == DENIED
+
+
+def test_large_frames_are_refused_before_and_behind_a_learned_shape(start: Start) -> None:
+    rig = start()
+    large = LARGE_FRAME_BYTES + 1000
+    assert produce(rig, BOB, size=large) == DENIED
+    assert [produce(rig, size=large), produce(rig), produce(rig, size=large)] == [0, 0, 0]
+    revoke(rig)
+    assert [produce(rig, size=large), produce(rig)] == [DENIED, DENIED]
+
+
+# -- owners
+
+
+def test_nothing_denied_is_passed_on_to_its_owner(start: Start) -> None:
+    rig = start(2)
+    owners = [each.owner for each in rig.cluster.image.topics_by_name[TOPIC].partitions]
+    for partition, owner in enumerate(owners):
+        for at in (0, 1):
+            assert produce(rig, BOB, at=at, partition=partition) == DENIED
+        assert not rig.processors[1 - owner].hints
+        assert produce(rig, at=1 - owner, partition=partition) == 0
+        ends = rig.handler(owner)._partitions.find((TOPIC, partition))
+        assert ends is not None
+        assert ends.log.end_offset == 1
+        # By the way that the hint shows.
+        assert produce(rig, BOB, at=owner, partition=partition) == DENIED
+        assert ends.log.end_offset == 1
+
+
+def test_a_fetch_of_another_owners_partition_is_refused_at_home(start: Start) -> None:
+    rig = start(2)
+    for at in (0, 1):
+        assert fetch(rig, BOB, at=at)["error_code"] == DENIED
+
+
+# -- sessions
+
+
+def test_a_session_asks_in_every_request(start: Start) -> None:
+    rig = start()
+    produce(rig)
+    whole = fetch_fields([(TOPIC, NO_TOPIC_ID, [(0, 0)])], session=(0, 0))
+    session = rig.processors[0].ask(ApiKey.FETCH, 12, whole)["session_id"]
+    assert session
+    revoke(rig)
+    answers = [
+        rig.processors[0].ask(ApiKey.FETCH, 12, fetch_fields([], session=(session, epoch)))
+        for epoch in (1, 2)
+    ]
+    codes = [answer["responses"][0]["partitions"][0]["error_code"] for answer in answers]
+    assert codes == [DENIED, DENIED]
+
+
+def test_anothers_session_gives_nothing(start: Start) -> None:
+    rig = start()
+    produce(rig)
+    whole = fetch_fields([(TOPIC, NO_TOPIC_ID, [(0, 0)])], session=(0, 0))
+    session = rig.processors[0].ask(ApiKey.FETCH, 12, whole)["session_id"]
+    stolen = fetch_fields([], session=(session, 1))
+    answer = rig.processors[0].ask(ApiKey.FETCH, 12, stolen, connection=BOB)
+    (row,) = answer["responses"][0]["partitions"]
+    assert (row["error_code"], row["records"]) == (DENIED, b"")
+
+
+def test_a_session_by_ids_is_refused_without_the_name_also_when_the_topic_is_deleted(start: Start) -> None:
+    rig = start()
+    topic_id = rig.cluster.image.topics_by_name[TOPIC].topic_id
+    whole = fetch_fields([("", topic_id, [(0, 0)])], session=(0, 0))
+    first = rig.processors[0].ask(ApiKey.FETCH, 13, whole, connection=BOB)
+    assert first["responses"][0]["partitions"][0]["error_code"] == DENIED
+    rig.cluster.do("delete_topics", topics=[{"name": TOPIC, "topic_id": NO_TOPIC_ID}])
+    rig.tell()
+    again = fetch_fields([], session=(first["session_id"], 1))
+    answer = rig.processors[0].ask(ApiKey.FETCH, 13, again, connection=BOB)
+    assert answer["responses"][0]["partitions"][0]["error_code"] == DENIED
+    unknown = fetch_fields([("", topic_id, [(0, 0)])])
+    answer = rig.processors[0].ask(ApiKey.FETCH, 13, unknown, connection=BOB)
+    assert answer["responses"][0]["partitions"][0]["error_code"] == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+def test_a_parked_fetch_is_not_asked_about_again_as_in_kafka(start: Start) -> None:
+    rig = start()
+    fields = fetch_fields([(TOPIC, NO_TOPIC_ID, [(0, 0)])], max_wait_ms=10_000)
+    rig.processors[0].send(ApiKey.FETCH, 12, fields)
+    assert not rig.processors[0].answers()
+    revoke(rig)
+    records = produce_fields([(TOPIC, NO_TOPIC_ID, [(0, batch(b"x"))])], acks=1)
+    rig.processors[0].send(ApiKey.PRODUCE, 9, records, connection=ADMIN)
+    (answer,) = (each for each in rig.processors[0].answers() if each.connection_id == ALICE)
+    (row,) = answer.fields(ApiKey.FETCH, 12)["responses"][0]["partitions"]
+    assert row["error_code"] == 0
+    assert row["records"]
+    assert fetch(rig)["error_code"] == DENIED
+
+
+def test_what_may_be_read_is_waited_for_beside_what_is_denied(start: Start) -> None:
+    rig = start()
+    rig.cluster.create(topic("hidden"))
+    rig.tell()
+    topics = [(TOPIC, NO_TOPIC_ID, [(0, 0)]), ("hidden", NO_TOPIC_ID, [(0, 0)])]
+    rig.processors[0].send(ApiKey.FETCH, 12, fetch_fields(topics, max_wait_ms=500))
+    assert not rig.processors[0].answers()
+    rig.advance_ms(600)
+    (answer,) = rig.processors[0].answers()
+    rows = answer.fields(ApiKey.FETCH, 12)["responses"]
+    assert {row["topic"]: row["partitions"][0]["error_code"] for row in rows} == {TOPIC: 0, "hidden": DENIED}
+
+
+# -- transactions, groups, creation
+
+
+def test_nobody_adds_a_coordinators_own_topic_to_a_transaction(start: Start) -> None:
+    rig = start()
+    find = {"key_type": 0, "coordinator_keys": [GROUP]}
+    rig.processors[0].ask(ApiKey.FIND_COORDINATOR, 4, find, connection=ADMIN)
+    for name, code in ((GROUP_METADATA_TOPIC, DENIED), (TOPIC, ErrorCode.OPERATION_NOT_ATTEMPTED)):
+        fields = {
+            "v3_and_below_transactional_id": TXN,
+            "v3_and_below_producer_id": 7,
+            "v3_and_below_producer_epoch": 0,
+            "v3_and_below_topics": [
+                {"name": each, "partitions": [0]} for each in (GROUP_METADATA_TOPIC, TOPIC)
+            ],
+        }
+        answer = rig.processors[0].ask(ApiKey.ADD_PARTITIONS_TO_TXN, 3, fields, connection=ADMIN)
+        codes = {
+            row["name"]: row["results_by_partition"][0]["partition_error_code"]
+            for row in answer["results_by_topic_v3_and_below"]
+        }
+        assert codes[name] == code
+
+
+def test_metadata_makes_no_topic_for_who_may_not(start: Start) -> None:
+    rig = start()
+    change(rig, OF_TOPIC, "new", DESCRIBE)
+    rig.controller_calls.clear()
+    fields = {"topics": [{"name": "new", "topic_id": NO_TOPIC_ID}], "allow_auto_topic_creation": True}
+    answer = rig.processors[0].ask(ApiKey.METADATA, 12, fields)
+    assert answer["topics"][0]["error_code"] == DENIED
+    assert rig.cluster.image.topic("new") is None
+    change(rig, OF_TOPIC, "new", CREATE)
+    answer = rig.processors[0].ask(ApiKey.METADATA, 12, fields)
+    assert answer["topics"][0]["error_code"] == 0
+
+
+def test_finding_a_coordinator_makes_its_topic_only_for_who_may_ask(start: Start) -> None:
+    rig = start()
+    find = {"key_type": 0, "coordinator_keys": [GROUP]}
+    answer = rig.processors[0].ask(ApiKey.FIND_COORDINATOR, 4, find, connection=BOB)
+    assert answer["coordinators"][0]["error_code"] == ErrorCode.GROUP_AUTHORIZATION_FAILED
+    assert rig.cluster.image.topic(GROUP_METADATA_TOPIC) is None
+
+
+def test_the_controller_is_not_asked_for_what_is_denied(start: Start) -> None:
+    rig = start()
+    rig.controller_calls.clear()
+    row = {"name": "x", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+    create = {"topics": [row], "timeout": 1000, "validate_only": False}
+    answer = rig.processors[0].ask(ApiKey.CREATE_TOPICS, 7, create, connection=BOB)
+    assert answer["topics"][0]["error_code"] == DENIED
+    delete = {"topics": [{"name": TOPIC, "topic_id": NO_TOPIC_ID}], "timeout": 1000}
+    answer = rig.processors[0].ask(ApiKey.DELETE_TOPICS, 6, delete, connection=BOB)
+    assert answer["responses"][0]["error_code"] == DENIED
+    assert not rig.controller_calls
+
+
+# -- authorized operations
+
+
+def test_operations_are_told_by_principal(start: Start) -> None:
+    rig = start()
+    change(rig, OF_TOPIC, TOPIC, READ, who="bob")
+    change(rig, OF_GROUP, GROUP, DESCRIBE, who="bob")
+    fields = {
+        "topics": [{"name": TOPIC, "topic_id": NO_TOPIC_ID}],
+        "include_topic_authorized_operations": True,
+        "include_cluster_authorized_operations": True,
+    }
+    told = {}
+    for connection in (ALICE, BOB, ADMIN):
+        answer = rig.processors[0].ask(ApiKey.METADATA, 10, fields, connection=connection)
+        told[connection] = (
+            answer["topics"][0]["topic_authorized_operations"],
+            answer["cluster_authorized_operations"],
+        )
+    every = sum(1 << bit for bit in (3, 4, 5, 6, 7, 8, 10, 11))
+    on_cluster = sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12))
+    assert told == {ALICE: (every, 0), BOB: (1 << READ | 1 << DESCRIBE, 0), ADMIN: (every, on_cluster)}
+    change(rig, OF_CLUSTER, "kafka-cluster", DESCRIBE, who="bob")
+    cluster = {"include_cluster_authorized_operations": True, "endpoint_type": 1}
+    answer = rig.processors[0].ask(ApiKey.DESCRIBE_CLUSTER, 1, cluster, connection=BOB)
+    assert answer["cluster_authorized_operations"] == 1 << DESCRIBE
+
+
+# -- the broker's own operations and requests
+
+
+def private(rig: HandlerRig, connection: int, op: str, flags: int = FLAG_LOOPBACK) -> Fields | None:
+    """What kproc's own operation is answered; None if nobody answers for the controller."""
+    body = orjson.dumps({"op": op})
+    head = PRIVATE_API_KEY.to_bytes(2, "big") + bytes(2) + (7).to_bytes(4, "big") + b"\xff\xff"
+    frame = (len(head) + len(body)).to_bytes(4, "big") + head + body
+    processor = rig.processors[0]
+    sequence = next(processor._sequences.setdefault(connection, itertools.count()))
+    processor._outbox.push(REQUEST, HEAD.pack(connection, sequence, 0, flags), frame)
+    processor._outbox.flush()
+    answers = processor.answers()
+    assert all(answer.kind != CLOSE for answer in answers)
+    return dict(orjson.loads(answers[0].frame[8:])) if answers else None
+
+
+def test_operations_of_kproc_need_describe_or_alter_on_the_cluster(start: Start) -> None:
+    rig = start()
+    for op, right in (
+        ("status", "DESCRIBE"),
+        ("clients", "DESCRIBE"),
+        ("scale", "ALTER"),
+        ("rebalance", "ALTER"),
+        ("kill-client", "ALTER"),
+        ("unheard-of", "ALTER"),
+    ):
+        refused = private(rig, BOB, op)
+        words = f"User:bob may not do that: it needs the right {right} on the cluster"
+        assert refused == {"error": words, "result": None}
+        assert private(rig, ADMIN, op) is None
+    assert private(rig, BOB, "ping") == {"error": None, "result": {}}
+    change(rig, OF_CLUSTER, "kafka-cluster", DESCRIBE, who="bob")
+    assert private(rig, BOB, "status") is None
+    assert private(rig, BOB, "scale") is not None
+    change(rig, OF_CLUSTER, "kafka-cluster", ALTER, who="bob")
+    assert private(rig, BOB, "scale") is None
+
+
+def test_the_brokers_own_requests_are_not_asked_for_rights(start: Start) -> None:
+    rig = start()
+    frame = codec.encode_request(
+        ApiKey.METADATA, 12, 7, "probe", {"topics": [{"name": TOPIC, "topic_id": NO_TOPIC_ID}]}
+    )
+    processor = rig.processors[0]
+    for flags, code in ((0, DENIED), (FLAG_PROBE, 0)):
+        processor._outbox.push(REQUEST, HEAD.pack(77, flags, 0, flags), frame)
+        processor._outbox.flush()
+        (answer,) = processor.answers()
+        assert answer.fields(ApiKey.METADATA, 12)["topics"][0]["error_code"] == code
