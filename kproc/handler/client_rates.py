@@ -158,12 +158,13 @@ class ClientRates:
         meter = request.meter = _Meter(self, *found, self._now_ns())
         return meter
 
-    def on_socket_time(self, user: str, client_id: bytes | None, used_ns: int) -> None:
-        """Charge a client for what a Processor did for it."""
+    def on_socket_time(self, user: str, client_id: bytes | None, used_ns: int) -> bool:
+        """Charge a client for what a Processor did for it; False if it has no request_percentage any more."""
         found = self._find(REQUEST_PERCENTAGE, user, client_id)
         if found is not None:
             key, percentage = found
             self._charge(key, percentage * _NS_PER_S / _PER_CENT, used_ns, self._now_ns())
+        return found is not None
 
     def _charge_time(self, key: Key, percentage: float, used_ns: int, now_ns: int) -> int:
         """Charge a client; return for how many ms its connection must not be read."""

@@ -39,10 +39,13 @@ from kproc.transport.envelope import (
     HEAD_BYTES,
     HINT,
     IDENTITY,
+    METERED,
     MOVE_OUT,
     REQUEST,
     REQUEST_BLOCK,
     SEQUENCE_MASK,
+    SOCKET_NS,
+    SOCKET_TIME,
     unpack_sequences,
 )
 from kproc.wire.header import ApiKey, first_flexible
@@ -64,12 +67,13 @@ _BATCH_MIN: Final = 4
 class Client(LinkedPeer):
     """A Processor's link, with the waiting requests and the fast paths of its connections."""
 
-    __slots__ = ("first_batch", "paths", "requests")
+    __slots__ = ("first_batch", "metered", "paths", "requests")
 
     def __init__(self, link: Link) -> None:
         super().__init__(link)
         self.first_batch = _BATCH_MIN  # How many requests the next drain takes before it answers.
         self.requests = ClientPeer(self.outbox)
+        self.metered: set[int] = set()  # Connections whose Processor measures its time for them.
         self.paths: dict[bytes, FastPath] = {}  # By connection, as its id stands in a head.
 
 
@@ -262,7 +266,7 @@ class ClientRequests:
             return False
         body = frame[body_at:]
         if self.rates.is_on and services is self._services:
-            placed = self._serve_limited(request, body)
+            placed = self._serve_limited(client, request, body)
             is_limited = self.rates.limits(request.principal.name, client_id)
         else:
             placed = self._serve(request, body)
@@ -332,6 +336,8 @@ class ClientRequests:
             client.requests.introduce(connection_id, view[HEAD_BYTES:])
             # What it knows of the client is of another session, perhaps of another principal.
             client.paths.pop(view[:CONNECTION_BYTES].tobytes(), None)
+        elif kind == SOCKET_TIME:
+            self._take_socket_time(client, connection_id, view[HEAD_BYTES:])
         elif kind == MOVE_OUT:
             # Append and answer the gathered requests first, by the old state of the connection.
             self._produce.flush()
@@ -339,6 +345,7 @@ class ClientRequests:
         elif kind == DISCONNECTED:
             client.requests.forget(connection_id)
             client.paths.pop(view[:CONNECTION_BYTES].tobytes(), None)
+            client.metered.discard(connection_id)
             self.logins.forget(connection_id)
             if flags & FLAG_MOVED:
                 self.moving.gave_away(client.requests, connection_id, self._services.clock.now_ns())
@@ -386,16 +393,35 @@ class ClientRequests:
             containment.owner = None
         return None
 
-    def _serve_limited(self, request: HandlerRequest, body: memoryview) -> Placed | None:
+    def _serve_limited(self, client: Client, request: HandlerRequest, body: memoryview) -> Placed | None:
         """Serve a request of somebody who may have a quota; apart from all others if its time counts."""
         if not self.rates.is_metered(request):
             return self._serve(request, body)
+        if request.connection_id not in client.metered:
+            self._meter_socket(client, request.connection_id, request.client_id_bytes or b"")
         self._produce.flush()
         meter = self.rates.meter(request)
         placed = self._serve(request, body)
         self._produce.flush()
         meter.stop()
         return placed
+
+    def _meter_socket(
+        self, client: Client, connection_id: int, client_id: bytes, *, is_on: bool = True
+    ) -> None:
+        """Tell the Processor to measure its time for a connection, or not to."""
+        (client.metered.add if is_on else client.metered.discard)(connection_id)
+        client.outbox.push(METERED, HEAD.pack(connection_id, is_on, 0, 0), client_id)
+
+    def _take_socket_time(self, client: Client, connection_id: int, body: memoryview) -> None:
+        """Charge a client for what its Processor did."""
+        (used_ns,) = SOCKET_NS.unpack_from(body)
+        client_id = bytes(body[SOCKET_NS.size :])
+        identity = client.requests.identities.get(connection_id)
+        if identity is not None and not self.rates.on_socket_time(
+            identity.principal.name, client_id, used_ns
+        ):
+            self._meter_socket(client, connection_id, client_id, is_on=False)
 
     def _throttle(self, request: HandlerRequest, body_bytes: int) -> None:
         """Count a Produce; a client that is above its quota is not read for a while, beginning now."""

@@ -39,6 +39,7 @@ from kproc.net.handoff import EVICT, HANDOFF, NO_ADDRESS, REFUSED
 from kproc.net.homes import Homes
 from kproc.net.lent_blocks import LentBlocks
 from kproc.net.memory_budget import MemoryBudget
+from kproc.net.metered import MeteredConnections
 from kproc.net.migration import ConnectionMigration
 from kproc.net.processor_state import ProcessorState
 from kproc.net.request_reader import RequestReader
@@ -69,8 +70,8 @@ class Processor:
     __slots__ = (  # More attributes than CPython keeps inline in an object without.
         "_blocks", "_books", "_budget", "_clock", "_counts", "_cycle_count", "_descriptor_end", "_doze",
         "_doze_fd", "_epoll", "_find", "_handoffs", "_has_answers", "_homes", "_idle_ns_max",
-        "_metrics", "_next_complaint_ns", "_next_second_ns", "_next_store_ns", "_now_ns", "_only_woken", "_poll",
-        "_probe_books", "_read", "_reporter", "_sleep_ms_max", "_slow_frames", "_state", "_take_responses",
+        "_metrics", "_next_complaint_ns", "_next_second_ns", "_next_store_ns", "_now_ns", "_only_woken",
+        "_poll", "_probe_books", "_read", "_reporter", "_sleep_ms_max", "_slow_frames", "_state", "_take_responses",
         "_tls", "_watch", "_watched_fd", "handlers", "id", "is_called", "migration", "reader", "table", "timed",
         "tls_listeners", "writer",
     )  # fmt: skip
@@ -133,6 +134,7 @@ class Processor:
             request_bytes_max=request_bytes_max,
         )
         self.writer = self._writer_kind(table, handlers, state, blocks=blocks, timed=timed, steps=steps)
+        self.writer.metered = MeteredConnections(table.by_id, handlers, clock.now_ns)
         # What every pass calls.
         self._poll, self._now_ns = watch.epoll.poll, clock.now_ns
         self._find, self._read, self._has_answers = table.by_fd.get, self.reader.read, handlers.has_answers
@@ -143,9 +145,9 @@ class Processor:
         self._descriptor_end = descriptor_end()
         self._next_complaint_ns = self._next_second_ns = self._next_store_ns = self._cycle_count = 0
         self._watched_fd, self.is_called, self._sleep_ms_max = -1, False, STORE_MS
-        self.tls_listeners = tls_listeners
-        self._tls: TlsSide | None = None
+        self.tls_listeners, self._tls = tls_listeners, None
 
+    _tls: TlsSide | None
     # The parts that a Processor for comparison replaces (thread_processor.py).
     _table_kind: type[ConnectionTable] = ConnectionTable
     _writer_kind: type[ResponseWriter] = ResponseWriter
@@ -461,6 +463,7 @@ class Processor:
         now_ns = self._state.now_ns
         self._next_store_ns = now_ns + STORE_MS * 1_000_000
         self._sleep_ms_max = STORE_MS if self._reporter.has_unsent else REST_MS
+        self.writer.metered.tell()
         counts = self._counts
         counts[SLOT["heartbeat_ns"]] = now_ns
         counts[SLOT["duty_cycles"]] = self._cycle_count

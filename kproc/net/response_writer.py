@@ -15,6 +15,7 @@ from kproc.net.connection_table import ConnectionTable
 from kproc.net.files import FileCache, StaleFile
 from kproc.net.handler_set import HandlerSet
 from kproc.net.lent_blocks import LentBlocks
+from kproc.net.metered import MeteredConnections
 from kproc.net.migration_steps import MigrationSteps
 from kproc.net.processor_state import ProcessorState
 from kproc.net.socket_watch import ACTIVE
@@ -26,6 +27,7 @@ from kproc.transport.envelope import (
     HEAD,
     HEAD_BYTES,
     HINT,
+    METERED,
     MOVED,
     NO_OP,
     NOTE,
@@ -52,8 +54,10 @@ _unpack_head: Final = HEAD.unpack_from
 class ResponseWriter:
     """One per Processor."""
 
+    metered: MeteredConnections  # Set by the Processor.
     __slots__ = (
-        "_blocks", "_by_id", "_counts", "_handlers", "_lent", "_state", "_steps", "_table", "_timed", "files",
+        "_blocks", "_by_id", "_counts", "_handlers", "_lent", "_state", "_steps", "_table",
+        "_timed", "files", "metered",
     )  # fmt: skip
 
     def __init__(
@@ -275,6 +279,8 @@ class ResponseWriter:
             (throttle_ms,) = THROTTLE_MS.unpack_from(view, HEAD_BYTES)
             self._table.throttle(connection, self._state.now_ns + throttle_ms * 1_000_000)
             self._table.update_interest(connection)
+        elif kind == METERED:
+            self.metered.switch(connection, bytes(view[HEAD_BYTES:]), is_on=sequence > 0)
         elif kind == AUTHENTICATED:
             self._table.authenticated(connection, Session.unpack(bytes(view[HEAD_BYTES:])))
         else:

@@ -12,6 +12,7 @@ MOVE_OUT       head (sequence: attempt)                MOVED        head (sequen
 MOVE_IN        head, sequences                         THROTTLE     head, milliseconds
                                                        NOTE         head, client software
                                                        TIMES        head, API key, throttle, three times
+SOCKET_TIME    head, ns, client id                     METERED      head (sequence: 1 or 0), client id
                                                        AUTHENTICATED  head, session
 Handler <-> Handler, Controller <-> Handler, Cleaner <-> Handler
 CALL           token, msgpack [op, body], raw bytes    REPLY        token, msgpack body
@@ -38,6 +39,8 @@ alone, one at a time. AUTHENTICATED opens the gate; it comes before the answer o
 THROTTLE is Kafka's StartThrottling: pushed before the answer of the same sequence, which leaves at once; the
 Processor reads nothing more of that connection until the time is over (its own timer is EndThrottling). There may be
 several, of which the longest counts.
+METERED says that the client has a request_percentage (sequence 1), or none any more (0), with its client id. Then the
+time that the Processor spends on its socket comes as SOCKET_TIME, with that client id: see net/metered.py.
 NOTE says what ApiVersions told of the client: msgpack [client id, software name, software version].
 
 FLAG_TIMED on REQUEST or REQUEST_BLOCK asks the Handler to time the (first) frame: TIMES, pushed before its answer,
@@ -78,6 +81,8 @@ TIMES: Final = 20
 IDENTITY: Final = 21
 SENDS: Final = 22
 AUTHENTICATED: Final = 23
+METERED: Final = 24
+SOCKET_TIME: Final = 25
 
 HEAD: Final = struct.Struct("=QIHH")
 HEAD_BYTES: Final = HEAD.size
@@ -93,6 +98,7 @@ FLAG_TLS: Final = 8  # Its listener is SSL or SASL_SSL.
 FLAG_SASL: Final = 16  # Its listener is SASL_PLAINTEXT or SASL_SSL.
 FLAG_GATED: Final = 32  # Of a request: its client has to log in before anything else is served.
 FLAG_MOVED: Final = 0x8000  # Of DISCONNECTED only: the connection lives on in another Processor.
+SOCKET_NS: Final = struct.Struct("=Q")
 THROTTLE_MS: Final = struct.Struct("=I")
 TIMES_BODY: Final = struct.Struct("=HxxIQQQ")  # API key, throttle in ms; taken, done locally, answered: in ns
 UNTIMED_KEY: Final = 0xFFFF  # In TIMES: of a request that is no API of ours, to be counted nowhere.

@@ -38,11 +38,14 @@ from kproc.transport.envelope import (
     HEAD_BYTES,
     HINT,
     IDENTITY,
+    METERED,
     NO_OP,
     REQUEST,
     REQUEST_BLOCK,
     SEND,
     SEND_PARTS,
+    SOCKET_NS,
+    SOCKET_TIME,
     THROTTLE,
     THROTTLE_MS,
     encode_parts,
@@ -93,6 +96,7 @@ class ScriptedHandler:
     events: list[str] = field(default_factory=list)
     addresses: dict[int, bytes] = field(default_factory=dict)  # By connection, as they were told.
     sessions: dict[int, Session] = field(default_factory=dict)  # The same.
+    socket_times: list[tuple[int, int, bytes]] = field(default_factory=list)  # Connection, ns, client id.
 
     def __post_init__(self) -> None:
         self.inbox = Inbox(self.link.receiver)
@@ -111,6 +115,10 @@ class ScriptedHandler:
                 continue
             self._records += 1
             connection_id, sequence, listener, flags = HEAD.unpack_from(view)
+            if kind == SOCKET_TIME:
+                (used_ns,) = SOCKET_NS.unpack_from(view, HEAD_BYTES)
+                self.socket_times.append((connection_id, used_ns, bytes(view[HEAD_BYTES + SOCKET_NS.size :])))
+                continue
             if kind == DISCONNECTED:
                 self.gone.append(connection_id)
                 self.events.append("gone")
@@ -159,6 +167,11 @@ class ScriptedHandler:
 
     def close(self, request: Request) -> None:
         self.push(CLOSE, request)
+        self.outbox.flush()
+
+    def metered(self, connection_id: int, client_id: bytes, *, is_on: bool = True) -> None:
+        """The client has a request_percentage, or none any more."""
+        self.outbox.push(METERED, HEAD.pack(connection_id, is_on, 0, 0), client_id)
         self.outbox.flush()
 
     def throttle(self, request: Request, duration_ms: int) -> None:

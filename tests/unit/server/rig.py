@@ -52,6 +52,7 @@ from kproc.transport.envelope import (
     HEAD_BYTES,
     HINT,
     IDENTITY,
+    METERED,
     NO_OP,
     NOTE,
     REQUEST,
@@ -60,6 +61,8 @@ from kproc.transport.envelope import (
     SEND_PARTS,
     SENDS,
     SNAPSHOT,
+    SOCKET_NS,
+    SOCKET_TIME,
     THROTTLE,
     THROTTLE_MS,
     TOKEN,
@@ -154,6 +157,7 @@ class ScriptedProcessor:
         self.bulk_sizes: list[int] = []  # How many answers came with each SENDS.
         self.throttles: list[tuple[int, int]] = []  # (connection, milliseconds)
         self.sessions: dict[int, Session] = {}  # Of the connections whose clients have logged in.
+        self.metered: dict[int, tuple[bool, bytes]] = {}  # By connection: whether, and its client id.
         self._blocks: dict[tuple[int, int], int] = {}
 
     def send(self, key: ApiKey, version: int, fields: Fields, *, connection: int = 1, flags: int = 0) -> int:
@@ -202,6 +206,12 @@ class ScriptedProcessor:
         self._outbox.push(IDENTITY, HEAD.pack(connection, 0, 0, 0), identity)
         self._outbox.flush()
 
+    def spent(self, used_ns: int, client_id: bytes, *, connection: int = 1) -> None:
+        """Say how long the Processor has worked for a connection."""
+        head = HEAD.pack(connection, 0, 0, 0)
+        self._outbox.push(SOCKET_TIME, head, SOCKET_NS.pack(used_ns), client_id)
+        self._outbox.flush()
+
     def disconnect(self, connection: int = 1) -> None:
         self._outbox.push(DISCONNECTED, HEAD.pack(connection, 0, 0, 0))
         self._outbox.flush()
@@ -230,6 +240,9 @@ class ScriptedProcessor:
                 body = view[HEAD_BYTES:]
                 if kind == THROTTLE:
                     self.throttles.append((connection_id, THROTTLE_MS.unpack(body)[0]))
+                    continue
+                if kind == METERED:
+                    self.metered[connection_id] = (bool(sequence), bytes(body))
                     continue
                 if kind == AUTHENTICATED:
                     self.sessions[connection_id] = Session.unpack(bytes(body))

@@ -243,3 +243,29 @@ def test_throttles_are_counted_by_quota(rig: HandlerRig) -> None:
         "fetch": (1, fetched[1]), "produce": (1, produced), "request": (1, asked), "mutation": (2, sum(made))
     }  # fmt: skip
     assert all(duration_ms > 0 for _, duration_ms in counted.values())
+
+
+def test_processor_measures_for_those_who_have_one_and_what_it_says_is_charged(rig: HandlerRig) -> None:
+    processor = rig.processors[0]
+    processor.introduce("127.0.0.1")
+    processor.ask(ApiKey.API_VERSIONS, 0, {})
+    assert processor.metered == {}
+    set_quota(rig, REQUEST_PERCENTAGE, 5)
+    processor.ask(ApiKey.API_VERSIONS, 0, {})
+    assert processor.metered == {1: (True, b"test")}
+    processor.spent(60 * MS, b"test")
+    assert processor.ask(ApiKey.API_VERSIONS, 3, {})["throttle_time"] == 200, (
+        "60 ms at 5 %, a second was saved"
+    )
+    set_quota(rig, REQUEST_PERCENTAGE, 5, "other")
+    remove_quota(rig, REQUEST_PERCENTAGE)
+    processor.spent(60 * MS, b"test")
+    processor.answers()
+    assert processor.metered == {1: (False, b"test")}
+
+
+def remove_quota(rig: HandlerRig, key: str) -> None:
+    op = {"key": key, "value": 0.0, "remove": True}
+    entity = [{"entity_type": CLIENT_ID, "entity_name": "test"}]
+    rig.cluster.do("alter_client_quotas", entries=[{"entity": entity, "ops": [op]}], validate_only=False)
+    rig.tell()
