@@ -69,13 +69,13 @@ class Logins:
         )
         self._open: dict[int, Login] = {}  # By connection; those that are not complete.
         self._by_listener: dict[str, SaslListener] = {}
-        self._counts: dict[str, int] = {}
+        self._counts: dict[int, int] = {}
         self._window_ns = self._lines = self._silent = 0
 
     def take_counts(self) -> Iterator[tuple[int, int]]:
         """What was counted since the last time: metric and number."""
         counts, self._counts = self._counts, {}
-        return ((SLOT[name], count) for name, count in counts.items())
+        return iter(counts.items())
 
     def forget(self, connection_id: int) -> None:
         """The connection is gone."""
@@ -129,7 +129,7 @@ class Logins:
         key, version = request.api_key, request.api_version
         if login.is_again and not login.mechanism and key != _HANDSHAKE:
             self.forget(request.connection_id)
-            self._count("sessions_killed")
+            self._count(SLOT["sessions_killed"])
             logger.debug("closing connection %d: its session is over", request.connection_id)
             request.close()
             return
@@ -203,7 +203,7 @@ class Logins:
 
     def _complete(self, request: HandlerRequest, login: Login, done: Done) -> None:
         self.forget(request.connection_id)
-        self._count("sessions_prolonged" if login.is_again else "logins")
+        self._count(SLOT["sessions_prolonged"] if login.is_again else SLOT["logins"])
         ends_ns = 0
         if done.lifetime_ms is not None:
             ends_ns = self._services.clock.now_ns() + done.lifetime_ms * 1_000_000
@@ -236,7 +236,9 @@ class Logins:
     def _refuse(self, request: HandlerRequest, login: Login | None, refused: Refused) -> None:
         """Answer a login that failed, after a while, and close the connection. Nothing else waits for that."""
         self.forget(request.connection_id)
-        self._count("sessions_not_prolonged" if login is not None and login.is_again else "logins_failed")
+        self._count(
+            SLOT["sessions_not_prolonged"] if login is not None and login.is_again else SLOT["logins_failed"]
+        )
         self._log(request, login, refused.why)
         delay_ns = self._services.config.connection_failed_authentication_delay_ms * 1_000_000
         frame = self._error_frame(request, refused)
@@ -296,8 +298,8 @@ class Logins:
         # A delegation token's id is no user; one that is not there looks like a user that is not.
         return self._tokens.find(kind, name) or users.find(kind, f"token:{name}")._replace(outcome=None)
 
-    def _count(self, name: str) -> None:
-        self._counts[name] = self._counts.get(name, 0) + 1
+    def _count(self, slot: int) -> None:
+        self._counts[slot] = self._counts.get(slot, 0) + 1
 
     def _listener(self, index: int) -> SaslListener:
         name = self._services.endpoints[index].name

@@ -25,6 +25,13 @@ HONEST = {
 # What is refused whatever is asked: there is no authorizer, and no other broker.
 ALWAYS = {
     ApiKey.DESCRIBE_ACLS: {ErrorCode.SECURITY_DISABLED},
+    # Nobody logs in on a PLAINTEXT listener.
+    ApiKey.SASL_HANDSHAKE: {ErrorCode.ILLEGAL_SASL_STATE},
+    ApiKey.SASL_AUTHENTICATE: {ErrorCode.ILLEGAL_SASL_STATE},
+    ApiKey.CREATE_DELEGATION_TOKEN: {ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED},
+    ApiKey.RENEW_DELEGATION_TOKEN: {ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED},
+    ApiKey.EXPIRE_DELEGATION_TOKEN: {ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED},
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: {ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED},
     ApiKey.UNREGISTER_BROKER: {ErrorCode.BROKER_ID_NOT_REGISTERED},
     # Of members and groups that there are not.
     ApiKey.JOIN_GROUP: {ErrorCode.MEMBER_ID_REQUIRED},

@@ -104,12 +104,12 @@ class World:
         """The markers reach their partitions; the first of them may be refused."""
         self.rig.work()
         sent, self.rig.sent = self.rig.sent, []
-        for parts, on_codes in sent:
+        for parts, on_code in sent:
             codes = [int(code), *[int(ErrorCode.NONE)] * (len(parts) - 1)]
-            for (key, marker), each in zip(parts, codes, strict=True):
+            for at, ((key, marker), each) in enumerate(zip(parts, codes, strict=True)):
                 if not each:
                     self.take(key, marker)
-            on_codes(codes)
+                on_code(at, each)
 
     def take(self, key: PartitionKey, marker: Marker) -> None:
         which = marker.producer_id, marker.epoch

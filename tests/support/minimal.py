@@ -201,6 +201,9 @@ MINIMAL: dict[ApiKey, Callable[[str, bytes], Fields]] = {
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: lambda name, topic_id: {"timeout": 1_000, "topics": []},
     ApiKey.LIST_PARTITION_REASSIGNMENTS: lambda name, topic_id: {"timeout": 1_000, "topics": None},
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: lambda name, topic_id: {"users": None},
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: lambda name, topic_id: {"deletions": [], "upsertions": []},
+    ApiKey.SASL_HANDSHAKE: lambda name, topic_id: {"mechanism": "PLAIN"},
+    ApiKey.SASL_AUTHENTICATE: lambda name, topic_id: {"auth_bytes": b""},
     ApiKey.DESCRIBE_QUORUM: lambda name, topic_id: {
         "topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]
     },
