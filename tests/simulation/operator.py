@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+from kproc.cluster.features import SAFE_DOWNGRADE, UPGRADE
 from kproc.wire.header import ApiKey
 from tests.simulation.broker import PORT
 from tests.simulation.client import Gone, Late, Life
@@ -32,6 +33,8 @@ class Operator(Worker):
             yield from self.set(order[1], order[2])
         elif order[0] == "quota":
             yield from self.set_quota(order[1], int(order[2]))
+        elif order[0] == "feature":
+            yield from self.set_feature(order[1], int(order[2]))
         else:
             yield from self.change_listeners()
 
@@ -65,6 +68,23 @@ class Operator(Worker):
             return
         self.world.tell("operator:", key, rate, answer["entries"][0]["error_code"])
         self.check_code(f"AlterClientQuotas of {key}", answer["entries"][0]["error_code"])
+
+    def set_feature(self, name: str, level: int) -> Life:
+        update = {"feature": name, "max_version_level": level, "upgrade_type": UPGRADE}
+        fields = {"timeout": 30_000, "feature_updates": [update], "validate_only": False}
+        for kind in (UPGRADE, SAFE_DOWNGRADE):
+            update["upgrade_type"] = kind
+            try:
+                answer = yield from self.call(ApiKey.UPDATE_FEATURES, 2, fields)
+            except (Gone, Late):
+                self.disconnect()
+                return
+            code = answer["error_code"]
+            self.world.tell("operator:", name, level, code, answer["error_message"])
+            self.check_code(f"UpdateFeatures of {name}", code, E.INVALID_UPDATE_VERSION)
+            if not code:
+                self.history.transactions.counts["feature levels"] += 1
+                return
 
     def change_listeners(self) -> Life:
         """A second listener comes or goes."""

@@ -10,6 +10,9 @@ import random
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from kproc.cluster.features import TRANSACTION_VERSION
+from tests.simulation.few_epochs import EPOCH_MAX
+
 Settings = dict[str, str]
 # Everybody may do what no rule is about.
 AUTHORIZER: Final = {
@@ -53,6 +56,7 @@ class Plan:
     events: tuple[Event, ...] = ()
     segment_bytes: int = 2000
     has_transactions: bool = False
+    epoch_max: int = EPOCH_MAX  # Of producer ids.
 
     def without(self, part: ClientPlan | Event) -> Plan:
         """The same without one client or event."""
@@ -189,6 +193,11 @@ def _with_transactions(plan: Plan, power: float) -> Plan:
     }
     if any(each.kind == "power" for each in events):
         settings["kproc.flush"] = "group"  # Without it a power loss may tear transactions.
+    if rng.random() < 0.3:
+        events += [
+            Event(rng.randrange(duration_ms), "feature", (TRANSACTION_VERSION, rng.choice((0, 1, 2))))
+            for _ in range(rng.choice((1, 2, 4)))
+        ]
     return replace(
         plan,
         duration_ms=duration_ms,
@@ -196,6 +205,7 @@ def _with_transactions(plan: Plan, power: float) -> Plan:
         clients=tuple(clients),
         events=tuple(sorted(events, key=lambda each: each.at_ms)),
         has_transactions=True,
+        epoch_max=rng.choice((2, 3, 5, 9)) if rng.random() < 0.4 else EPOCH_MAX,
     )
 
 

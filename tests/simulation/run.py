@@ -23,6 +23,7 @@ from tests.simulation import doubles, processes
 from tests.simulation.broker import DATA, PORT, SimulatedBroker
 from tests.simulation.client import Client
 from tests.simulation.committed_readers import CommittedJudge, CommittedReader
+from tests.simulation.few_epochs import epochs_up_to
 from tests.simulation.group_workload import Member
 from tests.simulation.history import History
 from tests.simulation.operator import Operator
@@ -122,7 +123,8 @@ class Run:
         logger.propagate = False
         logger.setLevel(logging.INFO if world.story is not None else logging.ERROR)
         try:
-            self._live()
+            with epochs_up_to(self.plan.epoch_max):
+                self._live()
         except Violation:
             world.tell("given up")
         except Endless as problem:
@@ -286,6 +288,9 @@ class Run:
 
     def _do_quota(self, key: str, rate: int) -> None:
         self._operate(("quota", key, str(rate)))
+
+    def _do_feature(self, name: str, level: int) -> None:
+        self._operate(("feature", name, str(level)))
 
     def _do_listener(self) -> None:
         self._operate(("listener",))

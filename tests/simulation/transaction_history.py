@@ -70,8 +70,19 @@ class TransactionHistory:
         self.passages: list[Passage] = []
         self.views: dict[Key, View] = {}
         self.stable: dict[Key, int] = {}  # Last stable offsets as answered.
-        names = ("transactions", "committed", "aborted", "timed out", "fenced", "unsure")
-        self.counts = dict.fromkeys(names, 0)
+        self.counts = dict.fromkeys(
+            (
+                "transactions",
+                "committed",
+                "aborted",
+                "timed out",
+                "fenced",
+                "unsure",
+                "other ids",
+                "feature levels",
+            ),
+            0,
+        )
 
     def begin(self, name: str, transactional_id: str) -> Transaction:
         self.counts["transactions"] += 1

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kproc.errors import ErrorCode
+from kproc.transaction import state
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import TRANSACTIONAL
 from tests.simulation.client import Fields, Gone, Late, Life
@@ -415,6 +416,7 @@ class TransactionalProducer(Worker):
             self.may_die(0.5)
             yield from self.wait_again("EndTxn", code)
         if self.is_new:
+            counts["other ids"] += answer["producer_id"] != self._who()["producer_id"]
             self.identity = answer["producer_id"], answer["producer_epoch"]
             self.sequences.clear()
         elif self.was_in_doubt:  # What is late of this transaction must not count for the next one.
@@ -462,7 +464,8 @@ class SilentProducer(TransactionalProducer):
             yield from self.pause(self.rng.choice((10, 50)))
         self.history.transactions.counts["timed out"] += 1
         now = row["producer_id"], row["producer_epoch"]
-        if now != (producer_id, epoch + 1):
+        is_another = epoch >= state.EXHAUSTED_EPOCH and now[0] != producer_id and now[1] == 0
+        if now != (producer_id, epoch + 1) and not is_another:
             self.world.violate(f"{self.name}: its timeout made {now} of {(producer_id, epoch)}")
         raise Ended("its timeout has passed")
 
