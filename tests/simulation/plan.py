@@ -91,13 +91,16 @@ _QUOTA_RATES: Final = {
 }
 
 
-def plan_of(seed: int, *, power: float = POWER, transactions: bool | None = None) -> Plan:
-    """The plan of a seed; every fourth is of transactions, too, unless it is said whether; every third of rules."""
+def plan_of(
+    seed: int, *, power: float = POWER, transactions: bool | None = None, late_markers: float = _LATE_MARKERS
+) -> Plan:
+    """The plan of a seed; every fourth is of transactions, too, unless it is said whether, and a share of these about
+    markers that come late; every third of rules."""
     plan = _plan_of(seed, power)
     if seed % _RULES_EVERY == 0:
         plan = _with_rules(plan)
     if seed % _TRANSACTIONS_EVERY == 0 if transactions is None else transactions:
-        return _with_transactions(plan, power)
+        return _with_transactions(plan, power, late_markers)
     return plan
 
 
@@ -157,7 +160,7 @@ def _with_rules(plan: Plan) -> Plan:
     return replace(plan, settings={**plan.settings, **AUTHORIZER}, clients=(*plan.clients, ruler))
 
 
-def _with_transactions(plan: Plan, power: float) -> Plan:
+def _with_transactions(plan: Plan, power: float, late_markers: float) -> Plan:
     """Few of the other clients, some transactional ones, more of those faults that their rules are about."""
     rng = random.Random(f"transactions {plan.seed}")
     others = [
@@ -177,12 +180,12 @@ def _with_transactions(plan: Plan, power: float) -> Plan:
     ):
         clients += [ClientPlan(kind, f"{kind}-{n}", rng.getrandbits(30)) for n in range(rng.choice(counts))]
     duration_ms = rng.choice((150, 300, 600))
-    if rng.random() < _LATE_MARKERS:
+    if rng.random() < late_markers:
         return _with_late_markers(plan, clients[:2], rng)
-    # What was promised of a log whose writes or syncs fail for good is not told for coordinators' logs.
-    events = [
-        each for each in plan.events if each.kind != "disk" or each.arguments[0] not in ("write", "sync")
-    ]
+    events = [*plan.events]
+    if rng.random() < 0.2:
+        failing = rng.choice(("write", "sync")), 300, rng.randrange(1, 20)
+        events.append(Event(rng.randrange(duration_ms), "disk", failing))
     events += [_event_of_transactions(rng, duration_ms, power) for _ in range(rng.choice((0, 2, 4, 8)))]
     if rng.random() < 0.3:
         events += _late_markers(rng, duration_ms)
