@@ -213,7 +213,9 @@ class TransactionCoordinator:
         assert entry.latest is None or entry.latest.state in PREDECESSORS[target.state], (
             f"{entry.name}: {entry.latest.state.word} to {target.state.word}"
         )
-        version = FLEXIBLE if self._environment.cluster_version() >= FLEXIBLE_RECORDS else PLAIN
+        # Whoever loads a producer's change of ids must know both, in a cluster of any level.
+        is_flexible = target.changes_its_id or self._environment.cluster_version() >= FLEXIBLE_RECORDS
+        version = FLEXIBLE if is_flexible else PLAIN
         record = encode_key(entry.name), encode_value(target, version)
         entry.latest = target
         entry.pending = target.state

@@ -85,6 +85,13 @@ class Transaction(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return self.epoch >= EXHAUSTED_EPOCH
 
     @property
+    def changes_its_id(self) -> bool:
+        """Whether a producer with an epoch for each transaction gets another id at the end, or has got it."""
+        return self.client_version >= EPOCH_PER_TRANSACTION and (
+            self.next_producer_id != NO_ID or self.previous_producer_id != NO_ID
+        )
+
+    @property
     def ends_at_ms(self) -> int:
         """When the coordinator aborts it, if it is ongoing."""
         return self.started_ms + self.timeout_ms

@@ -196,6 +196,7 @@ def _with_transactions(plan: Plan, power: float, late_markers: float) -> Plan:
     }
     if any(each.kind == "power" for each in events):
         settings["kproc.flush"] = "group"  # Without it a power loss may tear transactions.
+    epoch_max = rng.choice((2, 3, 5, 9)) if rng.random() < 0.4 else EPOCH_MAX
     if rng.random() < 0.3:
         events += [
             Event(rng.randrange(duration_ms), "feature", (TRANSACTION_VERSION, rng.choice((0, 1, 2))))
@@ -208,7 +209,7 @@ def _with_transactions(plan: Plan, power: float, late_markers: float) -> Plan:
         clients=tuple(clients),
         events=tuple(sorted(events, key=lambda each: each.at_ms)),
         has_transactions=True,
-        epoch_max=rng.choice((2, 3, 5, 9)) if rng.random() < 0.4 else EPOCH_MAX,
+        epoch_max=epoch_max,
     )
 
 

@@ -364,6 +364,25 @@ def test_an_exhausted_epoch_changes_the_producer_id() -> None:
     assert rig.state().producer_id == fresh.producer_id != producer.producer_id
 
 
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_a_change_of_the_producer_id_outlives_the_coordinator_in_a_cluster_of_any_level(version: int) -> None:
+    rig = CoordinatorRig(version=version)
+    producer = rig.producer()
+    last = Transaction(
+        producer_id=producer.producer_id, epoch=EXHAUSTED_EPOCH, timeout_ms=TIMEOUT_MS, updated_ms=0
+    )
+    rig.restart([(encode_key(NAME), encode_value(last, min(version, 1)))])
+    worn = Granted(NONE, producer.producer_id, EXHAUSTED_EPOCH)
+    rig.add(worn)
+    (fresh,) = rig.end(worn, COMMIT)
+    rig.restart(rig.log.records)
+    rig.take_markers()
+    assert (rig.state().producer_id, rig.state().epoch) == (fresh.producer_id, 0)
+    rig.restart(rig.log.records)
+    assert rig.end(worn, COMMIT) == [fresh], "a repeated request, over the change"
+    assert rig.add(fresh) == [NONE]
+
+
 # ---- loading ----------------------------------------------------------------------------------------------
 
 
