@@ -364,6 +364,8 @@ class Handler(LinkedAgent):
             topic for topic_id, topic in before.topics_by_id.items() if topic_id not in image.topics_by_id
         ]
         self._change_image(image, gone, moved_between(before, image), is_whole=True)
+        if image.acls != before.acls:
+            self._purgatory.expire_all()  # As in _apply.
         self._has_image = True
         self._list_links()
         self._load_eagerly()

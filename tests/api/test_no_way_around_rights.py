@@ -61,10 +61,10 @@ def start(tmp_path: Path) -> Iterator[Start]:
         yield make
 
 
-def change(
+def add_rule(
     rig: HandlerRig, kind: int, name: str, operation: int, permission: int = ALLOW, who: str = "alice"
 ) -> None:
-    """A new rule, known to every Handler."""
+    """A new rule, which no Handler has heard of yet."""
     rule = {
         "resource_type": kind,
         "resource_name": name,
@@ -75,6 +75,13 @@ def change(
         "permission_type": permission,
     }
     assert not rig.cluster.do("create_acls", creations=[rule])["results"][0]["error_code"]
+
+
+def change(
+    rig: HandlerRig, kind: int, name: str, operation: int, permission: int = ALLOW, who: str = "alice"
+) -> None:
+    """A new rule, known to every Handler."""
+    add_rule(rig, kind, name, operation, permission, who)
     rig.tell()
 
 
@@ -239,6 +246,19 @@ def test_a_changed_rule_ends_what_waits_before_more_comes(start: Start) -> None:
     assert [(row["error_code"], row["records"]) for row in rows] == [(0, b"")] * 3
     produce(rig, ADMIN)
     assert fetch(rig)["error_code"] == DENIED
+
+
+def test_rule_that_comes_with_a_new_controller_ends_what_waits(start: Start) -> None:
+    """It was written, and the controller died before it told anybody."""
+    rig = start()
+    fields = fetch_fields([(TOPIC, NO_TOPIC_ID, [(0, 0)])], max_wait_ms=10_000)
+    rig.processors[0].send(ApiKey.FETCH, 12, fields)
+    rig.send_snapshot(0)
+    assert not rig.processors[0].answers()
+    add_rule(rig, OF_TOPIC, TOPIC, ALL, DENY)
+    rig.send_snapshot(0)
+    (answer,) = rig.processors[0].answers()
+    assert not answer.fields(ApiKey.FETCH, 12)["responses"][0]["partitions"][0]["records"]
 
 
 def test_what_may_be_read_is_waited_for_beside_what_is_denied(start: Start) -> None:
