@@ -410,6 +410,9 @@ class SocketHandle:
     def setblocking(self, _flag: bool) -> None:
         """Nothing here ever blocks."""
 
+    def getblocking(self) -> bool:
+        return False
+
     def settimeout(self, _seconds: float | None) -> None:
         """As above."""
 
