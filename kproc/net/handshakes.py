@@ -115,15 +115,16 @@ class Handshakes:
         """A handshake is over. Raises OSError if the client's certificate makes it nobody."""
         self.forget(transport)
         self._state.counts[SLOT["tls_handshakes"]] += 1
+        connection = self._table.by_fd[transport.fd]
         certificate = transport.peer_certificate()
-        if certificate is None:
+        if certificate is None or connection.gate is not None:  # Who logs in is who the login says.
             return
         try:
             name = transport.context.mapper.name_of(subject_of(certificate))
         except (NoMatchingRule, MalformedCertificate) as error:
             self.refused(transport, str(error))
             raise OSError(str(error)) from error
-        self._table.by_fd[transport.fd].session = Session(Principal(USER, name))
+        connection.session = Session(Principal(USER, name))
 
     def refused(self, transport: TlsTransport, reason: str) -> None:
         """A client is about to be closed: count it, and log it unless there were many in this second."""

@@ -255,13 +255,6 @@ class TlsTransport:
         """What the connection began with."""
         return self._context
 
-    def describe(self) -> str:
-        """Version and cipher suite; empty before the end of the handshake."""
-        if self._tls is None or not self._is_open:
-            return ""
-        cipher = self._tls.cipher()
-        return f"{self._tls.version()} {cipher[0] if cipher else ''}"
-
     # -- writing -----------------------------------------------------------------------------------------------
 
     def send(self, data: bytes | memoryview, flags: int = 0) -> int:

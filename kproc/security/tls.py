@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from kproc.config import SETTINGS, Config
 from kproc.config.dynamic import DynamicSettings
+from kproc.config.listeners import parse_protocol_map
 from kproc.config.values import ConfigError, Secret
 from kproc.security import openssl_calls
 from kproc.security.certificate import CertificateFacts, MalformedCertificate, certificates_in, facts_of
@@ -34,6 +35,7 @@ _VERIFY: Final = {
     "requested": ssl.CERT_OPTIONAL,
     "required": ssl.CERT_REQUIRED,
 }
+_CLIENT_AUTH: Final = "ssl.client.auth"
 # Each ticket costs the handshake and the client's memory something, and a client resumes with one.
 _TICKETS: Final = 1
 
@@ -49,6 +51,8 @@ def settings_of(config: Config, dynamic: DynamicSettings, listener: str) -> Valu
         if changed is not None:
             return SETTINGS[name].parse(changed)
         own = config.listener_value(listener, name)
+        if own is None and name == _CLIENT_AUTH and _logs_in(config, listener):
+            return "none"  # As in Kafka (KIP-684): only its own value is for a listener whose clients log in.
         return getattr(config, SETTINGS[name].field_name) if own is None else own
 
     return value
@@ -71,6 +75,11 @@ def _stamp(location: str | None) -> tuple[int, ...]:
     except OSError:
         return ()
     return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _logs_in(config: Config, listener: str) -> bool:
+    protocols = parse_protocol_map(config.listener_security_protocol_map)
+    return protocols.get(listener.upper(), "").startswith("SASL")
 
 
 class TlsContext(NamedTuple):

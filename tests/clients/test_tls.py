@@ -1,6 +1,6 @@
 """Clients over TLS: each of them produces and consumes, in a group; what is wrong is said at both ends.
 
-One broker serves four listeners: SSL, MTLS which wants a certificate, EXPIRED whose own has ended, and PLAINTEXT.
+One broker serves SSL, MTLS which wants a certificate, EXPIRED whose own has ended, PLAINTEXT, and SASL behind TLS.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from confluent_kafka.admin import AdminClient
 
 from tests.support.broker import ServedBroker
 from tests.support.certificates import Certificates
+from tests.support.secured import PASSWORDS, sasl_settings
 from tests.support.topics import fresh_name
 from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.clients]
 VALUES = [b"%d" % number + b"x" * number for number in range(0, 3000, 7)] + [b"y" * 900_000]
-PROTOCOLS = "SSL:SSL,MTLS:SSL,EXPIRED:SSL,PLAINTEXT:PLAINTEXT"
+PROTOCOLS = "SSL:SSL,MTLS:SSL,EXPIRED:SSL,PLAINTEXT:PLAINTEXT,SASL:SASL_SSL"
 
 
 class TlsBroker:
@@ -53,7 +54,10 @@ def tls_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsBroker]:
     directory = tmp_path_factory.mktemp("tls")
     files = Certificates(directory)
     settings = {
-        "listeners": ",".join(f"{name}://127.0.0.1:0" for name in ("SSL", "MTLS", "EXPIRED", "PLAINTEXT")),
+        "listeners": ",".join(
+            f"{name}://127.0.0.1:0" for name in ("SSL", "MTLS", "EXPIRED", "PLAINTEXT", "SASL")
+        ),
+        **sasl_settings(["PLAIN"], listener="SASL"),
         "listener.security.protocol.map": PROTOCOLS,
         "num.network.threads": 2,
         "num.io.threads": 2,
@@ -106,6 +110,17 @@ def test_a_clients_certificate_opens_the_listener_that_wants_one(tls_broker: Tls
     options = tls_broker.librdkafka("MTLS", with_client=True)
     produce(options, topic, VALUES[:10])
     assert consume(options, topic, 10) == VALUES[:10]
+
+
+@pytest.mark.parametrize("with_client", [False, True])
+def test_a_login_behind_tls(tls_broker: TlsBroker, with_client: bool) -> None:
+    topic = fresh_name("sasl")
+    login = {"sasl.mechanism": "PLAIN", "sasl.username": "alice", "sasl.password": PASSWORDS["alice"]}
+    options = tls_broker.librdkafka("SASL", with_client=with_client) | login
+    options["security.protocol"] = "SASL_SSL"
+    produce(options, topic, VALUES[:50])
+    assert consume(options, topic, 50) == VALUES[:50]
+    assert "Authentication failed" in error_of(options | {"sasl.password": "wrong"})
 
 
 def test_kafka_python(tls_broker: TlsBroker) -> None:

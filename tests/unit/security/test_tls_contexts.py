@@ -347,6 +347,18 @@ def test_what_was_changed_at_run_time_wins_over_the_listeners_own_and_that_over_
     assert settings_of(config, password, "OUT")("ssl.key.password") == Secret("word")
 
 
+@pytest.mark.parametrize("protocol", ["SSL", "SASL_SSL"])
+def test_who_logs_in_shows_a_certificate_only_where_the_listener_itself_says_so(protocol: str) -> None:
+    given = {"listener.security.protocol.map": f"OUT:{protocol},OWN:{protocol},PLAINTEXT:PLAINTEXT"}
+    given |= {"ssl.client.auth": "required", "listener.name.own.ssl.client.auth": "requested"}
+    config = Config.build(given)
+    name = "ssl.client.auth"
+    assert settings_of(config, DynamicSettings(), "OUT")(name) == (
+        "required" if protocol == "SSL" else "none"
+    )
+    assert settings_of(config, DynamicSettings(), "OWN")(name) == "requested"
+
+
 def test_every_setting_of_tls_may_be_a_listeners_own() -> None:
     assert all(row.per_listener for name, row in SETTINGS.items() if name.startswith("ssl."))
 
