@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from bench.peers.base import free_ports
 from kproc.client import Client, ClientError
+from kproc.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.broker import BrokerUnderTest, EmbeddedBroker
 from tests.support.configs import set_config
@@ -170,3 +172,22 @@ def test_who_locked_everybody_out_can_take_it_back(managed: BrokerUnderTest, con
         with RawClient(control) as admin:
             assert alter(admin, "DELETE") == 0
     wait_until(is_served, what="clients are back")
+
+
+def test_its_clients_need_rights_with_an_authorizer(transport: str) -> None:
+    (port,) = free_ports(1)
+    settings = {
+        **SETTINGS,
+        "kproc.control.listener": f"127.0.0.1:{port}",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    }
+    address = f"127.0.0.1:{port}"
+    with EmbeddedBroker(transport=transport, settings=settings), RawClient(address) as nobody:
+        (made,) = nobody.call(ApiKey.CREATE_TOPICS, 7, create_topics_fields("x"))["topics"]
+        assert made["error_code"] == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        resource = {"resource_type": BROKER, "resource_name": "", "configs": []}
+        fields = {"resources": [resource], "validate_only": False}
+        (altered,) = nobody.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, fields)["responses"]
+        assert altered["error_code"] == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        with connect(address) as client, pytest.raises(ClientError, match="needs the right DESCRIBE"):
+            client.operate("status")

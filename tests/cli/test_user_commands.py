@@ -88,9 +88,7 @@ def test_a_stopped_brokers_users_are_changed_and_its_stop_stays_clean(tmp_path: 
     assert marker.read_bytes() == before
 
 
-def test_users_of_a_running_broker(
-    tmp_path: Path, kproc: Kproc, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_users_of_a_running_broker(tmp_path: Path, kproc: Kproc, monkeypatch: pytest.MonkeyPatch) -> None:
     with secured(tmp_path / "data", mechanisms=("PLAIN", *KINDS)) as broker:
         monkeypatch.setenv("KPROC_COMMAND_CONFIG", str(client_config(tmp_path, broker)))
         where = ("--bootstrap", broker.bootstrap)
@@ -102,7 +100,10 @@ def test_users_of_a_running_broker(
             ("carol", "SCRAM-SHA-256", 8192), ("carol", "SCRAM-SHA-512", 8192),
         ]  # fmt: skip
         assert can_log_in(broker, "carol", "carols-word")
-        assert kproc("delete", "carol", "-m", "SCRAM-SHA-512", *where).stdout == "deleted carol by SCRAM-SHA-512\n"
+        assert (
+            kproc("delete", "carol", "-m", "SCRAM-SHA-512", *where).stdout
+            == "deleted carol by SCRAM-SHA-512\n"
+        )
         assert not can_log_in(broker, "carol", "carols-word")
         assert can_log_in(broker, "carol", "carols-word", "SCRAM-SHA-256")
 

@@ -82,7 +82,10 @@ def test_kafka_configs_makes_shows_and_deletes_a_user(broker: SecuredBroker, tmp
     configs(broker, file, "--alter", *name, "--delete-config", "SCRAM-SHA-256")
     assert "SCRAM-SHA-256" not in configs(broker, file, "--describe", *name).stdout
     refused = run_tool(TOPIC_COMMAND, *server, "--command-config", carol, "--list", check=False)
-    assert "Authentication failed during authentication due to invalid credentials" in refused.stdout + refused.stderr
+    assert (
+        "Authentication failed during authentication due to invalid credentials"
+        in refused.stdout + refused.stderr
+    )
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])

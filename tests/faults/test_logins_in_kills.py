@@ -112,7 +112,13 @@ def started(tmp_path: Path) -> Iterator[tuple[SecuredBroker, Producer, Crowd]]:
     """A broker, a producer that prolongs its session again and again, and clients that come and go."""
     with secured(tmp_path / "data", settings=SETTINGS) as broker:
         with broker.logged_in() as connection:
-            topic = {"name": TOPIC, "num_partitions": 4, "replication_factor": 1, "assignments": [], "configs": []}
+            topic = {
+                "name": TOPIC,
+                "num_partitions": 4,
+                "replication_factor": 1,
+                "assignments": [],
+                "configs": [],
+            }
             answer = connection.call(
                 ApiKey.CREATE_TOPICS, 5, {"topics": [topic], "timeout": 10_000, "validate_only": False}
             )
@@ -128,7 +134,9 @@ def go_on(clients: Crowd) -> None:
     wait_until(lambda: clients.served > before or clients.stuck, seconds=30, what="somebody logs in")
 
 
-@pytest.mark.parametrize("role", [("handler", 0), ("handler", 1), ("processor", 0), ("controller", 0)], ids=str)
+@pytest.mark.parametrize(
+    "role", [("handler", 0), ("handler", 1), ("processor", 0), ("controller", 0)], ids=str
+)
 def test_a_role_is_killed_while_clients_log_in(tmp_path: Path, role: Role) -> None:
     with started(tmp_path) as (broker, producer, clients):
         acknowledged: Counter[int] = Counter()
