@@ -25,6 +25,7 @@ from kproc.cli import (
     pipeline_demo,
     pipeline_telemetry,
     produce,
+    quotas,
     scale,
     serve,
     status,
@@ -85,6 +86,7 @@ app.add_typer(transactions.app, name="txn")
 app.add_typer(configs.app, name="config")
 app.add_typer(acls.app, name="acl")
 app.add_typer(users.app, name="user")
+app.add_typer(quotas.app, name="quota")
 app.command("produce", short_help="Send each line of the standard input as a record.")(produce.produce)
 app.command("consume", short_help="Write records to the standard output.")(consume.consume)
 app.command("ping", short_help="Ask a broker whether it answers.")(lifecycle.ping)

@@ -1,0 +1,163 @@
+"""`kproc quota list|set|delete`: what users, client ids and addresses may use of a running broker."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from kproc.cli.common import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    Failure,
+    Format,
+    OutputFormat,
+    connect,
+    print_done,
+    print_json,
+    print_table,
+    usage_error,
+)
+from kproc.errors import ErrorCode
+
+Row = dict[str, Any]
+Names = dict[str, str | None]
+app = typer.Typer(help="Show and change quotas of users, client ids and addresses.", no_args_is_help=True)
+
+_WORDS = {"user": "user", "client-id": "client", "ip": "address"}
+User = Annotated[str | None, typer.Option("--user", "-u", metavar="NAME", help="A user, without `User:`.")]
+EveryUser = Annotated[
+    bool, typer.Option("--every-user", help="Each user that has no quota of its own: for itself.")
+]
+Client = Annotated[str | None, typer.Option("--client", metavar="ID", help="A client id.")]
+EveryClient = Annotated[bool, typer.Option("--every-client", help="Each client id that has none of its own.")]
+Address = Annotated[str | None, typer.Option("--address", metavar="IP", help="An address of clients.")]
+EveryAddress = Annotated[bool, typer.Option("--every-address", help="Each address that has none of its own.")]
+Assignments = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="QUOTA=VALUE...",
+        help="producer_byte_rate, consumer_byte_rate, request_percentage, controller_mutation_rate; "
+        "of addresses connection_creation_rate.",
+    ),
+]
+Quotas = Annotated[list[str], typer.Argument(metavar="QUOTA...", help="Which.")]
+
+
+@app.command("list")
+def list_quotas(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: OutputFormat = Format.TABLE) -> None:
+    """Show every quota. The one that names a client best holds: its user and client id before its user alone."""
+    from kproc.wire.header import ApiKey
+
+    with connect(bootstrap) as client:
+        answer = client.call_latest(ApiKey.DESCRIBE_CLIENT_QUOTAS, {"components": [], "strict": False})
+    if answer["error_code"]:
+        raise _refused(answer["error_code"], answer["error_message"])
+    rows = [
+        {
+            "of": {part["entity_type"]: part["entity_name"] for part in entry["entity"]},
+            "quota": value["key"],
+            "value": value["value"],
+        }
+        for entry in answer["entries"]
+        for value in entry["values"]
+    ]
+    if output is Format.JSON:
+        print_json(rows)
+    else:
+        shown = sorted((_shown(row["of"]), row["quota"], f"{row['value']:.15g}") for row in rows)
+        print_table(("of", "quota", "value"), shown)
+
+
+@app.command("set")
+def set_quotas(
+    assignments: Assignments,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    user: User = None,
+    every_user: EveryUser = False,
+    client: Client = None,
+    every_client: EveryClient = False,
+    address: Address = None,
+    every_address: EveryAddress = False,
+    output: OutputFormat = Format.TABLE,
+) -> None:
+    """Set quotas of a user, a client id, both together, or an address. They hold at once."""
+    names = _names(user, every_user, client, every_client, address, every_address)
+    ops = [{"key": key, "value": value, "remove": False} for key, value in map(_assignment, assignments)]
+    _change(bootstrap, names, ops)
+    rows = [{"result": "set", "of": _shown(names), "quota": op["key"], "value": op["value"]} for op in ops]
+    print_done(rows, "{result} {quota} of {of} to {value:.15g}", output)
+
+
+@app.command("delete")
+def delete_quotas(
+    quotas: Quotas,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    user: User = None,
+    every_user: EveryUser = False,
+    client: Client = None,
+    every_client: EveryClient = False,
+    address: Address = None,
+    every_address: EveryAddress = False,
+    output: OutputFormat = Format.TABLE,
+) -> None:
+    """Delete quotas: the next one that fits holds, or none."""
+    names = _names(user, every_user, client, every_client, address, every_address)
+    _change(bootstrap, names, [{"key": key, "value": 0.0, "remove": True} for key in quotas])
+    rows = [{"result": "deleted", "of": _shown(names), "quota": key} for key in quotas]
+    print_done(rows, "{result} {quota} of {of}", output)
+
+
+def _names(
+    user: str | None,
+    every_user: bool,
+    client: str | None,
+    every_client: bool,
+    address: str | None,
+    every_address: bool,
+) -> Names:
+    """Whom the options name; None: everybody that has no quota of its own."""
+    names: Names = {}
+    for kind, name, every in (
+        ("user", user, every_user),
+        ("client-id", client, every_client),
+        ("ip", address, every_address),
+    ):
+        if name is not None and every:
+            usage_error(f"--{_WORDS[kind]} and --every-{_WORDS[kind]} exclude each other")
+        if name is not None or every:
+            names[kind] = name
+    if not names:
+        usage_error("whose? --user, --client, --address, or one of those with --every-")
+    return names
+
+
+def _assignment(text: str) -> tuple[str, float]:
+    key, _, value = text.partition("=")
+    try:
+        return key, float(value)
+    except ValueError:
+        return usage_error(f"{text}: expected QUOTA=NUMBER, such as producer_byte_rate=1000000")
+
+
+def _shown(names: Names) -> str:
+    return ", ".join(
+        f"every {_WORDS[kind]}" if name is None else f"{_WORDS[kind]} {name}" for kind, name in names.items()
+    )
+
+
+def _change(bootstrap: str, names: Names, ops: list[Row]) -> None:
+    from kproc.wire.header import ApiKey
+
+    entity = [{"entity_type": kind, "entity_name": name} for kind, name in names.items()]
+    with connect(bootstrap) as client:
+        body = {"entries": [{"entity": entity, "ops": ops}], "validate_only": False}
+        (entry,) = client.call_latest(ApiKey.ALTER_CLIENT_QUOTAS, body)["entries"]
+    if entry["error_code"]:
+        raise _refused(entry["error_code"], entry["error_message"])
+
+
+def _refused(code: int, message: str | None) -> Failure:
+    if code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+        return Failure("you may not do that: it takes ALTER_CONFIGS, or DESCRIBE_CONFIGS, on the cluster")
+    return Failure(message or ErrorCode(code).name)

@@ -1,0 +1,82 @@
+"""`kproc quota` against a running broker: what is set is shown and holds, and mistakes are told."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.support.broker import BrokerUnderTest
+from tests.support.command_line import call_kproc
+from tests.support.topics import fresh_name
+
+Kproc = Callable[..., subprocess.CompletedProcess[str]]
+
+pytestmark = pytest.mark.transports("process")
+
+
+@pytest.fixture
+def kproc(broker: BrokerUnderTest, capsys: pytest.CaptureFixture[str]) -> Kproc:
+    def call(command: str) -> subprocess.CompletedProcess[str]:
+        return call_kproc(capsys, "quota", *command.split(), "--bootstrap", broker.bootstrap)
+
+    return call
+
+
+def quotas_of(kproc: Kproc, name: str) -> list[tuple[dict[str, Any], str, float]]:
+    answer = kproc("list --format json")
+    assert answer.returncode == 0, answer.stderr
+    return [
+        (row["of"], row["quota"], row["value"])
+        for row in json.loads(answer.stdout)
+        if name in row["of"].values()
+    ]
+
+
+def test_quotas_are_set_listed_and_deleted(kproc: Kproc) -> None:
+    name = fresh_name("alice")
+    done = kproc(f"set --user {name} --every-client request_percentage=12.5 producer_byte_rate=1e6")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        f"set request_percentage of user {name}, every client to 12.5",
+        f"set producer_byte_rate of user {name}, every client to 1000000",
+    ]
+    entity = {"user": name, "client-id": None}
+    assert sorted(quotas_of(kproc, name), key=str) == [
+        (entity, "producer_byte_rate", 1e6), (entity, "request_percentage", 12.5),
+    ]  # fmt: skip
+    assert any(f"user {name}" in line and "12.5" in line for line in kproc("list").stdout.splitlines())
+    whose = f"--user {name} --every-client"
+    assert kproc(f"delete {whose} request_percentage producer_byte_rate").returncode == 0
+    assert quotas_of(kproc, name) == []
+
+
+def test_client_ids_and_addresses_have_quotas_too(kproc: Kproc) -> None:
+    name = fresh_name("app")
+    assert kproc(f"set --client {name} controller_mutation_rate=5").returncode == 0
+    assert quotas_of(kproc, name) == [({"client-id": name}, "controller_mutation_rate", 5.0)]
+    assert kproc("set --address 10.9.8.7 connection_creation_rate=20").returncode == 0
+    assert quotas_of(kproc, "10.9.8.7") == [({"ip": "10.9.8.7"}, "connection_creation_rate", 20.0)]
+    assert kproc(f"delete --client {name} controller_mutation_rate").returncode == 0
+    assert kproc("delete --address 10.9.8.7 connection_creation_rate").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "told"),
+    [
+        ("set producer_byte_rate=1", 2, "whose?"),
+        ("set --user a --every-user producer_byte_rate=1", 2, "exclude each other"),
+        ("set --user a producer_byte_rate", 2, "expected QUOTA=NUMBER"),
+        ("set --user a producer_byte_rate=fast", 2, "expected QUOTA=NUMBER"),
+        ("set --user a speed=1", 1, "Invalid configuration key speed"),
+        ("set --user a producer_byte_rate=0", 1, "must be greater than 0"),
+        ("set --user a --address 10.0.0.1 producer_byte_rate=1", 1, "entity"),
+    ],
+)
+def test_mistakes_are_told(kproc: Kproc, command: str, code: int, told: str) -> None:
+    answer = kproc(command)
+    assert answer.returncode == code, answer.stderr
+    assert told in answer.stderr
