@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import select
 import shutil
 import signal
@@ -26,6 +25,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from kproc.clock import NS_PER_MS, SystemClock
+from kproc.config.settings import is_secret
 from kproc.config.values import wire_text
 
 if TYPE_CHECKING:
@@ -39,10 +39,6 @@ SETTLE_MS: Final = 2_000
 """What children get after their supervisor's end: they see it at once, the cleaner may have to tidy up."""
 TOPIC_TIMEOUT_MS: Final = 10_000
 """What a change of a topic may take."""
-_SECRET: Final = re.compile(
-    r"(password|jaas\.config|secret\.key|keystore\.key|certificate\.chain|\.certificates)$"
-)
-"""Names of settings whose values nobody else should see."""
 LOG_TAIL_BYTES: Final = 8192
 """How much of the broker's stderr goes into an error: a stack or two."""
 
@@ -279,7 +275,7 @@ class Broker:
         if self._throwaway is not None:
             settings = self._throwaway.broker_settings() | settings
         # Everybody on this host may read a command line.
-        secret = {name: settings.pop(name) for name in list(settings) if _SECRET.search(name)}
+        secret = {name: settings.pop(name) for name in list(settings) if is_secret(name)}
         if secret:
             from kproc.client_security.throwaway import write_private
             from kproc.client_security.written import as_properties

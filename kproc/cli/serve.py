@@ -301,10 +301,16 @@ def _build(
     defaults: dict[str, object] | None = None,
 ) -> Config:
     from kproc.config import Config, parse_assignments
+    from kproc.config.settings import is_secret
 
     assignments = parse_assignments(settings or ())
     warnings: list[str] = []
     config = Config.build(assignments, flags=flags, file=file, defaults=defaults, on_warning=warnings.append)
+    warnings += [
+        f"--set {name}: everybody on this host may read a command line; put it into a file, for --config"
+        for name in assignments
+        if is_secret(name)
+    ]
     if len(warnings) == 1:
         sys.stderr.write(f"kproc: warning: {warnings[0]}\n")
     elif warnings:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from kproc.cluster import records as r
-from kproc.config import SETTINGS
-from kproc.config.dynamic import split_listener_key
-from kproc.config.values import HIDDEN, Kind
+from kproc.config.settings import is_secret
+from kproc.config.values import HIDDEN
 
 
 def without_secrets(data: bytes) -> bytes:
@@ -18,7 +17,7 @@ def without_secrets(data: bytes) -> bytes:
         return data
     hidden = HIDDEN.encode()
     match record:
-        case r.BrokerConfigSet(value=str(), name=name) if _is_secret(name):
+        case r.BrokerConfigSet(value=str(), name=name) if is_secret(name, if_unknown=True):
             return r.encode_record(msgspec.structs.replace(record, value=HIDDEN))
         case r.ScramSecretMade():
             return r.encode_record(msgspec.structs.replace(record, secret=hidden))
@@ -26,10 +25,3 @@ def without_secrets(data: bytes) -> bytes:
             keys = dict.fromkeys(("salt", "stored_key", "server_key"), hidden)
             return r.encode_record(msgspec.structs.replace(record, **keys))
     return data
-
-
-def _is_secret(name: str) -> bool:
-    """By the table; what it does not know is hidden, too."""
-    plain = split_listener_key(name)[1]
-    row = SETTINGS.get(plain) or SETTINGS.get(plain.partition(".")[2])
-    return row is None or row.kind is Kind.PASSWORD

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from kproc.config.authorizer_settings import AuthorizerSettings
 from kproc.config.build import check_together, derive, merge, parse_given
+from kproc.config.dynamic import split_listener_key
 from kproc.config.group_settings import GroupSettings
 from kproc.config.listeners import EndPoint, resolve_advertised
 from kproc.config.log_settings import LogSettings
@@ -112,3 +113,10 @@ def _table() -> dict[str, Setting]:
 
 SETTINGS: Final[Mapping[str, Setting]] = _table()
 """Every setting by Kafka's name, in the order of the table."""
+
+
+def is_secret(name: str, *, if_unknown: bool = False) -> bool:
+    """Whether a setting is a password, also as a listener's or a mechanism's own; `if_unknown` of other names."""
+    plain = split_listener_key(name)[1]
+    row = SETTINGS.get(plain) or SETTINGS.get(plain.partition(".")[2])
+    return row.is_secret if row is not None else if_unknown

@@ -1,17 +1,19 @@
-"""Source and sink over TLS with a login, against Apache Kafka: the same client code as the commands have."""
+"""Source, sink and pipelines over TLS with a login: kproc and Apache Kafka, by the client code of the commands."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
 np = pytest.importorskip("numpy")
 pa = pytest.importorskip("pyarrow")
 
+from kproc import Broker  # noqa: E402
+from kproc.client import AuthenticationFailed  # noqa: E402
 from kproc.spark.brokers import EARLIEST, LATEST, Cluster, Connecting  # noqa: E402
 from kproc.spark.encode import RecordEncoder, Rows  # noqa: E402
 from kproc.spark.offsets import TopicPartition  # noqa: E402
@@ -19,6 +21,7 @@ from kproc.spark.options import parse_source  # noqa: E402
 from kproc.spark.producer import Producer  # noqa: E402
 from kproc.spark.sink_options import parse_sink_options  # noqa: E402
 from kproc.spark.source import KprocDataSource  # noqa: E402
+from tests.support.broker import run_kproc  # noqa: E402
 from tests.support.certificates import Certificates  # noqa: E402
 from tests.support.kafka_jars import missing_reason  # noqa: E402
 from tests.support.secured_kafka import (  # noqa: E402
@@ -31,34 +34,52 @@ from tests.support.secured_kafka import (  # noqa: E402
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [
-    pytest.mark.java,
-    pytest.mark.skipif(missing_reason() is not None, reason=missing_reason() or ""),
-]
 SESSION_MS = 3_000
 LOGINS_WANTED = 3
 TURNS_MAX = 20_000
 
 
-@pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
+class Secured(NamedTuple):
+    """A broker whose sessions end soon, and how alice connects to it."""
+
+    bootstrap: str
+    lines: dict[str, str]
+    password: str
+
+    @property
+    def options(self) -> dict[str, str]:
+        """For source and sink."""
+        named = {f"kafka.{name}": value for name, value in self.lines.items()}
+        return {"kafka.bootstrap.servers": self.bootstrap, **named}
+
+    def with_password(self, password: str) -> dict[str, str]:
+        """The options with another password."""
+        return {name: value.replace(self.password, password) for name, value in self.options.items()}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param("kproc", marks=pytest.mark.long), pytest.param("kafka", marks=pytest.mark.java)],
+)
+def secured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    if request.param == "kproc":
+        settings = {"connections.max.reauth.ms": SESSION_MS}
+        with Broker(settings, tls=True, users=["alice"]) as broker:
+            lines = broker.client_config("java")
+            password = broker.client_config()["sasl.password"]
+            yield Secured(lines.pop("bootstrap.servers"), lines, password)
+        return
+    if (reason := missing_reason()) is not None:
+        pytest.skip(reason)
     certificates = Certificates(tmp_path_factory.mktemp("certificates"))
-    with SecuredKafka(certificates, reauthentication_ms=SESSION_MS) as peer:
-        yield peer
+    with SecuredKafka(certificates, reauthentication_ms=SESSION_MS) as kafka:
+        lines = {"security.protocol": "SASL_SSL", **certificates.java(), **login_lines("SCRAM-SHA-512")}
+        yield Secured(kafka.at("SASL_SSL"), lines, SCRAM_PASSWORD)
 
 
-def client_lines(kafka: SecuredKafka, mechanism: str = "SCRAM-SHA-512") -> dict[str, str]:
-    return {"security.protocol": "SASL_SSL", **kafka.certificates.java(), **login_lines(mechanism)}
-
-
-def as_options(kafka: SecuredKafka, lines: Mapping[str, str]) -> dict[str, str]:
-    options = {f"kafka.{name}": value for name, value in lines.items()}
-    return {"kafka.bootstrap.servers": kafka.at("SASL_SSL"), **options}
-
-
-def test_producer_logs_in_anew_when_its_session_ends_and_loses_nothing(kafka: SecuredKafka) -> None:
+def test_producer_logs_in_anew_when_its_session_ends_and_loses_nothing(secured: Secured) -> None:
     topic = "expiring"
-    options = parse_sink_options({**as_options(kafka, client_lines(kafka)), "topic": topic})
+    options = parse_sink_options({**secured.options, "topic": topic})
     connecting = Connecting(security=options.producer.security)
     encoder = RecordEncoder(batch_bytes=1 << 20, bytes_max=1 << 20)
     count = 0
@@ -85,52 +106,78 @@ def test_producer_logs_in_anew_when_its_session_ends_and_loses_nothing(kafka: Se
         assert written - first == count
 
 
-def test_wrong_password_ends_a_write_at_once(kafka: SecuredKafka) -> None:
-    lines = client_lines(kafka) | login_lines("SCRAM-SHA-512", "s3cret-marker")
-    options = parse_sink_options({**as_options(kafka, lines), "topic": "t"})
-    from kproc.client import AuthenticationFailed
-
-    cluster = Cluster(options.bootstrap, Connecting(security=options.producer.security, retry_ms=600_000))
-    with closing(cluster), pytest.raises(AuthenticationFailed, match="login of alice") as caught:
+def test_wrong_password_ends_a_write_at_once(secured: Secured) -> None:
+    options = parse_sink_options({**secured.with_password("s3cret-marker"), "topic": "t"})
+    connecting = Connecting(security=options.producer.security, retry_ms=600_000)
+    with (
+        closing(Cluster(options.bootstrap, connecting)) as cluster,
+        pytest.raises(AuthenticationFailed, match="login of alice") as caught,
+    ):
         cluster.metadata()
     assert "s3cret-marker" not in str(caught.value)
 
 
-def test_no_form_of_the_options_shows_a_secret(kafka: SecuredKafka) -> None:
-    given = as_options(kafka, client_lines(kafka))
-    source = parse_source({**given, "subscribe": "t"}, is_stream=True)
-    sink = parse_sink_options({**given, "topic": "t"})
-    assert SCRAM_PASSWORD not in f"{source!r} {sink!r}"
+def test_no_form_of_the_options_shows_a_secret(secured: Secured) -> None:
+    source = parse_source({**secured.options, "subscribe": "t"}, is_stream=True)
+    sink = parse_sink_options({**secured.options, "topic": "t"})
+    assert secured.password not in f"{source!r} {sink!r}"
 
 
 def test_stream_is_written_exactly_once_and_read_back(
-    kafka: SecuredKafka, spark: SparkSession, tmp_path: Path
+    secured: Secured, spark: SparkSession, tmp_path: Path
 ) -> None:
     spark.dataSource.register(KprocDataSource)
-    config = write_properties(tmp_path / "client.properties", client_lines(kafka))
+    config = write_properties(tmp_path / "client.properties", secured.lines)
     # By a file: nothing that Spark may show has the secret in it.
-    broker = {"kafka.bootstrap.servers": kafka.at("SASL_SSL"), "kproc.client.config": str(config)}
-    spark.range(500).selectExpr("cast(id as string) value").write.format("kproc").mode("append").options(
-        **broker, topic="in"
-    ).save()
-    frame = (
-        spark.readStream.format("kproc").options(**broker, subscribe="in", startingOffsets="earliest").load()
-    )
-    query = (
-        frame.selectExpr("value")
-        .writeStream.format("kproc")
-        .options(**broker, topic="out", delivery="exactly-once", checkpointLocation=str(tmp_path / "state"))
-        .trigger(availableNow=True)
-        .start()
-    )
+    broker = {"kafka.bootstrap.servers": secured.bootstrap, "kproc.client.config": str(config)}
+    numbers = spark.range(500).selectExpr("cast(id as string) value")
+    numbers.write.format("kproc").mode("append").options(**broker, topic="in").save()
+    stream = spark.readStream.format("kproc").options(**broker, subscribe="in", startingOffsets="earliest")
+    writer = stream.load().selectExpr("value").writeStream.format("kproc")
+    state = tmp_path / "state"
+    writer = writer.options(**broker, topic="out", delivery="exactly-once", checkpointLocation=str(state))
+    query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
     assert query.exception() is None
-    given = as_options(kafka, client_lines(kafka, "OAUTHBEARER"))
-    read = spark.read.format("kproc").options(
-        **given, subscribe="out", **{"kafka.isolation.level": "read_committed"}
-    )
-    values = {row.value for row in read.load().selectExpr("cast(value as string) value").collect()}
+    read = spark.read.format("kproc").options(**secured.options, subscribe="out")
+    found = read.option("kafka.isolation.level", "read_committed").load()
+    values = {row.value for row in found.selectExpr("cast(value as string) value").collect()}
     assert values == {str(number) for number in range(500)}
+    told = [path for path in state.rglob("*") if path.is_file()]
+    assert told
+    assert not [path for path in told if secured.password.encode() in path.read_bytes()]
+
+
+@pytest.mark.spark
+def test_pipeline_takes_its_login_from_a_file_and_shows_it_nowhere(secured: Secured, tmp_path: Path) -> None:
+    from tests.support.spark_session import missing_reason as without_spark
+
+    if (reason := without_spark()) is not None:
+        pytest.skip(reason)
+    config = write_properties(tmp_path / "client.properties", secured.lines)
+    (tmp_path / "words.toml").write_text(PIPELINE)
+    where = ["--bootstrap", secured.bootstrap, "--command-config", str(config)]
+    made = run_kproc("topic", "create", "lines", *where)
+    assert made.returncode == 0, made.stderr
+    sent = run_kproc("produce", "lines", *where, stdin="a\nb\n")
+    assert sent.returncode == 0, sent.stderr
+    pipeline = [str(tmp_path / "words.toml"), "--bootstrap", secured.bootstrap]
+    done = run_kproc("pipeline", "run", *pipeline, seconds=240)
+    assert done.returncode == 0, done.stderr
+    read = run_kproc("consume", "copies", "--isolation", "read-committed", *where)
+    assert sorted(read.stdout.split()) == ["a", "b"], read.stderr
+    status = run_kproc("pipeline", "status", *pipeline)
+    assert status.returncode == 0, status.stderr
+    shown = "".join(each.stdout + each.stderr for each in (done, status))
+    assert secured.password not in shown
     told = [path for path in (tmp_path / "state").rglob("*") if path.is_file()]
     assert told
-    assert not [path for path in told if SCRAM_PASSWORD.encode() in path.read_bytes()]
+    assert not [path for path in told if secured.password.encode() in path.read_bytes()]
+
+
+PIPELINE = """
+pipeline = { name = "p", checkpoint = "state", trigger = "available-now", client_config = "client.properties" }
+spark = { master = "local[1]" }
+source = [{ name = "lines", topic = "lines", starting = "earliest", value_type = "string" }]
+sink = [{ name = "out", input = "lines", topic = "copies", value = "value" }]
+"""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
+from kproc.cli import serve
 from kproc.config import SETTINGS, ConfigError
 from kproc.config.build import Given, parse_given
+from kproc.config.settings import is_secret
 from kproc.config.values import PASSWORD, STRING, Secret, Setting, parse_value, setting, wire_text
+from tests.support.command_line import call_kproc
 
 WORD = "s3cr3t-word"
 
@@ -57,3 +61,33 @@ def test_a_mechanism_has_no_settings_but_its_own() -> None:
     table = {**SETTINGS, "ssl.x": row("ssl.x", per_listener=True)}
     with pytest.raises(ConfigError, match=r"listener\.name\.out\.plain\.ssl\.x"):
         parse_given({"listener.name.out.plain.ssl.x": Given("v", "here")}, table, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [
+        ("ssl.key.password", True),
+        ("listener.name.OUT.ssl.key.password", True),
+        ("listener.name.out.plain.sasl.jaas.config", True),
+        ("listener.name.out.ssl.keystore.location", False),
+        ("num.io.threads", False),
+        ("of.nobody", False),
+    ],
+)
+def test_names_of_secrets_are_known_with_every_prefix(name: str, secret: bool) -> None:
+    assert is_secret(name) is secret
+    assert is_secret(name, if_unknown=True) is (secret or name == "of.nobody")
+
+
+def test_secret_on_the_command_line_is_warned_of_without_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = ["--set", f"ssl.key.password={WORD}", "--set", "num.io.threads=0"]
+    done = call_kproc(capsys, "serve", "--data", str(tmp_path / "data"), *settings)
+    assert done.returncode == 2
+    assert WORD not in done.stdout + done.stderr
+    serve._build([], [f"ssl.key.password={WORD}", "log.dir=x"])
+    told = capsys.readouterr().err
+    assert "--set ssl.key.password: everybody on this host may read a command line" in told
+    assert WORD not in told
+    assert "log.dir" not in told
