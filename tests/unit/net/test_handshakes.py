@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import ssl
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import count
 
 import pytest
@@ -150,3 +152,37 @@ def test_a_listener_without_a_usable_key_closes_what_comes(
     client = rig.connect(flags=FLAG_TLS, listener=7)
     assert client.has_end()
     assert "closing a TLS connection" in caplog.text
+
+
+def test_damaged_handshakes_and_records_end_their_connection_and_nothing_else(
+    rig: ProcessorRig, certificates: Certificates
+) -> None:
+    """Whatever is changed in the bytes of a client, wherever they are cut, is refused as bad TLS and no surprise."""
+    rng = random.Random(5)
+    served = TlsClient(rig, client_context(certificates)).shake_hands()
+    for number in range(150):
+        context = client_context(certificates)
+        if number % 2:
+            context.maximum_version = ssl.TLSVersion.TLSv1_2
+        client = TlsClient(rig, context)
+        is_early = number % 3 == 0
+        data = bytearray(client.hello() if is_early else b"")
+        if not is_early:
+            client.shake_hands()
+            data = bytearray(client.encrypt(framed(b"x")) + client.encrypt(framed(rng.randbytes(20_000))))
+        for _ in range(rng.randrange(1, 4)):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        cut = rng.randrange(len(data) + 1)
+        for part in (bytes(data[:cut]), bytes(data[cut:])):
+            with suppress(BrokenPipeError, ConnectionResetError, BlockingIOError):
+                client.raw.sock.send(part)
+            rig.settle()
+            for request in rig.handler.take():
+                rig.handler.no_op(request)
+        client.raw.close()
+        rig.settle()
+    assert rig.metric("contained_failures") == 0
+    served.send(framed(b"still served"))
+    assert rig.handler.bodies() == [b"still served"]
+    rig.advance_ms(4000)
+    assert len(rig.processor.describe_connections()) == 1, "only the one that is served is left"
