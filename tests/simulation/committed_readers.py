@@ -138,6 +138,8 @@ class CommittedJudge(Reader):
         position = start
         while position < end:
             answer = yield from self.call(ApiKey.FETCH, 13, committed_fetch(topic, partition, position))
+            if not answer["responses"]:
+                continue  # It is throttled, by a quota.
             row = answer["responses"][0]["partitions"][0]
             if row["error_code"]:
                 yield from self.try_again(topic, partition, row["error_code"])

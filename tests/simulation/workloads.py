@@ -600,6 +600,8 @@ class Reader(Worker):
         while position < end:
             fields = fetch_fields([(topic.name, topic.topic_id, [(partition, position)])])
             answer = yield from self.call(ApiKey.FETCH, 13, fields)
+            if not answer["responses"]:
+                continue  # It is throttled, by a quota.
             row = answer["responses"][0]["partitions"][0]
             if row["error_code"]:
                 yield from self.try_again(topic, partition, row["error_code"])
