@@ -1,5 +1,5 @@
-"""Delegation tokens, clients' quotas, rules about who may do what: a change of the metadata that was answered outlives
-a power loss."""
+"""Users, delegation tokens, clients' quotas, rules about who may do what: a change of the metadata that was answered
+outlives a power loss."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from kproc.cluster.client_quotas import CLIENT_ID, PRODUCER_BYTE_RATE, Entity
 from kproc.cluster.delegation_tokens import REMOVE_EXPIRED
 from kproc.cluster.image import ClusterImage
 from kproc.cluster.records import DelegationTokenSet
+from kproc.security.sasl.scram import KINDS, SCRAM_SHA_256, ScramCredential, credential_of
 from kproc.security.tokens import token_hmac
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 KEY = "the key of the tokens"
 _ALICE = ("User", "alice")
+_SHA_256 = KINDS[SCRAM_SHA_256]
 
 
 class Answered:
@@ -29,6 +31,7 @@ class Answered:
         self.quotas: dict[Entity, float | None] = {}
         # Resource names of rules: what the last answer about each said, whether there is one.
         self.rules: dict[str, bool] = {}
+        self.users: dict[str, ScramCredential | None] = {}  # None: it was deleted.
 
     def complaint(self, image: ClusterImage) -> str | None:
         """What an image that was found on the disk lacks of it, or has too much."""
@@ -40,6 +43,9 @@ class Answered:
         for entity, rate in self.quotas.items():
             if image.client_quotas.of(entity).get(PRODUCER_BYTE_RATE) != rate:
                 return f"the quota of {entity} is not {rate}, as was answered"
+        for name, credential in self.users.items():
+            if image.scram_users.of(name).get(_SHA_256.number) != credential:
+                return f"the user {name} is not as it was answered"
         there = {acl.resource_name for acl in image.acls}
         for name, is_there in self.rules.items():
             if (name in there) != is_there:
@@ -50,6 +56,9 @@ class Answered:
 def change(scene: Scene) -> None:
     """A token is made, renewed, taken back or expires; or a quota or a rule is set or removed."""
     known, rng = scene.ledger.metadata, scene.rng
+    if rng.random() < 0.2:
+        _change_user(scene, rng)
+        return
     if rng.random() < 0.3:
         _change_rule(scene, rng.choice("abc"))
         return
@@ -84,6 +93,18 @@ def _set_quota(scene: Scene, rng: random.Random) -> None:
     rows = [{"entity_type": kind, "entity_name": name} for kind, name in entity]
     scene.do("alter_client_quotas", entries=[{"entity": rows, "ops": [op]}], validate_only=False)
     scene.ledger.metadata.quotas[entity] = rate
+
+
+def _change_user(scene: Scene, rng: random.Random) -> None:
+    users, name = scene.ledger.metadata.users, rng.choice("abc")
+    row = {"name": name, "mechanism": _SHA_256.number}
+    if users.pop(name, None) is not None:
+        scene.do("alter_user_scram_credentials", deletions=[row], upsertions=[])
+        users[name] = None
+        return
+    credential = credential_of(_SHA_256, rng.randbytes(32), rng.randbytes(8), 4096)
+    scene.do("alter_user_scram_credentials", deletions=[], upsertions=[row | credential._asdict()])
+    users[name] = credential
 
 
 def _change_rule(scene: Scene, name: str) -> None:
