@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Generator
 from typing import Any, Final
 
+from kproc.errors import ErrorCode
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
 from tests.simulation import doubles
@@ -24,6 +25,7 @@ Life = Generator[None, None, Any]
 Fields = dict[str, Any]
 _FOREVER_NS: Final = 1 << 60
 _PATIENCE_MS: Final = 30_000
+LOGIN: Final = b"\0ANONYMOUS\0word"
 
 
 class Gone(Exception):
@@ -47,6 +49,8 @@ class Client(Actor):
         self.must_finish = False  # Begin nothing new.
         self.waits: deque[tuple[int, ApiKey, int]] = deque()  # Correlation id, key, version: unanswered.
         self.waits_since_ns = 0
+        self.session_ends_ns = 0  # 0: never.
+        self._is_logging_in = False
         self._numbers = itertools.count(1)
         self._life = self.life()
 
@@ -81,9 +85,47 @@ class Client(Actor):
                 self.sock.watchers[self] = 0  # type: ignore[index]
                 self.connections += 1
                 self.waits.clear()
+                self.session_ends_ns = 0
+                if port == self.world.sasl_port:
+                    if self.rng.random() < 0.05:
+                        yield from self.break_in()
+                        continue
+                    yield from self.log_in()
                 return
             yield from self.pause(self.rng.choice((5, 20, 50)))
         raise Gone("nobody listens")
+
+    def break_in(self) -> Life:
+        """Ask for something without a login: the connection ends, and nothing is answered."""
+        self._is_logging_in = True
+        try:
+            yield from self.call(ApiKey.METADATA, 1, {"topics": None})
+        except (Gone, Late):
+            self.disconnect()
+        else:
+            self.world.violate(f"{self.name}: served without a login")
+        finally:
+            self._is_logging_in = False
+
+    def log_in(self) -> Life:
+        """Log in, or prolong the session. Who prolongs it at another Handler than the one where it began is told so."""
+        is_again = self.session_ends_ns > 0
+        self._is_logging_in = True
+        try:
+            shaken = yield from self.call(ApiKey.SASL_HANDSHAKE, 1, {"mechanism": "PLAIN"})
+            answer = shaken
+            if not shaken["error_code"]:
+                answer = yield from self.call(ApiKey.SASL_AUTHENTICATE, 1, {"auth_bytes": LOGIN})
+        finally:
+            self._is_logging_in = False
+        code = answer["error_code"]
+        if code:
+            if not is_again or code != ErrorCode.ILLEGAL_SASL_STATE:
+                self.world.violate(f"{self.name}: a login was refused: {answer}")
+            self.disconnect()
+            raise Gone("the login is of another Handler")
+        lifetime_ms = answer["session_lifetime"]
+        self.session_ends_ns = self.world.now_ns() + lifetime_ms * MS if lifetime_ms else 0
 
     def disconnect(self) -> None:
         self.waits.clear()
@@ -96,6 +138,8 @@ class Client(Actor):
         """Send a request, connecting first if need be; its correlation id."""
         if self.sock is None:
             yield from self.connect()
+        elif self._should_prolong():
+            yield from self.log_in()
         number = next(self._numbers)
         frame = memoryview(codec.encode_request(key, version, number, self.name, fields))
         if not self.waits:
@@ -112,6 +156,12 @@ class Client(Actor):
                 self.disconnect()
                 raise Gone(str(problem)) from problem
         return number
+
+    def _should_prolong(self) -> bool:
+        """Whether the session ends soon; now and then nobody thinks of that, and the connection is closed."""
+        if not self.session_ends_ns or self._is_logging_in or self.waits:
+            return False
+        return self.session_ends_ns - self.world.now_ns() < 20 * MS and self.rng.random() < 0.9
 
     def receive(self, patience_ms: int = _PATIENCE_MS) -> Life:
         """The next answer: (correlation id, fields)."""

@@ -23,6 +23,7 @@ from kproc.handler.owned_partition import OwnedPartition
 from kproc.handler.partition_transfer import PartitionTransfer
 from kproc.ipc.wait import Waker
 from kproc.ipc.words import read_row
+from kproc.net.connection import Connection
 from kproc.net.connection_table import ConnectionTable
 from kproc.net.handler_set import HandlerSet
 from kproc.net.handoff_queue import HandoffQueue
@@ -247,6 +248,7 @@ MUTATIONS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
     "deadline-always-past": [(Handler, "_due_ms", lambda _self, _now_ns: 0)],
     "commit-answered-before-written": [(Shard, "write", _written_after_the_answer)],
     "delta-applied-twice": [(ClusterImage, "apply_records", _applied_twice)],
+    "nobody-has-to-log-in": [(Connection, "close_gate", _nothing)],
     "decisions-outlive-rules": [(StandardAuthorizer, "_forget", _nothing)],
     "deltas-lost": [(ClusterImage, "apply_records", _some_deltas_lost)],
     "namesakes-directory-taken": [

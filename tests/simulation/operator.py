@@ -91,7 +91,8 @@ class Operator(Worker):
         self.has_more = not self.has_more
         value = f"PLAINTEXT://127.0.0.1:{PORT}"
         if self.has_more:
-            yield from self.set("listener.security.protocol.map", "PLAINTEXT:PLAINTEXT,MORE:PLAINTEXT")
+            first = "SASL_PLAINTEXT" if self.world.sasl_port else "PLAINTEXT"
+            yield from self.set("listener.security.protocol.map", f"PLAINTEXT:{first},MORE:PLAINTEXT")
             value += f",MORE://127.0.0.1:{PORT + 1}"
             if PORT + 1 not in self.ports:
                 self.ports.append(PORT + 1)

@@ -81,6 +81,7 @@ _PAUSES_MS: Final = (2, 10, 40, 100, 400, 2500)
 _TRANSACTIONS_EVERY: Final = 4
 _LATE_MARKERS: Final = 0.2
 _RULES_EVERY: Final = 3
+_LOGINS_EVERY: Final = 5
 _QUOTAS: Final = 0.2
 # No throttle of these is as long as a client's patience. 0: no quota any more.
 _QUOTA_RATES: Final = {
@@ -95,10 +96,12 @@ def plan_of(
     seed: int, *, power: float = POWER, transactions: bool | None = None, late_markers: float = _LATE_MARKERS
 ) -> Plan:
     """The plan of a seed; every fourth is of transactions, too, unless it is said whether, and a share of these about
-    markers that come late; every third of rules."""
+    markers that come late; every third of rules, every fifth of logins."""
     plan = _plan_of(seed, power)
     if seed % _RULES_EVERY == 0:
         plan = _with_rules(plan)
+    if seed % _LOGINS_EVERY == 0:
+        plan = _with_logins(plan)
     if seed % _TRANSACTIONS_EVERY == 0 if transactions is None else transactions:
         return _with_transactions(plan, power, late_markers)
     return plan
@@ -158,6 +161,18 @@ def _with_rules(plan: Plan) -> Plan:
     """An authorizer, and somebody who changes its rules."""
     ruler = ClientPlan("ruler", "ruler", random.Random(f"rules {plan.seed}").getrandbits(30))
     return replace(plan, settings={**plan.settings, **AUTHORIZER}, clients=(*plan.clients, ruler))
+
+
+def _with_logins(plan: Plan) -> Plan:
+    """Clients log in, as nobody in particular: rules are about ANONYMOUS. Sessions may end."""
+    rng = random.Random(f"logins {plan.seed}")
+    settings = {
+        "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT,MORE:PLAINTEXT",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "sasl.jaas.config": 'PlainLoginModule required user_ANONYMOUS="word";',
+        "connections.max.reauth.ms": rng.choice(("0", "40", "200")),
+    }
+    return replace(plan, settings={**plan.settings, **settings})
 
 
 def _with_transactions(plan: Plan, power: float, late_markers: float) -> Plan:

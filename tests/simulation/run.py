@@ -97,6 +97,8 @@ class Run:
         self._is_slow = False
         self._must_restart = False
         self._config = self._make_config()
+        if self._config.listeners[0].protocol == "SASL_PLAINTEXT":
+            self.world.sasl_port = PORT
 
     def _make_config(self) -> Config:
         plan = self.plan

@@ -72,6 +72,7 @@ class World:
         self._timers: list[tuple[int, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self.is_powered = True
+        self.sasl_port = 0  # Where clients have to log in; 0: nowhere.
 
     # -- telling -----------------------------------------------------------------------------------------------
 
