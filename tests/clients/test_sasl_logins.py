@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -125,3 +128,28 @@ def test_a_wrong_password_is_told_as_that(broker: SecuredBroker, mechanism: str)
 def test_a_plaintext_client_gets_nowhere(broker: SecuredBroker) -> None:
     with pytest.raises(KafkaException):
         AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=2)
+
+
+# Debian 12's, which sends the client's nonce twice; another kcat may have a newer librdkafka.
+OLD_LIBRDKAFKA = "librdkafka 2.0.2"
+
+
+def metadata_by_kcat(broker: SecuredBroker) -> subprocess.CompletedProcess[str]:
+    settings = [f"-X{name}={value}" for name, value in broker.confluent("SCRAM-SHA-256").items()]
+    return subprocess.run(
+        ["kcat", "-L", "-m", "5", "-b", broker.bootstrap, *settings], capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("is_lenient", [False, True], ids=["strict", "lenient"])
+def test_an_old_librdkafka_logs_in_by_scram_only_where_that_is_allowed(tmp_path: Path, *, is_lenient: bool) -> None:
+    if shutil.which("kcat") is None:
+        pytest.skip("kcat is not installed")
+    version = subprocess.run(["kcat", "-V"], capture_output=True, text=True, check=False)
+    if OLD_LIBRDKAFKA not in version.stdout + version.stderr:
+        pytest.skip(f"kcat has another librdkafka than {OLD_LIBRDKAFKA}")
+    settings = {"kproc.sasl.scram.lenient.nonce": str(is_lenient).lower()}
+    with secured(tmp_path / "data", settings=settings) as broker:
+        asked = metadata_by_kcat(broker)
+        assert (asked.returncode == 0) is is_lenient, asked.stderr
+        assert ("kproc.sasl.scram.lenient.nonce=true lets it pass" in broker.log()) is not is_lenient

@@ -8,7 +8,8 @@
 
 Needs apt-get, dpkg-dev, make, gcc, g++, java, and Maven once for Kafka's jars. Built in
 `~/.cache/kproc/librdkafka-<version>`. Tests with the scenario "noautocreate" run against a second broker,
-which creates no topics by itself. Exits with 1 if a test did not end as `librdkafka.toml` says.
+which creates no topics by itself, that of SASL against a third one. Exits with 1 if a test did not end as
+`librdkafka.toml` says.
 """
 
 from __future__ import annotations
@@ -44,15 +45,27 @@ DEBIAN_ENTRIES = Path("/etc/apt/sources.list.d/debian.sources")
 TEST_SECONDS_MAX = 240.0
 # What the suite takes the broker for: nothing it asks about changed between this one and 4.3.
 BROKER_VERSION = "4.0.0"
-DEFAULT, NO_AUTO_CREATE = "default", "noautocreate"
+DEFAULT, NO_AUTO_CREATE, SASL = "default", "noautocreate", "sasl"
+# The suite asks for a whole cluster with SASL; these need no more than a broker.
+OF_SASL = frozenset({"0135_sasl_credentials"})
 # As the scenarios/*.json of the suite.
 SETTINGS: Mapping[str, Mapping[str, str]] = {
     DEFAULT: {"num.partitions": "4"},
     NO_AUTO_CREATE: {"num.partitions": "4", "auto.create.topics.enable": "false"},
+    SASL: {
+        "num.partitions": "4",
+        "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "sasl.jaas.config": 'PlainLoginModule required user_alice="alices-word";',
+    },
 }
 # Settings of the client for single tests. This one gives a consumer 10 s to go on after its broker was away for 10 s,
 # of which the client's pause before it connects again may take 9 and a new group's wait for more members 3.
-CLIENT_SETTINGS: Mapping[str, str] = {"0049_consume_conn_close": "reconnect.backoff.max.ms=1000\n"}
+CLIENT_SETTINGS: Mapping[str, str] = {
+    "0049_consume_conn_close": "reconnect.backoff.max.ms=1000\n",
+    "0135_sasl_credentials": "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
+    "sasl.username=alice\nsasl.password=alices-word\n",
+}
 # Left out, or cut short after the first part, in quick mode, and not too long without it.
 NEVER_QUICK = frozenset({"0082_fetch_max_bytes", "0113_cooperative_rebalance"})
 # (file, line, line instead of it)
@@ -239,7 +252,8 @@ def suite_tests() -> list[SuiteTest]:
         if "TEST_F_LOCAL" not in row and "TEST_F_MANUAL" not in row:
             scenario = re.search(r'\.scenario = "(\w+)', row)
             parts = PARTS.get(name[0], ("",))
-            found += [SuiteTest(name[0], scenario[1] if scenario else DEFAULT, part) for part in parts]
+            wanted = SASL if name[0] in OF_SASL else scenario[1] if scenario else DEFAULT
+            found += [SuiteTest(name[0], wanted, part) for part in parts]
     return found
 
 
@@ -264,7 +278,7 @@ class Runner:
         self._environment = {
             **os.environ,
             "TEST_KAFKA_VERSION": BROKER_VERSION,
-            "TEST_SCENARIO": scenario,
+            "TEST_SCENARIO": DEFAULT if scenario == SASL else scenario,
             "BROKERS": bootstrap,
             "KAFKA_PATH": str(kafka),
             "KAFKA_JARS": str(jars_dir()),
@@ -378,9 +392,9 @@ def main() -> int:
         here = [test for test in tests if test.scenario == scenario]
         if not here:
             continue
-        if options.bootstrap and scenario != DEFAULT:
+        if (options.bootstrap and scenario != DEFAULT) or (options.kafka and scenario == SASL):
             names = ", ".join(test.name for test in here)
-            sys.stdout.write(f"not run, they need a broker that creates no topics: {names}\n")
+            sys.stdout.write(f"not run, they need another broker: {names}\n")
             continue
         with brokers.running(options, settings) as bootstrap:
             runner = Runner(bootstrap, scenario, logs.resolve(), quick=not options.full)
