@@ -1,7 +1,7 @@
 """DescribeDelegationToken (key 41), versions 1-3.
 
-Shown are the tokens that the client owns or may renew, and those that it may describe: by DESCRIBE on the token, or by
-DESCRIBE_TOKENS on its owner. Versions: v2 flexible; v3 requester (KIP-373).
+Shown are the tokens that the client owns, asked for or may renew, and those that it may describe: by DESCRIBE on the
+token, or by DESCRIBE_TOKENS on its owner. Versions: v2 flexible; v3 requester (KIP-373).
 """
 
 from __future__ import annotations
@@ -34,15 +34,19 @@ def handle_describe_delegation_token(context: RequestContext, request: dict[str,
     shown = [
         _row(token, key)
         for token in context.services.image.delegation_tokens.values()
-        if (owners is None or not owners.isdisjoint((token.owner, *token.renewers)))
-        and _may_see(context, token)
+        if (owners is None or not owners.isdisjoint(_concerned(token))) and _may_see(context, token)
     ]
     return {"error_code": int(ErrorCode.NONE), "tokens": shown}
 
 
+def _concerned(token: DelegationTokenSet) -> set[Name]:
+    """Whose token it is, who has asked for it, and who may renew it."""
+    return {token.owner, token.requester, *token.renewers}
+
+
 def _may_see(context: RequestContext, token: DelegationTokenSet) -> bool:
     return (
-        requester_of(context) in (token.owner, *token.renewers)
+        requester_of(context) in _concerned(token)
         or context.is_allowed(Operation.DESCRIBE, ResourceType.DELEGATION_TOKEN, token.token_id)
         or context.is_allowed(Operation.DESCRIBE_TOKENS, ResourceType.USER, str(Principal(*token.owner)))
     )

@@ -49,9 +49,7 @@ class Mutations:
         if self._is_strict:
             self.throttle_ms = self._quotas.missing_ms(self._account, self._now_ns)
             if self.throttle_ms:
-                raise KafkaError(
-                    ErrorCode.THROTTLING_QUOTA_EXCEEDED, "The throttling quota has been exceeded."
-                )
+                raise KafkaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
         cost_ns = round(min(partitions * NS_PER_S / self._rate, LASTING_NS))
         self._quotas.charge(self._account, cost_ns, self._now_ns)
         if not self._is_strict:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import signal
 from pathlib import Path
@@ -14,8 +13,8 @@ from kproc.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.proc import is_alive
 from tests.support.raw import Closed, RawClient, RawConnection, create_topics_fields
-from tests.support.scram_client import ScramClient
 from tests.support.secured import SecuredBroker, log_in, secured
+from tests.support.token_logins import log_in_by
 from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process")]
@@ -33,15 +32,6 @@ def create_token(connection: RawConnection, max_ms: int = -1) -> dict[str, Any]:
     token = connection.call(ApiKey.CREATE_DELEGATION_TOKEN, 3, {"renewers": [], "max_lifetime": max_ms})
     assert token["error_code"] == 0
     return token
-
-
-def log_in_by(connection: RawConnection, token: dict[str, Any]) -> dict[str, Any]:
-    """Log in by token; the last answer."""
-    secret = base64.b64encode(token["hmac"]).decode()
-    client = ScramClient("sha256", token["token_id"], secret, extensions=",tokenauth=true")
-    connection.call(ApiKey.SASL_HANDSHAKE, 1, {"mechanism": "SCRAM-SHA-256"})
-    first = connection.call(ApiKey.SASL_AUTHENTICATE, 2, {"auth_bytes": client.first()})
-    return connection.call(ApiKey.SASL_AUTHENTICATE, 2, {"auth_bytes": client.final(first["auth_bytes"])})
 
 
 def token_ids(broker: SecuredBroker) -> set[str]:

@@ -90,7 +90,7 @@ def test_deleted_partitions_count_as_made_ones(cluster: InMemoryController) -> N
     wishes = [delete_wish("a"), delete_wish("b")]
     reply = cluster.do("delete_topics", topics=wishes, **{CLIENT: ["alice", "c", True]})
     assert [row["error_code"] for row in reply["responses"]] == [0, EXCEEDED]
-    assert reply["responses"][1]["error_message"] == "The throttling quota has been exceeded."
+    assert reply["responses"][1]["error_message"] is None, "as by Kafka, whose clients know the words"
     assert reply["throttle_time"] == 500
     assert sorted(cluster.image.topics_by_name) == ["b"]
 

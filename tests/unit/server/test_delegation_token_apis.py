@@ -153,6 +153,9 @@ def test_token_of_another_owner_needs_the_right_to_create_it(rig: HandlerRig) ->
     token = ask(rig, ALICE, CREATE, **for_bob)
     assert (token["principal_name"], token["token_requester_principal_name"]) == ("bob", "alice")
     assert ask(rig, BOB, RENEW, hmac=token["hmac"])["error_code"] == 0, "it is bob's"
+    assert [each["token_id"] for each in ask(rig, ALICE, DESCRIBE)["tokens"]][-1] == token["token_id"], (
+        "she asked"
+    )
     assert (
         ask(rig, ALICE, RENEW, hmac=token["hmac"])["error_code"] == ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH
     )
