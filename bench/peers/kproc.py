@@ -48,11 +48,12 @@ class KprocPeer(Peer):
         return self.directory / "ready.json"
 
     def command(self) -> list[str]:
-        command = [self._python, "-m", "kproc", "serve", "--listeners", "PLAINTEXT://127.0.0.1:0"]
+        settings = {"listeners": "PLAINTEXT://127.0.0.1:0", **self._settings}
+        command = [self._python, "-m", "kproc", "serve", "--listeners", settings.pop("listeners")]
         command += ["--data", str(self.data), "--ready-file", str(self._ready_file)]
         # A harness that is killed must not leave brokers behind.
         command += ["--transport", self._transport, "--exit-with-parent", str(os.getpid())]
-        for name, value in self._settings.items():
+        for name, value in settings.items():
             command += ["--set", f"{name}={value}"]
         return command
 

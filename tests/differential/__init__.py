@@ -2,6 +2,9 @@
 
     python -m tests.differential --sequences 2000 --seed 5 --themes produce,groups
     python -m tests.differential --seed 5 --themes groups --at 17
+    python -m tests.differential --sequences 200 --seed 5 --rights
+
+With `--rights` the sequences are a guest's, who may do only what rules made at random allow (rights.py).
 
 What a broker chooses (ids, times, ports, directories) is mapped to symbols; later requests use each broker's own. A
 difference is looked for again in a slow run, in which both brokers get the time to settle, then shrunk and printed as

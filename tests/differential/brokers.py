@@ -36,11 +36,12 @@ _IN_MEMORY = Path("/dev/shm")
 @contextmanager
 def both_brokers(*, with_authorizer: bool = False) -> Iterator[Pair]:
     """kproc and Kafka, started together; their bootstraps. With an authorizer all but ourselves need rights."""
-    settings = SETTINGS | (rights.SETTINGS if with_authorizer else {})
+    ours = SETTINGS | (rights.kproc_settings() if with_authorizer else {})
+    of_kafka = rights.KafkaWithGuest if with_authorizer else KafkaPeer
     under = _IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else None
     with ExitStack() as running:
-        kafka = running.enter_context(KafkaPeer(settings=settings | _KAFKA_SETTINGS, jvm=JVM, under=under))
-        kproc = running.enter_context(KprocPeer(settings=settings, under=under))
+        kafka = running.enter_context(of_kafka(settings=SETTINGS | _KAFKA_SETTINGS, jvm=JVM, under=under))
+        kproc = running.enter_context(KprocPeer(settings=ours, under=under))
         pair = kproc.bootstrap, kafka.bootstrap
         for bootstrap in pair:
             warm_up(bootstrap)

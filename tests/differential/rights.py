@@ -1,7 +1,8 @@
 """Sequences of a guest who may do only some things: the same requests, after rules that are made at random.
 
-Nobody logs in: the rules are for the address that the guest connects from, one of 127.0.0.0/8 for each run, and allow
-the tool's own connections from 127.0.0.1 everything. Before the first rule everybody may do everything.
+The guest logs in by SASL, from an address of 127.0.0.0/8 that no other run has: the rules are for that address, as
+sequences run side by side. The tool's own connections are ANONYMOUS, from 127.0.0.1, and may do everything. Before the
+first rule everybody may.
 """
 
 from __future__ import annotations
@@ -11,13 +12,21 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from bench.peers.base import free_ports
+from bench.peers.kafka import KafkaPeer
 from tests.differential.side import GUEST, HOST, Side
 from tests.differential.steps import Pair, Step
 
 SETTINGS: Final = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "allow.everyone.if.no.acl.found": "true",
+    "sasl.enabled.mechanisms": "PLAIN",
+    f"listener.name.{GUEST.listener.lower()}.plain.sasl.jaas.config": (
+        "org.apache.kafka.common.security.plain.PlainLoginModule required "
+        f'user_{GUEST.user}="{GUEST.password}";'
+    ),
 }
+_PROTOCOLS: Final = f"PLAINTEXT:PLAINTEXT,{GUEST.listener}:SASL_PLAINTEXT"
 _TOPIC, _GROUP, _CLUSTER, _TRANSACTION, _TOKEN, _USER = 2, 3, 4, 5, 6, 7
 _CLUSTER_NAME: Final = "kafka-cluster"
 _OPERATIONS: Final = {
@@ -28,13 +37,44 @@ _OPERATIONS: Final = {
 }
 _ALTER: Final = 7
 _ALL, _LITERAL, _PREFIXED, _DENY, _ALLOW = 2, 3, 4, 2, 3
-_EVERYBODY: Final = ("User:ANONYMOUS", "User:ANONYMOUS", "User:*")
+_GUEST: Final = f"User:{GUEST.user}"
+_EVERYBODY: Final = (*[_GUEST] * 6, "User:*", "User:*", "User:ANONYMOUS", "User:other")
+
+
+def kproc_settings() -> dict[str, str]:
+    """With a listener where the guest logs in."""
+    own, login = free_ports(2)
+    listeners = f"PLAINTEXT://{HOST}:{own},{GUEST.listener}://{HOST}:{login}"
+    return {**SETTINGS, "listeners": listeners, "listener.security.protocol.map": _PROTOCOLS}
+
+
+class KafkaWithGuest(KafkaPeer):
+    """Kafka with a listener where the guest logs in."""
+
+    def prepare(self) -> None:
+        own, login, controller = free_ports(3)
+        listeners = f"PLAINTEXT://{HOST}:{own},{GUEST.listener}://{HOST}:{login}"
+        self._settings |= {
+            **SETTINGS,
+            "listeners": f"{listeners},CONTROLLER://{HOST}:{controller}",
+            "advertised.listeners": listeners,
+            "listener.security.protocol.map": f"{_PROTOCOLS},CONTROLLER:PLAINTEXT",
+            "controller.quorum.voters": f"1@{HOST}:{controller}",
+        }
+        super().prepare()
+        self.bootstrap = f"{HOST}:{own}"
 
 
 def allow_ourselves(pair: Pair) -> None:
     """Everything from the tool's own address; from now on nothing else that no rule allows."""
     rows = [
-        _rule(kind, _CLUSTER_NAME if kind == _CLUSTER else "*", _ALL, host=HOST)
+        _rule(
+            kind,
+            _CLUSTER_NAME if kind == _CLUSTER else "*",
+            _ALL,
+            host=HOST,
+            principal="User:ANONYMOUS",
+        )
         for kind in (_TOPIC, _GROUP, _CLUSTER, _TRANSACTION, _TOKEN, _USER)
     ]
     for bootstrap in pair:
@@ -95,7 +135,7 @@ def _rule(
     operation: int,
     *,
     host: str = GUEST.name,
-    principal: str = "User:ANONYMOUS",
+    principal: str = _GUEST,
     pattern: int = _LITERAL,
     permission: int = _ALLOW,
 ) -> dict[str, Any]:

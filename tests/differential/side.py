@@ -22,6 +22,7 @@ _FETCH, _PRODUCE, _DESCRIBE_LOG_DIRS, _DESCRIBE_QUORUM = KEYS["fetch"], KEYS["pr
 _PREFIX = re.compile(r"d[0-9a-f]{7}-")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _NOW_WITHIN_MS, _SEQUENCE_WITHIN_MS = 120_000, 10_000_000
+_BROKER = 4
 _STAMPS = {
     "timestamp",
     "log_append_time",
@@ -46,8 +47,13 @@ HOST = "127.0.0.1"  # From which the tool's own connections come.
 
 
 class GUEST:
-    """Who may do only what rules allow (rights.py): every connection of a script but those of one number."""
+    """Who may do only what rules allow (rights.py): every connection of a script but those of one number.
 
+    It logs in by PLAIN at a listener of its own, from an address of its own.
+    """
+
+    user, password = "guest", "word"
+    listener = "LOGIN"
     name = "@guest"  # What stands for the address in a script.
     not_for = 9
     every = 10  # Connections of requests that wait are passed over by this many.
@@ -60,6 +66,16 @@ def now_ms() -> int:
 def new_prefix() -> str:
     """What the names of one run begin with; always as long, because lengths are compared."""
     return f"d{secrets.token_hex(4)[:7]}-"
+
+
+def _received(opened: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        more = opened.recv(size - len(data))
+        if not more:
+            raise ConnectionError("closed while the guest logged in")
+        data += more
+    return data
 
 
 def guest_of(prefix: str) -> str:
@@ -77,6 +93,7 @@ class Side:
         self._prefix = prefix
         self._began_ms = began_ms
         self._guest = guest  # The address of its guest, if it has one.
+        self._login: tuple[str, int] | None = None  # Where it logs in.
         self._symbols: dict[tuple[str, Any], str] = {}
         self._names: dict[bytes, str] = {}  # Topics by id.
         self.learnt: dict[tuple[str, Any], Any] = {}
@@ -87,11 +104,30 @@ class Side:
     def _connection(self, number: Any) -> tuple[socket.socket, bytearray]:
         if number not in self._connections:
             is_guest = self._guest and isinstance(number, int) and number % GUEST.every != GUEST.not_for
-            source = (self._guest, 0) if is_guest else None
-            opened = socket.create_connection(self._address, _CONNECT_SECONDS, source)
+            opened = self._log_in() if is_guest else socket.create_connection(self._address, _CONNECT_SECONDS)
             opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._connections[number] = opened, bytearray()
         return self._connections[number]
+
+    def _log_in(self) -> socket.socket:
+        """A connection of the guest."""
+        if self._login is None:
+            wanted = {"resource_type": _BROKER, "resource_name": "1", "configuration_keys": ["listeners"]}
+            (answer,) = self.ask("describe_configs", 4, {"resources": [wanted]})["results"]
+            found = re.search(rf"{GUEST.listener}://(.*?):(\d+)", answer["configs"][0]["value"])
+            assert found is not None, answer
+            self._login = found[1], int(found[2])
+        opened = socket.create_connection(self._login, _CONNECT_SECONDS, (self._guest, 0))
+        token = f"\0{GUEST.user}\0{GUEST.password}".encode()
+        for api, version, body in (
+            ("sasl_handshake", 1, {"mechanism": "PLAIN"}),
+            ("sasl_authenticate", 2, {"auth_bytes": token}),
+        ):
+            opened.sendall(request_frame(api, version, body))
+            (size,) = struct.unpack(">i", _received(opened, 4))
+            answer = read_answer(api, version, _received(opened, size))
+            assert answer["error_code"] == 0, answer
+        return opened
 
     def descriptor(self, number: Any) -> socket.socket | None:
         """To wait on; None when the connection is closed."""
@@ -285,7 +321,7 @@ class Side:
                 return symbol
             return f"{symbol}:{_UUID.sub('UUID', value.replace(self._prefix, '~'))}"
         if field == "port":
-            return "PORT" if value == self._address[1] else value
+            return "PORT" if (self._address[0], value) in (self._address, self._login) else value
         if isinstance(value, bytes):
             return value.hex()
         if isinstance(value, str):
