@@ -28,6 +28,7 @@ class Option(NamedTuple):
     type: Callable[[str], object] = str
 
 
+_OTHERS_READ: Final = 0o004
 _LISTENERS: Final = Option(
     ("--listeners",), "listeners", "LIST", "NAME://host:port,...; port 0 takes a free one."
 )
@@ -300,7 +301,7 @@ def _build(
     file: Path | None = None,
     defaults: dict[str, object] | None = None,
 ) -> Config:
-    from kproc.config import Config, parse_assignments
+    from kproc.config import Config, parse_assignments, read_settings_file
     from kproc.config.settings import is_secret
 
     assignments = parse_assignments(settings or ())
@@ -311,6 +312,12 @@ def _build(
         for name in assignments
         if is_secret(name)
     ]
+    if file is not None and file.stat().st_mode & _OTHERS_READ:
+        secrets = sorted(name for name in read_settings_file(file) if is_secret(name))
+        if secrets:
+            warnings.append(
+                f"{file} holds {', '.join(secrets)}, and everybody on this host may read it: chmod o= it"
+            )
     if len(warnings) == 1:
         sys.stderr.write(f"kproc: warning: {warnings[0]}\n")
     elif warnings:

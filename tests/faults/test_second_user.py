@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from kproc import Broker
 from kproc.server.status_window import WINDOW_PREFIX, look_in
 from tests.support.broker import ServedBroker
 from tests.support.raw import RawClient, batch
@@ -113,6 +114,19 @@ def test_new_data_directory_is_its_owners_alone_and_one_made_before_keeps_its_mo
     assert os.stat(served.data).st_mode & 0o777 == (0o700 if is_new else 0o755)
     others = [path for path in files_under(served.data)[1:] if os.stat(path).st_mode & 0o007]
     assert others == []
+
+
+def test_second_user_reads_no_key_password_or_clients_file() -> None:
+    with Broker(tls=True, users=["alice"]) as broker:
+        security = broker.client_file().parent
+        assert {path.suffix for path in security.iterdir()} == {".pem", ".properties"}
+        files = [str(path) for path in (security, *security.iterdir(), broker.data)]
+        assert as_nobody(lambda: readable(files)) == []
+        # The directory above is pytest's, which nobody else enters either: the modes alone must do.
+        assert [path for path in security.iterdir() if path.stat().st_mode & 0o077] == []
+        pids = [int(row["pid"]) for row in broker.processes]
+        keys = [f"/proc/{pid}/{name}" for pid in pids for name in OF_PROC]
+        assert as_nobody(lambda: readable(keys)) == []
 
 
 def test_second_user_can_still_be_a_client(served: ServedBroker) -> None:

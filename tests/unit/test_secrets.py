@@ -91,3 +91,20 @@ def test_secret_on_the_command_line_is_warned_of_without_it(
     assert "--set ssl.key.password: everybody on this host may read a command line" in told
     assert WORD not in told
     assert "log.dir" not in told
+
+
+def test_file_with_a_secret_that_everybody_may_read_is_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "kproc.properties"
+    file.write_text(f"ssl.key.password={WORD}\nnum.io.threads=1\n")
+    for mode, is_told in ((0o644, True), (0o640, False)):
+        file.chmod(mode)
+        serve._build([], [], file=file)
+        told = capsys.readouterr().err
+        assert ("holds ssl.key.password, and everybody on this host may read it" in told) is is_told
+        assert WORD not in told
+    file.write_text("num.io.threads=1\n")
+    file.chmod(0o644)
+    serve._build([], [], file=file)
+    assert capsys.readouterr().err == ""
