@@ -25,7 +25,8 @@ from kproc.cluster.host_names import RESOLVABLE
 from kproc.cluster.image import ClusterImage
 from kproc.cluster.topic_names import check_name
 from kproc.config import Config, Kind
-from kproc.config.dynamic import DynamicSettings, canonical_key, split_listener_key
+from kproc.config.dynamic import DynamicSettings, canonical_key, listener_key, split_listener_key
+from kproc.config.exposure import CLIENT_AUTH, exposure_complaint
 from kproc.errors import ErrorCode, KafkaError
 from kproc.wire.primitives import STRING_BYTES_MAX
 
@@ -179,6 +180,7 @@ class ConfigChanges:
             self._config, before.get("listeners"), after.get("listeners"), resolvable
         )
         self._refuse_unusable_keys(before, after, changes)
+        self._refuse_to_ask_nobody(after)
         besides: list[tuple[str, str | None]] = [
             (key, None) for key in self._unusable(node, changes, incremental) if key not in after
         ]
@@ -204,6 +206,15 @@ class ConfigChanges:
             complaint = self._check_tls(each.name, old, new)
             if complaint is not None:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, complaint)
+
+    def _refuse_to_ask_nobody(self, after: dict[str, str]) -> None:
+        """Refuse that a listener which other hosts reach asks no longer for certificates."""
+        for each in dynamic_settings.wanted_listeners(self._config, DynamicSettings(after)):
+            changed = after.get(listener_key(each.name, CLIENT_AUTH))
+            if changed is not None and (
+                complaint := exposure_complaint(self._config, each, each.host, changed)
+            ):
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"{CLIENT_AUTH}={changed}: {complaint}")
 
     def _refuse_together(self, wanted: dict[str, dict[str, str]]) -> dict[str, KafkaError]:
         """Which of the changes for this node and for all nodes must not come into force together, by node, and why.

@@ -14,18 +14,21 @@ if TYPE_CHECKING:
     from kproc.config.settings import Config
 
 ALLOWING: Final = "kproc.allow.unauthenticated.network"
+CLIENT_AUTH: Final = "ssl.client.auth"
 _ALL: Final = "*"
 
 
-def exposure_complaint(config: Config, end_point: EndPoint, address: str) -> str | None:
+def exposure_complaint(
+    config: Config, end_point: EndPoint, address: str, client_auth: str | None = None
+) -> str | None:
     """Why the listener may not be bound to an address, or a wildcard; None: it may.
 
-    A host's name says nothing: it is its addresses that are bound.
+    A host's name says nothing: it is its addresses that are bound. `client_auth` goes over what is configured.
     """
     allowed = {name.upper() for name in config.kproc_allow_unauthenticated_network}
     if end_point.name.upper() in allowed or _ALL in allowed:
         return None
-    if asks_who_it_is(config, end_point) or not _is_reached_from_outside(address):
+    if _asks_who_it_is(config, end_point, client_auth) or not _is_reached_from_outside(address):
         return None
     return (
         f"{end_point} would be open to other hosts, and nobody there is asked for a password or a certificate: bind it "
@@ -33,9 +36,9 @@ def exposure_complaint(config: Config, end_point: EndPoint, address: str) -> str
     )
 
 
-def asks_who_it_is(config: Config, end_point: EndPoint) -> bool:
+def _asks_who_it_is(config: Config, end_point: EndPoint, client_auth: str | None) -> bool:
     """Whether its clients have to log in, or to show a certificate."""
-    own = config.listener_value(end_point.name, "ssl.client.auth")
+    own = client_auth or config.listener_value(end_point.name, CLIENT_AUTH)
     return end_point.protocol.startswith("SASL_") or (
         end_point.protocol == "SSL" and (own or config.ssl_client_auth) == "required"
     )

@@ -7,8 +7,10 @@ import pytest
 from kproc.cluster.broker_config import check_listeners_change
 from kproc.config import Config
 from kproc.errors import KafkaError
+from tests.unit.cluster.in_memory import InMemoryController, changes, outcome
 
 LOCAL = "PLAINTEXT://127.0.0.1:9092"
+SET, BROKER = 0, 4
 MAP = "PLAINTEXT:PLAINTEXT,EXTERNAL:PLAINTEXT"
 
 
@@ -27,3 +29,21 @@ def test_listener_that_asks_nobody_is_refused_on_more_than_the_loopback(host: st
 
 def test_listener_on_the_loopback_is_taken() -> None:
     change(f"{LOCAL},EXTERNAL://127.0.0.2:9093")
+
+
+def test_listener_that_other_hosts_reach_goes_on_asking_for_certificates() -> None:
+    settings = {
+        "listeners": "PLAINTEXT://127.0.0.1:9092,EXTERNAL://:9093,OWN://127.0.0.1:9094",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,EXTERNAL:SSL,OWN:SSL",
+        "ssl.client.auth": "required",
+    }
+    cluster = InMemoryController(settings=settings)
+
+    def change(listener: str, value: str) -> str | None:
+        named = (f"listener.name.{listener}.ssl.client.auth", SET, value)
+        [(_, message)] = outcome(cluster.alter(changes(BROKER, "1", named)))
+        return message
+
+    assert "ssl.client.auth=requested: EXTERNAL://:9093 would be open" in str(change("external", "requested"))
+    assert change("own", "none") is None
+    assert change("external", "required") is None
