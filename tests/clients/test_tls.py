@@ -11,6 +11,7 @@ import socket
 import ssl
 import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -187,6 +188,16 @@ def test_kcat(tls_broker: TlsBroker) -> None:
         timeout=30,
     )
     assert done.stdout == lines
+
+
+@pytest.mark.parametrize("kind", ["thread", "inline"])
+def test_roles_that_share_a_process_speak_tls_too(kind: str, tmp_path: Path) -> None:
+    files = Certificates(tmp_path)
+    settings = {"listeners": "SSL://127.0.0.1:0", "num.network.threads": 2, **files.broker_settings()}
+    with ServedBroker(tmp_path / "data", transport=kind, settings=settings) as served:
+        broker = TlsBroker(served, files)
+        produce(broker.librdkafka(), "t", VALUES)
+        assert consume(broker.librdkafka(), "t", len(VALUES)) == VALUES
 
 
 # -- what is wrong ---------------------------------------------------------------------------------------------

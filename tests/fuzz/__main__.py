@@ -16,8 +16,10 @@ from pathlib import Path
 
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, parse_request_header
+from tests.fuzz import encrypted
 from tests.fuzz.attack import DENIED_SETTINGS, SETTINGS, TOPICS, Attack, Found, replay
 from tests.support.broker import ServedBroker
+from tests.support.certificates import Certificates
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,6 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--denied", action="store_true", help="as somebody who may do nothing, and therefore changes nothing"
     )
+    parser.add_argument("--tls", action="store_true", help="over a TLS listener")
     parser.add_argument("--findings", type=Path, default=Path(tempfile.gettempdir()))
     parser.add_argument("--replay", type=Path, metavar="FILE")
     options = parser.parse_args(arguments)
@@ -40,8 +43,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="fuzz-") as scratch:
         settings = DENIED_SETTINGS if options.denied else SETTINGS
+        tls = None
+        if options.tls:
+            certificates = Certificates(Path(scratch))
+            settings = settings | encrypted.settings_of(certificates)
+            tls = encrypted.context_of(certificates)
         broker = ServedBroker(Path(scratch) / "data", transport=options.transport, settings=settings).start()
-        attack = Attack(broker, options.seed, only=options.api, is_denied=options.denied)
+        attack = Attack(broker, options.seed, only=options.api, is_denied=options.denied, tls=tls)
         try:
             attack.run(options.requests)
             found = None

@@ -7,6 +7,7 @@ import os
 import random
 import select
 import socket
+import ssl
 import struct
 import time
 from collections import deque
@@ -18,7 +19,7 @@ from kproc.client import Client
 from kproc.errors import ErrorCode
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
-from tests.fuzz import rights
+from tests.fuzz import encrypted, rights
 from tests.fuzz.frames import FrameMaker
 from tests.support.broker import ServedBroker
 from tests.support.proc import child_pids, pss_bytes
@@ -78,10 +79,12 @@ class Line:
     has_end: bool = True  # Its last frame is whole.
 
 
-def connect(bootstrap: str, source: str) -> socket.socket:
+def connect(bootstrap: str, source: str, tls: ssl.SSLContext | None = None) -> socket.socket:
     host, _, port = bootstrap.rpartition(":")
     sock = socket.create_connection((host, int(port)), 10, (source, 0))
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if tls is not None:
+        sock = tls.wrap_socket(sock)
     sock.setblocking(False)
     return sock
 
@@ -90,10 +93,21 @@ class Attack:
     """One broker under fire."""
 
     def __init__(
-        self, broker: ServedBroker, seed: int, *, only: ApiKey | None = None, is_denied: bool = False
+        self,
+        broker: ServedBroker,
+        seed: int,
+        *,
+        only: ApiKey | None = None,
+        is_denied: bool = False,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
-        """With `is_denied`, at a broker with DENIED_SETTINGS, the requests come from where nobody may do anything."""
+        """With `is_denied`, at a broker with DENIED_SETTINGS, the requests come from where nobody may do anything.
+
+        With `tls` they go to its TLS listener: encrypted.py.
+        """
         self.broker = broker
+        self._tls = tls
+        self._target = broker.bootstrap if tls is None else broker.listeners[encrypted.LISTENER]["bound"]
         self.is_denied = is_denied
         self.source = random.Random(seed)
         self.sent = 0
@@ -167,7 +181,7 @@ class Attack:
         else:
             pieces.append(view)
         line = Line(
-            connect(self.broker.bootstrap, rights.THEIRS if self.is_denied else rights.OURS),
+            connect(self._target, rights.THEIRS if self.is_denied else rights.OURS, self._tls),
             frames,
             pieces,
             deque(range(len(frames))),
