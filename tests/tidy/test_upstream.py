@@ -10,7 +10,13 @@ from tests.tidy.sources import ROOT, text_of
 from tests.tidy.test_architecture import TEST
 
 # How many tests each of Kafka's classes has.
-COUNTS = {"SocketServerTest": 65, "ConnectionQuotasTest": 20, "RequestChannelTest": 5}
+COUNTS = {
+    "SocketServerTest": 65,
+    "ConnectionQuotasTest": 20,
+    "RequestChannelTest": 5,
+    "StandardAuthorizerTest": 20,
+    "AclControlManagerTest": 10,
+}
 NEIGHBOURS = {
     "KafkaRequestHandlerTest",
     "DynamicNumNetworkThreadsTest",
