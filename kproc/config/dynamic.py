@@ -16,8 +16,8 @@ _LISTENER_PREFIX: Final = "listener.name."
 
 
 def listener_key(listener: str, key: str) -> str:
-    """`key` as it is written for one listener alone (Kafka: `listener.name.<lower case name>.<key>`)."""
-    return f"{_LISTENER_PREFIX}{listener.lower()}.{key}"
+    """`key` as it is written for one listener alone (Kafka: `listener.name.<lower case name>.<key>`); "": for all."""
+    return f"{_LISTENER_PREFIX}{listener.lower()}.{key}" if listener else key
 
 
 def split_listener_key(key: str) -> tuple[str, str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.certificates import Certificates
 from tests.support.java_tools import (
     CONFIG_COMMAND,
     CONSOLE_CONSUMER,
@@ -27,9 +28,12 @@ pytestmark = [
 SETTINGS = {"num.network.threads": 2, "num.io.threads": 2, "group.initial.rebalance.delay.ms": 0}
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
-    with secured(tmp_path_factory.mktemp("secured"), settings=SETTINGS) as one:
+@pytest.fixture(scope="module", params=["SASL_PLAINTEXT", "SASL_SSL"])
+def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
+    is_encrypted = request.param == "SASL_SSL"
+    certificates = Certificates(tmp_path_factory.mktemp("certificates")) if is_encrypted else None
+    directory = tmp_path_factory.mktemp("secured")
+    with secured(directory, settings=SETTINGS, certificates=certificates) as one:
         yield one
 
 

@@ -17,11 +17,13 @@ pytest.importorskip("confluent_kafka", reason="confluent_kafka is not installed"
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.abc import AbstractTokenProvider as AsyncTokens
+from aiokafka.helpers import create_ssl_context
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
+from tests.support.certificates import Certificates
 from tests.support.secured import MECHANISMS, PASSWORDS, SecuredBroker, secured, unsecured_token
 from tests.support.wait import wait_until
 
@@ -30,10 +32,13 @@ pytestmark = pytest.mark.clients
 SECONDS = 20.0
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
+@pytest.fixture(scope="module", params=["SASL_PLAINTEXT", "SASL_SSL"])
+def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
+    is_encrypted = request.param == "SASL_SSL"
+    certificates = Certificates(tmp_path_factory.mktemp("certificates")) if is_encrypted else None
     settings = {"num.network.threads": 2, "num.io.threads": 2, "group.initial.rebalance.delay.ms": 0}
-    with secured(tmp_path_factory.mktemp("secured"), settings=settings) as one:
+    directory = tmp_path_factory.mktemp("secured")
+    with secured(directory, settings=settings, certificates=certificates) as one:
         yield one
 
 
@@ -86,6 +91,8 @@ def test_aiokafka_logs_in(broker: SecuredBroker, mechanism: str) -> None:
 
     async def run() -> bytes | None:
         settings = python_settings(broker, mechanism, TokensLater())
+        if "ssl_cafile" in settings:
+            settings["ssl_context"] = create_ssl_context(cafile=settings.pop("ssl_cafile"))
         async with AIOKafkaProducer(**settings) as producer:
             await producer.send_and_wait(topic, b"value")
         async with AIOKafkaConsumer(
@@ -98,11 +105,14 @@ def test_aiokafka_logs_in(broker: SecuredBroker, mechanism: str) -> None:
 
 
 def python_settings(broker: SecuredBroker, mechanism: str, tokens: object) -> dict[str, Any]:
+    there = broker.confluent()
     settings: dict[str, Any] = {
         "bootstrap_servers": broker.bootstrap,
-        "security_protocol": "SASL_PLAINTEXT",
+        "security_protocol": there["security.protocol"],
         "sasl_mechanism": mechanism,
     }
+    if "ssl.ca.location" in there:
+        settings["ssl_cafile"] = there["ssl.ca.location"]
     if mechanism == "OAUTHBEARER":
         return {**settings, "sasl_oauth_token_provider": tokens}
     return {**settings, "sasl_plain_username": "alice", "sasl_plain_password": PASSWORDS["alice"]}

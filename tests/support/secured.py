@@ -16,10 +16,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from kproc.client import Client
 from kproc.client_security.settings import ClientSecurity, parse_client_security
 from kproc.security.sasl.scram import KINDS, salted_password
 from kproc.wire.header import ApiKey
 from tests.support.broker import ServedBroker
+from tests.support.certificates import Certificates
 from tests.support.raw import RawConnection
 from tests.support.status import rows
 
@@ -57,21 +59,30 @@ class SecuredBroker(ServedBroker):
         *,
         mechanisms: Sequence[str] = MECHANISMS,
         settings: Mapping[str, Any] | None = None,
+        certificates: Certificates | None = None,
         **more: Any,
     ) -> None:
+        """With `certificates` clients must encrypt, too."""
         self._mechanisms = mechanisms
-        super().__init__(
-            data, settings={**sasl_settings(mechanisms), **(settings or {})}, listener=LISTENER, **more
-        )
+        self._certificates = certificates
+        self._protocol = "SASL_PLAINTEXT" if certificates is None else "SASL_SSL"
+        own = sasl_settings(mechanisms, protocol=self._protocol)
+        tls = {} if certificates is None else certificates.broker_settings()
+        super().__init__(data, settings={**own, **tls, **(settings or {})}, listener=LISTENER, **more)
 
     def start(self) -> SecuredBroker:
         super().start()
         if "PLAIN" in self._mechanisms:
-            with self.logged_in() as connection:
+            with self._client() as connection:
                 for mechanism in self._mechanisms:
                     if mechanism in KINDS:
                         make_user(connection, "alice", PASSWORDS["alice"], mechanism)
         return self
+
+    def _client(self) -> Client:
+        """kproc's own client, as alice."""
+        host, _, port = self.bootstrap.rpartition(":")
+        return Client.connect(host, int(port), security=self.security)
 
     @property
     def security(self) -> ClientSecurity:
@@ -92,8 +103,9 @@ class SecuredBroker(ServedBroker):
         """The settings of a client of librdkafka."""
         settings = {
             "bootstrap.servers": self.bootstrap,
-            "security.protocol": "SASL_PLAINTEXT",
             "sasl.mechanism": mechanism,
+            **({} if self._certificates is None else self._certificates.librdkafka()),
+            "security.protocol": self._protocol,
             **more,
         }
         if mechanism == "OAUTHBEARER":
@@ -107,7 +119,8 @@ class SecuredBroker(ServedBroker):
     def java(self, mechanism: str = "PLAIN", user: str = "alice") -> dict[str, str]:
         """The settings of a client in Java, and of Kafka's tools."""
         return {
-            "security.protocol": "SASL_PLAINTEXT",
+            **({} if self._certificates is None else self._certificates.java()),
+            "security.protocol": self._protocol,
             "sasl.mechanism": mechanism,
             "sasl.jaas.config": java_login(mechanism, user, PASSWORDS[user]),
         }
@@ -137,7 +150,7 @@ def log_in(connection: RawConnection, user: str = "alice", password: str | None 
     return connection.call(ApiKey.SASL_AUTHENTICATE, 2, {"auth_bytes": token.encode()})
 
 
-def make_user(connection: RawConnection, name: str, password: str, mechanism: str) -> None:
+def make_user(connection: Client | RawConnection, name: str, password: str, mechanism: str) -> None:
     """Give a user a SCRAM credential."""
     row = {
         "name": name,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import logging
 import struct
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from joserfc import jwt
 from joserfc.jwk import ECKey
 
@@ -500,3 +503,60 @@ def test_keys_that_never_come_end_the_login(tmp_path: Path, start: Start) -> Non
     rig.advance_ms(200)
     (answer,) = rig.processors[0].answers()
     assert is_closed_silently(answer)
+
+
+# -- whatever comes ----------------------------------------------------------------------------------------------
+
+_LOGIN_FRAMES = [
+    codec.encode_request(HANDSHAKE, 1, 7, "test", {"mechanism": "PLAIN"}),
+    codec.encode_request(HANDSHAKE, 0, 7, "test", {"mechanism": SCRAM_SHA_256}),
+    codec.encode_request(AUTHENTICATE, 2, 7, "test", {"auth_bytes": BAD}),
+    codec.encode_request(AUTHENTICATE, 0, 7, "test", {"auth_bytes": ScramClient("sha256", "alice", "x").first()}),
+    codec.encode_request(ApiKey.API_VERSIONS, 0, 7, "test", {}),
+    codec.encode_request(ApiKey.METADATA, 1, 7, "test", {"topics": None}),
+]
+
+
+@st.composite
+def some_frames(draw: st.DrawFn) -> list[bytes]:
+    """Frames of a login in any order, some of them damaged, and bytes that are none; no right password."""
+    frames = []
+    for _ in range(draw(st.integers(1, 6))):
+        body = draw(st.sampled_from([frame[4:] for frame in _LOGIN_FRAMES]) | st.binary(max_size=60))
+        if body and draw(st.booleans()):
+            at = draw(st.integers(0, len(body) - 1))
+            body = body[:at] + draw(st.binary(max_size=4)) + body[at + draw(st.integers(0, 3)) :]
+        frames.append(struct.pack(">i", len(body)) + body)
+    return frames
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(frames=some_frames())
+def test_whatever_comes_nobody_gets_in_and_every_frame_is_answered_once(
+    shared_rig: tuple[HandlerRig, Iterator[int]], frames: list[bytes]
+) -> None:
+    rig, numbers = shared_rig
+    connection = next(numbers)
+    processor = rig.processors[0]
+    processor.introduce("10.0.0.7", connection=connection)
+    for frame in frames:
+        processor.send_frames([frame], connection=connection, flags=FLAG_GATED)
+        answers = processor.answers()
+        if not answers:
+            rig.advance_ms(100)
+            answers = processor.answers()
+        (answer,) = answers
+        assert answer.connection_id == connection
+        if answer.kind == CLOSE:
+            break
+        assert answer.kind == SEND
+    processor.disconnect(connection)
+    rig.settle()
+    assert processor.sessions == {}
+    assert rig.handler().containment.count == 0
+
+
+@pytest.fixture(scope="module")
+def shared_rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[HandlerRig, Iterator[int]]]:
+    with HandlerRig(tmp_path_factory.mktemp("rig"), settings=SETTINGS) as rig:
+        yield rig, itertools.count(1000)
