@@ -24,7 +24,7 @@ from kproc.cluster import records as r
 from kproc.cluster.host_names import RESOLVABLE
 from kproc.cluster.image import ClusterImage
 from kproc.cluster.topic_names import check_name
-from kproc.config import Config, Kind
+from kproc.config import Config, ConfigError, EndPoint, Kind
 from kproc.config.dynamic import DynamicSettings, canonical_key, listener_key, split_listener_key
 from kproc.config.exposure import CLIENT_AUTH, exposure_complaint
 from kproc.errors import ErrorCode, KafkaError
@@ -198,8 +198,8 @@ class ConfigChanges:
         old, new = DynamicSettings(before), DynamicSettings(after)
         named = {canonical_key(name) for name, _, _ in changes} | {key for key in before if key not in after}
         concerned = {split_listener_key(key)[0] for key in named if broker_config.is_tls(key)}
-        known = {each.name for each in dynamic_settings.wanted_listeners(self._config, old)}
-        for each in dynamic_settings.wanted_listeners(self._config, new):
+        known = {each.name for each in self._listeners(old)}
+        for each in self._listeners(new):
             is_concerned = each.name not in known or each.name.lower() in concerned
             if not each.protocol.endswith("SSL") or not is_concerned:
                 continue
@@ -207,9 +207,16 @@ class ConfigChanges:
             if complaint is not None:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, complaint)
 
+    def _listeners(self, settings: DynamicSettings) -> tuple[EndPoint, ...]:
+        """Those in force by these settings: stored ones that this configuration does not know are left out."""
+        try:
+            return dynamic_settings.wanted_listeners(self._config, settings)
+        except ConfigError:
+            return self._config.listeners
+
     def _refuse_to_ask_nobody(self, after: dict[str, str]) -> None:
         """Refuse that a listener which other hosts reach asks no longer for certificates."""
-        for each in dynamic_settings.wanted_listeners(self._config, DynamicSettings(after)):
+        for each in self._listeners(DynamicSettings(after)):
             changed = after.get(listener_key(each.name, CLIENT_AUTH))
             if changed is not None and (
                 complaint := exposure_complaint(self._config, each, each.host, changed)

@@ -26,6 +26,7 @@ SETTINGS = {
     "num.network.threads": 2,
     "num.io.threads": 2,
     "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,EXTERNAL:PLAINTEXT",
+    "kproc.allow.unauthenticated.network": "EXTERNAL",
 }
 BOTH = "PLAINTEXT://127.0.0.1:0,EXTERNAL://127.0.0.1:0"
 UNBINDABLE = "EXTERNAL://192.0.2.1:0"  # Reserved for documentation: never an address of this host.

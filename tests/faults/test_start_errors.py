@@ -101,9 +101,18 @@ def test_more_listeners_than_there_are_places_for(tmp_path: Path) -> None:
 
 
 def test_listener_on_an_address_of_another_host(tmp_path: Path) -> None:
-    code, stderr = serve(data=tmp_path / "d", listeners="PLAINTEXT://192.0.2.1:0")
+    allowed = ("--set", "kproc.allow.unauthenticated.network=PLAINTEXT")
+    code, stderr = serve(*allowed, data=tmp_path / "d", listeners="PLAINTEXT://192.0.2.1:0")
     assert code == REFUSED
-    assert_one_clear_line(stderr, "192.0.2.1")
+    assert_one_clear_line(stderr, "cannot bind PLAINTEXT://192.0.2.1:0")
+
+
+def test_listener_that_other_hosts_would_reach_without_a_login(tmp_path: Path) -> None:
+    code, stderr = serve(data=tmp_path / "d", listeners="PLAINTEXT://:0")
+    assert code == REFUSED
+    assert_one_clear_line(
+        stderr, "open to other hosts", "kproc.allow.unauthenticated.network=PLAINTEXT", "SASL_SSL"
+    )
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from kproc.errors import KafkaError
 from tests.unit.cluster.in_memory import InMemoryController, changes, outcome
 
 LOCAL = "PLAINTEXT://127.0.0.1:9092"
-SET, BROKER = 0, 4
+SET, DELETE, BROKER = 0, 1, 4
 MAP = "PLAINTEXT:PLAINTEXT,EXTERNAL:PLAINTEXT"
 
 
@@ -47,3 +47,16 @@ def test_listener_that_other_hosts_reach_goes_on_asking_for_certificates() -> No
     assert "ssl.client.auth=requested: EXTERNAL://:9093 would be open" in str(change("external", "requested"))
     assert change("own", "none") is None
     assert change("external", "required") is None
+
+
+def test_settings_change_beside_stored_listeners_that_nobody_knows_any_more() -> None:
+    cluster = InMemoryController(settings={"listeners": LOCAL})
+    cluster.image.broker_configs["1"] = {"listeners": "GONE://127.0.0.1:9099"}
+    cluster.state._config_changes._check_tls = lambda *_: None
+
+    def change(name: str, operation: int, value: str | None) -> tuple[int, str | None]:
+        [row] = outcome(cluster.alter(changes(BROKER, "1", (name, operation, value))))
+        return row
+
+    assert change("log.retention.ms", SET, "5000") == (0, None)
+    assert change("listeners", DELETE, None) == (0, None)
