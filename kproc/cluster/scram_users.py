@@ -70,12 +70,12 @@ class ScramUsers:
 
     def find(self, kind: ScramKind, name: str) -> Found:
         """What a login needs of a user. For one that does not exist it looks like what most users have."""
-        users = self._by_kind[kind.number]
-        if name in users:
-            return Found(users[name], Outcome(name))
         iterations, salt_bytes = self._shape(kind.number)
         secret = self.secret or self._unstored_secret
-        return Found(made_up(kind, name, secret, salt_bytes=salt_bytes, iterations=iterations), None)
+        # For a user that exists, too: the time that it takes must not tell either.
+        stand_in = made_up(kind, name, secret, salt_bytes=salt_bytes, iterations=iterations)
+        found = self._by_kind[kind.number].get(name)
+        return Found(stand_in, None) if found is None else Found(found, Outcome(name))
 
     def _shape(self, mechanism: int) -> tuple[int, int]:
         """Iterations and length of the salt that most users have; without any user 4096 and what is usual."""

@@ -53,6 +53,8 @@ def describe(connection: Connection, processor: int, now_ns: int) -> dict[str, A
         "listener": origin.listener,
         "address": address_text(origin.address),
         "port": origin.port,
+        "principal": str(connection.session.principal),
+        "mechanism": connection.session.mechanism,
         "client_id": client_id,
         "software_name": software_name,
         "software_version": software_version,

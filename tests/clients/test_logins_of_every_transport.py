@@ -1,0 +1,38 @@
+"""A login with the roles as processes, as threads, in one thread, and with the Processors to compare with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kproc.wire.header import ApiKey
+from tests.support.broker import TRANSPORTS, VARIANTS
+from tests.support.raw import Closed, RawConnection
+from tests.support.secured import log_in, secured
+from tests.support.wait import wait_until
+
+pytestmark = pytest.mark.clients
+
+
+@pytest.mark.parametrize("kind", [*TRANSPORTS, *VARIANTS])
+def test_a_client_logs_in_and_one_that_does_not_gets_nowhere(tmp_path: Path, kind: str) -> None:
+    settings = {"connections.max.reauth.ms": 600}
+    with secured(tmp_path / "data", transport=kind, settings=settings) as broker:
+        with RawConnection(broker.bootstrap) as client:
+            assert log_in(client)["session_lifetime"] == 600
+            assert client.call(ApiKey.METADATA, 1, {"topics": None})["brokers"]
+            assert log_in(client)["error_code"] == 0
+            wait_until(lambda: is_over(client), what="the end of the session")
+        with RawConnection(broker.bootstrap) as stranger:
+            stranger.send(ApiKey.METADATA, 1, {"topics": None})
+            assert stranger.is_closed_by_broker()
+
+
+def is_over(client: RawConnection) -> bool:
+    """Whether the broker has closed the connection, at the latest upon this request."""
+    try:
+        client.call(ApiKey.METADATA, 1, {"topics": None})
+    except Closed:
+        return True
+    return False
