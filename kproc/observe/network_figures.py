@@ -130,7 +130,13 @@ class NetworkFigures:
             "request_handler_avg_idle": self._mean_idle(handlers),
             "request_queue_size": sum(self._metric(each, "ring_records") for each in processors),
             "response_queue_size": sum(self._metric(each, "ring_records") for each in handlers),
-            "expired_connections_killed": self._sum("connections_expired"),
+            "expired_connections_killed": self._sum("sessions_killed"),
+            "authentications": {
+                "successful_authentication": self._sum("logins"),
+                "failed_authentication": self._sum("logins_failed") + self._sum("authentications_failed"),
+                "successful_reauthentication": self._sum("sessions_prolonged"),
+                "failed_reauthentication": self._sum("sessions_not_prolonged"),
+            },
             "acceptor_blocked": {
                 self._listener(each, listeners): _rounded(self._share(each, 2))
                 for each in agents

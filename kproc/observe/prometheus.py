@@ -136,7 +136,8 @@ def _network(network: Mapping[str, Any]) -> Iterator[Metric]:
          network["request_queue_size"]),
         ("kafka_network_requestchannel_responsequeuesize", "Answers that no Processor has taken.",
          network["response_queue_size"]),
-        ("kafka_network_socketserver_expiredconnectionskilledcount", "Connections closed for idleness.",
+        ("kafka_network_socketserver_expiredconnectionskilledcount", "Connections closed for a request after their "
+         "session's end.",
          network["expired_connections_killed"]),
     )  # fmt: skip
     from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
@@ -162,6 +163,10 @@ def _network(network: Mapping[str, Any]) -> Iterator[Metric]:
         created.add_metric([listener], row["created_total"])
         closed.add_metric([listener], row["closed_total"])
     yield from (count, created, closed)
+    for name, number in network["authentications"].items():
+        family = CounterMetricFamily(_SOCKETS + name, "Logins by SASL; failed ones with TLS handshakes.")
+        family.add_metric([], number)
+        yield family
 
 
 def _processors(processes: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:

@@ -18,6 +18,7 @@ from kproc.metrics.requests import (
 from kproc.metrics.slab import MetricsRow, Slab
 from kproc.metrics.spec import SLOT
 from kproc.observe.network_figures import NetworkFigures
+from kproc.observe.prometheus import _network as families_of
 from kproc.role.roles import CONTROL_PROCESSOR, acceptor_id, handler_id, processor_id, slab_row
 from kproc.transport.agent import AgentId
 from tests.unit.net.rig import new_slab
@@ -164,3 +165,30 @@ def test_times_are_shown_in_milliseconds(rig: Rig) -> None:
     assert 7.0 <= row["times"]["TotalTimeMs"]["p50"] <= 8.0
     assert row["times"]["TotalTimeMs"]["max"] == 8.0
     assert row["request_bytes"]["mean"] == 64.0
+
+
+def test_logins_are_summed_over_all_roles_by_kafkas_names(rig: Rig) -> None:
+    rig.add(processor_id(0), handler_id(0), handler_id(1))
+    counted = {
+        "logins": 5, "logins_failed": 3, "sessions_prolonged": 2, "sessions_not_prolonged": 1, "sessions_killed": 4,
+    }  # fmt: skip
+    for agent in (handler_id(0), handler_id(1)):
+        for name, number in counted.items():
+            rig.rows[agent].values[SLOT[name]] = number
+    rig.rows[processor_id(0)].values[SLOT["logins_failed"]] = 1  # Too late, or too long.
+    rig.rows[processor_id(0)].values[SLOT["authentications_failed"]] = 1
+    rig.rows[processor_id(0)].values[SLOT["connections_expired"]] = 9  # Idle ones are not what Kafka counts there.
+    rig.second()
+    found = rig.describe()
+    assert found["expired_connections_killed"] == 8
+    assert found["authentications"] == {
+        "successful_authentication": 10,
+        "failed_authentication": 8,
+        "successful_reauthentication": 4,
+        "failed_reauthentication": 2,
+    }
+    samples = {
+        sample.name: sample.value for family in families_of(found) for sample in family.samples if not sample.labels
+    }
+    assert samples["kafka_server_socket_server_metrics_failed_authentication_total"] == 8
+    assert samples["kafka_network_socketserver_expiredconnectionskilledcount"] == 8
