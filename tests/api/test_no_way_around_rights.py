@@ -6,23 +6,28 @@ Handlers in one process with the authorizer and its rules in their metadata; pri
 from __future__ import annotations
 
 import itertools
+import random
+import struct
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
+from kproc.api import registry
 from kproc.cluster.topic_names import GROUP_METADATA_TOPIC
 from kproc.errors import ErrorCode
 from kproc.net.slow_frames import LARGE_FRAME_BYTES
 from kproc.role.dispatch import PRIVATE_API_KEY
 from kproc.security.principal import Principal
-from kproc.transport.envelope import CLOSE, FLAG_LOOPBACK, FLAG_PROBE, HEAD, REQUEST
+from kproc.transport.envelope import CLOSE, FLAG_LOOPBACK, FLAG_PROBE, HEAD, REQUEST, SEND, SEND_PARTS
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
+from tests.support.groups import commit_fields
 from tests.support.raw import NO_TOPIC_ID, batch, fetch_fields, produce_fields
+from tests.support.well_formed import WellFormed
 from tests.unit.cluster.in_memory import topic
 from tests.unit.server.rig import HandlerRig
 
@@ -410,3 +415,88 @@ def test_the_brokers_own_requests_are_not_asked_for_rights(start: Start) -> None
         processor._outbox.flush()
         (answer,) = processor.answers()
         assert answer.fields(ApiKey.METADATA, 12)["topics"][0]["error_code"] == code
+
+
+# -- whatever is asked
+
+# Their answers hold numbers that are drawn anew, or count changes of all metadata, as in Kafka.
+_UNLIKE = {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.API_VERSIONS}
+_STEPS = 700
+
+
+def whatever_is_asked(rig: HandlerRig, seed: int) -> list[tuple[str, int, int, Any]]:
+    """What a client is answered who may do everything with one topic, and knows the names of more."""
+    source = random.Random(seed)
+    known = {TOPIC: rig.cluster.image.topics_by_name[TOPIC].topic_id, "hidden": bytes(16)}
+    made = WellFormed(source, known, ["hidden", "hidden-group"])
+    keys = sorted(registry.APIS.keys() - _UNLIKE)
+    answered = []
+    for number in range(_STEPS):
+        key = ApiKey(source.choice(keys))
+        version = source.randint(registry.APIS[key].lo, registry.APIS[key].hi)
+        connection = 100 + number  # Errors may end it.
+        rig.processors[0].introduce("127.0.0.1", connection=connection, principal=Principal("User", "alice"))
+        with suppress(
+            ValueError, struct.error, OverflowError, TypeError, UnicodeError
+        ):  # No client can say that.
+            rig.processors[0].send(key, version, made.request(key, version), connection=connection)
+        for answer in rig.processors[0].answers():
+            told: Any = answer.frame
+            if (
+                key == ApiKey.FETCH
+                and answer.kind in (SEND, SEND_PARTS)
+                and answer.connection_id == connection
+            ):
+                told = {**answer.fields(key, version), "session_id": 0}
+            answered.append((key.name, answer.connection_id, answer.kind, told))
+    return answered
+
+
+def test_nothing_that_is_asked_shows_whether_hidden_things_exist(tmp_path: Path) -> None:
+    """The same requests where they exist and where they do not: no answer differs in one byte."""
+    answers = []
+    for exist in (False, True):
+        directory = tmp_path / str(exist)
+        directory.mkdir()
+        with HandlerRig(
+            tmp_path / str(exist), settings={**SETTINGS, "auto.create.topics.enable": "false"}
+        ) as rig:
+            rig.cluster.create(topic(TOPIC, 2))
+            change(rig, OF_TOPIC, TOPIC, ALL)
+            if exist:
+                hide(rig)
+            # Whether there was ever a group or a transaction is no secret.
+            for key_type in (0, 1):
+                rig.controller_serves = {"auto_create_topics", "raise_leader_epochs", "allocate_producer_ids"}
+                find = {"key_type": key_type, "coordinator_keys": ["x"]}
+                rig.processors[0].introduce(
+                    "127.0.0.1", connection=ADMIN, principal=Principal("User", "admin")
+                )
+                rig.processors[0].ask(ApiKey.FIND_COORDINATOR, 4, find, connection=ADMIN)
+            if not exist:
+                begin_producer(rig, None)  # Nor is how many producers there were.
+            answers.append(whatever_is_asked(rig, 11))
+    without, with_them = answers
+    assert len(without) > _STEPS // 2
+    assert without == with_them
+
+
+def hide(rig: HandlerRig) -> None:
+    """A topic with a record, a group with an offset, a transactional id: nobody's but the administrator's."""
+    rig.controller_serves = {"auto_create_topics", "raise_leader_epochs", "allocate_producer_ids"}
+    ask = rig.processors[0].ask
+    rig.processors[0].introduce("127.0.0.1", connection=ADMIN, principal=Principal("User", "admin"))
+    rig.cluster.create(topic("hidden"))
+    rig.tell()
+    for key_type, name in ((0, "hidden-group"), (1, "hidden")):
+        find = {"key_type": key_type, "coordinator_keys": [name]}
+        ask(ApiKey.FIND_COORDINATOR, 4, find, connection=ADMIN)
+    ask(ApiKey.OFFSET_COMMIT, 9, commit_fields("hidden-group", "hidden", {0: 0}), connection=ADMIN)
+    begin_producer(rig, "hidden")
+    records = produce_fields([("hidden", NO_TOPIC_ID, [(0, batch(b"x"))])])
+    ask(ApiKey.PRODUCE, 9, records, connection=ADMIN)
+
+
+def begin_producer(rig: HandlerRig, name: str | None) -> None:
+    init = {"transactional_id": name, "transaction_timeout": 1000, "producer_id": -1, "producer_epoch": -1}
+    assert rig.processors[0].ask(ApiKey.INIT_PRODUCER_ID, 4, init, connection=ADMIN)["error_code"] == 0

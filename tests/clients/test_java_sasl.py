@@ -29,7 +29,9 @@ SETTINGS = {"num.network.threads": 2, "num.io.threads": 2, "group.initial.rebala
 
 
 @pytest.fixture(scope="module", params=["SASL_PLAINTEXT", "SASL_SSL"])
-def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
+def broker(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SecuredBroker]:
     is_encrypted = request.param == "SASL_SSL"
     certificates = Certificates(tmp_path_factory.mktemp("certificates")) if is_encrypted else None
     directory = tmp_path_factory.mktemp("secured")

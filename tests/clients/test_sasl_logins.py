@@ -33,7 +33,9 @@ SECONDS = 20.0
 
 
 @pytest.fixture(scope="module", params=["SASL_PLAINTEXT", "SASL_SSL"])
-def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
+def broker(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SecuredBroker]:
     is_encrypted = request.param == "SASL_SSL"
     certificates = Certificates(tmp_path_factory.mktemp("certificates")) if is_encrypted else None
     settings = {"num.network.threads": 2, "num.io.threads": 2, "group.initial.rebalance.delay.ms": 0}
@@ -147,12 +149,17 @@ OLD_LIBRDKAFKA = "librdkafka 2.0.2"
 def metadata_by_kcat(broker: SecuredBroker) -> subprocess.CompletedProcess[str]:
     settings = [f"-X{name}={value}" for name, value in broker.confluent("SCRAM-SHA-256").items()]
     return subprocess.run(
-        ["kcat", "-L", "-m", "5", "-b", broker.bootstrap, *settings], capture_output=True, text=True, check=False
+        ["kcat", "-L", "-m", "5", "-b", broker.bootstrap, *settings],
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
 @pytest.mark.parametrize("is_lenient", [False, True], ids=["strict", "lenient"])
-def test_an_old_librdkafka_logs_in_by_scram_only_where_that_is_allowed(tmp_path: Path, *, is_lenient: bool) -> None:
+def test_an_old_librdkafka_logs_in_by_scram_only_where_that_is_allowed(
+    tmp_path: Path, *, is_lenient: bool
+) -> None:
     if shutil.which("kcat") is None:
         pytest.skip("kcat is not installed")
     version = subprocess.run(["kcat", "-V"], capture_output=True, text=True, check=False)

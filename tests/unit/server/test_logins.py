@@ -511,7 +511,9 @@ _LOGIN_FRAMES = [
     codec.encode_request(HANDSHAKE, 1, 7, "test", {"mechanism": "PLAIN"}),
     codec.encode_request(HANDSHAKE, 0, 7, "test", {"mechanism": SCRAM_SHA_256}),
     codec.encode_request(AUTHENTICATE, 2, 7, "test", {"auth_bytes": BAD}),
-    codec.encode_request(AUTHENTICATE, 0, 7, "test", {"auth_bytes": ScramClient("sha256", "alice", "x").first()}),
+    codec.encode_request(
+        AUTHENTICATE, 0, 7, "test", {"auth_bytes": ScramClient("sha256", "alice", "x").first()}
+    ),
     codec.encode_request(ApiKey.API_VERSIONS, 0, 7, "test", {}),
     codec.encode_request(ApiKey.METADATA, 1, 7, "test", {"topics": None}),
 ]
