@@ -214,7 +214,7 @@ class NetworkFigures:
         return int(self._slab.words[Slab.metric_word(slab_row(agent), name)])
 
     def _sum(self, name: str) -> int:
-        return sum(self._metric(each, name) for each in self._seen if each.role == PROCESSOR)
+        return sum(self._metric(each, name) for each in self._seen if each.role in (PROCESSOR, HANDLER))
 
     def _sample(self, agent: AgentId) -> tuple[int, int, int]:
         names = ("heartbeat_ns", "slept_ns", "acceptor_blocked_ns")
