@@ -37,6 +37,7 @@ Bootstrap = Annotated[
         "--bootstrap", "-b", metavar="HOST:PORT", envvar="KPROC_BOOTSTRAP", help="The broker to talk to."
     ),
 ]
+_BROKERS = {"bootstrap", "from_broker"}  # What commands call the broker that they connect to.
 COMMAND_CONFIG_VARIABLE = "KPROC_COMMAND_CONFIG"
 CommandConfig = Annotated[
     Path | None,
@@ -162,9 +163,9 @@ def connect_for_records(bootstrap: str) -> Client:
 
 
 def with_command_config(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The command with the option --command-config, if it connects to a broker, which its --bootstrap tells."""
+    """The command with the option --command-config, if it connects to a broker, which its options tell."""
     parameters = inspect.signature(command, eval_str=True).parameters
-    if "bootstrap" not in parameters:
+    if not _BROKERS & parameters.keys():
         return command
 
     @functools.wraps(command)

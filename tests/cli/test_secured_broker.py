@@ -80,7 +80,9 @@ def test_kafkas_tools_take_a_users_file(broker: Broker) -> None:
     assert "greetings" in done.stdout.split(), done.stdout + done.stderr
 
 
-def test_own_commands_take_a_users_file(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+def test_own_commands_take_a_users_file(
+    broker: Broker, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     where = ["--bootstrap", broker.bootstrap, "--command-config", str(broker.client_file())]
     for command in (
         ["topic", "list"],
@@ -92,6 +94,17 @@ def test_own_commands_take_a_users_file(broker: Broker, capsys: pytest.CaptureFi
     ):
         done = call_kproc(capsys, *command, *where)
         assert (done.returncode, done.stderr) == (0, ""), command
+    figures = [
+        "tune",
+        "--from",
+        broker.bootstrap,
+        "--seconds",
+        "1",
+        "--config",
+        str(tmp_path / "kproc.toml"),
+        "--yes",
+    ]
+    assert "requests in 1 s" in call_kproc(capsys, *figures, *where[2:]).stderr  # Too few, but it has asked.
     alone = call_kproc(capsys, "topic", "list", "--bootstrap", broker.bootstrap)
     assert alone.returncode == 1
     assert "--command-config FILE" in alone.stderr

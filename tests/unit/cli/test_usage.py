@@ -8,7 +8,9 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -299,3 +301,22 @@ def test_the_eight_warnings_of_a_server_properties_are_one_block(tmp_path):
         assert line.startswith(f"  {file}:{number}: {name}")
         assert "has no effect" in line
     assert len(lines) == 10
+
+
+def test_every_command_that_connects_takes_a_file_of_security() -> None:
+    """By their own options: what is called like a broker's address is one."""
+    import inspect
+
+    from kproc.cli.commands import app
+
+    def callbacks(group: Any) -> Iterator[Any]:
+        for command in (*group.registered_commands, group.registered_callback):
+            if command is not None and command.callback is not None:
+                yield command.callback
+        for part in group.registered_groups:
+            yield from callbacks(part.typer_instance)
+
+    takes = [(each.__module__, set(inspect.signature(each).parameters)) for each in callbacks(app)]
+    connecting = [(name, given) for name, given in takes if {"bootstrap", "from_broker"} & given]
+    assert len(connecting) > 20
+    assert [name for name, given in connecting if "command_config" not in given] == []
