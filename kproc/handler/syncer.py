@@ -22,8 +22,9 @@ from kproc.storage.log import Log, SyncPoint
 
 logger = logging.getLogger(__name__)
 
-# Of one Handler. They are started for the first round that has more logs than there are threads.
+# Of one Handler. They are started for a round that has more logs than there are threads, and end when there is none.
 _HELPERS_MAX: Final = 7
+_IDLE_S: Final = 5.0
 
 # What a round did to one log: its sync point, and the error that fdatasync gave, if any.
 Outcome = tuple[Log, SyncPoint, OSError | None]
@@ -73,7 +74,7 @@ class ThreadSyncer:
         # What of the round in work nobody has begun with, and a token for each that a helper has ended.
         self._shares: queue.SimpleQueue[tuple[Log, SyncPoint] | None] = queue.SimpleQueue()
         self._helped: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._helpers: list[threading.Thread] = []  # As many as the largest round so far had use for.
+        self._helpers: list[threading.Thread] = []  # As many as the largest round of late had use for.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -103,6 +104,8 @@ class ThreadSyncer:
         shares, count = self._shares, len(points) - 1
         for share in points[1:]:
             shares.put(share)
+        if count:
+            self._helpers = [each for each in self._helpers if each.is_alive()]
         while len(self._helpers) < min(count, _HELPERS_MAX):
             name = f"{self._thread.name}-{len(self._helpers) + 1}"
             self._helpers.append(threading.Thread(target=self._help, name=name, daemon=True))
@@ -118,6 +121,13 @@ class ThreadSyncer:
                 self._done.append(sync_one(*left))
 
     def _help(self) -> None:
-        while (share := self._shares.get()) is not None:
+        """Take shares until there has been none for a while. One that nobody takes the round's own thread takes."""
+        while True:
+            try:
+                share = self._shares.get(timeout=_IDLE_S)
+            except queue.Empty:
+                return
+            if share is None:
+                return
             self._done.append(sync_one(*share))
             self._helped.put(None)

@@ -6,11 +6,12 @@ from typing import Any, Final
 
 from kproc.errors import ErrorCode
 from kproc.wire.header import ApiKey
-from tests.simulation.client import Fields, Life
+from tests.simulation.client import Fields, Gone, Late, Life
 from tests.simulation.workloads import Worker
 
 _GROUP, _LITERAL, _DESCRIBE, _DENY = 3, 3, 8, 2
 _LOOKS: Final = 2
+_LAST_TRIES: Final = 10
 
 
 def _about(name: str) -> Fields:
@@ -46,7 +47,15 @@ class Ruler(Worker):
         yield from self.pause(self.rng.choice((0, 5, 20)))
 
     def finish(self) -> Life:
-        yield from self.look()
+        for _ in range(_LAST_TRIES):
+            try:
+                yield from self.look()
+            except (Gone, Late) as problem:  # Of a connection of before the last start.
+                self.world.tell(self.name, "lost its connection:", problem)
+                self.disconnect()
+            else:
+                return
+        self.world.violate(f"{self.name}: nobody tells it the rules")
 
     def deny(self) -> Life:
         self.number += 1

@@ -22,7 +22,7 @@ from kproc.pipeline.demo.verify import (
     wrong,
 )
 from kproc.pipeline.sinks import start_stream, write_table
-from kproc.pipeline.spec import parse_spec
+from kproc.pipeline.spec import Outside, parse_spec
 from kproc.pipeline.telemetry import report
 from kproc.spark.brokers import Cluster
 from tests.support.broker import EmbeddedBroker
@@ -53,7 +53,7 @@ def test_every_figure_of_the_demo_is_what_numpy_counts_and_telemetry_tells_of_it
         text = spec_text().replace('"2 seconds"', '"available-now"')
         # On the broker's host records are read from its files, and telemetry has no bytes that went out.
         text = text.replace('topic = "demo.views"', 'topic = "demo.views"\noptions."kproc.data.dir" = "none"')
-        pipeline = parse_spec(text, tmp_path / "SPEC.toml", bootstrap=broker.bootstrap)
+        pipeline = parse_spec(text, tmp_path / "SPEC.toml", Outside(bootstrap=broker.bootstrap))
         builder = Builder(pipeline, spark)
         for sink in pipeline.sinks:  # One by one: Spark gives each of its Python processes 10 s to start.
             query = start_stream(pipeline, sink, builder.frame(sink), lambda _text: None)
@@ -95,7 +95,7 @@ def _check_telemetry(spark: SparkSession, bootstrap: str, tmp_path: Path, events
             if line["kind"] == "api" and line["api"] == "Produce"
         )
     text = report.spec_text()
-    pipeline = parse_spec(text, tmp_path / "TELEMETRY.toml", bootstrap=bootstrap)
+    pipeline = parse_spec(text, tmp_path / "TELEMETRY.toml", Outside(bootstrap=bootstrap))
     builder = Builder(pipeline, spark)
     for sink in pipeline.sinks:
         write_table(pipeline, sink, builder.frame(sink), lambda _text: None)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kproc.handler.syncer import InlineSyncer, ThreadSyncer
+from tests.support.wait import wait_until
 
 DEADLINE_S = 10.0
 
@@ -111,6 +112,26 @@ def test_a_round_of_many_logs_is_done_by_few_threads_and_each_log_by_one() -> No
         assert len({log.threads[0] for log in logs}) <= 8
     assert wakes.is_silent()
     syncer.close()
+
+
+def test_threads_that_have_had_no_log_for_a_while_end_and_others_come_with_the_next_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("kproc.handler.syncer._IDLE_S", 0.01)
+    wakes = Wakes()
+    syncer = ThreadSyncer("sync", wakes)
+    for _ in range(3):
+        logs = [opened(str(number)) for number in range(20)]
+        syncer.submit([(log, 0) for log in logs])
+        assert wakes.wait()
+        assert sorted(log.name for log, _, _ in syncer.take()) == sorted(log.name for log in logs)
+        wait_until(lambda: _threads() == ["sync"], seconds=DEADLINE_S, what="one thread")
+    syncer.close()
+    assert _threads() == []
+
+
+def _threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("sync")]
 
 
 def test_a_round_of_one_log_starts_no_thread() -> None:
