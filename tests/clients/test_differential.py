@@ -21,6 +21,7 @@ def test_kproc_answers_as_kafka_but_for_what_is_documented() -> None:
     _compare([Task(theme, number, _SEED) for number in range(_SEQUENCES) for theme in THEMES])
 
 
+@pytest.mark.slow  # Nearly a minute. In short: tests/api/test_authorisation.py.
 def test_kproc_refuses_as_kafka_who_may_do_only_what_some_rules_allow() -> None:
     """Hundreds of requests of a guest, under rules that are made and taken away."""
     _compare([Task(theme, number, _SEED, rights=True) for number in range(_SEQUENCES) for theme in THEMES])

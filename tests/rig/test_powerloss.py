@@ -32,13 +32,13 @@ def test_what_was_found_once_is_not_found_again(workload: str, seed: int) -> Non
         ("successor-syncs-no-names", "producers", 6, 100),
         ("lost-deletion-refused", "deaths", 6, 20),
         ("failed-sync-is-forgotten", "failed-syncs", 5, 20),
-        ("marker-before-decision-durable", "transactions", 9, 5),
+        ("marker-before-decision-durable", "transactions", 12, 5),
         ("complete-before-markers-durable", "transactions", 4, 5),
         ("joined-before-durable", "transactions", 8, 5),
         ("markers-not-sent-after-loading", "transactions", 1, 12),
         ("pending-offsets-lost-with-handler", "transactions", 2, 5),
         ("new-epoch-before-durable", "transactions", 7, 5),
-        ("coordinator-epoch-not-raised", "transactions", 56, 12),
+        ("coordinator-epoch-not-raised", "transactions", 60, 12),
     ],
 )
 def test_what_is_taken_out_is_found(mutation: str, workload: str, seed: int, images: int) -> None:

@@ -59,7 +59,10 @@ class Secured(NamedTuple):
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param("kproc", marks=pytest.mark.long), pytest.param("kafka", marks=pytest.mark.java)],
+    params=[
+        pytest.param("kproc", marks=pytest.mark.long),
+        pytest.param("kafka", marks=[pytest.mark.java, pytest.mark.slow]),
+    ],
 )
 def secured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     if request.param == "kproc":
