@@ -22,6 +22,7 @@ from kproc.handler.migrating_connections import MigratingConnections
 from kproc.handler.partitions import Partitions
 from kproc.handler.produce_fast_path import ProduceFastPaths
 from kproc.handler.request_log import LoggedRequest, RequestLog, open_request_log
+from kproc.log_rate import LogRate
 from kproc.metrics.requests import REQUESTS
 from kproc.role.dispatch import after_header_tags, dispatch
 from kproc.role.linked_agent import LinkedPeer
@@ -87,6 +88,7 @@ class ClientRequests:
         "_make_request",
         "_produce",
         "_produce_paths",
+        "_refusals",
         "_services",
         "_timed",
         "log",
@@ -119,6 +121,7 @@ class ClientRequests:
         self.rates = rates
         self.moving = MigratingConnections()
         self.logins = services.logins = Logins(services)
+        self._refusals = LogRate(logger, "and %d more connections were closed for malformed requests")
         self.served = self.refused = 0  # Since `count`.
 
     # -- wiring ------------------------------------------------------------------------------------------------
@@ -436,13 +439,14 @@ class ClientRequests:
             request.peer.outbox.push(HINT, OWNER.pack(owner), key)
 
     def _refuse(self, request: HandlerRequest, reason: str) -> None:
-        logger.warning(
-            "closing connection %d: %s (API key %d, version %d)",
-            request.connection_id,
-            reason,
-            request.api_key,
-            request.api_version,
-        )
+        if self._refusals.has_room(self._services.clock.now_ns()):
+            logger.warning(
+                "closing connection %d: %s (API key %d, version %d)",
+                request.connection_id,
+                reason,
+                request.api_key,
+                request.api_version,
+            )
         self.refused += 1
         request.leave_untimed()
         request.close()

@@ -15,9 +15,9 @@ from typing import Final
 
 from kproc.api.context import Services
 from kproc.api.registry import lookup
-from kproc.clock import NS_PER_S
 from kproc.cluster.token_credentials import TokenCredentials
 from kproc.errors import ErrorCode, ProtocolError
+from kproc.log_rate import LogRate
 from kproc.metrics.requests import REQUESTS
 from kproc.metrics.spec import SLOT
 from kproc.purgatory.purgatory import DelayedOperation
@@ -43,7 +43,6 @@ _HANDSHAKE: Final = int(ApiKey.SASL_HANDSHAKE)
 _AUTHENTICATE: Final = int(ApiKey.SASL_AUTHENTICATE)
 _BARE: Final = -1  # The version of a token that came without a request.
 _SHOWN: Final = 40  # Characters of a mechanism's name, which a client may have made up.
-_LINES_PER_S: Final = 10
 _KEYS_AGAIN_NS: Final = 100_000_000
 _KEYS_ATTEMPTS: Final = 100
 
@@ -57,9 +56,7 @@ class Logins:
         "_lines",
         "_open",
         "_services",
-        "_silent",
         "_tokens",
-        "_window_ns",
     )
 
     def __init__(self, services: Services) -> None:
@@ -70,7 +67,7 @@ class Logins:
         self._open: dict[int, Login] = {}  # By connection; those that are not complete.
         self._by_listener: dict[str, SaslListener] = {}
         self._counts: dict[int, int] = {}
-        self._window_ns = self._lines = self._silent = 0
+        self._lines = LogRate(logger, "%d more logins failed meanwhile")
 
     def take_counts(self) -> Iterator[tuple[int, int]]:
         """What was counted since the last time: metric and number."""
@@ -265,16 +262,7 @@ class Logins:
         return codec.encode_response(request.api_key, request.api_version, request.correlation_id, fields)
 
     def _log(self, request: HandlerRequest, login: Login | None, why: str) -> None:
-        """One line for each failure, and a count for those above some lines a second."""
-        now_ns = self._services.clock.now_ns()
-        if now_ns - self._window_ns >= NS_PER_S:
-            self._window_ns, self._lines = now_ns, 0
-            if self._silent:
-                logger.warning("%d more logins failed meanwhile", self._silent)
-                self._silent = 0
-        self._lines += 1
-        if self._lines > _LINES_PER_S:
-            self._silent += 1
+        if not self._lines.has_room(self._services.clock.now_ns()):
             return
         logger.warning(
             "login failed: host=%s listener=%s mechanism=%s: %s",

@@ -18,7 +18,6 @@ from kproc.net.describe import connection_name, describe
 from kproc.net.gate import DEFAULT_LIMITS, Gate
 from kproc.net.handler_peer import HandlerPeer
 from kproc.net.handler_set import HandlerSet
-from kproc.net.handoff import address_text
 from kproc.net.memory_budget import MemoryBudget
 from kproc.net.processor_state import ProcessorState
 from kproc.net.socket_watch import ACTIVE, DETACHED, PAUSED, WRITING, EpollWatch
@@ -332,11 +331,11 @@ class ConnectionTable:
             gate = connection.gate
             if gate is not None and gate.is_late(now_ns, longest_ns):
                 self._state.counts[SLOT["logins_failed"]] += 1
-                logger.info(
-                    "closing connection %d: %s did not log in within kproc.authentication.timeout.ms",
-                    connection.id,
-                    address_text(connection.origin.address),
-                )
+                if self._state.refusals.has_room(now_ns):
+                    logger.info(
+                        "closing connection %s: no login within kproc.authentication.timeout.ms",
+                        connection_name(connection),
+                    )
                 self.close(connection, "it did not log in in time")
 
     # -- evicted, expired, killed ------------------------------------------------------------------------------

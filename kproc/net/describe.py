@@ -87,10 +87,15 @@ def _tcp_bytes(sock: socket.socket) -> tuple[int, int]:
     return _TCP_BYTES.unpack_from(info, _TCP_BYTES_AT) if len(info) >= _TCP_BYTES_AT + 16 else (0, 0)
 
 
-def why_refused(start: bytes, length: int, length_max: int) -> str:
-    """What a peer probably speaks whose first four bytes cannot be a frame's length, such as TLS or HTTP."""
+def why_refused(start: bytes, length: int, length_max: int, login_max: int = 0) -> str:
+    """What a peer probably speaks whose first four bytes cannot be a frame's length, such as TLS or HTTP.
+
+    `login_max`: how long a frame may be of a client that has not logged in, which this one has not.
+    """
     if start in _HTTP_METHODS:
         return "an HTTP request came to a Kafka listener"
     if start[:2] == b"\x16\x03":
-        return "a TLS handshake came to a PLAINTEXT listener"
+        return "a TLS handshake came to a listener without TLS: is the client set to security.protocol=SSL or SASL_SSL?"
+    if login_max and 0 <= length <= length_max:
+        return f"a frame of {length} bytes before its login (sasl.server.max.receive.size is {login_max})"
     return f"invalid frame length {length} (socket.request.max.bytes is {length_max})"

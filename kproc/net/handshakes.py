@@ -17,6 +17,7 @@ import logging
 from typing import Final, Protocol
 
 from kproc.clock import Clock
+from kproc.log_rate import LogRate
 from kproc.metrics.spec import SLOT
 from kproc.net.connection import Connection
 from kproc.net.processor_state import ProcessorState
@@ -29,9 +30,6 @@ from kproc.security.session import Session
 logger = logging.getLogger(__name__)
 
 _TURN_NS: Final = 500_000
-# Lines about refused clients in a second: a flood of them must not fill the log.
-_LINES_PER_SECOND: Final = 10
-_SECOND_NS: Final = 1_000_000_000
 
 
 class Table(Protocol):
@@ -50,8 +48,7 @@ class Handshakes:
     """One per Processor that has had a TLS connection."""
 
     __slots__ = (
-        "_begun", "_begun_max", "_clock", "_lines", "_lines_second", "_open", "_state", "_table", "_timeout_ns",
-        "_turns",
+        "_begun", "_begun_max", "_clock", "_lines", "_open", "_state", "_table", "_timeout_ns", "_turns",
     )  # fmt: skip
 
     def __init__(
@@ -66,7 +63,7 @@ class Handshakes:
         self._open: dict[int, int] = {}
         self._begun: dict[int, TlsTransport] = {}
         self._turns: dict[int, TlsTransport] = {}
-        self._lines = self._lines_second = 0
+        self._lines = LogRate(logger, "and %d more failed TLS handshakes")
 
     @property
     def has_turns(self) -> bool:
@@ -129,13 +126,7 @@ class Handshakes:
     def refused(self, transport: TlsTransport, reason: str) -> None:
         """A client is about to be closed: count it, and log it unless there were many in this second."""
         self._state.counts[SLOT["authentications_failed"]] += 1
-        second = self._clock.now_ns() // _SECOND_NS
-        if second != self._lines_second:
-            if self._lines > _LINES_PER_SECOND:
-                logger.warning("and %d more failed TLS handshakes", self._lines - _LINES_PER_SECOND)
-            self._lines, self._lines_second = 0, second
-        self._lines += 1
-        if self._lines <= _LINES_PER_SECOND:
+        if self._lines.has_room(self._clock.now_ns()):
             logger.warning("failed TLS handshake with %s: %s", _peer_of(transport), reason)
 
     def expire(self) -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+
+from kproc.log_rate import LogRate
+
+logger = logging.getLogger(__name__)
+
 
 class ProcessorState:
     """One per Processor. Its parts read and write it; one thread runs them all."""
 
-    __slots__ = ("counts", "due_ns", "is_leaving", "is_pressed", "is_stopping", "now_ns")
+    __slots__ = ("counts", "due_ns", "is_leaving", "is_pressed", "is_stopping", "now_ns", "refusals")
 
     def __init__(self, counts: list[int], now_ns: int) -> None:
         self.counts = counts  # The metrics, by metrics/spec.py: SLOT.
@@ -18,6 +24,8 @@ class ProcessorState:
         # A connection waits for what no descriptor reports: room, memory, the end of a throttle, a migration. Whoever
         # makes a connection wait sets this; only Processor._relieve clears it, after a look at all of them.
         self.is_pressed = False
+        # Lines about connections that are closed for what their clients do.
+        self.refusals = LogRate(logger, "and %d more connections were closed for what their clients did")
 
     def make_due(self) -> None:
         """Have Processor._on_due called at the end of this pass."""

@@ -16,7 +16,7 @@ from typing import Final
 from kproc.metrics.spec import SLOT
 from kproc.net.connection import INFLIGHT_MAX, Block, Connection
 from kproc.net.connection_table import ConnectionTable
-from kproc.net.describe import client_of, why_refused
+from kproc.net.describe import client_of, connection_name, why_refused
 from kproc.net.handler_peer import HandlerPeer
 from kproc.net.handler_set import HandlerSet
 from kproc.net.lent_blocks import LentBlocks
@@ -431,8 +431,9 @@ class RequestReader:
     def _refuse(self, connection: Connection, start: bytes, length: int, longest: int = 0) -> None:
         """Handle an invalid frame length: read nothing more, and close when the requests before it are answered."""
         self._counts[SLOT["malformed"]] += 1
-        reason = why_refused(start, length, longest or self._request_bytes_max)
-        logger.warning("closing connection %d: %s", connection.id, reason)
+        reason = why_refused(start, length, self._request_bytes_max, longest)
+        if self._state.refusals.has_room(self._state.now_ns):
+            logger.warning("closing connection %s: %s", connection_name(connection), reason)
         connection.is_ended = True
         self._table.update_interest(connection)
 

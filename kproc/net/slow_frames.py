@@ -17,6 +17,7 @@ from typing import Final
 from kproc.metrics.spec import SLOT
 from kproc.net.connection import Connection
 from kproc.net.connection_table import ConnectionTable
+from kproc.net.describe import connection_name
 from kproc.net.memory_budget import MemoryBudget
 from kproc.net.processor_state import ProcessorState
 from kproc.net.socket_watch import ACTIVE
@@ -116,10 +117,11 @@ class SlowFrameReaper:
             if not self._is_short(min(wanted, default=0)):
                 return  # There is room for the first; the others are seen to a second later.
             self._state.counts[SLOT["slow_frames_closed"]] += 1
-            logger.warning(
-                "closing connection %d: its request gets on too slowly, and others wait for the room",
-                connection.id,
-            )
+            if self._state.refusals.has_room(self._state.now_ns):
+                logger.warning(
+                    "closing connection %s: its request gets on too slowly, and others wait for the room",
+                    connection_name(connection),
+                )
             self._table.close(connection, "its frame makes too little progress")
 
     def _is_short(self, wanted: int) -> bool:

@@ -38,6 +38,9 @@ _SMALL_ANSWERS_BYTES: Final = 256 * 1024  # So much more in a pass for answers o
 _UNSENT_REPLIES_MAX: Final = 64 * 1024
 _HANDSHAKE, _MAJOR_VERSION = 0x16, 0x03
 _HEAD_BYTES: Final = 5
+# Fatal alerts of TLS 1.2, for what OpenSSL does not see. To bytes that are no TLS at all Kafka answers the first one.
+_INTERNAL_ERROR: Final = b"\x15\3\3\0\2\2\x50"
+_RECORD_OVERFLOW: Final = b"\x15\3\3\0\2\2\x16"
 
 
 class HandshakeRules(Protocol):
@@ -188,11 +191,13 @@ class TlsTransport:
             raise ConnectionError("the client closed it before its handshake")
         self._hello = hello = self._hello + bytes(scratch[:came])
         if hello[0] != _HANDSHAKE or (len(hello) > 1 and hello[1] != _MAJOR_VERSION):
+            self._send_alert(_INTERNAL_ERROR)
             self._refuse("its bytes are not TLS: is the client set to security.protocol=SSL or SASL_SSL?")
         if len(hello) < _HEAD_BYTES:
             return
         length = _HEAD_BYTES + int.from_bytes(hello[3:_HEAD_BYTES], "big")
         if length > _RECORD_BYTES_MAX or len(hello) > _SCRATCH_BYTES:
+            self._send_alert(_RECORD_OVERFLOW)
             self._refuse("its first record is longer than TLS allows")
         if len(hello) >= length:
             self._share.handshakes.wait_for_turn(self)
@@ -236,10 +241,16 @@ class TlsTransport:
         self._share.handshakes.refused(self, reason)
         raise HandshakeFailed(reason)
 
-    def _send_alert(self) -> None:
-        """Tell the client what is wrong; what it sent meanwhile is taken, or closing would destroy the alert."""
+    def _send_alert(self, alert: bytes = b"") -> None:
+        """Tell the client what is wrong, if not by an alert of OpenSSL's then by `alert`.
+
+        What it sent meanwhile is taken, or closing would destroy the alert.
+        """
         try:
-            self._flush(0)
+            if alert:
+                self.sock.send(alert)
+            else:
+                self._flush(0)
             self.sock.shutdown(socket.SHUT_WR)
             self.sock.recv_into(self._share.scratch)
         except OSError as error:

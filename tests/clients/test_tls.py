@@ -251,7 +251,7 @@ def test_plaintext_on_a_tls_port_and_tls_on_a_plaintext_port(tls_broker: TlsBrok
     plain = {"bootstrap.servers": tls_broker.address("SSL"), "socket.timeout.ms": 1000}
     in_log(tls_broker, "its bytes are not TLS", lambda: error_of(plain))
     encrypted = tls_broker.librdkafka("PLAINTEXT")
-    in_log(tls_broker, "a TLS handshake came to a PLAINTEXT listener", lambda: error_of(encrypted))
+    in_log(tls_broker, "a TLS handshake came to a listener without TLS", lambda: error_of(encrypted))
 
 
 def openssl(tls_broker: TlsBroker, *arguments: str, stdin: bytes = b"") -> str:

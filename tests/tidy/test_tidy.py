@@ -21,7 +21,7 @@ from tests.tidy.sources import (
     text_of,
 )
 
-GROUND = {"errors", "clock", "config", "containment", "log_levels"}
+GROUND = {"errors", "clock", "config", "containment", "log_levels", "log_rate"}
 BELOW_ROLES = GROUND | {
     "wire", "ipc", "metrics", "storage", "cluster", "purgatory", "coordinator", "group", "transaction", "api",
     "transport", "net", "security",
@@ -32,6 +32,7 @@ LAYERS: dict[str, set[str]] = {
     "clock": set(),
     "containment": {"errors"},
     "log_levels": set(),
+    "log_rate": set(),
     "config": {"errors"},
     "wire": {"errors"},
     # Who a client is and what it may do: rules, and what clients of ours need to log in.

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+
+import pytest
+
 from kproc.net.gate import LoginLimits
 from kproc.security.principal import ANONYMOUS, Principal
 from kproc.security.session import Session
@@ -110,6 +114,33 @@ def test_a_login_may_not_send_more_than_it_needs() -> None:
         plain = rig.connect()
         plain.send_through(framed(b"x" * 20_001))
         assert len(rig.handler.take()) == 1
+
+
+def test_lines_about_what_is_too_long_before_a_login_are_some_a_second(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with ProcessorRig(logins=LoginLimits(bytes_max=20_000)) as rig:
+        for number in range(30):
+            rig.connect(flags=FLAG_SASL).send(framed(b"x" * (20_001 + number % 2))[: 17_000 + number])
+        assert rig.metric("logins_failed") == 30
+        lines = [each for each in caplog.messages if "closing connection" in each]
+        assert len(lines) == 10
+        assert "a frame of 20001 bytes before its login (sasl.server.max.receive.size is 20000)" in lines[0]
+        rig.advance_ms(1_000)
+        rig.connect(flags=FLAG_SASL).send(framed(b"x" * 20_001))
+        assert "and 20 more connections were closed for what their clients did" in caplog.messages
+
+
+def test_lines_about_who_does_not_log_in_are_some_a_second(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with ProcessorRig(logins=LoginLimits(ns_max=3_000_000_000)) as rig:
+        silent = [rig.connect(flags=FLAG_SASL) for _ in range(30)]
+        rig.advance_ms(4_500)
+        assert all(each.is_closed() for each in silent)
+        lines = [
+            each for each in caplog.messages if "no login within kproc.authentication.timeout.ms" in each
+        ]
+        assert len(lines) == 10
 
 
 def test_the_answer_of_a_login_that_failed_comes_before_the_end() -> None:

@@ -37,11 +37,12 @@ def rig(certificates: Certificates) -> Iterator[ProcessorRig]:
     "data",
     [framed(b"\0\x12\0\3\0\0\0\1\0\4test"), b"GET / HTTP/1.1\r\n\r\n", b"\0", b"\x16\2\0\0\5hello"],
 )
-def test_bytes_that_are_not_tls_are_counted_and_told(
+def test_bytes_that_are_not_tls_are_counted_told_and_answered_by_kafkas_alert(
     rig: ProcessorRig, caplog: pytest.LogCaptureFixture, data: bytes
 ) -> None:
     client = rig.connect(flags=FLAG_TLS)
     client.send(data)
+    assert client.received() == b"\x15\3\3\0\2\2\x50"  # internal_error
     assert client.has_end()
     assert rig.handler.bodies() == []
     assert rig.metric("authentications_failed") == 1
@@ -51,6 +52,7 @@ def test_bytes_that_are_not_tls_are_counted_and_told(
 def test_a_first_record_that_is_too_long_is_refused(rig: ProcessorRig) -> None:
     client = rig.connect(flags=FLAG_TLS)
     client.send(b"\x16\3\1\xff\xff" + bytes(100))
+    assert client.received() == b"\x15\3\3\0\2\2\x16"  # record_overflow
     assert client.has_end()
     assert rig.metric("authentications_failed") == 1
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from kproc.net.connection import INFLIGHT_MAX
+from kproc.net.describe import connection_name
 from kproc.net.request_reader import READ_BYTES
 from kproc.net.slow_frames import LARGE_FRAME_BYTES
 from kproc.transport.envelope import FLAG_LOOPBACK, FLAG_TIMED
@@ -165,7 +166,7 @@ def test_frame_that_one_read_brings_whole_may_not_be_too_large_either(start: Sta
         (b"\x7f\xff\xff\xff", "invalid frame length 2147483647"),
         (b"GET / HTTP/1.1\r\n", "an HTTP request came to a Kafka listener"),
         (b"POST /topics HTTP/1.1\r\n", "an HTTP request came to a Kafka listener"),
-        (b"\x16\x03\x01\x02\x00\x01", "a TLS handshake came to a PLAINTEXT listener"),
+        (b"\x16\x03\x01\x02\x00\x01", "a TLS handshake came to a listener without TLS: is the client set to"),
     ],
     ids=["-1", "least", "most", "GET", "POST", "TLS"],
 )
@@ -173,13 +174,29 @@ def test_what_is_not_kafka_is_closed_counted_and_named(
     rig: ProcessorRig, caplog: pytest.LogCaptureFixture, sent: bytes, reason: str
 ) -> None:
     client = rig.connect()
+    (connection,) = rig.processor.table.by_id.values()
+    name = connection_name(connection)
     client.send(sent)
     assert client.is_closed()
     assert rig.metric("malformed") == 1
-    assert reason in caplog.text
+    (line,) = caplog.messages
+    assert line.startswith(f"closing connection {name}: {reason}")
     assert rig.handler.bodies() == []
     assert len(rig.handler.gone) == 1
     assert rig.connect() is not None, "the Processor goes on"
+
+
+def test_a_flood_of_what_is_not_kafka_does_not_fill_the_log(
+    rig: ProcessorRig, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(30):
+        rig.connect().send(b"GET / HTTP/1.1\r\n")
+    assert rig.metric("malformed") == 30
+    assert caplog.text.count("an HTTP request came") == 10
+    rig.advance_ms(1000)
+    rig.connect().send(b"GET / HTTP/1.1\r\n")
+    assert caplog.messages[-2] == "and 20 more connections were closed for what their clients did"
+    assert caplog.text.count("an HTTP request came") == 11
 
 
 def test_malformed_length_that_comes_byte_by_byte_is_refused_too(rig: ProcessorRig) -> None:

@@ -564,6 +564,22 @@ def test_malformed_frame_closes_its_connection_and_skips_what_is_behind_it(rig: 
     assert rig.open("t", at(rig, 0)).log.end_offset == 2
 
 
+def test_a_flood_of_malformed_requests_does_not_fill_the_log(
+    rig: HandlerRig, caplog: pytest.LogCaptureFixture
+) -> None:
+    def flood(connections: range) -> None:
+        for connection in connections:
+            rig.processors[0].send_frames([b"\0\0\0\x05\0\0\0\x09x"], connection=connection)
+            assert [answer.kind for answer in rig.processors[0].answers()] == [CLOSE]
+
+    flood(range(2, 32))
+    assert caplog.text.count("(API key 0, version 0)") == 10
+    rig.advance_ms(1_000)
+    flood(range(32, 33))
+    assert "and 20 more connections were closed for malformed requests" in caplog.messages
+    assert caplog.text.count("(API key 0, version 0)") == 11
+
+
 def test_large_frame_is_read_from_the_arena_and_its_block_can_be_used_again(start: Start) -> None:
     rig = start()
     rig.create_topic("t")

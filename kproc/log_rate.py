@@ -1,0 +1,30 @@
+"""LogRate: lines that clients can bring about at will. So many a second are logged, the others are counted."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+_LINES_PER_SECOND: Final = 10
+_SECOND_NS: Final = 1_000_000_000
+
+
+class LogRate:
+    """One per kind of lines and role. How many there were too many stands before the first line of a later second."""
+
+    __slots__ = ("_lines", "_logger", "_more", "_since_ns")
+
+    def __init__(self, logger: logging.Logger, more: str) -> None:
+        """`more` says how many were not logged, by a %d."""
+        self._logger = logger
+        self._more = more
+        self._lines = self._since_ns = 0
+
+    def has_room(self, now_ns: int) -> bool:
+        """Whether one more line may be logged now; if not, it is counted."""
+        if now_ns - self._since_ns >= _SECOND_NS:
+            if self._lines > _LINES_PER_SECOND:
+                self._logger.warning(self._more, self._lines - _LINES_PER_SECOND)
+            self._lines, self._since_ns = 0, now_ns
+        self._lines += 1
+        return self._lines <= _LINES_PER_SECOND
