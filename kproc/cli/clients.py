@@ -27,6 +27,7 @@ class Order(StrEnum):
 
     ADDRESS = "address"
     CLIENT = "client"
+    PRINCIPAL = "principal"
     AGE = "age"
     IDLE = "idle"
     REQUESTS = "requests"
@@ -34,8 +35,8 @@ class Order(StrEnum):
     BYTES = "bytes"
 
 
-HEADER = ("ID", "CLIENT", "SOFTWARE", "LISTENER", "PROCESSOR", "STATE", "AGE_S", "IDLE_S", "REQUESTS", "REQ/S",
-          "IN_MB", "OUT_MB")  # fmt: skip
+HEADER = ("ID", "CLIENT", "PRINCIPAL", "SOFTWARE", "LISTENER", "PROCESSOR", "STATE", "AGE_S", "IDLE_S", "REQUESTS",
+          "REQ/S", "IN_MB", "OUT_MB")  # fmt: skip
 STATES = {
     "NOT_MUTED": "open",
     "MUTED": "held",
@@ -44,7 +45,8 @@ STATES = {
     "MUTED_AND_THROTTLED_AND_RESPONSE_PENDING": "throttled",
 }
 # What a narrow terminal goes without, first things first.
-DROPPED = ("LISTENER", "PROCESSOR", "IDLE_S", "SOFTWARE", "REQUESTS", "OUT_MB", "IN_MB")
+DROPPED = ("LISTENER", "PROCESSOR", "IDLE_S", "SOFTWARE", "REQUESTS", "OUT_MB", "IN_MB", "AGE_S", "REQ/S")
+CUT = ("CLIENT", "PRINCIPAL", "SOFTWARE")
 
 
 def clients(
@@ -56,10 +58,11 @@ def clients(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Show every connection: its client, software, listener, process, age and what it sends.
+    """Show every connection: its client, user, software, listener, process, age and what it sends.
 
     Rates are those of a connection's whole life unless there is an interval. ID is what kill-client takes: address of
-    the broker, of the client, and the process that accepted it. STATE: open; held, not read because something has no
+    the broker, of the client, and the process that accepted it. PRINCIPAL is whom rules about rights name;
+    User:ANONYMOUS did not have to log in, - has not yet. STATE: open; held, not read because something has no
     room or an answer waits to be taken; throttled by a quota. --format json has Kafka's words for it.
     """
     with connect(bootstrap) as client:
@@ -74,7 +77,7 @@ def clients(
     elif not rows:
         sys.stdout.write("nobody is connected\n")
     else:
-        print_table(HEADER, map(_cells, rows), drop=DROPPED)
+        print_clients(rows)
 
 
 def kill_client(
@@ -107,6 +110,8 @@ def sort_rows(rows: list[dict[str, Any]], order: Order) -> None:
         rows.sort(key=lambda row: (row["address"], row["port"]))
     elif order is Order.CLIENT:
         rows.sort(key=lambda row: (row["client_id"], row["address"], row["port"]))
+    elif order is Order.PRINCIPAL:
+        rows.sort(key=lambda row: (row["principal"] or "", row["client_id"], row["address"], row["port"]))
     elif order is Order.BYTES:
         rows.sort(key=lambda row: row["bytes_in"] + row["bytes_out"], reverse=True)
     else:
@@ -119,10 +124,17 @@ def sort_rows(rows: list[dict[str, Any]], order: Order) -> None:
         rows.sort(key=lambda row: row[names[order]], reverse=True)
 
 
+def print_clients(rows: list[dict[str, Any]]) -> None:
+    """The table. Where nobody logs in all principals are the same: theirs is the first column to go."""
+    is_telling = any(row["principal"] not in (None, "User:ANONYMOUS") for row in rows)
+    print_table(HEADER, map(_cells, rows), drop=DROPPED if is_telling else ("PRINCIPAL", *DROPPED), cut=CUT)
+
+
 def _cells(row: dict[str, Any]) -> list[object]:
     return [
         row["id"],
         row["client_id"] or "-",
+        row["principal"],
         f"{row['software_name']} {row['software_version']}"
         if row["software_name"] != "unknown"
         else "unknown",

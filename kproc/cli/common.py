@@ -50,6 +50,7 @@ CommandConfig = Annotated[
 ]
 OutputFormat = Annotated[Format, typer.Option("--format", "-f", help="How to show the answer.")]
 _CUT_LEAST = 10  # A name of fewer letters is none.
+_CUT_READABLE = 20
 DEFAULT_BOOTSTRAP = f"127.0.0.1:{DEFAULT_PORT}"
 
 
@@ -211,7 +212,7 @@ def print_done(
         print_json(rows)
     else:
         for row in rows:
-            print(words.format_map(row))
+            print(printable(words.format_map(row)))
     if refusals:
         raise Failure("; ".join(refusals))
 
@@ -247,16 +248,17 @@ def print_table(
     """Columns as wide as their longest cell, two blanks between, numbers to the right.
 
     On a terminal that is too narrow the columns of `drop` are left out, the first ones first, and a line says so; then
-    long cells of the columns of `cut` lose their middle. Whoever reads from a pipe gets all of them.
+    long cells of the columns of `cut` lose their middle. A name that is longer than others drops no column for that.
+    Whoever reads from a pipe gets all of them.
     """
     table = [[_cell(value) for value in row] for row in rows]
     left_out: list[str] = []
     if sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
-        header, table, left_out = _narrowed(list(header), table, drop, width)
+        header, table, left_out = _narrowed(list(header), table, drop, width, cut)
         _cut(header, table, cut, width)
     numeric = [all(_is_number(row[column]) for row in table) for column in range(len(header))]
-    widths = [max(len(cell) for cell in column) for column in zip(header, *table, strict=True)]
+    widths = _widths(header, table)
     for line in (header, *table):
         cells = (
             cell.rjust(width) if right else cell.ljust(width)
@@ -264,16 +266,16 @@ def print_table(
         )
         sys.stdout.write("  ".join(cells).rstrip() + "\n")
     if left_out:
-        sys.stdout.write(f"(no room for {', '.join(left_out)})\n")
+        print_text(f"(no room for {', '.join(left_out)})")
 
 
 def _narrowed(
-    header: list[str], table: list[list[str]], drop: Sequence[str], width: int
+    header: list[str], table: list[list[str]], drop: Sequence[str], width: int, cut: Sequence[str] = ()
 ) -> tuple[list[str], list[list[str]], list[str]]:
-    """Without as many columns of `drop` as it takes, and their names."""
+    """Without as many columns of `drop` as it takes, and their names; those of `cut` count as far as readable."""
     left_out: list[str] = []
     for name in (each for each in drop if each in header):
-        if _excess(header, table, width) <= 0:
+        if sum(_widths(header, table, cut)) + 2 * (len(header) - 1) <= width:
             break
         at = header.index(name)
         header, table = _without(header, at), [_without(row, at) for row in table]
@@ -282,25 +284,42 @@ def _narrowed(
 
 
 def _cut(header: Sequence[str], table: list[list[str]], names: Sequence[str], width: int) -> None:
-    """Shorten the longest cells, in place: sentences to their first words, names by their middle, which tells least."""
-    for name in names:
-        at = header.index(name)
-        longest = max((len(row[at]) for row in table), default=0)
-        room = max(longest - max(0, _excess(header, table, width)), len(name), _CUT_LEAST)
+    """Shorten the longest cells, in place: sentences to their first words, names by their middle, which tells least.
+
+    The columns share what room there is: the widest is shortened first, until the next one is as wide.
+    """
+    widths = _widths(header, table)
+    columns = [header.index(name) for name in names if name in header]
+    excess = sum(widths) + 2 * (len(widths) - 1) - width
+    while excess > 0:
+        at = max(columns, key=lambda each: widths[each], default=None)
+        if at is None or widths[at] <= max(len(header[at]), _CUT_LEAST):
+            break
+        widths[at] -= 1
+        excess -= 1
+    for at in columns:
         for row in table:
-            if len(row[at]) <= room:
-                continue
-            if " " in row[at]:
-                row[at] = textwrap.shorten(row[at], room, placeholder="").rstrip(":,")
-            else:
-                head = (room - 3 + 1) // 2
-                row[at] = f"{row[at][:head]}...{row[at][head + 3 - room :]}"
+            if len(row[at]) > widths[at]:
+                row[at] = _shortened(row[at], widths[at])
 
 
-def _excess(header: Sequence[str], table: list[list[str]], width: int) -> int:
-    """How much wider than the terminal the table is."""
-    widths = [max(len(cell) for cell in column) for column in zip(header, *table, strict=True)]
-    return sum(widths) + 2 * (len(widths) - 1) - width
+def _shortened(cell: str, room: int) -> str:
+    if " " in cell:
+        words = textwrap.shorten(cell, room, placeholder="", break_long_words=False, break_on_hyphens=False)
+        if len(words) >= room // 2:  # Less is a name with blanks in it.
+            return words.rstrip(":,")
+    head = (room - 3 + 1) // 2
+    return f"{cell[:head]}...{cell[head + 3 - room :]}"
+
+
+def _widths(header: Sequence[str], table: list[list[str]], cut: Sequence[str] = ()) -> list[int]:
+    """The width of each column; of those of `cut` not more than it takes to read them."""
+    columns = zip(header, *table, strict=True)
+    widths = [max(len(cell) for cell in column) for column in columns]
+    return [
+        min(width, max(len(name), _CUT_READABLE)) if name in cut else width
+        for name, width in zip(header, widths, strict=True)
+    ]
 
 
 def _without(cells: list[str], at: int) -> list[str]:
@@ -317,8 +336,17 @@ def _cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.1f}"
     if isinstance(value, (list, tuple)):
-        return ",".join(str(item) for item in value)
-    return str(value)
+        return printable(",".join(str(item) for item in value))
+    return printable(str(value))
+
+
+def printable(text: str) -> str:
+    """The text with what would move a terminal's cursor, or worse, escaped: clients choose names."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text
+    )
 
 
 def pairs(option: str, items: Iterable[str]) -> list[tuple[str, str]]:

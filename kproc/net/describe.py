@@ -53,7 +53,7 @@ def describe(connection: Connection, processor: int, now_ns: int) -> dict[str, A
         "listener": origin.listener,
         "address": address_text(origin.address),
         "port": origin.port,
-        "principal": str(connection.session.principal),
+        "principal": str(connection.session.principal) if _is_known(connection) else None,
         "mechanism": connection.session.mechanism,
         "client_id": client_id,
         "software_name": software_name,
@@ -67,6 +67,11 @@ def describe(connection: Connection, processor: int, now_ns: int) -> dict[str, A
         "bytes_out": bytes_out,
         "unsent_parts": len(connection.out or ()),
     }
+
+
+def _is_known(connection: Connection) -> bool:
+    """Whether it is known who the client is: it has logged in, also if it has to again, or nobody asks it to."""
+    return connection.gate is None or connection.gate.has_session
 
 
 def _local(sock: socket.socket) -> tuple[str, int]:

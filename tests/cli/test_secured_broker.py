@@ -69,6 +69,16 @@ def test_clients_of_every_kind_connect_as_they_are_told(broker: Broker) -> None:
     assert found == {b"confluent", b"kafka-python", b"aiokafka"}
 
 
+def test_the_list_of_clients_tells_who_each_is(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ("clients", "--bootstrap", broker.bootstrap, "--command-config", str(broker.client_file("bob")))
+    rows = json.loads(call_kproc(capsys, *where, "--format", "json").stdout)
+    ours = [row for row in rows if row["software_name"] == "kproc" and row["principal"] == "User:bob"]
+    assert [row["mechanism"] for row in ours] == ["PLAIN"]
+    table = call_kproc(capsys, *where, "--sort", "principal").stdout.splitlines()
+    at = table[0].split().index("PRINCIPAL")
+    assert "User:bob" in [row.split()[at] for row in table[1:]]
+
+
 @pytest.mark.java
 @pytest.mark.skipif(missing_reason() is not None, reason=missing_reason() or "")
 def test_kafkas_tools_take_a_users_file(broker: Broker) -> None:

@@ -6,7 +6,16 @@ from datetime import UTC, datetime
 
 import pytest
 
-from kproc.cli.common import Failure, _cut, _narrowed, facts_in_lines, print_table, print_text
+from kproc.cli.common import (
+    Failure,
+    Format,
+    _cut,
+    _narrowed,
+    facts_in_lines,
+    print_done,
+    print_table,
+    print_text,
+)
 from kproc.cli.positions import parse_where
 from kproc.cli.status import _duration, _print_status
 
@@ -137,6 +146,31 @@ def test_long_names_lose_their_middle_where_no_column_may_go() -> None:
     assert rows == [["n", "no effect"]]
     _cut(["TOPIC", "RECORDS"], rows := [], ("TOPIC",), 1)
     assert rows == []
+
+
+def test_columns_of_long_names_share_the_room() -> None:
+    rows = [["t" * 249, "User:CN=" + "p" * 100, "READ"], ["short", "User:a", "WRITE"]]
+    _cut(["NAME", "PRINCIPAL", "OPERATION"], rows, ("NAME", "PRINCIPAL"), 80)
+    assert [len(cell) for cell in rows[0]] == [33, 34, 4]
+    rows = [["t" * 249, "User:alice", "READ"]]
+    _cut(["NAME", "PRINCIPAL", "OPERATION"], rows, ("NAME", "PRINCIPAL"), 80)
+    assert [len(cell) for cell in rows[0]] == [57, 10, 4]
+
+
+def test_a_column_that_can_be_cut_drops_no_other() -> None:
+    header, rows = ["NAME", "COUNT"], [["n" * 249, "1"]]
+    assert _narrowed(header, rows, ("COUNT",), 80, ("NAME",)) == (header, rows, [])
+    assert _narrowed(header, rows, ("COUNT",), 26, ("NAME",))[2] == ["COUNT"]
+
+
+def test_a_name_with_a_blank_far_in_front_loses_its_middle_too() -> None:
+    _cut(["NAME"], rows := [["User:CN=a b" + "c" * 50]], ("NAME",), 30)
+    assert rows == [["User:CN=a bccc...ccccccccccccc"]]
+
+
+def test_what_was_done_is_told_in_a_line_each(capsys) -> None:
+    print_done([{"rule": "a\nforged\x1b[2J"}], "deleted {rule}", Format.TABLE)
+    assert capsys.readouterr().out == r"deleted a\nforged\x1b[2J" + "\n"
 
 
 def test_what_stands_above_a_table_is_broken_between_words_on_a_terminal_alone(capsys, monkeypatch) -> None:

@@ -73,6 +73,21 @@ def test_bytes_behind_the_last_token_are_served_once_it_is_answered() -> None:
         assert client.received() == framed(b"welcome")
 
 
+def test_a_client_is_shown_as_nobody_until_it_has_logged_in_and_as_itself_when_it_has_to_again() -> None:
+    with ProcessorRig() as rig:
+        client = rig.connect(flags=FLAG_SASL)
+
+        def shown() -> tuple[str | None, str]:
+            (row,) = rig.processor.describe_connections()
+            return row["principal"], row["mechanism"]
+
+        assert shown() == (None, "")
+        log_in(rig, client, Session(ALICE, "PLAIN", rig.clock.now_ns() + 2_000_000_000))
+        assert shown() == ("User:alice", "PLAIN")
+        rig.advance_ms(2_500)
+        assert shown() == ("User:alice", "PLAIN")
+
+
 def test_who_has_logged_in_is_introduced_to_every_handler_before_its_requests() -> None:
     with ProcessorRig(handlers=2, router=OthersRouter()) as rig:
         client = rig.connect(flags=FLAG_SASL)
