@@ -14,8 +14,10 @@ import signal
 from collections.abc import Iterable
 from typing import Any
 
-# kafka-python 3.0.12 gives a SyncGroup up that a poll's end interrupts, and then never sends another, with Kafka too.
-KAFKA_PYTHON_POLL_MS = 1_000
+# Records end a poll; nothing else may before a rebalance is over. A leader of kafka-python 3.0.12 that joins again
+# because its metadata have changed forgets why as soon as JoinGroup is answered. If the poll that began it has ended
+# by then, no other takes the answer to SyncGroup: it never hears of its share, nor sends heartbeats. With Kafka, too.
+KAFKA_PYTHON_POLL_MS = 30_000
 HEARTBEAT_MS = 300
 
 _is_over = False
