@@ -17,7 +17,6 @@ from typing import Final, TypeVar
 import msgspec
 
 from kproc.config import Config
-from kproc.coordinator.deadlines import Deadlines
 from kproc.coordinator.rules import (
     Code,
     CoordinatorLog,
@@ -30,6 +29,7 @@ from kproc.coordinator.rules import (
     Write,
 )
 from kproc.coordinator.write_errors import write_error
+from kproc.deadlines import Deadlines
 from kproc.errors import ErrorCode
 from kproc.group.classic_group import ClassicGroup, GroupEnvironment, join_refusal
 from kproc.group.config import GroupConfig

@@ -22,10 +22,10 @@ from kproc.clock import NS_PER_MS, NS_PER_S, Clock
 from kproc.cluster.image import ClusterImage, MovedPartition, PartitionImage, TopicImage
 from kproc.config import Config
 from kproc.containment import Containment
-from kproc.coordinator.deadlines import NEVER, Deadlines
 from kproc.coordinator.marker import Marker
 from kproc.coordinator.partitioning import partition_for
 from kproc.coordinator.rules import Code, Coordinator, DueOf, OnCode
+from kproc.deadlines import NEVER, Deadlines
 from kproc.errors import ErrorCode, KafkaError
 from kproc.handler.coordinator_epochs import CallController, CoordinatorEpochs
 from kproc.handler.coordinator_shard import C, CoordinatorKind, Guard, Shard
@@ -305,7 +305,7 @@ class CoordinatorRuntime:
         """How many milliseconds the Handler may sleep before a coordinator has something to do."""
         if self.dirty or self._loading or self._to_open or self._sweeping or self._epochs.wanted:
             return 0
-        due_ms, first_ms = NEVER if self._is_stopping else self._next_sweep_ms, self._deadlines.first_ms
+        due_ms, first_ms = NEVER if self._is_stopping else self._next_sweep_ms, self._deadlines.first
         if first_ms < due_ms:
             due_ms = first_ms
         if self._owed or self._offline:
@@ -322,7 +322,7 @@ class CoordinatorRuntime:
             return 0
         now_ms = now_ns // NS_PER_MS
         work = 0
-        if self._deadlines.first_ms <= now_ms:
+        if self._deadlines.first <= now_ms:
             for coordinator, name in self._deadlines.pop_due(now_ms):
                 self._guard.run(coordinator, "a timer of a coordinator", coordinator.tick, name)
                 work += 1

@@ -15,7 +15,6 @@ from kproc.api.context import OwnedPartition
 from kproc.clock import Clock
 from kproc.config import Config
 from kproc.containment import Containment
-from kproc.coordinator.deadlines import Deadlines
 from kproc.coordinator.marker import Marker
 from kproc.coordinator.rules import (
     Code,
@@ -27,6 +26,7 @@ from kproc.coordinator.rules import (
     TopicIdOf,
     Write,
 )
+from kproc.deadlines import Deadlines
 from kproc.errors import Corrupt, ErrorCode, KafkaError
 from kproc.storage.results import AppendResult
 from kproc.storage.validate import COORDINATOR, read_marker

@@ -14,7 +14,7 @@ from typing import Final
 
 from kproc.api.context import PartitionKey
 from kproc.containment import Containment
-from kproc.coordinator.deadlines import NEVER
+from kproc.deadlines import NEVER
 
 WAIT_MS: Final = 200
 

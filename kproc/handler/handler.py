@@ -17,7 +17,7 @@ from kproc.api.coordinator_call import send_back
 from kproc.api.fetch_session import SessionCache
 from kproc.api.init_producer_id import ProducerIdAllocator
 from kproc.api.produce import ProduceBatcher
-from kproc.clock import NS_PER_S, Clock
+from kproc.clock import NS_PER_MS, NS_PER_S, Clock
 from kproc.cluster.image import ClusterImage, MovedPartition, TopicImage
 from kproc.config import Config
 from kproc.handler.client_rates import CLIENT_BYTES, ClientBytes, ClientRates
@@ -67,6 +67,7 @@ class Handler(LinkedAgent):
         "_clients",
         "_compaction",
         "_coordinators",
+        "_deadlines",
         "_has_image",
         "_is_leaving",
         "_is_linked",
@@ -106,6 +107,7 @@ class Handler(LinkedAgent):
         self._clients: dict[AgentId, Client] = {}
         self._serving: list[tuple[Callable[[], bool], Client]] = []
         self._purgatory = Purgatory(clock.now_ns, self.containment)
+        self._deadlines = self._purgatory.deadlines
         self._syncer = syncer
         self._partitions = make_partitions(lambda: self._services.image, self._purgatory)
         self._services = Services(
@@ -278,11 +280,10 @@ class Handler(LinkedAgent):
         due_ms = self._coordinators.due_ms
         if due_ms > self._sleep_ms_max:
             due_ms = self._sleep_ms_max
-        deadline_ns = self._purgatory.next_deadline_ns()
-        if deadline_ns is None:
+        left_ns = self._deadlines.first - now_ns
+        if left_ns >= due_ms * NS_PER_MS:
             return due_ms
-        left_ms = (deadline_ns - now_ns + 999_999) // 1_000_000
-        return max(0, min(due_ms, left_ms))
+        return max(0, -(-left_ns // NS_PER_MS))
 
     def _work(self) -> int:
         """One pass. It checks before it calls, because a lone client pays for all of this at each request."""
@@ -309,8 +310,11 @@ class Handler(LinkedAgent):
             self._transfers.retire()
         if self._compaction.swaps and not self._partitions.syncing:
             work += self._compaction.work()
+        now_ns = self._clock.now_ns()
+        if self._deadlines.first <= now_ns:
+            work += self._purgatory.expire()
         # The coordinators last: they return when they have something to do next.
-        work += self._purgatory.expire() + self._coordinators.work(self._clock.now_ns())
+        work += self._coordinators.work(now_ns)
         # After them, or what they have written by themselves would wait for the next pass, which may be 100 ms away.
         if self._partitions.unsynced:
             self._partitions.start_sync()

@@ -9,7 +9,6 @@ socket belongs to the supervisor, so that clients can connect while a dead Accep
 from __future__ import annotations
 
 import errno
-import heapq
 import logging
 import os
 import select
@@ -21,6 +20,7 @@ from kproc.clock import Clock
 from kproc.config.dynamic import DynamicSettings
 from kproc.config.listeners import is_address
 from kproc.containment import Containment
+from kproc.deadlines import Deadlines
 from kproc.metrics.slab import MetricsRow
 from kproc.metrics.spec import SLOT
 from kproc.net.connection_counts import ConnectionCounts
@@ -97,7 +97,7 @@ class Acceptor:
             elsewhere=rate_events_elsewhere,
         )
         self._base_events = self._values[_EVENTS]
-        self._parked: list[tuple[int, int, socket.socket]] = []  # A heap of (when to close, fd, socket).
+        self._parked: Deadlines[socket.socket] = Deadlines()  # When to close a refused one, in ns.
         self._is_watching = False
         self._is_level_triggered = False
         self._blocked_since_ns = 0
@@ -189,11 +189,9 @@ class Acceptor:
 
     def _next_timer_ns(self, now_ns: int) -> int:
         """When something is due that no descriptor tells of."""
-        due = [1 << 62]
+        due = [self._parked.first]
         if self._backoff_until_ns:
             due.append(self._backoff_until_ns)
-        if self._parked:
-            due.append(self._parked[0][0])
         # What is over and still waits, waits for something else as well: a place, or another Processor.
         if self._blocked_since_ns and self.quotas.ready_ns > now_ns:
             due.append(self.quotas.ready_ns)
@@ -343,7 +341,7 @@ class Acceptor:
         elif answer:
             self._say_refused("too fast", packed, now_ns)
             self._values[_THROTTLED] += 1
-            heapq.heappush(self._parked, (now_ns + answer, sock.fileno(), sock))
+            self._parked.bring_forward(sock, now_ns + answer)
         else:
             try:
                 flags = self._configure(sock)
@@ -387,11 +385,10 @@ class Acceptor:
 
     def _close_parked(self, now_ns: int) -> int:
         """Close the sockets whose delay is over."""
-        count = 0
-        while self._parked and self._parked[0][0] <= now_ns:
-            heapq.heappop(self._parked)[2].close()
-            count += 1
-        return count
+        due = self._parked.pop_due(now_ns)
+        for sock in due:
+            sock.close()
+        return len(due)
 
     def _store_metrics(self, now_ns: int, work: int) -> None:
         waits = self._blocked_since_ns or self._parked or self.quotas.has_excess

@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 from typing import Any, Final, Protocol
 
-from kproc.clock import Clock
+from kproc.clock import NS_PER_MS, Clock
 from kproc.containment import Containment
+from kproc.deadlines import Deadlines
 from kproc.metrics.spec import SLOT
 from kproc.net.activity import ActivityWheel
 from kproc.net.connection import Books, Connection, Origin
@@ -21,7 +22,6 @@ from kproc.net.handler_set import HandlerSet
 from kproc.net.memory_budget import MemoryBudget
 from kproc.net.processor_state import ProcessorState
 from kproc.net.socket_watch import ACTIVE, DETACHED, PAUSED, WRITING, EpollWatch
-from kproc.net.timers import Timers
 from kproc.net.transport_layer import Transport
 from kproc.security.session import Session
 from kproc.transport.agent import AgentId, BlockOwner
@@ -79,10 +79,10 @@ class ConnectionTable:
         self.stalled: dict[Connection, None] = {}
         self.short_of_memory: dict[Connection, None] = {}
         self.gated: dict[Connection, None] = {}  # Their clients have to log in.
-        self._sessions = Timers()
+        self._sessions: Deadlines[Connection] = Deadlines()  # Their ends, in ns.
         self.logins = DEFAULT_LIMITS
         self._activity = ActivityWheel()
-        self._throttles = Timers()
+        self._throttles: Deadlines[Connection] = Deadlines()
         self._closed_listeners: set[int] = set()
         self._number = -1
         # Unique in the broker, also after a restart: time, count, Processor. A connection keeps it when it moves.
@@ -127,6 +127,8 @@ class ConnectionTable:
             self.gated[connection] = None
         elif connection.session.ends_ns:
             self.begin_session(connection)
+        if connection.throttled_until_ns:  # It did not move after all.
+            self._await_throttle(connection)
         self._budget.held_bytes += len(connection.held)
 
     def remove(self, connection: Connection) -> None:
@@ -137,6 +139,8 @@ class ConnectionTable:
         self._activity.discard(connection)
         self.stalled.pop(connection, None)
         self.gated.pop(connection, None)
+        self._sessions.discard(connection)
+        self._throttles.discard(connection)
         self.short_of_memory.pop(connection, None)
         self._budget.held_bytes -= len(connection.held)
         self.watch.end(connection)
@@ -281,21 +285,21 @@ class ConnectionTable:
         """Do not read the connection before `until_ns`. The caller calls `update_interest`."""
         if until_ns > connection.throttled_until_ns:
             connection.throttled_until_ns = until_ns
-            self._throttles.start(connection.id, until_ns)
-            self._throttles.forget_gone(self.by_id.__contains__)
-            self._state.is_pressed = True
+            self._await_throttle(connection)
+
+    def _await_throttle(self, connection: Connection) -> None:
+        self._throttles.move(connection, connection.throttled_until_ns)
+        self._state.is_pressed = True
 
     def end_throttles(self, now_ns: int) -> None:
         """Read the connections again whose throttle has ended."""
-        for connection_id in self._throttles.take_ended(now_ns):
-            connection = self.by_id.get(connection_id)
-            if connection is not None and connection.throttled_until_ns <= now_ns:
-                connection.throttled_until_ns = 0
-                self.update_interest(connection)
+        for connection in self._throttles.pop_due(now_ns):
+            connection.throttled_until_ns = 0
+            self.update_interest(connection)
 
     def throttled_ms(self) -> int:
-        """Milliseconds until the next throttle ends. Only while `has_throttled`."""
-        return self._throttles.wait_ms(self._clock.now_ns())
+        """Milliseconds until the next throttle ends, rounded up. Only while `has_throttled`."""
+        return max(0, -(-(self._throttles.first - self._clock.now_ns()) // NS_PER_MS))
 
     # -- logins ------------------------------------------------------------------------------------------------
 
@@ -308,17 +312,15 @@ class ConnectionTable:
 
     def begin_session(self, connection: Connection) -> None:
         """Have the client log in again when its session ends."""
-        self._sessions.start(connection.id, connection.session.ends_ns)
-        self._sessions.forget_gone(self.by_id.__contains__)
+        self._sessions.move(connection, connection.session.ends_ns)
 
     def end_sessions(self, now_ns: int) -> None:
         """Close the gates of connections whose sessions have ended. Requests in work are answered."""
-        for connection_id in self._sessions.take_ended(now_ns):
-            connection = self.by_id.get(connection_id)
-            if connection is None or connection.gate is not None or now_ns < connection.session.ends_ns:
-                continue  # It is gone, or was prolonged.
+        for connection in self._sessions.pop_due(now_ns):
+            if connection.gate is not None:
+                continue
             if connection.migration is not None:  # Its next Processor sees to that, or we if it stays.
-                self._sessions.start(connection_id, now_ns + _AGAIN_NS)
+                self._sessions.move(connection, now_ns + _AGAIN_NS)
                 continue
             connection.close_gate(Gate(now_ns, has_session=True))
             self.gated[connection] = None

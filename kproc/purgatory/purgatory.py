@@ -7,12 +7,11 @@ DelayedOperationPurgatory; the locks are gone because there is one thread.
 
 from __future__ import annotations
 
-import heapq
-import itertools
 from collections.abc import Callable, Hashable, Iterable
 from typing import Final
 
 from kproc.containment import Containment, Owner
+from kproc.deadlines import Deadlines
 
 _EXPIRED: Final = "a request that waited until its deadline"
 
@@ -51,18 +50,17 @@ class DelayedOperation:
 
 
 class Purgatory:
-    """Watch lists by key plus one heap of deadlines. The caller supplies the clock."""
+    """Watch lists by key, and the deadlines of all that waits. The caller supplies the clock."""
 
     def __init__(self, now_ns: Callable[[], int], containment: Containment | None = None) -> None:
         self._now_ns = now_ns
         self.containment = containment or Containment()
         self._watchers: dict[Hashable, dict[DelayedOperation, None]] = {}
-        self._deadlines: list[tuple[int, int, DelayedOperation]] = []
-        self._tiebreak = itertools.count()
-        self._count = 0
+        # In ns. Who runs the purgatory calls `expire` from the first of them on.
+        self.deadlines: Deadlines[DelayedOperation] = Deadlines()
 
     def __len__(self) -> int:
-        return self._count
+        return len(self.deadlines)
 
     def watch(self, operation: DelayedOperation, keys: Iterable[Hashable]) -> None:
         """Park an operation that could not complete yet."""
@@ -71,8 +69,7 @@ class Purgatory:
         operation.owner = operation.owner or self.containment.owner
         for key in operation.watched:
             self._watchers.setdefault(key, {})[operation] = None
-        heapq.heappush(self._deadlines, (operation.deadline_ns, next(self._tiebreak), operation))
-        self._count += 1
+        self.deadlines.bring_forward(operation, operation.deadline_ns)
 
     def is_watched(self, key: Hashable) -> bool:
         return key in self._watchers
@@ -112,32 +109,20 @@ class Purgatory:
 
     def expire(self) -> int:
         """Complete every operation whose deadline has passed; return how many."""
-        deadlines = self._deadlines
-        if not deadlines:
-            return 0
-        now_ns = self._now_ns()
-        expired = 0
-        while deadlines and deadlines[0][0] <= now_ns:
-            operation = heapq.heappop(deadlines)[2]
-            if not operation.is_completed:
-                expired += 1
-                self._forget(operation)
-                self.containment.run(_EXPIRED, operation.owner, operation.on_expire)
-        return expired
-
-    def next_deadline_ns(self) -> int | None:
-        """The earliest deadline of an operation that still waits."""
-        while self._deadlines and self._deadlines[0][2].is_completed:
-            heapq.heappop(self._deadlines)
-        return self._deadlines[0][0] if self._deadlines else None
+        due = self.deadlines.pop_due(self._now_ns())
+        return sum(self._expire(operation) for operation in due)
 
     def expire_all(self) -> None:
         """Complete everything now (the broker stops: waiting clients get what there is)."""
-        deadlines, self._deadlines = self._deadlines, []  # An answer may let another operation park.
-        for _, _, operation in sorted(deadlines, key=lambda entry: entry[:2]):
-            if not operation.is_completed:
-                self._forget(operation)
-                self.containment.run(_EXPIRED, operation.owner, operation.on_expire)
+        for operation in self.deadlines.pop_all():  # An answer may let another operation park.
+            self._expire(operation)
+
+    def _expire(self, operation: DelayedOperation) -> bool:
+        self._forget(operation)
+        if operation.is_completed:
+            return False
+        self.containment.run(_EXPIRED, operation.owner, operation.on_expire)
+        return True
 
     def _forget(self, operation: DelayedOperation) -> None:
         if not operation.is_parked:
@@ -150,9 +135,4 @@ class Purgatory:
                 if not watchers:
                     del self._watchers[key]
         operation.watched = ()
-        self._count -= 1
-        # Completed entries are dropped from the heap when they reach its top. A busy consumer parks and completes
-        # far more often than its deadlines pass, so the heap is rebuilt when most of it is dead.
-        if len(self._deadlines) > 64 and len(self._deadlines) > 4 * self._count:
-            self._deadlines = [entry for entry in self._deadlines if entry[2].is_parked]
-            heapq.heapify(self._deadlines)
+        self.deadlines.discard(operation)

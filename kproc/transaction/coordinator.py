@@ -20,10 +20,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from kproc.coordinator.deadlines import Deadlines
 from kproc.coordinator.marker import Marker
 from kproc.coordinator.rules import CoordinatorLog, DueOf, OnCode, Producer, TopicIdOf, Write
 from kproc.coordinator.write_errors import write_error
+from kproc.deadlines import Deadlines
 from kproc.errors import RETRIABLE, ErrorCode, KafkaError
 from kproc.transaction import rules
 from kproc.transaction.entry import Entry, Environment, Waiting

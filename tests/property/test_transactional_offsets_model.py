@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from kproc.clock import ManualClock
 from kproc.config import Config
-from kproc.coordinator.deadlines import Deadlines
 from kproc.coordinator.marker import Marker
 from kproc.coordinator.rules import Producer
+from kproc.deadlines import Deadlines
 from kproc.group.coordinator import CommitRequest, GroupCoordinator
 from kproc.group.records import CommittedOffset, OffsetKey
 from kproc.handler import coordinator_shard

@@ -21,7 +21,7 @@ from tests.tidy.sources import (
     text_of,
 )
 
-GROUND = {"errors", "clock", "config", "containment", "log_levels", "log_rate"}
+GROUND = {"errors", "clock", "config", "containment", "deadlines", "log_levels", "log_rate"}
 BELOW_ROLES = GROUND | {
     "wire", "ipc", "metrics", "storage", "cluster", "purgatory", "coordinator", "group", "transaction", "api",
     "transport", "net", "security",
@@ -31,6 +31,7 @@ LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "clock": set(),
     "containment": {"errors"},
+    "deadlines": set(),
     "log_levels": set(),
     "log_rate": set(),
     "config": {"errors"},

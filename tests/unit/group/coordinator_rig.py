@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from kproc.clock import NS_PER_MS, ManualClock
 from kproc.config import Config
-from kproc.coordinator.deadlines import Deadlines
 from kproc.coordinator.rules import DueOf, Producer, Timing, Write
+from kproc.deadlines import Deadlines
 from kproc.group.coordinator import CommitRequest, GroupCoordinator
 from kproc.group.messages import JoinRequest, SyncRequest
 from kproc.group.records import CommittedOffset, OffsetKey

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kproc.coordinator.deadlines import NEVER
+from kproc.deadlines import NEVER
 from kproc.errors import Corrupt, ErrorCode
 from kproc.group.coordinator import CommitRequest
 from kproc.group.messages import LeavingMember, SyncRequest
@@ -224,7 +224,7 @@ def test_who_waits_is_sent_to_the_next_owner(rig: Rig) -> None:
     waiting = rig.join()
     rig.coordinator.resign()
     assert waiting[0].error_code == ErrorCode.NOT_COORDINATOR
-    assert rig.deadlines.first_ms == NEVER
+    assert rig.deadlines.first == NEVER
 
 
 def test_unknown_record_types_are_skipped_and_damage_is_not(

@@ -325,6 +325,28 @@ def test_throttle_travels(rig: MoveRig) -> None:
     assert only(rig.handler.take()).body == b"more"
 
 
+def test_throttle_that_ends_while_its_connection_is_under_way_has_ended_when_it_comes_back(start: Start) -> None:
+    rig = start(count=3)
+    client = rig.connect(0)
+    client.sendall(framed(b"greedy"))
+    rig.step(2)
+    work = only(rig.handler.take())
+    work.throttle(1000)
+    rig.handler.answer(work, framed(b"answer"))
+    rig.step(2)
+    giver = rig.processors[0]
+    giver.move_connections(1, ONE)
+    giver.do_work(0)
+    assert rig.held()[0] == 0, "given, and not taken yet"
+    rig.clock.advance_ms(1001)
+    giver.do_work(0)
+    rig.processors[1].begin_leave([TWO])  # It refuses what is given.
+    client.sendall(framed(b"more"))
+    rig.step(3)
+    assert rig.held()[0] == 1
+    assert only(rig.handler.take()).body == b"more"
+
+
 def test_client_software_and_age_travel(rig: MoveRig) -> None:
     client = rig.connect(0)
     client.sendall(framed(b"\x00\x12\x00\x03\x00\x00\x00\x01\x00\x03app"))

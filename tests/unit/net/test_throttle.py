@@ -8,7 +8,6 @@ import pytest
 
 from kproc.net.channel_state import MuteState, mute_state
 from kproc.net.connection import INFLIGHT_MAX
-from kproc.net.timers import Timers
 from tests.unit.net.rig import Client, ProcessorRig, Request, framed
 
 
@@ -152,17 +151,6 @@ def test_processor_sleeps_no_longer_than_the_throttle(rig: ProcessorRig) -> None
     assert rig.processor.next_deadline_ms() == 1
 
 
-def test_throttle_ends_in_the_order_of_their_ends() -> None:
-    """Kafka's ThrottledChannelExpirationTest."""
-    throttles = Timers()
-    for connection_id, until_ns in ((1, 40), (2, 20), (3, 30), (4, 20)):
-        throttles.start(connection_id, until_ns)
-    assert throttles.take_ended(19) == []
-    assert throttles.take_ended(20) == [2, 4]
-    assert throttles.take_ended(100) == [3, 1]
-    assert not throttles
-
-
 def test_connection_with_its_limit_in_work_is_muted_and_response_pending(rig: ProcessorRig) -> None:
     client = rig.connect()
     client.send(b"".join(itertools.repeat(framed(b"x"), INFLIGHT_MAX)))
@@ -173,11 +161,14 @@ def test_connection_with_its_limit_in_work_is_muted_and_response_pending(rig: Pr
     assert rig.state() == MuteState.NOT_MUTED.value
 
 
-def test_ends_of_connections_that_are_gone_do_not_gather() -> None:
-    throttles = Timers()
-    alive = {1, 2}
-    for number in range(100_000):
-        throttles.start(number, 10**18 + number)
-        throttles.forget_gone(alive.__contains__)
-    assert len(throttles._ends) < 2_000
-    assert throttles.take_ended(10**18 + 2) == [1, 2], "those that are there keep their ends, in order"
+def test_ends_of_connections_that_are_gone_do_not_gather(rig: ProcessorRig) -> None:
+    client = rig.connect()
+    request = ask(rig, client)
+    rig.handler.throttle(request, 1 << 30)
+    rig.handler.outbox.flush()
+    rig.step()
+    assert len(rig.processor.table._throttles) == 1
+    rig.handler.close(request)
+    rig.step()
+    assert client.is_closed()
+    assert len(rig.processor.table._throttles) == 0

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from kproc.clock import ManualClock
+from kproc.deadlines import NEVER
 from kproc.purgatory.purgatory import DelayedOperation, Purgatory
 
 
@@ -197,13 +198,13 @@ def test_operation_with_no_keys_waits_for_its_deadline(purgatory: Purgatory, clo
 
 
 def test_next_deadline_is_that_of_one_that_still_waits(purgatory: Purgatory, clock: ManualClock) -> None:
-    assert purgatory.next_deadline_ns() is None
+    assert purgatory.deadlines.first == NEVER
     first, second = parked(purgatory, clock, "a", wait_ms=10), parked(purgatory, clock, "a", wait_ms=20)
-    assert purgatory.next_deadline_ns() == first.deadline_ns
+    assert purgatory.deadlines.first == first.deadline_ns
     purgatory.cancel(first)
-    assert purgatory.next_deadline_ns() == second.deadline_ns
+    assert purgatory.deadlines.first == second.deadline_ns
     purgatory.cancel(second)
-    assert purgatory.next_deadline_ns() is None
+    assert purgatory.deadlines.first == NEVER
 
 
 def test_everything_expires_when_the_broker_stops(purgatory: Purgatory, clock: ManualClock) -> None:
@@ -212,7 +213,7 @@ def test_everything_expires_when_the_broker_stops(purgatory: Purgatory, clock: M
     purgatory.expire_all()
     assert [operation.completions for operation in operations] == [int(at != 7) for at in range(100)]
     assert len(purgatory) == 0
-    assert purgatory.next_deadline_ns() is None
+    assert purgatory.deadlines.first == NEVER
 
 
 def test_what_parks_while_everything_expires_keeps_its_deadline(
@@ -222,7 +223,7 @@ def test_what_parks_while_everything_expires_keeps_its_deadline(
     first = Waiting(clock.now_ns() + 1, then=lambda: late.append(parked(purgatory, clock, "b", wait_ms=10)))
     purgatory.watch(first, ["a"])
     purgatory.expire_all()
-    assert purgatory.next_deadline_ns() == late[0].deadline_ns
+    assert purgatory.deadlines.first == late[0].deadline_ns
     clock.advance_ms(10)
     assert purgatory.expire() == 1
     assert late[0].completions == 1
@@ -235,9 +236,9 @@ def test_deadlines_of_completed_operations_do_not_pile_up(purgatory: Purgatory, 
         operation = parked(purgatory, clock, "busy", wait_ms=30_000)
         operation.can_complete = True
         purgatory.check("busy")
-    assert len(purgatory._deadlines) <= 100
+    assert len(purgatory.deadlines._heap) <= 100
     assert len(purgatory) == 1
-    assert purgatory.next_deadline_ns() == stays.deadline_ns
+    assert purgatory.deadlines.first == stays.deadline_ns
     clock.advance_ms(60_000)
     assert purgatory.expire() == 1
     assert stays.completions == 1

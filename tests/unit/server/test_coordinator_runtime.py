@@ -13,10 +13,10 @@ from kproc.api.coordinator_call import CoordinatorCalls, Item, OnOutcome, Outcom
 from kproc.api.served_calls import SERVED
 from kproc.clock import NS_PER_MS
 from kproc.cluster.topic_names import GROUP_METADATA_TOPIC
-from kproc.coordinator.deadlines import Deadlines
 from kproc.coordinator.marker import Marker
 from kproc.coordinator.partitioning import partition_for
 from kproc.coordinator.rules import CoordinatorLog, DueOf, Producer, TopicIdOf, Write
+from kproc.deadlines import Deadlines
 from kproc.errors import ErrorCode, KafkaError
 from kproc.handler.coordinator_runtime import CoordinatorRuntime
 from kproc.handler.coordinator_shard import CoordinatorKind

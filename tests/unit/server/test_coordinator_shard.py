@@ -10,9 +10,9 @@ import pytest
 
 from kproc.clock import ManualClock
 from kproc.config import Config
-from kproc.coordinator.deadlines import Deadlines
 from kproc.coordinator.marker import Marker
 from kproc.coordinator.rules import CoordinatorLog, DueOf, Producer, TopicIdOf, Write
+from kproc.deadlines import Deadlines
 from kproc.errors import ErrorCode
 from kproc.handler.coordinator_shard import CoordinatorKind, Shard
 from kproc.storage.log import LogConfig

@@ -9,9 +9,9 @@ import pytest
 
 from kproc.clock import ManualClock
 from kproc.config import Config
-from kproc.coordinator.deadlines import Deadlines
 from kproc.coordinator.marker import Marker
 from kproc.coordinator.rules import Producer
+from kproc.deadlines import Deadlines
 from kproc.group.coordinator import CommitRequest
 from kproc.group.records import CommittedOffset, OffsetKey
 from kproc.handler.coordinator_shard import Shard

@@ -10,8 +10,8 @@ import pytest
 
 from kproc.clock import ManualClock
 from kproc.config import Config
-from kproc.coordinator.deadlines import Deadlines
 from kproc.coordinator.rules import DueOf
+from kproc.deadlines import Deadlines
 from kproc.group.records import CommittedOffset, OffsetKey, encode_offset_key, encode_offset_value
 from kproc.handler import coordinator_shard
 from kproc.handler.coordinator_shard import Shard

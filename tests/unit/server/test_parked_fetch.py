@@ -39,8 +39,8 @@ def rig(start: Start) -> HandlerRig:
 
 def operations(rig: HandlerRig, index: int = 0) -> list[bool]:
     """Of what is parked: whether its shape was known."""
-    waiting = rig.handler(index)._purgatory._deadlines
-    return [isinstance(operation, ParkedFetch) for _, _, operation in waiting if operation.is_parked]
+    waiting = rig.handler(index)._purgatory.deadlines
+    return [isinstance(operation, ParkedFetch) for operation in waiting]
 
 
 def park(rig: HandlerRig, version: int, offset: int = END, **more: Any) -> None:

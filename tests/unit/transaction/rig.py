@@ -7,9 +7,9 @@ from typing import Any
 
 from kproc.clock import ManualClock
 from kproc.config import Config
-from kproc.coordinator.deadlines import Deadlines
 from kproc.coordinator.marker import Marker
 from kproc.coordinator.rules import DueOf, KeyAndValue, Timing, Write
+from kproc.deadlines import Deadlines
 from kproc.errors import ErrorCode, KafkaError
 from kproc.transaction.coordinator import TransactionCoordinator
 from kproc.transaction.entry import Environment
@@ -114,7 +114,7 @@ class CoordinatorRig:
         """Let time pass, with the ticks that the coordinator asks for."""
         end_ms = self.now_ms() + duration_ms
         while self.now_ms() < end_ms:
-            step_ms = min(end_ms, max(self.deadlines.first_ms, self.now_ms())) - self.now_ms()
+            step_ms = min(end_ms, max(self.deadlines.first, self.now_ms())) - self.now_ms()
             self.clock.advance_ms(step_ms or 1)
             self.work()
 
