@@ -17,6 +17,7 @@ from kproc.clock import Clock
 from kproc.cluster import records as r
 from kproc.cluster.image import ClusterImage
 from kproc.config import Config
+from kproc.config.values import LONG_MAX
 from kproc.errors import ErrorCode
 from kproc.security.principal import USER
 from kproc.security.tokens import token_hmac, token_key
@@ -75,7 +76,7 @@ class TokenChanges:
         now_ms, longest_ms = self._clock.wall_ms(), self._config.delegation_token_max_lifetime_ms
         if body["max_lifetime"] > 0:
             longest_ms = min(longest_ms, body["max_lifetime"])
-        max_ms = now_ms + longest_ms
+        max_ms = min(now_ms + longest_ms, LONG_MAX)  # Whatever the settings say: it must fit into answers.
         expires_ms = min(max_ms, now_ms + self._config.delegation_token_expiry_time_ms)
         token_id = base64.urlsafe_b64encode(self._random_id()).decode().rstrip("=")
         token = r.DelegationTokenSet(token_id, owner, requester, renewers, now_ms, expires_ms, max_ms)

@@ -27,7 +27,7 @@ from kproc.security.sasl.listeners import Surroundings, make_listener
 from kproc.security.sasl.login import Done, Login, Refused, SaslListener
 from kproc.security.sasl.mechanism import KeysAwaited
 from kproc.security.sasl.scram import Found, ScramKind
-from kproc.security.session import Session
+from kproc.security.session import ENDS_NS_MAX, Session
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, first_flexible
 
@@ -203,7 +203,7 @@ class Logins:
         self._count(SLOT["sessions_prolonged"] if login.is_again else SLOT["logins"])
         ends_ns = 0
         if done.lifetime_ms is not None:
-            ends_ns = self._services.clock.now_ns() + done.lifetime_ms * 1_000_000
+            ends_ns = min(self._services.clock.now_ns() + done.lifetime_ms * 1_000_000, ENDS_NS_MAX)
         request.authenticated(Session(done.principal, login.mechanism, ends_ns))
 
     # -- sessions that are prolonged before they end -----------------------------------------------------------

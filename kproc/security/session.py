@@ -8,6 +8,8 @@ from typing import Final, NamedTuple
 from kproc.security.principal import ANONYMOUS, Principal
 
 _HEAD: Final = struct.Struct("=QB")  # When it ends, bytes of the mechanism's name that follow.
+ENDS_NS_MAX: Final = (1 << 63) - 1
+"""The latest end that can be told between roles, in 292 years: settings and tokens may name later ones."""
 
 
 class Session(NamedTuple):

@@ -40,6 +40,21 @@ def change(
     return reply["error_code"], reply["expiry_timestamp"] - (0 if reply["error_code"] else now_ms)
 
 
+def test_the_longest_lives_that_can_be_set_fit_into_answers() -> None:
+    longest = 2**63 - 1
+    cluster = InMemoryController(
+        {
+            "delegation.token.secret.key": KEY,
+            "delegation.token.max.lifetime.ms": longest,
+            "delegation.token.expiry.time.ms": longest,
+        }
+    )
+    token = create(cluster)
+    assert (token["error_code"], token["expiry_timestamp"], token["max_timestamp"]) == (0, longest, longest)
+    body = {"requester": ALICE, "hmac": token["hmac"], "period": longest}
+    assert cluster.do("renew_delegation_token", **body) == {"error_code": 0, "expiry_timestamp": longest}
+
+
 def test_new_token_has_kafkas_times_and_secret(cluster: InMemoryController) -> None:
     token, now_ms = create(cluster), cluster.clock.wall_ms()
     assert token["error_code"] == 0

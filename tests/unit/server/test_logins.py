@@ -311,6 +311,26 @@ def test_the_answer_says_how_long_a_session_lasts(start: Start) -> None:
     assert rig.processors[0].sessions == {1: Session(ALICE, "PLAIN", ends_ns)}
 
 
+def test_a_session_that_lasts_longer_than_a_clock_can_tell_is_a_session(start: Start) -> None:
+    longest = (1 << 63) - 1
+    rig = start(
+        connections_max_reauth_ms=longest,
+        sasl_enabled_mechanisms="PLAIN,OAUTHBEARER",
+        sasl_jaas_config='some.OAuthBearerLoginModule required unsecuredValidatorPrincipalClaimName="sub";',
+    )
+    assert gated(rig, HANDSHAKE, 1, mechanism="PLAIN").kind == SEND
+    fields = gated(rig, AUTHENTICATE, 1, auth_bytes=GOOD).fields(AUTHENTICATE, 1)
+    assert fields["session_lifetime"] == longest
+    rig.processors[0].introduce("10.0.0.8", connection=2)
+    rig.processors[0].send(HANDSHAKE, 1, {"mechanism": "OAUTHBEARER"}, connection=2, flags=FLAG_GATED)
+    assert [each.kind for each in rig.processors[0].answers()] == [SEND]
+    token = bearer(unsecured_token(iat=0, exp=99_999_999_999))  # Until the year 5138.
+    rig.processors[0].send(AUTHENTICATE, 1, {"auth_bytes": token}, connection=2, flags=FLAG_GATED)
+    (answer,) = rig.processors[0].answers()
+    assert answer.fields(AUTHENTICATE, 1)["error_code"] == 0
+    assert [rig.processors[0].sessions[each].ends_ns for each in (1, 2)] == [longest, longest]
+
+
 def prolonging(rig: HandlerRig, *, flags: int, principal: Principal = ALICE) -> None:
     """A client whose session has an end, or is over, if the flags say so."""
     rig.processors[0].introduce("10.0.0.7", principal=principal, mechanism="PLAIN", ends_ns=5)
