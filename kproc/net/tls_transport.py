@@ -175,7 +175,9 @@ class TlsTransport:
 
     def _reply(self) -> None:
         """Send what OpenSSL answers by itself: to a KeyUpdate, or with an alert to a renegotiation."""
-        if self._outgoing.pending and not self._flush(0) and len(self._unsent) > _UNSENT_REPLIES_MAX:
+        outgoing = self._outgoing
+        # `_unsent` may be part of an answer, which the client may read as slowly as it likes.
+        if outgoing.pending and not self._flush(0) and outgoing.pending > _UNSENT_REPLIES_MAX:
             raise OSError("the client does not read what its own messages of TLS bring about")
 
     # -- the handshake -----------------------------------------------------------------------------------------

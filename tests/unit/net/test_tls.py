@@ -7,7 +7,7 @@ import random
 import socket
 import ssl
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -128,6 +128,20 @@ def test_what_lies_behind_a_large_frame_is_read_though_its_socket_is_not_readabl
     bodies = [bytes(700_000), b"behind", bytes(100_000), b"at the end"]
     client.send(b"".join(map(framed, bodies)))
     assert rig.handler.bodies() == bodies
+
+
+def test_who_asks_for_new_keys_and_reads_none_is_closed_before_its_answers_fill_the_memory(
+    rig: ProcessorRig, context: ssl.SSLContext
+) -> None:
+    client = TlsClient(rig, context).shake_hands()
+    client.raw.send_through(client.new_keys(100))
+    client.send(framed(b"x"))
+    assert rig.handler.bodies() == [b"x"], "who asks now and then is served"
+    (connection,) = rig.processor.table.by_fd.values()
+    connection.transport.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    with suppress(OSError):
+        client.raw.send_through(client.new_keys(4000))
+    assert client.raw.is_closed() or client.raw.has_end()
 
 
 # -- what goes -------------------------------------------------------------------------------------------------
