@@ -196,6 +196,8 @@ def _content(store: Store, name: str) -> bytes:
         return Path(store.location).read_bytes()
     except OSError as error:
         raise ConfigError(f"{name}: cannot read {store.location}: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError(f"{name}: cannot read {store.location!r}: {error}") from None
 
 
 def _place(store: Store) -> str:

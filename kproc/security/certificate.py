@@ -52,8 +52,11 @@ class _Element(NamedTuple):
 
 
 def certificates_in(pem: bytes) -> list[bytes]:
-    """Every certificate of a PEM file, as DER."""
-    return [base64.b64decode(b"".join(match.split())) for match in _PEM.findall(pem)]
+    """Every certificate of a PEM file, as DER. Raises MalformedCertificate."""
+    try:
+        return [base64.b64decode(b"".join(match.split())) for match in _PEM.findall(pem)]
+    except ValueError as error:
+        raise MalformedCertificate(f"not a certificate: {error}") from error
 
 
 def facts_of(der: bytes) -> CertificateFacts:

@@ -115,6 +115,8 @@ def _read(settings: StoreSettings) -> tuple[str, bytes, str]:
         data = Path(settings.location).read_bytes()
     except OSError as error:
         raise ConfigError(f"{where}: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"{where.encode('unicode_escape').decode()}: {error}") from error
     if data[:4] in _JKS_MAGICS:
         raise ConfigError(
             f"{where} is a Java key store, which only Java reads; convert it: keytool -importkeystore "

@@ -72,7 +72,7 @@ def sources_of(value: Value) -> Sources:
 def _stamp(location: str | None) -> tuple[int, ...]:
     try:
         found = os.stat(location or "")
-    except OSError:
+    except (OSError, ValueError):  # A name with a zero byte is no file's.
         return ()
     return found.st_ino, found.st_size, found.st_mtime_ns
 
@@ -155,7 +155,10 @@ def _key_store(listener: str, prefix: str, value: Value) -> KeyStore:
 
 def _load_key(context: ssl.SSLContext, store: KeyStore) -> CertificateFacts:
     """Load key and chain; what the certificate says."""
-    found = certificates_in(store.pem)
+    try:
+        found = certificates_in(store.pem)
+    except MalformedCertificate as error:
+        raise ConfigError(f"{store.setting}: {error}") from error
     if not found:
         raise ConfigError(f"{store.setting} has no certificate")
     if b"PRIVATE KEY-----" not in store.pem:

@@ -184,6 +184,7 @@ def test_keys_that_cannot_be_used_are_told_and_nobody_is_asked(certificates: Cer
         (locked, "ssl.key.password"),
         (mixed, "does not belong"),
         (locked.parent / "no", "no"),
+        (f"{locked}\0", "null byte"),
     ):
         security = parse_client_security({"security.protocol": "SSL", "ssl.keystore.location": str(path)})
         assert security.tls is not None

@@ -112,6 +112,20 @@ def test_descriptors_of_memory_are_closed(certificates: Certificates) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+def _without_a_letter(pem: bytes) -> bytes:
+    """As an editor may leave it: what follows is no base64."""
+    at = pem.index(b"CERTIFICATE-----") + 40
+    return pem[:at] + pem[at + 1 :]
+
+
+def _trusting(issued: Issued) -> bytes:
+    """A PKCS#12 store of a certificate alone."""
+    from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
+
+    trusted = [pkcs12.PKCS12Certificate(issued.certificate, b"trusted")]
+    return pkcs12.serialize_java_truststore(trusted, BestAvailableEncryption(b"word"))
+
+
 def wrong(certificates: Certificates, issued: Issued) -> dict[str, tuple[dict[str, Any], str]]:
     """What is wrong, with which settings, and what is said of it."""
     write, location = certificates.write, "ssl_keystore_location"
@@ -122,6 +136,12 @@ def wrong(certificates: Certificates, issued: Issued) -> dict[str, tuple[dict[st
     return {
         "nothing": ({}, "has no key: set ssl.keystore.location or listener.name.ssl.ssl.keystore.location"),
         "no file": ({location: "/nowhere/k.pem"}, "location=/nowhere/k.pem: No such file or directory"),
+        "no name": ({location: "/a\0b"}, r"location=/a\\x00b: embedded null byte"),
+        "half a letter": (
+            {location: write("h.pem", issued.key_pem() + _without_a_letter(issued.chain_pem))},
+            "not a certificate: ",
+        ),
+        "PKCS12 without a key": ({location: write("t.p12", _trusting(issued)), **word}, "has no private key"),
         "a directory": ({location: "/"}, "location=/: Is a directory"),
         "neither": ({location: write("n", b"hello")}, "is neither PEM nor PKCS12"),
         "JKS": (
@@ -184,10 +204,10 @@ def wrong(certificates: Certificates, issued: Issued) -> dict[str, tuple[dict[st
 
 
 WRONG = (
-    "nothing", "no file", "a directory", "neither", "JKS", "other type", "no password", "wrong password",
-    "damaged", "PEM with a password", "no key", "no certificate", "another key", "encrypted",
-    "wrong key password", "half inline", "inline of no type", "inline and file", "no trust", "empty trust",
-    "rules", "suites", "suites of no version",
+    "nothing", "no file", "no name", "half a letter", "PKCS12 without a key", "a directory", "neither", "JKS",
+    "other type", "no password", "wrong password", "damaged", "PEM with a password", "no key", "no certificate",
+    "another key", "encrypted", "wrong key password", "half inline", "inline of no type", "inline and file",
+    "no trust", "empty trust", "rules", "suites", "suites of no version",
 )  # fmt: skip
 
 
