@@ -218,10 +218,15 @@ class Logins:
         return True
 
     def go_on(self, context: HandlerRequest, token: bytes) -> bool:
-        """Take a token of a client that prolongs its session. False: it has not begun to."""
+        """Take a token of a client that prolongs its session. False: it has no session with an end."""
         login = self._open.get(context.connection_id)
         if login is None:
-            return False
+            before = context.peer.sessions.get(context.connection_id)
+            if before is None or not before.ends_ns:
+                return False
+            # Its home was another Handler when it began. An error would be the client's own mistake, and final.
+            context.close()
+            return True
         if len(token) > self._services.config.sasl_server_max_receive_size:
             self._refuse(context, login, Refused("a token above sasl.server.max.receive.size"))
         else:

@@ -117,11 +117,14 @@ class Handshakes:
         if certificate is None or connection.gate is not None:  # Who logs in is who the login says.
             return
         try:
-            name = transport.context.mapper.name_of(subject_of(certificate))
+            principal = Principal(USER, transport.context.mapper.name_of(subject_of(certificate)))
         except (NoMatchingRule, MalformedCertificate) as error:
             self.refused(transport, str(error))
             raise OSError(str(error)) from error
-        connection.session = Session(Principal(USER, name))
+        if complaint := principal.complaint():
+            self.refused(transport, complaint)
+            raise OSError(complaint)
+        connection.session = Session(principal)
 
     def refused(self, transport: TlsTransport, reason: str) -> None:
         """A client is about to be closed: count it, and log it unless there were many in this second."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 USER: Final = "User"
+STRING_BYTES_MAX: Final = 32_767
 
 
 class Principal(NamedTuple):
@@ -16,6 +17,14 @@ class Principal(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.type}:{self.name}"
+
+    def complaint(self) -> str | None:
+        """Why nobody can be it, or None: rules and answers name it by a string of the protocol."""
+        try:
+            size = len(str(self).encode())
+        except UnicodeEncodeError:
+            return "a name that is no text"
+        return f"a name of {size} bytes" if size > STRING_BYTES_MAX else None
 
     def pack(self) -> bytes:
         """For a record between roles."""

@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Generator
 from typing import Any, Final
 
-from kproc.errors import ErrorCode
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
 from tests.simulation import doubles
@@ -108,8 +107,7 @@ class Client(Actor):
             self._is_logging_in = False
 
     def log_in(self) -> Life:
-        """Log in, or prolong the session. Who prolongs it at another Handler than the one where it began is told so."""
-        is_again = self.session_ends_ns > 0
+        """Log in, or prolong the session. Who prolongs it at another Handler than the one where it began is closed."""
         self._is_logging_in = True
         try:
             shaken = yield from self.call(ApiKey.SASL_HANDSHAKE, 1, {"mechanism": "PLAIN"})
@@ -120,10 +118,9 @@ class Client(Actor):
             self._is_logging_in = False
         code = answer["error_code"]
         if code:
-            if not is_again or code != ErrorCode.ILLEGAL_SASL_STATE:
-                self.world.violate(f"{self.name}: a login was refused: {answer}")
+            self.world.violate(f"{self.name}: a login was refused: {answer}")
             self.disconnect()
-            raise Gone("the login is of another Handler")
+            raise Gone("the login was refused")
         lifetime_ms = answer["session_lifetime"]
         self.session_ends_ns = self.world.now_ns() + lifetime_ms * MS if lifetime_ms else 0
 

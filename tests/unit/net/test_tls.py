@@ -363,15 +363,22 @@ def test_whose_certificate_is_missing_or_a_strangers_is_refused_and_told_so(
     assert rig.handler.take() == []
 
 
-def test_a_certificate_that_no_rule_applies_to_is_refused(
-    start: Start, certificates: Certificates, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("rules", "why"),
+    [
+        ("RULE:^OU=.*$/x/", "no rule of ssl.principal.mapping.rules applies to CN=alice"),
+        (f"RULE:^.*$/{'x' * 32_763}/", "a name of 32768 bytes"),
+    ],
+    ids=["no rule", "too long"],
+)
+def test_a_certificate_of_nobody_is_refused(
+    start: Start, certificates: Certificates, caplog: pytest.LogCaptureFixture, rules: str, why: str
 ) -> None:
-    rules = "RULE:^OU=.*$/x/"
     rig = start(tls_listeners=listeners_of(certificates, "required", ssl_principal_mapping_rules=rules))
     client = TlsClient(rig, client_context(certificates, pem=certificates.client)).shake_hands()
     rig.settle()
     assert client.raw.has_end()
-    assert "no rule of ssl.principal.mapping.rules applies to CN=alice" in caplog.text
+    assert why in caplog.text
 
 
 # -- when the Processor leaves ---------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ HANDSHAKE, AUTHENTICATE = ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE
 ALICE = Principal("User", "alice")
 WORD = "alices-word"
 JAAS = f'some.PlainLoginModule required user_alice="{WORD}" user_bob="bobs-word";'
+UNSECURED = 'some.OAuthBearerLoginModule required unsecuredValidatorPrincipalClaimName="sub";'
 SETTINGS: dict[str, Any] = {
     "listeners": "SASL_PLAINTEXT://127.0.0.1:9092",
     "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
@@ -316,7 +317,7 @@ def test_a_session_that_lasts_longer_than_a_clock_can_tell_is_a_session(start: S
     rig = start(
         connections_max_reauth_ms=longest,
         sasl_enabled_mechanisms="PLAIN,OAUTHBEARER",
-        sasl_jaas_config='some.OAuthBearerLoginModule required unsecuredValidatorPrincipalClaimName="sub";',
+        sasl_jaas_config=UNSECURED,
     )
     assert gated(rig, HANDSHAKE, 1, mechanism="PLAIN").kind == SEND
     fields = gated(rig, AUTHENTICATE, 1, auth_bytes=GOOD).fields(AUTHENTICATE, 1)
@@ -395,6 +396,17 @@ def test_a_request_after_the_session_closes_the_connection(
     rig.processors[0].introduce("10.0.0.7", principal=ALICE, mechanism="PLAIN", ends_ns=5)
     rig.processors[0].send(key, 0, fields, flags=FLAG_GATED)
     (answer,) = rig.processors[0].answers()  # At once.
+    assert is_closed_silently(answer)
+
+
+def test_who_began_to_prolong_at_another_handler_is_disconnected_and_not_told_of_a_mistake(
+    start: Start,
+) -> None:
+    """Clients try again after the end of a connection; ILLEGAL_SASL_STATE would be final for them."""
+    rig = start(connections_max_reauth_ms=60_000)
+    rig.processors[0].introduce("10.0.0.7", principal=ALICE, mechanism="PLAIN", ends_ns=5)
+    rig.processors[0].send(AUTHENTICATE, 1, {"auth_bytes": GOOD})
+    (answer,) = rig.processors[0].answers()
     assert is_closed_silently(answer)
 
 
@@ -492,6 +504,22 @@ def test_where_tokens_are_signed_one_without_a_signature_is_refused(tmp_path: Pa
         ErrorCode.SASL_AUTHENTICATION_FAILED, '{"status":"invalid_token"}',
     )  # fmt: skip
     assert rig.processors[0].sessions == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "is_served"),
+    [("x" * 32_762, True), ("x" * 32_763, False), ("\ud800", False)],
+    ids=["longest", "too long", "no text"],
+)
+def test_a_token_of_a_name_that_no_answer_could_hold_is_refused(
+    start: Start, name: str, *, is_served: bool
+) -> None:
+    rig = start(sasl_enabled_mechanisms="OAUTHBEARER", sasl_jaas_config=UNSECURED)
+    assert gated(rig, HANDSHAKE, 1, mechanism="OAUTHBEARER").kind == SEND
+    answer = gated(rig, AUTHENTICATE, 1, auth_bytes=bearer(unsecured_token(iat=0, sub=name)))
+    code = answer.fields(AUTHENTICATE, 1)["error_code"]
+    assert code == (ErrorCode.NONE if is_served else ErrorCode.SASL_AUTHENTICATION_FAILED)
+    assert [each.principal.name for each in rig.processors[0].sessions.values()] == [name] * is_served
 
 
 def test_an_expired_token_is_refused(tmp_path: Path, start: Start) -> None:
