@@ -139,7 +139,7 @@ def _key_store(listener: str, prefix: str, value: Value) -> KeyStore:
     inline: tuple[Secret, ...] = tuple(part for part in parts if part is not None)
     if not location and not inline:
         raise ConfigError(
-            f"listener {listener} speaks TLS and has no key: set ssl.keystore.location or {prefix}ssl.keystore.location"
+            f"it speaks TLS and has no key: set ssl.keystore.location or {prefix}ssl.keystore.location"
         )
     return load_key_store(
         StoreSettings(

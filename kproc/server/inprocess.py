@@ -19,11 +19,10 @@ from typing import Any, Final
 from kproc.cleaner.cleaner import Cleaner
 from kproc.clock import SystemClock
 from kproc.cluster.role_counts import IO_THREADS, NETWORK_THREADS
-from kproc.config import Config
+from kproc.config import Config, ConfigError
 from kproc.config.dynamic import DynamicSettings
 from kproc.controller.controller import Controller
 from kproc.controller.operations import Operations
-from kproc.errors import FatalError
 from kproc.handler.handler import Handler
 from kproc.handler.syncer import InlineSyncer, Syncer, ThreadSyncer
 from kproc.ipc.arena import Arena, ArenaReader
@@ -134,7 +133,7 @@ class BrokerProcess:
         status.image = lambda: self._controller.image
         complaint = check_listeners(config, self._settings, config.listeners, in_child=False)
         if complaint is not None:
-            raise FatalError(complaint)
+            raise ConfigError(complaint)
         handler_count = self._settings.integer(IO_THREADS, config.num_io_threads)
         processor_count = self._settings.integer(NETWORK_THREADS, config.num_network_threads)
         # The cleaner has a Status of its own, because it may run in another thread.

@@ -63,6 +63,7 @@ logger = logging.getLogger(__name__)
 
 _READY_TIMEOUT_NS: Final = 30_000_000_000
 _BUSY_MS: Final = 20
+_WRONG_SETTINGS: Final = 2  # The exit status of whatever is wrong with a command line or a configuration.
 T = TypeVar("T")
 
 
@@ -120,6 +121,7 @@ class Supervisor:
         self._clock = SystemClock()
         self._manager = manager or ServiceManager(None)
         ready.raise_nofile_limit()
+        self._are_keys_checked = tls_check.check_before_start(config)
         self._directory = DataDirectory(config)
         try:
             opened = open_listeners(config)
@@ -181,6 +183,7 @@ class Supervisor:
         self._has_started = False
         self._must_stop = self._is_reloading = False
         self._failure: str | None = None
+        self._status = 0  # What the process ends with.
 
     @property
     def _plan(self) -> Plan:
@@ -229,10 +232,11 @@ class Supervisor:
         if shut is None:
             return
         used = [each for each in wanted.listeners.values() if each not in shut]
-        complaint = tls_check.check_listeners(self._config, self._children.settings, used, in_child=True)
-        if complaint is not None:
-            self._fail(complaint)
-            return
+        if not self._are_keys_checked:
+            complaint = tls_check.check_listeners(self._config, self._children.settings, used, in_child=True)
+            if complaint is not None:
+                self._fail(complaint, status=_WRONG_SETTINGS)
+                return
         self._scaler.leave_out(shut)
         self._children.handler_count = wanted.handlers
         self._table.add(CLEANER)
@@ -301,10 +305,10 @@ class Supervisor:
         self._manager.ready(f"serving at {announcement['bootstrap']}")
         logger.info("ready: listeners=%s", ", ".join(e.bound for e in self._plan.endpoints))
 
-    def _fail(self, reason: str) -> None:
-        """Give up: stop everything and end with status 1."""
+    def _fail(self, reason: str, status: int = 1) -> None:
+        """Give up: stop everything and end with that exit status."""
         logger.error("%s", reason)
-        self._failure = self._failure or reason
+        self._failure, self._status = self._failure or reason, self._status or status
         if not self._has_started:
             self._manager.failed(reason)
         self._must_stop = self._children.is_stopping = True
@@ -470,7 +474,7 @@ class Supervisor:
             sock.close()
         shutdown = Shutdown(self._children, self._clock, self._turn)
         shutdown.run(self._config.kproc_drain_timeout_ms * NS_PER_MS, is_clean=self._failure is None)
-        return 0 if self._failure is None else 1
+        return self._status
 
     def release(self) -> None:
         """Whatever happened: leave no child, no descriptor and no region behind."""

@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Final
 
+from kproc.cluster import metadata_log
 from kproc.config import Config, ConfigError
 from kproc.config.dynamic import DynamicSettings
 from kproc.config.listeners import EndPoint
@@ -18,6 +20,20 @@ from kproc.config.listeners import EndPoint
 logger = logging.getLogger(__name__)
 
 _WARNING: Final = "warning: "
+
+
+def check_before_start(config: Config) -> bool:
+    """Look at the keys and certificates before anything is made or started. Raises ConfigError.
+
+    False: that has to wait for the controller. It knows the settings in force, which may be others than those of the
+    configuration, as soon as there is metadata.
+    """
+    if (Path(config.log_dirs) / metadata_log.DIRECTORY_NAME).exists():
+        return False
+    complaint = check_listeners(config, DynamicSettings(), config.listeners, in_child=True)
+    if complaint is not None:
+        raise ConfigError(complaint)
+    return True
 
 
 def check_listeners(

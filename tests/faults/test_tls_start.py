@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import ssl
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from kproc.config import Config, ConfigError
+from kproc.config.dynamic import DynamicSettings
+from kproc.security.tls import make_context, settings_of
+from kproc.server.tls_check import check_before_start
+from tests.faults.test_second_user import as_nobody
 from tests.support.broker import ServedBroker, run_kproc
 from tests.support.certificates import Certificates
 
@@ -20,24 +27,99 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
+def serve(
+    data: Path, *settings: str, kind: str = "process", protocol: str = "SSL"
+) -> subprocess.CompletedProcess[str]:
+    """A start that fails."""
+    given = (f"listeners={protocol}://127.0.0.1:0", *settings)
+    sets = [part for each in given for part in ("--set", each)]
+    return run_kproc("serve", "--data", str(data), "--transport", kind, *sets)
+
+
+def unusable(certificates: Certificates, tmp_path: Path) -> dict[str, tuple[list[str], str]]:
+    """Settings of keys that cannot be used, and what is said of each."""
+    issued = certificates.issue_server()
+    locked = certificates.write("locked.pem", issued.pem("secret"))
+    password = tmp_path / "password"
+    password.write_text("another")
+    locked_by = f"ssl.key.password=${{dir:{tmp_path}:password}}"
+    return {
+        "none": (
+            [],
+            "it speaks TLS and has no key: set ssl.keystore.location or listener.name.ssl.ssl.keystore",
+        ),
+        "missing": (
+            ["ssl.keystore.location=/no/such.pem"],
+            "ssl.keystore.location=/no/such.pem: No such file",
+        ),
+        "encrypted": ([f"ssl.keystore.location={locked}"], "is encrypted, and ssl.key.password is not set"),
+        "wrong password": ([f"ssl.keystore.location={locked}", locked_by], "ssl.key.password is wrong"),
+    }
+
+
+@pytest.mark.parametrize("which", ["none", "missing", "encrypted", "wrong password"])
+def test_a_key_that_cannot_be_used_ends_the_start_before_anything_is_made(
+    certificates: Certificates, tmp_path: Path, which: str
+) -> None:
+    settings, words = unusable(certificates, tmp_path)[which]
+    done = serve(tmp_path / "data", *settings)
+    assert (done.returncode, done.stdout) == (2, "")
+    said = [line for line in done.stderr.splitlines() if "warning" not in line]
+    assert len(said) == 1
+    assert said[0].startswith("kproc: listener SSL: ")
+    assert words in said[0]
+    assert not (tmp_path / "data").exists()
+
+
 @pytest.mark.parametrize("kind", ["process", "thread"])
-def test_a_key_that_cannot_be_used_ends_the_start_with_one_line(
+def test_a_key_that_does_not_fit_is_told_at_a_later_start_too(
     certificates: Certificates, tmp_path: Path, kind: str
 ) -> None:
+    """There the metadata may hold other settings than the configuration: the controller is asked first."""
+    settings = {"listeners": "SSL://127.0.0.1:0", "ssl.keystore.location": certificates.server}
+    with ServedBroker(tmp_path, settings=settings) as served:
+        assert served.stop(signal.SIGTERM) == 0
     other = certificates.issue_server()
     wrong = certificates.write("wrong.pem", other.key_pem() + certificates.issue_server().chain_pem)
-    settings = [f"ssl.keystore.location={wrong}", "listeners=SSL://127.0.0.1:0"]
-    done = run_kproc(
-        *("serve", "--data", str(tmp_path), "--transport", kind),
-        *(part for each in settings for part in ("--set", each)),
-    )
-    assert done.returncode == 1
+    done = serve(tmp_path, f"ssl.keystore.location={wrong}", kind=kind)
+    assert done.returncode == 2
     said = [line for line in (done.stdout + done.stderr).splitlines() if "does not fit" in line]
     assert len(said) == 1
     assert (
         f"listener SSL: ssl.keystore.location={wrong}: the private key does not fit the certificate"
         in said[0]
     )
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_a_key_that_another_user_cannot_read_ends_its_start(certificates: Certificates) -> None:
+    certificates.server.chmod(0o600)
+    config = Config.build(
+        {
+            "listeners": "SSL://127.0.0.1:0",
+            "ssl.keystore.location": str(certificates.server),
+            "log.dirs": "/no/such",
+        }
+    )
+
+    def start() -> str:
+        with pytest.raises(ConfigError) as refused:
+            check_before_start(config)
+        return str(refused.value)
+
+    make_context(
+        "SSL", settings_of(config, DynamicSettings(), "SSL"), ticket_secret=b""
+    )  # Loads what it takes.
+    assert f"ssl.keystore.location={certificates.server}: Permission denied" in as_nobody(start)
+
+
+def test_a_login_without_its_jaas_line_ends_the_start(certificates: Certificates, tmp_path: Path) -> None:
+    settings = [f"ssl.keystore.location={certificates.server}", "sasl.enabled.mechanisms=PLAIN"]
+    done = serve(tmp_path / "data", *settings, protocol="SASL_SSL")
+    assert done.returncode == 2
+    assert done.stderr.startswith("kproc: listener.name.sasl_ssl.plain.sasl.jaas.config: PLAIN has no users")
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "data").exists()
 
 
 @pytest.mark.parametrize("kind", ["connection-threads", "asyncio"])
