@@ -11,7 +11,8 @@ from tests.simulation.workloads import Worker
 
 _GROUP, _LITERAL, _DESCRIBE, _DENY = 3, 3, 8, 2
 _LOOKS: Final = 2
-_LAST_TRIES: Final = 10
+_LAST_TRIES: Final = 100
+_BETWEEN_TRIES_MS: Final = 100  # Nobody serves while the only Handler waits for its restart.
 
 
 def _about(name: str) -> Fields:
@@ -53,6 +54,7 @@ class Ruler(Worker):
             except (Gone, Late) as problem:  # Of a connection of before the last start.
                 self.world.tell(self.name, "lost its connection:", problem)
                 self.disconnect()
+                yield from self.pause(_BETWEEN_TRIES_MS)
             else:
                 return
         self.world.violate(f"{self.name}: nobody tells it the rules")
