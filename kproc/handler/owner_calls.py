@@ -4,6 +4,8 @@ The calls that Handlers make for their clients are in the table of api/served_ca
 plain values.
 
 A call whose sender has newer metadata than we do waits until ours is as new, and so do all later calls of that sender.
+It is dropped if the sender ends meanwhile, as if it had never been read: the sender's clients have lost their
+connections, and what they asked again must not be undone by what they asked first.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from kproc.handler.partitions import Partitions
 from kproc.handler.retention_calls import serve_retention
 from kproc.observe.broker_figures import FIGURES
 from kproc.observe.telemetry_feed import CALL as TELEMETRY
-from kproc.role.calls import PREPARE_COMPACTION, SWAP_SEGMENTS, decode_plain
+from kproc.role.calls import PREPARE_COMPACTION, SWAP_SEGMENTS, IsGone, decode_plain
 
 _ENFORCE_RETENTION: Final = "enforce_retention"
 # Calls that change a log's files or its owner: if one fails half way, only a successor can repair that.
@@ -89,7 +91,12 @@ class OwnerCalls:
         self._by_op[call.name] = _Entry(call.decode_body, serve)
 
     def serve_raw(
-        self, op: str, raw: msgspec.Raw, payload: _Payload, on_reply: Callable[[Any], None]
+        self,
+        op: str,
+        raw: msgspec.Raw,
+        payload: _Payload,
+        on_reply: Callable[[Any], None],
+        is_gone: IsGone,
     ) -> None:
         """Answer a call as it comes from its link."""
         try:
@@ -99,9 +106,11 @@ class OwnerCalls:
                 raise
             self._lose(op, error, on_reply)
         else:
-            self.serve(op, body, payload, on_reply)
+            self.serve(op, body, payload, on_reply, is_gone)
 
-    def serve(self, op: str, body: Any, payload: _Payload, on_reply: Callable[[Any], None]) -> None:
+    def serve(
+        self, op: str, body: Any, payload: _Payload, on_reply: Callable[[Any], None], is_gone: IsGone
+    ) -> None:
         """Answer a call, now or later. An exception in work for a client ends that client's request only: the
         Handler that made the call answers as if we had died.
         """
@@ -110,7 +119,12 @@ class OwnerCalls:
             if version > self._services.image.version:
                 # A copy: the view ends with this pass, and offsets are written into the bytes.
                 kept = bytearray(payload)
-                self._transfers.when_image(version, lambda: self.serve(op, body, kept, on_reply))
+
+                def go_on() -> None:
+                    if not is_gone():
+                        self.serve(op, body, kept, on_reply, is_gone)
+
+                self._transfers.when_image(version, go_on)
             else:
                 self._by_op[op].serve(body, payload, on_reply)
         except Exception as error:

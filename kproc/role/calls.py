@@ -22,7 +22,8 @@ from kproc.transport.outbox import Outbox
 
 OnReply = Callable[[dict[str, Any]], None]
 Serve = Callable[[str, Any, memoryview, OnReply], None]
-ServeRaw = Callable[[str, msgspec.Raw, memoryview, Callable[[Any], None]], None]
+IsGone = Callable[[], bool]  # Whether who made a call has ended.
+ServeRaw = Callable[[str, msgspec.Raw, memoryview, Callable[[Any], None], IsGone], None]
 
 # The cleaner asks these of a partition's owner (compactor.py, compaction_calls.py).
 PREPARE_COMPACTION: Final = "prepare_compaction"
@@ -126,9 +127,13 @@ class Calls:
 
 def serve_call(view: memoryview, outbox: Outbox, serve: Serve) -> None:
     """Decode a CALL record and let `serve(op, body, payload, on_reply)` answer it, now or later."""
-    serve_raw_call(
-        view, outbox, lambda op, raw, payload, on_reply: serve(op, decode_plain(raw), payload, on_reply)
-    )
+
+    def serve_plain(
+        op: str, raw: msgspec.Raw, payload: memoryview, on_reply: OnReply, _is_gone: IsGone
+    ) -> None:
+        serve(op, decode_plain(raw), payload, on_reply)
+
+    serve_raw_call(view, outbox, serve_plain)
 
 
 def serve_raw_call(view: memoryview, outbox: Outbox, serve: ServeRaw) -> None:
@@ -140,4 +145,4 @@ def serve_raw_call(view: memoryview, outbox: Outbox, serve: ServeRaw) -> None:
         encoded = _encode(reply)
         outbox.push(REPLY, TOKEN.pack(token, len(encoded)), encoded)
 
-    serve(op, raw, view[TOKEN.size + length :], on_reply)
+    serve(op, raw, view[TOKEN.size + length :], on_reply, outbox.is_closed)

@@ -85,6 +85,10 @@ class Outbox:
         self._overflow.clear()
         self.is_dirty = self.has_overflow = False
 
+    def is_closed(self) -> bool:
+        """Whether the peer has ended, and nobody gets what is pushed."""
+        return isinstance(self._sender, _Gone)
+
     def push(self, kind: int, *parts: Buffer) -> None:
         """Queue one message; the caller's buffers may be reused when this returns."""
         self.is_dirty = True

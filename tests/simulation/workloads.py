@@ -601,7 +601,9 @@ class Reader(Worker):
             fields = fetch_fields([(topic.name, topic.topic_id, [(partition, position)])])
             answer = yield from self.call(ApiKey.FETCH, 13, fields)
             if not answer["responses"]:
-                continue  # It is throttled, by a quota.
+                # A quota throttles it. A request sent at once would be read when the login has expired.
+                yield from self.pause(answer["throttle_time"])
+                continue
             row = answer["responses"][0]["partitions"][0]
             if row["error_code"]:
                 yield from self.try_again(topic, partition, row["error_code"])

@@ -203,7 +203,7 @@ def deliver_raw(rig: CallRig) -> list[tuple[str, Wanted, bytes, Any]]:
         serve_raw_call(
             view,
             rig._far_outbox,
-            lambda op, raw, payload, on_reply: asked.append(
+            lambda op, raw, payload, on_reply, _is_gone: asked.append(
                 (op, FIND.decode_body(raw), bytes(payload), on_reply)
             ),
         )

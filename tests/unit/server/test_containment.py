@@ -215,7 +215,7 @@ def test_a_claim_that_cannot_be_read_ends_the_role_and_is_no_news_of_its_death(s
     body = msgspec.Raw(msgspec.msgpack.encode(["no", "version"]))
     with pytest.raises(msgspec.ValidationError):
         rig.handler()._owner_calls.serve_raw(
-            "take_partitions", body, memoryview(b""), lambda _reply: pytest.fail("answered")
+            "take_partitions", body, memoryview(b""), lambda _reply: pytest.fail("answered"), lambda: False
         )
 
 
@@ -224,6 +224,6 @@ def test_a_call_that_cannot_be_read_is_answered_as_if_we_had_died(start: Start, 
     rig = start()
     replies: list[object] = []
     body = msgspec.Raw(msgspec.msgpack.encode(["no", "version"]))
-    rig.handler()._owner_calls.serve_raw(op, body, memoryview(b""), replies.append)
+    rig.handler()._owner_calls.serve_raw(op, body, memoryview(b""), replies.append, lambda: False)
     assert replies == [None]
     assert rig.handler().containment.count == 1

@@ -120,7 +120,11 @@ def test_retention_waits_too(rig: HandlerRig) -> None:
     replies: list[dict[str, int]] = []
     for index in range(PARTITIONS):
         handler._owner_calls.serve(
-            "enforce_retention", {"topic": "t", "partition": index}, memoryview(b""), replies.append
+            "enforce_retention",
+            {"topic": "t", "partition": index},
+            memoryview(b""),
+            replies.append,
+            lambda: False,
         )
     assert len(replies) == 1
     rig.settle()

@@ -21,16 +21,21 @@ PEER = AgentId("handler", 1)
 ANY: Call[PartsAsked, Reply] = Call("any", PartsAsked, Reply)
 
 
-def test_a_call_by_newer_metadata_waits_until_it_is_known_here(start: Start) -> None:
+def test_a_call_by_newer_metadata_waits_until_it_is_known_here_and_goes_with_its_sender(start: Start) -> None:
     rig = start()
     rig.create_topic("t")
+    has_ended = False
     call = OPERATIONS["leader_epoch_end"].call
     body = PartsAsked(rig.cluster.image.version + 1, [("later", 0, [-1, 0])])
     replies: list[Any] = []
+    lost: list[Any] = []
     raw = msgspec.Raw(msgspec.msgpack.encode(body))
-    rig.handler()._owner_calls.serve_raw(call.name, raw, memoryview(b""), replies.append)
+    rig.handler()._owner_calls.serve_raw(call.name, raw, memoryview(b""), lost.append, lambda: has_ended)
+    rig.handler()._owner_calls.serve_raw(call.name, raw, memoryview(b""), replies.append, lambda: False)
     assert replies == []
+    has_ended = True
     rig.create_topic("later")
+    assert lost == [], "served for somebody whose clients have asked anew meanwhile"
     (reply,) = replies
     assert isinstance(reply, Answers)
     assert [row["error_code"] for row in reply.answers] == [0]
