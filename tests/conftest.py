@@ -18,7 +18,9 @@ ends).
 from __future__ import annotations
 
 import gc
+import logging
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator
@@ -44,6 +46,15 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
+# Compiled modules are kept, whatever the environment says: without them each worker compiles the tests anew, and each
+# of some hundred brokers takes twice as long to begin. Not beside the sources, where somebody does not want them.
+KEPT_MODULES = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kproc" / "pycache"
+if sys.dont_write_bytecode:
+    sys.dont_write_bytecode = False
+    sys.pycache_prefix = sys.pycache_prefix or str(KEPT_MODULES)
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
+
 from tests.support.broker import TRANSPORTS, VARIANTS, BrokerUnderTest, EmbeddedBroker, ExternalBroker  # noqa: E402
 from tests.support.budget import Budget  # noqa: E402
 from tests.support.java_tools import tools_process  # noqa: E402
@@ -53,7 +64,7 @@ from tests.support.wait import wait_until  # noqa: E402
 
 EXTERNAL = "external"
 # Directories of tests by what one of their tests takes; in the others it is a few hundredths of a second.
-LONG_FIRST = ("spark", "clients", "faults", "bench", "cli", "property", "tidy")
+LONG_FIRST = ("spark", "clients", "faults", "simulation", "fuzz", "rig", "bench", "cli", "property", "tidy")
 HAS_FAILED = pytest.StashKey[bool]()
 # Client libraries end their threads and sockets a little after `close()` returns.
 LEAK_SETTLE_SECONDS = 5.0
@@ -80,10 +91,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Once; pytest's `log_level` sets it three times for each test, and each time forgets what every logger knew.
+    logging.getLogger().setLevel(logging.INFO)
     _take_own_temporary_directory(config)
     config.pluginmanager.register(Budget(config), "budget")
     config.addinivalue_line("markers", "own_broker: starts brokers with settings; skipped with --bootstrap")
-    config.addinivalue_line("markers", "transports(*names): only these transports make sense for the test")
+    config.addinivalue_line(
+        "markers",
+        "transports(*names, slow=()): only these transports make sense for the test; on those in `slow`, which are "
+        "among them, it repeats what another test shows there: by hand",
+    )
     config.addinivalue_line(
         "markers", "no_leak_guard: the test itself checks what is left, or leaves it on purpose"
     )
@@ -98,6 +115,9 @@ def _take_own_temporary_directory(config: pytest.Config) -> None:
     own = tempfile.TemporaryDirectory(prefix="test-run-", ignore_cleanup_errors=True)
     os.environ["TMPDIR"] = tempfile.tempdir = own.name
     config.add_cleanup(own.cleanup)
+    # Nor is anything kept of modules that tests wrote.
+    written = f"{KEPT_MODULES}{os.environ['PYTEST_DEBUG_TEMPROOT']}"
+    config.add_cleanup(lambda: shutil.rmtree(written, ignore_errors=True))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -113,7 +133,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     names = [name for name in (marker.args if marker else known) if name in chosen]
     if metafunc.config.getoption("bootstrap"):
         names = [EXTERNAL]
-    metafunc.parametrize("transport", names, indirect=True, scope="session")
+    by_hand = marker.kwargs.get("slow", ()) if marker else ()
+    variants = [pytest.param(name, marks=pytest.mark.slow) if name in by_hand else name for name in names]
+    metafunc.parametrize("transport", variants, indirect=True, scope="session")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

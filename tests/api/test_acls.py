@@ -109,6 +109,7 @@ def test_level_of_the_audit_log_is_a_loggers(guarded: ServedBroker) -> None:
         assert set_config(client, AUDIT, None, kind=LOGGERS) == (0, None)
 
 
+@pytest.mark.long
 def test_rules_hold_at_once_and_after_a_restart(tmp_path: Path) -> None:
     """Everybody may do everything until there is a rule about the cluster, which is for somebody else."""
     with ServedBroker(tmp_path, settings=OPEN) as broker:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+import pytest
+
 from kproc.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.broker import BrokerUnderTest
@@ -64,6 +66,7 @@ def error_codes(value: Any) -> set[int]:
     return own.union(*map(error_codes, value.values()))
 
 
+@pytest.mark.long
 def test_every_advertised_version_answers_a_minimal_request(
     broker: BrokerUnderTest, client: RawClient, log: tuple[str, bytes]
 ) -> None:

@@ -265,6 +265,7 @@ def changing(tmp_path: Path) -> Iterator[SecuredBroker]:
         yield broker
 
 
+@pytest.mark.long
 def test_connections_keep_their_users_when_processors_come_and_go(changing: SecuredBroker) -> None:
     alice = client_of(changing, "alice")
     name, mine = "alices", "bobs"
@@ -283,6 +284,7 @@ def test_connections_keep_their_users_when_processors_come_and_go(changing: Secu
             client.close()
 
 
+@pytest.mark.long
 def test_users_stay_who_they_are_when_a_handler_dies(changing: SecuredBroker) -> None:
     """Its successor is told of every connection; what it might not know yet it refuses."""
     alice = client_of(changing, "alice")

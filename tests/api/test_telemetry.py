@@ -31,6 +31,7 @@ def produces(found: list[Line]) -> int:
     return sum(line["requests"] for line in found if line["kind"] == "api" and line["api"] == "Produce")
 
 
+@pytest.mark.long
 def test_switched_on_while_the_broker_runs_it_tells_what_was_done(start_broker: Start) -> None:
     broker = start_broker(SETTINGS)
     with RawClient(broker.bootstrap) as client, RawClient(broker.bootstrap) as reader:

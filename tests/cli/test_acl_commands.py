@@ -53,6 +53,7 @@ def rules(kproc: Kproc, options: str = "") -> list[str]:
     return [row["rule"] for row in json.loads(answer.stdout)]
 
 
+@pytest.mark.long
 def test_rules_are_added_listed_and_deleted(kproc: Kproc) -> None:
     added = kproc(
         "add alice Group:admins --operation read --operation describe-configs --topic t --host 10.0.0.7"

@@ -19,7 +19,7 @@ from tests.support.broker import BrokerUnderTest
 from tests.support.raw import RawClient, batch
 from tests.support.topics import fresh_name
 
-pytestmark = [pytest.mark.clients, pytest.mark.transports("process", "thread")]
+pytestmark = [pytest.mark.clients, pytest.mark.transports("process", "thread", slow=["thread"])]
 
 RECORDS = 10
 PREFERRED = 0

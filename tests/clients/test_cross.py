@@ -14,7 +14,7 @@ from tests.support.broker import BrokerUnderTest
 from tests.support.records import SMALL_SIZES, assert_same, by_partition, samples
 from tests.support.topics import TopicFactory
 
-pytestmark = [pytest.mark.clients, pytest.mark.transports("process", "thread")]
+pytestmark = [pytest.mark.clients, pytest.mark.transports("process", "thread", slow=["thread"])]
 
 CLIENTS: dict[str, ClientAdapter] = {
     "confluent": confluent,

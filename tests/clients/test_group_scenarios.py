@@ -93,7 +93,7 @@ def test_members_that_die_or_hang_are_taken_over(scene: GroupScene) -> None:
     scene.wait_delivered()
 
 
-@pytest.mark.parametrize("how", ["closed", "killed"])
+@pytest.mark.parametrize("how", [pytest.param("closed", marks=pytest.mark.slow), "killed"])
 def test_static_members_come_back_without_a_rebalance(scene: GroupScene, how: str) -> None:
     scene.start(*MAKES, instances=True)
     scene.settle()

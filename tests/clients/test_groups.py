@@ -28,7 +28,7 @@ from tests.support.records import samples  # noqa: E402
 from tests.support.topics import TopicFactory, fresh_name  # noqa: E402
 from tests.support.wait import wait_until  # noqa: E402
 
-pytestmark = [pytest.mark.clients, pytest.mark.transports("process", "thread")]
+pytestmark = [pytest.mark.clients, pytest.mark.transports("process", "thread", slow=["thread"])]
 
 PARTITIONS = 4
 SETTLE_SECONDS = 20.0

@@ -28,7 +28,8 @@ pytestmark = [
 SETTINGS = {"num.network.threads": 2, "num.io.threads": 2, "group.initial.rebalance.delay.ms": 0}
 
 
-@pytest.fixture(scope="module", params=["SASL_PLAINTEXT", "SASL_SSL"])
+# By hand without TLS, too: the session that is prolonged below is without.
+@pytest.fixture(scope="module", params=[pytest.param("SASL_PLAINTEXT", marks=pytest.mark.slow), "SASL_SSL"])
 def broker(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[SecuredBroker]:
@@ -94,7 +95,7 @@ def test_kafka_configs_makes_shows_and_deletes_a_user(broker: SecuredBroker, tmp
     )
 
 
-@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+@pytest.mark.parametrize("mechanism", [pytest.param("PLAIN", marks=pytest.mark.slow), "SCRAM-SHA-256"])
 def test_java_prolongs_its_session_while_it_produces(tmp_path: Path, mechanism: str) -> None:
     """Sessions of 2 s, a producer that goes on for 7 s: nothing is lost and nothing fails."""
     settings = {**SETTINGS, "connections.max.reauth.ms": 2_000}

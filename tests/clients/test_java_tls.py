@@ -52,7 +52,7 @@ def broker(files: Certificates) -> Iterator[ServedBroker]:
         yield served
 
 
-@pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
+@pytest.mark.parametrize("version", [pytest.param("TLSv1.2", marks=pytest.mark.slow), "TLSv1.3"])
 def test_console_tools_create_write_and_read(broker: ServedBroker, files: Certificates, version: str) -> None:
     options = {"security.protocol": "SSL", "ssl.enabled.protocols": version, **files.java(with_client=True)}
     text = "".join(f"{name}={value}\n" for name, value in options.items())

@@ -32,7 +32,7 @@ from tests.support.topics import TopicFactory, fresh_name
 pytestmark = [
     pytest.mark.java,
     pytest.mark.usefixtures("java_tools"),
-    pytest.mark.transports("process", "thread"),
+    pytest.mark.transports("process", "thread", slow=["thread"]),
     pytest.mark.skipif(missing_reason() is not None, reason=missing_reason() or ""),
 ]
 

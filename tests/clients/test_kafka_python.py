@@ -12,7 +12,7 @@ from tests.support.broker import BrokerUnderTest
 from tests.support.records import samples
 from tests.support.topics import TopicFactory, fresh_name
 
-pytestmark = [pytest.mark.clients, pytest.mark.transports("process", "thread")]
+pytestmark = [pytest.mark.clients, pytest.mark.transports("process", "thread", slow=["thread"])]
 
 
 @pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "plain"])

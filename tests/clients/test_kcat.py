@@ -15,7 +15,7 @@ from tests.support.topics import TopicFactory, fresh_name
 
 pytestmark = [
     pytest.mark.clients,
-    pytest.mark.transports("process", "thread"),
+    pytest.mark.transports("process", "thread", slow=["thread"]),
     pytest.mark.skipif(client.EXECUTABLE is None, reason="no kcat on the PATH"),
 ]
 

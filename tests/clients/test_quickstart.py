@@ -20,7 +20,10 @@ def run(*command: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("quickstart_transport", ["process", "thread", "inline"])
+@pytest.mark.parametrize(
+    "quickstart_transport",
+    ["process", *(pytest.param(name, marks=pytest.mark.slow) for name in ("thread", "inline"))],
+)
 def test_quickstart_compares_every_byte_and_stops_clean(quickstart_transport: str) -> None:
     done = run("scripts/_quickstart.py", "--records", "5000", "--transport", quickstart_transport)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -32,7 +32,8 @@ pytestmark = pytest.mark.clients
 SECONDS = 20.0
 
 
-@pytest.fixture(scope="module", params=["SASL_PLAINTEXT", "SASL_SSL"])
+# By hand without TLS, too: there is nothing in it that is not behind TLS.
+@pytest.fixture(scope="module", params=[pytest.param("SASL_PLAINTEXT", marks=pytest.mark.slow), "SASL_SSL"])
 def broker(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[SecuredBroker]:

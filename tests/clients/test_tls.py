@@ -62,6 +62,7 @@ def tls_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsBroker]:
         "listener.security.protocol.map": PROTOCOLS,
         "num.network.threads": 2,
         "num.io.threads": 2,
+        "group.initial.rebalance.delay.ms": 0,
         **files.broker_settings(client_auth="none"),
         "listener.name.mtls.ssl.client.auth": "required",
         "listener.name.mtls.ssl.truststore.location": files.ca,
@@ -193,7 +194,12 @@ def test_kcat(tls_broker: TlsBroker) -> None:
 @pytest.mark.parametrize("kind", ["thread", "inline"])
 def test_roles_that_share_a_process_speak_tls_too(kind: str, tmp_path: Path) -> None:
     files = Certificates(tmp_path)
-    settings = {"listeners": "SSL://127.0.0.1:0", "num.network.threads": 2, **files.broker_settings()}
+    settings = {
+        "listeners": "SSL://127.0.0.1:0",
+        "num.network.threads": 2,
+        "group.initial.rebalance.delay.ms": 0,
+        **files.broker_settings(),
+    }
     with ServedBroker(tmp_path / "data", transport=kind, settings=settings) as served:
         broker = TlsBroker(served, files)
         produce(broker.librdkafka(), "t", VALUES)
@@ -207,8 +213,10 @@ def error_of(options: dict[str, Any]) -> str:
     """What librdkafka says when it cannot connect."""
     said: list[str] = []
     admin = AdminClient({**options, "log_level": 0, "error_cb": lambda error: said.append(error.str())})
+    wait_until(lambda: (admin.poll(0.1), said)[1], seconds=20, what="the client says what is wrong")
+    # With a hello that is held back for a failed login, and for what is tried again meanwhile.
     with pytest.raises(KafkaException):
-        admin.list_topics(timeout=3)
+        admin.list_topics(timeout=0.5)
     admin.poll(0.1)
     return "\n".join(said)
 

@@ -164,7 +164,7 @@ def test_status_at_an_ordinary_listener_names_the_role_that_hangs_and_shows_the_
     tmp_path: Path, transport: str, role: Role, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With one Handler and one Processor, so that the question meets it."""
-    settings = {"num.network.threads": 1, "num.io.threads": 1}
+    settings = {**SETTINGS, "num.network.threads": 1, "num.io.threads": 1}
     with ServedBroker(tmp_path / "data", transport=transport, settings=settings) as broker:
         pids = processes(broker.bootstrap)
         os.kill(pids[role], signal.SIGSTOP)

@@ -20,7 +20,10 @@ from tests.support.proc import child_pids, descriptor_kinds, pss_bytes
 from tests.support.raw import Closed, RawClient, batch, values_of
 from tests.support.wait import pause, wait_until
 
-pytestmark = pytest.mark.faults
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.transports("process", "thread", "inline", slow=["inline"]),
+]
 
 CONNECTIONS_AT_ONCE = 50
 SETTLE_SECONDS = 0.03

@@ -71,7 +71,8 @@ def test_a_reload_is_told_as_one(tmp_path: Path, transport: str, manager: socket
 def test_watchdog_is_not_fed_while_a_role_hangs(
     tmp_path: Path, transport: str, manager: socket.socket
 ) -> None:
-    with ServedBroker(tmp_path / "data", transport=transport) as broker:
+    settings = {"kproc.hung.ms": 600}
+    with ServedBroker(tmp_path / "data", transport=transport, settings=settings) as broker:
         pid = processes(broker.bootstrap)["handler", 0]
         os.kill(pid, signal.SIGSTOP)
         try:

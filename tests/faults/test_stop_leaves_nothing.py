@@ -23,7 +23,11 @@ from tests.support.records import samples
 from tests.support.status import processes
 from tests.support.wait import pause, wait_until
 
-pytestmark = [pytest.mark.faults, pytest.mark.own_broker]
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.own_broker,
+    pytest.mark.transports("process", "thread", "inline", slow=["inline"]),
+]
 
 CLEAN_STOP_SECONDS = 5.0
 

@@ -166,15 +166,20 @@ MUTATIONS: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
 
 
 def search(
-    workloads: list[str], seed: int, images: int, tell: Callable[[str], None] = lambda _: None
+    workloads: list[str],
+    seed: int,
+    images: int,
+    tell: Callable[[str], None] = lambda _: None,
+    *,
+    failures: int = 5,
 ) -> tuple[int, list[Found]]:
-    """Runs from successive seeds until so many images were judged; those that failed, five at most.
+    """Runs from successive seeds until so many images were judged; those that failed, `failures` at most.
 
     `tell` hears of each that fails, and how far it is, every thousand images.
     """
     done = 0
     found: list[Found] = []
-    while done < images and len(found) < 5:
+    while done < images and len(found) < failures:
         workload = workloads[seed % len(workloads)]
         count, problem = run(workload, seed)
         if (done + count) // 1000 > done // 1000:

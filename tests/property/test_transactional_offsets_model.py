@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import patch
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -137,6 +138,7 @@ class Scene:
             assert offsets.pending.has(key.group_id, key.topic, key.partition) == is_open, key
 
 
+@pytest.mark.long
 @settings(max_examples=40, deadline=None)
 @given(steps=steps)
 def test_the_last_record_that_counts_is_the_offset(steps: list[tuple[object, ...]]) -> None:

@@ -35,8 +35,9 @@ def test_a_few_seeds_pass() -> None:
 
 
 @pytest.mark.faults
-def test_some_hundred_seeds_pass() -> None:
-    done = run("--first", "1000", "--seeds", "200")
+@pytest.mark.parametrize("seeds", [60, pytest.param(200, marks=pytest.mark.slow)])
+def test_more_seeds_pass(seeds: int) -> None:
+    done = run("--first", "1000", "--seeds", str(seeds))
     assert done.returncode == 0, done.stdout + done.stderr
 
 

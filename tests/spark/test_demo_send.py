@@ -19,6 +19,7 @@ from tests.support.broker import EmbeddedBroker
 RECORDS = 20_000
 
 
+@pytest.mark.long
 def test_all_events_arrive_once_and_stay_and_the_topics_must_be_new(tmp_path: Path) -> None:
     settings = {"log.retention.check.interval.ms": 100}  # The events are older than the default retention.
     with EmbeddedBroker(transport="process", settings=settings) as broker:

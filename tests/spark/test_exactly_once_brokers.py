@@ -105,6 +105,7 @@ def bootstrap(request: pytest.FixtureRequest) -> Iterator[str]:
             yield kafka.bootstrap
 
 
+@pytest.mark.long
 def test_a_death_or_a_request_that_is_given_up_at_any_step_leaves_each_row_once(bootstrap: str) -> None:
     with RawClient(bootstrap) as client:
         client.create_topic(TOPIC, partitions=PARTITIONS)

@@ -90,6 +90,7 @@ def test_the_table_of_files_is_the_table_of_the_broker(spark: SparkSession) -> N
             load("kproc-log", path=str(broker.data), topics="u").collect()
 
 
+@pytest.mark.long
 def test_only_the_leaders_own_directory_is_read(tmp_path: Path) -> None:
     with Broker() as broker, Broker() as other:
         fill(broker, "t", 1)

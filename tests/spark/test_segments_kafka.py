@@ -26,6 +26,7 @@ from kproc.spark.options import parse_source
 from kproc.storage.checkpoints import read_partition_metadata
 from kproc.storage.fs import OsFs
 from kproc.storage.log import Log, LogConfig
+from tests.support.java_tools import JVM
 from tests.support.kafka_jars import missing_reason
 from tests.support.transactions import Values, committed_fetch, read_committed
 
@@ -40,7 +41,8 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[KafkaPeer]:
     # Small segments and intervals: there are indexes and rolls in a small test.
-    with KafkaPeer(settings={"log.segment.bytes": "1048576", "log.index.interval.bytes": "1024"}) as peer:
+    settings = {"log.segment.bytes": "1048576", "log.index.interval.bytes": "1024"}
+    with KafkaPeer(settings=settings, jvm=JVM) as peer:
         yield peer
 
 

@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from bench.peers.kafka import KafkaPeer
 from tests.spark.streams import numbered, send
+from tests.support.java_tools import JVM
 from tests.support.kafka_jars import missing_reason
 from tests.support.topics import TopicFactory
 from tests.support.wait import wait_until
@@ -32,7 +33,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[str]:
-    with KafkaPeer() as peer:
+    with KafkaPeer(jvm=JVM) as peer:
         yield peer.bootstrap
 
 

@@ -457,6 +457,7 @@ def restarting(tmp_path: Path) -> Iterator[ServedBroker]:
         yield served
 
 
+@pytest.mark.long
 def test_a_restart_of_the_broker_is_ridden_over(tmp_path: Path) -> None:
     with restarting(tmp_path) as served:
         name = TopicFactory(served.bootstrap)()
