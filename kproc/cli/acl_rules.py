@@ -68,6 +68,7 @@ def described(client: Client, wanted: AclFilter) -> list[Acl]:
 
 def _described(client: Client, wanted: AclFilter) -> list[Acl] | None:
     """The same; None if the broker has no authorizer."""
+    from kproc.cluster.acls import acl_of
     from kproc.wire.header import ApiKey
 
     answer = client.call_latest(ApiKey.DESCRIBE_ACLS, _wire(wanted))
@@ -75,32 +76,19 @@ def _described(client: Client, wanted: AclFilter) -> list[Acl] | None:
         return None
     if answer["error_code"]:
         raise _refused(answer["error_code"], answer["error_message"])
-    return [_acl(resource | acl) for resource in answer["resources"] for acl in resource["acls"]]
+    return [acl_of(resource | acl) for resource in answer["resources"] for acl in resource["acls"]]
 
 
 def deleted(client: Client, filters: Sequence[AclFilter]) -> list[Acl]:
     """Delete the rules that some filter means; they are returned."""
+    from kproc.cluster.acls import acl_of
     from kproc.wire.header import ApiKey
 
     answer = client.call_latest(ApiKey.DELETE_ACLS, {"filters": [_wire(each) for each in filters]})
     for result in answer["filter_results"]:
         if result["error_code"]:
             raise _refused(result["error_code"], result["error_message"])
-    return [_acl(row) for result in answer["filter_results"] for row in result["matching_acls"]]
-
-
-def _acl(row: dict[str, Any]) -> Acl:
-    from kproc.security.acl import Acl, Operation, PatternType, Permission, ResourceType
-
-    return Acl(
-        ResourceType(row["resource_type"]),
-        row["resource_name"],
-        PatternType(row["pattern_type"]),
-        row["principal"],
-        row["host"],
-        Operation(row["operation"]),
-        Permission(row["permission_type"]),
-    )
+    return [acl_of(row) for result in answer["filter_results"] for row in result["matching_acls"]]
 
 
 def asked(

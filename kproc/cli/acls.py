@@ -118,6 +118,7 @@ def add_acls(
         usage_error("--producer: name topics, transactional ids, or both")
     if idempotent and not producer:
         usage_error("--idempotent is for --producer")
+    hosts = [_host(each) for each in host or [ANY_NAME]]
     named = _resources(topic, group, transactional_id, token, user, cluster=cluster or idempotent)
     if not named:
         usage_error("name what the rules are about: --topic, --group, --transactional-id, --cluster ...")
@@ -137,7 +138,7 @@ def add_acls(
         )
         for kind, name in named
         for who in principals
-        for where in host or [ANY_NAME]
+        for where in hosts
         for what in _wanted(kind, operation, producer=producer, consumer=consumer, idempotent=idempotent)
     ]
     with connect(bootstrap) as client:
@@ -196,7 +197,7 @@ def delete_acls(
 
     What is left out is any: `kproc acl delete alice` takes away every rule that names alice.
     """
-    from kproc.security.acl import Operation, PatternType, Permission
+    from kproc.security.acl import Operation, PatternType, Permission, host_of_rule
 
     named = _resources(topic, group, transactional_id, token, user, cluster=cluster)
     if not (principals or named or operation or host or deny or everything):
@@ -204,6 +205,8 @@ def delete_acls(
     if prefixed and not named:
         usage_error("--prefixed: name a resource")
     pattern = PatternType.PREFIXED if prefixed else PatternType.LITERAL if named else PatternType.ANY
+    # A rule of another tool may have a host that is no address, and holds for nobody.
+    where = None if host is None else host_of_rule(host) or host
     everybody: list[str | None] = [None]
     filters = [
         each
@@ -213,7 +216,7 @@ def delete_acls(
             named,
             pattern,
             principal=who,
-            host=host,
+            host=where,
             operation=what,
             permission=Permission.DENY if deny else Permission.ANY,
         )
@@ -253,7 +256,7 @@ def check(
     if not named:
         usage_error("name a resource: --topic, --group, --transactional-id, --cluster ...")
     (what,) = _operations([operation])
-    who = _principal(principal)
+    who, host = _principal(principal), _host(host)
     with connect(bootstrap) as client:
         rows = [asked(client, who, host, what, kind, name) for kind, name in named]
     if output is Format.JSON:
@@ -296,6 +299,15 @@ def _resources(
 def _principal(text: str) -> str:
     """As rules name it: a name alone is a user's."""
     return text if ":" in text else f"User:{text}"
+
+
+def _host(text: str) -> str:
+    """As rules name it. Names are not looked up: a rule with one would hold for nobody."""
+    from kproc.security.acl import host_of_rule
+
+    if text == _ANY_HOST:
+        return text
+    return host_of_rule(text) or usage_error(f"--host {text}: expected an IP address")
 
 
 def _operations(names: Sequence[str] | None) -> list[Operation]:

@@ -152,17 +152,22 @@ class AclChanges:
         return acl_id
 
 
-def _checked(row: Row) -> Acl:
-    """The rule in a row of CreateAcls; KafkaError(INVALID_REQUEST) says why there cannot be one."""
-    acl = Acl(
+def acl_of(row: Row, pattern_type: str = "pattern_type") -> Acl:
+    """The rule in a row of an answer; requests have another name for the type of its pattern."""
+    return Acl(
         ResourceType(row["resource_type"]),
         row["resource_name"],
-        PatternType(row["resource_pattern_type"]),
+        PatternType(row[pattern_type]),
         row["principal"],
         row["host"],
         Operation(row["operation"]),
         Permission(row["permission_type"]),
     )
+
+
+def _checked(row: Row) -> Acl:
+    """The rule in a row of CreateAcls; KafkaError(INVALID_REQUEST) says why there cannot be one."""
+    acl = acl_of(row, "resource_pattern_type")
     if acl.resource_type == ResourceType.CLUSTER and acl.resource_name != CLUSTER_NAME:
         raise _invalid(f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}")
     if not acl.resource_name:

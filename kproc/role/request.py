@@ -12,7 +12,7 @@ from kproc.api.context import RequestContext, Services
 from kproc.api.registry import lookup
 from kproc.errors import ErrorCode
 from kproc.net.handoff import ADDRESS_BYTES, address_text
-from kproc.security.acl import Operation, ResourceType
+from kproc.security.acl import Operation, ResourceType, host_of_rule
 from kproc.security.principal import ANONYMOUS, Identity
 from kproc.security.session import Session
 from kproc.transport.envelope import (
@@ -46,10 +46,7 @@ _HOSTS_KEPT: Final = 4096  # Most addresses whose text is cached: all connection
 @lru_cache(_HOSTS_KEPT)
 def host_text(packed: bytes) -> str:
     """A client's address as Java prints it, and therefore Kafka: IPv6 is not shortened."""
-    text = address_text(packed)
-    if ":" in text:
-        text = ":".join(f"{high << 8 | low:x}" for high, low in zip(packed[::2], packed[1::2], strict=True))
-    return f"/{text}"
+    return f"/{host_of_rule(address_text(packed))}"
 
 
 @lru_cache(_HOSTS_KEPT)

@@ -5,6 +5,8 @@ Pure: no state, no I/O. `authorizer.py` decides with the rules, `cluster/acls.py
 
 from __future__ import annotations
 
+import ipaddress
+import struct
 from enum import IntEnum
 from typing import Final, Self
 
@@ -111,6 +113,20 @@ _IMPLIED_BY: Final[dict[Operation, frozenset[Operation]]] = {
     _O.DESCRIBE: frozenset((_O.DESCRIBE, _O.READ, _O.WRITE, _O.DELETE, _O.ALTER)),
     _O.DESCRIBE_CONFIGS: frozenset((_O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS)),
 }
+
+
+def host_of_rule(address: str) -> str | None:
+    """An address as the host of a rule must be written: as Java prints a client's. None: it is no address."""
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return None
+    if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped is not None:
+        parsed = parsed.ipv4_mapped
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return str(parsed)
+    words = struct.unpack(">8H", parsed.packed)
+    return ":".join(f"{word:x}" for word in words)  # Not shortened.
 
 
 class Acl(msgspec.Struct, frozen=True, gc=False):

@@ -175,6 +175,27 @@ def test_check_tells_what_the_broker_would_decide_and_by_which_rule(kproc: Kproc
     assert (row["allowed"], row["acl"], row["why"]) == (False, None, "no rule allows it")
 
 
+def test_an_address_is_written_as_the_broker_compares_it(kproc: Kproc) -> None:
+    rule = "ALLOW User:alice WRITE on topic t from 2001:db8:0:0:0:0:0:a"
+    added = kproc("add alice -o write --topic t --host 2001:db8::A")
+    assert (added.stdout, added.stderr) == (f"added {rule}\n", "")
+    assert kproc("check alice write --topic t --host 2001:DB8::000a").returncode == 0
+    assert kproc("check alice write --topic t --host 2001:db8::b").returncode == 1
+    assert kproc("delete --host 2001:db8::a").stdout == f"deleted {rule}\n"
+
+
+def test_a_host_that_another_tool_wrote_can_be_deleted(guarded: ServedBroker, kproc: Kproc) -> None:
+    rule = {
+        "resource_type": 2, "resource_name": "t", "resource_pattern_type": 3, "principal": "User:alice",
+        "host": "broker-1", "operation": 4, "permission_type": 3,
+    }  # fmt: skip
+    with RawClient(guarded.bootstrap) as client:
+        client.call(ApiKey.CREATE_ACLS, 3, {"creations": [rule]})
+    assert (
+        kproc("delete --host broker-1").stdout == "deleted ALLOW User:alice WRITE on topic t from broker-1\n"
+    )
+
+
 def test_check_of_several_resources_fails_if_one_of_them_is_denied(kproc: Kproc) -> None:
     kproc("add alice -o write --topic a")
     assert kproc("check alice write --topic a --topic a").returncode == 0
@@ -194,6 +215,8 @@ def test_check_of_several_resources_fails_if_one_of_them_is_denied(kproc: Kproc)
         ("add alice --consumer --topic t", "--consumer: name topics and groups"),
         ("add alice --producer --topic t --deny", "--producer and --consumer are for what is allowed"),
         ("add alice -o read --idempotent --topic t", "--idempotent is for --producer"),
+        ("add alice -o read --topic t --host broker-1", "--host broker-1: expected an IP address"),
+        ("check alice read --topic t --host 10.0.0.0/8", "--host 10.0.0.0/8: expected an IP address"),
         ("delete", "say which rules"),
         ("delete alice --prefixed", "--prefixed: name a resource"),
         ("check alice read", "name a resource"),
