@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import hmac
+import secrets
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -24,17 +25,19 @@ from kproc.security.sasl.scram import (
     ScramCredential,
     ScramKind,
     credential_of,
+    made_up,
     salted_password,
 )
 from kproc.security.tokens import token_hmac, token_key
 
+_SECRET_BYTES: Final = 32
 _KEPT_MAX: Final = 1000  # Most credentials; with more, all are made anew.
 
 
 class TokenCredentials:
     """One per Handler."""
 
-    __slots__ = ("_key", "_made", "_now_ms", "_tokens")
+    __slots__ = ("_key", "_made", "_no_key", "_now_ms", "_tokens")
 
     def __init__(
         self,
@@ -43,15 +46,16 @@ class TokenCredentials:
         now_ms: Callable[[], int],
     ) -> None:
         self._key = token_key(config)
+        self._no_key = secrets.token_bytes(_SECRET_BYTES)
         self._tokens = tokens
         self._now_ms = now_ms
         self._made: dict[tuple[str, str], ScramCredential] = {}
 
-    def find(self, kind: ScramKind, token_id: str) -> Found | None:
-        """The credential of a token, its owner, and when it expires; None if nobody may log in with it."""
+    def find(self, kind: ScramKind, token_id: str) -> Found:
+        """The credential of a token, its owner, and when it expires; one that nobody may log in with looks like it."""
         token = self._tokens().get(token_id)
         if self._key is None or token is None or has_expired(token, self._now_ms()):
-            return None
+            return Found(made_up(kind, token_id, self._key or self._no_key), None)
         credential = self._made.get((kind.name, token_id))
         if credential is None:
             if len(self._made) >= _KEPT_MAX:

@@ -285,11 +285,9 @@ class Logins:
         self._services.purgatory.watch(operation, ())
 
     def _find_user(self, kind: ScramKind, name: str, is_token: bool) -> Found:
-        users = self._services.image.scram_users
         if not is_token:
-            return users.find(kind, name)
-        # A delegation token's id is no user; one that is not there looks like a user that is not.
-        return self._tokens.find(kind, name) or users.find(kind, f"token:{name}")._replace(outcome=None)
+            return self._services.image.scram_users.find(kind, name)
+        return self._tokens.find(kind, name)
 
     def _count(self, slot: int) -> None:
         self._counts[slot] = self._counts.get(slot, 0) + 1

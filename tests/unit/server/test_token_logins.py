@@ -10,7 +10,7 @@ import pytest
 
 from kproc.errors import ErrorCode
 from kproc.security.principal import Principal
-from kproc.security.sasl.scram import SCRAM_SHA_256
+from kproc.security.sasl.scram import KINDS, SCRAM_SHA_256, new_credential
 from kproc.transport.envelope import CLOSE, FLAG_GATED
 from kproc.wire.header import ApiKey
 from tests.support.scram_client import ScramClient
@@ -93,6 +93,24 @@ def test_anything_else_is_refused_like_a_wrong_password(start: Start, why: str) 
     elif why == "wrong secret":
         secret = create_token(rig)[1]
     assert is_refused(rig, log_in(rig, token_id, secret, "" if why == "not as a token" else OF_A_TOKEN))
+
+
+def test_a_token_that_is_not_there_is_shown_as_one_that_is(start: Start) -> None:
+    """Whatever users look like: how often and with how long a salt must not tell which tokens there are."""
+    rig = start(**KEY)
+    kind = KINDS[SCRAM_SHA_256]
+    user = {"name": "carl", "mechanism": kind.number, **new_credential(kind, "word", 8192)._asdict()}
+    rig.cluster.do("alter_user_scram_credentials", deletions=[], upsertions=[user])
+    rig.tell()
+    shapes = set()
+    for name in (create_token(rig)[0], "x" * 22):
+        shake(rig, SCRAM_SHA_256)
+        first = ScramClient("sha256", name, "word", extensions=OF_A_TOKEN)
+        told = gated(rig, AUTHENTICATE, 1, auth_bytes=first.first()).fields(AUTHENTICATE, 1)["auth_bytes"]
+        _, salt, iterations = told.split(b",")
+        shapes.add((len(salt), iterations))
+        gated(rig, AUTHENTICATE, 1, auth_bytes=first.final(told))
+    assert len(shapes) == 1
 
 
 def is_logged_in(rig: HandlerRig, token_id: str, secret: str) -> bool:
