@@ -22,6 +22,7 @@ from kproc.cluster.client_quotas import QuotaChanges
 from kproc.cluster.config_changes import CheckTls, ConfigChanges
 from kproc.cluster.delegation_tokens import REMOVE_EXPIRED, TokenChanges
 from kproc.cluster.image import ClusterImage
+from kproc.cluster.metadata_log import MetadataLog
 from kproc.cluster.scram_users import UserChanges
 from kproc.cluster.topic_changes import NO_TOPIC_ID, TopicChanges
 from kproc.config import Config
@@ -70,6 +71,19 @@ def random_topic_id() -> bytes:
 
 def _first_character(topic_id: bytes) -> str:
     return base64.urlsafe_b64encode(topic_id[:3])[:1].decode("ascii")
+
+
+def do_at_once(
+    state: ControllerState, log: MetadataLog, image: ClusterImage, op: str, body: dict[str, Any]
+) -> Reply:
+    """Decide on an operation and commit it, before or without a controller that serves. FatalError if it is refused."""
+    reply, records = state.handle(op, body)
+    failure = failure_of(reply)
+    if failure is not None:
+        raise FatalError(f"{op}: {failure}")
+    if records:
+        log.commit(image, records)
+    return reply
 
 
 class ControllerState:

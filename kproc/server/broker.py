@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from kproc.cleaner.cleaner import Cleaner
 from kproc.clock import NS_PER_S, Clock
-from kproc.cluster.controller import ControllerState, failure_of
+from kproc.cluster.controller import ControllerState, do_at_once
 from kproc.cluster.dynamic_settings import left_out, settings_in_force, wanted_processors
 from kproc.cluster.image import ClusterImage
 from kproc.cluster.metadata_log import MetadataLog
 from kproc.config.dynamic import DynamicSettings
 from kproc.config.sasl_settings import listeners_without_users
 from kproc.controller.controller import Controller
-from kproc.errors import FatalError
 from kproc.handler.busy_client import BusyClient
 from kproc.handler.checkpoint import Checkpoint
 from kproc.handler.client_requests import Client
@@ -248,12 +247,7 @@ def make_controller(
         starting.append(("start_broker", {}))
     try:
         for op, body in starting:
-            reply, records = state.handle(op, body)
-            failure = failure_of(reply)
-            if failure is not None:
-                raise FatalError(f"the controller cannot start: {op}: {failure}")
-            if records:
-                log.commit(image, records)
+            do_at_once(state, log, image, op, body)
     except BaseException:
         log.close()
         raise

@@ -9,11 +9,10 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from kproc.clock import SystemClock
-from kproc.cluster.controller import ControllerState, failure_of
+from kproc.cluster.controller import ControllerState, do_at_once
 from kproc.cluster.image import ClusterImage
 from kproc.cluster.metadata_log import MetadataLog
 from kproc.config import Config
-from kproc.errors import FatalError
 from kproc.server.data_directory import DataDirectory
 from kproc.storage import checkpoints
 from kproc.storage.fs import Fs, OsFs
@@ -35,13 +34,7 @@ def alter_users(config: Config, bodies: list[Row], fs: Fs | None = None) -> list
         requests = [("register_cluster", {"cluster_id": cluster_id})]
         requests += [("alter_user_scram_credentials", body) for body in bodies]
         for op, body in requests:
-            reply, records = state.handle(op, body)
-            failure = failure_of(reply)
-            if failure is not None:
-                raise FatalError(f"{op}: {failure}")
-            if records:
-                log.commit(image, records)
-            results += reply.get("results", [])
+            results += do_at_once(state, log, image, op, body).get("results", [])
         return results
 
     return _with_metadata(config, alter, fs or OsFs())
