@@ -85,6 +85,8 @@ def add_user(
     The first one comes before the first start: `kproc user add admin --data DIR`.
     """
     kinds = _kinds(mechanism)
+    if not name.isascii() or "\0" in name:
+        usage_error(f"{name!r}: a name in SCRAM's messages is of ASCII characters, in Kafka, too")
     password = _password(name, password_file)
     requests = []
     for kind in kinds:  # A request names a user once.

@@ -195,7 +195,11 @@ def parse_client_security(properties: Mapping[str, str], prefix: str = "") -> Cl
 
     `prefix` stands before each name in messages: Spark's are written `kafka.security.protocol`.
     """
-    given = {name: value.strip() for name, value in properties.items() if name.startswith(_FAMILIES)}
+    given = {
+        name: value if name.endswith(".password") else value.strip()
+        for name, value in properties.items()
+        if name.startswith(_FAMILIES)
+    }
     return _Parser(given, prefix).parse()
 
 

@@ -71,6 +71,22 @@ def test_file_of_librdkafka_is_read() -> None:
     assert not security.tls.checks_host
 
 
+def test_blanks_around_a_password_are_part_of_it() -> None:
+    security = parse_client_security(
+        {
+            "security.protocol": " SASL_SSL ",
+            "sasl.mechanism": "PLAIN ",
+            "sasl.username": " alice ",
+            "sasl.password": f" {SECRET} ",
+            "ssl.truststore.location": "/etc/ca.p12 ",
+            "ssl.truststore.password": f"{SECRET} ",
+        }
+    )
+    assert security.login == Login("PLAIN", "alice", f" {SECRET} ")
+    assert security.tls is not None
+    assert security.tls.trust == Store("/etc/ca.p12", "", f"{SECRET} ")
+
+
 def test_tokens_come_as_text_from_a_file_or_unsigned() -> None:
     common = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
     given = parse_client_security(common | {"sasl.oauthbearer.token": SECRET})
