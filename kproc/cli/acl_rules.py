@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from kproc.cli.common import Failure
+from kproc.cli.common import Failure, fits, print_count, print_table
 from kproc.cli.configs import broker_settings
 from kproc.cli.topics import explain
 from kproc.errors import ErrorCode
@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from kproc.client import Client
     from kproc.security.acl import Acl, AclFilter, Operation, ResourceType
     from kproc.security.authorizer import Verdict
+
+
+_HEADER = ("RESOURCE", "NAME", "PATTERN", "PRINCIPAL", "HOST", "OPERATION", "PERMISSION")
+_CUT = ("NAME", "PRINCIPAL")
+_ORDER = ("resource_type", "resource_name", "pattern_type", "principal", "host")
 
 
 def _refused(code: int, message: str | None, what: str = "rules") -> Failure:
@@ -158,6 +163,26 @@ def row_of(rule: Acl) -> dict[str, Any]:
         "permission": rule.permission.name,
         "rule": f"{rule.permission.name} {rule.principal} {rule.operation.name} on {what} from {at}",
     }
+
+
+def print_rules(rows: list[dict[str, Any]]) -> None:
+    """A table by resource and principal; in fewer columns on a terminal on which names could not be read otherwise."""
+    rows = sorted(rows, key=lambda row: [row[name] for name in _ORDER])
+    table = [list(row.values())[: len(_HEADER)] for row in rows]
+    if fits(_HEADER, table, cut=_CUT):
+        print_table(_HEADER, table, cut=_CUT)
+    else:
+        print_table(
+            ("RESOURCE", "PRINCIPAL", "HOST", "RULE"), map(_in_short, rows), cut=("RESOURCE", "PRINCIPAL")
+        )
+    print_count(len(rows), "rule")
+
+
+def _in_short(row: dict[str, Any]) -> list[str]:
+    """Type, name and pattern in one, as Kafka writes prefixes in its documents: `topic orders-*`."""
+    name = f"{row['resource_name']}{'*' if row['pattern_type'] == 'PREFIXED' else ''}"
+    resource = f"{in_words(row['resource_type'])} {name}"
+    return [resource, row["principal"], row["host"], f"{row['permission']} {row['operation']}"]
 
 
 def in_words(kind: str) -> str:

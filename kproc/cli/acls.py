@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kproc.cli.acl_rules import asked, create, deleted, described, in_words, row_of
+from kproc.cli.acl_rules import asked, create, deleted, described, in_words, print_rules, row_of
 from kproc.cli.common import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
@@ -18,7 +18,6 @@ from kproc.cli.common import (
     connect,
     print_done,
     print_json,
-    print_table,
     usage_error,
 )
 from kproc.cli.completion import complete_groups, complete_topics, complete_transactional_ids
@@ -171,8 +170,7 @@ def list_acls(
     if output is Format.JSON:
         print_json(rows)
         return
-    header = ("RESOURCE", "NAME", "PATTERN", "PRINCIPAL", "HOST", "OPERATION", "PERMISSION")
-    print_table(header, [list(row.values())[: len(header)] for row in rows], cut=("NAME", "PRINCIPAL"))
+    print_rules(rows)
 
 
 @app.command("delete")

@@ -269,6 +269,19 @@ def print_table(
         print_text(f"(no room for {', '.join(left_out)})")
 
 
+def print_count(count: int, what: str) -> None:
+    """How many rows a table has, on a terminal: whoever reads from a pipe counts for itself."""
+    if sys.stdout.isatty():
+        sys.stdout.write(f"({count} {what}{'' if count == 1 else 's'})\n")
+
+
+def fits(header: Sequence[str], rows: Iterable[Sequence[object]], cut: Sequence[str]) -> bool:
+    """Whether a table leaves the columns of `cut` readable on this terminal; true where there is none."""
+    table = [[_cell(value) for value in row] for row in rows]
+    width = sum(_widths(header, table, cut)) + 2 * (len(header) - 1)
+    return not sys.stdout.isatty() or width <= shutil.get_terminal_size().columns
+
+
 def _narrowed(
     header: list[str], table: list[list[str]], drop: Sequence[str], width: int, cut: Sequence[str] = ()
 ) -> tuple[list[str], list[list[str]], list[str]]:

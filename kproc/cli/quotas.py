@@ -13,6 +13,7 @@ from kproc.cli.common import (
     Format,
     OutputFormat,
     connect,
+    print_count,
     print_done,
     print_json,
     print_table,
@@ -24,6 +25,10 @@ Row = dict[str, Any]
 Names = dict[str, str | None]
 app = typer.Typer(help="Show and change quotas of users, client ids and addresses.", no_args_is_help=True)
 
+_KEYS = (
+    "producer_byte_rate, consumer_byte_rate, request_percentage, controller_mutation_rate; "
+    "of addresses connection_creation_rate"
+)
 _WORDS = {"user": "user", "client-id": "client", "ip": "address"}
 User = Annotated[str | None, typer.Option("--user", "-u", metavar="NAME", help="A user, without `User:`.")]
 EveryUser = Annotated[
@@ -37,8 +42,7 @@ Assignments = Annotated[
     list[str],
     typer.Argument(
         metavar="QUOTA=VALUE...",
-        help="producer_byte_rate, consumer_byte_rate, request_percentage, controller_mutation_rate; "
-        "of addresses connection_creation_rate.",
+        help=f"{_KEYS}.",
     ),
 ]
 Quotas = Annotated[list[str], typer.Argument(metavar="QUOTA...", help="Which.")]
@@ -47,26 +51,13 @@ Quotas = Annotated[list[str], typer.Argument(metavar="QUOTA...", help="Which.")]
 @app.command("list")
 def list_quotas(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: OutputFormat = Format.TABLE) -> None:
     """Show every quota. The one that names a client best holds: its user and client id before its user alone."""
-    from kproc.wire.header import ApiKey
-
-    with connect(bootstrap) as client:
-        answer = client.call_latest(ApiKey.DESCRIBE_CLIENT_QUOTAS, {"components": [], "strict": False})
-    if answer["error_code"]:
-        raise _refused(answer["error_code"], answer["error_message"])
-    rows = [
-        {
-            "of": {part["entity_type"]: part["entity_name"] for part in entry["entity"]},
-            "quota": value["key"],
-            "value": value["value"],
-        }
-        for entry in answer["entries"]
-        for value in entry["values"]
-    ]
+    rows = _quotas(bootstrap)
     if output is Format.JSON:
         print_json(rows)
     else:
         shown = sorted((_shown(row["of"]), row["quota"], f"{row['value']:.15g}") for row in rows)
-        print_table(("of", "quota", "value"), shown)
+        print_table(("OF", "QUOTA", "VALUE"), shown, cut=("OF",))
+        print_count(len(shown), "quota")
 
 
 @app.command("set")
@@ -103,9 +94,36 @@ def delete_quotas(
 ) -> None:
     """Delete quotas: the next one that fits holds, or none."""
     names = _names(user, every_user, client, every_client, address, every_address)
+    there = {row["quota"] for row in _quotas(bootstrap) if row["of"] == names}
+    for key in quotas:
+        if key not in there:
+            raise Failure(f"{_shown(names)} has no quota {key}{_others(there)}")
     _change(bootstrap, names, [{"key": key, "value": 0.0, "remove": True} for key in quotas])
     rows = [{"result": "deleted", "of": _shown(names), "quota": key} for key in quotas]
     print_done(rows, "{result} {quota} of {of}", output)
+
+
+def _quotas(bootstrap: str) -> list[Row]:
+    """All that there are."""
+    from kproc.wire.header import ApiKey
+
+    with connect(bootstrap) as client:
+        answer = client.call_latest(ApiKey.DESCRIBE_CLIENT_QUOTAS, {"components": [], "strict": False})
+    if answer["error_code"]:
+        raise _refused(answer["error_code"], answer["error_message"])
+    return [
+        {
+            "of": {part["entity_type"]: part["entity_name"] for part in entry["entity"]},
+            "quota": value["key"],
+            "value": value["value"],
+        }
+        for entry in answer["entries"]
+        for value in entry["values"]
+    ]
+
+
+def _others(there: set[str]) -> str:
+    return f"; it has {', '.join(sorted(there))}" if there else ""
 
 
 def _names(
@@ -160,4 +178,5 @@ def _change(bootstrap: str, names: Names, ops: list[Row]) -> None:
 def _refused(code: int, message: str | None) -> Failure:
     if code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
         return Failure("you may not do that: it takes ALTER_CONFIGS, or DESCRIBE_CONFIGS, on the cluster")
-    return Failure(message or ErrorCode(code).name)
+    known = f" (there are {_KEYS})" if message and message.startswith("Invalid configuration key") else ""
+    return Failure(f"{message or ErrorCode(code).name}{known}")

@@ -16,6 +16,7 @@ from kproc.cli.common import (
     Format,
     OutputFormat,
     connect,
+    print_count,
     print_done,
     print_json,
     print_table,
@@ -140,8 +141,8 @@ def list_users(
     if output is Format.JSON:
         print_json(rows)
     else:
-        header = ("user", "mechanism", "iterations")
-        print_table(header, ([row[name] for name in header] for row in rows))
+        print_table(("USER", "MECHANISM", "ITERATIONS"), [list(row.values()) for row in rows], cut=("USER",))
+        print_count(len({row["user"] for row in rows}), "user")
 
 
 def _kinds(mechanisms: list[str] | None) -> list[ScramKind]:

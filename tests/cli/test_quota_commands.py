@@ -64,6 +64,18 @@ def test_client_ids_and_addresses_have_quotas_too(kproc: Kproc) -> None:
     assert kproc("delete --address 10.9.8.7 connection_creation_rate").returncode == 0
 
 
+def test_a_quota_that_is_not_there_is_not_deleted_and_those_that_are_stay(kproc: Kproc) -> None:
+    name = fresh_name("alice")
+    nothing = kproc(f"delete --user {name} producer_byte_rate")
+    assert (nothing.returncode, nothing.stdout) == (1, "")
+    assert nothing.stderr == f"kproc: user {name} has no quota producer_byte_rate\n"
+    assert kproc(f"set --user {name} producer_byte_rate=5").returncode == 0
+    other = kproc(f"delete --user {name} producer_byte_rate consumer_byte_rate")
+    assert other.stderr == f"kproc: user {name} has no quota consumer_byte_rate; it has producer_byte_rate\n"
+    assert quotas_of(kproc, name) == [({"user": name}, "producer_byte_rate", 5.0)]
+    assert kproc(f"delete --user {name} producer_byte_rate").returncode == 0
+
+
 @pytest.mark.parametrize(
     ("command", "code", "told"),
     [
@@ -71,7 +83,11 @@ def test_client_ids_and_addresses_have_quotas_too(kproc: Kproc) -> None:
         ("set --user a --every-user producer_byte_rate=1", 2, "exclude each other"),
         ("set --user a producer_byte_rate", 2, "expected QUOTA=NUMBER"),
         ("set --user a producer_byte_rate=fast", 2, "expected QUOTA=NUMBER"),
-        ("set --user a speed=1", 1, "Invalid configuration key speed"),
+        (
+            "set --user a speed=1",
+            1,
+            "Invalid configuration key speed (there are producer_byte_rate, consumer_",
+        ),
         ("set --user a producer_byte_rate=0", 1, "must be greater than 0"),
         ("set --user a --address 10.0.0.1 producer_byte_rate=1", 1, "entity"),
     ],
