@@ -1,4 +1,4 @@
-"""What Handlers ask each other: one `Call` for each question, with the types of what is asked and what is answered.
+"""What roles ask each other: one `Call` for each question, with the types of what is asked and what is answered.
 
 How a Handler answers each stands in the table of served_calls.py. Bodies and replies are encoded as arrays, field by
 field: both ends are of one build.

@@ -149,11 +149,6 @@ class PartitionTransfer(Protocol):
 class Peers(Protocol):
     """The other Handlers, the controller and the cleaner, by calls that are answered later."""
 
-    def call(
-        self, handler: int, op: str, body: Any, on_reply: OnReply, payload: bytes | memoryview = b""
-    ) -> None:
-        """Ask another Handler something of plain values; `on_reply({"lost": True})` when it died before it answered."""
-
     def ask(
         self,
         handler: int,
@@ -166,8 +161,8 @@ class Peers(Protocol):
 
     def call_controller(self, op: str, body: dict[str, Any], on_reply: OnReply) -> None: ...
 
-    def call_cleaner(self, op: str, body: dict[str, Any], on_reply: OnReply) -> None:
-        """Ask for what touches many files, which would stall a Handler; {"lost": True} when it is away."""
+    def ask_cleaner(self, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None]) -> None:
+        """Ask for what touches many files, which would stall a Handler."""
 
 
 class ProducerIds(Protocol):

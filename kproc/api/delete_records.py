@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from kproc.api.calls import FromImage, Lost
+from kproc.api.cleaner_calls import WRITE_CHECKPOINTS, Done
 from kproc.api.forwarding import Answer, OnAnswer, answer_by_topic, operation
 from kproc.api.registry import api
 from kproc.cluster.image import PartitionImage
@@ -80,10 +82,10 @@ def serve(services: Services, name: str, partition: PartitionImage, offset: int,
         owned.after_append()  # Publishes the start, and lets parked fetches from below it end.
 
     # Also where it began there already: whoever moved it there may not have heard that it is on the disk.
-    def on_reply(reply: dict[str, Any]) -> None:
-        if reply.get("lost"):  # The next cleaner writes it within a minute, but nobody knows that now.
+    def on_reply(reply: Done | Lost) -> None:
+        if isinstance(reply, Lost):  # The next cleaner writes it within a minute, but nobody knows that now.
             on_answer(_failed(index, ErrorCode.REQUEST_TIMED_OUT))
         else:
-            on_answer(answer if reply["error"] is None else _failed(index, ErrorCode.KAFKA_STORAGE_ERROR))
+            on_answer(answer if reply.error is None else _failed(index, ErrorCode.KAFKA_STORAGE_ERROR))
 
-    services.peers.call_cleaner("write_checkpoints", {"image": services.image.version}, on_reply)
+    services.peers.ask_cleaner(WRITE_CHECKPOINTS, FromImage(services.image.version), on_reply)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kproc.api.calls import Lost
+from kproc.api.cleaner_calls import DESCRIBE_LOG_DIR, LogDirAsked, LogDirUsage
 from kproc.api.registry import api
 from kproc.api.rights import on_cluster
 from kproc.cluster.image import ClusterImage
@@ -26,13 +28,13 @@ Wanted = list[tuple[str, list[int]]]
 def handle_describe_log_dirs(context: RequestContext, request: dict[str, Any]) -> None:
     wanted = _wanted(context.services.image, request["topics"])
 
-    def on_reply(reply: dict[str, Any]) -> None:
-        if reply.get("lost"):
+    def on_reply(reply: LogDirUsage | Lost) -> None:
+        if isinstance(reply, Lost):
             context.reply(error_response(request, ErrorCode.REQUEST_TIMED_OUT, None))
         else:
             context.reply(_answer(wanted, reply))
 
-    context.services.peers.call_cleaner("describe_log_dir", {"topics": wanted}, on_reply)
+    context.services.peers.ask_cleaner(DESCRIBE_LOG_DIR, LogDirAsked(wanted), on_reply)
 
 
 def error_response(_request: dict[str, Any], code: int, _message: str | None) -> dict[str, Any]:
@@ -55,7 +57,7 @@ def _wanted(image: ClusterImage, topics: list[dict[str, Any]] | None) -> Wanted:
     return wanted
 
 
-def _answer(wanted: Wanted, usage: dict[str, Any]) -> dict[str, Any]:
+def _answer(wanted: Wanted, usage: LogDirUsage) -> dict[str, Any]:
     rows = [
         {
             "name": name,
@@ -64,14 +66,14 @@ def _answer(wanted: Wanted, usage: dict[str, Any]) -> dict[str, Any]:
                 for index, size in zip(indexes, sizes, strict=True)
             ],
         }
-        for (name, indexes), sizes in zip(wanted, usage["sizes"], strict=True)
+        for (name, indexes), sizes in zip(wanted, usage.sizes, strict=True)
     ]
     directory = {
         "error_code": int(ErrorCode.NONE),
-        "log_dir": usage["log_dir"],
+        "log_dir": usage.log_dir,
         "topics": rows,
-        "total_bytes": usage["total_bytes"],
-        "usable_bytes": usage["usable_bytes"],
+        "total_bytes": usage.total_bytes,
+        "usable_bytes": usage.usable_bytes,
         "is_cordoned": False,
     }
     return {"error_code": int(ErrorCode.NONE), "results": [directory]}

@@ -13,8 +13,17 @@ import select
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from kproc.api.calls import B, Call, FromImage, Lost, OnResult, R
+from kproc.api.cleaner_calls import (
+    DESCRIBE_LOG_DIR,
+    ENFORCE_RETENTION,
+    WRITE_CHECKPOINTS,
+    Deleted,
+    Done,
+    PartitionAsked,
+)
 from kproc.cleaner.compactor import Compactor
 from kproc.cleaner.strays import Strays
 from kproc.clock import Clock
@@ -26,7 +35,7 @@ from kproc.metrics.slab import MetricsRow
 from kproc.observe.broker_figures import BrokerFigures
 from kproc.observe.log_dir_usage import log_dir_usage
 from kproc.observe.metrics_http import MetricsResponder
-from kproc.role.calls import OnReply, serve_call
+from kproc.role.calls import ServedCalls, serve_raw_call
 from kproc.role.linked_agent import LinkedAgent, LinkedPeer
 from kproc.role.partition_table import PartitionRow, PartitionTable
 from kproc.role.roles import HANDLER, handler_id
@@ -77,7 +86,12 @@ class Cleaner(LinkedAgent):
         self._next_removal_ns: int | None = clock.now_ns()
         self._deleted: deque[tuple[int, TopicImage]] = deque()  # (when to remove its directories, topic)
         # (version of the metadata that the caller knows, whom to answer when the checkpoints are written)
-        self._wait_for_checkpoint: list[tuple[int, OnReply]] = []
+        self._wait_for_checkpoint: list[tuple[int, OnResult[Done]]] = []
+        self._served = ServedCalls()
+        self._served.add(WRITE_CHECKPOINTS, self._await_checkpoint)
+        self._served.add(
+            DESCRIBE_LOG_DIR, lambda body, on_reply: on_reply(log_dir_usage(self._directory, body))
+        )
         self._strays = Strays(
             fs,
             self._directory,
@@ -91,7 +105,7 @@ class Cleaner(LinkedAgent):
             fs=fs,
             table=table,
             image=lambda: self._image,
-            call=self.call_handler,
+            ask=self.ask_handler,
             metrics=metrics,
         )
 
@@ -120,7 +134,7 @@ class Cleaner(LinkedAgent):
         elif kind == DELTA:
             self._note_deleted(self._image.apply(view).deleted)
         elif kind == CALL:
-            serve_call(view, peer.outbox, self._serve)
+            serve_raw_call(view, peer.outbox, self._served.serve_raw)
         else:
             assert kind == REPLY, kind
             self._calls.take_reply(view)
@@ -145,19 +159,15 @@ class Cleaner(LinkedAgent):
             self._responder.close()
         super().close()
 
-    def call_handler(self, index: int, op: str, body: dict[str, Any], on_reply: OnReply) -> None:
+    def ask_handler(
+        self, index: int, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None], /
+    ) -> None:
         """Ask a Handler."""
         owner = handler_id(index)
-        self._calls.call(self._outbox(owner), owner, op, body, on_reply)
+        self._calls.ask(self._outbox(owner), owner, call, body, on_reply)
 
-    def _serve(self, op: str, body: Any, payload: memoryview, on_reply: OnReply) -> None:
-        """Serve the calls of Handlers."""
-        del payload
-        if op == "write_checkpoints":
-            self._wait_for_checkpoint.append((body["image"], on_reply))
-        else:
-            assert op == "describe_log_dir", op
-            on_reply(log_dir_usage(self._directory, body["topics"]))
+    def _await_checkpoint(self, body: FromImage, on_reply: OnResult[Done]) -> None:
+        self._wait_for_checkpoint.append((body.image, on_reply))
 
     def _answer_checkpoint(self) -> None:
         """Write the checkpoints once for all calls of this pass: a log start that a client moved must be on the disk
@@ -174,9 +184,9 @@ class Cleaner(LinkedAgent):
             self.write_checkpoints()
         except StorageFailure as error:
             logger.error("checkpoints were not written, the old ones stay: %s", error)
-            reply: dict[str, Any] = {"error": str(error)}
+            reply = Done(str(error))
         else:
-            reply = {"error": None}
+            reply = Done(None)
         for on_reply in waiting:
             on_reply(reply)
 
@@ -272,8 +282,8 @@ class Cleaner(LinkedAgent):
         for topic, partition in self._round:
             looked_at += 1
             if self._may_be_due(topic, partition):
-                body = {"topic": topic.name, "partition": partition.index}
-                self.call_handler(partition.owner, "enforce_retention", body, lambda _reply: None)
+                body = PartitionAsked(0, topic.name, partition.index)
+                self.ask_handler(partition.owner, ENFORCE_RETENTION, body, lambda _reply: None)
             if looked_at >= _PARTITIONS_PER_PASS:
                 break
         return looked_at
@@ -369,7 +379,7 @@ class Cleaner(LinkedAgent):
         handlers = [peer.index for peer in self._peers if peer.role == HANDLER]
         left = len(handlers)
 
-        def on_reply(_reply: dict[str, Any]) -> None:
+        def on_reply(_reply: Deleted | Lost) -> None:
             nonlocal left
             left -= 1
             if left <= 0:
@@ -379,5 +389,4 @@ class Cleaner(LinkedAgent):
             then()
         for index in handlers:
             # Any call would do: a Handler serves it only when it knows the metadata version of the caller.
-            body = {"image": self._image.version, "topic": "", "partition": 0}
-            self.call_handler(index, "enforce_retention", body, on_reply)
+            self.ask_handler(index, ENFORCE_RETENTION, PartitionAsked(self._image.version, "", 0), on_reply)

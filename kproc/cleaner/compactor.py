@@ -16,8 +16,18 @@ import logging
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
+from kproc.api.calls import Call, Lost, R
+from kproc.api.cleaner_calls import (
+    PREPARE_COMPACTION,
+    SWAP_SEGMENTS,
+    LogAsked,
+    LogFacts,
+    Prepared,
+    SwapAsked,
+    Swapped,
+)
 from kproc.cleaner.cleaner_offsets import CleanerOffsets
 from kproc.clock import Clock
 from kproc.cluster.image import ClusterImage, PartitionImage, TopicImage
@@ -26,7 +36,7 @@ from kproc.config import Config
 from kproc.errors import Corrupt
 from kproc.metrics.slab import MetricsRow
 from kproc.metrics.spec import SLOT
-from kproc.role.calls import PREPARE_COMPACTION, SWAP_SEGMENTS, OnReply
+from kproc.role.calls import AskHandler
 from kproc.role.partition_table import PartitionTable
 from kproc.storage.compaction import CompactionPass, PassFacts, SegmentChanged
 from kproc.storage.compaction_files import SegmentIdentity, deleted_files, remove_cleaned
@@ -53,7 +63,7 @@ _PAUSE_MS_MIN: Final = 100  # A backoff of 0 must not turn the cleaner into a lo
 _WAIT_NS_MAX: Final = 1 << 62
 
 Steps = Generator[int | None, None, Any]
-Call = Callable[[int, str, dict[str, Any], OnReply], None]
+L = TypeVar("L", bound=LogAsked)
 
 
 class _Candidate(NamedTuple):
@@ -73,7 +83,7 @@ class Compactor:
         fs: Fs,
         table: PartitionTable,
         image: Callable[[], ClusterImage],
-        call: Call,
+        ask: AskHandler,
         metrics: MetricsRow,
     ) -> None:
         self._config = config
@@ -81,7 +91,7 @@ class Compactor:
         self._fs = fs
         self._table = table
         self._image = image
-        self._call = call
+        self._ask_handler = ask
         self._values = metrics.values
         self._directory = Path(config.log_dirs)
         self._offsets = CleanerOffsets(fs, self._directory)
@@ -170,14 +180,13 @@ class Compactor:
                 )  # fmt: skip
                 self._uncleanable.add((topic.topic_id, partition.index))
 
-    def _ask(self, topic: TopicImage, index: int, op: str, **fields: Any) -> Steps:
-        """Ask the owner; returns its answer, {"lost": True} if it died."""
-        partition = self._image().partition(topic.name, index)
+    def _ask(self, call: Call[L, R], body: L) -> Generator[None, None, R | Lost | None]:
+        """Ask the owner; returns its answer, None if the topic is gone."""
+        partition = self._image().partition(body.topic, body.partition)
         if partition is None:
-            return {"refused": "the topic is gone"}
-        replies: list[dict[str, Any]] = []
-        body = {"topic": topic.name, "topic_id": topic.topic_id, "partition": index, **fields}
-        self._call(partition.owner, op, body, replies.append)
+            return None
+        replies: list[R | Lost] = []
+        self._ask_handler(partition.owner, call, body, replies.append)
         while not replies:
             yield None
         return replies[0]
@@ -246,14 +255,15 @@ class Compactor:
         """Passes over one log until all that can be compacted is."""
         has_begun = False
         while True:
-            answer = yield from self._ask(topic, index, PREPARE_COMPACTION)
+            answer = yield from self._ask(PREPARE_COMPACTION, LogAsked(topic.name, topic.topic_id, index))
+            known = answer.facts if isinstance(answer, Prepared) else None
             config = self._config_of(topic)
-            if "segments" not in answer or not config.is_compacting:
+            if known is None or not config.is_compacting:
                 self._postpone(topic, index)
                 return
             directory = self._directory / f"{topic.name}-{index}"
             remove_cleaned(self._fs, directory)
-            section, facts = self._facts(topic, index, directory, config, answer)
+            section, facts = self._facts(topic, index, directory, config, known)
             if not (section.is_due(config) or (has_begun and section.cleanable_bytes)):
                 # Only the owner knows about open transactions.
                 self._postpone(topic, index)
@@ -272,27 +282,26 @@ class Compactor:
                 return
 
     def _facts(
-        self, topic: TopicImage, index: int, directory: Path, config: LogConfig, answer: dict[str, Any]
+        self, topic: TopicImage, index: int, directory: Path, config: LogConfig, known: LogFacts
     ) -> tuple[DirtySection, PassFacts]:
         """The log's state: the owner's answer, together with the sizes of the files."""
-        identities = [SegmentIdentity(*fields) for fields in answer["segments"]]
-        bases = [each.base_offset for each in identities]
+        bases = [each.base_offset for each in known.segments]
         section = assess(
-            facts_from_files(self._fs, directory, bases, answer["end_offset"]),
+            facts_from_files(self._fs, directory, bases, known.end_offset),
             config,
             checkpoint=self._offsets.get(topic, index, directory),
-            start_offset=answer["start_offset"],
-            stable_offset=answer["stable_offset"],
-            synced_offset=answer["synced_offset"],
+            start_offset=known.start_offset,
+            stable_offset=known.stable_offset,
+            synced_offset=known.synced_offset,
             now_ms=self._clock.wall_ms(),
             first_timestamp=lambda base: first_timestamp(self._fs, directory, base),
         )
-        taken = [each for each in identities if each.base_offset < section.first_uncleanable]
+        taken = [each for each in known.segments if each.base_offset < section.first_uncleanable]
         facts = PassFacts(
             section.first_dirty,
             section.first_uncleanable,
             sealed_segments(self._fs, directory, taken, section.first_uncleanable),
-            {producer: (offset, epoch) for producer, (offset, epoch) in answer["producers"].items()},
+            known.producers,
             aborted_transactions(self._fs, directory, bases),
         )
         return section, facts
@@ -358,17 +367,19 @@ class Compactor:
             self._fs.unlink(path)
         sync_directory(self._fs, directory)
         yield 0
-        old = [(each.base_offset, each.size, each.inode) for each in group]
-        answer = yield from self._ask(topic, index, SWAP_SEGMENTS, old=old, new=new)
+        old = [SegmentIdentity(each.base_offset, each.size, each.inode) for each in group]
+        body = SwapAsked(topic.name, topic.topic_id, index, old, new)
+        answer = yield from self._ask(SWAP_SEGMENTS, body)
+        took_us = answer.took_us if isinstance(answer, Swapped) else None
         values = self._values
-        if "took_us" not in answer:
+        if took_us is None:
             logger.info("swap=refused partition=%s-%d %s", topic.name, index, answer)
             values[SLOT["compaction_swaps_refused"]] += 1
             remove_cleaned(self._fs, directory)
             return False
         values[SLOT["compaction_bytes_freed"]] += max(0, sum(each.size for each in group) - new.size)
         slot = SLOT["compaction_swap_us_max"]
-        values[slot] = max(values[slot], answer["took_us"])
+        values[slot] = max(values[slot], took_us)
         due_ns = self._clock.now_ns() + delay_ms * _MS
         # Sync the directory before anything is unlinked, which is at once if file.delete.delay.ms is 0. Otherwise a
         # power loss could undo the new names after the old files are gone.

@@ -233,12 +233,6 @@ class _Peers:
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
 
-    def call(
-        self, handler: int, op: str, body: Any, on_reply: OnReply, payload: bytes | memoryview = b""
-    ) -> None:
-        del handler, op, body, on_reply, payload
-        _refuse()
-
     def ask(
         self,
         handler: int,
@@ -250,8 +244,8 @@ class _Peers:
         del handler, call, body, on_reply, payload
         _refuse()
 
-    def call_cleaner(self, op: str, body: dict[str, Any], on_reply: OnReply) -> None:
-        del op, body, on_reply
+    def ask_cleaner(self, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None]) -> None:
+        del call, body, on_reply
         _refuse()
 
     def call_controller(self, op: str, body: dict[str, Any], on_reply: OnReply) -> None:

@@ -35,7 +35,7 @@ from kproc.metrics.requests import CONTROLLER_PART
 from kproc.metrics.slab import MetricsRow
 from kproc.net.lookups import Found, Lookups
 from kproc.observe.offline_partitions import TOLD
-from kproc.observe.telemetry_feed import CALL as TELEMETRY_CALL
+from kproc.observe.telemetry_feed import TELEMETRY, BatchSent, OnSent
 from kproc.role.calls import serve_call
 from kproc.role.linked_agent import LinkedAgent, LinkedPeer
 from kproc.role.listeners import look_up
@@ -181,9 +181,9 @@ class Controller(LinkedAgent):
 
         self.serve(REMOVE_EXPIRED, {}, on_reply, waits_for_handlers=False)
 
-    def _ask_handler(self, index: int, body: dict[str, Any], on_reply: OnReply, batch: bytes) -> None:
+    def _ask_handler(self, index: int, body: BatchSent, on_reply: OnSent, batch: bytes) -> None:
         owner = handler_id(index)
-        self._calls.call(self._outbox(owner), owner, TELEMETRY_CALL, body, on_reply, batch)
+        self._calls.ask(self._outbox(owner), owner, TELEMETRY, body, on_reply, batch)
 
     def is_drained(self) -> bool:
         is_busy = self._commits or self._lookups.is_busy or self._names.is_waited_for

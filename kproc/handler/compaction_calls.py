@@ -9,17 +9,19 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
+from kproc.api.calls import OnResult
+from kproc.api.cleaner_calls import LogAsked, LogFacts, Prepared, SwapAsked, Swapped
 from kproc.cluster.image import ClusterImage
 from kproc.errors import Corrupt, KafkaError
-from kproc.handler.owned_partition import OwnedPartition
 from kproc.handler.partitions import Partitions
-from kproc.role.calls import PREPARE_COMPACTION, SWAP_SEGMENTS, OnReply
-from kproc.storage.compaction_files import SegmentIdentity
 from kproc.storage.log_compact import SwapRefused
 
 logger = logging.getLogger(__name__)
+
+_Answer = TypeVar("_Answer", Prepared, Swapped)
+_STOPPING = "the Handler is stopping"
 
 
 class CompactionCalls:
@@ -36,21 +38,26 @@ class CompactionCalls:
         self._image = image
         self._now_ns = now_ns
         self._is_stopping = False
-        self.swaps: deque[tuple[dict[str, Any], OnReply]] = deque()
+        self.swaps: deque[tuple[SwapAsked, OnResult[Swapped]]] = deque()
 
-    def serve(self, op: str, body: dict[str, Any], on_reply: OnReply) -> None:
-        """Answer a call now, or put it off until work()."""
+    def prepare(self, body: LogAsked, on_reply: OnResult[Prepared]) -> None:
+        """Answer with the facts."""
         if self._is_stopping:
-            on_reply({"refused": "the Handler is stopping"})
-        elif op == PREPARE_COMPACTION:
-            on_reply(self._try(op, body, lambda: _facts(_open(self._partitions, self._image(), body))))
+            on_reply(Prepared(refused=_STOPPING))
+        else:
+            on_reply(_try(Prepared, body, lambda: self._facts(body)))
+
+    def swap(self, body: SwapAsked, on_reply: OnResult[Swapped]) -> None:
+        """Put a swap off until work()."""
+        if self._is_stopping:
+            on_reply(Swapped(refused=_STOPPING))
         else:
             self.swaps.append((body, on_reply))
 
     def work(self) -> int:
         """Do one swap; not while a sync round is in work."""
         body, on_reply = self.swaps.popleft()
-        on_reply(self._try(SWAP_SEGMENTS, body, lambda: self._swap(body)))
+        on_reply(_try(Swapped, body, lambda: self._swap(body)))
         return 1
 
     def forget(self) -> None:
@@ -61,39 +68,37 @@ class CompactionCalls:
         """Refuse all calls from now on."""
         self._is_stopping = True
 
-    def _swap(self, body: dict[str, Any]) -> dict[str, Any]:
+    def _swap(self, body: SwapAsked) -> Swapped:
         started_ns = self._now_ns()
-        owned = self._partitions.find((body["topic"], body["partition"]))
-        if owned is None or owned.log.topic_id != body["topic_id"]:
+        owned = self._partitions.find((body.topic, body.partition))
+        if owned is None or owned.log.topic_id != body.topic_id:
             raise SwapRefused("the partition is not open here")
-        old = [SegmentIdentity(*fields) for fields in body["old"]]
-        owned.log.swap_segments(old, SegmentIdentity(*body["new"]))
-        return {"took_us": (self._now_ns() - started_ns) // 1000}
+        owned.log.swap_segments(body.old, body.new)
+        return Swapped((self._now_ns() - started_ns) // 1000)
 
-    def _try(self, op: str, body: dict[str, Any], what: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        try:
-            return what()
-        except (SwapRefused, KafkaError) as refusal:
-            return {"refused": str(refusal)}
-        except (OSError, Corrupt) as error:
-            logger.error("%s of %s-%d: %s", op, body["topic"], body["partition"], error)
-            return {"refused": str(error)}
+    def _facts(self, body: LogAsked) -> Prepared:
+        image = self._image()
+        partition = image.partition(body.topic, body.partition)
+        if partition is None or image.topics_by_name[body.topic].topic_id != body.topic_id:
+            raise SwapRefused("the topic is gone")
+        log = self._partitions.get(body.topic, partition).log
+        return Prepared(
+            LogFacts(
+                log.start_offset,
+                log.end_offset,
+                log.last_stable_offset,
+                log.recovery_point,
+                log.segment_identities(),
+                log.newest_batches(),
+            )
+        )
 
 
-def _open(partitions: Partitions, image: ClusterImage, body: dict[str, Any]) -> OwnedPartition:
-    partition = image.partition(body["topic"], body["partition"])
-    if partition is None or image.topics_by_name[body["topic"]].topic_id != body["topic_id"]:
-        raise SwapRefused("the topic is gone")
-    return partitions.get(body["topic"], partition)
-
-
-def _facts(owned: OwnedPartition) -> dict[str, Any]:
-    log = owned.log
-    return {
-        "start_offset": log.start_offset,
-        "end_offset": log.end_offset,
-        "stable_offset": log.last_stable_offset,
-        "synced_offset": log.recovery_point,
-        "segments": log.segment_identities(),
-        "producers": log.newest_batches(),
-    }
+def _try(answer: type[_Answer], body: LogAsked, what: Callable[[], _Answer]) -> _Answer:
+    try:
+        return what()
+    except (SwapRefused, KafkaError) as refusal:
+        return answer(refused=str(refusal))
+    except (OSError, Corrupt) as error:
+        logger.error("compaction of %s-%d: %s", body.topic, body.partition, error)
+        return answer(refused=str(error))

@@ -11,8 +11,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from kproc.api.calls import Call
-from kproc.api.context import Endpoint, Services
+from kproc.api.calls import B, Call, Lost, R
+from kproc.api.context import Endpoint, OnReply, Services
 from kproc.api.coordinator_call import send_back
 from kproc.api.fetch_session import SessionCache
 from kproc.api.init_producer_id import ProducerIdAllocator
@@ -25,7 +25,7 @@ from kproc.handler.client_requests import Client, ClientRequests
 from kproc.handler.compaction_calls import CompactionCalls
 from kproc.handler.coordinator_runtime import CoordinatorRuntime
 from kproc.handler.coordinators import all_kinds
-from kproc.handler.handler_peers import HandlerPeers, UnlinkedCalls, send
+from kproc.handler.handler_peers import HandlerPeers, UnlinkedCalls
 from kproc.handler.handler_telemetry import HandlerTelemetry
 from kproc.handler.owner_calls import OwnerCalls
 from kproc.handler.partition_transfer import PartitionTransfer, moved_between
@@ -43,14 +43,7 @@ from kproc.role.linked_agent import LinkedAgent, LinkedPeer
 from kproc.role.roles import CLEANER, CONTROLLER, HANDLER, PROCESSOR, handler_id
 from kproc.security.authorizer import make_authorizer
 from kproc.transport.agent import STORE_MS, AgentId, Doze, Link
-from kproc.transport.envelope import (
-    CALL,
-    DELTA,
-    DELTA_ACK,
-    REPLY,
-    SNAPSHOT,
-    TOKEN,
-)
+from kproc.transport.envelope import CALL, DELTA, DELTA_ACK, REPLY, SNAPSHOT, TOKEN
 from kproc.transport.outbox import Outbox
 from kproc.wire.header import kafka_name
 
@@ -117,7 +110,7 @@ class Handler(LinkedAgent):
             endpoints=endpoints,
             handler_index=agent_id.index,
             partitions=self._partitions,
-            peers=HandlerPeers(self._ask),
+            peers=HandlerPeers(self._ask, self._call_controller),
             purgatory=self._purgatory,
             counts=metrics.slab.counts(HANDLERS_PART + agent_id.index),
             containment=self.containment,
@@ -346,9 +339,9 @@ class Handler(LinkedAgent):
     def _ask(
         self,
         peer: AgentId,
-        call: Call[Any, Any] | str,
-        body: Any,
-        on_reply: Callable[[Any], None],
+        call: Call[B, R],
+        body: B,
+        on_reply: Callable[[R | Lost], None],
         payload: bytes | memoryview = b"",
     ) -> None:
         outbox = self._outbox(peer)
@@ -359,7 +352,10 @@ class Handler(LinkedAgent):
             self._unlinked.add(peer, call, body, on_reply, payload)
             self.is_called = True
             return
-        send(self._calls, outbox, peer, call, body, on_reply, payload)
+        self._calls.ask(outbox, peer, call, body, on_reply, payload)
+
+    def _call_controller(self, op: str, body: dict[str, Any], on_reply: OnReply) -> None:
+        self._calls.call(self._outbox(CONTROLLER), CONTROLLER, op, body, on_reply)
 
     def _adopt(self, image: ClusterImage) -> None:
         """Use a whole image, at our start or the controller's; changes in between did not come as deltas."""

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from kproc.api.calls import B, Call, Lost, R
-from kproc.api.context import OnReply
+from kproc.api.init_producer_id import CallController
 from kproc.clock import NS_PER_S
 from kproc.containment import Containment, Owner
 from kproc.role.calls import Calls
-from kproc.role.roles import CLEANER, CONTROLLER, handler_id
+from kproc.role.roles import CLEANER, handler_id
 from kproc.transport.agent import AgentId
 from kproc.transport.outbox import Outbox
 
@@ -18,27 +18,11 @@ from kproc.transport.outbox import Outbox
 _AWAY_NS: Final = NS_PER_S
 
 
-def send(
-    calls: Calls,
-    outbox: Outbox | None,
-    peer: AgentId,
-    call: Call[Any, Any] | str,
-    body: Any,
-    on_reply: Callable[[Any], None],
-    payload: bytes | memoryview,
-) -> None:
-    """Make a call, of plain values by its name alone."""
-    if isinstance(call, str):
-        calls.call(outbox, peer, call, body, on_reply, payload)
-    else:
-        calls.ask(outbox, peer, call, body, on_reply, payload)
-
-
 class UnlinkedCall(NamedTuple):
     """A call to a Handler that is not attached here."""
 
     peer: AgentId
-    call: Call[Any, Any] | str
+    call: Call[Any, Any]
     body: Any
     on_reply: Callable[[Any], None]
     payload: bytes
@@ -65,9 +49,9 @@ class UnlinkedCalls:
     def add(
         self,
         peer: AgentId,
-        call: Call[Any, Any] | str,
-        body: Any,
-        on_reply: Callable[[Any], None],
+        call: Call[B, R],
+        body: B,
+        on_reply: Callable[[R | Lost], None],
         payload: bytes | memoryview,
     ) -> None:
         """Keep a call until the next duty cycle."""
@@ -82,23 +66,19 @@ class UnlinkedCalls:
 
     def _ask(self, call: UnlinkedCall, outbox: Outbox | None) -> None:
         if outbox is not None:
-            send(self._calls, outbox, call.peer, call.call, call.body, call.on_reply, call.payload)
+            self._calls.ask(outbox, call.peer, call.call, call.body, call.on_reply, call.payload)
             return
         now_ns = self._now_ns()
         is_away = now_ns - self._away_since.setdefault(call.peer, now_ns) >= _AWAY_NS
-        call.on_reply({"lost": True} if isinstance(call.call, str) else Lost(is_away))
+        call.on_reply(Lost(is_away))
 
 
 class HandlerPeers:
     """The `Peers` of api/context.py over this Handler's links."""
 
-    def __init__(self, ask: Callable[..., None]) -> None:
+    def __init__(self, ask: Callable[..., None], call_controller: CallController) -> None:
         self._ask = ask
-
-    def call(
-        self, handler: int, op: str, body: Any, on_reply: OnReply, payload: bytes | memoryview = b""
-    ) -> None:
-        self._ask(handler_id(handler), op, body, on_reply, payload)
+        self.call_controller = call_controller
 
     def ask(
         self,
@@ -110,8 +90,5 @@ class HandlerPeers:
     ) -> None:
         self._ask(handler_id(handler), call, body, on_reply, payload)
 
-    def call_controller(self, op: str, body: dict[str, Any], on_reply: OnReply) -> None:
-        self._ask(CONTROLLER, op, body, on_reply)
-
-    def call_cleaner(self, op: str, body: dict[str, Any], on_reply: OnReply) -> None:
-        self._ask(CLEANER, op, body, on_reply)
+    def ask_cleaner(self, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None]) -> None:
+        self._ask(CLEANER, call, body, on_reply)

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from kproc.api.context import OnReply, PartitionMoving, Services
+from kproc.api.calls import OnResult
+from kproc.api.cleaner_calls import Done
+from kproc.api.context import PartitionMoving, Services
 from kproc.api.traffic import Rows, Traffic
 from kproc.clock import NS_PER_MS, NS_PER_S
 from kproc.cluster.image import ClusterImage
@@ -20,7 +22,7 @@ from kproc.handler.partition_transfer import PartitionTransfer
 from kproc.handler.partitions import Partitions
 from kproc.handler.request_log import loggable
 from kproc.observe.network_figures import api_name
-from kproc.observe.telemetry_feed import CALL, Feed, Wanted
+from kproc.observe.telemetry_feed import TELEMETRY, BatchSent, Feed, OnSent, Wanted
 from kproc.role.request import HandlerRequest
 from kproc.storage.validate import COORDINATOR
 from kproc.transport.agent import AgentId
@@ -154,17 +156,17 @@ class HandlerTelemetry:
             self._tell_partitions(self._services.traffic, now_ns)
         self._feed.tick()
 
-    def serve(self, body: dict[str, Any], payload: memoryview | bytearray, on_reply: OnReply) -> None:
+    def serve(self, body: BatchSent, payload: memoryview | bytearray, on_reply: OnResult[Done]) -> None:
         """Append another role's batch to a partition of ours."""
-        self._append(int(body["partition"]), bytes(payload), on_reply)
+        self._append(body.partition, bytes(payload), on_reply)
 
-    def _ask(self, owner: int, body: dict[str, Any], on_reply: OnReply, batch: bytes) -> None:
+    def _ask(self, owner: int, body: BatchSent, on_reply: OnSent, batch: bytes) -> None:
         if owner == self._index:
-            self._append(body["partition"], batch, on_reply)
+            self._append(body.partition, batch, on_reply)
         else:
-            self._services.peers.call(owner, CALL, body, on_reply, batch)
+            self._services.peers.ask(owner, TELEMETRY, body, on_reply, batch)
 
-    def _append(self, index: int, batch: bytes, on_reply: OnReply) -> None:
+    def _append(self, index: int, batch: bytes, on_reply: OnResult[Done]) -> None:
         image = lambda: self._services.image  # noqa: E731 - it may be another one when the log has come
         _append(self._partitions, self._transfers, image, index, batch, on_reply)
 
@@ -226,22 +228,20 @@ def _append(
     image: Callable[[], ClusterImage],
     index: int,
     batch: bytes,
-    on_reply: OnReply,
+    on_reply: OnResult[Done],
 ) -> None:
-    """Append a batch as the owner; reply {"error": None} when it is in the log. Telemetry does not wait
-    for the disk.
-    """
+    """Append a batch as the owner; answered when it is in the log. Telemetry does not wait for the disk."""
 
     def go_on(is_ready: bool) -> None:
         if is_ready:
             _append(partitions, transfers, image, index, batch, on_reply)
         else:
-            on_reply({"lost": True})
+            on_reply(None)
 
     partition = image().partition(TELEMETRY_TOPIC, index)
     if partition is None or partition.owner != partitions.handler_index:
         # The partition has another owner, or was deleted: the sender looks it up again.
-        on_reply({"lost": True})
+        on_reply(None)
         return
     try:
         owned = partitions.get(TELEMETRY_TOPIC, partition)
@@ -251,6 +251,6 @@ def _append(
         transfers.when_ready(moving.key, go_on)
         return
     except (KafkaError, OSError) as error:
-        on_reply({"error": str(error)})
+        on_reply(Done(str(error)))
         return
-    on_reply({"error": result.message or str(result.error_code) if result.error_code else None})
+    on_reply(Done(result.message or str(result.error_code) if result.error_code else None))

@@ -1,7 +1,6 @@
 """OwnerCalls: serves the calls of other Handlers, the controller and the cleaner to the owner of partitions.
 
-The calls that Handlers make for their clients are in the table of api/served_calls.py, with types; the others have
-plain values.
+The calls that Handlers make for their clients are in the table of api/served_calls.py.
 
 A call whose sender has newer metadata than we do waits until ours is as new, and so do all later calls of that sender.
 It is dropped if the sender ends meanwhile, as if it had never been read: the sender's clients have lost their
@@ -10,14 +9,14 @@ connections, and what they asked again must not be undone by what they asked fir
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
-from kproc.api.calls import B, Call, FromImage, OnResult, R
-from kproc.api.context import OnReply, Services
+from kproc.api.calls import FromImage, OnResult
+from kproc.api.cleaner_calls import ENFORCE_RETENTION, PREPARE_COMPACTION, SWAP_SEGMENTS
+from kproc.api.context import Services
 from kproc.api.produce import ProduceBatcher
 from kproc.api.produce_order import PRODUCE, PRODUCE_RECORDS
 from kproc.api.served_calls import SERVED
@@ -29,23 +28,13 @@ from kproc.handler.partition_transfer import TAKE_PARTITIONS, PartitionTransfer
 from kproc.handler.partitions import Partitions
 from kproc.handler.retention_calls import serve_retention
 from kproc.observe.broker_figures import FIGURES
-from kproc.observe.telemetry_feed import CALL as TELEMETRY
-from kproc.role.calls import PREPARE_COMPACTION, SWAP_SEGMENTS, IsGone, decode_plain
+from kproc.observe.telemetry_feed import TELEMETRY
+from kproc.role.calls import IsGone, Payload, ServedCalls
 
-_ENFORCE_RETENTION: Final = "enforce_retention"
 # Calls that change a log's files or its owner: if one fails half way, only a successor can repair that.
-_UNCONTAINED: Final = frozenset({PREPARE_COMPACTION, SWAP_SEGMENTS, TAKE_PARTITIONS.name, _ENFORCE_RETENTION})
-
-_Body = dict[str, Any]
-_Payload = memoryview | bytearray
-_ServePlain = Callable[[_Body, OnReply], None]
-
-
-class _Entry(NamedTuple):
-    """How a call's body is read, and who answers it."""
-
-    decode: Callable[[msgspec.Raw], Any]
-    serve: Callable[[Any, _Payload, Callable[[Any], None]], None]
+_UNCONTAINED: Final = frozenset(
+    call.name for call in (PREPARE_COMPACTION, SWAP_SEGMENTS, TAKE_PARTITIONS, ENFORCE_RETENTION)
+)
 
 
 class OwnerCalls:
@@ -67,36 +56,22 @@ class OwnerCalls:
         self._services = services
         self._containment = services.containment
         self._transfers = transfers
-
-        def enforce_retention(body: _Body, on_reply: OnReply) -> None:
-            serve_retention(partitions, transfers, (body["topic"], body["partition"]), on_reply)
-
-        self._by_op: dict[str, _Entry] = {}
+        served = ServedCalls()
+        self._by_op = served.by_op
         for each in SERVED.values():
-            self._add(each.call, _without_payload(partial(each.serve, services)))
-        self._add(PRODUCE, produce.serve_forwarded)
-        self._add(PRODUCE_RECORDS, produce.serve_records)
-        self._add(TAKE_PARTITIONS, _without_payload(transfers.serve_claim))
-        self._add(CLIENT_BYTES, _without_payload(rates.serve))
-        plain: dict[str, _ServePlain] = {
-            FIGURES: partial(handler_figures.serve_call, services),
-            **{op: partial(compaction.serve, op) for op in (PREPARE_COMPACTION, SWAP_SEGMENTS)},
-            _ENFORCE_RETENTION: enforce_retention,
-        }
-        for op, serve in plain.items():
-            self._by_op[op] = _Entry(decode_plain, _without_payload(serve))
-        self._by_op[TELEMETRY] = _Entry(decode_plain, telemetry.serve)
-
-    def _add(self, call: Call[B, R], serve: Callable[[B, _Payload, OnResult[R]], None]) -> None:
-        self._by_op[call.name] = _Entry(call.decode_body, serve)
+            served.add(each.call, partial(each.serve, services))
+        served.add_with_payload(PRODUCE, produce.serve_forwarded)
+        served.add_with_payload(PRODUCE_RECORDS, produce.serve_records)
+        served.add(TAKE_PARTITIONS, transfers.serve_claim)
+        served.add(CLIENT_BYTES, rates.serve)
+        served.add(FIGURES, partial(handler_figures.serve_call, services))
+        served.add(PREPARE_COMPACTION, compaction.prepare)
+        served.add(SWAP_SEGMENTS, compaction.swap)
+        served.add(ENFORCE_RETENTION, partial(serve_retention, partitions, transfers))
+        served.add_with_payload(TELEMETRY, telemetry.serve)
 
     def serve_raw(
-        self,
-        op: str,
-        raw: msgspec.Raw,
-        payload: _Payload,
-        on_reply: Callable[[Any], None],
-        is_gone: IsGone,
+        self, op: str, raw: msgspec.Raw, payload: Payload, on_reply: OnResult[Any], is_gone: IsGone
     ) -> None:
         """Answer a call as it comes from its link."""
         try:
@@ -108,14 +83,12 @@ class OwnerCalls:
         else:
             self.serve(op, body, payload, on_reply, is_gone)
 
-    def serve(
-        self, op: str, body: Any, payload: _Payload, on_reply: Callable[[Any], None], is_gone: IsGone
-    ) -> None:
+    def serve(self, op: str, body: Any, payload: Payload, on_reply: OnResult[Any], is_gone: IsGone) -> None:
         """Answer a call, now or later. An exception in work for a client ends that client's request only: the
         Handler that made the call answers as if we had died.
         """
         try:
-            version = _version_of(body)
+            version = body.image if isinstance(body, FromImage) else 0
             if version > self._services.image.version:
                 # A copy: the view ends with this pass, and offsets are written into the bytes.
                 kept = bytearray(payload)
@@ -132,19 +105,6 @@ class OwnerCalls:
                 raise
             self._lose(op, error, on_reply)
 
-    def _lose(self, op: str, error: Exception, on_reply: Callable[[Any], None]) -> None:
+    def _lose(self, op: str, error: Exception, on_reply: OnResult[Any]) -> None:
         self._containment.caught(f"{op}, passed on by another role,", error)
         on_reply(None)
-
-
-def _version_of(body: Any) -> int:
-    """The sender's metadata version; 0: any version will do."""
-    if isinstance(body, FromImage):
-        return body.image
-    return int(body.get("image", 0)) if isinstance(body, dict) else 0
-
-
-def _without_payload(
-    serve: Callable[[Any, Callable[[Any], None]], None],
-) -> Callable[[Any, _Payload, Callable[[Any], None]], None]:
-    return lambda body, _payload, on_reply: serve(body, on_reply)

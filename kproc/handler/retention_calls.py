@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 
-from kproc.api.context import OnReply, PartitionKey, PartitionMoving
+from kproc.api.calls import OnResult
+from kproc.api.cleaner_calls import Deleted, PartitionAsked
+from kproc.api.context import PartitionMoving
 from kproc.errors import KafkaError
 from kproc.handler.partition_transfer import PartitionTransfer
 from kproc.handler.partitions import Partitions
@@ -13,22 +15,22 @@ logger = logging.getLogger(__name__)
 
 
 def serve_retention(
-    partitions: Partitions, transfers: PartitionTransfer, key: PartitionKey, on_reply: OnReply
+    partitions: Partitions, transfers: PartitionTransfer, body: PartitionAsked, on_reply: OnResult[Deleted]
 ) -> None:
     """Delete, and answer how many segments; if the partition is being transferred to here, when it has arrived."""
 
     def go_on(is_ready: bool) -> None:
         if is_ready:
-            serve_retention(partitions, transfers, key, on_reply)
+            serve_retention(partitions, transfers, body, on_reply)
         else:
-            on_reply({"count": 0})
+            on_reply(Deleted(0))
 
     try:
-        count = partitions.enforce_retention(key)
+        count = partitions.enforce_retention((body.topic, body.partition))
     except PartitionMoving as moving:
         transfers.when_ready(moving.key, go_on)
         return
     except (KafkaError, OSError) as error:
-        logger.warning("retention of %s-%d: %s", *key, error)
+        logger.warning("retention of %s-%d: %s", body.topic, body.partition, error)
         count = 0
-    on_reply({"count": count})
+    on_reply(Deleted(count))

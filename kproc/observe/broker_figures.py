@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
+from kproc.api.calls import Call, FromImage, Lost, Reply
 from kproc.clock import NS_PER_MS, NS_PER_S, Clock
 from kproc.cluster.image import ClusterImage, PartitionImage, TopicImage
 from kproc.observe.log_dir_usage import log_bytes
-from kproc.role.calls import OnReply
+from kproc.role.calls import AskHandler
 from kproc.role.partition_table import PartitionTable
 
-FIGURES: Final = "figures"  # The op of the call to the Handlers.
 TOPICS_MAX: Final = 1000
 PARTITIONS_MAX: Final = 1000
 GROUPS_MAX: Final = 1000
@@ -29,7 +29,6 @@ _LOOKED_UP_AT_ONCE: Final = 64
 _NEVER_MS: Final = 1 << 40
 
 Key = TypeVar("Key")
-CallHandler = Callable[[int, str, dict[str, Any], OnReply], None]
 KnownEnds = Callable[[str, int], tuple[int, int]]
 Sizes = dict[tuple[str, int], tuple[int, int]]  # Bytes and segments, by topic and partition.
 NO_TRAFFIC: Final = (0, 0, 0, 0)
@@ -66,6 +65,19 @@ class Group(NamedTuple):
     offsets: Mapping[str, Mapping[int, int]]
 
 
+class HandlerFigures(Reply):
+    """Those of one Handler."""
+
+    since: int  # When it began to count, in ns.
+    traffic: dict[str, list[int]]  # By topic: bytes in, records in, bytes out, fetches.
+    sizes: dict[str, list[int]]  # By topic: index, bytes, segments of a log, of the next log ...
+    offline: int
+    groups: list[Group]
+
+
+FIGURES: Final[Call[FromImage, HandlerFigures]] = Call("figures", FromImage, HandlerFigures)
+
+
 class BrokerFigures:
     """One per cleaner that answers scrapes."""
 
@@ -76,17 +88,17 @@ class BrokerFigures:
         directory: Path,
         image: Callable[[], ClusterImage],
         table: PartitionTable,
-        call: CallHandler,
+        ask: AskHandler,
         known_ends: KnownEnds,
     ) -> None:
         self._clock = clock
         self._directory = directory
         self._image = image
         self._table = table
-        self._call = call
+        self._ask = ask
         # Returns log start and recovery point of a log that no Handler has opened.
         self._known_ends = known_ends
-        self._replies: dict[int, dict[str, Any]] = {}  # The last reply of each Handler.
+        self._replies: dict[int, HandlerFigures] = {}  # The last reply of each Handler.
         self._totals: dict[str, list[int]] = {}
         self.others = [0, 0, 0, 0]  # Traffic of the topics without a series of their own.
         self._untouched: dict[tuple[bytes, int], int] = {}  # Bytes of the logs that no Handler has opened.
@@ -115,23 +127,23 @@ class BrokerFigures:
         for index in range(image.handler_count):
             if index not in self._asked:  # A Handler that hangs is asked again only after it has answered.
                 self._asked.add(index)
-                self._call(index, FIGURES, {"image": image.version}, self._taker(index))
+                self._ask(index, FIGURES, FromImage(image.version), self._taker(index))
         for index in [each for each in self._replies if each >= image.handler_count]:
             del self._replies[index]
 
-    def _taker(self, index: int) -> OnReply:
-        def take(reply: dict[str, Any]) -> None:
+    def _taker(self, index: int) -> Callable[[HandlerFigures | Lost], None]:
+        def take(reply: HandlerFigures | Lost) -> None:
             self._asked.discard(index)
-            if not reply.get("lost"):
+            if not isinstance(reply, Lost):
                 self._take(index, reply)
 
         return take
 
-    def _take(self, index: int, reply: dict[str, Any]) -> None:
+    def _take(self, index: int, reply: HandlerFigures) -> None:
         before = self._replies.get(index)
-        is_same = before is not None and before["since"] == reply["since"]
-        known: dict[str, list[int]] = before["traffic"] if before is not None and is_same else {}
-        for topic, now in reply["traffic"].items():
+        is_same = before is not None and before.since == reply.since
+        known: dict[str, list[int]] = before.traffic if before is not None and is_same else {}
+        for topic, now in reply.traffic.items():
             last = known.get(topic, NO_TRAFFIC)
             # A topic that was deleted and made anew begins at zero.
             grown = [new - old if new >= old else new for new, old in zip(now, last, strict=True)]
@@ -192,7 +204,7 @@ class BrokerFigures:
     @property
     def offline(self) -> int:
         """The number of partitions that are not served."""
-        return sum(reply["offline"] for reply in self._replies.values())
+        return sum(reply.offline for reply in self._replies.values())
 
     def traffic(self) -> dict[str, list[int]]:
         """[bytes in, records in, bytes out, fetches] since the broker's start, of each topic with its own series."""
@@ -205,7 +217,7 @@ class BrokerFigures:
         return {
             (topic, flat[at]): (flat[at + 1], flat[at + 2])
             for reply in self._replies.values()
-            for topic, flat in reply["sizes"].items()
+            for topic, flat in reply.sizes.items()
             for at in range(0, len(flat), 3)
         }
 
@@ -217,7 +229,7 @@ class BrokerFigures:
             names[topic.topic_id] = place = topic.name if topic.name in self._totals else others
             answer[place][1] += len(topic.partitions)
         for reply in self._replies.values():
-            for name, flat in reply["sizes"].items():
+            for name, flat in reply.sizes.items():
                 answer[name if name in self._totals else others][0] += sum(flat[1::3])
         topics = self._image().topics_by_id
         for (topic_id, index), size in self._untouched.items():
@@ -246,7 +258,7 @@ class BrokerFigures:
 
     def groups(self) -> list[Group]:
         """Every consumer group."""
-        return [Group(*row) for reply in self._replies.values() for row in reply["groups"]]
+        return [group for reply in self._replies.values() for group in reply.groups]
 
 
 def _all(image: ClusterImage) -> Iterator[tuple[TopicImage, PartitionImage]]:

@@ -8,25 +8,22 @@ import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
+from kproc.api.cleaner_calls import LogDirAsked, LogDirUsage
 from kproc.storage.format import LOG_SUFFIX
 
 
-def log_dir_usage(directory: Path, topics: list[list[Any]]) -> dict[str, Any]:
-    """Sizes for [[topic, [partition index, ...]], ...], in that shape, and the file system's total and free bytes.
+def log_dir_usage(directory: Path, asked: LogDirAsked) -> LogDirUsage:
+    """Sizes of partitions' logs, and the file system's total and free bytes.
 
     Like Kafka's Log.size this counts the records' files, not their indexes. A partition that nobody has touched has
     no directory yet, and no bytes.
     """
-    sizes = [[log_bytes(directory / f"{topic}-{index}") for index in indexes] for topic, indexes in topics]
+    sizes = [
+        [log_bytes(directory / f"{topic}-{index}") for index in indexes] for topic, indexes in asked.topics
+    ]
     usage = shutil.disk_usage(directory)
-    return {
-        "log_dir": str(directory.absolute()),
-        "sizes": sizes,
-        "total_bytes": usage.total,
-        "usable_bytes": usage.free,
-    }
+    return LogDirUsage(str(directory.absolute()), sizes, usage.total, usage.free)
 
 
 def log_bytes(directory: Path) -> int:

@@ -17,6 +17,8 @@ from typing import Any, Final
 
 import orjson
 
+from kproc.api.calls import Call, FromImage, Lost
+from kproc.api.cleaner_calls import Done
 from kproc.api.context import OnReply
 from kproc.clock import NS_PER_S, Clock
 from kproc.cluster.image import ClusterImage, PartitionImage
@@ -30,13 +32,22 @@ from kproc.wire.records import Record
 
 logger = logging.getLogger(__name__)
 
-CALL: Final = "telemetry"  # The op of the call that sends a batch to the owner.
 OFF, METRICS, REQUESTS, ALL = "off", "metrics", "requests", "all"
 BYTES_MAX: Final = 1 << 20  # Most bytes of waiting lines in one role.
 BATCH_BYTES_MAX: Final = 128 << 10
 _GAP_NS: Final = NS_PER_S
 
-Ask = Callable[[int, dict[str, Any], OnReply, bytes], None]
+
+class BatchSent(FromImage):
+    """A batch, which is the payload, for a partition of the topic."""
+
+    partition: int
+
+
+TELEMETRY: Final[Call[BatchSent, Done]] = Call("telemetry", BatchSent, Done)
+# Gets Lost, or None, when the owner could not be asked.
+OnSent = Callable[[Done | Lost | None], None]
+Ask = Callable[[int, BatchSent, OnSent, bytes], None]
 Create = Callable[[OnReply], None]
 
 
@@ -133,11 +144,11 @@ class Feed:
         self._send(partition, self._unsent)
 
     def _send(self, partition: PartitionImage, unsent: tuple[bytes, int]) -> None:
-        def on_reply(reply: dict[str, Any]) -> None:
+        def on_reply(reply: Done | Lost | None) -> None:
             self._is_asking = False
-            if reply.get("lost"):  # The owner is being restarted.
+            if not isinstance(reply, Done):  # The owner is being restarted.
                 return
-            if (error := reply.get("error")) is not None:
+            if (error := reply.error) is not None:
                 self._dropped += unsent[1]
                 if error != self._complaint:
                     logger.warning("telemetry is lost: %s", error)
@@ -145,7 +156,7 @@ class Feed:
             if self._unsent is unsent:
                 self._unsent = None
 
-        body = {"image": self._image().version, "partition": partition.index}
+        body = BatchSent(self._image().version, partition.index)
         self._ask(partition.owner, body, on_reply, unsent[0])
 
     def _on_created(self, reply: dict[str, Any]) -> None:

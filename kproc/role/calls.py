@@ -2,39 +2,34 @@
 
 A call is a CALL record (token, msgpack [op, body], raw payload), its answer a REPLY with the same token. A
 reply with `is_open` is followed by exactly one more. When the peer dies, every open call to it is answered
-as lost, so that no request waits for ever. `Calls.ask` is for what Handlers ask each other, with types (api/calls.py);
-`Calls.call` for bodies and replies of plain values, which to the controller are the fields of requests.
+as lost, so that no request waits for ever. `Calls.ask` makes calls with types (api/calls.py), which a `ServedCalls`
+answers; `Calls.call` those to the controller, whose bodies and replies are the fields of requests.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
-from kproc.api.calls import Call, Lost, Reply
+from kproc.api.calls import B, Call, Lost, OnResult, R
 from kproc.containment import Containment, Owner
 from kproc.transport.agent import AgentId
 from kproc.transport.envelope import CALL, REPLY, TOKEN
 from kproc.transport.outbox import Outbox
 
 OnReply = Callable[[dict[str, Any]], None]
+Payload = memoryview | bytearray
 Serve = Callable[[str, Any, memoryview, OnReply], None]
 IsGone = Callable[[], bool]  # Whether who made a call has ended.
-ServeRaw = Callable[[str, msgspec.Raw, memoryview, Callable[[Any], None], IsGone], None]
-
-# The cleaner asks these of a partition's owner (compactor.py, compaction_calls.py).
-PREPARE_COMPACTION: Final = "prepare_compaction"
-SWAP_SEGMENTS: Final = "swap_segments"
+ServeRaw = Callable[[str, msgspec.Raw, memoryview, OnResult[Any], IsGone], None]
 
 _encode = msgspec.msgpack.Encoder().encode
-decode_plain = msgspec.msgpack.Decoder().decode
+_decode_plain = msgspec.msgpack.Decoder().decode
 _decode_call = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw]).decode
 _NIL: Final = _encode(None)
-B = TypeVar("B", bound=msgspec.Struct)
-R = TypeVar("R", bound=Reply)
 
 
 class _Open(NamedTuple):
@@ -50,7 +45,7 @@ class _Open(NamedTuple):
         if raw == _NIL:
             return self.lost(), False
         if self.call is None:
-            plain = decode_plain(raw)
+            plain = _decode_plain(raw)
             return plain, bool(plain.get("is_open"))
         reply = self.call.decode_reply(raw)
         return reply, reply.is_open
@@ -125,13 +120,48 @@ class Calls:
             self._containment.run("what a lost call was for", each.owner, each.on_reply, each.lost())
 
 
+class AskHandler(Protocol):
+    """How who is no Handler asks one."""
+
+    def __call__(
+        self, index: int, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None], /
+    ) -> None: ...
+
+
+class Served(NamedTuple):
+    """How a call's body is read, and who answers it."""
+
+    decode: Callable[[msgspec.Raw], Any]
+    serve: Callable[[Any, Payload, OnResult[Any]], None]
+
+
+class ServedCalls:
+    """The calls that a role answers, and how: now or later, by their types."""
+
+    def __init__(self) -> None:
+        self.by_op: dict[str, Served] = {}
+
+    def add(self, call: Call[B, R], serve: Callable[[B, OnResult[R]], None]) -> None:
+        self.add_with_payload(call, lambda body, _payload, on_reply: serve(body, on_reply))
+
+    def add_with_payload(self, call: Call[B, R], serve: Callable[[B, Payload, OnResult[R]], None]) -> None:
+        self.by_op[call.name] = Served(call.decode_body, serve)
+
+    def serve_raw(
+        self, op: str, raw: msgspec.Raw, payload: Payload, on_reply: OnResult[Any], _is_gone: IsGone
+    ) -> None:
+        """Answer a call as it comes from its link."""
+        served = self.by_op[op]
+        served.serve(served.decode(raw), payload, on_reply)
+
+
 def serve_call(view: memoryview, outbox: Outbox, serve: Serve) -> None:
     """Decode a CALL record and let `serve(op, body, payload, on_reply)` answer it, now or later."""
 
     def serve_plain(
         op: str, raw: msgspec.Raw, payload: memoryview, on_reply: OnReply, _is_gone: IsGone
     ) -> None:
-        serve(op, decode_plain(raw), payload, on_reply)
+        serve(op, _decode_plain(raw), payload, on_reply)
 
     serve_raw_call(view, outbox, serve_plain)
 

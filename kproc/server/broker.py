@@ -292,7 +292,7 @@ def make_cleaner(
             directory=Path(plan.config.log_dirs),
             image=cleaner.image,
             table=table,
-            call=cleaner.call_handler,
+            ask=cleaner.ask_handler,
             known_ends=cleaner.known_ends,
         )
         cleaner.answer_scrapes(_make_responder(plan, status, figures, listening), figures)

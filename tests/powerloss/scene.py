@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kproc.api.calls import Lost
+from kproc.api.calls import Call, Lost
+from kproc.api.cleaner_calls import SWAP_SEGMENTS
 from kproc.api.context import OnReply, PartitionMoving
 from kproc.cleaner.compactor import Compactor
 from kproc.clock import ManualClock
@@ -200,15 +201,15 @@ class Handler:
         else:
             self.partitions.start_sync()
 
-    def serve(self, op: str, body: dict[str, Any], on_reply: OnReply) -> None:
+    def serve(self, call: Call[Any, Any], body: Any, on_reply: Callable[[Any], None]) -> None:
         """A call of the cleaner; its answer is lost with us."""
-        self.asked[on_reply] = {"lost": True}
+        self.asked[on_reply] = Lost()
 
-        def reply(answer: dict[str, Any]) -> None:
+        def reply(answer: Any) -> None:
             if self.asked.pop(on_reply, None) is not None:
                 on_reply(answer)
 
-        self.desk.serve(op, body, reply)
+        (self.desk.swap if call is SWAP_SEGMENTS else self.desk.prepare)(body, reply)
 
     def serve_claim(self, body: PartitionsClaimed, on_reply: Callable[[StatesGiven | Lost], None]) -> None:
         """Another Handler's, with the states it gets; they, too, are lost with us."""
@@ -276,7 +277,7 @@ class Scene:
         """The cleaner's part that compacts, anew."""
         return Compactor(
             config=self.config, clock=self.clock, fs=self.fs, table=self.table, image=lambda: self.image,
-            call=self.ask, metrics=MetricsRow(new_slab(), 0, 1),
+            ask=self.ask, metrics=MetricsRow(new_slab(), 0, 1),
         )  # fmt: skip
 
     def call_controller(self, op: str, body: dict[str, Any], on_reply: OnReply) -> None:
@@ -296,9 +297,9 @@ class Scene:
         finally:
             self.acting = before
 
-    def ask(self, index: int, op: str, body: dict[str, Any], on_reply: OnReply) -> None:
-        """A call to a Handler."""
-        self.handlers[index].serve(op, body, on_reply)
+    def ask(self, index: int, call: Call[Any, Any], body: Any, on_reply: Callable[[Any], None]) -> None:
+        """A call of the cleaner to a Handler."""
+        self.handlers[index].serve(call, body, on_reply)
 
     def claim(
         self, index: int, _call: Any, body: PartitionsClaimed, on_reply: Callable[[StatesGiven | Lost], None]

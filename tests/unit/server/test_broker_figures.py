@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from kproc.api.calls import Lost
 from kproc.clock import ManualClock
 from kproc.cluster import records as r
 from kproc.cluster.image import ClusterImage
 from kproc.observe import broker_figures
-from kproc.observe.broker_figures import BrokerFigures, Places
+from kproc.observe.broker_figures import BrokerFigures, Group, HandlerFigures, Places
 from kproc.observe.figures_text import OTHERS, figures_text
-from kproc.role.calls import OnReply
 from kproc.role.partition_table import PartitionTable, holder_word
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -28,7 +29,7 @@ class Rig:
         self.image = ClusterImage()
         self.image.handler_count = 2
         self.table = PartitionTable(memoryview(bytearray(64 * 4096)).cast("Q"))
-        self.asked: dict[int, OnReply] = {}
+        self.asked: dict[int, Callable[[HandlerFigures | Lost], None]] = {}
         self.ends: dict[tuple[str, int], tuple[int, int]] = {}
         self.directory = directory
         self.figures = BrokerFigures(
@@ -36,7 +37,7 @@ class Rig:
             directory=directory,
             image=lambda: self.image,
             table=self.table,
-            call=lambda index, _op, _body, on_reply: self.asked.__setitem__(index, on_reply),
+            ask=lambda index, _call, _body, on_reply: self.asked.__setitem__(index, on_reply),
             known_ends=lambda topic, index: self.ends.get((topic, index), (0, 0)),
         )
 
@@ -57,7 +58,7 @@ class Rig:
             (holder_word(0), partition.slot_generation, start, end, 0, 0, end)
         )
 
-    def scrape(self, *replies: dict[str, Any]) -> Samples:
+    def scrape(self, *replies: HandlerFigures | Lost) -> Samples:
         """Gather, with what Handler 0, 1 ... answer; those without an answer stay silent."""
         done: list[bool] = []
         self.figures.gather(lambda: done.append(True))
@@ -78,8 +79,11 @@ class Rig:
         }
 
 
-def reply(since: int = 1, **changes: Any) -> dict[str, Any]:
-    return {"since": since, "traffic": {}, "sizes": {}, "offline": 0, "groups": [], **changes}
+def reply(since: int = 1, **changes: Any) -> HandlerFigures:
+    groups = [Group(*row) for row in changes.pop("groups", ())]
+    return HandlerFigures(
+        **{"since": since, "traffic": {}, "sizes": {}, "offline": 0, "groups": groups, **changes}
+    )
 
 
 @pytest.fixture
@@ -100,7 +104,7 @@ def test_counts_of_handlers_are_added_and_go_on_when_one_is_started_anew(rig: Ri
     assert (of(samples, IN, topic="t"), of(samples, OUT, topic="t")) == (6, 7)
     samples = rig.scrape(reply(2, traffic={"t": [40, 20, 0, 0]}), reply(1, traffic={"t": [2, 2, 0, 0]}))
     assert of(samples, IN, topic="t") == 27, "5 of the dead one, 20 of its successor, 2"
-    samples = rig.scrape(reply(2, traffic={"t": [41, 21, 0, 0]}), {"lost": True})
+    samples = rig.scrape(reply(2, traffic={"t": [41, 21, 0, 0]}), Lost())
     assert of(samples, IN, topic="t") == 28, "whoever is away keeps what it had counted"
 
 

@@ -13,6 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from kproc.api.calls import FromImage
+from kproc.api.cleaner_calls import ENFORCE_RETENTION, WRITE_CHECKPOINTS, Deleted, Done
 from kproc.cleaner import cleaner
 from kproc.cleaner.cleaner import Cleaner
 from kproc.cleaner.strays import Strays
@@ -128,19 +130,19 @@ class CleanerRig:
 
     def ask_for_checkpoints(self, index: int = 0) -> None:
         """As a Handler that knows the newest metadata, and has moved a log's start."""
-        call = msgspec.msgpack.encode(["write_checkpoints", {"image": self.cluster.image.version}])
+        call = msgspec.msgpack.encode([WRITE_CHECKPOINTS.name, FromImage(self.cluster.image.version)])
         outbox = self._handlers[index][0]
         outbox.push(CALL, TOKEN.pack(1, len(call)), call)
         outbox.flush()
         self.step()
 
-    def replies(self, index: int = 0) -> list[Any]:
+    def replies(self, index: int = 0) -> list[Done]:
         """What a Handler has been answered since the last look."""
         inbox = self._handlers[index][1]
         found = []
         for kind, view in inbox.poll(100):
             assert kind == REPLY
-            found.append(msgspec.msgpack.decode(view[TOKEN.size :]))
+            found.append(WRITE_CHECKPOINTS.decode_reply(view[TOKEN.size :]))
         inbox.release()
         return found
 
@@ -152,9 +154,10 @@ class CleanerRig:
                 assert kind == CALL
                 token, length = TOKEN.unpack_from(view)
                 op, body = msgspec.msgpack.decode(view[TOKEN.size : TOKEN.size + length])
-                assert op == "enforce_retention"
-                found.append((index, body["topic"], body["partition"]))
-                reply = msgspec.msgpack.encode({"count": 0})
+                assert op == ENFORCE_RETENTION.name
+                _, topic_name, partition = body
+                found.append((index, topic_name, partition))
+                reply = msgspec.msgpack.encode(Deleted(0))
                 outbox.push(REPLY, TOKEN.pack(token, len(reply)), reply)
             inbox.release()
             outbox.flush()
@@ -238,7 +241,7 @@ def test_nothing_is_written_before_the_metadata_say_which_partitions_there_are(
     rig.send_snapshot()
     rig.step()
     assert (rig.recovery_points(), rig.log_starts()) == ({("t", 0): 45}, {("t", 0): 41})
-    assert rig.replies() == [{"error": None}]
+    assert rig.replies() == [Done(None)]
 
 
 def test_a_stop_without_metadata_leaves_the_checkpoints_as_they_are(
@@ -255,13 +258,13 @@ def test_who_knows_newer_metadata_is_answered_when_they_are_here(rig: CleanerRig
     rig.create("known")
     rig.write_row("known", 0, start=1, end=9, recovery=0)
     rig.ask_for_checkpoints(1)
-    assert rig.replies(1) == [{"error": None}]
+    assert rig.replies(1) == [Done(None)]
     rig.cluster.create(topic("new", 1))
     rig.write_row("new", 0, start=3, end=9, recovery=0)
     rig.ask_for_checkpoints(0)
     assert rig.replies(0) == []
     rig.tell()
-    assert rig.replies(0) == [{"error": None}]
+    assert rig.replies(0) == [Done(None)]
     assert rig.log_starts() == {("known", 0): 1, ("new", 0): 3}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,14 +11,24 @@ from typing import Any
 
 import pytest
 
+from kproc.api.calls import Call, Lost, OnResult
+from kproc.api.cleaner_calls import (
+    PREPARE_COMPACTION,
+    SWAP_SEGMENTS,
+    LogAsked,
+    LogFacts,
+    Prepared,
+    SwapAsked,
+    Swapped,
+)
 from kproc.cleaner.compactor import Compactor
 from kproc.clock import ManualClock
 from kproc.handler.compaction_calls import CompactionCalls
 from kproc.metrics.slab import MetricsRow
 from kproc.metrics.spec import SLOT
-from kproc.role.calls import PREPARE_COMPACTION, SWAP_SEGMENTS, OnReply
 from kproc.role.partition_table import PartitionTable
 from kproc.storage import checkpoints
+from kproc.storage.compaction_files import SegmentIdentity
 from kproc.storage.fs import Fs, OsFs, sync_directory
 from kproc.storage.log import Log
 from kproc.storage.log_config import LogConfig
@@ -30,6 +40,8 @@ from tests.unit.net.rig import new_slab
 
 CONFIGS = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
 BACKOFF_MS = 1000
+PREPARE, SWAP = PREPARE_COMPACTION.name, SWAP_SEGMENTS.name
+SWAPPED = SwapAsked("t", bytes(16), 0, [], SegmentIdentity(0, 0, 0))
 
 
 class Rig:
@@ -45,7 +57,7 @@ class Rig:
         self.table = PartitionTable(memoryview(bytearray(64 * 64)).cast("Q"))
         self.logs: dict[tuple[str, int], Log] = {}
         self.asked: list[str] = []
-        self.answers: dict[str, dict[str, Any]] = {}  # Instead of the owner's.
+        self.answers: dict[str, Any] = {}  # Instead of the owner's.
         owner: Any = SimpleNamespace(find=self._find, get=lambda name, part: self._find((name, part.index)))
         self.desk = CompactionCalls(owner, lambda: self.cluster.image, self.clock.now_ns)
         self.metrics = MetricsRow(new_slab(), 0, 1)
@@ -54,7 +66,7 @@ class Rig:
     def start(self) -> Compactor:
         self.compactor = Compactor(
             config=self.cluster.config, clock=self.clock, fs=OsFs(), table=self.table,
-            image=lambda: self.cluster.image, call=self._call, metrics=self.metrics,
+            image=lambda: self.cluster.image, ask=self._ask, metrics=self.metrics,
         )  # fmt: skip
         self._stack.callback(self.compactor.close)
         return self.compactor
@@ -62,12 +74,12 @@ class Rig:
     def _find(self, key: tuple[str, int]) -> Any:
         return SimpleNamespace(log=self.logs[key]) if key in self.logs else None
 
-    def _call(self, _owner: int, op: str, body: dict[str, Any], on_reply: OnReply) -> None:
-        self.asked.append(op)
-        if op in self.answers:
-            on_reply(self.answers[op])
+    def _ask(self, _owner: int, call: Call[Any, Any], body: Any, on_reply: Callable[[Any], None]) -> None:
+        self.asked.append(call.name)
+        if call.name in self.answers:
+            on_reply(self.answers[call.name])
             return
-        self.desk.serve(op, body, on_reply)
+        (self.desk.swap if call is SWAP_SEGMENTS else self.desk.prepare)(body, on_reply)
         while self.desk.swaps:
             self.desk.work()
 
@@ -176,9 +188,9 @@ def test_an_open_transaction_keeps_it_back_without_a_loop(rig: Rig) -> None:
     rig.fill("t", "a", flags=TRANSACTIONAL, producer_id=5, producer_epoch=0, base_sequence=0)
     rig.fill("t", "b")
     rig.run()
-    assert rig.asked == [PREPARE_COMPACTION], "asked once, then put off"
+    assert rig.asked == [PREPARE], "asked once, then put off"
     rig.after(BACKOFF_MS + 500)
-    assert rig.asked.count(SWAP_SEGMENTS) == 0
+    assert rig.asked.count(SWAP) == 0
 
 
 @pytest.mark.parametrize("is_published", [True, False])
@@ -199,14 +211,14 @@ def test_a_record_on_the_disk_is_not_dropped_for_one_that_is_not(rig: Rig, is_pu
     assert log.size_bytes < before
 
 
-@pytest.mark.parametrize("answer", [{"lost": True}, {"refused": "not now"}])
-def test_a_refused_swap_leaves_nothing_behind_and_is_tried_again(rig: Rig, answer: dict[str, Any]) -> None:
+@pytest.mark.parametrize("answer", [Lost(), Swapped(refused="not now")])
+def test_a_refused_swap_leaves_nothing_behind_and_is_tried_again(rig: Rig, answer: Any) -> None:
     log = rig.create("t")
     rig.fill("t", "a", "a")
-    rig.answers[SWAP_SEGMENTS] = answer
+    rig.answers[SWAP] = answer
     before = log.segment_identities()
     rig.run()
-    assert rig.asked == [PREPARE_COMPACTION, SWAP_SEGMENTS]
+    assert rig.asked == [PREPARE, SWAP]
     assert log.segment_identities() == before
     assert not [name for name in os.listdir(log.directory) if name.endswith(".cleaned")]
     assert rig.offsets() == {}
@@ -221,14 +233,14 @@ def test_segments_that_changed_meanwhile_are_not_swapped(rig: Rig) -> None:
     log = rig.create("t", cleanup_policy="compact,delete")
     rig.fill("t", "a", "a")
     rig.fill("t", "b", "b")
-    serve = rig.desk.serve
+    swap = rig.desk.swap
 
-    def delete_first(op: str, body: dict[str, Any], on_reply: OnReply) -> None:
-        if op == SWAP_SEGMENTS and log.start_offset == 0:
+    def delete_first(body: SwapAsked, on_reply: OnResult[Swapped]) -> None:
+        if log.start_offset == 0:
             log.advance_start(2)
-        serve(op, body, on_reply)
+        swap(body, on_reply)
 
-    rig.desk.serve = delete_first  # type: ignore[method-assign]
+    rig.desk.swap = delete_first  # type: ignore[method-assign]
     rig.run()
     assert rig.value("compaction_swaps_refused") == 1
     assert [each.base_offset for each in log.segment_identities()] == [2, 4]
@@ -242,12 +254,9 @@ def test_a_namesakes_files_are_not_swapped(rig: Rig) -> None:
     log = rig.create("t")
     rig.fill("t", "a", "a")
     rig.logs["t", 0] = SimpleNamespace(topic_id=bytes(16))  # type: ignore[assignment]
-    rig.answers[PREPARE_COMPACTION] = {
-        "start_offset": 0, "end_offset": 2, "stable_offset": 2, "synced_offset": 2,
-        "segments": [tuple(each) for each in log.segment_identities()], "producers": {},
-    }  # fmt: skip
+    rig.answers[PREPARE] = Prepared(LogFacts(0, 2, 2, 2, log.segment_identities(), {}))
     rig.run()
-    assert rig.asked == [PREPARE_COMPACTION, SWAP_SEGMENTS]
+    assert rig.asked == [PREPARE, SWAP]
     assert rig.value("compaction_swaps_refused") == 1
 
 
@@ -264,7 +273,7 @@ def test_damage_keeps_one_log_from_compaction_and_no_other(rig: Rig) -> None:
     for _ in range(3):
         rig.after(BACKOFF_MS)
     assert rig.offsets() == {("good", 0): 2}
-    assert rig.asked.count(PREPARE_COMPACTION) == 2
+    assert rig.asked.count(PREPARE) == 2
     assert not list(log.directory.glob("*.cleaned"))
 
 
@@ -327,10 +336,9 @@ def test_a_wait_that_would_never_end_ends_when_its_setting_is_taken_back(
 def test_a_stop_in_the_middle_removes_what_was_being_written(rig: Rig) -> None:
     log = rig.create("t")
     rig.fill("t", "a", "a")
-    rig.answers[SWAP_SEGMENTS] = {}
-    held: list[OnReply] = []
-    rig.compactor._call = lambda _owner, op, _body, on_reply: (  # type: ignore[assignment]
-        held.append(on_reply) if op == SWAP_SEGMENTS else on_reply(rig_prepare(rig, log))
+    held: list[Callable[[Any], None]] = []
+    rig.compactor._ask_handler = lambda _owner, call, _body, on_reply: (  # type: ignore[assignment]
+        held.append(on_reply) if call is SWAP_SEGMENTS else on_reply(rig_prepare(rig, log))
     )
     rig.run()
     assert held, "the swap was asked for"
@@ -345,11 +353,12 @@ def test_a_stop_in_the_middle_removes_what_was_being_written(rig: Rig) -> None:
     assert rig.offsets() == {("t", 0): 2}
 
 
-def rig_prepare(rig: Rig, log: Log) -> dict[str, Any]:
-    replies: list[dict[str, Any]] = []
-    body = {"topic": "t", "partition": 0, "topic_id": log.topic_id}
-    rig.desk.serve(PREPARE_COMPACTION, body, replies.append)
-    return replies[0]
+def rig_prepare(rig: Rig, log: Log) -> Prepared:
+    replies: list[Prepared | None] = []
+    rig.desk.prepare(LogAsked("t", log.topic_id, 0), replies.append)
+    (reply,) = replies
+    assert reply is not None
+    return reply
 
 
 def test_a_successor_goes_on_at_the_checkpoint_but_not_for_a_namesake(rig: Rig) -> None:
@@ -365,20 +374,21 @@ def test_a_successor_goes_on_at_the_checkpoint_but_not_for_a_namesake(rig: Rig) 
     successor = rig.start()
     rig.run()
     assert successor._offsets.get(rig.cluster.image.topics_by_name["t"], 0, log.directory) == 2
-    assert rig.asked[0] == PREPARE_COMPACTION, "u is looked at from its beginning"
+    assert rig.asked[0] == PREPARE, "u is looked at from its beginning"
     assert rig.offsets() == {("t", 0): 2, ("u", 0): 2}
 
 
 def test_a_stopping_owner_refuses(rig: Rig) -> None:
-    replies: list[dict[str, Any]] = []
+    replies: list[Any] = []
     rig.desk.begin_stop()
-    for op in (PREPARE_COMPACTION, SWAP_SEGMENTS):
-        rig.desk.serve(op, {}, replies.append)
-    assert [sorted(reply) for reply in replies] == [["refused"], ["refused"]]
+    rig.desk.prepare(LogAsked("t", bytes(16), 0), replies.append)
+    rig.desk.swap(SWAPPED, replies.append)
+    assert replies == [Prepared(refused=replies[0].refused), Swapped(refused=replies[0].refused)]
+    assert replies[0].refused
 
 
 def test_a_swap_of_a_dead_cleaner_is_forgotten(rig: Rig) -> None:
-    rig.desk.serve(SWAP_SEGMENTS, {}, lambda _reply: pytest.fail("answered"))
+    rig.desk.swap(SWAPPED, lambda _reply: pytest.fail("answered"))
     assert rig.desk.swaps
     rig.desk.forget()
     assert not rig.desk.swaps
@@ -425,6 +435,6 @@ def test_replaced_files_are_unlinked_when_the_new_names_are_on_the_disk(
     monkeypatch.setattr("kproc.cleaner.compactor.sync_directory", sync)
     monkeypatch.setattr(OsFs, "unlink", unlink)
     rig.run(200)
-    swaps = [number for number, event in enumerate(events) if event == SWAP_SEGMENTS]
+    swaps = [number for number, event in enumerate(events) if event == SWAP]
     assert events.index("unlink") < swaps[-1], "some are unlinked while the pass goes on"
     assert all(events[number + 1] == "sync" for number in swaps)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from kproc.api.cleaner_calls import ENFORCE_RETENTION, Deleted, PartitionAsked
 from kproc.api.context import PartitionMoving
 from kproc.cluster.image import PartitionImage
 from kproc.errors import ErrorCode
@@ -117,18 +119,18 @@ def test_a_fetch_waits_for_its_log_a_second_at_most(rig: HandlerRig, monkeypatch
 
 def test_retention_waits_too(rig: HandlerRig) -> None:
     handler = rig.handler()
-    replies: list[dict[str, int]] = []
+    replies: list[Any] = []
     for index in range(PARTITIONS):
         handler._owner_calls.serve(
-            "enforce_retention",
-            {"topic": "t", "partition": index},
+            ENFORCE_RETENTION.name,
+            PartitionAsked(0, "t", index),
             memoryview(b""),
             replies.append,
             lambda: False,
         )
     assert len(replies) == 1
     rig.settle()
-    assert replies == [{"count": 0}] * PARTITIONS
+    assert replies == [Deleted(0)] * PARTITIONS
     assert len(rig.partitions()) == PARTITIONS
 
 

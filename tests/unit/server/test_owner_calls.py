@@ -49,13 +49,11 @@ def test_who_is_asked_for_a_second_in_vain_is_away_and_not_merely_being_restarte
     def ask() -> list[Any]:
         replies: list[Any] = []
         unlinked.add(PEER, ANY, PartsAsked(1, []), replies.append, b"")
-        unlinked.add(PEER, "plain", {}, replies.append, b"")
         unlinked.ask_again(lambda _peer: None)
         return replies
 
-    plain = {"lost": True}
-    assert ask() == [Lost(is_away=False), plain]
+    assert ask() == [Lost(is_away=False)]
     clock.advance_ms(NS_PER_S // 1_000_000)
-    assert ask() == [Lost(is_away=True), plain]
+    assert ask() == [Lost(is_away=True)]
     unlinked.attached(PEER)
-    assert ask() == [Lost(is_away=False), plain]
+    assert ask() == [Lost(is_away=False)]

@@ -6,10 +6,12 @@ from typing import Any
 
 import orjson
 
+from kproc.api.calls import Lost
+from kproc.api.cleaner_calls import Done
 from kproc.api.context import OnReply
 from kproc.clock import NS_PER_S, ManualClock
 from kproc.cluster.topic_names import TELEMETRY_TOPIC
-from kproc.observe.telemetry_feed import BYTES_MAX, Feed
+from kproc.observe.telemetry_feed import BYTES_MAX, Feed, OnSent
 from kproc.role.roles import CONTROLLER
 from kproc.wire.record_batch import decode_records
 from tests.unit.cluster.in_memory import InMemoryController
@@ -21,7 +23,7 @@ class Rig:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.cluster = InMemoryController({})
-        self.sent: list[tuple[int, bytes, OnReply]] = []
+        self.sent: list[tuple[int, bytes, OnSent]] = []
         self.created: list[OnReply] = []
         self.feed = Feed(
             CONTROLLER,
@@ -66,10 +68,10 @@ def test_one_batch_is_under_way_and_it_is_the_same_after_a_death() -> None:
     rig.feed.add("api", {"n": 2})
     rig.tick()
     assert len(rig.sent) == 1
-    rig.sent[0][2]({"lost": True})
+    rig.sent[0][2](Lost())
     rig.tick()
     assert rig.sent[1][1] == rig.sent[0][1]
-    rig.sent[1][2]({"error": None})
+    rig.sent[1][2](Done(None))
     rig.tick()
     assert [line["n"] for line in rig.lines(2)] == [2]
 
@@ -82,7 +84,7 @@ def test_what_does_not_fit_is_dropped_and_counted() -> None:
     for _ in range(30):
         rig.tick()
         if rig.sent:
-            rig.sent[-1][2]({"error": None})
+            rig.sent[-1][2](Done(None))
     kept = [line for at in range(len(rig.sent)) for line in rig.lines(at)]
     dropped = [line["lines"] for line in kept if line["kind"] == "dropped"]
     assert len(kept) - len(dropped) < 20
@@ -96,7 +98,7 @@ def test_a_full_buffer_has_room_for_the_count_of_what_it_lost() -> None:
     for _ in range(1000):
         rig.feed.add("api", {})
     rig.tick()
-    rig.sent[0][2]({"error": None})
+    rig.sent[0][2](Done(None))
     rig.tick()
     told = [line for at in range(len(rig.sent)) for line in rig.lines(at)]
     kept = [line for line in told if line["kind"] == "api"]
@@ -109,7 +111,7 @@ def test_a_refused_batch_counts_as_dropped_and_the_next_goes_on() -> None:
     rig.make_topic()
     rig.feed.add("api", {"n": 1})
     rig.tick()
-    rig.sent[0][2]({"error": "the disk is full"})
+    rig.sent[0][2](Done("the disk is full"))
     rig.feed.add("api", {"n": 2})
     rig.tick()
     assert [(x["kind"], x.get("n"), x.get("lines")) for x in rig.lines(1)] == [
@@ -124,7 +126,7 @@ def test_a_refused_batch_keeps_the_count_that_was_in_it() -> None:
     for number in range(3):
         rig.feed.add("api", {"n": number})
         rig.tick()
-        rig.sent[number][2]({"error": "the disk is full"})
+        rig.sent[number][2](Done("the disk is full"))
     rig.feed.add("api", {"n": 3})
     rig.tick()
     assert [line["lines"] for line in rig.lines(3) if line["kind"] == "dropped"] == [3]

@@ -1,0 +1,62 @@
+"""What the cleaner asks and is asked arrives over a link as it was sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from kproc.api.calls import Call, FromImage
+from kproc.api.cleaner_calls import (
+    DESCRIBE_LOG_DIR,
+    ENFORCE_RETENTION,
+    PREPARE_COMPACTION,
+    SWAP_SEGMENTS,
+    WRITE_CHECKPOINTS,
+    Deleted,
+    Done,
+    LogAsked,
+    LogDirAsked,
+    LogDirUsage,
+    LogFacts,
+    PartitionAsked,
+    Prepared,
+    SwapAsked,
+    Swapped,
+)
+from kproc.observe.broker_figures import FIGURES, Group, HandlerFigures
+from kproc.observe.telemetry_feed import TELEMETRY, BatchSent
+from kproc.storage.compaction_files import SegmentIdentity
+
+ID = bytes(range(16))
+OLD, NEW = SegmentIdentity(0, 100, 7), SegmentIdentity(0, 60, 1 << 60)
+GROUPS = [Group("g", "Stable", 2, {"t": {0: 7, 3: 1 << 40}})]
+
+
+@pytest.mark.parametrize(
+    ("call", "body", "replies"),
+    [
+        (WRITE_CHECKPOINTS, FromImage(7), [Done(None), Done("the disk is full")]),
+        (DESCRIBE_LOG_DIR, LogDirAsked([("t", [0, 2])]), [LogDirUsage("/data", [[1, 2]], 10, 5)]),
+        (ENFORCE_RETENTION, PartitionAsked(0, "t", 1), [Deleted(3)]),
+        (
+            PREPARE_COMPACTION,
+            LogAsked("t", ID, 1),
+            [
+                Prepared(LogFacts(0, 9, 8, 7, [OLD, NEW], {5: (-1, 0), 1 << 62: (3, 1)})),
+                Prepared(refused="no"),
+            ],
+        ),
+        (SWAP_SEGMENTS, SwapAsked("t", ID, 1, [OLD], NEW), [Swapped(12), Swapped(refused="no")]),
+        (FIGURES, FromImage(7), [HandlerFigures(1, {"t": [1, 2, 3, 4]}, {"t": [0, 9, 1]}, 1, GROUPS)]),
+        (TELEMETRY, BatchSent(7, 1), [Done(None)]),
+    ],
+    ids=lambda value: value.name if isinstance(value, Call) else "",
+)
+def test_bodies_and_replies_arrive_as_they_were_sent(
+    call: Call[Any, Any], body: msgspec.Struct, replies: list[msgspec.Struct]
+) -> None:
+    encode = msgspec.msgpack.encode
+    assert call.decode_body(encode(body)) == body
+    assert [call.decode_reply(encode(reply)) for reply in replies] == replies
