@@ -39,6 +39,11 @@ def main() -> int:
         help="every seed with transactional clients, or none; by default some",
     )
     parser.add_argument(
+        "--tls",
+        action=argparse.BooleanOptionalAction,
+        help="every seed with TLS, or none; by default some",
+    )
+    parser.add_argument(
         "--mutation", help="run with a mutation of the code until a seed notices it; `all`: each"
     )
     options = parser.parse_args()
@@ -52,7 +57,7 @@ def main() -> int:
     if options.mutation:
         return hunt(options.mutation, first=options.first, seeds=options.seeds)
     if options.seed is not None:
-        plan = plan_of(options.seed, power=options.power, transactions=options.transactions)
+        plan = plan_of(options.seed, power=options.power, transactions=options.transactions, tls=options.tls)
         return _one(plan, trace=options.trace, shrinks=options.shrink)
     return _many(options)
 
@@ -85,7 +90,9 @@ def _many(options: argparse.Namespace) -> int:
     totals: Counter[str] = Counter()
     done = 0
     for seed in range(first, first + count):
-        outcome = simulate(plan_of(seed, power=options.power, transactions=options.transactions))
+        outcome = simulate(
+            plan_of(seed, power=options.power, transactions=options.transactions, tls=options.tls)
+        )
         done += 1
         totals.update(outcome.counts)
         totals["turns"] += outcome.steps

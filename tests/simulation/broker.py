@@ -12,14 +12,16 @@ from typing import Any, Final
 from kproc.api import load_all
 from kproc.config import Config
 from kproc.server import supervisor as real_supervisor
+from kproc.server import tls_check
 from kproc.server.supervisor import Supervisor
-from tests.simulation import doubles, processes
+from tests.simulation import doubles, processes, tls_doubles
 from tests.simulation.kernel import Epoll
 from tests.simulation.processes import Keeper, SimulatedSignals
 from tests.simulation.world import S, Violation, World
 
 DATA: Final = "/data"
 PORT: Final = 9092
+NODE: Final = "1"  # The broker's node id.
 _POLLS_MAX: Final = 4000  # Of the supervisor within a tenth of a second: it spins.
 
 
@@ -76,6 +78,7 @@ class SimulatedBroker:
     def stop(self) -> None:
         """SIGTERM."""
         self.world.tell("SIGTERM")
+        self.world.disturb()
         self.signals.send(int(signal.SIGTERM))
 
     def lose_power(self) -> None:
@@ -100,7 +103,9 @@ def prepare() -> None:
             ("kproc.handler.partitions", "ThreadPoolExecutor"): processes.SimulatedExecutor,
             ("kproc.server.signals", "SignalPipe"): SimulatedSignals,
             ("kproc.server.ready", "raise_nofile_limit"): lambda: None,
+            ("kproc.server.tls_check", "_ask_child"): tls_check._look,
             ("kproc.net.processor", "descriptor_end"): lambda: 1 << 30,
+            ("kproc.net.tls_connections", "TlsTransport"): tls_doubles.SimulatedTransport,
         }
     )
     assert real_supervisor.Supervisor is Supervisor

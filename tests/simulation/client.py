@@ -18,12 +18,17 @@ from kproc.wire import codec
 from kproc.wire.header import ApiKey
 from tests.simulation import doubles
 from tests.simulation.kernel import Socket
-from tests.simulation.world import MS, Actor, World
+from tests.simulation.tls_doubles import VERSIONS
+from tests.simulation.tls_end import TlsEnd
+from tests.simulation.world import FOREVER_NS, MS, Actor, S, World
 
 Life = Generator[None, None, Any]
 Fields = dict[str, Any]
-_FOREVER_NS: Final = 1 << 60
 _PATIENCE_MS: Final = 30_000
+_OLDER_TLS: Final = 0.2
+_RESUMES: Final = 0.7
+_LONE_BYTES_MAX: Final = 8000  # A request that a Processor reads whole, or not at all.
+_SETTLED_NS: Final = S
 LOGIN: Final = b"\0ANONYMOUS\0word"
 
 
@@ -42,14 +47,19 @@ class Client(Actor):
         super().__init__(world, name)
         self.rng = rng
         self.ports = ports
-        self.sock: Socket | None = None
+        self.sock: Socket | TlsEnd | None = None
+        self.room = 1 << 16  # Of its sockets.
         self.connections = 0  # How many it has had.
         self.is_done = False
         self.must_finish = False  # Begin nothing new.
         self.waits: deque[tuple[int, ApiKey, int]] = deque()  # Correlation id, key, version: unanswered.
         self.waits_since_ns = 0
         self.session_ends_ns = 0  # 0: never.
+        self.lone_since_ns = 0  # When the only request without an answer was sent, if it is small; else 0.
         self._is_logging_in = False
+        self._tickets: dict[
+            Any, tuple[int, Any]
+        ] = {}  # By version of TLS: of which start of the broker, what.
         self._numbers = itertools.count(1)
         self._life = self.life()
 
@@ -57,7 +67,7 @@ class Client(Actor):
         raise NotImplementedError
 
     def turn(self) -> None:
-        self.sleep(_FOREVER_NS)  # Unless its life says otherwise.
+        self.sleep(FOREVER_NS)  # Unless its life says otherwise.
         try:
             next(self._life)
         except StopIteration:
@@ -79,12 +89,15 @@ class Client(Actor):
         """A connection, as soon as somebody takes one; Gone if nobody does for a while."""
         for _ in range(400):
             port = self.rng.choice(self.ports)
-            self.sock = doubles.host.kernel.host.connect(port)
-            if self.sock is not None:
-                self.sock.watchers[self] = 0  # type: ignore[index]
-                self.connections += 1
-                self.waits.clear()
-                self.session_ends_ns = 0
+            if self.reach(port):
+                if port == self.world.tls_port:
+                    try:
+                        yield from self.shake_hands(self.begin_tls(resumes=self.rng.random() < _RESUMES))
+                    except (Gone, Late) as problem:
+                        self.world.tell(self.name, "shakes hands again:", problem)
+                        self.disconnect()
+                        yield from self.pause(self.rng.choice((5, 20, 50)))
+                        continue
                 if port == self.world.sasl_port:
                     if self.rng.random() < 0.05:
                         yield from self.break_in()
@@ -93,6 +106,46 @@ class Client(Actor):
                 return
             yield from self.pause(self.rng.choice((5, 20, 50)))
         raise Gone("nobody listens")
+
+    def reach(self, port: int) -> bool:
+        """Whether there is a connection, which nothing has been sent by."""
+        sock = doubles.host.kernel.host.connect(port, room=self.room)
+        self.sock = sock
+        if sock is None:
+            return False
+        sock.watchers[self] = 0  # type: ignore[index]
+        self.connections += 1
+        self.waits.clear()
+        self.session_ends_ns = self.lone_since_ns = 0
+        return True
+
+    def begin_tls(self, *, resumes: bool) -> TlsEnd:
+        """Speak TLS over the connection that there is, with the last session if it `resumes`."""
+        assert isinstance(self.sock, Socket)
+        version = VERSIONS[self.rng.random() < _OLDER_TLS]
+        life, ticket = self._tickets.get(version, (0, None)) if resumes else (0, None)
+        rng = random.Random(self.rng.getrandbits(30))
+        end = self.sock = TlsEnd(self.world, self.name, self.sock, rng=rng, version=version, session=ticket)
+        end.must_resume = ticket is not None and life == self.world.life
+        return end
+
+    def shake_hands(self, end: TlsEnd) -> Life:
+        """The TLS handshake. Gone if the broker ends it, which a deadline or others' handshakes make it do."""
+        until_ns = self.world.now_ns() + _PATIENCE_MS * MS
+        while True:
+            try:
+                if end.shake():
+                    break
+            except OSError as problem:
+                raise Gone(str(problem)) from problem
+            if self.world.now_ns() >= until_ns:
+                self.world.violate(f"{self.name}: a TLS handshake neither went on nor ended in 30 s")
+                raise Late("no end of the handshake")
+            self.sleep(until_ns - self.world.now_ns())
+            yield
+        self.world.counts["resumed" if end.is_resumed else "handshakes"] += 1
+        if end.must_resume and not end.is_resumed:
+            self.world.violate(f"{self.name}: a TLS session of this broker's was not resumed")
 
     def break_in(self) -> Life:
         """Ask for something without a login: the connection ends, and nothing is answered."""
@@ -126,10 +179,13 @@ class Client(Actor):
 
     def disconnect(self) -> None:
         self.waits.clear()
-        if self.sock is not None:
-            self.sock.watchers.clear()
-            self.sock.on_last_close()
-            self.sock = None
+        sock, self.sock = self.sock, None
+        if sock is None:
+            return
+        if isinstance(sock, TlsEnd) and (ticket := sock.ticket()) is not None:
+            self._tickets[sock.version] = sock.life, ticket
+        sock.watchers.clear()
+        sock.on_last_close()
 
     def send(self, key: ApiKey, version: int, fields: Fields) -> Life:
         """Send a request, connecting first if need be; its correlation id."""
@@ -141,6 +197,8 @@ class Client(Actor):
         frame = memoryview(codec.encode_request(key, version, number, self.name, fields))
         if not self.waits:
             self.waits_since_ns = self.world.now_ns()
+        is_lone = not self.waits and len(frame) <= _LONE_BYTES_MAX and not self._is_logging_in
+        self.lone_since_ns = self.world.now_ns() if is_lone else 0
         self.waits.append((number, key, version))
         while frame:
             assert self.sock is not None
@@ -173,6 +231,8 @@ class Client(Actor):
                 if len(data) >= 4 + length:
                     return self._take(sock, length)
             if sock.has_ended or sock.is_reset:
+                if isinstance(sock, TlsEnd) and sock.has_notified:
+                    self._judge_end(sock)
                 self.disconnect()
                 raise Gone("the broker closed the connection")
             if self.world.now_ns() >= until_ns:
@@ -189,11 +249,22 @@ class Client(Actor):
             self.sleep(until_ns - self.world.now_ns())
             yield
 
-    def _take(self, sock: Socket, length: int) -> tuple[int, Fields]:
+    def _judge_end(self, end: TlsEnd) -> None:
+        """The broker has closed in order. It must have answered what it had read, if nothing of it has died lately."""
+        if end.bytes:
+            self.world.violate(f"{self.name}: the broker closed in order within an answer")
+        if not self.lone_since_ns or end.is_reset or self.session_ends_ns:
+            return  # Several requests; or this one was not read; or a session was over.
+        if self.world.disturbed_ns < self.lone_since_ns - _SETTLED_NS:
+            name = self.waits[0][1].name if self.waits else "nothing"
+            self.world.violate(f"{self.name}: the broker closed in order and had not answered {name}")
+
+    def _take(self, sock: Socket | TlsEnd, length: int) -> tuple[int, Fields]:
         frame = bytes(sock.bytes[4 : 4 + length])
         del sock.bytes[: 4 + length]
         if sock.peer is not None:
             sock.peer.notify()
+        self.lone_since_ns = 0
         number, key, version = self.waits.popleft()
         self.waits_since_ns = self.world.now_ns()
         got, fields = codec.decode_response(key, version, frame)

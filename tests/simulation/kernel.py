@@ -178,11 +178,13 @@ class Socket(File):
             return b"", []
         raise error(errno.EAGAIN)
 
-    def shut(self) -> None:
-        """Both directions, as shutdown(SHUT_RDWR)."""
-        if self.is_shut:
+    def shut(self, how: int = socket.SHUT_RDWR) -> None:
+        """Both directions, or only ours (SHUT_WR)."""
+        if self.is_shut and (self.has_ended or how == socket.SHUT_WR):
             raise error(errno.ENOTCONN)
-        self.is_shut = self.has_ended = True
+        self.is_shut = True
+        if how == socket.SHUT_RDWR:
+            self.has_ended = True
         if self.peer is not None:
             self.peer.has_ended = True
             self.peer.notify()
@@ -227,7 +229,7 @@ class Listening(File):
         self.is_listening = True
         self.notify()
 
-    def shut(self) -> None:
+    def shut(self, _how: int = socket.SHUT_RDWR) -> None:
         self.is_listening = False
         self._refuse()
         self.notify()
@@ -464,6 +466,8 @@ class SocketHandle:
 
     def sendmsg(self, buffers: Iterable[Any], control: Sequence[Any] = (), _flags: int = 0) -> int:
         payload = b"".join(bytes(each) for each in buffers)
+        if self._open().is_stream:
+            return int(self._file.send(payload))
         fds = [fd for _, _, numbers in control for fd in numbers]
         self._open().send_packet(payload, [self._kernel.file(fd) for fd in fds])
         return len(payload)
@@ -477,8 +481,8 @@ class SocketHandle:
         control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds.tobytes())] if files else []
         return payload, control, 0, None
 
-    def shutdown(self, _how: int) -> None:
-        self._open().shut()
+    def shutdown(self, how: int) -> None:
+        self._open().shut(how)
 
     def bind(self, address: tuple[Any, ...]) -> None:
         self._open().bind(address[1])

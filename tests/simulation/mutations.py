@@ -27,12 +27,16 @@ from kproc.net.connection import Connection
 from kproc.net.connection_table import ConnectionTable
 from kproc.net.handler_set import HandlerSet
 from kproc.net.handoff_queue import HandoffQueue
+from kproc.net.handshakes import Handshakes
 from kproc.net.homes import Homes
 from kproc.net.response_writer import ResponseWriter
+from kproc.net.tls_connections import TlsConnections
+from kproc.net.tls_transport import TlsShare, TlsTransport
 from kproc.purgatory.purgatory import Purgatory
 from kproc.role.calls import Calls
 from kproc.role.partition_table import PartitionRow, PartitionTable
 from kproc.security.authorizer import StandardAuthorizer
+from kproc.security.tls import make_context
 from kproc.server.children import Children
 from kproc.storage import log as log_module
 from kproc.storage.log_durability import LogDurability
@@ -224,6 +228,45 @@ OF_TRANSACTIONS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
     "hand-over-forgets-open-transactions": [(ProducerTable, "export", _without_open_transactions)],
 }
 
+
+def _closed_before_the_last_answer(self: Any) -> int:
+    """A Processor that leaves closes what cannot move at once, whatever is in work."""
+    for connection in list(self._table.by_fd.values()):
+        if not connection.transport.can_move:
+            self._table.close(connection, "the Processor leaves")
+    return 0
+
+
+def _closed_with_its_handshake(self: Any) -> None:
+    self._share.unread.discard(self.fd)
+    self.sock.close()
+
+
+def _turn_without_a_call(self: Any, transport: Any) -> None:
+    self._turns[transport.fd] = transport
+
+
+def _sent_in_the_clear(self: Any, file_fd: int, position: int, count: int) -> int:
+    return doubles.OS.sendfile(self.fd, file_fd, position, count)
+
+
+def _with_tickets_of_its_own(self: Any, name: str) -> Any:
+    return make_context(name, self._value_of(name), ticket_secret=bytes([self._table._owner.index]) * 32)
+
+
+# By seeds each of which has TLS.
+OF_TLS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
+    "handshake-deadline-never-comes": [(Handshakes, "expire", _nothing)],
+    "dropped-handshake-keeps-its-place": [(TlsTransport, "close", _closed_with_its_handshake)],
+    "turn-for-a-handshake-never-comes": [(Handshakes, "wait_for_turn", _turn_without_a_call)],
+    "closed-before-the-last-answer": [(TlsConnections, "_leave", _closed_before_the_last_answer)],
+    "file-ranges-in-the-clear": [(TlsTransport, "send_file", _sent_in_the_clear)],
+    "rest-of-ciphertext-forgotten": [(TlsTransport, "_all_but_one", TlsTransport._sent)],
+    "decrypted-and-forgotten": [(TlsShare, "has_more", _nothing)],
+    "certificates-stay": [(TlsConnections, "_renew_changed", _nothing)],
+    "tickets-of-each-processor": [(TlsConnections, "_make", _with_tickets_of_its_own)],
+}
+
 MUTATIONS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
     "fsync-skipped": [(LogDurability, "run_sync", _nothing)],
     "answer-before-sync": [(OwnedPartition, "when_synced", _answered_at_once)],
@@ -257,6 +300,7 @@ MUTATIONS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
     ],
     "death-untold": [(Children, "_detach", _detach_unheard)],
     **OF_TRANSACTIONS,
+    **OF_TLS,
 }
 
 
@@ -279,7 +323,11 @@ def hunt(name: str, *, first: int, seeds: int) -> int:
     for each in MUTATIONS if name == "all" else [name]:
         for seed in range(first, first + seeds):
             plan = plan_of(
-                seed, power=MUTATED_POWER, transactions=each in OF_TRANSACTIONS or None, **_RARE.get(each, {})
+                seed,
+                power=MUTATED_POWER,
+                transactions=each in OF_TRANSACTIONS or None,
+                tls=each in OF_TLS or None,
+                **_RARE.get(each, {}),
             )
             gc.collect()
             with mutated(each):

@@ -14,6 +14,7 @@ from kproc.cluster.features import TRANSACTION_VERSION
 from tests.simulation.few_epochs import EPOCH_MAX
 
 Settings = dict[str, str]
+PROTOCOLS: Final = "listener.security.protocol.map"
 # Everybody may do what no rule is about.
 AUTHORIZER: Final = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -82,6 +83,11 @@ _TRANSACTIONS_EVERY: Final = 4
 _LATE_MARKERS: Final = 0.2
 _RULES_EVERY: Final = 3
 _LOGINS_EVERY: Final = 5
+_TLS_EVERY: Final = 7
+_CALM: Final = (
+    0.4  # Of the plans with TLS: nothing dies, so that nothing excuses an answer that does not come.
+)
+_DEADLY: Final = ("kill", "hang", "power", "restart", "fork")
 _QUOTAS: Final = 0.2
 # No throttle of these is as long as a client's patience. 0: no quota any more.
 _QUOTA_RATES: Final = {
@@ -93,10 +99,20 @@ _QUOTA_RATES: Final = {
 
 
 def plan_of(
-    seed: int, *, power: float = POWER, transactions: bool | None = None, late_markers: float = _LATE_MARKERS
+    seed: int,
+    *,
+    power: float = POWER,
+    transactions: bool | None = None,
+    tls: bool | None = None,
+    late_markers: float = _LATE_MARKERS,
 ) -> Plan:
     """The plan of a seed; every fourth is of transactions, too, unless it is said whether, and a share of these about
-    markers that come late; every third of rules, every fifth of logins."""
+    markers that come late; every third of rules, every fifth of logins, every seventh of TLS, unless it is said."""
+    plan = _plan_without_tls(seed, power, transactions=transactions, late_markers=late_markers)
+    return _with_tls(plan) if (seed % _TLS_EVERY == 0 if tls is None else tls) else plan
+
+
+def _plan_without_tls(seed: int, power: float, *, transactions: bool | None, late_markers: float) -> Plan:
     plan = _plan_of(seed, power)
     if seed % _RULES_EVERY == 0:
         plan = _with_rules(plan)
@@ -167,12 +183,52 @@ def _with_logins(plan: Plan) -> Plan:
     """Clients log in, as nobody in particular: rules are about ANONYMOUS. Sessions may end."""
     rng = random.Random(f"logins {plan.seed}")
     settings = {
-        "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT,MORE:PLAINTEXT",
+        PROTOCOLS: f"PLAINTEXT:{protocol_of(has_logins=True)},MORE:PLAINTEXT",
         "sasl.enabled.mechanisms": "PLAIN",
         "sasl.jaas.config": 'PlainLoginModule required user_ANONYMOUS="word";',
         "connections.max.reauth.ms": rng.choice(("0", "40", "200")),
     }
     return replace(plan, settings={**plan.settings, **settings})
+
+
+def protocol_of(*, has_tls: bool = False, has_logins: bool = False) -> str:
+    """Of the listener that is always there."""
+    return ("SASL_" if has_logins else "") + ("SSL" if has_tls else "PLAINTEXT")
+
+
+def _with_tls(plan: Plan) -> Plan:
+    """Clients speak TLS. Strangers shake hands wrongly, haulers have large answers; there are more Processors, which
+    come and go, die and pause in handshakes; certificates change. The few bounds are such that they are met."""
+    rng = random.Random(f"tls {plan.seed}")
+    has_logins = "SASL_PLAINTEXT" in plan.settings.get(PROTOCOLS, "")
+    settings = {
+        PROTOCOLS: f"PLAINTEXT:{protocol_of(has_tls=True, has_logins=has_logins)},MORE:PLAINTEXT",
+        "kproc.tls.handshake.timeout.ms": rng.choice(("300", "1000", "3000")),
+        "kproc.tls.handshakes.max": rng.choice(("2", "4", "256")),
+    }
+    kinds = ["stranger"] * rng.choice((1, 2)) + ["hauler"] * rng.choice((0, 1, 1))
+    clients = [ClientPlan(kind, f"{kind}-{n}", rng.getrandbits(30)) for n, kind in enumerate(kinds)]
+    is_calm = rng.random() < _CALM
+    events = [each for each in plan.events if not (is_calm and each.kind in _DEADLY)]
+    for _ in range(rng.choice((1, 2, 4))):
+        at_ms = rng.randrange(plan.duration_ms)
+        kind = rng.choice(
+            ("certificate", "scale", "scale") if is_calm else ("certificate", "scale", "shaking")
+        )
+        arguments: tuple[Any, ...] = rng.randrange(4), rng.choice(("fits", "fits", "does not fit"))
+        if kind == "scale":
+            arguments = "num.network.threads", rng.choice((1, 2, 3))
+        elif kind == "shaking":
+            arguments = rng.choice(("kill", "pause", "hang")), rng.choice(_PAUSES_MS)
+        events.append(Event(at_ms, kind, arguments))
+    return replace(
+        plan,
+        settings={**plan.settings, **settings},
+        processors=rng.choice((1, 2, 3)),
+        clients=(*plan.clients, *clients),
+        events=tuple(sorted(events, key=lambda each: each.at_ms)),
+        segment_bytes=rng.choice((1 << 17, 1 << 20)),
+    )
 
 
 def _with_transactions(plan: Plan, power: float, late_markers: float) -> Plan:

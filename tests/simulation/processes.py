@@ -18,11 +18,12 @@ from kproc.errors import FatalError, KafkaError
 from kproc.handler.syncer import Outcome, sync_one
 from kproc.ipc import link as real_link
 from kproc.ipc.wait import Sleeper
+from kproc.net.processor import Processor
 from kproc.server.child import ChildRole
 from kproc.storage.log import Log, SyncPoint
 from kproc.transport.agent import AgentId, beat_ms
 from kproc.transport.process import ControlSocket
-from tests.simulation import doubles
+from tests.simulation import doubles, tls_doubles
 from tests.simulation.kernel import Epoll, Flag, error
 from tests.simulation.world import MS, Actor, World
 
@@ -204,6 +205,8 @@ class Process(Actor):
         if not self.is_alive:
             return
         self.status = status
+        if status:
+            self.world.disturb()
         self.world.remove(self)
         doubles.host.kernel.close_all_of(self)
         self.keeper.gone(self)
@@ -420,6 +423,12 @@ class SimulatedSignals:
 
     def close(self) -> None:
         doubles.host.kernel.close(self.fd)
+
+
+def handshakes_of(process: Process) -> dict[str, int]:
+    """What a Processor's process has of TLS handshakes; nothing for other roles."""
+    agent = process.role._agent
+    return tls_doubles.handshakes_of(agent) if isinstance(agent, Processor) else {}
 
 
 PAUSE_MS: Final = (1, 5, 20, 100, 700, 3000)

@@ -19,16 +19,17 @@ from kproc.config import Config
 from kproc.errors import FatalError, KafkaError
 from kproc.transport.agent import AgentId
 from tests.simulation import broker as broker_module
-from tests.simulation import doubles, processes
-from tests.simulation.broker import DATA, PORT, SimulatedBroker
+from tests.simulation import doubles, processes, tls_doubles
+from tests.simulation.broker import DATA, NODE, PORT, SimulatedBroker
 from tests.simulation.client import Client
 from tests.simulation.committed_readers import CommittedJudge, CommittedReader
 from tests.simulation.few_epochs import epochs_up_to
 from tests.simulation.group_workload import Member
 from tests.simulation.history import History
 from tests.simulation.operator import Operator
-from tests.simulation.plan import Event, Plan
+from tests.simulation.plan import PROTOCOLS, Event, Plan
 from tests.simulation.rules_workload import Ruler
+from tests.simulation.tls_workload import Hauler, Stranger
 from tests.simulation.transaction_workload import COPIES, KINDS
 from tests.simulation.workloads import Admin, Committer, Consumer, IdempotentProducer, Mixer, Producer, Reader
 from tests.simulation.world import MS, PowerLost, S, Violation, World
@@ -97,8 +98,14 @@ class Run:
         self._is_slow = False
         self._must_restart = False
         self._config = self._make_config()
-        if self._config.listeners[0].protocol == "SASL_PLAINTEXT":
+        protocol = self._config.listeners[0].protocol
+        if protocol.startswith("SASL_"):
             self.world.sasl_port = PORT
+        if protocol.endswith("SSL"):
+            self.world.tls_port = PORT
+            self.world.certificates.add(tls_doubles.issued(0).der)
+            tls_doubles.seed_openssl(plan.seed)
+            tls_doubles.use_spending(self.world.clock.advance_ns)
 
     def _make_config(self) -> Config:
         plan = self.plan
@@ -108,6 +115,8 @@ class Run:
                 "listeners": f"PLAINTEXT://127.0.0.1:{PORT}",
                 "num.io.threads": str(plan.handlers),
                 "num.network.threads": str(plan.processors),
+                "node.id": NODE,
+                **(tls_doubles.broker_settings() if "SSL" in plan.settings.get(PROTOCOLS, "") else {}),
                 **plan.settings,
             }
         )
@@ -135,7 +144,7 @@ class Run:
             world.violations.append(f"a turn has no end: {where.filename}:{where.lineno} {where.name}")
         finally:
             logger.removeHandler(listener)
-        counts = self.history.counts | self.history.transactions.counts
+        counts = self.history.counts | self.history.transactions.counts | world.counts
         return Outcome(self.plan, world.violations, world.story or [], world.steps, counts)
 
     def _live(self) -> None:
@@ -149,6 +158,7 @@ class Run:
                 self.disk.make_directory(DATA)
             host.fault = self._ask_fault if self._fault is not None else host.fault
             self.world.tell("start")
+            self.world.life += 1
             try:
                 broker = self.broker = SimulatedBroker(self.world, self._config)
                 broker.keeper.may_fail = lambda _agent: self.disk_faults > 0
@@ -175,6 +185,7 @@ class Run:
 
     def _after_power_loss(self) -> None:
         assert self.broker is not None
+        self.world.disturb()
         self.broker.lose_power()
         self._end_faults()
         self.world.tell("not synced:", *self.disk.unsynced())
@@ -213,6 +224,7 @@ class Run:
             "committed": CommittedReader, "judge": CommittedJudge,
             "admin": Admin, "consumer": Consumer, "committer": Committer, "member": Member, "operator": Operator,
             "reader": Reader, "mixer": Mixer, "ruler": Ruler,
+            "stranger": Stranger, "hauler": Hauler,
         }  # fmt: skip
         return kinds[kind](*arguments)  # type: ignore[no-any-return]
 
@@ -225,9 +237,12 @@ class Run:
         getattr(self, f"_do_{event.kind}")(*event.arguments)
 
     def _pick(self, role: str, number: int) -> processes.Process | None:
-        assert self.broker is not None
-        found = [each for agent, each in sorted(self.broker.keeper.processes.items()) if agent.role == role]
+        found = self._all(role)
         return found[number % len(found)] if found else None
+
+    def _all(self, role: str) -> list[processes.Process]:
+        assert self.broker is not None
+        return [each for agent, each in sorted(self.broker.keeper.processes.items()) if agent.role == role]
 
     def _do_kill(self, role: str, number: int) -> None:
         process = self._pick(role, number)
@@ -257,6 +272,22 @@ class Run:
                 process.end(-9)
 
         self.world.after(duration_ms * MS, end)
+
+    def _do_shaking(self, what: str, duration_ms: int, looks: int = 200) -> None:
+        """A Processor dies, pauses or hangs with handshakes that it has begun; as soon as there is one."""
+        assert self.broker is not None
+        if self.phase != "faults" or not looks:
+            return
+        for number, process in enumerate(self._all("processor")):
+            if self.broker.is_ready and "begun" in processes.handshakes_of(process):
+                self.world.tell("in a handshake:", what, process.name)
+                more = () if what == "kill" else (duration_ms,)
+                getattr(self, f"_do_{what}")("processor", number, *more)
+                return
+        self.world.after(MS // 2, lambda: self._do_shaking(what, duration_ms, looks - 1))
+
+    def _do_certificate(self, number: int, fits: str) -> None:
+        self._operate(("certificate", str(number), fits))
 
     def _do_delay(self, role: str, number: int, gate_number: int, duration_ms: int) -> None:
         process = self._pick(role, number)
@@ -449,6 +480,8 @@ class Run:
                     self.world.violate(
                         f"{process.name} had {turns} turns in {_REST_NS // S} s without anything to do"
                     )
+                if left := processes.handshakes_of(process):
+                    self.world.violate(f"{process.name} has something left of clients that are gone: {left}")
             self.phase = "end"
             self.broker.stop()
 

@@ -41,8 +41,15 @@ def test_more_seeds_pass(seeds: int) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("seed", ["7", "8"], ids=["without transactions", "with transactions"])
+@pytest.mark.parametrize("seed", ["11", "8", "7"], ids=["plain", "with transactions", "with TLS"])
 def test_a_seed_tells_the_same_story_each_time(seed: str) -> None:
     stories = [run("--seed", seed, "--trace").stdout for _ in range(2)]
     assert stories[0] == stories[1]
     assert "PEACE" in stories[0]
+
+
+@pytest.mark.parametrize("name", ["file-ranges-in-the-clear", "dropped-handshake-keeps-its-place"])
+def test_what_tls_promises_is_judged(name: str) -> None:
+    done = run("--mutation", name, "--seeds", "10")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{name}: found by seed" in done.stdout

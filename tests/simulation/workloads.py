@@ -25,6 +25,7 @@ from tests.support.raw import (
 
 E: Final = ErrorCode
 NO_ID: Final = bytes(16)
+_COMES_AGAIN: Final = 0.08  # For sessions of TLS to be resumed.
 # Errors that a client meets while roles come and go, disks fill and topics go; it tries again, or does not.
 PASSING: Final = frozenset(
     {
@@ -47,6 +48,8 @@ class Worker(Client):
         while not self.must_finish:
             try:
                 yield from self.work()
+                if self.world.tls_port and not self.waits and self.rng.random() < _COMES_AGAIN:
+                    self.disconnect()
             except (Gone, Late) as problem:
                 self.world.tell(self.name, "lost its connection:", problem)
                 self.disconnect()

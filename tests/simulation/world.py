@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from kproc.clock import ManualClock
 
 MS: Final = 1_000_000
 S: Final = 1_000_000_000
+FOREVER_NS: Final = 1 << 60
 _TURN_NS: Final = (5_000, 20_000, 60_000, 120_000, 400_000)
 _RUNNING_MAX: Final = 3000  # Turns of one actor without a pause for breath: it spins.
 
@@ -73,6 +75,11 @@ class World:
         self._numbers = itertools.count()
         self.is_powered = True
         self.sasl_port = 0  # Where clients have to log in; 0: nowhere.
+        self.tls_port = 0  # Where they speak TLS.
+        self.life = 0  # How often the broker was started.
+        self.disturbed_ns = -FOREVER_NS  # When the broker stopped, or a role of it died, last.
+        self.certificates: set[bytes] = set()  # Those of which one is to be shown in the end.
+        self.counts: Counter[str] = Counter()  # What happened, for people.
 
     # -- telling -----------------------------------------------------------------------------------------------
 
@@ -97,6 +104,10 @@ class World:
     def after(self, delay_ns: int, action: Callable[[], None]) -> None:
         """Do something later."""
         heapq.heappush(self._timers, (self.clock._now_ns + delay_ns, next(self._numbers), action))
+
+    def disturb(self) -> None:
+        """Something has ended that had promises to keep: for a while they are kept by nobody."""
+        self.disturbed_ns = self.clock._now_ns
 
     def chance(self, probability: float) -> bool:
         return self.rng.random() < probability
