@@ -195,8 +195,9 @@ def parse_client_security(properties: Mapping[str, str], prefix: str = "") -> Cl
 
     `prefix` stands before each name in messages: Spark's are written `kafka.security.protocol`.
     """
+    # Kafka's values have no blanks around them; sasl.password is librdkafka's, which takes it as it is.
     given = {
-        name: value if name.endswith(".password") else value.strip()
+        name: value if name == "sasl.password" else value.strip()
         for name, value in properties.items()
         if name.startswith(_FAMILIES)
     }

@@ -22,7 +22,7 @@ _ESCAPES: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "
 
 
 class JaasError(ValueError):
-    """A line that is none. The text holds nothing of the line but names of options."""
+    """A line that is none. The text holds nothing of the line but the name of its login module."""
 
 
 class JaasLine(NamedTuple):
@@ -46,7 +46,8 @@ def parse_jaas(text: str) -> JaasLine:
         if not is_text:
             raise JaasError("a sign where an option's name is expected")
         if tokens[at + 1 : at + 2] != [("=", False)] or at + 2 >= len(tokens) or not tokens[at + 2][1]:
-            raise JaasError(f"option {name!r} has no value")
+            # Its name may be the second word of a password without quotes.
+            raise JaasError(f"option {len(options) + 1} is no name=value: does a value lack its quotes?")
         options[name] = tokens[at + 2][0]
         at += 3
     if at == len(tokens):

@@ -30,9 +30,7 @@ def parse_assignments(items: Iterable[str]) -> dict[str, str]:
         if not equals or not name:
             raise ConfigError(f"--set {show(item)}: expected name=value")
         if settings.setdefault(name, value.strip()) != value.strip():
-            raise ConfigError(
-                f"--set {name} is given twice: {show(settings[name])} and {show(value.strip())}"
-            )
+            raise ConfigError(f"--set {name} is given twice, with two values")  # Which may be secrets.
     return settings
 
 

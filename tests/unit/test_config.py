@@ -470,6 +470,13 @@ def test_bad_assignments_are_refused(items):
         parse_assignments(items)
 
 
+def test_a_name_that_is_given_twice_is_told_without_its_values():
+    with pytest.raises(ConfigError, match=r"ssl\.key\.password is given twice") as refused:
+        parse_assignments(["ssl.key.password=s3cret", "ssl.key.password=other"])
+    assert "s3cret" not in str(refused.value)
+    assert "other" not in str(refused.value)
+
+
 def test_properties_follow_javas_rules():
     text = (
         "# comment\n! comment\n\n  a=1\nb : 2\nc 3\nd\\=e=4\nf=one,\\\n   two\ng=\\u0041\\t\\\\x\n"

@@ -325,7 +325,9 @@ def test_throttle_travels(rig: MoveRig) -> None:
     assert only(rig.handler.take()).body == b"more"
 
 
-def test_throttle_that_ends_while_its_connection_is_under_way_has_ended_when_it_comes_back(start: Start) -> None:
+def test_throttle_that_ends_while_its_connection_is_under_way_has_ended_when_it_comes_back(
+    start: Start,
+) -> None:
     rig = start(count=3)
     client = rig.connect(0)
     client.sendall(framed(b"greedy"))

@@ -177,7 +177,9 @@ def test_logins_are_summed_over_all_roles_by_kafkas_names(rig: Rig) -> None:
             rig.rows[agent].values[SLOT[name]] = number
     rig.rows[processor_id(0)].values[SLOT["logins_failed"]] = 1  # Too late, or too long.
     rig.rows[processor_id(0)].values[SLOT["authentications_failed"]] = 1
-    rig.rows[processor_id(0)].values[SLOT["connections_expired"]] = 9  # Idle ones are not what Kafka counts there.
+    rig.rows[processor_id(0)].values[SLOT["connections_expired"]] = (
+        9  # Idle ones are not what Kafka counts there.
+    )
     rig.second()
     found = rig.describe()
     assert found["expired_connections_killed"] == 8
@@ -188,7 +190,10 @@ def test_logins_are_summed_over_all_roles_by_kafkas_names(rig: Rig) -> None:
         "failed_reauthentication": 2,
     }
     samples = {
-        sample.name: sample.value for family in families_of(found) for sample in family.samples if not sample.labels
+        sample.name: sample.value
+        for family in families_of(found)
+        for sample in family.samples
+        if not sample.labels
     }
     assert samples["kafka_server_socket_server_metrics_failed_authentication_total"] == 8
     assert samples["kafka_network_socketserver_expiredconnectionskilledcount"] == 8
