@@ -30,6 +30,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+from hypothesis.internal.conjecture import providers
 
 # The same examples in every run: a plain run must not fail by chance, nor because the host is busy.
 # `--hypothesis-profile default` looks further.
@@ -91,6 +92,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if not config.getoption("hypothesis_profile", None):
+        # Constants of all modules that are loaded by then would be among the examples, which would not be the same for
+        # a file alone and for all of them; and every worker parses every module for them.
+        providers._get_local_constants = lambda: providers._local_constants
     # Once; pytest's `log_level` sets it three times for each test, and each time forgets what every logger knew.
     logging.getLogger().setLevel(logging.INFO)
     _take_own_temporary_directory(config)

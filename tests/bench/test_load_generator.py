@@ -140,7 +140,7 @@ def test_produce_run_is_answered_rightly(broker: BrokerUnderTest, options: dict[
 
 
 @on_processes
-@pytest.mark.parametrize("version", [11, 12])
+@pytest.mark.parametrize("version", [pytest.param(11, marks=pytest.mark.long), 12])
 @pytest.mark.parametrize("read", ["skip", "copy", "crc"])
 def test_fetch_run_reads_a_prepared_topic(broker: BrokerUnderTest, version: int, read: str) -> None:
     topic = fresh_name("load")

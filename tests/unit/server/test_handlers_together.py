@@ -513,6 +513,7 @@ def test_stopping_handler_parks_nothing_any_more(rig: HandlerRig) -> None:
     assert len(rig.processors[0].answers()) == 1
 
 
+@pytest.mark.long
 def test_handler_whose_answers_wait_for_room_looks_again_soon(rig: HandlerRig) -> None:
     """Nobody wakes it when the Processor has made room."""
     assert rig.handler(0).next_deadline_ms() > 10

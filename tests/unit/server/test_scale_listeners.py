@@ -119,6 +119,7 @@ def test_place_that_is_used_again_is_empty_before(rig: Rig) -> None:
     assert acceptor_id(1) not in rig.table
 
 
+@pytest.mark.long
 def test_all_listeners_can_be_replaced_by_others(rig: Rig) -> None:
     first, second = NAMES[:LISTENERS_MAX], NAMES[LISTENERS_MAX : 2 * LISTENERS_MAX]
     for wanted in (first, second, first):
