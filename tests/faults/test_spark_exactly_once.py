@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from bench.peers.kafka import KafkaPeer
+from kproc.pipeline.access import Access
 from kproc.pipeline.delivery import has_transactions
 from tests.faults.test_spark_kills import KINDS_OF_ONE_JVM, ONE_JVM, PARTITIONS, Copying, copy_under_kills
 from tests.support.broker import ServedBroker
@@ -114,7 +115,7 @@ def copying_class(request: pytest.FixtureRequest, tmp_path: Path) -> type[OnceCo
             pytest.skip(reason)
         return OnceCopyingOnKafka
     with ServedBroker(tmp_path / "probe", transport="process") as broker:
-        if not has_transactions(broker.bootstrap):
+        if not has_transactions(Access(broker.bootstrap)):
             pytest.skip("this kproc has no transactions")
     return OnceCopying
 

@@ -14,6 +14,7 @@ pytest.importorskip("pyspark")
 from pyspark.errors import PySparkException
 
 from bench.peers.kafka import KafkaPeer
+from kproc.pipeline.access import Access
 from kproc.pipeline.delivery import has_transactions
 from tests.faults.test_spark_exactly_once import JVM, SETTINGS, read_committed
 from tests.faults.test_spark_kills import PARTITIONS
@@ -37,7 +38,7 @@ def bootstrap(request: pytest.FixtureRequest) -> Iterator[str]:
             yield kafka.bootstrap
         return
     with EmbeddedBroker(transport="process") as broker:
-        if not has_transactions(broker.bootstrap):
+        if not has_transactions(Access(broker.bootstrap)):
             pytest.skip("this kproc has no transactions")
         yield broker.bootstrap
 
